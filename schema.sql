@@ -13,32 +13,32 @@ CREATE TABLE accounts (
   name        TEXT NOT NULL CHECK (name <> ''),                      -- for people: "Trattoria Roma"
   is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
   rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000000),            -- requests a minute; NULL: 600
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was added
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days'))     -- since when nothing of it works; NULL: open
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
 CREATE TABLE base_urls (
   url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),      -- https://api.example.com/v1
   is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),         -- 1: new tokens name it; 0: earlier, still accepted
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was first set
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was first set
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current = 1;
 
 CREATE TABLE probes (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
-  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at)) -- when health last proved that writing works
+  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at, '+0 days')) -- when health last proved that writing works
 ) STRICT;
 
 CREATE TABLE clock (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
-  seen_at     TEXT NOT NULL CHECK (seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seen_at)) -- the latest time that the service took for right; set by 'widgetd clock accept'
+  seen_at     TEXT NOT NULL CHECK (seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seen_at, '+0 days')) -- the latest time that the service took for right; set by 'widgetd clock accept'
 ) STRICT;
 
 CREATE TABLE origins (
   origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns it
-  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))    -- when it was added; NULL: typed by hand
+  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days'))    -- when it was added; NULL: typed by hand
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX origins_account ON origins (account_id);
 
@@ -49,9 +49,9 @@ CREATE TABLE tokens (
   scope        TEXT NOT NULL,                                        -- as signed into it, so not to be changed here: "stats:read leads:read"
   all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
   kid          TEXT NOT NULL,                                        -- the key that signed it
-  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
-  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp, as signed into it; revoked_at ends it sooner
-  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- iat
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- exp, as signed into it; revoked_at ends it sooner
+  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at, '+0 days'))   -- since when it is refused; NULL: never revoked
 ) STRICT, WITHOUT ROWID;
 
 -- Rows are only added at the end. SQLite then never moves one to another page, which would leave
@@ -66,7 +66,7 @@ CREATE TABLE leads (
   page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
   fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
   digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16), -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was posted
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq
 CREATE INDEX leads_digest ON leads (digest);
@@ -89,23 +89,23 @@ CREATE TABLE licenses (
   trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)), -- 1: a trial
   max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000), -- seats; NULL: no limit
   max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- fingerprints that may count beside those that hold the seats; NULL: no limit
-  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)), -- not before; NULL: at once
-  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- not after; NULL: never, or not yet activated
+  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at, '+0 days')), -- not before; NULL: at once
+  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- not after; NULL: never, or not yet activated
   grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days after expires_at in which known devices go on
   duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
   expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
   lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
   entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
   metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
-  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when the first device came
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at, '+0 days')), -- when the first device came
   expiring_noted     TEXT,                                           -- the end that license.expiring was written for
   grace_noted        TEXT,                                           -- the end that license.grace_started was written for
   expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
-  seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at)), -- when license.seat_limit_reached was last written
-  transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at)), -- when license.transfer_limit_reached was last written
-  tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)), -- no device token that was issued until then works; NULL: none was ended
-  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when a column last changed
+  seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at, '+0 days')), -- when license.seat_limit_reached was last written
+  transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at, '+0 days')), -- when license.transfer_limit_reached was last written
+  tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- no device token that was issued until then works; NULL: none was ended
+  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was issued
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')) -- when a column last changed
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX licenses_account ON licenses (account_id, id);
 -- These three hold only licences whose event of an end is still to be written, so that the
@@ -121,8 +121,8 @@ CREATE TABLE license_keys (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
   license_id  TEXT NOT NULL REFERENCES licenses (id),                -- the licence that it is a key of
   hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))    -- when a rotated key stops working; NULL: the current one
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at, '+0 days'))    -- when a rotated key stops working; NULL: the current one
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX license_keys_license ON license_keys (license_id);
 
@@ -137,16 +137,16 @@ CREATE TABLE devices (
   lease_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease it was given
   presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest lease number it ever sent; a lower one later hints at a clone
   lease_kid        TEXT,                                             -- the key that signed its last lease
-  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)), -- when that lease began
-  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)), -- until when it proves the licence offline
-  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)), -- when its floating seat is released because its lease has lapsed; NULL: never
-  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when it last sent an older lease than before
-  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
-  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
-  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
-  counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)), -- the latest end of its leases; once it holds no seat, until when its fingerprint counts for the licence; NULL: it counts no longer
+  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at, '+0 days')), -- when that lease began
+  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at, '+0 days')), -- until when it proves the licence offline
+  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at, '+0 days')), -- when its floating seat is released because its lease has lapsed; NULL: never
+  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at, '+0 days')), -- when it last sent an older lease than before
+  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at, '+0 days')), -- when it last took its seat
+  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at, '+0 days')), -- to the minute
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at, '+0 days')), -- when it last gave its seat back
+  counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until, '+0 days')), -- the latest end of its leases; once it holds no seat, until when its fingerprint counts for the licence; NULL: it counts no longer
   ended_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease that ended because its seat was taken away
-  tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)), -- when that was: no token from before works; NULL: never
+  tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- when that was: no token from before works; NULL: never
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
   activations      INTEGER NOT NULL DEFAULT 1                        -- how often it took a seat
 ) STRICT, WITHOUT ROWID;
@@ -163,7 +163,7 @@ CREATE INDEX devices_counting_license ON devices (license_id, counts_until) WHER
 CREATE TABLE past_fingerprints (
   license_id   TEXT NOT NULL REFERENCES licenses (id),               -- the licence of the device
   fingerprint  BLOB NOT NULL CHECK (length(fingerprint) = 32),       -- SHA-256 of what the device sent
-  counts_until TEXT NOT NULL CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)), -- until when it counts; the row is removed then
+  counts_until TEXT NOT NULL CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until, '+0 days')), -- until when it counts; the row is removed then
   PRIMARY KEY (license_id, fingerprint)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX past_fingerprints_counting ON past_fingerprints (counts_until);
@@ -218,7 +218,7 @@ CREATE TABLE widgets (
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
   name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
   public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: callers without a token see the orders too
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was added
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was added
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX widgets_account ON widgets (account_id, id);
 
@@ -254,7 +254,7 @@ CREATE TABLE page_counts (
 CREATE TABLE events (
   seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
   id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),      -- evt_…
-  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),   -- when it happened
+  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')),   -- when it happened
   type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
   account_id TEXT NOT NULL REFERENCES accounts (id),                 -- the account that owns it
   subject_id TEXT NOT NULL DEFAULT '',                               -- the licence (also of a device), lead, widget, token or account that it is about
@@ -268,7 +268,7 @@ CREATE TABLE idempotency (
   id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
   request     BLOB NOT NULL CHECK (length(request) = 32),            -- keyed hash of the body, to notice another one
   answer      BLOB NOT NULL,                                         -- the 2xx answer, sealed under a key that needs the Idempotency-Key
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- replayed until then
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- replayed until then
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
 
@@ -277,7 +277,7 @@ CREATE TABLE legacy_calls (
   path       TEXT NOT NULL,                                          -- a known path under /api/legacy, or "other"
   caller     TEXT NOT NULL,                                          -- the account that called, or "unknown"
   calls      INTEGER NOT NULL,                                       -- how often
-  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)), -- when it last called
+  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at, '+0 days')), -- when it last called
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
@@ -292,12 +292,12 @@ CREATE TABLE webhooks (
   state         TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'enabled', 'disabled')), -- pending: until it has answered a test with 2xx
   reason        TEXT,                                                -- why it was disabled: owner, gone (it answered 410), failing
   secret_number INTEGER NOT NULL DEFAULT 1 CHECK (secret_number >= 1), -- how often it got a secret; the one before also signs for 24 h
-  rotated_at    TEXT CHECK (rotated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', rotated_at)), -- when it last got another secret; NULL: never
-  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since)), -- the first failure since it last answered 2xx; NULL: none
+  rotated_at    TEXT CHECK (rotated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', rotated_at, '+0 days')), -- when it last got another secret; NULL: never
+  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- the first failure since it last answered 2xx; NULL: none
   test_seq      INTEGER,                                             -- the event webhook.test that is still to be sent; NULL: none
   made_by       TEXT NOT NULL,                                       -- who added it, as in events
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
-  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when url, types, description, state or secret last changed
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was added
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')) -- when url, types, description, state or secret last changed
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX webhooks_account ON webhooks (account_id, id);
 
@@ -336,7 +336,7 @@ CREATE TABLE webhook_retries (
   queue_id   INTEGER NOT NULL,                                       -- the queue that it belongs to
   event_seq  INTEGER NOT NULL,                                       -- the event to send
   attempts   INTEGER NOT NULL CHECK (attempts >= 0),                 -- how often it was tried
-  due_at     TEXT NOT NULL CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when it is tried again
+  due_at     TEXT NOT NULL CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when it is tried again
   PRIMARY KEY (queue_id, event_seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX webhook_retries_due ON webhook_retries (queue_id, due_at);
@@ -349,12 +349,12 @@ CREATE TABLE deliveries (
   event_id     TEXT NOT NULL,                                        -- its id, the webhook-id that was sent
   type         TEXT NOT NULL,                                        -- its type
   attempt      INTEGER NOT NULL CHECK (attempt >= 1),                -- which try it was, from 1
-  at           TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)), -- when it was sent
+  at           TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it was sent
   milliseconds INTEGER NOT NULL,                                     -- how long it took
   status       INTEGER,                                              -- the HTTP status of the answer; NULL: there was none
   error        TEXT,                                                 -- why there was none: timeout, connection, tls, …
   answer       TEXT,                                                 -- the first 2 KiB of the answer to a failure
-  next_at      TEXT CHECK (next_at IS strftime('%Y-%m-%dT%H:%M:%SZ', next_at)), -- when it is tried again; NULL: not
+  next_at      TEXT CHECK (next_at IS strftime('%Y-%m-%dT%H:%M:%SZ', next_at, '+0 days')), -- when it is tried again; NULL: not
   PRIMARY KEY (webhook_id, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -380,9 +380,9 @@ CREATE TABLE payment_connections (
   secrets     BLOB NOT NULL,                                         -- keys and the webhook's secret, sealed under a key that is derived from the key file
   webhook_id  TEXT,                                                  -- of our webhook at the provider; NULL: none is registered
   webhook_url TEXT,                                                  -- where the provider posts to
-  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since)), -- since when the provider refuses its keys; NULL: it does not
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at)) -- since when it takes no new payments; NULL: it is in use
+  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- since when the provider refuses its keys; NULL: it does not
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it takes no new payments; NULL: it is in use
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
 
@@ -411,16 +411,16 @@ CREATE TABLE orders (
   capture        INTEGER NOT NULL DEFAULT 0 CHECK (capture IN (0, 1)), -- 1: its money is to be captured
   closing        TEXT CHECK (closing IN ('expired', 'paid', 'method')), -- what waits until its attempt is closed: to expire, to be paid outside, to be paid by another method; NULL: nothing
   outside_method TEXT,                                               -- how it was paid outside, while closing is paid
-  outside_at     TEXT CHECK (outside_at IS strftime('%Y-%m-%dT%H:%M:%SZ', outside_at)), -- and when
+  outside_at     TEXT CHECK (outside_at IS strftime('%Y-%m-%dT%H:%M:%SZ', outside_at, '+0 days')), -- and when
   return_url     TEXT NOT NULL,                                      -- where the guest goes afterwards
   page_key       BLOB NOT NULL CHECK (length(page_key) = 32),        -- SHA-256 of the k in its pay_url
-  expires_at     TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- until when it can be paid
-  accept_by      TEXT CHECK (accept_by IS strftime('%Y-%m-%dT%H:%M:%SZ', accept_by)), -- until when it is to be accepted, once authorised
-  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at)), -- when its money was authorised
-  accepted_at    TEXT CHECK (accepted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', accepted_at)), -- when the restaurant accepted it
-  paid_at        TEXT CHECK (paid_at IS strftime('%Y-%m-%dT%H:%M:%SZ', paid_at)), -- when its money was captured, or paid outside
-  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when it was paid, cancelled or expired
+  expires_at     TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it can be paid
+  accept_by      TEXT CHECK (accept_by IS strftime('%Y-%m-%dT%H:%M:%SZ', accept_by, '+0 days')), -- until when it is to be accepted, once authorised
+  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')), -- when its money was authorised
+  accepted_at    TEXT CHECK (accepted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', accepted_at, '+0 days')), -- when the restaurant accepted it
+  paid_at        TEXT CHECK (paid_at IS strftime('%Y-%m-%dT%H:%M:%SZ', paid_at, '+0 days')), -- when its money was captured, or paid outside
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when it was paid, cancelled or expired
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX orders_account ON orders (account_id, id);
 CREATE UNIQUE INDEX orders_reference ON orders (account_id, reference) WHERE reference IS NOT NULL;
@@ -435,7 +435,7 @@ CREATE TABLE order_customers (
   name     TEXT,                                                     -- of the guest
   phone    TEXT,                                                     -- of the guest
   note     TEXT,                                                     -- what the guest asks for
-  erase_at TEXT CHECK (erase_at IS strftime('%Y-%m-%dT%H:%M:%SZ', erase_at)) -- when this row is erased; NULL: the order has not ended
+  erase_at TEXT CHECK (erase_at IS strftime('%Y-%m-%dT%H:%M:%SZ', erase_at, '+0 days')) -- when this row is erased; NULL: the order has not ended
 ) STRICT;
 CREATE INDEX order_customers_due ON order_customers (erase_at) WHERE erase_at IS NOT NULL;
 
@@ -457,16 +457,16 @@ CREATE TABLE payments (
   intent_id      TEXT,                                               -- Stripe's PaymentIntent, Vipps' pspReference
   url            TEXT,                                               -- where the guest pays, while it is pending
   reason         TEXT,                                               -- why it failed, or is in review
-  capture_before TEXT CHECK (capture_before IS strftime('%Y-%m-%dT%H:%M:%SZ', capture_before)), -- when the authorisation lapses
+  capture_before TEXT CHECK (capture_before IS strftime('%Y-%m-%dT%H:%M:%SZ', capture_before, '+0 days')), -- when the authorisation lapses
   warned         INTEGER NOT NULL DEFAULT 0 CHECK (warned IN (0, 1)), -- 1: the end of the authorisation was told of
-  due_at         TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when the provider is asked next; NULL: not any more
+  due_at         TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when the provider is asked next; NULL: not any more
   polls          INTEGER NOT NULL DEFAULT 0,                         -- how often it was asked without news
   revision       INTEGER NOT NULL DEFAULT 1,                         -- grows with each change and each look that is asked for
-  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was begun
-  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at)), -- when the money was seen to be authorised
-  captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at)), -- when it was seen to be captured
-  checked_at     TEXT CHECK (checked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', checked_at)), -- when the provider last answered about it
-  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when it failed, expired or was cancelled
+  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was begun
+  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')), -- when the money was seen to be authorised
+  captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at, '+0 days')), -- when it was seen to be captured
+  checked_at     TEXT CHECK (checked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', checked_at, '+0 days')), -- when the provider last answered about it
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when it failed, expired or was cancelled
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX payments_order ON payments (order_id);
 CREATE INDEX payments_account ON payments (account_id, id);
@@ -488,8 +488,8 @@ CREATE TABLE payment_operations (
   request     BLOB,                                                  -- exactly what is sent, sealed; NULL: it is not pending
   status      INTEGER,                                               -- HTTP status of the last answer; NULL: none
   error       TEXT,                                                  -- why it was refused, or has no answer
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was written, and first sent
-  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when its result was known
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was written, and first sent
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when its result was known
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX payment_operations_payment ON payment_operations (payment_id, id);
 CREATE UNIQUE INDEX payment_operations_pending ON payment_operations (payment_id) WHERE state = 'pending';
@@ -508,8 +508,8 @@ CREATE TABLE refunds (
   failure     TEXT,                                                  -- why it failed
   provider_id TEXT,                                                  -- Stripe's re_…
   made_by     TEXT NOT NULL,                                         -- who, as in events
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was asked for, or made at the provider
-  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)) -- when its result was known
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or made at the provider
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when its result was known
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX refunds_order ON refunds (order_id, id);
 CREATE UNIQUE INDEX refunds_provider ON refunds (payment_id, provider_id) WHERE provider_id IS NOT NULL;
@@ -522,8 +522,8 @@ CREATE TABLE disputes (
   amount      INTEGER NOT NULL,                                      -- in dispute
   state       TEXT NOT NULL CHECK (state IN ('open', 'won', 'lost')), -- won: the money stays
   reason      TEXT,                                                  -- as the provider names it: fraudulent
-  opened_at   TEXT NOT NULL CHECK (opened_at IS strftime('%Y-%m-%dT%H:%M:%SZ', opened_at)), -- when it was opened
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at)), -- when it was seen to be decided
+  opened_at   TEXT NOT NULL CHECK (opened_at IS strftime('%Y-%m-%dT%H:%M:%SZ', opened_at, '+0 days')), -- when it was opened
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days')), -- when it was seen to be decided
   PRIMARY KEY (payment_id, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -531,7 +531,7 @@ CREATE TABLE disputes (
 -- of its settings for all days.
 CREATE TABLE account_zones (
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account
-  from_date   TEXT NOT NULL CHECK (from_date IS date(from_date)),      -- the first business day: 2026-03-29
+  from_date   TEXT NOT NULL CHECK (from_date IS date(from_date, '+0 days')),      -- the first business day: 2026-03-29
   zone        TEXT NOT NULL,                                         -- as in account_settings
   cut_off     TEXT NOT NULL,                                         -- as in account_settings
   PRIMARY KEY (account_id, from_date)
@@ -551,13 +551,13 @@ CREATE TABLE revenue_facts (
   order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
   source      TEXT NOT NULL,                                         -- of the order: sale, or the id of a refund or dispute
   currency    TEXT NOT NULL CHECK (length(currency) = 3),            -- ISO 4217
-  date        TEXT NOT NULL CHECK (date IS date(date)),                -- the business day on which it counts
-  own_date    TEXT NOT NULL CHECK (own_date IS date(own_date)),        -- the business day on which it happened
-  at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)), -- when it happened
+  date        TEXT NOT NULL CHECK (date IS date(date, '+0 days')),                -- the business day on which it counts
+  own_date    TEXT NOT NULL CHECK (own_date IS date(own_date, '+0 days')),        -- the business day on which it happened
+  at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it happened
   method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'cash', 'terminal', 'voucher', 'other')), -- how it was paid
   test        INTEGER NOT NULL CHECK (test IN (0, 1)),               -- 1: with test keys, so no money moved
   figures     TEXT NOT NULL CHECK (json_type(figures) = 'array'),    -- [{"what":"sale","rate":260,"group":"food","gross":3700,"vat":94}]; see revenue_sums
-  recorded_at TEXT NOT NULL CHECK (recorded_at IS strftime('%Y-%m-%dT%H:%M:%SZ', recorded_at)) -- when it was written
+  recorded_at TEXT NOT NULL CHECK (recorded_at IS strftime('%Y-%m-%dT%H:%M:%SZ', recorded_at, '+0 days')) -- when it was written
 ) STRICT;
 CREATE INDEX revenue_facts_order ON revenue_facts (order_id);
 CREATE INDEX revenue_facts_day ON revenue_facts (account_id, date, own_date);
@@ -565,9 +565,9 @@ CREATE INDEX revenue_facts_day ON revenue_facts (account_id, date, own_date);
 -- The business days on which something counts.
 CREATE TABLE revenue_days (
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account
-  date        TEXT NOT NULL CHECK (date IS date(date)),                -- the business day
+  date        TEXT NOT NULL CHECK (date IS date(date, '+0 days')),                -- the business day
   currency    TEXT NOT NULL CHECK (length(currency) = 3),            -- ISO 4217
-  frozen_at   TEXT CHECK (frozen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', frozen_at)), -- since when nothing is added to it; NULL: it is not frozen
+  frozen_at   TEXT CHECK (frozen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', frozen_at, '+0 days')), -- since when nothing is added to it; NULL: it is not frozen
   PRIMARY KEY (account_id, date, currency)
 ) STRICT, WITHOUT ROWID;
 
@@ -593,7 +593,7 @@ CREATE TABLE books_apps (
   product     TEXT PRIMARY KEY CHECK (product IN ('xero', 'fortnox')), -- the software
   client_id   TEXT NOT NULL,                                         -- of the application that is registered there
   secret      BLOB NOT NULL,                                         -- its client secret, sealed under a key that is derived from the key file
-  changed_at  TEXT NOT NULL CHECK (changed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', changed_at)) -- when it was set
+  changed_at  TEXT NOT NULL CHECK (changed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', changed_at, '+0 days')) -- when it was set
 ) STRICT, WITHOUT ROWID;
 
 -- Owners who were sent to a product's pages to connect it, and have not come back yet.
@@ -604,8 +604,8 @@ CREATE TABLE books_authorizations (
   verifier      BLOB NOT NULL,                                       -- of PKCE, sealed
   redirect_url  TEXT NOT NULL,                                       -- where the product sends them back to
   made_by       TEXT NOT NULL,                                       -- who, as in events
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  expires_at    TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  expires_at    TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX books_authorizations_account ON books_authorizations (account_id);
 CREATE INDEX books_authorizations_expiring ON books_authorizations (expires_at);
@@ -622,18 +622,18 @@ CREATE TABLE books_connections (
   currency        TEXT,                                              -- of its books; NULL: not known yet
   secrets         BLOB,                                              -- its tokens, sealed; NULL: it has none
   tokens          INTEGER NOT NULL DEFAULT 0,                        -- how often they were replaced
-  refreshing_until TEXT CHECK (refreshing_until IS strftime('%Y-%m-%dT%H:%M:%SZ', refreshing_until)), -- until when somebody else is replacing them; NULL: nobody is
-  needs_reconnect_at TEXT CHECK (needs_reconnect_at IS strftime('%Y-%m-%dT%H:%M:%SZ', needs_reconnect_at)), -- since when its owner has to connect it again; NULL: not
-  failing_since   TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since)), -- since when it gives no answers; NULL: it does
+  refreshing_until TEXT CHECK (refreshing_until IS strftime('%Y-%m-%dT%H:%M:%SZ', refreshing_until, '+0 days')), -- until when somebody else is replacing them; NULL: nobody is
+  needs_reconnect_at TEXT CHECK (needs_reconnect_at IS strftime('%Y-%m-%dT%H:%M:%SZ', needs_reconnect_at, '+0 days')), -- since when its owner has to connect it again; NULL: not
+  failing_since   TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- since when it gives no answers; NULL: it does
   mapping         TEXT CHECK (json_type(mapping) = 'object'),        -- which account gets what, as confirmed; NULL: not yet
-  mapping_at      TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at)), -- when that was confirmed
-  send_from       TEXT CHECK (send_from IS date(send_from)), -- the first business day that is sent on its own; NULL: none
+  mapping_at      TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at, '+0 days')), -- when that was confirmed
+  send_from       TEXT CHECK (send_from IS date(send_from, '+0 days')), -- the first business day that is sent on its own; NULL: none
   status          TEXT NOT NULL DEFAULT 'draft' CHECK (status IN ('draft', 'posted')), -- what Xero is to make of entries
   series          TEXT,                                              -- the voucher series at Fortnox
   outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too
   tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too
-  created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was first made
-  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at)) -- since when it is not in use; NULL: it is
+  created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
+  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it is not in use; NULL: it is
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
@@ -642,8 +642,8 @@ CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account
 -- 100 bytes, gone with the next usable answer.
 CREATE TABLE books_renewals (
   connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
-  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at)), -- since when there was no usable answer
-  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)) -- when the worker tries it again; NULL: whoever needs the tokens does
+  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
 
@@ -652,11 +652,11 @@ CREATE TABLE books_exports (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'exp\_%' ESCAPE '\'), -- exp_…
   connection_id TEXT NOT NULL REFERENCES books_connections (id),     -- into which books
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
-  date          TEXT NOT NULL CHECK (date IS date(date)),              -- the business day
+  date          TEXT NOT NULL CHECK (date IS date(date, '+0 days')),              -- the business day
   currency      TEXT NOT NULL CHECK (length(currency) = 3),          -- ISO 4217
   revision      INTEGER NOT NULL CHECK (revision > 0),               -- 1 for the first entry of the day
   reverses      TEXT,                                                -- the export whose entry this one reverses; NULL: it is a day's
-  entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date)),  -- the date in the books; another than the day's only for a reversal
+  entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date, '+0 days')),  -- the date in the books; another than the day's only for a reversal
   state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')), -- how far it is
   reason        TEXT,                                                -- why it is held, or failed
   detail        TEXT,                                                -- of that, for people
@@ -664,15 +664,15 @@ CREATE TABLE books_exports (
   entry         TEXT CHECK (json_type(entry) = 'object'),            -- the entry line by line, as it was sent last
   request       TEXT,                                                -- exactly what was sent last
   entry_id      TEXT,                                                -- in the books: a ManualJournalID, or series, number and year of a voucher
-  mapping_at    TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at)), -- the mapping that was used
+  mapping_at    TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at, '+0 days')), -- the mapping that was used
   attempts      INTEGER NOT NULL DEFAULT 0,                          -- how often it was sent
   changes       INTEGER NOT NULL DEFAULT 0,                          -- grows with each change
-  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at)), -- when it is looked at next; NULL: not any more
-  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at)), -- since when it is held, or has failed; NULL: neither
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was asked for, or came to be due
-  sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at)), -- when it was sent last
-  posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at)), -- when it was seen in the books
-  reversed_at   TEXT CHECK (reversed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', reversed_at)) -- when it was reversed
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when it is looked at next; NULL: not any more
+  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at, '+0 days')), -- since when it is held, or has failed; NULL: neither
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or came to be due
+  sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at, '+0 days')), -- when it was sent last
+  posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at, '+0 days')), -- when it was seen in the books
+  reversed_at   TEXT CHECK (reversed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', reversed_at, '+0 days')) -- when it was reversed
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
 CREATE INDEX books_exports_account ON books_exports (account_id, id);
@@ -717,12 +717,12 @@ CREATE TABLE apps (
   own_scope     TEXT,                                                -- what it gets for its owner's account by client credentials; NULL: it may not use them
   secret_hash   BLOB CHECK (length(secret_hash) = 32),               -- SHA-256 of its client secret; NULL: it has none
   earlier_secret_hash  BLOB CHECK (length(earlier_secret_hash) = 32), -- of the secret before
-  earlier_secret_until TEXT CHECK (earlier_secret_until IS strftime('%Y-%m-%dT%H:%M:%SZ', earlier_secret_until)), -- until when that one is taken too
-  verified_at   TEXT CHECK (verified_at IS strftime('%Y-%m-%dT%H:%M:%SZ', verified_at)), -- since when an operator vouches for it; NULL: only its owner's account can agree to it
+  earlier_secret_until TEXT CHECK (earlier_secret_until IS strftime('%Y-%m-%dT%H:%M:%SZ', earlier_secret_until, '+0 days')), -- until when that one is taken too
+  verified_at   TEXT CHECK (verified_at IS strftime('%Y-%m-%dT%H:%M:%SZ', verified_at, '+0 days')), -- since when an operator vouches for it; NULL: only its owner's account can agree to it
   made_by       TEXT NOT NULL,                                       -- who registered it, as in events
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was registered
-  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)), -- when anything of it last changed
-  removed_at    TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at)) -- since when nothing of it works; NULL: it works
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was registered
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')), -- when anything of it last changed
+  removed_at    TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when nothing of it works; NULL: it works
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX apps_account ON apps (account_id, id) WHERE removed_at IS NULL;
 CREATE INDEX apps_removed ON apps (removed_at) WHERE removed_at IS NOT NULL;
@@ -740,8 +740,8 @@ CREATE TABLE signin_codes (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- keyed hash of the code
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
   made_by     TEXT NOT NULL,                                         -- who, as in events
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX signin_codes_account ON signin_codes (account_id, created_at);
 CREATE INDEX signin_codes_expiring ON signin_codes (expires_at);
@@ -751,8 +751,8 @@ CREATE TABLE sessions (
   hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of what the cookie holds
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
   made_by     TEXT NOT NULL,                                         -- who made the code that was used
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when the code was used
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it lasts
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when the code was used
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it lasts
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_account ON sessions (account_id, created_at);
 CREATE INDEX sessions_expiring ON sessions (expires_at);
@@ -764,10 +764,10 @@ CREATE TABLE grants (
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
   scope       TEXT NOT NULL,                                         -- what it may do: "orders:read"
   agreed_by   TEXT NOT NULL,                                         -- who made the code with which the person had signed in
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when the application came for its first tokens
-  used_at     TEXT NOT NULL CHECK (used_at IS strftime('%Y-%m-%dT%H:%M:%SZ', used_at)), -- when it last came for tokens
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- until when it can, unless it comes before
-  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at)), -- since when none of its tokens works; NULL: they do
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when the application came for its first tokens
+  used_at     TEXT NOT NULL CHECK (used_at IS strftime('%Y-%m-%dT%H:%M:%SZ', used_at, '+0 days')), -- when it last came for tokens
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it can, unless it comes before
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- since when none of its tokens works; NULL: they do
   ended_by    TEXT CHECK (ended_by IN ('owner', 'operator', 'app', 'code_reused', 'token_reused', 'replaced', 'expired', 'app_removed')) -- why
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX grants_account ON grants (account_id, id);
@@ -788,8 +788,8 @@ CREATE TABLE grant_codes (
   scope        TEXT NOT NULL,                                        -- what was agreed to
   agreed_by    TEXT NOT NULL,                                        -- as in grants
   grant_id     TEXT REFERENCES grants (id),                          -- what came of it; NULL: it was not used
-  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- until when it can be used, once
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX grant_codes_expiring ON grant_codes (expires_at);
 CREATE INDEX grant_codes_app ON grant_codes (app_id);
@@ -801,8 +801,8 @@ CREATE TABLE refresh_tokens (
   grant_id    TEXT NOT NULL REFERENCES grants (id),                  -- of which grant
   number      INTEGER NOT NULL CHECK (number > 0),                   -- counted within the grant
   successor   BLOB,                                                  -- the token that replaced it, sealed under a key that is derived from this one; NULL: none has
-  replaced_at TEXT CHECK (replaced_at IS strftime('%Y-%m-%dT%H:%M:%SZ', replaced_at)), -- when that was; NULL: it works
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- until when it works, or its reuse is noticed
+  replaced_at TEXT CHECK (replaced_at IS strftime('%Y-%m-%dT%H:%M:%SZ', replaced_at, '+0 days')), -- when that was; NULL: it works
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it works, or its reuse is noticed
   UNIQUE (grant_id, number)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX refresh_tokens_expiring ON refresh_tokens (expires_at);
@@ -815,9 +815,9 @@ CREATE TABLE app_tokens (
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- its sub
   scope       TEXT NOT NULL,                                         -- as signed into it
   kid         TEXT NOT NULL,                                         -- the key that signed it
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp
-  revoked_at  TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at)) -- since when it is refused; NULL: never revoked
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- iat
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- exp
+  revoked_at  TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at, '+0 days')) -- since when it is refused; NULL: never revoked
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX app_tokens_expiring ON app_tokens (expires_at);
 CREATE INDEX app_tokens_grant ON app_tokens (grant_id) WHERE grant_id IS NOT NULL;

@@ -121,7 +121,7 @@ func checkCommand(e *env) error {
 			return err
 		}
 	}
-	notes := []string{}
+	notes := copyNotes(database)
 	dir := filepath.Dir(database)
 	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o077 != 0 {
 		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
@@ -151,6 +151,19 @@ func checkCommand(e *env) error {
 		return fmt.Errorf("faults in %s: %d", db, len(faults))
 	}
 	return nil
+}
+
+// copyNotes returns a line for each copy that upgrades have left of a database.
+func copyNotes(database string) []string {
+	notes := []string{}
+	for _, name := range upgradeCopies(database) {
+		what := "a copy from before an upgrade: remove it once you are sure that you will not go back"
+		if unfinishedSuffix.MatchString(strings.TrimPrefix(name, database)) {
+			what = "an unfinished copy of an upgrade that was stopped: remove it"
+		}
+		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
+	}
+	return notes
 }
 
 // faultsInRows returns what is wrong with what rows say: secrets that were sealed with another key file, and the
@@ -220,6 +233,13 @@ func upgradeText(db string, r *upgradeReport) string {
 		if step.Advice != "" {
 			lines = append(lines, step.Advice)
 		}
+	}
+	for _, invalid := range r.InvalidTimes {
+		lines = append(lines, fmt.Sprintf("%s %s: %s is no time or date that a calendar has; it was left as it is",
+			invalid.Table, printable(invalid.ID), invalid.Column))
+	}
+	if more := r.InvalidTimesCount - len(r.InvalidTimes); more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more such values: see 'widgetd check'", more))
 	}
 	switch {
 	case r.DryRun:

@@ -5,16 +5,15 @@ import (
 	"context"
 	"database/sql"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unicode"
 
@@ -44,9 +43,25 @@ type upgradeReport struct {
 	To           int          `json:"to"`
 	DryRun       bool         `json:"dry_run"`
 	Steps        []stepReport `json:"steps"` // empty: the schema already had this version
-	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: none was written
+	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: there is none
 	Milliseconds int64        `json:"milliseconds"`
+
+	// Values that were carried over although no calendar has such a time or date, the first
+	// maxInvalidTimes of them, and how many there are.
+	InvalidTimes      []invalidTime `json:"invalid_times"`
+	InvalidTimesCount int           `json:"invalid_times_count"`
 }
+
+// An invalidTime is a value that the checks of times and dates refuse, and that an old sqlite3 shell
+// could write until version 7: see timeCheck.
+type invalidTime struct {
+	Table  string `json:"table"`
+	ID     string `json:"id"` // the row's; without such a column its primary key, bytes in hexadecimal
+	Column string `json:"column"`
+}
+
+// maxInvalidTimes is how many of them a report names.
+const maxInvalidTimes = 100
 
 // A stepReport says what one step did.
 type stepReport struct {
@@ -98,6 +113,9 @@ type migration struct {
 	db       *sql.DB
 	conn     *sql.Conn
 	part     atomic.Pointer[string] // of the step that runs, for progress; nil: nothing to add
+
+	invalidTimes      []invalidTime // as in the report
+	invalidTimesCount int
 }
 
 // exec runs one or more statements. When the migration's context ends, it interrupts them.
@@ -144,20 +162,37 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if m.from == m.to { // another upgrade has done it meanwhile
 		return report, nil
 	}
-	if err := errors.Join(m.removeUnfinishedCopies(), m.checkDiskSpace()); err != nil {
+	if err := cmp.Or(m.removeUnfinishedCopies(), m.emptyLog()); err != nil {
 		return nil, err
 	}
-	if report.Copy, err = m.copyOrCheck(); err != nil {
+	found, err := m.findCopy()
+	if err != nil {
+		return nil, err
+	}
+	var written *string
+	if found == nil {
+		if err := m.checkDiskSpace(3); err != nil {
+			return nil, err
+		}
+		written, err = m.copyOrCheck()
+	} else {
+		err = m.checkDiskSpace(2)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if report.Steps, err = m.runSteps(); err != nil {
-		return nil, m.rollBack(report.Copy, err)
+		return nil, m.rollBack(written, err)
 	}
+	report.Copy = cmp.Or(found, written)
+	report.InvalidTimes = append(report.InvalidTimes, m.invalidTimes...)
+	report.InvalidTimesCount = m.invalidTimesCount
 	return report, nil
 }
 
 func (m *migration) report() *upgradeReport {
-	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{}}
+	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{},
+		InvalidTimes: []invalidTime{}}
 }
 
 // setFrom sets the version to upgrade from. Errors: errNewerSchema, errNoSchemaVersion.
@@ -190,6 +225,10 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 	return version, storageError(err)
 }
 
+// upgradeCache is how many bytes of pages an upgrade keeps in memory. VACUUM INTO keeps as many again for the
+// copy, and what is sorted for an index half as much again before it goes to a temporary file.
+const upgradeCache = 16 << 20
+
 // lockExclusively opens the database with an EXCLUSIVE lock that lasts until it is closed. A
 // process that has a database in WAL mode open holds SQLite's SHARED lock on the file all the
 // time, also between transactions. So the lock, which after locking_mode=EXCLUSIVE the next
@@ -201,7 +240,7 @@ func (m *migration) lockExclusively() (err error) {
 		// With these two a step may rebuild a table that other tables and views refer to;
 		// checkResult checks the foreign keys and the schema at the end.
 		"foreign_keys(0)", "legacy_alter_table(1)",
-		"cache_size(-131072)", // KiB: with less, pages of large indexes are written and read again and again
+		fmt.Sprintf("cache_size(-%d)", upgradeCache>>10),
 	}}
 	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
 	if err != nil {
@@ -238,130 +277,6 @@ func (m *migration) close() {
 	}
 }
 
-// checkDiskSpace returns an error if the disk has no room for the copy and for a step that
-// rewrites every row. With -no-copy it checks nothing, so that an upgrade can still be tried on
-// a small disk: when it gets full, everything is rolled back.
-func (m *migration) checkDiskSpace() error {
-	if m.noCopy {
-		return nil
-	}
-	var needed uint64
-	for suffix, times := range map[string]uint64{"": 3, "-wal": 1} {
-		if info, err := os.Stat(m.path + suffix); err == nil {
-			needed += times * uint64(info.Size())
-		}
-	}
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
-		return fmt.Errorf("read how much room its disk has: %w", err)
-	}
-	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
-		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: "+
-			"a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
-	}
-	return nil
-}
-
-// What follows the database's name in the name of a copy, as in
-// widgetd.db.v1-2027-01-31T120000Z, and in the name of an unfinished one, which ends in .new.
-var (
-	copySuffix       = regexp.MustCompile(`^\.v\d+-`)
-	unfinishedSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
-)
-
-// upgradeCopies returns the paths of the copies that upgrades wrote of a database, finished or
-// not, sorted. They still hold personal data that was erased since.
-func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix) }
-
-// filesBeside returns the files in the directory of path whose name is path's and a suffix that
-// matches.
-func filesBeside(path string, suffix *regexp.Regexp) (files []string) {
-	entries, _ := os.ReadDir(filepath.Dir(path)) // this program can have written none where it can't read
-	for _, entry := range entries {
-		rest, ok := strings.CutPrefix(entry.Name(), filepath.Base(path))
-		if ok && suffix.MatchString(rest) {
-			files = append(files, filepath.Join(filepath.Dir(path), entry.Name()))
-		}
-	}
-	return files
-}
-
-// removeUnfinishedCopies removes the unfinished copies of upgrades that were killed. While this
-// one holds the lock, no other is writing one.
-func (m *migration) removeUnfinishedCopies() error {
-	if m.dryRun {
-		return nil
-	}
-	for _, draft := range filesBeside(m.path, unfinishedSuffix) {
-		if err := os.Remove(draft); err != nil {
-			return fmt.Errorf("remove what is left of an earlier copy: %w", err)
-		}
-	}
-	return nil
-}
-
-// copyOrCheck writes the copy, checks it and returns its path. When none is wanted it checks the
-// database itself, so that a damaged one is never upgraded.
-func (m *migration) copyOrCheck() (*string, error) {
-	if m.dryRun || m.noCopy {
-		return nil, m.withProgress("checking the database", func() error {
-			return integrityError(m.quickFaults())
-		})
-	}
-	named := fmt.Sprintf("%s.v%d-%s", m.path, m.from, m.now().UTC().Format("2006-01-02T150405Z"))
-	name := named
-	for n := 2; ; n++ { // an upgrade that was killed within the same second may have left one
-		if _, err := os.Lstat(name); err != nil {
-			break
-		}
-		name = fmt.Sprintf("%s-%d", named, n)
-	}
-	err := m.withProgress("writing the copy", func() error { return writeAtomically(name, false, m.writeCopy) })
-	if err != nil {
-		return nil, fmt.Errorf("write the copy: %w", err)
-	}
-	return &name, nil
-}
-
-// integrityError makes an error from what integrityFaults has returned, or nil.
-func integrityError(faults []string, err error) error {
-	if err == nil && len(faults) > 0 {
-		err = fmt.Errorf("it is not sound: %s", strings.Join(faults, "; "))
-	}
-	return withHint(err)
-}
-
-// writeCopy writes the database to a draft and checks that: its pages, indexes and foreign keys,
-// and that it has the version and the schema of the original.
-func (m *migration) writeCopy(draft *os.File) error {
-	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
-		return withHint(err)
-	}
-	was, err := schemaOf(m.queries)
-	if err != nil {
-		return withHint(err)
-	}
-	return readFile(draft.Name(), func(q *queries) error {
-		if err := integrityError(q.quickFaults()); err != nil {
-			return err
-		}
-		is, err := schemaOf(q)
-		if err != nil {
-			return withHint(err)
-		}
-		wrong, extra := compareSchemas(was, is)
-		var version int
-		if err := q.one(`PRAGMA user_version`, nil, &version); err != nil {
-			return withHint(err)
-		}
-		if version != m.from || len(wrong)+len(extra) > 0 {
-			return fmt.Errorf("it has another schema than the original, of version %d: %s",
-				version, strings.Join(append(wrong, extra...), "; "))
-		}
-		return nil
-	})
-}
-
 // runSteps runs the missing steps in one transaction, and commits it if the schema is then the
 // one that they should lead to and no foreign key is broken.
 func (m *migration) runSteps() ([]stepReport, error) {
@@ -385,6 +300,9 @@ func (m *migration) runSteps() ([]stepReport, error) {
 	}
 	if err := m.exec(fmt.Sprintf(`PRAGMA user_version = %d`, m.to)); err != nil {
 		return nil, withHint(err)
+	}
+	if err := m.writeDeclarations(); err != nil {
+		return nil, err
 	}
 	if err := m.withProgress("checking the result", m.checkResult); err != nil {
 		return nil, err
@@ -438,6 +356,64 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	}, nil
 }
 
+// timeCheck matches the condition that a column holds a time or a date, in normalized SQL. Versions
+// before 7 lack the modifier at its end, without which SQLite 3.40 takes a 31st of any month.
+var timeCheck = regexp.MustCompile(`^\((\w+) IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()(\w+)(?:,'\+0 days')?\)\)$`)
+
+var oldTimeCheck = regexp.MustCompile(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
+
+// withPresentTimeChecks returns a normalized declaration with the checks of times and dates that version 7 has.
+func withPresentTimeChecks(text string) string {
+	return oldTimeCheck.ReplaceAllString(text, `CHECK($1,'+0 days'))`)
+}
+
+// writeDeclarations gives every object of the schema the text that it has in a new file, comments
+// included, in sqlite_schema: no row is rewritten for that. It does so only if nothing differs but
+// comments, white space and the checks of times and dates.
+func (m *migration) writeDeclarations() error {
+	want, err := declaredSchema(m.schema)
+	if err != nil {
+		return withHint(err)
+	}
+	have, err := schemaOf(m.queries)
+	if err != nil {
+		return withHint(err)
+	}
+	for name, object := range have {
+		object.text = withPresentTimeChecks(object.text)
+		have[name] = object
+	}
+	if wrong, extra := compareSchemas(want, have); len(wrong)+len(extra) > 0 {
+		return resultError(append(wrong, extra...))
+	}
+	texts := map[string]string{}
+	for name, object := range want {
+		texts[name] = object.sql
+	}
+	encoded, err := json.Marshal(texts)
+	if err != nil {
+		return err
+	}
+	var cookie int
+	if err := m.one(`PRAGMA schema_version`, nil, &cookie); err != nil {
+		return withHint(err)
+	}
+	err = m.exec(`PRAGMA writable_schema = ON`)
+	if err == nil {
+		err = m.exec(`UPDATE sqlite_schema SET sql = t.value FROM json_each(?) t
+			WHERE t.key = sqlite_schema.type || ' ' || sqlite_schema.name`, string(encoded))
+	}
+	if err == nil { // other connections read the schema again when this number changes, and this one at RESET
+		err = m.exec(fmt.Sprintf(`PRAGMA schema_version = %d`, cookie+1))
+	}
+	return withHint(cmp.Or(err, m.exec(`PRAGMA writable_schema = RESET`)))
+}
+
+// resultError returns the error of an upgrade that would lead to a database with these faults.
+func resultError(faults []string) error {
+	return fmt.Errorf("the result would not be as it should, so mend this first: %s", strings.Join(faults, "; "))
+}
+
 // checkResult returns an error unless the schema is the one that the steps should lead to and
 // no foreign key is broken.
 func (m *migration) checkResult() error {
@@ -451,8 +427,7 @@ func (m *migration) checkResult() error {
 		return withHint(err)
 	}
 	if faults = append(faults, broken...); len(faults) > 0 {
-		return fmt.Errorf("the result would not be as it should, so mend this first: %s",
-			strings.Join(faults, "; "))
+		return resultError(faults)
 	}
 	return nil
 }
@@ -503,7 +478,8 @@ func (m *migration) withProgress(what string, part func() error) error {
 
 // A schemaObject is a table, an index, a view or a trigger.
 type schemaObject struct {
-	text    string   // its declaration, normalized by normalizeSQL
+	sql     string   // its declaration, as it is in sqlite_schema
+	text    string   // the same, normalized by normalizeSQL
 	columns []string // of a table
 }
 
@@ -518,7 +494,7 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 		func(scan func(...any) error) error {
 			var name, text, columns string
 			err := scan(&name, &text, &columns)
-			objects[name] = schemaObject{normalizeSQL(text), strings.Split(columns, "\n")}
+			objects[name] = schemaObject{text, normalizeSQL(text), strings.Split(columns, "\n")}
 			return err
 		})
 	return objects, err

@@ -176,7 +176,7 @@ type tableSource struct {
 }
 
 // copiedAtOnce is how many rows of a table one statement copies, so that progress can be told.
-const copiedAtOnce = 50_000
+const copiedAtOnce = 10_000
 
 var errUnexpectedSchema = errors.New("it is not as its version should be")
 

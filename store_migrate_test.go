@@ -114,6 +114,11 @@ func sameContent(t testing.TB, what string, got, want content) {
 	if wrong, extra := compareSchemas(want.schema, got.schema); len(wrong)+len(extra) > 0 {
 		t.Errorf("%s: %q %q", what, wrong, extra)
 	}
+	for name, object := range want.schema {
+		if got.schema[name].sql != object.sql {
+			t.Errorf("%s: %s is declared as\n%s\nwant\n%s", what, name, got.schema[name].sql, object.sql)
+		}
+	}
 	for table, rows := range want.rows {
 		if !slices.Equal(got.rows[table], rows) {
 			t.Errorf("%s: %s holds\n%s\nwant\n%s", what, table,
@@ -234,6 +239,269 @@ func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) 
 			}
 			digestsAreOfTheirLeads(t, s)
 		})
+	}
+}
+
+// declarationsOf are the texts in a database's sqlite_schema, by what they declare.
+func declarationsOf(t testing.TB, path string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for name, object := range contentOf(t, path, map[string][]string{}).schema {
+		texts[name] = object.sql
+	}
+	return texts
+}
+
+func TestUpgrade_leavesTheDeclarationsOfANewFileWordByWord(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	want := declarationsOf(t, makeStore(t))
+	for version := 1; version < schemaVersion; version++ {
+		path := oldDatabase(t, version)
+		upgraded(t, path, upgradeOptions{noCopy: true})
+		got := declarationsOf(t, path)
+		for name, text := range want {
+			if got[name] != text {
+				t.Errorf("from version %d, %s is\n%s\nwant\n%s", version, name, got[name], text)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("from version %d: %d objects, want %d", version, len(got), len(want))
+		}
+		isSound(t, path)
+		s := openTestStore(t, path, storeOptions{}) // which has the new checks
+		err := s.update(t.Context(), inSQL(`UPDATE accounts SET closed_at = '2026-02-30T00:00:00Z'`))
+		if err == nil || !strings.Contains(err.Error(), "CHECK constraint failed") {
+			t.Errorf("from version %d, a time that no calendar has: %v", version, err)
+		}
+	}
+}
+
+func TestUpgrade_setsNoDeclarationThatDiffersInMoreThanCommentsAndTimes(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	for name, change := range map[string][2]string{ // what an attacker, or a careless hand, put into sqlite_schema
+		"a weaker check":       {"BETWEEN 0 AND 3650)", "BETWEEN -9 AND 3650)"},
+		"a check in a comment": {"CHECK (grace_days BETWEEN 0 AND 3650)", "/* CHECK (grace_days >= 0) */"},
+		"another column's time": {"(starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at))",
+			"(1 OR 1 IS date(starts_at))"},
+		"a time checked and more":   {"(starts_at IS strftime(", "(1 OR starts_at IS strftime("},
+		"another modifier":          {"'%Y-%m-%dT%H:%M:%SZ', starts_at)", "'%Y-%m-%dT%H:%M:%SZ', starts_at, '0 days')"},
+		"a column without its rule": {" CHECK (length(customer) <= 200)", ""},
+		"an index on another column": {"devices (license_id, fingerprint)",
+			"devices (license_id, name)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := oldDatabase(t, 6)
+			raw(t, path, fmt.Sprintf(`PRAGMA writable_schema = ON;
+				UPDATE sqlite_schema SET sql = replace(sql, '%s', '%s'); PRAGMA writable_schema = RESET; REINDEX`,
+				strings.ReplaceAll(change[0], "'", "''"), strings.ReplaceAll(change[1], "'", "''")))
+			before := directory(t, filepath.Dir(path))
+			_, err := upgradeFile(t.Context(), path, withClock(upgradeOptions{}))
+			oneLine(t, err, "mend this first: schema: ", " is not as this program makes it")
+			if after := directory(t, filepath.Dir(path)); !maps.Equal(before, after) {
+				t.Errorf("something was changed: files %q", slices.Sorted(maps.Keys(after)))
+			}
+		})
+	}
+}
+
+// unchecked runs statements without the checks of the schema, as an old sqlite3 shell did for times.
+func unchecked(t testing.TB, path, statements string) {
+	t.Helper()
+	raw(t, path, `PRAGMA ignore_check_constraints = ON; `+statements)
+}
+
+func TestUpgrade_carriesTimesThatNoCalendarHasOverAndNamesTheirRows(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	const id = "lic_00000000000000000000000001"
+	for _, version := range []int{1, 6} {
+		for _, more := range [][]string{nil, {"-no-copy"}, {"-dry-run"}} {
+			o := anOperatorOf(t, version)
+			db := o.env["WIDGETD_DB"]
+			unchecked(t, db, `UPDATE licenses SET expires_at = '2027-02-31T00:00:00Z' WHERE id = '`+id+`'`)
+			if version == 6 {
+				unchecked(t, db, `UPDATE account_zones SET from_date = '2026-11-31'
+					WHERE from_date = (SELECT min(from_date) FROM account_zones)`)
+			}
+			out := o.do(append([]string{"upgrade"}, more...)...)
+			want := "\nlicenses " + id + ": expires_at is no time or date that a calendar has"
+			if !strings.Contains(out, want) {
+				t.Errorf("version %d, %q: it says\n%swant%s", version, more, out, want)
+			}
+			if got := strings.Contains(out, "2026-11-31: from_date is no time"); got != (version == 6) {
+				t.Errorf("version %d, %q: it says\n%s", version, more, out)
+			}
+			if more != nil && more[0] == "-dry-run" {
+				continue
+			}
+			row := contentOf(t, db, map[string][]string{"licenses": {"id", "expires_at"}}).rows["licenses"][0]
+			if row != "'"+id+"', '2027-02-31T00:00:00Z'" {
+				t.Errorf("version %d, %q: it is now %s", version, more, row)
+			}
+		}
+	}
+}
+
+func TestUpgrade_namesAHundredInvalidTimesAndCountsTheRestButRefusesAnyOtherFault(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	unchecked(t, path, manyRows(150)+`INSERT INTO leads (id, account_id, type, email, email_key, created_at)
+		SELECT printf('lead_%026d', 1000 + i), 'acct_00000000000000000000000001', 'demo', 'a@b.example', 'a@b.example',
+		'2027-02-31T00:00:00Z' FROM n`)
+	old := fileBytes(t, path)
+	report := upgraded(t, path, upgradeOptions{})
+	if len(report.InvalidTimes) != maxInvalidTimes || report.InvalidTimesCount != 150 ||
+		report.InvalidTimes[0] != (invalidTime{"leads", "lead_00000000000000000000001001", "created_at"}) {
+		t.Errorf("%d of %d: %v", len(report.InvalidTimes), report.InvalidTimesCount, report.InvalidTimes[:1])
+	}
+	if text := upgradeText(path, report); !strings.Contains(text, "\nand 50 more such values") {
+		t.Error(text)
+	}
+	for statement, want := range map[string]string{ // which the many others must not hide
+		`UPDATE licenses SET grace_days = -1`:             "not sound: integrity: CHECK constraint failed in licenses",
+		`UPDATE tokens SET created_at = '2027-02-31'`:     "",
+		`PRAGMA foreign_keys = 0; DELETE FROM accounts`:   "names a row of accounts that is not there",
+		`UPDATE leads SET page = 'no path' WHERE rowid=1`: "not sound: integrity: CHECK constraint failed in leads",
+	} {
+		path := filepath.Join(t.TempDir(), "widgetd.db")
+		writeFile(t, path, old)
+		unchecked(t, path, statement)
+		_, err := upgradeFile(t.Context(), path, withClock(upgradeOptions{}))
+		if want != "" {
+			oneLine(t, err, want)
+		} else if err != nil {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+}
+
+// leftByAKilledTry makes the copy that a try of an upgrade leaves when it is killed behind it.
+func leftByAKilledTry(t testing.TB, path string) (copied string) {
+	t.Helper()
+	copied = path + ".v1-2027-01-30T120000Z"
+	raw(t, path, `VACUUM INTO '`+copied+`'`)
+	must(t, os.Chmod(copied, 0o600))
+	return copied
+}
+
+func TestUpgrade_usesTheCopyThatAKilledTryLeftOfTheSameDatabase(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	copied := leftByAKilledTry(t, path)
+	before := fileBytes(t, copied)
+	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "x", sql: "SELECT nothing"}, ""))
+	oneLine(t, err, path+" was not upgraded: ")
+	isBeside(t, path, strings.TrimPrefix(copied, path)) // also a try that fails leaves it
+	if report := upgraded(t, path, upgradeOptions{}); report.Copy == nil || *report.Copy != copied {
+		t.Errorf("copy %v, want %s", report.Copy, copied)
+	}
+	isBeside(t, path, strings.TrimPrefix(copied, path))
+	isUnchanged(t, copied, before)
+}
+
+func TestUpgrade_needsNoRoomForWhatAKilledTryLeftInTheLog(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	const left = 8 << 20 // never committed, so nothing of it counts
+	writeFile(t, path+"-wal", strings.Repeat("x", left))
+	look := func(m *migration) error {
+		if n := fileSize(path + "-wal"); n >= left {
+			t.Errorf("the log has %d bytes", n)
+		}
+		return nil
+	}
+	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "looks", run: look}, ""))
+	must(t, err)
+}
+
+func TestUpgrade_trustsNoCopyOfAnotherContentNorADamagedOne(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	type attempt struct{ path, copied string }
+	sql := func(statement string) func(*testing.T, attempt) {
+		return func(t *testing.T, a attempt) { raw(t, a.path, statement) }
+	}
+	for name, change := range map[string]func(*testing.T, attempt){
+		"a value changed, size and time put back": func(t *testing.T, a attempt) {
+			info, err := os.Stat(a.path)
+			must(t, err)
+			raw(t, a.path, `UPDATE leads SET email = replace(email, 'a', 'b')`)
+			must(t, os.Chtimes(a.path, info.ModTime(), info.ModTime()))
+		},
+		"a number counted on": sql(`UPDATE sqlite_sequence SET seq = seq + 1`),
+		"a row added": sql(`INSERT INTO legacy_calls
+			SELECT '2027-01-01', path, caller, 1, last_at FROM legacy_calls`),
+		"a row removed":            sql(`DELETE FROM leads WHERE rowid = (SELECT min(rowid) FROM leads)`),
+		"a value gone":             sql(`UPDATE leads SET source = NULL WHERE source IS NOT NULL`),
+		"rows in another order":    sql(`UPDATE leads SET rowid = -rowid`),
+		"all of one table removed": sql(`DELETE FROM devices`),
+		"the copy cut off": func(t *testing.T, a attempt) {
+			must(t, os.Truncate(a.copied, fileSize(a.copied)/2))
+		},
+		"the copy empty":             func(t *testing.T, a attempt) { must(t, os.Truncate(a.copied, 0)) },
+		"the copy damaged":           func(t *testing.T, a attempt) { damagedText(t, a.copied) },
+		"the copy's index damaged":   func(t *testing.T, a attempt) { damageIndex(t, a.copied) },
+		"the copy of another schema": func(t *testing.T, a attempt) { raw(t, a.copied, `DROP INDEX leads_email`) },
+		"the copy without its id":    func(t *testing.T, a attempt) { raw(t, a.copied, `PRAGMA application_id = 1`) },
+		"the copy of another version": func(t *testing.T, a attempt) {
+			raw(t, a.copied, `PRAGMA user_version = 2`)
+		},
+		"the copy readable by others": func(t *testing.T, a attempt) { must(t, os.Chmod(a.copied, 0o644)) },
+		"a link in its place": func(t *testing.T, a attempt) {
+			rename(t, a.copied, a.copied+".elsewhere")
+			must(t, os.Symlink(a.copied+".elsewhere", a.copied))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := oldDatabase(t, 1)
+			a := attempt{path, leftByAKilledTry(t, path)}
+			change(t, a)
+			left, err := os.ReadFile(a.copied)
+			must(t, err)
+			before := contentOf(t, path, nil)
+			report := upgraded(t, path, upgradeOptions{})
+			if report.Copy == nil || *report.Copy != path+copyOfOld {
+				t.Fatalf("copy %v", report.Copy)
+			}
+			sameContent(t, "the new copy", contentOf(t, *report.Copy, nil), before)
+			isUnchanged(t, a.copied, left)
+		})
+	}
+}
+
+// damageIndex changes an address of testdata where the index of leads has it.
+func damageIndex(t testing.TB, path string) {
+	t.Helper()
+	content := fileBytes(t, path)
+	const address = "ada.lovelace@example.com"
+	at := bytes.LastIndex(content, []byte(address))
+	if at < 0 || bytes.Index(content, []byte(address)) == at {
+		t.Fatal("the address is not in a table and in an index")
+	}
+	damage(t, path, int64(at), 'A')
+}
+
+func TestCheck_namesTheCopiesThatUpgradesHaveLeft(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	for _, suffix := range []string{".v1-2027-01-30T120000Z", ".v6-2027-01-31T120000Z-2.new"} {
+		writeFile(t, db+suffix, strings.Repeat("x", 4096))
+	}
+	got := o.object("check")
+	notes := fmt.Sprint(got["notes"])
+	for _, want := range []string{
+		"note: " + db + ".v1-2027-01-30T120000Z (4 KiB) is a copy from before an upgrade: remove it once you are sure",
+		"note: " + db + ".v6-2027-01-31T120000Z-2.new (4 KiB) is an unfinished copy of an upgrade that was stopped",
+	} {
+		if got["ok"] != true || !strings.Contains(notes, want) {
+			t.Errorf("%v; want %q", got, want)
+		}
 	}
 }
 

@@ -1,196 +1,194 @@
 -- The declarations of schema version 1, which the step to version 2 holds a database against
--- before it rebuilds tables. A landed step is never edited, and so neither is this file.
+-- before it rebuilds tables. What they declare is never edited. Comments are in schema.sql.
 
 CREATE TABLE accounts (
-  id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
-  name        TEXT NOT NULL CHECK (name <> ''),                      -- for people: "Trattoria Roma"
-  is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
-  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000),            -- requests a minute; NULL: 600
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'),
+  name        TEXT NOT NULL CHECK (name <> ''),
+  is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),
+  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000),
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))
 ) STRICT;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
 CREATE TABLE base_urls (
-  url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),      -- https://api.example.com/v1
-  is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),         -- 1: new tokens name it; 0: earlier, still accepted
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was first set
+  url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),
+  is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT;
 CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current = 1;
 
 CREATE TABLE probes (
-  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
-  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at)) -- when health last proved that writing works
+  id          INTEGER PRIMARY KEY CHECK (id = 1),
+  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at))
 ) STRICT;
 
 CREATE TABLE origins (
-  origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- whose site it is
-  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))    -- when it was added; NULL: typed by hand
+  origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'),
+  account_id  TEXT NOT NULL REFERENCES accounts (id),
+  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT;
 CREATE INDEX origins_account ON origins (account_id);
 
 CREATE TABLE tokens (
-  id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
-  account_id   TEXT NOT NULL REFERENCES accounts (id),               -- the token's sub
-  client_id    TEXT NOT NULL,                                        -- which application carries it: "portal"
-  scope        TEXT NOT NULL,                                        -- as signed into it, so not to be changed here: "stats:read leads:read"
-  all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
-  kid          TEXT NOT NULL,                                        -- the key that signed it
-  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
-  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp, as signed into it; revoked_at ends it sooner
-  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
+  id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'),
+  account_id   TEXT NOT NULL REFERENCES accounts (id),
+  client_id    TEXT NOT NULL,
+  scope        TEXT NOT NULL,
+  all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),
+  kid          TEXT NOT NULL,
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)),
+  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))
 ) STRICT;
 
 CREATE TABLE leads (
-  id          TEXT PRIMARY KEY CHECK (id LIKE 'lead\_%' ESCAPE '\'), -- lead_…
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
-  type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
-  email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
-  email_key   TEXT NOT NULL,                                         -- the whole address in lower case: what erasing looks for
-  source      TEXT,                                                  -- which form: "footer"
-  page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'lead\_%' ESCAPE '\'),
+  account_id  TEXT NOT NULL REFERENCES accounts (id),
+  type        TEXT NOT NULL,
+  email       TEXT NOT NULL,
+  email_key   TEXT NOT NULL,
+  source      TEXT,
+  page        TEXT CHECK (page LIKE '/%'),
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id, id);
 CREATE INDEX leads_email ON leads (email_key, created_at);
 CREATE INDEX leads_created ON leads (created_at);
 
 CREATE TABLE licenses (
-  id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
-  account_id         TEXT NOT NULL REFERENCES accounts (id),         -- whose licence it is
-  product            TEXT NOT NULL CHECK (product <> ''),            -- what may run: "kitchen-display"
-  plan               TEXT,                                           -- how it was sold: "pro"
-  kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')), -- floating: a lapsed lease frees the seat
-  state              TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'suspended', 'revoked')), -- what an operator decided; v_licenses.status adds time
-  reason             TEXT,                                           -- why it was suspended or revoked
-  trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)), -- 1: a trial
-  max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000), -- seats; NULL: no limit
-  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- releases by the owner in 30 days; NULL: no limit
-  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)), -- not before; NULL: at once
-  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- not after; NULL: never, or not yet activated
-  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days that known devices go on after expires_at
-  duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
-  expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
-  lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
-  entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
-  metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
-  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when the first device came
-  grace_noted        TEXT,                                           -- the end that license.grace_started was written for
-  expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
-  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at))  -- when a column last changed
+  id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'),
+  account_id         TEXT NOT NULL REFERENCES accounts (id),
+  product            TEXT NOT NULL CHECK (product <> ''),
+  plan               TEXT,
+  kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')),
+  state              TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'suspended', 'revoked')),
+  reason             TEXT,
+  trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)),
+  max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000),
+  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000),
+  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)),
+  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)),
+  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650),
+  duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500),
+  expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')),
+  lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160),
+  entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'),
+  metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384),
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)),
+  grace_noted        TEXT,
+  expired_noted      TEXT,
+  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at))
 ) STRICT;
 CREATE INDEX licenses_account ON licenses (account_id, id);
--- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
 CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
   WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
 
 CREATE TABLE license_keys (
-  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
-  license_id  TEXT NOT NULL REFERENCES licenses (id),                -- what it opens
-  hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))    -- when a rotated key stops working; NULL: the current one
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),
+  license_id  TEXT NOT NULL REFERENCES licenses (id),
+  hint        TEXT NOT NULL,
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))
 ) STRICT;
 CREATE INDEX license_keys_license ON license_keys (license_id);
 
 CREATE TABLE devices (
-  id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'), -- dev_…
-  license_id       TEXT NOT NULL REFERENCES licenses (id),           -- whose seat it takes
-  fingerprint      BLOB NOT NULL CHECK (length(fingerprint) = 32),   -- SHA-256 of what the device sent
-  name             TEXT,                                             -- as the device calls itself: "Kitchen 1"
-  platform         TEXT,                                             -- "linux/arm64"
-  app_version      TEXT,                                             -- "2.4.1", as last reported
-  state            TEXT NOT NULL CHECK (state IN ('active', 'released', 'blocked')), -- active: holds a seat
-  lease_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease it was given
-  presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest number it ever showed; a lower one later hints at a clone
-  lease_kid        TEXT,                                             -- the key that signed its last lease
-  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)), -- when that lease began
-  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)), -- until when it proves the licence offline
-  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)), -- when a floating seat is given back by itself; NULL: never
-  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when an older lease of it last came back
-  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
-  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
-  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
-  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
-  activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
+  id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'),
+  license_id       TEXT NOT NULL REFERENCES licenses (id),
+  fingerprint      BLOB NOT NULL CHECK (length(fingerprint) = 32),
+  name             TEXT,
+  platform         TEXT,
+  app_version      TEXT,
+  state            TEXT NOT NULL CHECK (state IN ('active', 'released', 'blocked')),
+  lease_seq        INTEGER NOT NULL DEFAULT 0,
+  presented_seq    INTEGER NOT NULL DEFAULT 0,
+  lease_kid        TEXT,
+  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)),
+  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)),
+  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)),
+  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)),
+  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)),
+  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)),
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)),
+  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')),
+  activations      INTEGER NOT NULL DEFAULT 1,
   UNIQUE (license_id, fingerprint)
 ) STRICT;
 CREATE INDEX devices_seats ON devices (license_id, state);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 
 CREATE TABLE widgets (
-  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: it stands in the page
-  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- whose pages may report for it
-  name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
-  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: orders are shown without a token too
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was added
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'),
+  account_id    TEXT NOT NULL REFERENCES accounts (id),
+  name          TEXT NOT NULL CHECK (name <> ''),
+  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)),
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT;
 CREATE INDEX widgets_account ON widgets (account_id, id);
 
 CREATE TABLE widget_counts (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour: 2026-11-21T10:45:00Z
-  views      INTEGER NOT NULL DEFAULT 0,                             -- times it was shown
-  visitors   INTEGER NOT NULL DEFAULT 0,                             -- first views of a visitor's UTC day
-  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item
-  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'),
+  views      INTEGER NOT NULL DEFAULT 0,
+  visitors   INTEGER NOT NULL DEFAULT 0,
+  clicks     INTEGER NOT NULL DEFAULT 0,
+  orders     INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (widget_id, quarter)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE item_counts (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour
-  item       TEXT NOT NULL,                                          -- the dish, or "other" past 100 names a day
-  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on it
-  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders of it
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'),
+  item       TEXT NOT NULL,
+  clicks     INTEGER NOT NULL DEFAULT 0,
+  orders     INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (widget_id, quarter, item)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE item_names (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day; yesterday's and older names are removed
-  item       TEXT NOT NULL,                                          -- a name that is counted under itself on that day
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),
+  item       TEXT NOT NULL,
   PRIMARY KEY (widget_id, day, item)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE events (
-  seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
-  id         TEXT NOT NULL UNIQUE CHECK (id LIKE 'evt\_%' ESCAPE '\'), -- evt_…
-  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),   -- when it happened
-  type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
-  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- whose event it is
-  license_id TEXT,                                                   -- which licence, if one
-  device_id  TEXT,                                                   -- which device, if one
-  lead_id    TEXT,                                                   -- which lead, if one; never its address
-  actor      TEXT NOT NULL,                                          -- who did it: device, site, command, a token's id, time
-  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say
+  seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+  id         TEXT NOT NULL UNIQUE CHECK (id LIKE 'evt\_%' ESCAPE '\'),
+  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),
+  type       TEXT NOT NULL,
+  account_id TEXT NOT NULL REFERENCES accounts (id),
+  license_id TEXT,
+  device_id  TEXT,
+  lead_id    TEXT,
+  actor      TEXT NOT NULL,
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object')
 ) STRICT;
 CREATE INDEX events_account ON events (account_id, seq);
 CREATE INDEX events_license ON events (license_id, type, at) WHERE license_id IS NOT NULL;
 CREATE INDEX events_device ON events (device_id, seq) WHERE device_id IS NOT NULL;
 
 CREATE TABLE idempotency (
-  id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
-  request     BLOB NOT NULL CHECK (length(request) = 32),            -- keyed hash of the body, to notice another one
-  answer      BLOB NOT NULL,                                         -- the 2xx answer, sealed under a key that needs the Idempotency-Key
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- replayed until then
+  id          BLOB PRIMARY KEY CHECK (length(id) = 32),
+  request     BLOB NOT NULL CHECK (length(request) = 32),
+  answer      BLOB NOT NULL,
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
 
 CREATE TABLE legacy_calls (
-  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
-  path       TEXT NOT NULL,                                          -- a known path under /api/legacy, or "other"
-  caller     TEXT NOT NULL,                                          -- the account that called, or "unknown"
-  calls      INTEGER NOT NULL,                                       -- how often
-  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)), -- when it last did
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),
+  path       TEXT NOT NULL,
+  caller     TEXT NOT NULL,
+  calls      INTEGER NOT NULL,
+  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)),
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
--- Licences with the status that they have now, and their seats.
 CREATE VIEW v_licenses AS
 SELECT l.id, a.name AS account, l.product, l.plan,
        CASE
@@ -209,7 +207,6 @@ SELECT l.id, a.name AS account, l.product, l.plan,
        l.first_activated_at, l.created_at, l.account_id
 FROM licenses l JOIN accounts a ON a.id = l.account_id;
 
--- Devices with their licence, a mask of their fingerprint and the end of their lease.
 CREATE VIEW v_devices AS
 SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.product,
        lower(substr(hex(d.fingerprint), 1, 8)) AS fingerprint,
@@ -217,26 +214,22 @@ SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.pr
        d.lease_seq, d.presented_seq, d.clone_suspected_at, d.license_id, l.account_id
 FROM devices d JOIN licenses l ON l.id = d.license_id JOIN accounts a ON a.id = l.account_id;
 
--- How many leads of each type came on each UTC day.
 CREATE VIEW v_leads_by_day AS
 SELECT substr(e.created_at, 1, 10) AS day, a.name AS account, e.type, count(*) AS leads
 FROM leads e JOIN accounts a ON a.id = e.account_id
 GROUP BY day, e.account_id, e.type ORDER BY day DESC;
 
--- What each widget counted on each UTC day.
 CREATE VIEW v_widget_days AS
 SELECT substr(c.quarter, 1, 10) AS day, w.name AS widget, sum(c.views) AS views, sum(c.visitors) AS visitors,
        sum(c.clicks) AS clicks, sum(c.orders) AS orders, c.widget_id
 FROM widget_counts c JOIN widgets w ON w.id = c.widget_id
 GROUP BY day, c.widget_id ORDER BY day DESC;
 
--- Who still calls which path under /api/legacy.
 CREATE VIEW v_legacy_callers AS
 SELECT c.path, coalesce(a.name, c.caller) AS caller, sum(c.calls) AS calls, min(c.day) AS first_day, max(c.last_at) AS last_at
 FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
 GROUP BY c.path, c.caller ORDER BY last_at DESC;
 
--- What happened, newest first.
 CREATE VIEW v_audit AS
 SELECT e.at, e.type, a.name AS account, e.actor, e.license_id, e.device_id, e.lead_id, e.data, e.id
 FROM events e JOIN accounts a ON a.id = e.account_id ORDER BY e.seq DESC;

@@ -1,102 +1,97 @@
--- The declarations of schema version 2, which the step from version 1 to 2 rebuilds tables to.
--- A landed step is never edited, and so neither is this file; schema.sql goes on.
+-- The declarations of schema version 2, which the step from version 1 to 2 rebuilds tables to. What
+-- they declare is never edited; schema.sql goes on, and an upgrade ends with its text and comments.
 
 CREATE TABLE accounts (
-  id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
-  name        TEXT NOT NULL CHECK (name <> ''),                      -- for people: "Trattoria Roma"
-  is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
-  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000000),            -- requests a minute; NULL: 600
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was added
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))     -- since when nothing of it works; NULL: open
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'),
+  name        TEXT NOT NULL CHECK (name <> ''),
+  is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),
+  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000000),
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at))
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
 CREATE TABLE base_urls (
-  url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),      -- https://api.example.com/v1
-  is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),         -- 1: new tokens name it; 0: earlier, still accepted
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was first set
+  url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),
+  is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current = 1;
 
 CREATE TABLE probes (
-  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
-  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at)) -- when health last proved that writing works
+  id          INTEGER PRIMARY KEY CHECK (id = 1),
+  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at))
 ) STRICT;
 
 CREATE TABLE origins (
-  origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- whose site it is
-  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))    -- when it was added; NULL: typed by hand
+  origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'),
+  account_id  TEXT NOT NULL REFERENCES accounts (id),
+  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX origins_account ON origins (account_id);
 
 CREATE TABLE tokens (
-  id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
-  account_id   TEXT NOT NULL REFERENCES accounts (id),               -- the token's sub
-  client_id    TEXT NOT NULL,                                        -- which application carries it: "portal"
-  scope        TEXT NOT NULL,                                        -- as signed into it, so not to be changed here: "stats:read leads:read"
-  all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
-  kid          TEXT NOT NULL,                                        -- the key that signed it
-  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- iat
-  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- exp, as signed into it; revoked_at ends it sooner
-  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))   -- since when it is refused; NULL: never revoked
+  id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'),
+  account_id   TEXT NOT NULL REFERENCES accounts (id),
+  client_id    TEXT NOT NULL,
+  scope        TEXT NOT NULL,
+  all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),
+  kid          TEXT NOT NULL,
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)),
+  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at))
 ) STRICT, WITHOUT ROWID;
 
--- Rows are only added at the end. SQLite then never moves one to another page, which would leave
--- a copy of its address behind that erasing does not overwrite. No index has an address in it.
 CREATE TABLE leads (
-  seq         INTEGER PRIMARY KEY,                                   -- order of writing
-  id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),    -- lead_…
-  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
-  type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
-  email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
-  source      TEXT,                                                  -- which form: "footer"
-  page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
-  fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
-  digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16), -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was posted
+  seq         INTEGER PRIMARY KEY,
+  id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),
+  account_id  TEXT NOT NULL REFERENCES accounts (id),
+  type        TEXT NOT NULL,
+  email       TEXT NOT NULL,
+  source      TEXT,
+  page        TEXT CHECK (page LIKE '/%'),
+  fields      TEXT CHECK (json_type(fields) = 'object'),
+  digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16),
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT;
-CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq
+CREATE INDEX leads_account ON leads (account_id);
 CREATE INDEX leads_digest ON leads (digest);
 
--- The sqlite3 shell can't compute a digest. An address that is changed with it loses its digest,
--- and erasing looks through the leads that have none.
 CREATE TRIGGER leads_changed AFTER UPDATE OF email ON leads WHEN new.email <> old.email AND new.email LIKE '%@%' BEGIN
   UPDATE leads SET digest = zeroblob(16) WHERE seq = new.seq;
 END;
 
 CREATE TABLE licenses (
-  id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
-  account_id         TEXT NOT NULL REFERENCES accounts (id),         -- whose licence it is
-  product            TEXT NOT NULL CHECK (product <> ''),            -- what may run: "kitchen-display"
-  plan               TEXT,                                           -- how it was sold: "pro"
-  customer           TEXT CHECK (length(customer) <= 200),           -- the seller's own name, address or number for the buyer; never sent to devices
-  kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')), -- floating: a lapsed lease frees the seat
-  state              TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'suspended', 'revoked')), -- what an operator decided; v_licenses.status adds time
-  reason             TEXT,                                           -- why it was suspended or revoked
-  trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)), -- 1: a trial
-  max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000), -- seats; NULL: no limit
-  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- fingerprints that may count beside those that hold the seats; NULL: no limit
-  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)), -- not before; NULL: at once
-  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)), -- not after; NULL: never, or not yet activated
-  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days that known devices go on after expires_at
-  duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
-  expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
-  lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
-  entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
-  metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
-  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)), -- when the first device came
-  expiring_noted     TEXT,                                           -- the end that license.expiring was written for
-  grace_noted        TEXT,                                           -- the end that license.grace_started was written for
-  expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
-  seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at)), -- when license.seat_limit_reached was last written
-  transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at)), -- when license.transfer_limit_reached was last written
-  tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)), -- no device token that was issued until then works; NULL: none was ended
-  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at)) -- when a column last changed
+  id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'),
+  account_id         TEXT NOT NULL REFERENCES accounts (id),
+  product            TEXT NOT NULL CHECK (product <> ''),
+  plan               TEXT,
+  customer           TEXT CHECK (length(customer) <= 200),
+  kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')),
+  state              TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'suspended', 'revoked')),
+  reason             TEXT,
+  trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)),
+  max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000),
+  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000),
+  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at)),
+  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)),
+  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650),
+  duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500),
+  expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')),
+  lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160),
+  entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'),
+  metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384),
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at)),
+  expiring_noted     TEXT,
+  grace_noted        TEXT,
+  expired_noted      TEXT,
+  seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at)),
+  transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at)),
+  tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)),
+  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX licenses_account ON licenses (account_id, id);
--- What time has yet to bring about, and nothing else: so looking for it each second costs nothing.
 CREATE INDEX licenses_expiring_due ON licenses (expires_at)
   WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
 CREATE INDEX licenses_grace_due ON licenses (expires_at)
@@ -105,63 +100,58 @@ CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', exp
   WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
 
 CREATE TABLE license_keys (
-  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
-  license_id  TEXT NOT NULL REFERENCES licenses (id),                -- what it opens
-  hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
-  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)), -- when it was made
-  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))    -- when a rotated key stops working; NULL: the current one
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),
+  license_id  TEXT NOT NULL REFERENCES licenses (id),
+  hint        TEXT NOT NULL,
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)),
+  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX license_keys_license ON license_keys (license_id);
 
 CREATE TABLE devices (
-  id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'), -- dev_…
-  license_id       TEXT NOT NULL REFERENCES licenses (id),           -- whose seat it takes
-  fingerprint      BLOB NOT NULL CHECK (length(fingerprint) = 32),   -- SHA-256 of what the device sent
-  name             TEXT,                                             -- as the device calls itself: "Kitchen 1"
-  platform         TEXT,                                             -- "linux/arm64"
-  app_version      TEXT,                                             -- "2.4.1", as last reported
-  state            TEXT NOT NULL CHECK (state IN ('active', 'released', 'blocked')), -- active: holds a seat
-  lease_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease it was given
-  presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest number it ever showed; a lower one later hints at a clone
-  lease_kid        TEXT,                                             -- the key that signed its last lease
-  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)), -- when that lease began
-  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)), -- until when it proves the licence offline
-  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)), -- when a floating seat is given back by itself; NULL: never
-  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)), -- when an older lease of it last came back
-  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)), -- when it last took its seat
-  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)), -- to the minute
-  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)), -- when it last gave its seat back
-  counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)), -- the latest end of its leases; once it holds no seat, until when its fingerprint counts for the licence; NULL: it counts no longer
-  ended_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease that ended because its seat was taken away
-  tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)), -- when that was: no token from before works; NULL: never
-  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
-  activations      INTEGER NOT NULL DEFAULT 1                        -- how often it took a seat
+  id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'),
+  license_id       TEXT NOT NULL REFERENCES licenses (id),
+  fingerprint      BLOB NOT NULL CHECK (length(fingerprint) = 32),
+  name             TEXT,
+  platform         TEXT,
+  app_version      TEXT,
+  state            TEXT NOT NULL CHECK (state IN ('active', 'released', 'blocked')),
+  lease_seq        INTEGER NOT NULL DEFAULT 0,
+  presented_seq    INTEGER NOT NULL DEFAULT 0,
+  lease_kid        TEXT,
+  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at)),
+  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at)),
+  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at)),
+  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at)),
+  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at)),
+  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at)),
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at)),
+  counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)),
+  ended_seq        INTEGER NOT NULL DEFAULT 0,
+  tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at)),
+  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')),
+  activations      INTEGER NOT NULL DEFAULT 1
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX devices_fingerprint ON devices (license_id, fingerprint);
 CREATE INDEX devices_seats ON devices (license_id, state, id);
 CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
 CREATE INDEX devices_lapsing_license ON devices (license_id, lapses_at) WHERE lapses_at IS NOT NULL;
--- Those that hold no seat and still count.
 CREATE INDEX devices_counting ON devices (counts_until) WHERE state <> 'active' AND counts_until IS NOT NULL;
 CREATE INDEX devices_counting_license ON devices (license_id, counts_until) WHERE state <> 'active' AND counts_until IS NOT NULL;
 
--- Fingerprints that a device had before it reported another, as after a change of its disk, while
--- they count.
 CREATE TABLE past_fingerprints (
-  license_id   TEXT NOT NULL REFERENCES licenses (id),               -- the licence of the device
-  fingerprint  BLOB NOT NULL CHECK (length(fingerprint) = 32),       -- SHA-256 of what the device sent
-  counts_until TEXT NOT NULL CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)), -- until when it counts; the row is removed then
+  license_id   TEXT NOT NULL REFERENCES licenses (id),
+  fingerprint  BLOB NOT NULL CHECK (length(fingerprint) = 32),
+  counts_until TEXT NOT NULL CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until)),
   PRIMARY KEY (license_id, fingerprint)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX past_fingerprints_counting ON past_fingerprints (counts_until);
 CREATE INDEX past_fingerprints_counting_license ON past_fingerprints (license_id, counts_until);
 
--- How many seats of a licence are taken, and how many fingerprints count. Triggers keep the counts,
--- also when a device is changed with the sqlite3 shell; a licence without a row has none.
 CREATE TABLE license_seats (
-  license_id TEXT PRIMARY KEY REFERENCES licenses (id),              -- which licence
-  used       INTEGER NOT NULL CHECK (used >= 0),                     -- its active devices
-  counting   INTEGER NOT NULL CHECK (counting >= 0)                  -- these, the others with counts_until, and its past fingerprints
+  license_id TEXT PRIMARY KEY REFERENCES licenses (id),
+  used       INTEGER NOT NULL CHECK (used >= 0),
+  counting   INTEGER NOT NULL CHECK (counting >= 0)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER devices_added AFTER INSERT ON devices
@@ -183,7 +173,6 @@ WHEN old.state <> new.state OR old.license_id <> new.license_id
     WHERE new.state = 'active' OR new.counts_until IS NOT NULL
     ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
 END;
--- The tokens of a device end when its seat is taken away with the sqlite3 shell, too.
 CREATE TRIGGER devices_taken AFTER UPDATE OF state ON devices
 WHEN old.state <> new.state AND new.ended_seq < max(new.lease_seq, new.presented_seq) AND (new.state = 'blocked'
   OR new.state = 'released' AND coalesce(new.released_by, 'operator') NOT IN ('device', 'lease')) BEGIN
@@ -201,64 +190,63 @@ CREATE TRIGGER licenses_removed AFTER DELETE ON licenses BEGIN
 END;
 
 CREATE TABLE widgets (
-  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: it stands in the page
-  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- whose pages may report for it
-  name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
-  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: orders are shown without a token too
-  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at)) -- when it was added
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'),
+  account_id    TEXT NOT NULL REFERENCES accounts (id),
+  name          TEXT NOT NULL CHECK (name <> ''),
+  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)),
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX widgets_account ON widgets (account_id, id);
 
 CREATE TABLE widget_counts (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour: 2026-11-21T10:45:00Z
-  views      INTEGER NOT NULL DEFAULT 0,                             -- times it was shown
-  visitors   INTEGER NOT NULL DEFAULT 0,                             -- first views of a visitor's UTC day
-  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item
-  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'),
+  views      INTEGER NOT NULL DEFAULT 0,
+  visitors   INTEGER NOT NULL DEFAULT 0,
+  clicks     INTEGER NOT NULL DEFAULT 0,
+  orders     INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (widget_id, quarter)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE item_counts (
-  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
-  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
-  item       TEXT NOT NULL,                                          -- the dish, or "other" past 100 names a day
-  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on it
-  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders of it
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),
+  item       TEXT NOT NULL,
+  clicks     INTEGER NOT NULL DEFAULT 0,
+  orders     INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (widget_id, day, item)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE events (
-  seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
-  id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),      -- evt_…
-  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),   -- when it happened
-  type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
-  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- the account that owns it
-  subject_id TEXT NOT NULL DEFAULT '',                               -- the licence (also of a device), lead, widget, token or account that it is about
-  actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, a token's id, time
-  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say: {"device_id":"dev_…"}
+  seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+  id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),
+  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at)),
+  type       TEXT NOT NULL,
+  account_id TEXT NOT NULL REFERENCES accounts (id),
+  subject_id TEXT NOT NULL DEFAULT '',
+  actor      TEXT NOT NULL,
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object')
 ) STRICT;
 CREATE INDEX events_account ON events (account_id);
 CREATE INDEX events_license ON events (subject_id) WHERE subject_id GLOB 'lic_*';
 
 CREATE TABLE idempotency (
-  id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
-  request     BLOB NOT NULL CHECK (length(request) = 32),            -- keyed hash of the body, to notice another one
-  answer      BLOB NOT NULL,                                         -- the 2xx answer, sealed under a key that needs the Idempotency-Key
-  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at)) -- replayed until then
+  id          BLOB PRIMARY KEY CHECK (length(id) = 32),
+  request     BLOB NOT NULL CHECK (length(request) = 32),
+  answer      BLOB NOT NULL,
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
 
 CREATE TABLE legacy_calls (
-  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
-  path       TEXT NOT NULL,                                          -- a known path under /api/legacy, or "other"
-  caller     TEXT NOT NULL,                                          -- the account that called, or "unknown"
-  calls      INTEGER NOT NULL,                                       -- how often
-  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)), -- when it last did
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),
+  path       TEXT NOT NULL,
+  caller     TEXT NOT NULL,
+  calls      INTEGER NOT NULL,
+  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at)),
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
--- Licences with the status that they have now, and their seats.
 CREATE VIEW v_licenses AS
 SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
        CASE
@@ -279,7 +267,6 @@ SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
        l.first_activated_at, l.created_at, l.account_id
 FROM licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id;
 
--- Devices with their licence, a mask of their fingerprint and the end of their lease.
 CREATE VIEW v_devices AS
 SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.product,
        lower(substr(hex(d.fingerprint), 1, 8)) AS fingerprint,
@@ -287,26 +274,22 @@ SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.pr
        d.lease_seq, d.presented_seq, d.clone_suspected_at, d.license_id, l.account_id
 FROM devices d JOIN licenses l ON l.id = d.license_id JOIN accounts a ON a.id = l.account_id;
 
--- How many leads of each type came on each UTC day.
 CREATE VIEW v_leads_by_day AS
 SELECT substr(e.created_at, 1, 10) AS day, a.name AS account, e.type, count(*) AS leads
 FROM leads e JOIN accounts a ON a.id = e.account_id
 GROUP BY day, e.account_id, e.type ORDER BY day DESC;
 
--- What each widget counted on each UTC day.
 CREATE VIEW v_widget_days AS
 SELECT substr(c.quarter, 1, 10) AS day, w.name AS widget, sum(c.views) AS views, sum(c.visitors) AS visitors,
        sum(c.clicks) AS clicks, sum(c.orders) AS orders, c.widget_id
 FROM widget_counts c JOIN widgets w ON w.id = c.widget_id
 GROUP BY day, c.widget_id ORDER BY day DESC;
 
--- Who still calls which path under /api/legacy.
 CREATE VIEW v_legacy_callers AS
 SELECT c.path, coalesce(a.name, c.caller) AS caller, sum(c.calls) AS calls, min(c.day) AS first_day, max(c.last_at) AS last_at
 FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
 GROUP BY c.path, c.caller ORDER BY last_at DESC;
 
--- What happened, newest first.
 CREATE VIEW v_audit AS
 SELECT e.at, e.type, a.name AS account, e.actor, e.subject_id, e.data, e.id
 FROM events e JOIN accounts a ON a.id = e.account_id ORDER BY e.seq DESC;

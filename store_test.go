@@ -157,7 +157,7 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 			}
 			isTime := strings.HasSuffix(column, "_at") || column == "at" || column == "quarter"
 			rule := regexp.MustCompile(`CHECK \(` + column +
-				` (IS strftime\('%Y-%m-%dT%H:%M:%SZ', ` + column + `\)|LIKE '____-__-__T__:__:00Z')\)`)
+				` (IS strftime\('%Y-%m-%dT%H:%M:%SZ', ` + column + `, '\+0 days'\)|LIKE '____-__-__T__:__:00Z')\)`)
 			if isTime && !(strings.Contains(declared, "TEXT") && rule.MatchString(declared)) ||
 				column == "day" && !strings.Contains(declared, `CHECK (day LIKE '____-__-__')`) {
 				t.Errorf("%s.%s has no rule for times: %s", table, column, declared)

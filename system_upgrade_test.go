@@ -6,9 +6,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // upgradeProcess runs the program's upgrade on a file and returns what it printed.
@@ -81,6 +83,9 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 			killed[eitherOr(t, what, looked, before, after)]++
 			upgraded(t, path, upgradeOptions{})
 			sameContent(t, what+", and once more", contentOf(t, path, nil), after)
+			if copies := upgradeCopies(path); len(copies) > 1 {
+				t.Errorf("%s: %d copies of one database: %q", what, len(copies), copies)
+			}
 			for _, copied := range upgradeCopies(path) {
 				if strings.HasSuffix(copied, ".new") {
 					t.Errorf("%s: %s is left behind", what, copied)
@@ -93,6 +98,53 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 	t.Logf("killed %d times before the commit and %d times after it", killed[false], killed[true])
 	if killed[false] < size(5, 20) || killed[true] < 1 {
 		t.Error("that is not every moment")
+	}
+}
+
+func TestUpgrade_takesLessMemoryThanTheUnitAllows(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 1)
+	raw(t, path, manyOfVersion1(size(30_000, 300_000)))
+	cmd := exec.Command(builtProgram(t), "upgrade", "-db", path)
+	must(t, cmd.Start())
+	ended, peak := make(chan error), 0
+	go func() { ended <- cmd.Wait() }()
+	for tick, highest := time.Tick(5*time.Millisecond), regexp.MustCompile(`VmHWM:\s+(\d+) kB`); ; {
+		select {
+		case err := <-ended:
+			must(t, err)
+			t.Logf("%d MiB for a database of %d MiB", peak>>10, fileSize(path)>>20)
+			if peak == 0 || peak > 128<<10 {
+				t.Errorf("%d MiB, want at most 128", peak>>10)
+			}
+			return
+		case <-tick: // the kernel's number never falls, and is gone with the process
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+			if found := highest.FindSubmatch(status); found != nil {
+				peak, _ = strconv.Atoi(string(found[1]))
+			}
+		}
+	}
+}
+
+func TestSchema_refusesInOldShellsTooWhatNoCalendarHas(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sqlite3")
+	made, old := makeStore(t), oldDatabase(t, 6)
+	upgraded(t, old, upgradeOptions{noCopy: true})
+	for _, path := range []string{made, old} {
+		for _, statement := range []string{
+			`UPDATE accounts SET closed_at = '2027-02-31T00:00:00Z'`, `UPDATE accounts SET closed_at = 'now'`,
+			`INSERT INTO account_zones SELECT id, '2027-02-31', 'Europe/Berlin', '00:00' FROM accounts LIMIT 1`,
+			`INSERT INTO account_zones SELECT id, 'now', 'Europe/Berlin', '00:00' FROM accounts LIMIT 1`,
+		} {
+			out, err := exec.Command("sqlite3", path, statement).CombinedOutput()
+			if err == nil || !regexp.MustCompile(`CHECK constraint failed|in a CHECK constraint`).Match(out) {
+				t.Errorf("%s: %v: %s", statement, err, out)
+			}
+		}
+		runProgram(t, "sqlite3", path, `UPDATE accounts SET closed_at = '2028-02-29T23:59:59Z';
+			INSERT INTO account_zones SELECT id, '2028-02-29', 'Europe/Berlin', '00:00' FROM accounts LIMIT 1`)
 	}
 }
 
