@@ -254,14 +254,11 @@ func collectPage[T any, K string | int64](
 	return rows, next, err
 }
 
-const (
-	ruleBroken   = "CHECK constraint failed in" // what SQLite says of a row that breaks a rule, without its id
-	shownOfTable = 20                           // how many faults of one rule check names
-)
+const shownOfTable = 20 // how many faults of one rule check names
 
 // breaksRule reports whether a fault that SQLite has found is of a row, not of a page.
 func breaksRule(fault string) bool {
-	return strings.Contains(fault, ruleBroken) || strings.Contains(fault, malformedJSON)
+	return strings.HasPrefix(fault, checkFailed) || strings.Contains(fault, malformedJSON)
 }
 
 // rowFaults returns the first rows that break each of the rules of the tables, with a statement that mends each,
@@ -300,24 +297,18 @@ var (
 
 // rulesOf returns the rules that a table declares.
 func rulesOf(declared schemaObject) (rules []tableRule) {
-	inside, depth := false, 0
-	var r tableRule
-	for _, token := range sqlToken.FindAllString(declared.text, -1) {
-		if !inside {
-			inside = strings.EqualFold(token, "CHECK")
-			continue
+	for _, text := range checksOf(declared.text) {
+		r := tableRule{text: text}
+		if found := timeRule.FindStringSubmatch(text); found != nil {
+			r.maker = found[2]
 		}
-		r.text += token
-		depth += strings.Count(token, "(") - strings.Count(token, ")")
-		if r.column == "" && slices.Contains(declared.columns, token) {
-			r.column = token
-		}
-		if depth == 0 {
-			if found := timeRule.FindStringSubmatch(r.text); found != nil {
-				r.maker = found[2]
+		for _, token := range sqlToken.FindAllString(text, -1) {
+			if slices.Contains(declared.columns, token) {
+				r.column = token
+				break
 			}
-			rules, r, inside = append(rules, r), tableRule{}, false
 		}
+		rules = append(rules, r)
 	}
 	return rules
 }
