@@ -297,7 +297,7 @@ var (
 
 // rulesOf returns the rules that a table declares.
 func rulesOf(declared schemaObject) (rules []tableRule) {
-	for _, text := range checksOf(declared.text) {
+	for _, text := range checksOf(declared.text()) {
 		r := tableRule{text: text}
 		if found := timeRule.FindStringSubmatch(text); found != nil {
 			r.maker = found[2]

@@ -828,7 +828,7 @@ func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
 				wrong = append(wrong,
 					"schema: "+name+" has a column "+column+" that this program does not make: drop it")
 			}
-		case found.text != object.text:
+		case found.sql != object.sql && found.text() != object.text():
 			wrong = append(wrong, "schema: "+name+" is not as this program makes it")
 		}
 	}

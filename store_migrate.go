@@ -380,8 +380,10 @@ func (m *migration) writeDeclarations() error {
 		return withHint(err)
 	}
 	for name, object := range have {
-		object.text = withPresentTimeChecks(object.text)
-		have[name] = object
+		if object.sql != want[name].sql {
+			object.sql = withPresentTimeChecks(object.text())
+			have[name] = object
+		}
 	}
 	if wrong, extra := compareSchemas(want, have); len(wrong)+len(extra) > 0 {
 		return resultError(append(wrong, extra...))
@@ -479,9 +481,11 @@ func (m *migration) withProgress(what string, part func() error) error {
 // A schemaObject is a table, an index, a view or a trigger.
 type schemaObject struct {
 	sql     string   // its declaration, as it is in sqlite_schema
-	text    string   // the same, normalized by normalizeSQL
 	columns []string // of a table
 }
+
+// text returns the declaration normalized by normalizeSQL.
+func (o schemaObject) text() string { return normalizeSQL(o.sql) }
 
 // schemaOf returns every object of a database's schema by its kind and name, as "table leads",
 // except for those that SQLite and Litestream create for themselves.
@@ -492,9 +496,9 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 		FROM sqlite_schema s WHERE s.sql IS NOT NULL
 			AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
 		func(scan func(...any) error) error {
-			var name, text, columns string
-			err := scan(&name, &text, &columns)
-			objects[name] = schemaObject{text, normalizeSQL(text), strings.Split(columns, "\n")}
+			var name, declaration, columns string
+			err := scan(&name, &declaration, &columns)
+			objects[name] = schemaObject{declaration, strings.Split(columns, "\n")}
 			return err
 		})
 	return objects, err

@@ -227,7 +227,7 @@ func (m *migration) noteInvalidTimes(q *queries, table string, declared schemaOb
 	if err != nil {
 		return false, err
 	}
-	for _, check := range checksOf(declared.text) {
+	for _, check := range checksOf(declared.text()) {
 		found := timeCheck.FindStringSubmatch(check)
 		if found == nil {
 			others = append(others, "NOT "+check)

@@ -204,7 +204,7 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 		switch {
 		case d.kind != "table":
 			others = append(others, d)
-		case old["table "+d.name].text != normalizeSQL(d.text):
+		case old["table "+d.name].text() != normalizeSQL(d.text):
 			tables = append(tables, d)
 			changed[d.name] = true
 		}

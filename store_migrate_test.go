@@ -1040,9 +1040,10 @@ func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
 				if judgeFailure(t, what, path, err, before, after) {
 					finished++
 				}
-				upgraded(t, path, upgradeOptions{noCopy: true})
-				sameContent(t, what+", and once more", contentOf(t, path, nil), after)
-				tried++
+				if tried++; tried%20 == 1 || !bytes.Equal(fileBytes(t, path), text) { // else it is as if nothing had been
+					upgraded(t, path, upgradeOptions{noCopy: true})
+					sameContent(t, what+", and once more", contentOf(t, path, nil), after)
+				}
 			}
 			for n := range never - left {
 				for k, kind := range kinds {
@@ -1158,7 +1159,7 @@ func TestUpgrade_everyDumpHoldsRowsOfEveryKind(t *testing.T) {
 						OR EXISTS (SELECT 1 FROM `+table+` WHERE `+column+` IS NULL)
 						FROM pragma_table_info(?) WHERE name = ?`, table, column)
 				}
-				for _, rule := range choice.FindAllStringSubmatch(c.schema["table "+table].text, -1) {
+				for _, rule := range choice.FindAllStringSubmatch(c.schema["table "+table].text(), -1) {
 					for value := range strings.SplitSeq(rule[2], ",") {
 						if table != "probes" {
 							ask(table+"."+rule[1]+" = "+value,
