@@ -447,7 +447,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// BenchmarkImport takes over 100,000 licences; the issue of one run is its time:
+// BenchmarkImport takes over 20,000 licences, and a run takes as long as that:
 //
 //	go test -run '^$' -bench Import -benchtime 1x
 func BenchmarkImport(b *testing.B) {
