@@ -18,7 +18,7 @@ import (
 // followsKeys runs what loads the key file at a path and puts it back, until the test's end.
 func (s *service) followsKeys(file string) {
 	s.t.Helper()
-	s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
+	s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
 	s.beside(s.server.runChores)
 	time.Sleep(betweenTicks)
 }

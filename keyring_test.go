@@ -253,7 +253,7 @@ func TestKeyring_comesBackAsItWasSaved(t *testing.T) {
 func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		follow := func(ctx context.Context) { s.server.pollFiles(ctx, s.keyFile()) }
+		follow := func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(s.keyFile())) }
 		stop := s.beside(follow)
 		synctest.Wait()
 		_, license := s.addLicense(license{})
@@ -330,7 +330,7 @@ func TestKeyring_isWrittenWhileALockHoldsUpTheDatabase(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		file := s.keyFile()
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
 		s.beside(s.server.runChores)
 		unlock, unlocked := make(chan struct{}), make(chan error, 1)
 		go func() { unlocked <- s.store.update(t.Context(), func(*tx) error { <-unlock; return nil }) }()
@@ -450,7 +450,7 @@ func TestKeyring_badOnDiskChangesNothingInARunningService(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		file := s.keyFile()
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
 		synctest.Wait()
 		auth := s.auth(s.account, scopeLeads)
 		whole, err := os.ReadFile(file)
@@ -481,7 +481,7 @@ func TestKeyring_isLoadedAgainUntilItCanBe(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		file := s.keyFile()
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
 		time.Sleep(betweenTicks)
 		auth := s.auth(s.account, scopeLeads)
 		next := newRing(t, time.Now())

@@ -26,7 +26,7 @@ func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys("")) })
 		refuse := func(origin string) { s.post("/widget/leads", anyLead, "Origin: "+origin).is(403) }
 		refuse("https://evil.example")
 		time.Sleep(2 * time.Second) // the first is logged at once
@@ -114,7 +114,7 @@ func TestNotices_ofAFullDiskAreItsBeginningItsEndAndACount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, withoutAddressLimits)
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys("")) })
 		full := errors.New("disk I/O error")
 		for range 100 {
 			w := &response{ResponseWriter: httptest.NewRecorder(), requestID: "req_1", pattern: "POST /widget/leads"}

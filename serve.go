@@ -399,7 +399,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
-	s.working.Go(func() { s.pollFiles(workers, keyFile) })
+	keys := s.watchKeys(keyFile)
+	s.working.Go(func() { s.pollFiles(workers, keys) })
 	s.working.Go(func() { s.runChores(workers) })
 	for _, run := range s.workers {
 		s.working.Go(func() { run(workers) })

@@ -24,12 +24,10 @@ const (
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
 // what was counted of refusals and faults, and rows that could not be read. Of the database it only reads, so that
-// no lock on it delays it. keyFile is "" where there is none.
-func (s *server) pollFiles(ctx context.Context, keyFile string) {
+// no lock on it delays it.
+func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
-	keys := keyWatch{path: keyFile}
-	s.followKeys(&keys) // the file may have changed since the start loaded it
 	walIsLarge := false
 	for {
 		select {
@@ -37,7 +35,7 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 			return
 		case <-tick.C:
 		}
-		s.followKeys(&keys)
+		s.followKeys(keys)
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
 		s.metrics.keepSnapshot(s.steady())
@@ -169,6 +167,14 @@ type keyWatch struct {
 	seq     int64       // what commands did up to this event is in the keys that were loaded
 	changed bool        // since then it was seen with another content, which could not be read
 	missing bool        // at the last look
+}
+
+// watchKeys begins to follow the key file at a path; "": there is none. It looks at once, since the file may have
+// changed after the start loaded it, and one that goes after the start is to be put back.
+func (s *server) watchKeys(path string) *keyWatch {
+	w := &keyWatch{path: path}
+	s.followKeys(w)
+	return w
 }
 
 // followKeys loads the key file if it has changed. While the file can't be used, the keys in memory stay and it
