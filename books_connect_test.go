@@ -231,7 +231,7 @@ func TestBooks_aKillWhileTokensAreReplacedHasThemReplacedAgain(t *testing.T) {
 		k.time(2 * time.Hour)
 		k.fail("token", fault500)
 		k.session()
-		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 		if n := k.failingRenewals(); n != 0 {
 			t.Errorf("%d are lost of what is disconnected", n)
 		}

@@ -264,16 +264,14 @@ func TestBooks_tooManyRequestsOrARefusedTokenDoNotProveThatNothingWasWritten(t *
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				x := k.dueDay()
 				k.fail("post", fault)
-				k.work(2 * time.Second)
-				k.is(x.ID, exportUnknown, "")
+				k.after(2*time.Second, x.ID, exportUnknown)
 				k.xero.forgetKeys()
 				k.work(30 * time.Second)
 				written := fault == fault429After || fault == fault401After
 				if state := k.exported(x.ID).State; (state == exportPosted) != written {
 					t.Errorf("after it was looked for it is %s", state)
 				}
-				k.work(20 * time.Minute)
-				k.is(x.ID, exportPosted, "")
+				k.after(20*time.Minute, x.ID, exportPosted)
 				k.has(x.SyncKey, 1)
 			})
 		})
@@ -285,11 +283,9 @@ func TestBooks_aConnectionThatBreaksOnceTheEntryIsWrittenDoesNotHaveItWrittenTwi
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
 		k.fail("post", faultResetAfter, fault429) // net/http would send it again, and be told 429
-		k.work(2 * time.Second)
-		k.is(x.ID, exportUnknown, "")
+		k.after(2*time.Second, x.ID, exportUnknown)
 		k.xero.forgetKeys()
-		k.work(24 * time.Hour)
-		k.is(x.ID, exportPosted, "")
+		k.after(24*time.Hour, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 		if n := k.xero.came("PUT", "/api.xro/2.0/ManualJournals") + k.fortnox.came("POST", "/3/vouchers"); n != 1 {
 			t.Errorf("it was sent %d times", n)
@@ -306,9 +302,8 @@ func TestBooks_aRefusalOfSomethingInBetweenIsLookedUpBeforeTheEntryIsSentAgain(t
 		k.xero.forgetKeys()
 		raw(t, filepath.Join(k.dir, "widgetd.db"), `UPDATE books_exports SET state = 'failed', reason = 'http_404',
 			entry_id = NULL, posted_at = NULL, held_at = sent_at`)
-		k.change(func(t *tx) error { return second(retryExport(t, owner{account: k.account}, k.connection, x.ID)) })
-		k.work(10 * time.Minute)
-		k.is(x.ID, exportPosted, "")
+		k.change(func(t *tx) error { return second(retryExport(t, ownedBy(k.account), k.connection, x.ID)) })
+		k.after(10*time.Minute, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
 	})
 }
@@ -331,7 +326,7 @@ func TestBooks_aCompanyThatIsConnectedAgainGetsNoOldDayUnasked(t *testing.T) {
 		k.remap(func(*bookMapping) {})
 		x := k.export("2000-01-03") // is not sent either
 		k.work(time.Minute)
-		k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 		k.fail("find")
 		k.time(30 * 24 * time.Hour)
 		k.connect()
@@ -356,9 +351,8 @@ func TestBooks_whatIsNotFoundAfterADisconnectionIsSentAgainOnlyWhenItIsAskedFor(
 			eachProduct(t, func(t *testing.T, k *bookkeeper) {
 				x := k.dueDay()
 				k.fail("post", fault500)
-				k.work(2 * time.Second)
-				k.is(x.ID, exportUnknown, "")
-				k.check(k.engine.disconnect(t.Context(), owner{account: k.account}, k.connection, anActor))
+				k.after(2*time.Second, x.ID, exportUnknown)
+				k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
 				k.connect()
 				k.work(5 * time.Minute) // it may be on its way still
 				k.is(x.ID, exportUnknown, reasonDisconnected)
@@ -369,7 +363,7 @@ func TestBooks_whatIsNotFoundAfterADisconnectionIsSentAgainOnlyWhenItIsAskedFor(
 					}
 				case "id":
 					k.change(func(t *tx) error {
-						return second(retryExport(t, owner{account: k.account}, k.connection, x.ID))
+						return second(retryExport(t, ownedBy(k.account), k.connection, x.ID))
 					})
 				}
 				k.work(time.Hour)

@@ -711,11 +711,13 @@ func TestDocs_fitATelephone(t *testing.T) {
 				const fault = text => faults.push(wide + " pixels wide: " + text);
 				frame.setAttribute("width", wide);
 				frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
-				if (page.documentElement.clientWidth != wide) fault("the frame is " + page.documentElement.clientWidth + " wide");
-				if (page.documentElement.scrollWidth > wide) fault("it scrolls sideways: " + page.documentElement.scrollWidth);
+				const {clientWidth, scrollWidth} = page.documentElement;
+				if (clientWidth != wide) fault("the frame is " + clientWidth + " wide");
+				if (scrollWidth > wide) fault("it scrolls sideways: " + scrollWidth);
 				for (const e of page.body.querySelectorAll("*")) {
 					const box = e.getBoundingClientRect();
-					if (box.right > wide + .5 && !e.closest("pre, .skip")) fault(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
+					if (box.right > wide + .5 && !e.closest("pre, .skip"))
+						fault(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
 				}
 				if (getComputedStyle(page.body).fontSize != "16px") fault("the style sheet is missing");
 			}

@@ -34,7 +34,7 @@ import (
 // What tests share. A noun's own helpers are in its files, those of payments and books in
 // payment_harness_test.go and books_harness_test.go.
 //
-//	to get a service                 newService, inBubble; s.with for a subtest; withoutAddressLimits
+//	to get a service                 newService, inBubble; s.another; s.with for a subtest; withoutAddressLimits
 //	with a licence                   s.addLicense; then s.activate, s.verifyKey, s.verifyLease, s.lease, s.deviceRow
 //	with what else it needs          s.addAccount, s.addWidget, s.token, s.change and s.sql for any other row
 //	to run its commands              s.command, s.must
@@ -449,6 +449,18 @@ func (s *service) reopen(o storeOptions) {
 	if o.now != nil {
 		s.server.now = o.now
 	}
+}
+
+// another is a second service over the same files, with a log in common. Whoever asks for it closes its store.
+func (s *service) another() *service {
+	s.t.Helper()
+	other := *s
+	var err error
+	other.store, err = openStore(s.store.path, storeOptions{})
+	s.check(err)
+	other.server, err = newServer(other.store, s.keys, s.server.serverOptions, s.server.log, wings)
+	s.check(err)
+	return &other
 }
 
 // closeStore closes the database, with the lock for sending its webhooks. A program that another test

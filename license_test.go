@@ -372,7 +372,8 @@ func TestLicenseKey_earlierNeverOutlivesTheEndOfALaterOne(t *testing.T) {
 func FuzzLicenseKey(f *testing.F) {
 	for _, seed := range []string{"00000-00000-00000-00000-00000", newLicenseKey(), strings.ToLower(newLicenseKey()),
 		"o0O0o iIlL1 -- 00000", "OLD-KEY-OLD-KEY-oil",
-		strings.Repeat("k", 255), strings.Repeat("–", 25), "ſſſſſſſſſſſſſſſſſſſſſſſſſ", "ıııııııııııııııııııııııııı",
+		strings.Repeat("k", 255), strings.Repeat("–", 25), "ſſſſſſſſſſſſſſſſſſſſſſſſſ",
+		"ıııııııııııııııııııııııııı",
 		"", "\xff\xfe", "ß",
 		"00!!000000000000000000000", "0000000000000000000-00000"} { // no shape of ours
 		f.Add(seed)

@@ -149,7 +149,8 @@ var redirectTricks = append(strings.Fields(`
 	https://app.example@evil.example/back https://evil.example/back https://evil.example?https://app.example/back
 	https://app.example.evil.example/back https://app.example\@evil.example/back
 	https://app.example%00.evil.example/back https://user:pass@app.example/back https://xapp.example/back
-	https://аpp.example/back https://xn--pp-6kc.example/back https://app。example/back javascript:alert(1) data:text/html,x
+	https://аpp.example/back https://xn--pp-6kc.example/back https://app。example/back
+	javascript:alert(1) data:text/html,x
 	https://[::ffff:1.2.3.4]/back * https://*.example/back`),
 	" "+testRedirect, testRedirect+" ", testRedirect+"\r\nSet-Cookie: x=y", testRedirect+"\x00")
 

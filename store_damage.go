@@ -290,16 +290,13 @@ func (q *queries) rowFaults() (faults []string, err error) {
 // A tableRule is a CHECK of a table. If it is about a time or a day, maker is the function that makes one.
 type tableRule struct{ text, column, maker string }
 
-var (
-	timeRule  = regexp.MustCompile(`^\((\w+) IS (strftime\('[^']*',|date\()`)
-	typeInRow = regexp.MustCompile(`json_type\((\w+)\)`)
-)
+var typeInRow = regexp.MustCompile(`json_type\((\w+)\)`)
 
 // rulesOf returns the rules that a table declares.
 func rulesOf(declared schemaObject) (rules []tableRule) {
 	for _, text := range checksOf(declared.text()) {
 		r := tableRule{text: text}
-		if found := timeRule.FindStringSubmatch(text); found != nil {
+		if found := timeCheck.FindStringSubmatch(text); found != nil {
 			r.maker = found[2]
 		}
 		for _, token := range sqlToken.FindAllString(text, -1) {

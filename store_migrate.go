@@ -162,7 +162,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if m.from == m.to { // another upgrade has done it meanwhile
 		return report, nil
 	}
-	if err := cmp.Or(m.removeUnfinishedCopies(), m.emptyLog()); err != nil {
+	if err := cmp.Or(m.removeUnfinishedCopies(), m.truncateWAL()); err != nil {
 		return nil, err
 	}
 	found, err := m.findCopy()
@@ -356,9 +356,10 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	}, nil
 }
 
-// timeCheck matches the condition that a column holds a time or a date, in normalized SQL. Versions
+// timeCheck matches the condition that a column holds a time or a date, in normalized SQL: the column, and the
+// beginning of the call that makes a right value. Versions
 // before 7 lack the modifier at its end, without which SQLite 3.40 takes a 31st of any month.
-var timeCheck = regexp.MustCompile(`^\((\w+) IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()(\w+)(?:,'\+0 days')?\)\)$`)
+var timeCheck = regexp.MustCompile(`^\((\w+) IS (strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+(?:,'\+0 days')?\)\)$`)
 
 var oldTimeCheck = regexp.MustCompile(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
 

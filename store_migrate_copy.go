@@ -75,9 +75,9 @@ func (m *migration) removeUnfinishedCopies() error {
 	return nil
 }
 
-// emptyLog moves what was committed from the write-ahead log into the file and empties the log: what
+// truncateWAL moves what was committed from the write-ahead log into the file and truncates the log: what
 // an upgrade that was killed has left there takes room for nothing.
-func (m *migration) emptyLog() error {
+func (m *migration) truncateWAL() error {
 	if m.dryRun {
 		return nil
 	}

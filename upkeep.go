@@ -190,7 +190,7 @@ func (s *server) followKeys(w *keyWatch) {
 	if state == "" || state != w.loaded {
 		if err := s.reloadKeys(w.path); err != nil {
 			s.keysStale.Store(true)
-			if err = s.missKeys(w, state, err); err != nil {
+			if err = s.noteUnusableKeys(w, state, err); err != nil {
 				s.strike(faultKeyFile, err)
 			}
 			return
@@ -205,9 +205,9 @@ func (s *server) followKeys(w *keyWatch) {
 	s.keysStale.Store(false)
 }
 
-// missKeys takes over that the key file could not be loaded with a fileState, and puts it back if it is missing
+// noteUnusableKeys notes that the key file could not be loaded with a fileState, and puts it back if it is missing
 // for the second time. It returns what is to be reported, if anything.
-func (s *server) missKeys(w *keyWatch, state string, err error) error {
+func (s *server) noteUnusableKeys(w *keyWatch, state string, err error) error {
 	again := w.missing
 	w.missing = errors.As(err, new(missingKeys))
 	switch {

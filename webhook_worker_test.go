@@ -796,12 +796,7 @@ func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		stop := s.startSending()
 		synctest.Wait()
-		other := *s
-		var err error
-		other.store, err = openStore(s.store.path, storeOptions{})
-		s.check(err)
-		other.server, err = newServer(other.store, s.keys, s.server.serverOptions, s.server.log, wings)
-		s.check(err)
+		other := s.another()
 		other.server.outbound.plain.DialContext = s.server.outbound.plain.DialContext
 		stopOther := other.startSending()
 		first := s.announce(s.account, eventLeadCreated)
