@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"time"
 )
 
 // The endpoints of exports and their previews.
@@ -208,4 +211,241 @@ func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest
 	})
 	a.books.wakeUp()
 	return made, err
+}
+
+// The endpoints of mappings and of the books' own charts of accounts.
+
+// chartRequest is the query of GET /books/connections/{id}/accounts.
+type chartRequest struct {
+	bookRequest
+	date time.Time // zero: today
+}
+
+func (q *chartRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.date = in.date("date")
+}
+
+// A chartView is what the books say of themselves, for entries of a date.
+type chartView struct {
+	Date        businessDate  `json:"date"`
+	Currency    string        `json:"currency"`
+	LockedUntil *businessDate `json:"locked_until"`
+	Accounts    []bookAccount `json:"accounts"`
+	TaxRates    []bookTaxRate `json:"tax_rates"` // Xero
+	Year        *int64        `json:"year"`      // Fortnox: the id of the financial year; nil: there is none
+	Series      []string      `json:"series"`    // Fortnox
+}
+
+// chartOn reads the chart of a connection for a date; "" is the present business day. It returns the date, too.
+func (b *books) chartOn(ctx context.Context, c *bookConnection, date businessDate) (*bookChart, businessDate, error) {
+	if c.OrganisationID == nil {
+		return nil, "", &refusal{code: codeBooksState, detail: "Choose a company first."}
+	}
+	if date == "" {
+		calendar, err := b.store.businessCalendar(c.AccountID)
+		if err != nil {
+			return nil, "", err
+		}
+		date = calendar.dateOf(b.now())
+	}
+	chart, err := b.chart(ctx, c, date)
+	return chart, date, booksRefusal(err)
+}
+
+// viewChart returns a chart as callers see it.
+func viewChart(date businessDate, chart *bookChart) *chartView {
+	v := &chartView{date, chart.Currency, nilIfEmpty(chart.LockedUntil), chart.Accounts, chart.TaxRates, nil,
+		append([]string{}, chart.Series...)}
+	v.Accounts, v.TaxRates = append([]bookAccount{}, v.Accounts...), append([]bookTaxRate{}, v.TaxRates...)
+	if chart.Year != 0 {
+		v.Year = &chart.Year
+	}
+	return v
+}
+
+// showChart answers GET /books/connections/{id}/accounts.
+func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*chartView, error) {
+	b, _, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	date := ""
+	if !q.date.IsZero() {
+		date = q.date.Format(time.DateOnly)
+	}
+	chart, date, err := a.books.chartOn(ctx, b, date)
+	if err != nil {
+		return nil, err
+	}
+	return viewChart(date, chart), nil
+}
+
+// mappingRequest is the query of GET /books/connections/{id}/mapping.
+type mappingRequest struct {
+	bookRequest
+	suggest bool
+}
+
+func (q *mappingRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.suggest = in.parameter("suggest", oneOf("true", "false")) == "true"
+}
+
+// A mappingView is the mapping of a connection.
+type mappingView struct {
+	Mapping     *bookMapping `json:"mapping"` // nil: none was confirmed
+	ConfirmedAt stamp        `json:"confirmed_at"`
+	Suggested   *bookMapping `json:"suggested"` // where it was asked for; it is not used
+}
+
+// suggestedFrom is how many days of revenue a suggested mapping covers.
+const suggestedFrom = 90
+
+// suggestFor suggests a mapping of a connection, from its books and the revenue of the last days.
+func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping, error) {
+	chart, date, err := b.chartOn(ctx, c, "")
+	if err != nil {
+		return nil, err
+	}
+	from := midnight(date).AddDate(0, 0, -suggestedFrom).Format(time.DateOnly)
+	days, err := b.store.revenueDayKeys(c.AccountID, from, date)
+	if err != nil {
+		return nil, err
+	}
+	var seen []revenueSum
+	for _, day := range days {
+		sums, err := b.store.revenueSums(c.AccountID, day.Date, day.Currency)
+		if err != nil {
+			return nil, err
+		}
+		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(&s) })...)
+	}
+	m := suggestMapping(c.Product, chart, seen)
+	return &m, nil
+}
+
+// showMapping answers GET /books/connections/{id}/mapping.
+func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (*mappingView, error) {
+	b, _, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	v := &mappingView{Mapping: b.Mapping, ConfirmedAt: b.MappingAt}
+	if q.suggest {
+		v.Suggested, err = a.books.suggestFor(ctx, b)
+	}
+	return v, err
+}
+
+// saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What holds for one product only is
+// judged once the connection's product is known.
+type saveMappingRequest struct {
+	bookRequest
+	in *input
+}
+
+func (q *saveMappingRequest) read(in *input) {
+	q.bookRequest.read(in)
+	q.in = in
+	readMapping(in, "")
+}
+
+// saveMapping answers PUT /books/connections/{id}/mapping.
+func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingRequest) (*mappingView, error) {
+	b, by, err := a.find(c, &q.bookRequest)
+	if err != nil {
+		return nil, err
+	}
+	m := readMapping(q.in, b.Product)
+	if err := q.in.err(); err != nil {
+		return nil, err
+	}
+	v := &mappingView{Mapping: &m}
+	err = a.store.update(ctx, func(t *tx) error {
+		b, err := saveMapping(t, by, q.id, &m, actorToken(c))
+		if err == nil {
+			v.ConfirmedAt = b.MappingAt
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.books.wakeUp()
+	return v, nil
+}
+
+// readMapping reads {"lines":[…]} from the body of a request, for a product; "" judges only what holds for all
+// of them. Members that are null count as
+// absent, so that a mapping can be sent as it was answered.
+func readMapping(in *input, product string) bookMapping {
+	m := bookMapping{Lines: []mappingRule{}}
+	seen := map[string]bool{}
+	for _, line := range in.objects("lines", maxMappingRules) {
+		before := len(*in.errs)
+		r := readRule(line, product)
+		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
+			valueOr(r.Group, ""), valueOr(r.Method, ""))
+		switch {
+		case product == "" || len(*in.errs) > before: // then what it is for is not known
+		case seen[key]:
+			line.wrong("kind", "repeated", "Another line is for the same.")
+		default:
+			seen[key] = true
+		}
+		m.Lines = append(m.Lines, r)
+	}
+	return m
+}
+
+// readRule reads one line of a mapping.
+func readRule(in *input, product string) (r mappingRule) {
+	r.Kind = in.text("kind", required, 20, oneOf(ruleKinds...))
+	r.Account = in.text("account", required, 10, accountCheck(product))
+	if in.ofKinds(product, "vat_rate", r.Kind, ruleSales, ruleDelivery) {
+		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
+	}
+	if in.ofKinds(product, "group", r.Kind, ruleSales) && in.given("group") {
+		r.Group = new(in.text("group", optional, maxOrderText, nil))
+	}
+	if in.ofKinds(product, "method", r.Kind, rulePayment) {
+		r.Method = nilIfEmpty(in.text("method", required, 20, oneOf(payingMethods...)))
+	}
+	readTax(in, product, &r)
+	if in.given("cost_center") {
+		r.CostCenter = nilIfEmpty(in.text("cost_center", required, maxCostCenter, costCenterCheck(product)))
+	}
+	return r
+}
+
+// readTax reads the tax of a line: a TaxType of Xero, or the account of the VAT at Fortnox, where a rate of 0
+// needs none.
+func readTax(in *input, product string, r *mappingRule) {
+	byRate := r.Kind == ruleSales || r.Kind == ruleDelivery
+	need := need(byRate && (product == productXero || product == productFortnox && valueOr(r.VATRate, 0) > 0))
+	if product == productFortnox && !in.ofKinds(product, "tax", r.Kind, ruleSales, ruleDelivery) {
+		return
+	}
+	if need == required || in.given("tax") {
+		r.Tax = nilIfEmpty(in.text("tax", required, maxTaxType, taxCheck(product)))
+	}
+}
+
+// given reports whether a member is present and not null.
+func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
+
+// ofKinds reports whether a member belongs to a line of a mapping of that kind. One that does not, and is not
+// null, is wrong. Where no product is known, what a member belongs to is not judged.
+func (in *input) ofKinds(product, name, kind string, kinds ...string) bool {
+	if product == "" {
+		return in.given(name)
+	}
+	if slices.Contains(kinds, kind) {
+		return true
+	}
+	if kind != "" && in.given(name) {
+		in.wrong(name, "not_of_this_kind", "A line of the kind "+kind+" has no such member.")
+	}
+	return false
 }

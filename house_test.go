@@ -97,39 +97,34 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
 var rooms = [][]string{
-	{"main.go", "serve.go", "upkeep.go", "demo.go", "demo_provider.go", "demo_provider_page.go", "demo_order.go",
-		"demo_revenue.go", "demo_books.go", "demo_connect.go"},
+	{"main.go", "serve.go", "serve_upkeep.go", "demo*.go"},
 	// those by name have endpoints or commands
-	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "key.go", "lead.go", "legacy.go",
-		"license_import.go", "openapi.go", "status.go", "widget.go", "widget_script.go", "order_page.go",
-		"order_page_text.go", "oauth_page.go", "oauth_page_text.go"},
-	{"answer.go", "clock.go", "command.go", "command_help.go", "cors.go", "handlers.go", "health.go", "idempotency.go",
-		"input.go",
-		"metrics.go", "nearest.go", "notices.go", "static.go", "terminal.go"},
-	{"account.go", "app.go", "grant.go", "grant_store.go", "signin.go", "signin_store.go", "oauth.go", "oauth_store.go",
-		"order.go", "order_refund.go", "payment*.go", "revenue.go", "revenue_day.go", "revenue_store.go", "books*.go",
-		"device.go", "device_transfer.go", "lead_address.go", "lease.go", "license.go", "license_key.go",
-		"license_terms.go", "webhook.go", "webhook_sign.go", "webhook_attempt.go", "webhook_worker.go",
-		"widget_picture.go", "widget_stats.go",
-		"device_store.go", "event_store.go", "order_store.go", "payment_store.go", "lead_store.go", "legacy_store.go",
-		"license_store.go", "status_store.go", "webhook_store.go", "webhook_queue_store.go", "widget_store.go"},
+	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "auth_key.go", "lead.go", "legacy.go",
+		"license_import.go", "serve_status.go", "widget.go", "widget_script.go", "order_page.go", "order_page_text.go",
+		"oauth_page.go", "oauth_page_text.go"},
+	{"cli_*.go", "handlers.go", "http_*.go", "serve_clock.go", "serve_health.go", "serve_metrics.go",
+		"serve_notices.go"},
+	{"account.go", "event_store.go", "lead_address.go", "lead_store.go", "legacy_store.go", "license*.go", "oauth*.go",
+		"order*.go", "payment*.go", "revenue*.go", "books*.go", "serve_status_store.go", "webhook*.go", "widget*.go"},
 	// a token is an account's, so accounts are part of who calls
-	{"auth.go", "account_store.go", "app_store.go", "cache.go", "keyring.go"},
-	{"store.go", "store_damage.go", "store_file.go", "store_migrate.go", "store_migrate_copy.go",
-		"store_migrate_steps.go", "store_writer.go", "outbound.go", "question.go", "ratelimit.go"},
-	{"json.go", "money.go", "problem.go", "value.go"},
+	{"auth.go", "auth_keyring.go", "account_store.go", "oauth_app_store.go"},
+	{"store.go", "store_*.go", "outbound.go", "ratelimit.go"},
+	{"value*.go", "problem.go"},
 }
 
-// roomOf is the place of a file in rooms, counted from the left; -1: none.
+// roomOf is the place of a file in rooms, counted from the left; -1: none. Its name goes before a pattern.
 func roomOf(name string) int {
-	for i, patterns := range rooms {
-		if slices.Contains(patterns, name) {
+	for _, same := range []func(pattern string) bool{
+		func(p string) bool { return p == name },
+		func(p string) bool { return strings.HasPrefix(p, "*") && strings.HasSuffix(name, p[1:]) },
+		func(p string) bool { ok, _ := filepath.Match(p, name); return ok },
+	} {
+		i := slices.IndexFunc(rooms, func(patterns []string) bool { return slices.ContainsFunc(patterns, same) })
+		if i >= 0 {
 			return i
 		}
 	}
-	return slices.IndexFunc(rooms, func(patterns []string) bool {
-		return slices.ContainsFunc(patterns, func(p string) bool { ok, _ := filepath.Match(p, name); return ok })
-	})
+	return -1
 }
 
 // A use is a place where one file names what another declares: a function, a type, a

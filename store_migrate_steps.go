@@ -42,35 +42,35 @@ var schemaSteps = []schemaStep{
 
 // The declarations of the versions 1 and 2.
 var (
-	//go:embed store_migrate_v1.sql
+	//go:embed schema/v1.sql
 	schemaV1 string
-	//go:embed store_migrate_v2.sql
+	//go:embed schema/v2.sql
 	schemaV2 string
 )
 
 // schemaV3 is what version 3 declares beside version 2.
 //
-//go:embed store_migrate_v3.sql
+//go:embed schema/v3.sql
 var schemaV3 string
 
 // schemaV4 is what version 4 declares beside version 3.
 //
-//go:embed store_migrate_v4.sql
+//go:embed schema/v4.sql
 var schemaV4 string
 
 // schemaV5 is what version 5 declares beside version 4.
 //
-//go:embed store_migrate_v5.sql
+//go:embed schema/v5.sql
 var schemaV5 string
 
 // schemaV6 is what version 6 declares beside version 5.
 //
-//go:embed store_migrate_v6.sql
+//go:embed schema/v6.sql
 var schemaV6 string
 
 // schemaV7 is what version 7 declares beside version 6.
 //
-//go:embed store_migrate_v7.sql
+//go:embed schema/v7.sql
 var schemaV7 string
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.

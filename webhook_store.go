@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"database/sql"
 	"errors"
+	"time"
 )
 
 // webhookColumns are what webhook.dest scans. Of the types only texts are read, since somebody may have
@@ -189,4 +191,242 @@ func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p list
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*delivery).dest,
 		func(d delivery) string { return d.ID })
 	return p, err
+}
+
+// The SQL of sending events to webhooks: what is still to be sent, and what came of each attempt.
+
+// A webhookQueue is what is still to be sent to a webhook.
+type webhookQueue struct {
+	webhook
+	number               int64 // 0: the webhook is not enabled, and has a test to be sent only
+	sentSeq              int64 // every event up to it was sent, or waits to be tried again
+	replaySeq, replayEnd int64 // the same for what is replayed, and its last event; -1: nothing is
+
+	// The account whose places its attempts take: its own, or that of the application that has made it, whose
+	// webhooks count as one over all accounts.
+	holder string
+}
+
+// webhookQueues returns every webhook of an open account that is enabled or has a test to be sent, but for
+// those that an application has made of which nothing works any more. It reads all webhooks.
+func (q *queries) webhookQueues() ([]*webhookQueue, error) {
+	return collect(q, `SELECT `+webhookColumns+`,
+		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0),
+		coalesce((SELECT p.account_id FROM app_webhooks x JOIN apps p ON p.id = x.app_id WHERE x.webhook_id = w.id),
+			w.account_id)
+		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id
+		WHERE a.closed_at IS NULL AND (q.id IS NOT NULL OR w.test_seq IS NOT NULL)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id
+		JOIN accounts o ON o.id = p.account_id
+		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL))`, nil,
+		func(row **webhookQueue) []any {
+			*row = &webhookQueue{}
+			return append((*row).webhook.dest(), &(*row).number, &(*row).sentSeq, &(*row).replaySeq, &(*row).replayEnd,
+				&(*row).holder)
+		})
+}
+
+// maxScanned is how many events one look for those that a webhook is to get goes through.
+const maxScanned = 10_000
+
+var errEnough = errors.New("enough rows were read")
+
+// eventsToSend returns the numbers of up to limit events of an account after one number and up to
+// another that a webhook names, in their order, without those that already wait to be tried again. What
+// it names is read together with the events: a caller that read it before could pass over those of a type
+// that was added since. read is the number up to which it has looked, more tells that there may be others
+// after it: it goes through maxScanned rows at most. With an error, read and more tell that it has not
+// looked.
+func (q *queries) eventsToSend(
+	w *webhookQueue, after, end int64, limit int,
+) (seqs []int64, read int64, more bool, err error) {
+	read = after
+	scanned := 0
+	err = q.each(`SELECT seq, type IN (SELECT value FROM json_each((SELECT types FROM webhooks WHERE id = ?)))
+		AND NOT EXISTS (SELECT 1 FROM webhook_retries r WHERE r.queue_id = ? AND r.event_seq = e.seq)
+		FROM events e WHERE account_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`,
+		[]any{w.ID, w.number, w.AccountID, after, end, maxScanned}, func(scan func(...any) error) error {
+			var seq int64
+			var wanted bool
+			if err := scan(&seq, &wanted); err != nil {
+				return err
+			}
+			read = seq
+			scanned++
+			if wanted {
+				seqs = append(seqs, seq)
+			}
+			if len(seqs) == limit {
+				return errEnough
+			}
+			return nil
+		})
+	switch {
+	case errors.Is(err, errEnough):
+		return seqs, read, true, nil
+	case err != nil:
+		return nil, after, true, err
+	case scanned < maxScanned && end < maxSeq:
+		read = end
+	}
+	return seqs, read, scanned == maxScanned, nil
+}
+
+// maxSeq is above every number of an event.
+const maxSeq = 1<<63 - 1
+
+// countFailingWebhooks returns how many enabled webhooks have not accepted what they were sent last. It
+// reads all webhooks.
+func (q *queries) countFailingWebhooks() (n int64, err error) {
+	err = q.one(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since IS NOT NULL`, nil, &n)
+	return n, err
+}
+
+// A webhookRetry is an event that is to be tried again.
+type webhookRetry struct {
+	eventSeq int64
+	attempts int // so far
+}
+
+// retriesDue returns up to limit events of a queue that are due at now, the longest due first. Those
+// that are due later than any retry can be are due too: the clock was set back.
+func (q *queries) retriesDue(queue int64, now stamp, limit int) ([]webhookRetry, error) {
+	return collect(q, `SELECT event_seq, attempts FROM
+		(SELECT event_seq, attempts, due_at FROM webhook_retries
+			WHERE queue_id = ?1 AND due_at <= ?2 ORDER BY due_at LIMIT ?4)
+		UNION ALL SELECT event_seq, attempts FROM
+		(SELECT event_seq, attempts, due_at FROM webhook_retries
+			WHERE queue_id = ?1 AND due_at > ?3 ORDER BY due_at LIMIT ?4)
+		LIMIT ?4`, []any{queue, now, now.after(latestRetry), limit},
+		func(r *webhookRetry) []any { return []any{&r.eventSeq, &r.attempts} })
+}
+
+// latestRetry is longer than the time from any attempt to the next.
+const latestRetry = 27 * time.Hour
+
+// nextRetry returns when the next event of a queue is due after now, or errNotFound.
+func (q *queries) nextRetry(queue int64, now stamp) (due stamp, err error) {
+	err = q.one(`SELECT due_at FROM webhook_retries WHERE queue_id = ? AND due_at > ? ORDER BY due_at LIMIT 1`,
+		[]any{queue, now}, &due)
+	return due, err
+}
+
+// addDelivery records an attempt, unless it is recorded or its webhook was removed meanwhile.
+func (t *tx) addDelivery(d *delivery) error {
+	_, err := t.exec(`INSERT OR IGNORE INTO deliveries
+		(webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at)
+		SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
+		WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = ?1)`,
+		d.WebhookID, d.ID, d.eventSeq, d.EventID, d.Type, d.Attempt, d.At, d.Milliseconds, d.Status, d.Error,
+		d.Answer, d.NextAt)
+	return err
+}
+
+// setRetry has an event tried again at due, unless its queue was removed meanwhile. attempts is how
+// often it was tried.
+func (t *tx) setRetry(queue, eventSeq int64, attempts int, due stamp) error {
+	_, err := t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
+		SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhook_queues WHERE id = ?1)
+		ON CONFLICT (queue_id, event_seq) DO UPDATE SET attempts = excluded.attempts, due_at = excluded.due_at`,
+		queue, eventSeq, attempts, due)
+	return err
+}
+
+// removeRetry has an event not tried again.
+func (t *tx) removeRetry(queue, eventSeq int64) error {
+	_, err := t.exec(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
+	return err
+}
+
+// setSent sets up to which number the events of a queue were sent.
+func (t *tx) setSent(queue, seq int64) error {
+	_, err := t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
+	return err
+}
+
+// setReplayed sets up to which number the events that are replayed were sent, or with end reached that
+// none are replayed any more. A replay that was started anew meanwhile, after was, stays as it is.
+func (t *tx) setReplayed(queue, was, seq, end int64) error {
+	next := sql.NullInt64{Int64: seq, Valid: seq < end}
+	_, err := t.exec(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
+		WHERE id = ?2 AND replay_seq = ?3 AND replay_end = ?4`, next, queue, was, end)
+	return err
+}
+
+// setFailing sets since when every attempt of an enabled webhook has failed; the zero stamp: the last
+// one did not.
+func (t *tx) setFailing(queue int64, since stamp) error {
+	_, err := t.exec(`UPDATE webhooks SET failing_since = ?
+		WHERE id = (SELECT webhook_id FROM webhook_queues WHERE id = ?)`, since, queue)
+	return err
+}
+
+// webhookOfQueue returns the webhook that a queue belongs to, or errNotFound if the queue was removed.
+func (q *queries) webhookOfQueue(queue int64) (*webhook, error) {
+	w := &webhook{}
+	err := q.one(`SELECT `+webhookColumns+` FROM webhook_queues k JOIN webhooks w ON w.id = k.webhook_id
+		WHERE k.id = ?`, []any{queue}, w.dest()...)
+	return w, err
+}
+
+// endTest has a webhook's test not sent again. It reports false if another one is to be sent instead,
+// or none.
+func (t *tx) endTest(id string, testSeq int64) (bool, error) {
+	n, err := t.exec(`UPDATE webhooks SET test_seq = NULL WHERE id = ? AND test_seq = ?`, id, testSeq)
+	return n > 0, err
+}
+
+// A deliveryRange is the deliveries of a webhook that are kept no longer: those with an id below one.
+type deliveryRange struct{ webhookID, below string }
+
+// nextDeliveries returns the webhook after another, in the order of ids, of which there are deliveries,
+// and those of them that are kept no longer at now; below is "" if all are. With "" it begins, and
+// errNotFound is the end.
+func (q *queries) nextDeliveries(after string, now time.Time) (r deliveryRange, err error) {
+	err = q.one(`SELECT webhook_id FROM deliveries WHERE webhook_id > ? ORDER BY webhook_id LIMIT 1`, []any{after},
+		&r.webhookID)
+	if err != nil {
+		return r, err
+	}
+	oldest := formatID("whd", now.Add(-keptDeliveriesFor), [10]byte{})
+	err = q.one(`SELECT coalesce((SELECT ?4 WHERE NOT EXISTS (SELECT 1 FROM webhooks WHERE id = ?1)), max(?2,
+		coalesce((SELECT id FROM deliveries WHERE webhook_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?3), '')))`,
+		[]any{r.webhookID, oldest, keptDeliveries - 1, lastID}, &r.below)
+	if err != nil {
+		return r, err
+	}
+	err = q.one(`SELECT 1 FROM deliveries WHERE webhook_id = ? AND id < ? LIMIT 1`,
+		[]any{r.webhookID, r.below}, new(int))
+	if errors.Is(err, errNotFound) {
+		return deliveryRange{webhookID: r.webhookID}, nil
+	}
+	return r, err
+}
+
+// removeDeliveries removes up to sweptAtOnce deliveries of a range, and returns how many.
+func (t *tx) removeDeliveries(r deliveryRange) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM deliveries WHERE webhook_id = ?1 AND id IN
+		(SELECT id FROM deliveries WHERE webhook_id = ?1 AND id < ?2 ORDER BY id LIMIT ?3)`,
+		r.webhookID, r.below, sweptAtOnce)
+}
+
+// abandonedQueue returns the first queue after another that is gone and has retries left, or errNotFound.
+func (q *queries) abandonedQueue(after int64) (queue int64, err error) {
+	for queue = after; err == nil; {
+		var gone bool
+		err = q.one(`SELECT queue_id, NOT EXISTS (SELECT 1 FROM webhook_queues WHERE id = queue_id)
+			FROM webhook_retries WHERE queue_id > ? ORDER BY queue_id LIMIT 1`, []any{queue}, &queue, &gone)
+		if err == nil && gone {
+			return queue, nil
+		}
+	}
+	return 0, err
+}
+
+// removeRetries removes up to sweptAtOnce retries of a queue, and returns how many.
+func (t *tx) removeRetries(queue int64) (int64, error) {
+	t.invalidate()
+	return t.exec(`DELETE FROM webhook_retries WHERE queue_id = ?1 AND event_seq IN
+		(SELECT event_seq FROM webhook_retries WHERE queue_id = ?1 LIMIT ?2)`, queue, sweptAtOnce)
 }
