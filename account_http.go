@@ -17,18 +17,6 @@ type accountView struct {
 	accountSettings
 }
 
-// accountOf returns the account that a call is about: the one that it names, else the caller's own.
-func (s *server) accountOf(c *call, scope *accountScope) (id string, err error) {
-	o, err := scope.resolve(s, c)
-	if err != nil {
-		return "", err
-	}
-	if o == anyAccount {
-		return c.caller.claims.Subject, nil
-	}
-	return o.account, nil
-}
-
 // viewAccount returns an account as callers see it. Errors: errAccount.
 func viewAccount(q *queries, id string) (*accountView, error) {
 	if err := q.openAccount(id); err != nil {
@@ -50,10 +38,7 @@ func (s *server) showAccount(_ context.Context, c *call, q *accountRequest) (*ac
 	if c.caller.claims.isDevice() {
 		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
 	}
-	id, err := s.accountOf(c, &q.accountScope)
-	if err != nil {
-		return nil, err
-	}
+	id := q.oneOwner(c).account
 	return viewAccount(s.store.queries, id)
 }
 
@@ -75,10 +60,7 @@ func (q *patchAccountRequest) read(in *input) {
 
 // patchAccount answers PATCH /account.
 func (s *server) patchAccount(ctx context.Context, c *call, q *patchAccountRequest) (*accountView, error) {
-	id, err := s.accountOf(c, &q.accountScope)
-	if err != nil {
-		return nil, err
-	}
+	id := q.oneOwner(c).account
 	var view *accountView
 	return view, s.store.update(ctx, func(t *tx) (err error) {
 		if err := changeSettings(t, id, q.change, actorToken(c)); err != nil {

@@ -47,12 +47,12 @@ func viewExport(x bookExport) exportView {
 
 // previewRequest is the path of GET /books/connections/{id}/preview/{date}.
 type previewRequest struct {
-	bookRequest
+	rowRequest
 	date businessDate
 }
 
 func (q *previewRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.date = in.pathDate("date")
 }
 
@@ -64,7 +64,7 @@ type datePreview struct {
 
 // preview answers GET /books/connections/{id}/preview/{date}.
 func (a *booksAPI) preview(ctx context.Context, c *call, q *previewRequest) (*datePreview, error) {
-	b, _, err := a.find(c, &q.bookRequest)
+	b, err := a.store.usedBookConnection(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -90,35 +90,35 @@ var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSendin
 
 // exportsRequest is the query of GET /books/connections/{id}/exports.
 type exportsRequest struct {
-	bookRequest
+	rowRequest
 	state string
 	page  pageQuery
 }
 
 func (q *exportsRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.state = in.parameter("state", oneOf(exportStates...))
 	q.page = in.page("exp")
 }
 
 // listExports answers GET /books/connections/{id}/exports.
 func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[exportView], error) {
-	b, by, err := a.find(c, &q.bookRequest)
+	b, err := a.store.usedBookConnection(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
-	page, err := a.store.within(ctx).bookExports(exportFilter{by, b.ID, q.state}, q.page.before, q.page.limit)
+	page, err := a.store.within(ctx).bookExports(exportFilter{q.owner, b.ID, q.state}, q.page.before, q.page.limit)
 	return showPage(page, viewExport), err
 }
 
 // newExportRequest is the body of POST /books/connections/{id}/exports.
 type newExportRequest struct {
-	bookRequest
+	rowRequest
 	date businessDate
 }
 
 func (q *newExportRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.date = in.text("date", required, 10, checkBusinessDate)
 }
 
@@ -130,16 +130,12 @@ type dateExports struct {
 
 // requestExport answers POST /books/connections/{id}/exports.
 func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportRequest) (*dateExports, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
-	c.stillTrue = replaysOf(by)
+	c.stillTrue = replaysOf(q.owner)
 	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
-		rows, err := requestExport(t, by, q.id, q.date)
+		rows, err := requestExport(t, q.owner, q.id, q.date)
 		if err != nil {
 			return nil, err
 		}
@@ -155,13 +151,13 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportReque
 
 // An exportRequest is a request whose path names an export of a connection.
 type exportRequest struct {
-	bookRequest
+	rowRequest
 	export string
 	date   businessDate // of the reversal; "": that of the entry
 }
 
 func (q *exportRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.export = in.pathValue("export")
 }
 
@@ -175,13 +171,9 @@ func (q *reverseRequest) read(in *input) {
 
 // retryExport answers POST /books/connections/{id}/exports/{export}/retry.
 func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (*exportView, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	var v exportView
-	err = a.store.update(ctx, func(t *tx) error {
-		x, err := retryExport(t, by, q.id, q.export)
+	err := a.store.update(ctx, func(t *tx) error {
+		x, err := retryExport(t, q.owner, q.id, q.export)
 		if err == nil {
 			v = viewExport(*x)
 		}
@@ -196,13 +188,9 @@ func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (
 
 // reverseExport answers POST /books/connections/{id}/exports/{export}/reverse.
 func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest) (*exportView, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	c.stillTrue = replaysOf(by)
+	c.stillTrue = replaysOf(q.owner)
 	made, err := create(ctx, a.server, c, func(t *tx) (*exportView, error) {
-		x, err := reverseExport(t, by, q.id, q.export, q.date)
+		x, err := reverseExport(t, q.owner, q.id, q.export, q.date)
 		if err != nil {
 			return nil, err
 		}
@@ -217,12 +205,12 @@ func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest
 
 // chartRequest is the query of GET /books/connections/{id}/accounts.
 type chartRequest struct {
-	bookRequest
+	rowRequest
 	date time.Time // zero: today
 }
 
 func (q *chartRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.date = in.date("date")
 }
 
@@ -266,7 +254,7 @@ func viewChart(date businessDate, chart *bookChart) *chartView {
 
 // showChart answers GET /books/connections/{id}/accounts.
 func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*chartView, error) {
-	b, _, err := a.find(c, &q.bookRequest)
+	b, err := a.store.usedBookConnection(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -283,12 +271,12 @@ func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*ch
 
 // mappingRequest is the query of GET /books/connections/{id}/mapping.
 type mappingRequest struct {
-	bookRequest
+	rowRequest
 	suggest bool
 }
 
 func (q *mappingRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.suggest = in.parameter("suggest", oneOf("true", "false")) == "true"
 }
 
@@ -327,7 +315,7 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 
 // showMapping answers GET /books/connections/{id}/mapping.
 func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (*mappingView, error) {
-	b, _, err := a.find(c, &q.bookRequest)
+	b, err := a.store.usedBookConnection(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -341,19 +329,19 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) 
 // saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What holds for one product only is
 // judged once the connection's product is known.
 type saveMappingRequest struct {
-	bookRequest
+	rowRequest
 	in *input
 }
 
 func (q *saveMappingRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.in = in
 	readMapping(in, "")
 }
 
 // saveMapping answers PUT /books/connections/{id}/mapping.
 func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingRequest) (*mappingView, error) {
-	b, by, err := a.find(c, &q.bookRequest)
+	b, err := a.store.usedBookConnection(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -363,7 +351,7 @@ func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingReque
 	}
 	v := &mappingView{Mapping: &m}
 	err = a.store.update(ctx, func(t *tx) error {
-		b, err := saveMapping(t, by, q.id, &m, actorToken(c))
+		b, err := saveMapping(t, q.owner, q.id, &m, actorToken(c))
 		if err == nil {
 			v.ConfirmedAt = b.MappingAt
 		}

@@ -178,16 +178,11 @@ func viewBooks(c *bookConnection) bookConnectionView {
 // booksListRequest is the query of GET /books/connections.
 type booksListRequest struct{ accountScope }
 
-func (q *booksListRequest) read(in *input) { q.accountScope.read(in) }
-
 // listConnections answers GET /books/connections. An account has one for each product at most.
 func (a *booksAPI) listConnections(
 	_ context.Context, c *call, q *booksListRequest,
 ) (*list[bookConnectionView], error) {
-	id, err := a.accountOf(c, &q.accountScope)
-	if err != nil {
-		return nil, err
-	}
+	id := q.oneOwner(c).account
 	rows, err := a.store.bookConnections(ownedBy(id))
 	return showPage(listPage[*bookConnection]{rows: rows}, viewBooks), err
 }
@@ -211,10 +206,7 @@ type bookLink struct {
 
 // connect answers POST /books/connections.
 func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bookLink, error) {
-	id, err := a.accountOf(c, &q.accountScope)
-	if err != nil {
-		return nil, err
-	}
+	id := q.oneOwner(c).account
 	address, until, err := a.books.authorize(ctx, id, q.product, a.issuer(), actorToken(c))
 	if err != nil {
 		return nil, err
@@ -222,30 +214,9 @@ func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bo
 	return &bookLink{address, until}, nil
 }
 
-// A bookRequest is a request whose path names a connection.
-type bookRequest struct {
-	accountScope
-	id string
-}
-
-func (q *bookRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
-}
-
-// find returns the connection in use that a request names.
-func (a *booksAPI) find(c *call, q *bookRequest) (*bookConnection, owner, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, by, err
-	}
-	b, err := a.store.usedBookConnection(by, q.id)
-	return b, by, err
-}
-
 // showConnection answers GET /books/connections/{id}.
-func (a *booksAPI) showConnection(_ context.Context, c *call, q *bookRequest) (*bookConnectionView, error) {
-	b, _, err := a.find(c, q)
+func (a *booksAPI) showConnection(_ context.Context, c *call, q *rowRequest) (*bookConnectionView, error) {
+	b, err := a.store.usedBookConnection(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -254,12 +225,8 @@ func (a *booksAPI) showConnection(_ context.Context, c *call, q *bookRequest) (*
 }
 
 // disconnect answers DELETE /books/connections/{id}.
-func (a *booksAPI) disconnect(ctx context.Context, c *call, q *bookRequest) (noContent, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return noContent{}, err
-	}
-	return noContent{}, a.books.disconnect(ctx, by, q.id, actorToken(c))
+func (a *booksAPI) disconnect(ctx context.Context, c *call, q *rowRequest) (noContent, error) {
+	return noContent{}, a.books.disconnect(ctx, q.owner, q.id, actorToken(c))
 }
 
 // readWish reads what is to be changed of a connection.
@@ -295,12 +262,12 @@ func checkSeries(s string) (code, detail string) {
 
 // changeBooksRequest is the body of PATCH /books/connections/{id}.
 type changeBooksRequest struct {
-	bookRequest
+	rowRequest
 	wish bookWish
 }
 
 func (q *changeBooksRequest) read(in *input) {
-	q.bookRequest.read(in)
+	q.rowRequest.read(in)
 	q.wish = readWish(in)
 }
 
@@ -309,14 +276,10 @@ func (q *changeBooksRequest) read(in *input) {
 func (a *booksAPI) changeConnection(
 	ctx context.Context, c *call, q *changeBooksRequest,
 ) (*bookConnectionView, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	var v bookConnectionView
-	err = a.store.update(ctx, func(t *tx) error {
+	err := a.store.update(ctx, func(t *tx) error {
 		t.invalidate()
-		b, err := changeBooks(t, a.keys.Load(), by, q.id, q.wish, actorToken(c))
+		b, err := changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
 		if err == nil {
 			v = viewBooks(b)
 		}

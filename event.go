@@ -69,11 +69,7 @@ func (s *server) listEvents(
 				Detail:    "There is no such type of event.",
 			})
 		}
-		o, err := q.resolve(s, c)
-		if err != nil {
-			return nil, err
-		}
-		q.filter.owner = o
+		q.filter.owner = q.owner
 		page, err := s.store.within(ctx).events(q.filter, q.page.before, q.page.limit)
 		if err != nil {
 			return nil, fmt.Errorf("list events: %w", err)

@@ -514,6 +514,11 @@ func endpointFrom[Req any, P interface {
 		if err := in.err(); err != nil {
 			return nil, err
 		}
+		if of, ok := any(&req).(interface{ resolve(*server, *call) error }); ok {
+			if err := of.resolve(s, c); err != nil {
+				return nil, err
+			}
+		}
 		if !c.route.question {
 			return f(ctx, c, &req)
 		}
@@ -863,30 +868,56 @@ func showLimit(h http.Header, bucket string, rate int, v takeResult) {
 	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 }
 
-// accountScope reads ?account_id= and decides which account's rows a caller with a token acts
-// on: its own account's, or, if its token may name any account, the named one's. An operator's
-// token without ?account_id= acts on every account's rows.
-type accountScope struct{ named string }
+// accountScope reads ?account_id= and has the account whose rows a caller with a token acts on: its own
+// account's, or, if its token may name any account, the named one's. An operator's token without ?account_id=
+// acts on every account's rows.
+type accountScope struct {
+	named string
+	owner owner // of the rows; of none for a call without a token
+}
 
 func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
 
-// resolve returns the owner of the rows that a call acts on. It needs a caller. Errors: a
-// refusal for want of scope (403), errAccount.
-func (a *accountScope) resolve(s *server, c *call) (owner, error) {
+// resolve sets owner, before the endpoint runs. Errors: a refusal for want of scope (403), errAccount.
+func (a *accountScope) resolve(s *server, c *call) error {
 	who := c.caller
 	switch {
+	case who == nil:
+		return nil
 	case a.named == "" && who.admin():
-		return anyAccount, nil
+		a.owner = anyAccount
+		return nil
 	case a.named == "" || a.named == who.claims.Subject:
-		return owner{account: who.claims.Subject, app: who.app}, nil
+		a.owner = owner{account: who.claims.Subject, app: who.app}
+		return nil
 	case !who.all:
-		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
+		return errScope(scopeAdmin, "The token acts on its own account only.")
 	}
 	row, err := s.store.account(a.named)
 	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
-		return owner{}, errAccount
+		return errAccount
 	}
-	return ownedBy(a.named), err
+	a.owner = ownedBy(a.named)
+	return err
+}
+
+// oneOwner returns the owner of what belongs to one account: the caller's, if it acts on every account's rows.
+func (a *accountScope) oneOwner(c *call) owner {
+	if a.owner == anyAccount {
+		return ownedBy(c.caller.claims.Subject)
+	}
+	return a.owner
+}
+
+// A rowRequest asks for the row with the id of its path, of the account that its caller acts on.
+type rowRequest struct {
+	accountScope
+	id string
+}
+
+func (q *rowRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
 }
 
 // actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the

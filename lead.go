@@ -245,11 +245,7 @@ func (q *leadsRequest) read(in *input) {
 
 // listLeads answers GET /leads.
 func (s *server) listLeads(ctx context.Context, c *call, q *leadsRequest) (*list[lead], error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	q.filter.owner = o
+	q.filter.owner = q.owner
 	page, err := s.store.within(ctx).leads(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
@@ -275,11 +271,7 @@ type eraseResponse struct {
 // eraseLeads removes every lead of an address, then truncates the write-ahead log, which
 // still holds the address.
 func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*eraseResponse, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	erased, err := s.store.eraseLeads(ctx, o, q.email)
+	erased, err := s.store.eraseLeads(ctx, q.owner, q.email)
 	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
 	if err != nil {
 		return nil, err

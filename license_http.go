@@ -247,12 +247,8 @@ func (q *licensesRequest) read(in *input) {
 
 // listLicenses answers GET /licenses.
 func (s *server) listLicenses(ctx context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
 	now := s.now()
-	q.filter.owner, q.filter.now = o, newStamp(now)
+	q.filter.owner, q.filter.now = q.owner, newStamp(now)
 	page, err := s.store.within(ctx).licenses(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
@@ -276,11 +272,7 @@ func (q *licenseRequest) read(in *input) {
 // find returns the licence, or license_not_found when there is none or the caller may
 // not see it.
 func (q *licenseRequest) find(s *server, c *call) (*license, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.store.license(o, q.id)
+	l, err := s.store.license(q.owner, q.id)
 	return l, licenseNotFound(err)
 }
 

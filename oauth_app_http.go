@@ -121,13 +121,7 @@ func readOwnScope(in *input) (own *string, ok bool) {
 
 // createApp answers POST /apps.
 func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*appWithSecret, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	if o == anyAccount { // an application is one account's: the caller's, if it names none
-		o = ownedBy(c.caller.claims.Subject)
-	}
+	o := q.oneOwner(c) // an application is one account's: the caller's, if it names none
 	by := appAuthorOf(c)
 	c.stillTrue = replaysApp(o, by)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
@@ -179,13 +173,9 @@ func (q *patchAppRequest) read(in *input) {
 
 // patchApp answers PATCH /apps/{id}.
 func (s *server) patchApp(ctx context.Context, c *call, q *patchAppRequest) (*appView, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
 	var p *app
 	if err := s.store.update(ctx, func(t *tx) (err error) {
-		p, err = patchApp(t, o, q.id, q.change, appAuthorOf(c))
+		p, err = patchApp(t, q.owner, q.id, q.change, appAuthorOf(c))
 		return err
 	}); err != nil {
 		return nil, err
@@ -193,24 +183,9 @@ func (s *server) patchApp(ctx context.Context, c *call, q *patchAppRequest) (*ap
 	return viewApp(p), nil
 }
 
-// appRequest is a request whose path names an application, and that has no members.
-type appRequest struct {
-	accountScope
-	id string
-}
-
-func (q *appRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
-}
-
 // showApp answers GET /apps/{id}.
-func (s *server) showApp(_ context.Context, c *call, q *appRequest) (*appView, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	p, err := s.store.usedApp(o, q.id)
+func (s *server) showApp(_ context.Context, c *call, q *rowRequest) (*appView, error) {
+	p, err := s.store.usedApp(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -218,35 +193,27 @@ func (s *server) showApp(_ context.Context, c *call, q *appRequest) (*appView, e
 }
 
 // removeApp answers DELETE /apps/{id}.
-func (s *server) removeApp(ctx context.Context, c *call, q *appRequest) (noContent, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return noContent{}, err
-	}
-	return noContent{}, s.store.update(ctx, func(t *tx) error { return removeApp(t, o, q.id, actorToken(c)) })
+func (s *server) removeApp(ctx context.Context, c *call, q *rowRequest) (noContent, error) {
+	return noContent{}, s.store.update(ctx, func(t *tx) error { return removeApp(t, q.owner, q.id, actorToken(c)) })
 }
 
 // rotateAppRequest is the body of POST /apps/{id}/rotate-secret.
 type rotateAppRequest struct {
-	appRequest
+	rowRequest
 	now bool // the secret before ends at once
 }
 
 func (q *rotateAppRequest) read(in *input) {
-	q.appRequest.read(in)
+	q.rowRequest.read(in)
 	q.now, _ = in.boolTerm("now")
 }
 
 // rotateAppSecret answers POST /apps/{id}/rotate-secret.
 func (s *server) rotateAppSecret(ctx context.Context, c *call, q *rotateAppRequest) (*appWithSecret, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
 	by := appAuthorOf(c)
-	c.stillTrue = replaysApp(o, by)
+	c.stillTrue = replaysApp(q.owner, by)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p, secret, err := rotateAppSecret(t, o, q.id, q.now, by)
+		p, secret, err := rotateAppSecret(t, q.owner, q.id, q.now, by)
 		if err != nil {
 			return nil, err
 		}
@@ -267,11 +234,7 @@ func (q *appsRequest) read(in *input) {
 
 // listApps answers GET /apps.
 func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*appView], error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	page, err := s.store.within(ctx).apps(o, q.page.before, q.page.limit)
+	page, err := s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -318,24 +281,9 @@ func viewGrant(g *grant) *grantView {
 		g.CreatedAt, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy}
 }
 
-// grantRequest is a request whose path names a grant.
-type grantRequest struct {
-	accountScope
-	id string
-}
-
-func (q *grantRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
-}
-
 // showGrant answers GET /grants/{id}.
-func (s *server) showGrant(_ context.Context, c *call, q *grantRequest) (*grantView, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	g, err := s.store.grant(o, q.id)
+func (s *server) showGrant(_ context.Context, c *call, q *rowRequest) (*grantView, error) {
+	g, err := s.store.grant(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -343,16 +291,12 @@ func (s *server) showGrant(_ context.Context, c *call, q *grantRequest) (*grantV
 }
 
 // revokeGrant answers DELETE /grants/{id}.
-func (s *server) revokeGrant(ctx context.Context, c *call, q *grantRequest) (noContent, error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return noContent{}, err
-	}
+func (s *server) revokeGrant(ctx context.Context, c *call, q *rowRequest) (noContent, error) {
 	why := endedByOwner
 	if c.caller.admin() {
 		why = endedByOperator
 	}
-	return noContent{}, s.store.update(ctx, func(t *tx) error { return endGrant(t, o, q.id, why, actorToken(c)) })
+	return noContent{}, s.store.update(ctx, func(t *tx) error { return endGrant(t, q.owner, q.id, why, actorToken(c)) })
 }
 
 // grantsRequest is the query of GET /grants.
@@ -370,11 +314,7 @@ func (q *grantsRequest) read(in *input) {
 
 // listGrants answers GET /grants.
 func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*list[*grantView], error) {
-	o, err := q.resolve(s, c)
-	if err != nil {
-		return nil, err
-	}
-	page, err := s.store.within(ctx).grants(o, q.ended, q.page.before, q.page.limit)
+	page, err := s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}

@@ -362,13 +362,7 @@ func replaysOf(o owner) func(*tx, []byte) (bool, error) {
 
 // createOrder answers POST /orders.
 func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderRequest) (*createdOrder, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	if by == anyAccount { // an order is one account's: the caller's, if it names none
-		by = ownedBy(c.caller.claims.Subject)
-	}
+	by := q.oneOwner(c) // an order is one account's: the caller's, if it names none
 	c.stillTrue = replaysOf(by)
 	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
 		o := q.order
@@ -414,11 +408,7 @@ func (q *ordersRequest) read(in *input) {
 
 // listOrders answers GET /orders.
 func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[orderView], error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	q.filter.owner = by
+	q.filter.owner = q.owner
 	from := a.store.within(ctx)
 	page, err := from.orders(q.filter, q.page.before, q.page.limit)
 	if err != nil {
@@ -431,24 +421,9 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*
 	return showPage(listPage[orderView]{views, page.next}, func(v orderView) orderView { return v }), nil
 }
 
-// orderRequest is a request whose path names an order, and that has no members.
-type orderRequest struct {
-	accountScope
-	id string
-}
-
-func (q *orderRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
-}
-
 // showOrder answers GET /orders/{id}.
-func (a *orderAPI) showOrder(_ context.Context, c *call, q *orderRequest) (*orderHistory, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	o, err := a.store.order(by, q.id)
+func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderHistory, error) {
+	o, err := a.store.order(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -460,10 +435,7 @@ func (a *orderAPI) showOrder(_ context.Context, c *call, q *orderRequest) (*orde
 func (a *orderAPI) decide(
 	ctx context.Context, c *call, scope *accountScope, f func(*tx, owner) (*order, error),
 ) (*orderView, error) {
-	by, err := scope.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
+	by := scope.owner
 	var view *orderView
 	return view, a.store.update(ctx, func(t *tx) error {
 		o, err := f(t, by)
@@ -481,12 +453,12 @@ func (a *orderAPI) decide(
 
 // acceptRequest is the body of POST /orders/{id}/accept.
 type acceptRequest struct {
-	orderRequest
+	rowRequest
 	lines []lineQuantity
 }
 
 func (q *acceptRequest) read(in *input) {
-	q.orderRequest.read(in)
+	q.rowRequest.read(in)
 	q.lines = in.lineQuantities(0)
 }
 
@@ -513,21 +485,21 @@ func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (
 }
 
 // captureOrder answers POST /orders/{id}/capture.
-func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
 	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
 		return captureOrder(t, by, q.id)
 	})
 }
 
 // rejectOrder answers POST /orders/{id}/reject.
-func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
 	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
 		return rejectOrder(t, by, q.id, actorToken(c))
 	})
 }
 
 // cancelOrder answers POST /orders/{id}/cancel.
-func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
 	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
 		return cancelOrder(t, by, q.id, actorToken(c))
 	})
@@ -535,12 +507,12 @@ func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *orderRequest) (*
 
 // refundRequest is the body of POST /orders/{id}/refunds.
 type refundRequest struct {
-	orderRequest
+	rowRequest
 	wish refundWish
 }
 
 func (q *refundRequest) read(in *input) {
-	q.orderRequest.read(in)
+	q.rowRequest.read(in)
 	q.wish.lines = in.lineQuantities(1)
 	if n := in.number("amount", 1, maxAmount); n != nil {
 		amount := int64(*n)
@@ -555,13 +527,9 @@ func (q *refundRequest) read(in *input) {
 
 // refundOrder answers POST /orders/{id}/refunds with the refund.
 func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (*refund, error) {
-	by, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	c.stillTrue = replaysOf(by)
+	c.stillTrue = replaysOf(q.owner)
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
-		_, f, err := refundOrder(t, by, q.id, q.wish, actorToken(c))
+		_, f, err := refundOrder(t, q.owner, q.id, q.wish, actorToken(c))
 		if err != nil {
 			return nil, err
 		}
@@ -572,13 +540,13 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (
 
 // paidRequest is the body of POST /orders/{id}/paid.
 type paidRequest struct {
-	orderRequest
+	rowRequest
 	method string
 	at     stamp
 }
 
 func (q *paidRequest) read(in *input) {
-	q.orderRequest.read(in)
+	q.rowRequest.read(in)
 	q.method = in.text("method", required, maxNameLength, oneOf(outsideMethods...))
 	q.at = in.timestamp("paid_at")
 }
@@ -591,7 +559,7 @@ func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*orde
 }
 
 // undoPaid answers DELETE /orders/{id}/paid.
-func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *orderRequest) (*orderView, error) {
+func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
 	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
 		return undoPaid(t, by, q.id, actorToken(c))
 	})

@@ -202,8 +202,8 @@ func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
 // can't be read.
 func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[string]*unreadableRow, err error) {
 	unreadable = map[string]*unreadableRow{}
-	err = eachShown(q, `SELECT `+paymentColumns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
-		[]any{string(encodeJSON(ids))}, (*payment).dest, func(p *payment, bad *unreadableRow) error {
+	err = eachShown(q, `SELECT `+paymentTable.columns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
+		[]any{string(encodeJSON(ids))}, paymentTable.dest, func(p *payment, bad *unreadableRow) error {
 			if bad != nil {
 				unreadable[bad.id] = bad
 				return nil

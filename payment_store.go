@@ -6,44 +6,40 @@ import (
 	"time"
 )
 
-// paymentColumns are what payment.dest scans.
-const paymentColumns = `p.id, p.order_id, p.account_id, p.connection_id, p.provider, p.method, p.state, p.amount,
-	p.currency, p.authorized, p.captured, p.refunded, p.session_id, p.intent_id, p.url, p.reason, p.capture_before,
-	p.warned, p.due_at, p.polls, p.revision, p.created_at, p.authorized_at, p.captured_at, p.checked_at, p.ended_at`
-
-func (p *payment) dest() []any {
-	return []any{&p.ID, &p.OrderID, &p.AccountID, &p.ConnectionID, &p.Provider, &p.Method, &p.State, &p.Amount,
-		&p.Currency, &p.Authorized, &p.Captured, &p.Refunded, &p.SessionID, &p.IntentID, &p.URL, &p.Reason,
-		&p.CaptureBefore, &p.Warned, &p.DueAt, &p.Polls, &p.Revision, &p.CreatedAt, &p.AuthorizedAt,
-		&p.CapturedAt, &p.CheckedAt, &p.EndedAt}
-}
+// paymentTable describes the table payments.
+var paymentTable = newTable("payments", "p", func(p *payment) []field {
+	return []field{{"id", &p.ID}, {"order_id", &p.OrderID}, {"account_id", &p.AccountID},
+		{"connection_id", &p.ConnectionID}, {"provider", &p.Provider}, {"method", &p.Method}, {"state", &p.State},
+		{"amount", &p.Amount}, {"currency", &p.Currency}, {"authorized", &p.Authorized}, {"captured", &p.Captured},
+		{"refunded", &p.Refunded}, {"session_id", &p.SessionID}, {"intent_id", &p.IntentID}, {"url", &p.URL},
+		{"reason", &p.Reason}, {"capture_before", &p.CaptureBefore}, {"warned", &p.Warned}, {"due_at", &p.DueAt},
+		{"polls", &p.Polls}, {"revision", &p.Revision}, {"created_at", &p.CreatedAt},
+		{"authorized_at", &p.AuthorizedAt}, {"captured_at", &p.CapturedAt}, {"checked_at", &p.CheckedAt},
+		{"ended_at", &p.EndedAt}}
+})
 
 // payment returns an attempt, or errNotFound.
 func (q *queries) payment(id string) (*payment, error) {
-	p := &payment{}
-	return p, q.one(`SELECT `+paymentColumns+` FROM payments p WHERE p.id = ?`, []any{id}, p.dest()...)
+	return paymentTable.one(q, `SELECT `+paymentTable.columns+` FROM payments p WHERE p.id = ?`, id)
 }
 
 // paymentsOf returns the attempts to pay an order, oldest first.
 func (q *queries) paymentsOf(orderID string) ([]payment, error) {
-	return collect(q, `SELECT `+paymentColumns+` FROM payments p WHERE p.order_id = ? ORDER BY p.id`,
-		[]any{orderID}, (*payment).dest)
+	return paymentTable.all(q, `SELECT `+paymentTable.columns+` FROM payments p WHERE p.order_id = ? ORDER BY p.id`,
+		orderID)
 }
 
 // livePayment returns the attempt to pay an order by which money may still be reserved, nil if there is
 // none. There is at most one.
 func (q *queries) livePayment(orderID string) (*payment, error) {
-	p := &payment{}
-	return orNil(p, q.one(`SELECT `+paymentColumns+` FROM payments p
-		WHERE p.order_id = ? AND p.state IN ('created', 'pending', 'authorized')`, []any{orderID}, p.dest()...))
+	return orNil(paymentTable.one(q, `SELECT `+paymentTable.columns+` FROM payments p
+		WHERE p.order_id = ? AND p.state IN ('created', 'pending', 'authorized')`, orderID))
 }
 
-// addPayment inserts an attempt.
+// addPayment inserts an attempt, with its first revision.
 func (t *tx) addPayment(p *payment) error {
-	_, err := t.exec(`INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount,
-		currency, due_at, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, p.ID, p.OrderID, p.AccountID,
-		p.ConnectionID, p.Provider, p.Method, p.State, p.Amount, p.Currency, p.DueAt, p.CreatedAt)
-	return err
+	p.Revision = 1
+	return paymentTable.insert(t, p)
 }
 
 // errChanged says that a row has another revision than it was read with, so that what was decided about

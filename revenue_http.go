@@ -285,10 +285,7 @@ func newDateRange(from, to time.Time, today businessDate) (r dateRange, wrong st
 
 // listDays answers GET /revenue/days.
 func (a *revenueAPI) listDays(ctx context.Context, c *call, q *revenueDaysRequest) (*list[revenueDay], error) {
-	id, err := a.accountOf(c, &q.accountScope)
-	if err != nil {
-		return nil, err
-	}
+	id := q.oneOwner(c).account
 	calendar, err := a.store.within(ctx).businessCalendar(id)
 	if err != nil {
 		return nil, err
@@ -330,10 +327,7 @@ func (in *input) pathDate(name string) businessDate {
 
 // showDay answers GET /revenue/days/{date}.
 func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest) (*revenueDate, error) {
-	id, err := a.accountOf(c, &q.accountScope)
-	if err != nil {
-		return nil, err
-	}
+	id := q.oneOwner(c).account
 	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}

@@ -158,6 +158,81 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 	return q.fault(query, rows.Err())
 }
 
+// A field is a column of a row in the file, and a pointer to what it is in Go. Only a name that stands alone is a
+// column of the table itself, which insert writes; any other expression is only read.
+type field struct {
+	column string // "amount", or "a.closed_at IS NOT NULL"
+	at     any
+}
+
+// A table describes how the rows of one are values of T: what queries select and scan and inserts write come from it.
+type table[T any] struct {
+	columns   string // to select: "p.id, p.order_id, …"
+	insertion string
+	own       []bool // by field: it is a column of the table itself
+	fields    func(*T) []field
+}
+
+// newTable returns the description of a table, which queries name by an alias.
+func newTable[T any](name, alias string, fields func(*T) []field) *table[T] {
+	d := &table[T]{fields: fields}
+	var columns, own []string
+	for _, f := range fields(new(T)) {
+		isOwn := strings.IndexFunc(f.column, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) < 0
+		if d.own = append(d.own, isOwn); isOwn {
+			own = append(own, f.column)
+			f.column = alias + "." + f.column
+		}
+		columns = append(columns, f.column)
+	}
+	d.columns = strings.Join(columns, ", ")
+	d.insertion = `INSERT INTO ` + name + ` (` + strings.Join(own, ", ") + `) VALUES (?` +
+		strings.Repeat(", ?", len(own)-1) + `)`
+	return d
+}
+
+// dest returns where the columns of a row are scanned to.
+func (d *table[T]) dest(row *T) []any {
+	fields := d.fields(row)
+	all := make([]any, len(fields))
+	for i := range fields {
+		all[i] = fields[i].at
+	}
+	return all
+}
+
+// destNew allocates a row of a list, and returns where its columns are scanned to.
+func (d *table[T]) destNew(row **T) []any {
+	*row = new(T)
+	return d.dest(*row)
+}
+
+// one returns the first row of a query, or errNotFound when it has none.
+func (d *table[T]) one(q *queries, query string, args ...any) (*T, error) {
+	row := new(T)
+	if err := q.one(query, args, d.dest(row)...); err != nil {
+		return nil, err
+	}
+	return row, nil
+}
+
+// all returns the rows of a query. Like collect it fails if one of them can't be read.
+func (d *table[T]) all(q *queries, query string, args ...any) ([]T, error) {
+	return collect(q, query, args, d.dest)
+}
+
+// insert writes a new row with all columns of the table that are described.
+func (d *table[T]) insert(t *tx, row *T) error {
+	values := make([]any, 0, len(d.own))
+	for i, f := range d.fields(row) {
+		if d.own[i] {
+			values = append(values, f.at)
+		}
+	}
+	_, err := t.exec(d.insertion, values...)
+	return err
+}
+
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
 // of them can't be read; see collectShown.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {

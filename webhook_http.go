@@ -193,13 +193,7 @@ func (q *createWebhookRequest) read(in *input) {
 func (a *webhookAPI) createWebhook(
 	ctx context.Context, c *call, q *createWebhookRequest,
 ) (*webhookWithSecret, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	if o == anyAccount { // a webhook is one account's: the caller's, if it names none
-		o = ownedBy(c.caller.claims.Subject)
-	}
+	o := q.oneOwner(c) // a webhook is one account's: the caller's, if it names none
 	by := webhookAuthorOf(c)
 	if err := by.permits(q.webhook.Types); err != nil {
 		return nil, err
@@ -249,12 +243,8 @@ func checkNewState(s string) (code, detail string) {
 
 // patchWebhook answers PATCH /webhooks/{id}.
 func (a *webhookAPI) patchWebhook(ctx context.Context, c *call, q *patchWebhookRequest) (*webhook, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	if q.change.url != "" {
-		if _, err := a.store.webhook(o, q.id); err != nil {
+		if _, err := a.store.webhook(q.owner, q.id); err != nil {
 			return nil, err
 		}
 		if err := a.checkHost(ctx, q.change.url); err != nil {
@@ -262,7 +252,7 @@ func (a *webhookAPI) patchWebhook(ctx context.Context, c *call, q *patchWebhookR
 		}
 	}
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return patchWebhook(t, o, q.id, q.change, webhookAuthorOf(c))
+		return patchWebhook(t, q.owner, q.id, q.change, webhookAuthorOf(c))
 	})
 }
 
@@ -293,11 +283,7 @@ func (q *webhookRequest) read(in *input) {
 
 // showWebhook answers GET /webhooks/{id}.
 func (a *webhookAPI) showWebhook(_ context.Context, c *call, q *webhookRequest) (*webhook, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	w, err := a.store.webhook(o, q.id)
+	w, err := a.store.webhook(q.owner, q.id)
 	if err != nil {
 		return nil, err
 	}
@@ -306,23 +292,15 @@ func (a *webhookAPI) showWebhook(_ context.Context, c *call, q *webhookRequest) 
 
 // removeWebhook answers DELETE /webhooks/{id}.
 func (a *webhookAPI) removeWebhook(ctx context.Context, c *call, q *webhookRequest) (noContent, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return noContent{}, err
-	}
 	return noContent{}, a.store.update(ctx, func(t *tx) error {
-		return removeWebhook(t, o, q.id, actorToken(c))
+		return removeWebhook(t, q.owner, q.id, actorToken(c))
 	})
 }
 
 // enableWebhook answers POST /webhooks/{id}/enable.
 func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, q *webhookRequest) (*webhook, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return enableWebhook(t, o, q.id, webhookAuthorOf(c))
+		return enableWebhook(t, q.owner, q.id, webhookAuthorOf(c))
 	})
 }
 
@@ -330,14 +308,10 @@ func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, q *webhookReque
 func (a *webhookAPI) rotateSecret(
 	ctx context.Context, c *call, q *webhookRequest,
 ) (*webhookWithSecret, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysFor(o, by)
+	c.stillTrue = replaysFor(q.owner, by)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
-		w, err := rotateWebhookSecret(t, o, q.id, by)
+		w, err := rotateWebhookSecret(t, q.owner, q.id, by)
 		if err != nil {
 			return nil, err
 		}
@@ -370,13 +344,9 @@ func (a *webhookAPI) retryDelivery(ctx context.Context, c *call, q *webhookReque
 func (a *webhookAPI) sendEvent(
 	ctx context.Context, c *call, q *webhookRequest, f func(*tx, owner) (string, error),
 ) (*sentEvent, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	sent := &sentEvent{}
 	return sent, a.store.update(ctx, func(t *tx) (err error) {
-		sent.EventID, err = f(t, o)
+		sent.EventID, err = f(t, q.owner)
 		return err
 	})
 }
@@ -398,14 +368,10 @@ func (q *replayRequest) read(in *input) {
 
 // replayEvents answers POST /webhooks/{id}/replay.
 func (a *webhookAPI) replayEvents(ctx context.Context, c *call, q *replayRequest) (*webhook, error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysFor(o, by)
+	c.stillTrue = replaysFor(q.owner, by)
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return replayEvents(t, o, q.id, q.since, by)
+		return replayEvents(t, q.owner, q.id, q.since, by)
 	})
 }
 
@@ -422,11 +388,7 @@ func (q *webhooksRequest) read(in *input) {
 
 // listWebhooks answers GET /webhooks.
 func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *webhooksRequest) (*list[*webhook], error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	page, err := a.store.within(ctx).webhooks(o, q.page.before, q.page.limit)
+	page, err := a.store.within(ctx).webhooks(q.owner, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -452,11 +414,7 @@ func (q *deliveriesRequest) read(in *input) {
 func (a *webhookAPI) listDeliveries(
 	ctx context.Context, c *call, q *deliveriesRequest,
 ) (*list[delivery], error) {
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := a.store.within(ctx).webhook(o, q.id); err != nil {
+	if _, err := a.store.within(ctx).webhook(q.owner, q.id); err != nil {
 		return nil, err
 	}
 	page, err := a.store.within(ctx).deliveries(q.filter, q.page.before, q.page.limit)

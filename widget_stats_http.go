@@ -104,11 +104,7 @@ func (a *widgetAPI) oneWidgetStats(
 	}
 	key := statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, w.PublicOrders, false, asPicture}
 	if c.caller != nil {
-		o, err := q.resolve(a.server, c)
-		if err != nil {
-			return taggedBody{}, err
-		}
-		if !o.owns(w.AccountID) {
+		if !q.owner.owns(w.AccountID) {
 			return taggedBody{}, errWidget
 		}
 		key.withOrders, key.withPages = true, !asPicture
@@ -127,13 +123,7 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest) 
 	if c.caller == nil {
 		return nil, errTokenRequired
 	}
-	o, err := q.resolve(a.server, c)
-	if err != nil {
-		return nil, err
-	}
-	if o == anyAccount { // a report is about one account: the caller's, if it names none
-		o = ownedBy(c.caller.claims.Subject)
-	}
+	o := q.oneOwner(c) // a report is about one account: the caller's, if it names none
 	return reportWidgets(a.store.within(ctx), o, q.statsRange)
 }
 
