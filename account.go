@@ -1,16 +1,31 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 )
 
+// accountNoun declares accounts, with their origins and tokens, and the base addresses.
+func accountNoun() noun {
+	return noun{
+		name:     "account",
+		wings:    func(s *server) []wing { return []wing{accountWing(s)} },
+		commands: accountCommands,
+		problems: accountProblems,
+		events:   accountEvents,
+		sealed:   []string{"tokens"},
+		status: func() []statusPart {
+			return []statusPart{{"accounts", false, &accountStatus{}}, {"tokens", false, &tokenStatus{}}}
+		},
+		holdings: []holding{heldTokens, heldOrigins},
+	}
+}
+
 // The event types of accounts, origins and tokens. Their data never has the name of an account.
 var (
-	accountEvents, originEvents, tokenEvents eventTable
+	accountEvents eventTable
 
 	eventAccountCreated     = accountEvents.add("account.created")
 	eventAccountUpdated     = accountEvents.add("account.updated")
@@ -18,11 +33,11 @@ var (
 	eventAccountClosed      = accountEvents.add("account.closed")
 	eventAccountReopened    = accountEvents.add("account.reopened")
 
-	eventOriginAdded   = originEvents.add("origin.added")
-	eventOriginRemoved = originEvents.add("origin.removed")
+	eventOriginAdded   = accountEvents.add("origin.added")
+	eventOriginRemoved = accountEvents.add("origin.removed")
 
-	eventTokenIssued  = tokenEvents.add("token.issued")
-	eventTokenRevoked = tokenEvents.add("token.revoked")
+	eventTokenIssued  = accountEvents.add("token.issued")
+	eventTokenRevoked = accountEvents.add("token.revoked")
 )
 
 // accountEvent returns an event about an account itself.
@@ -59,10 +74,10 @@ func changeRate(t *tx, id string, rate int, actor string) error {
 		"from", strconv.Itoa(a.Rate), "to", strconv.Itoa(rate)))
 }
 
-// shutAccount closes an account, with its event, ends the sessions of who has signed in for it, and has its
-// live payments looked at, so that their money is released. Errors: those of tx.closeAccount. Closing it
-// again changes nothing.
-func shutAccount(t *tx, id, actor string) error {
+// closeAccount closes an account, with its event, and has what it holds of nouns end with it: who has signed in
+// for it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes
+// nothing.
+func closeAccount(t *tx, of []noun, id, actor string) error {
 	a, err := t.account(id)
 	if err != nil {
 		return err
@@ -70,8 +85,13 @@ func shutAccount(t *tx, id, actor string) error {
 	if err := t.closeAccount(id); err != nil || !a.ClosedAt.IsZero() {
 		return err
 	}
-	if err := errors.Join(t.removeSignins(id), t.lookAtLivePayments(id)); err != nil {
-		return err
+	for _, n := range of {
+		if n.close == nil {
+			continue
+		}
+		if err := n.close(t, id); err != nil {
+			return err
+		}
 	}
 	return t.addEvent(accountEvent(id, eventAccountClosed, actor))
 }
@@ -89,12 +109,19 @@ func reviveAccount(t *tx, id, actor string) error {
 	return t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
 }
 
-// text returns the holdings for people: "2 tokens, 1 licence, 0 widgets, 3 origins, 1 webhook,
-// 0 applications, 1 grant and 0 live payments".
-func (h holdings) text() string {
-	return fmt.Sprintf("%s, %s, %s, %s, %s, %s, %s and %s", countOf(h.Tokens, "token"), countOf(h.Licenses, "licence"),
-		countOf(h.Widgets, "widget"), countOf(h.Origins, "origin"), countOf(h.Webhooks, "webhook"),
-		countOf(h.Apps, "application"), countOf(h.Grants, "grant"), countOf(h.Payments, "live payment"))
+// held counts what an account has of nouns that stops working when it is closed at now: by member, and as a text
+// for people, "2 tokens, 3 origins and 0 live payments".
+func held(q *queries, of []noun, account string, now stamp) (counts map[string]int, text string, err error) {
+	counts = map[string]int{}
+	var texts []string
+	for _, h := range collectNouns(of, func(n *noun) []holding { return n.holdings }) {
+		if counts[h.member], err = q.countHeld(h, account, now); err != nil {
+			return nil, "", err
+		}
+		texts = append(texts, countOf(counts[h.member], h.name))
+	}
+	last := len(texts) - 1
+	return counts, strings.Join(texts[:last], ", ") + " and " + texts[last], nil
 }
 
 // countOf returns a number with its noun, in the plural unless it is 1.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -357,25 +358,26 @@ func shortLines(max int) textCheck {
 
 // accountClose closes an account, or without -force returns an error that says what would stop.
 func accountClose(e *env) error {
-	var stopped holdings
+	var stopped map[string]int
+	text := ""
 	err := e.change(func(t *tx) error {
 		a, err := t.account(e.args[0])
 		if err != nil {
 			return err
 		}
-		if stopped, err = t.holdingsOf(a.ID, t.now.Time); err != nil {
+		if stopped, text, err = held(t.queries, e.nouns, a.ID, t.now); err != nil {
 			return err
 		}
 		if !a.Main && a.ClosedAt.IsZero() && !e.on("force") {
 			return fmt.Errorf("closing %s (%s) stops %s, until 'widgetd account reopen': add -force to close it",
-				a.ID, printable(a.Name), stopped.text())
+				a.ID, printable(a.Name), text)
 		}
-		return shutAccount(t, a.ID, e.actor())
+		return closeAccount(t, e.nouns, a.ID, e.actor())
 	})
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]any{"ok": true, "stopped": stopped}, "closed; stopped with it: "+stopped.text())
+	return e.print(map[string]any{"ok": true, "stopped": stopped}, "closed; stopped with it: "+text)
 }
 
 func accountReopen(e *env) error {
@@ -575,4 +577,56 @@ func tokenList(e *env) error {
 
 func tokenRevoke(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return withdrawToken(t, e.args[0], e.actor()) })
+}
+
+// endingSoon is how long before the end of a token or a licence the status command tells of it.
+const endingSoon = 14 * 24 * time.Hour
+
+// accountStatus is what the status command says of accounts.
+type accountStatus struct {
+	Accounts struct {
+		Open   int `json:"open"`
+		Closed int `json:"closed"`
+	} `json:"accounts"`
+}
+
+func (r *accountStatus) read(v *statusView) error {
+	accounts, err := v.accounts()
+	for _, a := range accounts {
+		if a.ClosedAt.IsZero() {
+			r.Accounts.Open++
+		} else {
+			r.Accounts.Closed++
+		}
+	}
+	return err
+}
+
+func (r *accountStatus) show(_ *statusView, to *statusLines) {
+	to.say("%d open, %d closed", r.Accounts.Open, r.Accounts.Closed)
+}
+
+// tokenStatus is what the status command says of tokens that end soon.
+type tokenStatus struct{ tokens []tokenRow }
+
+func (r *tokenStatus) read(v *statusView) error {
+	soon := v.now.Add(endingSoon)
+	tokens, err := v.tokens()
+	for _, t := range tokens {
+		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // shorter ones are renewed by whoever made them so short
+		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(v.now) && t.ExpiresAt.Before(soon) {
+			r.tokens = append(r.tokens, t)
+		}
+	}
+	return err
+}
+
+func (r *tokenStatus) show(_ *statusView, to *statusLines) {
+	for i, t := range r.tokens {
+		if i == statusRows {
+			to.ask("%d more tokens end within 14 days: 'widgetd token list' shows them", len(r.tokens)-i)
+			break
+		}
+		to.ask("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
+	}
 }

@@ -2,12 +2,17 @@ package main
 
 import "context"
 
-// accountWing makes the routes of accounts.
+// accountWing makes the routes of accounts, and sweeps tokens that ended before keepTokens.
 func accountWing(s *server) wing {
-	return wing{routes: []route{
-		{pattern: "GET /account", token: tokenRequired, run: endpoint(s.showAccount)},
-		{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.patchAccount)},
-	}}
+	return wing{
+		routes: []route{
+			{pattern: "GET /account", token: tokenRequired, run: endpoint(s.showAccount)},
+			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.patchAccount)},
+		},
+		sweeps: []func(*tx) (int64, error){func(t *tx) (int64, error) {
+			return t.removeTokens(newStamp(s.keepTokens.before(s.now())), sweptAtOnce)
+		}},
+	}
 }
 
 // An accountView is an account as callers see it.

@@ -125,46 +125,23 @@ func (t *tx) closeAccount(id string) error {
 	return err
 }
 
-// lookAtLivePayments has providers asked soon about the attempts of an account that may still be paid or
-// hold money. The + keeps the database from reading every attempt that the account ever had.
-func (t *tx) lookAtLivePayments(id string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
-		WHERE +account_id = ? AND state IN ('created', 'pending', 'authorized')`, t.now, id)
-	return err
-}
-
 // reopenAccount opens a closed account again.
 func (t *tx) reopenAccount(id string) error {
 	_, err := t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
 	return err
 }
 
-// holdings count what an account has that stops working when it is closed.
-type holdings struct {
-	Tokens   int `json:"tokens"`   // neither expired nor revoked
-	Licenses int `json:"licenses"` // not revoked
-	Widgets  int `json:"widgets"`
-	Origins  int `json:"origins"`
-	Webhooks int `json:"webhooks"` // not disabled
-	Apps     int `json:"apps"`     // that it owns
-	Grants   int `json:"grants"`   // by which applications act for it
-	Payments int `json:"payments"` // that guests can make, or whose money is authorised
-}
+// What an account has of itself that stops working when it is closed.
+var (
+	heldTokens = holding{"tokens", "token",
+		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`}
+	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`}
+)
 
-// holdingsOf returns what an account has that stops working when it is closed at now.
-func (q *queries) holdingsOf(id string, now time.Time) (h holdings, err error) {
-	err = q.one(`SELECT
-		(SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2),
-		(SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'),
-		(SELECT count(*) FROM widgets WHERE account_id = ?1),
-		(SELECT count(*) FROM origins WHERE account_id = ?1),
-		(SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'),
-		(SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL),
-		(SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2),
-		(SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized'))`,
-		[]any{id, newStamp(now)}, &h.Tokens, &h.Licenses, &h.Widgets, &h.Origins, &h.Webhooks,
-		&h.Apps, &h.Grants, &h.Payments)
-	return h, err
+// countHeld counts what an account holds at now.
+func (q *queries) countHeld(h holding, account string, now stamp) (n int, err error) {
+	err = q.one(h.query, []any{account, now}, &n)
+	return n, err
 }
 
 // A baseAddress is a base URL of the service: the current one, or an earlier one that

@@ -21,7 +21,7 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 licences, 0 widgets, 0 origins, 0 webhooks, 0 applications, 0 grants "+
+	o.fails("stops 0 tokens, 0 origins, 0 applications, 0 grants, 0 licences, 0 widgets, 0 webhooks "+
 		"and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
@@ -606,13 +606,13 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	})
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
-	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 1 licence, 1 widget, 2 origins, "+
-		"1 webhook, 1 application, 1 grant and 1 live payment",
+	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 2 origins, 1 application, "+
+		"1 grant, 1 licence, 1 widget, 1 webhook and 1 live payment",
 		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
-	want := `{"ok":true,"stopped":{"tokens":1,"licenses":1,"widgets":1,"origins":2,"webhooks":1,` +
-		`"apps":1,"grants":1,"payments":1}}`
+	want := `{"ok":true,"stopped":{"apps":1,"grants":1,"licenses":1,"origins":2,"payments":1,"tokens":1,` +
+		`"webhooks":1,"widgets":1}}`
 	expect(t, s.must("account", "close", tenant, "-force", "-json"), want+"\n", "what closing printed")
 	s.hasRows(1, `payments WHERE due_at IS NOT NULL AND polls = 0`)
 	s.get("/leads", auth).is(401)
@@ -630,8 +630,8 @@ func TestQuery_aboutTheLivePaymentsOfAnAccountReadsNoOthers(t *testing.T) {
 	asked := questions(s.store.writer.queries)
 	tenant := s.addAccount("Trattoria")
 	s.change(func(t *tx) error {
-		_, err := t.holdingsOf(tenant, t.now.Time)
-		return errors.Join(err, shutAccount(t, tenant, actorCommand))
+		_, _, err := held(t.queries, nouns(), tenant, t.now)
+		return errors.Join(err, closeAccount(t, nouns(), tenant, actorCommand))
 	})
 	seen := 0
 	for _, query := range asked() {

@@ -15,59 +15,12 @@ import (
 	"time"
 )
 
-// The scopes of tokens (contract, section 2). admin includes every other scope, on every
-// account. license:verify is the scope of device tokens; only activating a device grants it.
+// The scopes of tokens that no noun brings (contract, section 2). admin includes every other scope, on every account.
+// license:verify is the scope of device tokens; only activating a device grants it.
 const (
-	scopeStats    = "stats:read"
-	scopeLeads    = "leads:read"
-	scopeErase    = "leads:write"
-	scopeLicenses = "licenses:read"
-	scopeDevices  = "devices:write"
-	scopeEvents   = "events:read"
-	scopeWebhooks = "webhooks:write"
-	scopeOrders   = "orders:read"
-	scopeSelling  = "orders:write"
-	scopeRevenue  = "revenue:read"
-	scopeBooks    = "books:write"
-	scopeApps     = "apps:write"
-	scopeConsent  = "oauth:consent" // makes codes to sign in for any account; for portals
-	scopeAdmin    = "admin"
-	scopeDevice   = "license:verify"
+	scopeAdmin  = "admin"
+	scopeDevice = "license:verify"
 )
-
-// grantableScopes are the scopes that an operator can give to a token.
-var grantableScopes = []string{
-	scopeStats,
-	scopeLeads,
-	scopeErase,
-	scopeLicenses,
-	scopeDevices,
-	scopeEvents,
-	scopeWebhooks,
-	scopeOrders,
-	scopeSelling,
-	scopeRevenue,
-	scopeBooks,
-	scopeApps,
-	scopeConsent,
-	scopeAdmin,
-}
-
-// appScopes are the scopes that an application of somebody else's can have (contract, section 13). The others
-// are out of its reach, whatever its row says.
-var appScopes = []string{
-	scopeStats,
-	scopeLeads,
-	scopeErase,
-	scopeLicenses,
-	scopeDevices,
-	scopeEvents,
-	scopeWebhooks,
-	scopeOrders,
-	scopeSelling,
-	scopeRevenue,
-	scopeBooks,
-}
 
 const (
 	clockSkew     = 60 * time.Second // how far the clocks of issuer and checker may be apart

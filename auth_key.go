@@ -15,6 +15,16 @@ import (
 	"time"
 )
 
+// keyNoun declares the keys that sign tokens.
+func keyNoun() noun {
+	return noun{
+		name:     "key",
+		wings:    func(s *server) []wing { return []wing{keyWing(s)} },
+		commands: keyCommands,
+		events:   keyEvents,
+	}
+}
+
 // jwksPath is where the public keys are, at the root.
 const jwksPath = "/.well-known/jwks.json"
 
@@ -72,7 +82,7 @@ func (e *env) hasIssued() (issued bool, err error) {
 		return false, nil
 	}
 	err = e.withStore(func(st *store) (err error) {
-		issued, err = st.issuedAnything()
+		issued, err = st.hasRows(collectNouns(e.nouns, func(n *noun) []string { return n.sealed }))
 		return err
 	})
 	return issued || err != nil, err

@@ -6,6 +6,23 @@ import (
 	"time"
 )
 
+// scopeBooks is the scope of all endpoints of books.
+const scopeBooks = "books:write"
+
+// booksNoun declares the connections with accounting products, and the days that go there.
+func booksNoun() noun {
+	return noun{
+		name:     "books",
+		wings:    func(s *server) []wing { return []wing{booksWing(s, booksOf(s))} },
+		commands: booksCommands,
+		problems: booksProblems,
+		events:   booksEvents,
+		sealed:   []string{"books_apps", "books_authorizations", "books_connections"},
+		status:   func() []statusPart { return []statusPart{{"books", false, &booksStatus{}}} },
+		check:    checkBooks,
+	}
+}
+
 // Books (contract, section 12): the revenue of each business day arrives in the account's bookkeeping
 // software as one balanced entry. Here is what both products have in common; books_entry.go makes the
 // entry of a day, books_export.go takes it into the books once, books_xero.go and books_fortnox.go speak
@@ -22,7 +39,7 @@ var bookProducts = []string{productXero, productFortnox}
 
 // The event types of books. Their data has no amounts.
 var (
-	booksEvents eventTable
+	booksEvents = eventTable{scope: scopeBooks}
 
 	eventBooksConnected    = booksEvents.add("books.connected")
 	eventBooksReconnected  = booksEvents.add("books.reconnected")

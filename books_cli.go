@@ -511,3 +511,63 @@ func booksDisconnect(e *env) error {
 	}
 	return e.done()
 }
+
+// booksStatus is what the status command says of books.
+type booksStatus struct {
+	Books       booksTotals       `json:"books"`
+	connections []*bookConnection // in use
+	exports     []bookExport      // that are refused, or held for long
+	sealed      []string          // what was sealed with another key file
+}
+
+// booksFailLong is for how long books must have given no usable answer to be shown.
+const booksFailLong = time.Hour
+
+func (r *booksStatus) read(v *statusView) (err error) {
+	heldBefore := newStamp(v.now.Add(-heldTooLong))
+	if r.Books, err = v.booksTotals(heldBefore); err != nil {
+		return err
+	}
+	if r.connections, err = v.openBooks(); err != nil {
+		return err
+	}
+	if r.exports, err = v.troubledExports(heldBefore, statusRows); err == nil && v.keys != nil {
+		r.sealed, err = booksSealedElsewhere(v.queries, v.keys)
+	}
+	return err
+}
+
+func (r *booksStatus) show(v *statusView, to *statusLines) {
+	to.say("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held, r.Books.Failed)
+	for _, c := range r.connections {
+		switch {
+		case !c.NeedsReconnectAt.IsZero():
+			to.ask("the connection %s with books needs its owner since %s: %s", c.ID, c.NeedsReconnectAt,
+				connectAgain(c))
+		case !c.FailingSince.IsZero() && v.now.Sub(c.FailingSince.Time) >= booksFailLong:
+			to.ask("%s gives the connection %s no usable answer since %s: see the log", c.Product, c.ID, c.FailingSince)
+		}
+	}
+	for _, x := range r.exports {
+		if x.State == exportFailed {
+			to.ask("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books retry %s'",
+				x.Date, printable(valueOr(x.Reason, "")), x.ID)
+			continue
+		}
+		to.ask("the entry of %s is held since %s (%s): 'widgetd books exports -state held' shows why", x.Date, x.HeldAt,
+			valueOr(x.Reason, ""))
+	}
+	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
+		to.ask("%d more entries are held for three days or refused: the view v_exports shows them", n)
+	}
+	to.todo = append(to.todo, r.sealed...)
+}
+
+// checkBooks is a rowCheck: of what was sealed with another key file.
+func checkBooks(q *queries, keys *keyring, _ time.Time) (faults []string, err error) {
+	lines, err := booksSealedElsewhere(q, keys)
+	for _, line := range lines {
+		faults = append(faults, "key: "+line)
+	}
+	return faults, err
+}

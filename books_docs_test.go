@@ -215,7 +215,7 @@ func TestDocs_sayWhatExportsCanBe(t *testing.T) {
 	if want := 9 + 1; len(found) != want {
 		t.Errorf("%d reasons, want %d", len(found), want)
 	}
-	for _, kind := range booksEvents {
+	for _, kind := range booksEvents.types {
 		if !strings.Contains(chapter, "<code>"+string(kind)+"</code>") {
 			t.Errorf("the event %s is missing", kind)
 		}

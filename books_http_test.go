@@ -140,12 +140,12 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 		back, err := url.Parse(k.approve())
 		k.check(err)
 		k.until("2000-01-02 12:00") // the access token has ended, and the day is due
-		how, err := usualServerOptions(commands())
+		how, err := usualServerOptions(commandsOf(nouns()))
 		k.check(err)
 		how.outboundAllow, how.xeroURL, how.fortnoxURL, how.noBooks = demoOutbound, bookkeeperXeroURL,
 			bookkeeperFortnoxURL, true
 		original := k.server
-		k.server, err = newServer(k.store, k.keys, how, slog.New(slog.NewTextHandler(k.log, nil)), wings)
+		k.server, err = newServer(k.store, k.keys, how, slog.New(slog.NewTextHandler(k.log, nil)), nouns())
 		k.check(err)
 		k.server.outbound.plain.DialContext = original.outbound.plain.DialContext
 		t.Cleanup(k.server.outbound.close)

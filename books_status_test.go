@@ -88,7 +88,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 			add(c, "2026-01-02", exportFailed, "2000108", ago(days(9)))
 			add(c, "2026-01-03", exportUnknown, "", stamp{})
 			if why == "closed" {
-				err = shutAccount(t, account, actorCommand)
+				err = closeAccount(t, nouns(), account, actorCommand)
 			}
 			if err != nil {
 				return err
@@ -166,7 +166,7 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 		k.sell(1000, there)
 		k.sendFrom(bookkeeperDay)
 		k.until("2000-01-02 05:59")
-		k.change(func(t *tx) error { return shutAccount(t, k.account, actorCommand) })
+		k.change(func(t *tx) error { return closeAccount(t, nouns(), k.account, actorCommand) })
 		k.work(5 * time.Minute)
 		if n := len(k.exports()); n != 0 || len(k.books()) != 0 {
 			t.Fatalf("%d exports of a closed account, %d entries in the books", n, len(k.books()))
@@ -182,7 +182,7 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 		k.set(func(c *bookConnection) { c.SendFrom = nil })
 		k.until("2000-01-03 06:00") // another export waits while the account is closed
 		x := k.export("2000-01-02")
-		k.change(func(t *tx) error { return shutAccount(t, k.account, actorCommand) })
+		k.change(func(t *tx) error { return closeAccount(t, nouns(), k.account, actorCommand) })
 		k.after(time.Minute, x.ID, exportWaiting)
 		k.change(func(t *tx) error { return reviveAccount(t, k.account, actorCommand) })
 		k.after(time.Minute, x.ID, exportPosted)

@@ -110,6 +110,7 @@ type env struct {
 	getenv         func(string) string // looks up an environment variable
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	nouns          []noun
 	commands       []command // all commands of the program
 	command        *command  // the one that runs
 	args           []string  // its arguments, without options

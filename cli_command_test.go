@@ -50,7 +50,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		// those have tests of their own
 		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" && c.name != "status" &&
 			c.name != "widget snippet" {
@@ -237,13 +237,13 @@ func TestCommand_optionWinsOverItsVariableAndMayFollowArguments(t *testing.T) {
 // a forgotten variable must not decide which licences a command shows, or that it may go on.
 func TestCommand_readsOnlyTheVariablesOfServeAndOfTheFiles(t *testing.T) {
 	t.Parallel()
-	serve, _ := findCommand(commands(), []string{"serve"})
+	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
 	asked := map[string]bool{}
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		e := &env{command: &c, getenv: func(name string) string { asked[name] = true; return "" }}
 		e.parse(nil)
 	}
-	for _, o := range allOptions(commands()) {
+	for _, o := range allOptions(commandsOf(nouns())) {
 		takes := func(taken option) bool { return taken.name == o.name }
 		want := slices.ContainsFunc(serve.acceptedOptions(), takes) && o.name != "wide" ||
 			o.name == "secret" // which others could see in a command line
@@ -336,11 +336,11 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	t.Parallel()
 	all := runOK(t, "help")
 	used := map[string]bool{}
-	options := allOptions(commands())
+	options := allOptions(commandsOf(nouns()))
 	for _, o := range commonOptions {
 		used[o.name] = true
 	}
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		if !strings.Contains(all, "  "+strings.TrimSuffix(c.name+" "+c.args, " ")+" ") ||
 			!strings.Contains(all, " "+c.help+"\n") {
 			t.Errorf("help does not list %s", c.name)
@@ -420,7 +420,7 @@ func TestHelp_asMarkdownHasARowForEveryCommandAndOption(t *testing.T) {
 		return names
 	}
 	var want []string
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		want = append(want, c.signature())
 	}
 	table, rest, _ := strings.Cut(reference, "\n## The options of each command\n")
@@ -428,17 +428,17 @@ func TestHelp_asMarkdownHasARowForEveryCommandAndOption(t *testing.T) {
 		t.Errorf("commands %q, want %q", got, want)
 	}
 	each, all, _ := strings.Cut(rest, "\n## All options\n")
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		_, own, found := strings.Cut(each, "\n### "+c.name+"\n")
 		own, _, _ = strings.Cut(own, "\n### ")
 		if got := rows(own); found != (len(c.options) > 0) || !slices.Equal(got, signatures(c.options)) {
 			t.Errorf("%s: options %q, want %q", c.name, got, signatures(c.options))
 		}
 	}
-	if got, want := rows(all), signatures(allOptions(commands())); !slices.Equal(got, want) {
+	if got, want := rows(all), signatures(allOptions(commandsOf(nouns()))); !slices.Equal(got, want) {
 		t.Errorf("options %q, want %q", got, want)
 	}
-	for _, o := range allOptions(commands()) {
+	for _, o := range allOptions(commandsOf(nouns())) {
 		if row := "| `" + o.signature() + "` | `" + o.variable() + "` |"; o.variable() != "" &&
 			!strings.Contains(all, row) {
 			t.Errorf("there is no row that begins with %s", row)
@@ -452,7 +452,7 @@ func runAs(t testing.TB, installed string, uid int, args ...string) (stdout, std
 	t.Helper()
 	var out, noted strings.Builder
 	e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdout: &out, stderr: &noted,
-		commands: commands(), now: time.Now, installed: installed, uid: uid}
+		nouns: nouns(), commands: commandsOf(nouns()), now: time.Now, installed: installed, uid: uid}
 	err = e.dispatch(args)
 	return out.String(), noted.String(), err
 }
@@ -526,7 +526,7 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	must(t, err)
 	for _, line := range []string{"account list", "account add x", "check", "upgrade", "key list", "serve", "init",
 		"backup copy.db"} {
-		cmd, _ := findCommand(commands(), strings.Fields(line))
+		cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(line))
 		_, _, err := runAs(t, "", 0, append(strings.Fields(line), "-db", db, "-key", key)...)
 		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user "+name+": run 'sudo -u "+name+" widgetd "+
 			""+cmd.name+" …'")
@@ -732,7 +732,7 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 	r := newOptionReader(t)
 	runs := r.commandRuns()
 	asked := map[string]bool{}
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		if runs[c.name] == nil {
 			t.Errorf("the row of %q is not found in the source", c.name)
 			continue

@@ -298,3 +298,27 @@ func memberText(v *jsonValue) string {
 	}
 	return cmp.Or(printable(strings.Join(parts, ", ")), "-")
 }
+
+// countsText returns how many there are of each of some names, without those of which there are none;
+// "none" if there are none at all.
+func countsText(names []string, counts map[string]int64) string {
+	texts := []string{}
+	for _, name := range names {
+		if n := counts[name]; n > 0 {
+			texts = append(texts, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	return cmp.Or(strings.Join(texts, ", "), "none")
+}
+
+// labelled returns a detail for each row, the first with the label; without rows it says "none".
+func labelled[T any](label string, rows []T, text func(T) string) (details []detail) {
+	for _, row := range rows {
+		details = append(details, detail{label, text(row)})
+		label = ""
+	}
+	if len(rows) == 0 {
+		details = []detail{{label, "none"}}
+	}
+	return details
+}

@@ -131,7 +131,7 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 	}
 	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
 	usual.synchronised = kernelSynchronised
-	s, err := newServer(st, keys, usual, log, wings)
+	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {
 		return nil, errors.Join(err, st.close())
 	}

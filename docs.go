@@ -13,6 +13,11 @@ import (
 	"time"
 )
 
+// docsNoun declares what the service says of itself: the OpenAPI document and the pages of the documentation.
+func docsNoun() noun {
+	return noun{name: "docs", wings: func(s *server) []wing { return []wing{openapiWing(s), docsWing(s)} }}
+}
+
 // The pages for people: /docs, made from the OpenAPI document and the chapters in web/docs.html, and
 // /, which leads there. Beside them stand the files by which programs discover a site.
 
@@ -64,8 +69,8 @@ var (
 	})
 )
 
-func docsWing(s *server, problems []*problemCode, events []eventType) wing {
-	a := &docsAPI{server: s, problems: problems, events: events}
+func docsWing(s *server) wing {
+	a := &docsAPI{server: s, problems: problemsOf(s.nouns), events: eventTypesOf(s.nouns)}
 	roots := []rootPath{
 		{path: "/{$}", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.home })},
 		{path: "/docs", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.docs })},

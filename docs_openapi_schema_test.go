@@ -248,8 +248,8 @@ func decoded(body []byte) (value any) {
 // pages are the paths of pages at the root, which the document leaves out.
 var pages = sync.OnceValue(func() map[string]bool {
 	all := map[string]bool{}
-	contacts := serverOptions{securityContacts: []string{"mailto:a@example.com"}}
-	for _, w := range wings(&server{authenticator: &authenticator{}, serverOptions: contacts}) {
+	contacts := serverOptions{nounOptions: nounOptions{securityContacts: []string{"mailto:a@example.com"}}}
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, serverOptions: contacts}) {
 		for _, root := range w.roots {
 			all[strings.TrimSuffix(root.path, "{$}")] = root.page
 		}
@@ -262,7 +262,7 @@ func isPage(path string) bool { return pages()[path] || matches(`^/widget-[0-9a-
 
 // pathsForPeople are the paths of routes with a page, cut into segments.
 var pathsForPeople = sync.OnceValue(func() (all [][]string) {
-	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}}) {
 		for _, r := range w.routes {
 			if r.page != nil {
 				all = append(all, strings.Split(r.path(), "/"))

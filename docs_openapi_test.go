@@ -34,7 +34,7 @@ var routesByPattern = sync.OnceValue(func() map[string]*route {
 func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 	t.Parallel()
 	var want, got []string
-	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}}) {
 		for _, r := range w.routes {
 			if r.page == nil {
 				want = append(want, r.pattern)
@@ -188,7 +188,7 @@ func TestOpenAPI_listsEveryProblemCodeAndNoOther(t *testing.T) {
 	listed := child(openapiDocument(), "x-problems")
 	enum := texts(child(openapiDocument(), "components", "schemas", "ProblemCode"), "enum")
 	byName := map[string]*problemCode{}
-	for _, c := range problems() {
+	for _, c := range problemsOf(nouns()) {
 		byName[c.name] = c
 		entry := child(listed, c.name)
 		if entry == nil || !slices.Contains(enum, c.name) {
@@ -230,7 +230,7 @@ func TestOpenAPI_listsEveryProblemCodeAndNoOther(t *testing.T) {
 func TestOpenAPI_listsEveryWordOfAClosedList(t *testing.T) {
 	t.Parallel()
 	events := []string{}
-	for _, e := range eventTypes() {
+	for _, e := range eventTypesOf(nouns()) {
 		events = append(events, string(e))
 	}
 	subscribed := slices.DeleteFunc(slices.Clone(events), func(e string) bool { return e == string(eventWebhookTest) })

@@ -62,7 +62,7 @@ func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
 	page := newDocsPage(t)
 	rows := captures(`<tr role="row" id="([a-z_]+)">`, page)
 	var codes []string
-	for _, c := range slices.SortedStableFunc(slices.Values(problems()),
+	for _, c := range slices.SortedStableFunc(slices.Values(problemsOf(nouns())),
 		func(p, q *problemCode) int { return p.status - q.status }) {
 		codes = append(codes, c.name)
 	}
@@ -409,7 +409,7 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	} {
 		check(tables[3], reason)
 	}
-	for _, kind := range orderEvents {
+	for _, kind := range orderEvents.types {
 		check(chapter, string(kind))
 	}
 	holds(t, "the chapter", chapter, currencies...)

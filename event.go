@@ -5,14 +5,36 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
-// eventWing makes the routes of events. types are the event types of every noun.
-func eventWing(s *server, types []eventType) wing {
-	return wing{routes: []route{
-		{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-			run: endpoint(s.listEvents(types))},
-	}}
+// eventNoun declares the record of what happened.
+func eventNoun() noun {
+	return noun{
+		name:     "event",
+		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
+		commands: eventCommands,
+	}
+}
+
+// eventWing makes the routes of events, and sweeps those older than keepEvents. Of events that stand behind one
+// that is kept, as one whose date is in the future, each sweep finds those among the next maxListRows.
+func eventWing(s *server) wing {
+	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
+	swept := int64(0) // up to which event it has looked behind those that are kept
+	return wing{
+		routes: []route{
+			{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
+				run: endpoint(s.listEvents(eventTypesOf(s.nouns)))},
+		},
+		sweeps: []func(*tx) (int64, error){
+			func(t *tx) (int64, error) { return t.removeEvents(oldest(), sweptAtOnce) },
+			func(t *tx) (n int64, err error) {
+				n, swept, err = t.removeEventsAfter(swept, oldest(), sweptAtOnce)
+				return n, err
+			},
+		},
+	}
 }
 
 // The options of these commands.
@@ -24,20 +46,17 @@ var (
 		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
 )
 
-// eventCommands returns the operator's command on events. types are the event types of every
-// noun.
-func eventCommands(types []eventType) []command {
-	return []command{
-		{"events", "", "show what happened and who did it, newest first",
-			[]option{
-				optLimit,
-				optType,
-				optAccount.says("show only events of this account"),
-				optLicense,
-				optDevice,
-				optSince,
-			}, 0, func(e *env) error { return eventsShow(e, types) }},
-	}
+// The operator's command on events.
+var eventCommands = []command{
+	{"events", "", "show what happened and who did it, newest first",
+		[]option{
+			optLimit,
+			optType,
+			optAccount.says("show only events of this account"),
+			optLicense,
+			optDevice,
+			optSince,
+		}, 0, eventsShow},
 }
 
 // eventsQuery is the query of GET /events.
@@ -81,7 +100,8 @@ func (s *server) listEvents(
 	}
 }
 
-func eventsShow(e *env, types []eventType) error {
+func eventsShow(e *env) error {
+	types := eventTypesOf(e.nouns)
 	limit, err := e.number("limit", 1, 1_000_000)
 	if err != nil {
 		return err
@@ -126,4 +146,19 @@ func joinTypes(types []eventType) string {
 		names = append(names, string(t))
 	}
 	return strings.Join(names, " ")
+}
+
+// todayStatus is what the status command says of what was written on this UTC day.
+type todayStatus struct {
+	Leads  int64 `json:"leads_today"`
+	Events int64 `json:"events_today"`
+}
+
+func (r *todayStatus) read(v *statusView) (err error) {
+	r.Leads, r.Events, err = v.countToday(newStamp(v.now.UTC().Truncate(24 * time.Hour)))
+	return err
+}
+
+func (r *todayStatus) show(_ *statusView, to *statusLines) {
+	to.say("%d leads, %d events", r.Leads, r.Events)
 }

@@ -12,12 +12,23 @@ import (
 type eventType string
 
 // An eventTable lists the event types of one noun.
-type eventTable []eventType
+type eventTable struct {
+	scope string // that callers must have to learn of them; "": scopeEvents
+	types []eventType
+}
+
+// scopeEvents is the scope that reads events of which no other scope is asked.
+const scopeEvents = "events:read"
+
+// scopeOfEvent is the scope that callers must have to learn of events of a type, filled as nouns declare theirs.
+var scopeOfEvent = map[eventType]string{}
 
 // add declares a type and returns it.
 func (t *eventTable) add(name string) eventType {
-	*t = append(*t, eventType(name))
-	return eventType(name)
+	declared := eventType(name)
+	t.types = append(t.types, declared)
+	scopeOfEvent[declared] = cmp.Or(t.scope, scopeEvents)
+	return declared
 }
 
 // An event is one change, written in the transaction that made it. Of the ids of what it is
@@ -242,4 +253,29 @@ func (e *event) nameSubject() {
 	case strings.HasPrefix(e.SubjectID, "ord_"):
 		e.OrderID = e.SubjectID
 	}
+}
+
+// countToday returns how many leads and events were written since a time. It reads no others, since
+// their numbers grow with the time.
+func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
+	firstLead, err := q.firstSince(`leads`, `created_at`, midnight)
+	if err != nil {
+		return 0, 0, err
+	}
+	firstEvent, err := q.firstSince(`events`, `at`, midnight)
+	if err != nil {
+		return 0, 0, err
+	}
+	err = q.one(`SELECT (SELECT count(*) FROM leads WHERE seq >= ?), (SELECT count(*) FROM events WHERE seq >= ?)`,
+		[]any{firstLead, firstEvent}, &leads, &events)
+	return leads, events, err
+}
+
+// lastEventAt returns when the latest event of an account and type was written, or errNotFound. It
+// reads the account's events backwards until it finds one: where there is none, some two seconds for
+// a million.
+func (q *queries) lastEventAt(account string, kind eventType) (at stamp, err error) {
+	err = q.one(`SELECT at FROM events WHERE account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
+		[]any{account, kind}, &at)
+	return at, err
 }

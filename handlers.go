@@ -21,14 +21,17 @@ import (
 	"time"
 )
 
-// A wing is one feature's part of the service: its routes and its background work. The core
-// refers to no feature: a wing keeps its own state, and serve.go lists all wings.
+// A wing is what a noun adds to a running service: its routes and its background work. What it keeps in memory is
+// its own.
 type wing struct {
 	routes  []route
 	roots   []rootPath
 	chores  []chore
 	workers []func(ctx context.Context) // run beside the service until ctx ends, when they return soon
 	metrics []metric
+
+	// Each removes up to sweptAtOnce rows that are kept no longer, and returns how many it has removed.
+	sweeps []func(t *tx) (int64, error)
 }
 
 // A route is one endpoint of the contract: who may call it, what is checked before it runs,
@@ -151,24 +154,13 @@ const bucketApplication = "application"
 
 // serverOptions are the options of serve that handlers need.
 type serverOptions struct {
+	nounOptions
 	anonymousRate    int            // requests a minute and address, for each limit on anonymous callers
 	failedLookupRate int            // different licence keys that may fail a minute and address
-	expiringNotice   span           // how long before an end license.expiring is written; zero: never
-	legacySunset     time.Time      // when the legacy paths end
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
-	noWebhooks       bool           // send none
-	noPayments       bool           // ask no payment provider
-	stripeURL        string         // base address of Stripe
-	vippsURL         string         // base address of Vipps MobilePay
-	xeroURL          string         // base address of everything of Xero; "": Xero's own
-	fortnoxURL       string         // base address of everything of Fortnox; "": Fortnox' own
-	noBooks          bool           // ask no books
-	keepEvents       span           // how long events are kept
-	keepTokens       span           // how long tokens are kept after their end
-	securityContacts []string       // URIs for security.txt; none: there is no such file
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
 
 	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there
@@ -180,6 +172,7 @@ type serverOptions struct {
 type server struct {
 	*authenticator
 	serverOptions
+	nouns          []noun           // of which it is made
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
 	accountBuckets *limiter     // by the bucket's name and account
@@ -205,8 +198,8 @@ type server struct {
 	chores         []chore
 	workers        []func(context.Context)
 	wingMetrics    []metric
+	sweeps         []func(*tx) (int64, error)
 	clock          clockWatch
-	eventsSwept    int64 // up to which event sweep has looked behind those that are kept
 	routing        atomic.Pointer[routing]
 }
 
@@ -218,23 +211,23 @@ const (
 	maxAddressBuckets = 50_000
 )
 
-// newServer makes a server over an open store, with the wings that wings returns. It reads the
-// base addresses from the store; refresh reads them again.
-func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger,
-	wings func(*server) []wing) (*server, error) {
-	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, log: log, steady: time.Now,
+// newServer makes a server over an open store, of nouns. It reads the base addresses from the store; refresh reads
+// them again.
+func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
+	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory)}
 	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
 	s.clientProofs = newLookupGuard(o.failedLookupRate, s.steady())
 	s.startClock()
-	for _, w := range wings(s) {
+	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
 		s.chores = append(s.chores, w.chores...)
 		s.workers = append(s.workers, w.workers...)
 		s.wingMetrics = append(s.wingMetrics, w.metrics...)
+		s.sweeps = append(s.sweeps, w.sweeps...)
 	}
 	return s, s.refresh()
 }

@@ -162,7 +162,7 @@ func (s *service) withRoutes(routes ...route) {
 	how := s.server.serverOptions
 	var err error
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
-		func(of *server) []wing { return append(wings(of), wing{routes: routes}) })
+		append(nouns(), noun{name: "test", wings: func(*server) []wing { return []wing{{routes: routes}} }}))
 	s.check(err)
 }
 
@@ -698,7 +698,7 @@ func BenchmarkAlone(b *testing.B) {
 func TestProblem_codesAreUniqueAndSayWhatTheyMean(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, c := range problems() {
+	for _, c := range problemsOf(nouns()) {
 		if seen[c.name] || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(c.name) {
 			t.Errorf("code %q is declared twice or is not lower snake case", c.name)
 		}
@@ -715,7 +715,7 @@ func TestProblem_codesAreUniqueAndSayWhatTheyMean(t *testing.T) {
 func TestEvent_typesAreUniqueAndNameTheirNoun(t *testing.T) {
 	t.Parallel()
 	seen := map[eventType]bool{}
-	for _, typ := range eventTypes() {
+	for _, typ := range eventTypesOf(nouns()) {
 		if seen[typ] || !regexp.MustCompile(`^[a-z]+\.[a-z]+(_[a-z]+)*$`).MatchString(string(typ)) {
 			t.Errorf("type %q is declared twice or is not NOUN.WHAT_HAPPENED", typ)
 		}

@@ -137,14 +137,14 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
 	s.told.keyFile(t, s.keys)
 	var of storeOptions
-	how, err := usualServerOptions(commands())
+	how, err := usualServerOptions(commandsOf(nouns()))
 	s.check(err)
 	for _, f := range change {
 		f(&of, &how)
 	}
 	s.store, err = openStore(db, of)
 	s.check(err)
-	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), wings)
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
 	t.Cleanup(func() {
 		if err := s.store.close(); err != nil {
@@ -458,7 +458,7 @@ func (s *service) another() *service {
 	var err error
 	other.store, err = openStore(s.store.path, storeOptions{})
 	s.check(err)
-	other.server, err = newServer(other.store, s.keys, s.server.serverOptions, s.server.log, wings)
+	other.server, err = newServer(other.store, s.keys, s.server.serverOptions, s.server.log, nouns())
 	s.check(err)
 	return &other
 }
@@ -846,7 +846,7 @@ func (o *operator) try(args ...string) (string, error) {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	err := run(o.t.Context(), args, func(name string) string { return o.env[name] }, &stdout, &stderr)
-	if cmd, _ := findCommand(commands(), args); cmd != nil && err == nil {
+	if cmd, _ := findCommand(commandsOf(nouns()), args); cmd != nil && err == nil {
 		o.ran[cmd.name] = true
 	}
 	o.told.hear(stdout.String())
@@ -1452,7 +1452,7 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 
 // allRoutes is every route of the service that is for programs.
 var allRoutes = sync.OnceValue(func() (all []route) {
-	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}}) {
 		for _, r := range w.routes {
 			if r.page == nil {
 				all = append(all, r)

@@ -153,12 +153,13 @@ func wrongCommand(line string) string {
 	if len(words) == 0 {
 		return ""
 	}
-	cmd, rest := findCommand(commands(), words)
+	cmd, rest := findCommand(commandsOf(nouns()), words)
 	if cmd == nil {
 		if i := slices.Index(words, "…"); i > 0 {
 			words = words[:i]
 		}
-		if slices.ContainsFunc(commands(), func(c command) bool { return c.startsWith(strings.Join(words, " ")) }) {
+		begins := func(c command) bool { return c.startsWith(strings.Join(words, " ")) }
+		if slices.ContainsFunc(commandsOf(nouns()), begins) {
 			return ""
 		}
 		return "there is no such command"
@@ -195,7 +196,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 			// no usage of the reference
 			if line, ours := strings.CutPrefix(code[1], "widgetd "); ours && !strings.Contains(line, "[") {
 				check(name, line)
-			} else if cmd, _ := findCommand(commands(), strings.Fields(code[1])); cmd != nil &&
+			} else if cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(code[1])); cmd != nil &&
 				strings.Contains(code[1], " -") {
 				check(name, code[1]) // "leads erase -litestream"
 			}

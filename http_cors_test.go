@@ -173,7 +173,7 @@ type sites struct {
 func newSites(t testing.TB) *sites {
 	t.Helper()
 	s := newService(t, withoutAddressLimits)
-	how, err := usualServerOptions(commands())
+	how, err := usualServerOptions(commandsOf(nouns()))
 	s.check(err)
 	stranger := s.addAccount("stranger")
 	of := func(accountID string, origins ...string) *app {
@@ -203,15 +203,15 @@ func newSites(t testing.TB) *sites {
 	}
 	refused := func(*http.Request, *refusal, string) *htmlPage { return &htmlPage{status: 403} }
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
-		func(s *server) []wing {
-			return append(wings(s), wing{routes: []route{
+		append(nouns(), noun{name: "test", wings: func(*server) []wing {
+			return []wing{{routes: []route{
 				{pattern: "POST /test/token", free: true, noBody: true, origin: originApp, run: endpoint(named)},
 				{pattern: "GET /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
 				{pattern: "POST /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
 				{pattern: "POST /test/listed", token: tokenRequired, origin: originListed, noBody: true,
 					run: endpoint(named)},
-			}})
-		})
+			}}}
+		}}))
 	s.check(err)
 	s.damaged = true // the document does not have these routes
 	return f
@@ -420,7 +420,7 @@ func TestOrigin_ofWhatIsNoApplicationsIsNotRemembered(t *testing.T) {
 func TestOrigin_makesNoDifferenceToTheRoutesOfOAuth(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	for _, w := range wings(&server{authenticator: &authenticator{}}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}}) {
 		for _, r := range w.routes {
 			if !strings.HasPrefix(r.path(), "/oauth/") {
 				continue

@@ -13,6 +13,16 @@ import (
 	"time"
 )
 
+// leadNoun declares leads.
+func leadNoun() noun {
+	return noun{
+		name:     "lead",
+		wings:    func(s *server) []wing { return []wing{leadWing(s)} },
+		commands: leadCommands,
+		events:   leadEvents,
+	}
+}
+
 // A leadAPI serves the endpoints of leads.
 type leadAPI struct {
 	*server

@@ -12,9 +12,15 @@ import (
 	"time"
 )
 
+// The scopes of leads.
+const (
+	scopeLeads = "leads:read"
+	scopeErase = "leads:write"
+)
+
 // The event types of leads.
 var (
-	leadEvents eventTable
+	leadEvents = eventTable{scope: scopeLeads}
 
 	eventLeadCreated = leadEvents.add("lead.created")
 )

@@ -644,7 +644,7 @@ func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *test
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
 		store := openTestStore(t, path, storeOptions{now: clock.now})
-		s, err := newServer(store, nil, serverOptions{}, slog.New(slog.DiscardHandler), wings)
+		s, err := newServer(store, nil, serverOptions{}, slog.New(slog.DiscardHandler), nouns())
 		must(t, err)
 		end()
 		ctx, stop := context.WithCancel(t.Context())

@@ -9,6 +9,19 @@ import (
 	"time"
 )
 
+// legacyNoun declares the paths of the interface before this one.
+func legacyNoun() noun {
+	return noun{
+		name:     "legacy",
+		wings:    func(s *server) []wing { return []wing{legacyWing(s)} },
+		commands: legacyCommands,
+		problems: legacyProblems,
+		status: func() []statusPart {
+			return []statusPart{{"legacy callers", true, &legacyStatus{Callers: []legacyCaller{}}}}
+		},
+	}
+}
+
 // The problem codes of legacy paths.
 var (
 	legacyProblems problemTable
@@ -211,4 +224,22 @@ func legacyShow(e *env) error {
 			return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
 		})
 	})
+}
+
+// legacyStatus is what the status command says of who calls legacy paths.
+type legacyStatus struct {
+	Callers []legacyCaller `json:"legacy_callers"` // of the last 7 days
+}
+
+func (r *legacyStatus) read(v *statusView) error {
+	const period = 7 * 24 * time.Hour
+	callers, err := v.legacyCallers(v.now.UTC().Add(-period).Format(time.DateOnly), statusRows)
+	r.Callers = append([]legacyCaller{}, callers...)
+	return err
+}
+
+func (r *legacyStatus) show(_ *statusView, to *statusLines) {
+	for _, c := range r.Callers {
+		to.say("%s: %d calls in 7 days, the last at %s", printable(c.Caller), c.Calls, c.LastAt)
+	}
 }

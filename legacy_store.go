@@ -29,3 +29,19 @@ func (q *queries) legacyCalls() ([]legacyCall, error) {
 		ORDER BY day DESC, calls DESC`, nil,
 		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
 }
+
+// A legacyCaller is who called paths under /api/legacy/, and how often.
+type legacyCaller struct {
+	Caller string `json:"caller"` // an account's name, or "unknown"
+	Calls  int64  `json:"calls"`
+	LastAt stamp  `json:"last_at"`
+}
+
+// legacyCallers returns up to limit callers of legacy paths since a UTC day, those with the most
+// calls first.
+func (q *queries) legacyCallers(day string, limit int) ([]legacyCaller, error) {
+	return collectShown(q, `SELECT coalesce(a.name, c.caller), sum(c.calls), max(c.last_at)
+		FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
+		WHERE c.day >= ? GROUP BY c.caller ORDER BY 2 DESC, 1 LIMIT ?`, []any{day, limit},
+		func(c *legacyCaller) []any { return []any{&c.Caller, &c.Calls, &c.LastAt} })
+}

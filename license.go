@@ -6,6 +6,22 @@ import (
 	"time"
 )
 
+// scopeLicenses is the scope that reads licences and their devices.
+const scopeLicenses = "licenses:read"
+
+// licenseNoun declares licences.
+func licenseNoun() noun {
+	return noun{
+		name:     "license",
+		wings:    func(s *server) []wing { return []wing{licenseWing(s)} },
+		commands: licenseCommands,
+		problems: licenseProblems,
+		events:   licenseEvents,
+		status:   func() []statusPart { return []statusPart{{"licences", false, &licenseStatus{}}} },
+		holdings: []holding{heldLicenses},
+	}
+}
+
 // The problem codes of licences.
 var (
 	licenseProblems problemTable
@@ -38,7 +54,7 @@ var (
 
 // The events of licences.
 var (
-	licenseEvents eventTable
+	licenseEvents = eventTable{scope: scopeLicenses}
 
 	eventLicenseCreated          = licenseEvents.add("license.created")
 	eventLicenseFirstActivated   = licenseEvents.add("license.first_activated")

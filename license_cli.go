@@ -434,3 +434,26 @@ func licenseExport(e *env) error {
 		return cells
 	})
 }
+
+// licenseStatus is what the status command says of licences.
+type licenseStatus struct {
+	Licenses  map[string]int64 `json:"licenses"`      // by status
+	Ending    int64            `json:"licenses_soon"` // active ones that end within 14 days
+	Unlimited int64            `json:"licenses_without_transfer_limit"`
+}
+
+func (r *licenseStatus) read(v *statusView) error {
+	n, err := v.tallyLicenses(newStamp(v.now), newStamp(v.now.Add(endingSoon)))
+	r.Licenses, r.Ending, r.Unlimited = n.byStatus, n.ending, n.unlimited
+	return err
+}
+
+func (r *licenseStatus) show(_ *statusView, to *statusLines) {
+	line := countsText(statuses, r.Licenses)
+	if r.Ending > 0 {
+		line += fmt.Sprintf("; %d of the active end within 14 days", r.Ending)
+	}
+	if to.say("%s", line); r.Unlimited > 0 {
+		to.ask("%s", transferAdvice(r.Unlimited))
+	}
+}

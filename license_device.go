@@ -10,6 +10,21 @@ import (
 	"time"
 )
 
+// scopeDevices is the scope that changes devices.
+const scopeDevices = "devices:write"
+
+// deviceNoun declares devices, which hold seats of licences.
+func deviceNoun() noun {
+	return noun{
+		name:     "device",
+		wings:    func(s *server) []wing { return []wing{deviceWing(s)} },
+		commands: deviceCommands,
+		problems: deviceProblems,
+		events:   deviceEvents,
+		sealed:   []string{"devices"},
+	}
+}
+
 // The problem codes of devices and their seats.
 var (
 	deviceProblems problemTable
@@ -36,7 +51,7 @@ var (
 
 // The events of devices.
 var (
-	deviceEvents eventTable
+	deviceEvents = eventTable{scope: scopeLicenses}
 
 	eventDeviceActivated      = deviceEvents.add("device.activated")
 	eventDeviceReactivated    = deviceEvents.add("device.reactivated")

@@ -278,7 +278,7 @@ func (s *service) licenceRows() int {
 func (s *service) runImport(sizes importSizes, stdin string, messages io.Writer, args ...string) (string, error) {
 	s.t.Helper()
 	var out strings.Builder
-	command, _ := findCommand(commands(), []string{"license", "import"})
+	command, _ := findCommand(commandsOf(nouns()), []string{"license", "import"})
 	e := &env{ctx: s.t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin),
 		stdout: &out, stderr: messages, command: command, now: time.Now}
 	s.check(e.parse(append(args, "-account", s.account, "-product", "kds", "-db", s.store.path)))

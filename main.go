@@ -47,31 +47,10 @@ func tuneCollector(getenv func(string) string) {
 	}
 }
 
-// commands returns the commands of every noun, in the order of the help.
-func commands() []command {
-	return slices.Concat(
-		serveCommands,
-		statusCommands,
-		demoCommands,
-		accountCommands,
-		appCommands,
-		grantCommands,
-		keyCommands,
-		leadCommands,
-		licenseCommands,
-		deviceCommands,
-		widgetCommands,
-		eventCommands(eventTypes()),
-		webhookCommands(eventTypes()),
-		orderCommands,
-		paymentCommands,
-		revenueCommands,
-		booksCommands,
-		legacyCommands,
-		webhookListenCommands,
-		storeCommands,
-		helpCommands,
-	)
+// commandsOf returns the commands of the program and of nouns, in the order of the help.
+func commandsOf(of []noun) []command {
+	return slices.Concat(serveCommands, statusCommands, demoCommands,
+		collectNouns(of, func(n *noun) []command { return n.commands }), helpCommands)
 }
 
 // run is the whole program. args are the words after the program's name; getenv looks up
@@ -85,12 +64,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		stdin:     os.Stdin,
 		stdout:    stdout,
 		stderr:    stderr,
-		commands:  commands(),
+		nouns:     nouns(),
 		now:       time.Now,
 		installed: installedDir,
 		uid:       os.Geteuid(),
 		caller:    callingUser(getenv),
 	}
+	e.commands = commandsOf(e.nouns)
 	return e.dispatch(args)
 }
 

@@ -11,6 +11,25 @@ import (
 	"unicode"
 )
 
+// The scopes of applications' own endpoints. Applications themselves can't have them.
+const (
+	scopeApps    = "apps:write"
+	scopeConsent = "oauth:consent" // makes codes to sign in for any account; for portals
+)
+
+// appNoun declares applications of others.
+func appNoun() noun {
+	return noun{
+		name:     "app",
+		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s), oauthMetaWing(s)} },
+		commands: appCommands,
+		problems: appProblems,
+		events:   appEvents,
+		sealed:   []string{"app_tokens"},
+		holdings: []holding{heldApps},
+	}
+}
+
 // Applications of others that act for accounts (contract, section 13): how they are registered.
 
 // The event types of applications. They are events of the account that owns the application.

@@ -271,3 +271,7 @@ func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
 	return t.exec(`DELETE FROM app_tokens WHERE id IN
 		(SELECT id FROM app_tokens WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
 }
+
+// heldApps are applications that an account owns.
+var heldApps = holding{"apps", "application",
+	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`}

@@ -491,7 +491,7 @@ func TestApp_registeredByWhoLostTheAccountIsNot(t *testing.T) {
 	t.Parallel()
 	s := quietService(t)
 	tenant := s.addAccount("Trattoria")
-	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
+	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 	s.change(func(tx *tx) error {
 		_, err := createApp(tx, &app{AccountID: tenant, Name: "x", HomePage: "https://a.example", Kind: appWeb,
 			RedirectURIs: codeList{testRedirect}, Scope: scopeOrders}, anAppAuthor)

@@ -6,6 +6,17 @@ import (
 	"time"
 )
 
+// grantNoun declares what owners of accounts allow applications to do.
+func grantNoun() noun {
+	return noun{
+		name:     "grant",
+		wings:    func(s *server) []wing { return []wing{grantWing(s)} },
+		commands: grantCommands,
+		events:   grantEvents,
+		holdings: []holding{heldGrants},
+	}
+}
+
 // What owners of accounts agree to (contract, section 13).
 
 const (

@@ -204,3 +204,7 @@ func (t *tx) removeRefreshTokens(limit int64) (int64, error) {
 	return t.exec(`DELETE FROM refresh_tokens WHERE hash IN
 		(SELECT hash FROM refresh_tokens WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
 }
+
+// heldGrants are those by which applications act for an account.
+var heldGrants = holding{"grants", "grant",
+	`SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2`}

@@ -204,7 +204,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 		kept, keptGrant := s.appToken(func() *app { q, _ := s.registerApp(); return q }(), s.account, scopeOrders)
 		failIf(t, !s.queued(hook) || !s.queued(ownHook), "the webhooks are not sent to")
 		// A closed owner stops all of it, until the account is opened again.
-		s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
+		s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 		s.get("/orders", auth).is(401, "invalid_token")
 		failIf(t, s.queued(hook), "the webhook of an application whose owner is closed is sent to")
 		s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })

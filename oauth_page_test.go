@@ -386,7 +386,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	s.hasRows(0, `grant_codes`)
 	v := s.signedIn(tenant)
 	form = v.visit(path, nil).agreeing()
-	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
+	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 	v.visit(path, form).nowhere(200, "<h1>Sign in</h1>")
 }
 

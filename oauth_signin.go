@@ -8,6 +8,16 @@ import (
 	"unicode"
 )
 
+// signinNoun declares how people sign in for accounts.
+func signinNoun() noun {
+	return noun{
+		name:   "signin",
+		wings:  func(s *server) []wing { return []wing{signinWing(s), oauthPageWing(s)} },
+		events: signinEvents,
+		close:  (*tx).removeSignins,
+	}
+}
+
 // How people sign in for an account (contract, section 13): with a code that an operator or a portal has made
 // for them, which begins a session in their browser.
 

@@ -140,7 +140,7 @@ func TestSignin_codesAreForPortalsOverAllAccountsAndOperatorsOnly(t *testing.T) 
 	s.hasRows(3, `signin_codes WHERE account_id = ? AND (made_by LIKE 'token tok_%' OR made_by LIKE 'operator tok_%')`,
 		tenant)
 	s.hasRows(3, `events WHERE type = 'account.signin_code_made' AND account_id = ?1 AND subject_id = ?1`, tenant)
-	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
+	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 	s.post(path, "{}", portal(scopeAdmin, false)).is(404, "account_not_found")
 }
 
@@ -234,7 +234,7 @@ func TestSignin_endsWithTheAccount(t *testing.T) {
 	s.sessionLasts(secret, false, "the session lasts")
 	s.codeWorks(unused, false, "the code works")
 	s.sql(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, tenant)
-	s.change(func(t *tx) error { return shutAccount(t, tenant, actorCommand) })
+	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 	s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
 	s.sessionLasts(secret, false, "the session has come back")
 	s.codeWorks(unused, false, "the code has come back")

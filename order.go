@@ -11,13 +11,30 @@ import (
 	"time"
 )
 
+// The scopes of orders and of what is paid for them.
+const (
+	scopeOrders  = "orders:read"
+	scopeSelling = "orders:write"
+)
+
+// orderNoun declares orders.
+func orderNoun() noun {
+	return noun{
+		name:     "order",
+		wings:    func(s *server) []wing { return []wing{orderWing(s)} },
+		commands: orderCommands,
+		problems: orderProblems,
+		events:   orderEvents,
+	}
+}
+
 // Orders (contract, section 11): what a guest orders on a restaurant's page, made by software that knows
 // the prices. Amounts are integers in the minor unit of the order's currency; prices have VAT in them;
 // rates of VAT are in hundredths of a percent, so that 810 is 8.1 %.
 
 // The event types of orders. Their data has no customer and no reference.
 var (
-	orderEvents eventTable
+	orderEvents = eventTable{scope: scopeOrders}
 
 	eventOrderCreated       = orderEvents.add("order.created")
 	eventOrderAuthorized    = orderEvents.add("order.authorized")

@@ -980,7 +980,7 @@ func TestOutbound_bounds(t *testing.T) {
 func TestOutbound_ofAServiceReachesWhatItsOptionAdmits(t *testing.T) {
 	t.Parallel()
 	base, _ := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
-	serve, _ := findCommand(commands(), []string{"serve"})
+	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
 	for set, want := range map[string]string{"": "address_refused", "10.0.0.0/8,127.0.0.1": ""} {
 		variables := map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}
 		e := &env{command: serve, getenv: func(name string) string { return variables[name] }}

@@ -7,6 +7,23 @@ import (
 	"time"
 )
 
+// paymentNoun declares attempts to pay, the connections with providers, and the pages on which guests pay.
+func paymentNoun() noun {
+	return noun{
+		name: "payment",
+		wings: func(s *server) []wing {
+			engine := paymentsOf(s)
+			return []wing{orderPageWing(s, engine), paymentWing(s, engine)}
+		},
+		commands: paymentCommands,
+		sealed:   []string{"payment_connections", "payment_operations"},
+		status:   func() []statusPart { return []statusPart{{"payments", false, &paymentStatus{}}} },
+		check:    checkPayments,
+		holdings: []holding{heldPayments},
+		close:    (*tx).lookAtLivePayments,
+	}
+}
+
 // Payments (contract, section 11): attempts to pay an order at a provider, by card (Stripe) or by mobile
 // phone (Vipps MobilePay). Here is what all providers have in common; payment_settle.go decides what is
 // done, payment_stripe.go and payment_vipps.go speak with the providers.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // The options of these commands.
@@ -411,4 +412,78 @@ func paymentDisconnect(e *env) error {
 		return e.done()
 	}
 	return e.print(map[string]any{"ok": true, "left": left}, "disconnected; "+left)
+}
+
+// paymentStatus is what the status command says of payments.
+type paymentStatus struct {
+	Payments    paymentTotals `json:"payments"`
+	troubled    []troubledPayment
+	connections []*paymentConnection // in use
+}
+
+func (r *paymentStatus) read(v *statusView) (err error) {
+	if r.Payments, err = v.paymentTotals(v.now); err != nil {
+		return err
+	}
+	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), statusRows); err != nil {
+		return err
+	}
+	conns, err := v.paymentConnections(anyAccount)
+	for _, c := range conns {
+		if c.RemovedAt.IsZero() {
+			r.connections = append(r.connections, c)
+		}
+	}
+	return err
+}
+
+func (r *paymentStatus) show(v *statusView, to *statusLines) {
+	to.say("%d under way, %d in review", r.Payments.Live, r.Payments.Review)
+	for _, p := range r.troubled {
+		switch {
+		case p.state == paymentReview:
+			to.ask("the payment of order %s is in review (%s): look at it with 'widgetd order show %s'",
+				p.orderID, p.reason, p.orderID)
+		default:
+			to.ask("the authorisation of order %s lapses at %s: capture or cancel it", p.orderID, p.captureBefore)
+		}
+	}
+	if n := r.Payments.Review + r.Payments.Ending - len(r.troubled); n > 0 {
+		to.ask("%d more payments are in review or lapse soon: the view v_payments shows them", n)
+	}
+	if r.Payments.Overdue > 0 && v.runs {
+		to.ask("%d payments wait longer than they should for their provider: see the log", r.Payments.Overdue)
+	}
+	for _, c := range r.connections {
+		if c.FailingSince.IsZero() {
+			continue
+		}
+		to.ask("%s refuses the keys of the connection %s since %s: 'widgetd payment check %s' shows why",
+			c.Provider, c.ID, c.FailingSince, c.ID)
+	}
+	if v.keys != nil {
+		for _, c := range r.connections {
+			if _, err := c.open(v.keys); err != nil {
+				to.ask("%s", sealedElsewhere(c.ID))
+			}
+		}
+	}
+}
+
+// checkPayments is a rowCheck: of connections whose secrets were sealed with another key file, and the 20 oldest
+// payments with money that no order accounts for.
+func checkPayments(q *queries, keys *keyring, now time.Time) (faults []string, err error) {
+	ids, err := unsealableConnections(q, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		faults = append(faults, "key: "+sealedElsewhere(id))
+	}
+	unaccounted, err := q.unaccountedPayments(now, 20)
+	for _, u := range unaccounted {
+		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
+			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
+	}
+	return faults, err
 }

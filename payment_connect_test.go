@@ -272,7 +272,7 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 func TestPaymentConnect_readsStandardInput(t *testing.T) {
 	t.Parallel()
 	read := func(text string) (connectionSecrets, error) {
-		command, _ := findCommand(commands(), []string{"payment", "connect"})
+		command, _ := findCommand(commandsOf(nouns()), []string{"payment", "connect"})
 		e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(text),
 			stdout: io.Discard, stderr: io.Discard, command: command, now: time.Now}
 		must(t, e.parse([]string{"stripe", "-secrets", "-"}))

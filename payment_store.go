@@ -395,3 +395,15 @@ func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[
 		func(e exportedPayment) string { return e.PaymentID })
 	return p, err
 }
+
+// lookAtLivePayments has providers asked soon about the attempts of an account that may still be paid or
+// hold money. The + keeps the database from reading every attempt that the account ever had.
+func (t *tx) lookAtLivePayments(id string) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
+		WHERE +account_id = ? AND state IN ('created', 'pending', 'authorized')`, t.now, id)
+	return err
+}
+
+// heldPayments are what guests can still pay, or whose money is authorised.
+var heldPayments = holding{"payments", "live payment",
+	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`}

@@ -356,7 +356,7 @@ func TestPayment_ofAnAccountThatIsClosedIsReleased(t *testing.T) {
 		s.accept(authorized.ID)
 		open := s.place(home)
 		pending := s.start(open.ID)
-		s.change(func(t *tx) error { return shutAccount(t, s.account, actorCommand) })
+		s.change(func(t *tx) error { return closeAccount(t, nouns(), s.account, actorCommand) })
 		s.work()
 		s.await(authorized.ID, orderCancelled, paymentCancelled)
 		s.await(open.ID, orderCancelled, closedState(pending))

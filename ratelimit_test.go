@@ -20,7 +20,7 @@ import (
 // TestLimiter_highestRateOfAnOptionIsNoLimit is what load.sh relies on.
 func TestLimiter_highestRateOfAnOptionIsNoLimit(t *testing.T) {
 	t.Parallel()
-	serve, _ := findCommand(commands(), []string{"serve"})
+	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
 	e := &env{command: serve, getenv: func(string) string { return "" }}
 	must(t, e.parse([]string{"-anonymous-rate", "1000000000"}))
 	o, err := e.readServerOptions()

@@ -8,6 +8,18 @@ import (
 	"time"
 )
 
+// scopeRevenue is the scope that reads what days have brought.
+const scopeRevenue = "revenue:read"
+
+// revenueNoun declares business days and what they have brought.
+func revenueNoun() noun {
+	return noun{
+		name:     "revenue",
+		wings:    func(s *server) []wing { return []wing{revenueWing(s)} },
+		commands: revenueCommands,
+	}
+}
+
 // Revenue days (contract, section 12): what an account's orders have brought on each business day, in each
 // currency. Triggers note orders whose money has moved in revenue_backlog; recordBacklog then writes what is
 // due as facts, which are never changed, and adds their figures to the sums of a day that is not frozen.

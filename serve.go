@@ -9,9 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -102,130 +100,12 @@ var (
 		help: "most different licence keys that may fail a minute from one address, and as many proofs of " +
 			"applications; above 1000: no limit",
 		hasVariable: true}
-	optExpiringNotice = option{name: "expiring-notice", value: "DURATION", def: "14d",
-		help: "how long before a licence's end the event license.expiring is written; 0: never", hasVariable: true}
 	optAccessLog = option{name: "access-log",
 		help: "log a line for each request, without addresses, paths, queries, keys or tokens", hasVariable: true}
-	optLegacySunset = option{name: "legacy-sunset", value: "DATE", def: "2026-07-01",
-		help: "first day (UTC) on which /api/legacy/ answers 410 Gone", hasVariable: true}
-	optKeepEvents = option{name: "keep-events", value: "DURATION", def: "400d",
-		help:        "how long events are kept; at least 31d, since those of 30 days can be sent to webhooks again",
-		hasVariable: true}
-	optKeepTokens = option{name: "keep-tokens", value: "DURATION", def: "90d",
-		help: "how long the record of an issued token is kept after the token's end", hasVariable: true}
-	optNoWebhooks = option{name: "no-webhooks",
-		help: "send no webhooks: for a copy of a database that another service sends them of", hasVariable: true}
-	optNoPayments = option{name: "no-payments",
-		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
-	optNoBooks = option{name: "no-books",
-		help:        "ask no books and send them nothing: for a copy of a database that another service works on",
-		hasVariable: true}
-	optSecurityContact = option{name: "security-contact", value: "URI,…",
-		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
-			"by default there is no such file",
-		hasVariable: true}
 )
 
-// minKeepEvents is the shortest time for which events are kept: longer than maxReplay.
-const minKeepEvents = 31 * 24 * time.Hour
-
-// wings returns the parts of the service, one for each noun.
-func wings(s *server) []wing {
-	engine := paymentsOf(s)
-	return []wing{
-		leadWing(s),
-		licenseWing(s),
-		deviceWing(s),
-		widgetWing(s),
-		scriptWing(s),
-		eventWing(s, eventTypes()),
-		webhookWing(s, eventTypes()),
-		orderWing(s),
-		orderPageWing(s, engine),
-		paymentWing(s, engine),
-		revenueWing(s),
-		booksWing(s, booksOf(s)),
-		accountWing(s),
-		signinWing(s),
-		oauthPageWing(s),
-		appWing(s),
-		grantWing(s),
-		oauthWing(s),
-		healthWing(s),
-		keyWing(s),
-		oauthMetaWing(s),
-		legacyWing(s),
-		openapiWing(s),
-		docsWing(s, problems(), eventTypes()),
-	}
-}
-
-// problems returns the problem codes of the core and of every noun.
-func problems() []*problemCode {
-	return slices.Concat(
-		coreProblems,
-		authProblems,
-		accountProblems,
-		corsProblems,
-		idempotencyProblems,
-		licenseProblems,
-		deviceProblems,
-		widgetProblems,
-		legacyProblems,
-		webhookProblems,
-		orderProblems,
-		booksProblems,
-		appProblems,
-	)
-}
-
-// eventTypes returns the event types of every noun.
-func eventTypes() []eventType {
-	return slices.Concat(
-		leadEvents,
-		licenseEvents,
-		deviceEvents,
-		accountEvents,
-		originEvents,
-		tokenEvents,
-		keyEvents,
-		widgetEvents,
-		storeEvents,
-		webhookEvents,
-		orderEvents,
-		booksEvents,
-		appEvents,
-		grantEvents,
-		signinEvents,
-	)
-}
-
 // The command that serves. The demo command, which also serves, is in demo.go.
-var serveCommands = []command{
-	{"serve", "", "run the service", []option{
-		optAddr,
-		optTrustedProxies,
-		optKeepEvents,
-		optKeepTokens,
-		optOutboundAllow,
-		optNoWebhooks,
-		optNoPayments,
-		optStripeURL,
-		optVippsURL,
-		optXeroURL,
-		optFortnoxURL,
-		optNoBooks,
-		optDebugAddr,
-		optAnonymousRate,
-		optFailedLookupRate,
-		optExpiringNotice,
-		optLegacySunset,
-		optSecurityContact,
-		optLitestream.says("never checkpoint the database: Litestream does that"),
-		optLog,
-		optAccessLog,
-	}, 0, serveCommand},
-}
+var serveCommands = []command{{"serve", "", "run the service", serveOptions, 0, serveCommand}}
 
 // serveCommand runs the service until e.ctx ends.
 func serveCommand(e *env) error {
@@ -250,7 +130,7 @@ func serveCommand(e *env) error {
 		return err
 	}
 	o.statusSocket, o.synchronised = socketPath(db), kernelSynchronised
-	s, err := newServer(st, keys, o, log, wings)
+	s, err := newServer(st, keys, o, log, e.nouns)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
@@ -272,34 +152,10 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, maxRateOption); err != nil {
 		return o, err
 	}
-	if notice := e.str("expiring-notice"); notice != "0" {
-		if o.expiringNotice, err = parseSpan(notice, false); err != nil {
-			return o, usageError("-expiring-notice: " + err.Error() + ", or 0 for no such event")
-		}
+	if o.nounOptions, err = e.readNounOptions(); err != nil {
+		return o, err
 	}
-	if o.keepEvents, err = parseSpan(e.str("keep-events"), false); err != nil {
-		return o, usageError("-keep-events: " + err.Error())
-	}
-	if o.keepEvents.years == 0 && o.keepEvents.rest < minKeepEvents {
-		return o, usageError("-keep-events must be 31d or more")
-	}
-	if o.keepTokens, err = parseSpan(e.str("keep-tokens"), false); err != nil {
-		return o, usageError("-keep-tokens: " + err.Error())
-	}
-	o.accessLog, o.noWebhooks, o.noPayments = e.on("access-log"), e.on("no-webhooks"), e.on("no-payments")
-	o.stripeURL, o.vippsURL = e.str("stripe-url"), e.str("vipps-url")
-	o.xeroURL, o.fortnoxURL, o.noBooks = e.str("xero-url"), e.str("fortnox-url"), e.on("no-books")
-	sunset := e.str("legacy-sunset")
-	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
-		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
-	}
-	for _, contact := range e.commaList("security-contact") {
-		u, err := url.Parse(contact)
-		if err != nil || !slices.Contains([]string{"mailto", "https", "tel"}, u.Scheme) || u.Host+u.Opaque == "" {
-			return o, usageError(fmt.Sprintf("-security-contact must be mailto:, https: or tel: URIs, not %q", contact))
-		}
-		o.securityContacts = append(o.securityContacts, contact)
-	}
+	o.accessLog = e.on("access-log")
 	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
 		return o, err
 	}

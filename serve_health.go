@@ -9,6 +9,11 @@ import (
 	"time"
 )
 
+// healthNoun declares how the service is.
+func healthNoun() noun {
+	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s)} }}
+}
+
 func healthWing(s *server) wing {
 	return wing{
 		routes: []route{{pattern: "GET /widget/health", free: true, run: endpoint(s.showHealth)}},

@@ -29,14 +29,8 @@ var statusCommands = []command{
 const (
 	maxSocketPath = 107             // bytes (unix(7))
 	statusTimeout = 3 * time.Second // for asking the service
-	statusRows    = 8               // that a list on the screen has at most
 
-	backupDue    = 7 * 24 * time.Hour  // after which a backup is missed
-	endingSoon   = 14 * 24 * time.Hour // before which the end of a token or a licence is shown
-	legacyPeriod = 7 * 24 * time.Hour  // in which calls of legacy paths are shown
-	failingShown = 24 * time.Hour      // for which a webhook must have failed to be shown
-
-	booksFailLong = time.Hour // for which books must have given no usable answer to be shown
+	backupDue = 7 * 24 * time.Hour // after which a backup is missed
 )
 
 // socketPath returns the path of the socket of the service over a database: widgetd.sock beside
@@ -215,45 +209,26 @@ func callService(ctx context.Context, db, method, target string) (*http.Response
 	return res, nil
 }
 
-// A statusReport is what the status command prints with -json.
+// A statusReport is what the status command prints with -json, after which come the members of each part.
 type statusReport struct {
-	Version       string           `json:"version"` // of this program
-	Database      string           `json:"database"`
-	SchemaVersion int              `json:"schema_version"`
-	DatabaseBytes int64            `json:"database_bytes"`
-	WALBytes      int64            `json:"wal_bytes"`
-	Service       *serviceStatus   `json:"service"` // null: not running
-	LastBackupAt  stamp            `json:"last_backup_at"`
-	Accounts      accountTally     `json:"accounts"`
-	Licenses      map[string]int64 `json:"licenses"`      // by status
-	LicensesEnd   int64            `json:"licenses_soon"` // active ones that end within 14 days
-	Unlimited     int64            `json:"licenses_without_transfer_limit"`
-	LeadsToday    int64            `json:"leads_today"` // of this UTC day
-	EventsToday   int64            `json:"events_today"`
-	Webhooks      map[string]int64 `json:"webhooks"` // by state
-	Payments      paymentTotals    `json:"payments"`
-	Books         booksTotals      `json:"books"`
-	LegacyCallers []legacyCaller   `json:"legacy_callers"` // of the last 7 days
-	UpgradeCopies []string         `json:"upgrade_copies"` // which upgrades have left
-	NeedsDoing    []string         `json:"needs_doing"`
-	Unreadable    []string         `json:"unreadable"` // parts of this that could not be read, and why
+	Version       string         `json:"version"` // of this program
+	Database      string         `json:"database"`
+	SchemaVersion int            `json:"schema_version"`
+	DatabaseBytes int64          `json:"database_bytes"`
+	WALBytes      int64          `json:"wal_bytes"`
+	Service       *serviceStatus `json:"service"` // null: not running
+	LastBackupAt  stamp          `json:"last_backup_at"`
+	UpgradeCopies []string       `json:"upgrade_copies"` // which upgrades have left
+	NeedsDoing    []string       `json:"needs_doing"`
+	Unreadable    []string       `json:"unreadable"` // parts of this that could not be read, and why
 
-	unread map[string]string // why, by part
-
-	tokens      []tokenRow // that end soon
-	webhooks    []*webhook // that do not accept what they are sent
-	troubled    []troubledPayment
-	connections []*paymentConnection // in use
-	books       []*bookConnection    // in use
-	exports     []bookExport         // that are refused, or held for long
-	sealedBooks []string             // what was sealed with another key file
+	unread map[string]string // why, by the label of the part
+	parts  []statusPart
+	lines  []statusLines // of each part
 }
 
-// An accountTally is how many accounts there are.
-type accountTally struct {
-	Open   int `json:"open"`
-	Closed int `json:"closed"`
-}
+// backupLabel is the label of when the last backup was written.
+const backupLabel = "last backup"
 
 func statusShow(e *env) error {
 	r := &statusReport{
@@ -261,33 +236,39 @@ func statusShow(e *env) error {
 		Database:      e.str("db"),
 		SchemaVersion: schemaVersion, // of the file too: no other is opened
 		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...),
-		LegacyCallers: []legacyCaller{},
 		Unreadable:    []string{},
 		unread:        map[string]string{},
 	}
+	for _, n := range e.nouns {
+		if n.status != nil {
+			r.parts = append(r.parts, n.status()...)
+		}
+	}
+	r.lines = make([]statusLines, len(r.parts))
 	asked := ""
 	service, err := askService(e.ctx, e.str("db"))
 	if err != nil {
 		asked = oneLineError{err}.Error()
 	}
 	r.Service = service
+	v := &statusView{now: e.now(), runs: service != nil}
 	err = e.withStore(func(st *store) error {
-		r.DatabaseBytes, r.WALBytes = st.databaseSize(), st.walSize()
-		keys, _ := loadKeyring(e.str("key")) // whatNeedsDoing tells of the error
-		for _, p := range statusParts {
-			if err := p.read(r, st, e.now(), keys); err != nil && !errors.Is(err, errNotFound) {
-				r.cantRead(p.name, err)
-			}
-		}
+		v.store = st
+		v.keys, _ = loadKeyring(e.str("key")) // whatNeedsDoing tells of the error
+		r.readAll(v)
 		return nil
 	})
 	if err != nil && r.Service == nil {
 		return err
 	}
 	if err != nil { // the service may tell more
-		for _, p := range statusParts {
-			r.cantRead(p.name, err)
+		r.cantRead(backupLabel, err)
+		for _, p := range r.parts {
+			r.cantRead(p.label, err)
 		}
+	}
+	for i, p := range r.parts {
+		p.of.show(v, &r.lines[i])
 	}
 	r.NeedsDoing = r.whatNeedsDoing(e, asked)
 	if err := e.printDetails(r, r.details()); err != nil {
@@ -299,123 +280,40 @@ func statusShow(e *env) error {
 	return nil
 }
 
+// readAll reads every part of the report that stands in the database.
+func (r *statusReport) readAll(v *statusView) {
+	r.DatabaseBytes, r.WALBytes = v.databaseSize(), v.walSize()
+	main, err := v.mainAccount()
+	if err == nil {
+		r.LastBackupAt, err = v.lastEventAt(main, eventBackupWritten)
+	}
+	if err != nil && !errors.Is(err, errNotFound) {
+		r.cantRead(backupLabel, err)
+	}
+	for _, p := range r.parts {
+		if err := p.of.read(v); err != nil && !errors.Is(err, errNotFound) {
+			r.cantRead(p.label, err)
+		}
+	}
+}
+
 // cantRead notes that a part of the report could not be read.
 func (r *statusReport) cantRead(part string, err error) {
 	r.unread[part] = "can't be read: " + faultText(err)
 	r.Unreadable = append(r.Unreadable, part+": "+faultText(err))
 }
 
-// statusParts are what the report reads of the database, each for itself, by the label of its line; keys is nil
-// if the key file can't be read.
-var statusParts = []struct {
-	name string
-	read func(r *statusReport, st *store, now time.Time, keys *keyring) error
-}{
-	{"accounts", (*statusReport).readAccounts},
-	{"last backup", (*statusReport).readBackup},
-	{"licences", (*statusReport).readLicenses},
-	{"today (UTC)", (*statusReport).readToday},
-	{"webhooks", (*statusReport).readWebhooks},
-	{"payments", (*statusReport).readPayments},
-	{"books", (*statusReport).readBooks},
-	{"legacy callers", (*statusReport).readLegacy},
-	{"tokens", (*statusReport).readTokens},
-}
-
-// readAccounts reads what the database tells of accounts.
-func (r *statusReport) readAccounts(st *store, _ time.Time, _ *keyring) error {
-	accounts, err := st.accounts()
-	for _, a := range accounts {
-		if a.ClosedAt.IsZero() {
-			r.Accounts.Open++
-		} else {
-			r.Accounts.Closed++
+// MarshalJSON implements json.Marshaler.
+func (r *statusReport) MarshalJSON() ([]byte, error) {
+	type plain statusReport
+	whole, err := json.Marshal((*plain)(r))
+	for _, p := range r.parts {
+		members, failed := json.Marshal(p.of)
+		if err = cmp.Or(err, failed); err == nil && len(members) > len("{}") {
+			whole = append(append(whole[:len(whole)-1], ','), members[1:]...)
 		}
 	}
-	return err
-}
-
-// readLicenses reads what the database tells of licences.
-func (r *statusReport) readLicenses(st *store, now time.Time, _ *keyring) error {
-	licenses, err := st.tallyLicenses(newStamp(now), newStamp(now.Add(endingSoon)))
-	r.Licenses, r.LicensesEnd = licenses.byStatus, licenses.ending
-	r.Unlimited = licenses.unlimited
-	return err
-}
-
-// readWebhooks reads what the database tells of webhooks.
-func (r *statusReport) readWebhooks(st *store, now time.Time, _ *keyring) (err error) {
-	if r.Webhooks, err = st.countWebhooksByState(); err == nil {
-		r.webhooks, err = st.webhooksInTrouble(newStamp(now.Add(-failingShown)))
-	}
-	return err
-}
-
-// readBackup reads when the last backup was written.
-func (r *statusReport) readBackup(st *store, _ time.Time, _ *keyring) error {
-	main, err := st.mainAccount()
-	if err == nil {
-		r.LastBackupAt, err = st.lastEventAt(main, eventBackupWritten)
-	}
-	return err
-}
-
-// readToday counts what was written today.
-func (r *statusReport) readToday(st *store, now time.Time, _ *keyring) (err error) {
-	r.LeadsToday, r.EventsToday, err = st.countToday(newStamp(now.UTC().Truncate(24 * time.Hour)))
-	return err
-}
-
-// readLegacy reads who calls legacy paths.
-func (r *statusReport) readLegacy(st *store, now time.Time, _ *keyring) error {
-	callers, err := st.legacyCallers(now.UTC().Add(-legacyPeriod).Format(time.DateOnly), statusRows)
-	r.LegacyCallers = append(r.LegacyCallers, callers...)
-	return err
-}
-
-// readTokens reads which tokens end soon.
-func (r *statusReport) readTokens(st *store, now time.Time, _ *keyring) error {
-	soon := now.Add(endingSoon)
-	tokens, err := st.tokens()
-	for _, t := range tokens {
-		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // shorter ones are renewed by whoever made them so short
-		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(now) && t.ExpiresAt.Before(soon) {
-			r.tokens = append(r.tokens, t)
-		}
-	}
-	return err
-}
-
-// readPayments reads what the database tells of payments.
-func (r *statusReport) readPayments(st *store, now time.Time, _ *keyring) (err error) {
-	if r.Payments, err = st.paymentTotals(now); err != nil {
-		return err
-	}
-	if r.troubled, err = st.troubledPayments(newStamp(now.Add(endingNotice)), statusRows); err != nil {
-		return err
-	}
-	conns, err := st.paymentConnections(anyAccount)
-	for _, c := range conns {
-		if c.RemovedAt.IsZero() {
-			r.connections = append(r.connections, c)
-		}
-	}
-	return err
-}
-
-// readBooks reads what the database tells of books.
-func (r *statusReport) readBooks(st *store, now time.Time, keys *keyring) (err error) {
-	heldBefore := newStamp(now.Add(-heldTooLong))
-	if r.Books, err = st.booksTotals(heldBefore); err != nil {
-		return err
-	}
-	if r.books, err = st.openBooks(); err != nil {
-		return err
-	}
-	if r.exports, err = st.troubledExports(heldBefore, statusRows); err == nil && keys != nil {
-		r.sealedBooks, err = booksSealedElsewhere(st.queries, keys)
-	}
-	return err
+	return whole, err
 }
 
 // whatNeedsDoing returns a line for each thing that the operator should do. asked is why the service
@@ -446,13 +344,13 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
 	}
 	lines = append(lines, readableByOthers(realPath(r.Database))...)
-	_, keys, err := e.loadKeys()
+	_, _, err := e.loadKeys()
 	if err != nil {
 		add("key: %v", err)
 	}
 	switch age := e.now().Sub(r.LastBackupAt.Time); {
 	case r.Service != nil && r.Service.Litestream:
-	case r.unread["last backup"] != "":
+	case r.unread[backupLabel] != "":
 	case r.LastBackupAt.IsZero():
 		add("there was no backup yet: run 'widgetd backup FILE', best each day")
 	case age > backupDue:
@@ -461,121 +359,14 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	if r.WALBytes > maxWAL && (r.Service == nil || r.Service.Health == healthPass) {
 		add("the write-ahead log has %s: end the transaction that another program keeps open", sizeText(r.WALBytes))
 	}
-	for i, t := range r.tokens {
-		if i == statusRows {
-			add("%d more tokens end within 14 days: 'widgetd token list' shows them", len(r.tokens)-i)
-			break
-		}
-		add("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
-	}
-	lines = append(lines, webhookTroubles(r.webhooks)...)
-	lines = append(lines, r.paymentTroubles(keys)...)
-	lines = append(lines, r.bookTroubles(e.now())...)
-	if r.Unlimited > 0 {
-		lines = append(lines, transferAdvice(r.Unlimited))
+	for _, of := range r.lines {
+		lines = append(lines, of.todo...)
 	}
 	if n := len(r.UpgradeCopies); n > 0 {
 		add("remove what upgrades have left, which may hold erased personal data: %s",
 			strings.Join(r.UpgradeCopies, ", "))
 	}
 	return lines
-}
-
-// webhookTroubles returns what an operator should do about webhooks that do not accept what they are sent.
-func webhookTroubles(troubled []*webhook) (lines []string) {
-	for i, w := range troubled {
-		if i == statusRows {
-			return append(lines, fmt.Sprintf("%d more webhooks fail or were disabled for it: "+
-				"'widgetd webhook list' shows them", len(troubled)-i))
-		}
-		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook deliveries " + w.ID +
-			"' shows why"
-		switch {
-		case w.State != webhookDisabled:
-		case *w.Reason == disabledGone:
-			what = "answered 410 Gone and was disabled: run 'widgetd webhook remove " + w.ID + "', " +
-				"or 'widgetd webhook enable " + w.ID + "'"
-		default:
-			what = "failed for five days and was disabled: once it works again, " +
-				"run 'widgetd webhook enable " + w.ID + "'"
-		}
-		lines = append(lines, fmt.Sprintf("the webhook %s to %s %s", w.ID, printable(w.host()), what))
-	}
-	return lines
-}
-
-// paymentTroubles returns what an operator should do about payments. keys is nil if the key file can't be
-// read.
-func (r *statusReport) paymentTroubles(keys *keyring) (lines []string) {
-	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for _, p := range r.troubled {
-		switch {
-		case p.state == paymentReview:
-			add("the payment of order %s is in review (%s): look at it with 'widgetd order show %s'",
-				p.orderID, p.reason, p.orderID)
-		default:
-			add("the authorisation of order %s lapses at %s: capture or cancel it", p.orderID, p.captureBefore)
-		}
-	}
-	if n := r.Payments.Review + r.Payments.Ending - len(r.troubled); n > 0 {
-		add("%d more payments are in review or lapse soon: the view v_payments shows them", n)
-	}
-	if r.Payments.Overdue > 0 && r.Service != nil {
-		add("%d payments wait longer than they should for their provider: see the log", r.Payments.Overdue)
-	}
-	for _, c := range r.connections {
-		if c.FailingSince.IsZero() {
-			continue
-		}
-		add("%s refuses the keys of the connection %s since %s: 'widgetd payment check %s' shows why",
-			c.Provider, c.ID, c.FailingSince, c.ID)
-	}
-	if keys != nil {
-		for _, c := range r.connections {
-			if _, err := c.open(keys); err != nil {
-				lines = append(lines, sealedElsewhere(c.ID))
-			}
-		}
-	}
-	return lines
-}
-
-// bookTroubles returns what an operator should do about connections with books.
-func (r *statusReport) bookTroubles(now time.Time) (lines []string) {
-	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for _, c := range r.books {
-		switch {
-		case !c.NeedsReconnectAt.IsZero():
-			add("the connection %s with books needs its owner since %s: %s", c.ID, c.NeedsReconnectAt, connectAgain(c))
-		case !c.FailingSince.IsZero() && now.Sub(c.FailingSince.Time) >= booksFailLong:
-			add("%s gives the connection %s no usable answer since %s: see the log", c.Product, c.ID, c.FailingSince)
-		}
-	}
-	for _, x := range r.exports {
-		if x.State == exportFailed {
-			add("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books retry %s'",
-				x.Date, printable(valueOr(x.Reason, "")), x.ID)
-			continue
-		}
-		add("the entry of %s is held since %s (%s): 'widgetd books exports -state held' shows why", x.Date, x.HeldAt,
-			valueOr(x.Reason, ""))
-	}
-	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
-		add("%d more entries are held for three days or refused: the view v_exports shows them", n)
-	}
-	return append(lines, r.sealedBooks...)
-}
-
-// countsText returns how many there are of each of some names, without those of which there are none;
-// "none" if there are none at all.
-func countsText(names []string, counts map[string]int64) string {
-	texts := []string{}
-	for _, name := range names {
-		if n := counts[name]; n > 0 {
-			texts = append(texts, fmt.Sprintf("%s %d", name, n))
-		}
-	}
-	return cmp.Or(strings.Join(texts, ", "), "none")
 }
 
 // details returns the report as text for people.
@@ -592,10 +383,6 @@ func (r *statusReport) details() []detail {
 	if !r.LastBackupAt.IsZero() {
 		backup = r.LastBackupAt.String()
 	}
-	licenses := countsText(statuses, r.Licenses)
-	if r.LicensesEnd > 0 {
-		licenses += fmt.Sprintf("; %d of the active end within 14 days", r.LicensesEnd)
-	}
 	all := []detail{
 		{"health", health},
 		{"version", version},
@@ -603,21 +390,20 @@ func (r *statusReport) details() []detail {
 		{"database", fmt.Sprintf("%s, %s, schema version %d",
 			r.Database, sizeText(r.DatabaseBytes), r.SchemaVersion)},
 		{"write-ahead log", sizeText(r.WALBytes)},
-		{"last backup", backup},
-		{"accounts", fmt.Sprintf("%d open, %d closed", r.Accounts.Open, r.Accounts.Closed)},
-		{"licences", licenses},
-		{"webhooks", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.Webhooks)},
-		{"payments", fmt.Sprintf("%d under way, %d in review", r.Payments.Live, r.Payments.Review)},
-		{"books", fmt.Sprintf("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held,
-			r.Books.Failed)},
-		{"today (UTC)", fmt.Sprintf("%d leads, %d events", r.LeadsToday, r.EventsToday)},
+		{backupLabel, backup},
 	}
+	add := func(lists bool) {
+		for i, p := range r.parts {
+			if p.isList == lists && (p.isList || len(r.lines[i].rows) > 0) {
+				all = append(all, labelled(p.label, r.lines[i].rows, func(line string) string { return line })...)
+			}
+		}
+	}
+	add(false)
 	if r.Service != nil {
 		all = append(all, r.Service.details()...)
 	}
-	all = append(all, labelled("legacy callers", r.LegacyCallers, func(c legacyCaller) string {
-		return fmt.Sprintf("%s: %d calls in 7 days, the last at %s", printable(c.Caller), c.Calls, c.LastAt)
-	})...)
+	add(true)
 	for i := range all {
 		all[i].value = cmp.Or(r.unread[all[i].label], all[i].value)
 	}
@@ -639,18 +425,6 @@ func (s *serviceStatus) details() []detail {
 	return append(all, labelled("refused", refused, func(c refusalCount) string {
 		return fmt.Sprintf("%s: %d in the last minute, %d since the start", c.Code, c.LastMinute, c.SinceStart)
 	})...)
-}
-
-// labelled returns a detail for each row, the first with the label; without rows it says "none".
-func labelled[T any](label string, rows []T, text func(T) string) (details []detail) {
-	for _, row := range rows {
-		details = append(details, detail{label, text(row)})
-		label = ""
-	}
-	if len(rows) == 0 {
-		details = []detail{{label, "none"}}
-	}
-	return details
 }
 
 // sizeText returns a number of bytes for people.

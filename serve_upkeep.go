@@ -95,21 +95,10 @@ func (s *server) runChores(ctx context.Context) {
 }
 
 // sweep removes rows that are kept no longer until none is left, in short transactions that let other
-// writers in between: expired answers to Idempotency-Keys, tokens that ended before keepTokens, and
-// events older than keepEvents (contract, section 10). Of events that stand behind one that is kept, as one
-// whose date is in the future, each sweep finds those among the next maxListRows. At until, by the steady
-// clock, it stops, so that the chores get their turn, and reports that more is to be done.
+// writers in between (contract, section 10): expired answers to Idempotency-Keys, and what nouns have swept. At
+// until, by the steady clock, it stops, so that the chores get their turn, and reports that more is to be done.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
-	ended, oldest := newStamp(s.keepTokens.before(s.now())), newStamp(s.keepEvents.before(s.now()))
-	for _, remove := range []func(*tx) (int64, error){
-		(*tx).sweep,
-		func(t *tx) (int64, error) { return t.removeTokens(ended, sweptAtOnce) },
-		func(t *tx) (int64, error) { return t.removeEvents(oldest, sweptAtOnce) },
-		func(t *tx) (n int64, err error) {
-			n, s.eventsSwept, err = t.removeEventsAfter(s.eventsSwept, oldest, sweptAtOnce)
-			return n, err
-		},
-	} {
+	for _, remove := range append([]func(*tx) (int64, error){(*tx).sweep}, s.sweeps...) {
 		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
 			if more = !s.steady().Before(until); more {
 				return 0, nil

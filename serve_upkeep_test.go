@@ -247,7 +247,7 @@ func (s *service) startsAgain() (synchronised *atomic.Bool) {
 	o := s.server.serverOptions
 	o.synchronised = synchronised.Load
 	var err error
-	s.server, err = newServer(s.store, s.keys, o, s.server.log, wings)
+	s.server, err = newServer(s.store, s.keys, o, s.server.log, nouns())
 	s.check(err)
 	s.t.Cleanup(s.server.outbound.close)
 	return synchronised

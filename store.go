@@ -571,3 +571,9 @@ func orNil[T any](v *T, err error) (*T, error) {
 	}
 	return v, err
 }
+
+// hasRows reports whether any of some tables has a row.
+func (q *queries) hasRows(tables []string) (has bool, err error) {
+	err = q.one(`SELECT EXISTS (SELECT 1 FROM `+strings.Join(tables, `) OR EXISTS (SELECT 1 FROM `)+`)`, nil, &has)
+	return has, err
+}

@@ -9,6 +9,17 @@ import (
 	"time"
 )
 
+// fileNoun declares the database file.
+func fileNoun() noun {
+	return noun{
+		name:     "file",
+		commands: storeCommands,
+		events:   storeEvents,
+		status:   func() []statusPart { return []statusPart{{"today (UTC)", false, &todayStatus{}}} },
+		sealed:   []string{"idempotency"},
+	}
+}
+
 // The options of these commands.
 var (
 	optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
@@ -113,11 +124,7 @@ func checkCommand(e *env) error {
 		faults = append(faults, "key: "+err.Error())
 	}
 	if len(faults) == 0 {
-		err := e.withStore(func(st *store) error {
-			faults, err = faultsInRows(st.queries, keys, e.now())
-			return err
-		})
-		if err != nil {
+		if faults, err = e.faultsInRows(keys); err != nil {
 			return err
 		}
 	}
@@ -153,6 +160,23 @@ func checkCommand(e *env) error {
 	return nil
 }
 
+// faultsInRows returns what the checks of nouns find in rows.
+func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
+	err = e.withStore(func(st *store) error {
+		for _, n := range e.nouns {
+			if n.check == nil {
+				continue
+			}
+			lines, err := n.check(st.queries, keys, e.now())
+			if faults = append(faults, lines...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return faults, err
+}
+
 // copyNotes returns a line for each copy that upgrades have left of a database.
 func copyNotes(database string) []string {
 	notes := []string{}
@@ -164,31 +188,6 @@ func copyNotes(database string) []string {
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
 	}
 	return notes
-}
-
-// faultsInRows returns what is wrong with what rows say: secrets that were sealed with another key file, and the
-// 20 oldest payments with money that no order accounts for.
-func faultsInRows(q *queries, keys *keyring, now time.Time) (faults []string, err error) {
-	ids, err := unsealableConnections(q, keys)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		faults = append(faults, "key: "+sealedElsewhere(id))
-	}
-	lines, err := booksSealedElsewhere(q, keys)
-	if err != nil {
-		return nil, err
-	}
-	for _, line := range lines {
-		faults = append(faults, "key: "+line)
-	}
-	unaccounted, err := q.unaccountedPayments(now, 20)
-	for _, u := range unaccounted {
-		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
-			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
-	}
-	return faults, err
 }
 
 // upgradeCommand upgrades an older database. The service's unit runs it before every start.

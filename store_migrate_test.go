@@ -1275,7 +1275,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public",
 		"webhook listen"}
 	refused := 0
-	for _, c := range commands() {
+	for _, c := range commandsOf(nouns()) {
 		if slices.Contains(without, c.name) {
 			continue
 		}

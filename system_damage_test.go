@@ -141,9 +141,9 @@ func (f *filledFile) serveDamaged(t testing.TB, path, what string) (report damag
 	if err == nil {
 		var log strings.Builder
 		s := &service{t: t, dir: filepath.Dir(path), store: st, keys: f.keys, damaged: true}
-		how := serverOptions{legacySunset: defaultSunset}
+		how := serverOptions{nounOptions: nounOptions{legacySunset: defaultSunset}}
 		withoutAddressLimits(nil, &how)
-		s.server, err = newServer(st, f.keys, how, slog.New(slog.NewTextHandler(&log, nil)), wings)
+		s.server, err = newServer(st, f.keys, how, slog.New(slog.NewTextHandler(&log, nil)), nouns())
 		if err == nil {
 			report.statuses = map[string]int{}
 			for name, a := range f.ask(s) {

@@ -12,6 +12,26 @@ import (
 	"time"
 )
 
+// scopeWebhooks is the scope of all endpoints of webhooks.
+const scopeWebhooks = "webhooks:write"
+
+// webhookNoun declares webhooks.
+func webhookNoun() noun {
+	return noun{
+		name:     "webhook",
+		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
+		commands: webhookCommands,
+		problems: webhookProblems,
+		events:   webhookEvents,
+		sealed:   []string{"webhooks"},
+		status:   func() []statusPart { return []statusPart{{"webhooks", false, &webhookStatus{}}} },
+		holdings: []holding{heldWebhooks},
+	}
+}
+
+// receiverNoun declares the receiver with which webhooks are tried out.
+func receiverNoun() noun { return noun{name: "receiver", commands: webhookListenCommands} }
+
 // Webhooks (contract, section 8): the events of an account are posted to addresses that it names,
 // signed as Standard Webhooks 1.0.0 says. Here are their rules; webhook_worker.go sends.
 
@@ -134,36 +154,20 @@ type delivery struct {
 // succeeded reports whether a status means that a webhook has accepted what it was sent.
 func succeeded(status int) bool { return status >= 200 && status <= 299 }
 
-// readingScope returns the scope that a caller must hold to learn of events of a type.
-func readingScope(t eventType) string {
-	noun, _, _ := strings.Cut(string(t), ".")
-	switch noun {
-	case "license", "device":
-		return scopeLicenses
-	case "lead":
-		return scopeLeads
-	case "order", "payment":
-		return scopeOrders
-	case "books":
-		return scopeBooks
-	}
-	return scopeEvents
-}
-
 // missingScope returns the first scope that reading events of these types needs and has denies; ""
 // if there is none.
 func missingScope(types []string, has func(scope string) bool) string {
 	for _, t := range types {
-		if scope := readingScope(eventType(t)); !has(scope) {
+		if scope := scopeOfEvent[eventType(t)]; !has(scope) {
 			return scope
 		}
 	}
 	return ""
 }
 
-// subscribable returns those of all event types that a webhook can name: all but webhook.test.
-func subscribable(all []eventType) []eventType {
-	return slices.DeleteFunc(slices.Clone(all), func(t eventType) bool { return t == eventWebhookTest })
+// subscribable returns those event types of nouns that a webhook can name: all but webhook.test.
+func subscribable(of []noun) []eventType {
+	return slices.DeleteFunc(eventTypesOf(of), func(t eventType) bool { return t == eventWebhookTest })
 }
 
 // webhookEvent returns an event about a webhook.

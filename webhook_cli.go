@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The options of these commands.
@@ -17,43 +18,39 @@ var (
 	optFailed = option{name: "failed", help: "show only attempts that failed"}
 )
 
-// webhookCommands returns the operator's commands on webhooks. types are the event types of every noun.
-func webhookCommands(types []eventType) []command {
-	known := subscribable(types)
-	allow := optOutboundAllow.says("what the service may reach besides public addresses, as for serve")
-	return []command{
-		{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
-			optAccount.says("the account whose events are sent"),
-			optTypes,
-			optDescription,
-			allow,
-		}, 1, func(e *env) error { return webhookAdd(e, known) }},
-		{"webhook list", "", "list webhooks, newest first",
-			[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
-		{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
-		{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
-			optURL,
-			optTypes,
-			optDescription.says("another description; an empty one removes it"),
-			allow,
-		}, 1, func(e *env) error { return webhookPatch(e, known) }},
-		{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
-			nil, 1, webhookTest},
-		{"webhook enable", "ID", "send a test to a disabled webhook, which enables it if it answers with 2xx",
-			nil, 1, webhookEnable},
-		{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
-			nil, 1, webhookDisable},
-		{"webhook rotate-secret", "ID",
-			"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
-		{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
-			optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
-		}, 1, webhookReplay},
-		{"webhook deliveries", "ID", "show the attempts to send events to a webhook, newest first",
-			[]option{optLimit, optFailed}, 1, webhookDeliveries},
-		{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
-		{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
-			nil, 1, webhookRemove},
-	}
+// The operator's commands on webhooks.
+var webhookCommands = []command{
+	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
+		optAccount.says("the account whose events are sent"),
+		optTypes,
+		optDescription,
+		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
+	}, 1, webhookAdd},
+	{"webhook list", "", "list webhooks, newest first",
+		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
+	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
+	{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
+		optURL,
+		optTypes,
+		optDescription.says("another description; an empty one removes it"),
+		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
+	}, 1, webhookPatch},
+	{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
+		nil, 1, webhookTest},
+	{"webhook enable", "ID", "send a test to a disabled webhook, which enables it if it answers with 2xx",
+		nil, 1, webhookEnable},
+	{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
+		nil, 1, webhookDisable},
+	{"webhook rotate-secret", "ID",
+		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
+	{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
+		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
+	}, 1, webhookReplay},
+	{"webhook deliveries", "ID", "show the attempts to send events to a webhook, newest first",
+		[]option{optLimit, optFailed}, 1, webhookDeliveries},
+	{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
+		nil, 1, webhookRemove},
 }
 
 // webhookAuthor returns the operator as the author of a change, who may read every event.
@@ -98,8 +95,8 @@ func (e *env) webhookURL(name, typed string) (string, error) {
 }
 
 // webhookTypes returns the types that -type names. Errors: usageError.
-func (e *env) webhookTypes(known []eventType) (codeList, error) {
-	types := e.commaList("type")
+func (e *env) webhookTypes() (codeList, error) {
+	types, known := e.commaList("type"), subscribable(e.nouns)
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
 		if err == nil {
@@ -110,7 +107,7 @@ func (e *env) webhookTypes(known []eventType) (codeList, error) {
 	return types, err
 }
 
-func webhookAdd(e *env, known []eventType) error {
+func webhookAdd(e *env) error {
 	account, err := e.needAccount()
 	if err != nil {
 		return err
@@ -119,11 +116,11 @@ func webhookAdd(e *env, known []eventType) error {
 	if w.URL, err = e.webhookURL("URL", e.args[0]); err != nil {
 		return err
 	}
-	if w.Types, err = e.webhookTypes(known); err != nil {
+	if w.Types, err = e.webhookTypes(); err != nil {
 		return err
 	}
 	if len(w.Types) == 0 {
-		return usageError("-type NAME is needed: the types are " + joinTypes(known))
+		return usageError("-type NAME is needed: the types are " + joinTypes(subscribable(e.nouns)))
 	}
 	text, err := e.text("description", maxWebhookText)
 	if err != nil {
@@ -204,14 +201,14 @@ func (e *env) showWebhook(w *webhook) error {
 	return e.printDetails(w, members)
 }
 
-func webhookPatch(e *env, known []eventType) (err error) {
+func webhookPatch(e *env) (err error) {
 	change := webhookChange{newDescription: e.given("description")}
 	if e.given("url") {
 		if change.url, err = e.webhookURL("-url", e.str("url")); err != nil {
 			return err
 		}
 	}
-	if change.types, err = e.webhookTypes(known); err != nil {
+	if change.types, err = e.webhookTypes(); err != nil {
 		return err
 	}
 	if e.given("type") && len(change.types) == 0 {
@@ -352,4 +349,43 @@ func webhookRemove(e *env) error {
 		return err
 	}
 	return e.done()
+}
+
+// webhookStatus is what the status command says of webhooks.
+type webhookStatus struct {
+	States   map[string]int64 `json:"webhooks"` // how many there are, by state
+	troubled []*webhook       // that do not accept what they are sent
+}
+
+// failingShown is how long a webhook must have failed to be shown.
+const failingShown = 24 * time.Hour
+
+func (r *webhookStatus) read(v *statusView) (err error) {
+	if r.States, err = v.countWebhooksByState(); err == nil {
+		r.troubled, err = v.webhooksInTrouble(newStamp(v.now.Add(-failingShown)))
+	}
+	return err
+}
+
+func (r *webhookStatus) show(_ *statusView, to *statusLines) {
+	to.say("%s", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.States))
+	for i, w := range r.troubled {
+		if i == statusRows {
+			to.ask("%d more webhooks fail or were disabled for it: 'widgetd webhook list' shows them",
+				len(r.troubled)-i)
+			return
+		}
+		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook deliveries " + w.ID +
+			"' shows why"
+		switch {
+		case w.State != webhookDisabled:
+		case *w.Reason == disabledGone:
+			what = "answered 410 Gone and was disabled: run 'widgetd webhook remove " + w.ID + "', " +
+				"or 'widgetd webhook enable " + w.ID + "'"
+		default:
+			what = "failed for five days and was disabled: once it works again, " +
+				"run 'widgetd webhook enable " + w.ID + "'"
+		}
+		to.ask("the webhook %s to %s %s", w.ID, printable(w.host()), what)
+	}
 }

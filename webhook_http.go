@@ -14,9 +14,9 @@ type webhookAPI struct {
 	types []eventType // that webhooks can name
 }
 
-// webhookWing makes the routes of webhooks. types are the event types of every noun.
-func webhookWing(s *server, types []eventType) wing {
-	a := &webhookAPI{server: s, types: subscribable(types)}
+// webhookWing makes the routes of webhooks.
+func webhookWing(s *server) wing {
+	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
 	routes := []route{
 		{pattern: "GET /webhooks", question: true, run: endpoint(a.listWebhooks)},
 		{pattern: "POST /webhooks", creates: true,

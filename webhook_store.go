@@ -430,3 +430,29 @@ func (t *tx) removeRetries(queue int64) (int64, error) {
 	return t.exec(`DELETE FROM webhook_retries WHERE queue_id = ?1 AND event_seq IN
 		(SELECT event_seq FROM webhook_retries WHERE queue_id = ?1 LIMIT ?2)`, queue, sweptAtOnce)
 }
+
+// countWebhooksByState returns how many webhooks there are, by state. It reads all of them.
+func (q *queries) countWebhooksByState() (map[string]int64, error) {
+	tally := map[string]int64{webhookPending: 0, webhookEnabled: 0, webhookDisabled: 0}
+	err := q.each(`SELECT state, count(*) FROM webhooks GROUP BY state`, nil, func(scan func(...any) error) error {
+		var state string
+		var n int64
+		err := scan(&state, &n)
+		tally[state] = n
+		return err
+	})
+	return tally, err
+}
+
+// webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
+// what they were sent, or have accepted nothing since a time, oldest first. It reads all webhooks.
+func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
+	return collectShown(q, `SELECT `+webhookColumns+` FROM webhooks w JOIN accounts a ON a.id = w.account_id
+		WHERE a.closed_at IS NULL AND (w.state = 'disabled' AND w.reason IN (?, ?)
+			OR w.state <> 'disabled' AND w.failing_since <= ?)
+		ORDER BY w.id`, []any{disabledGone, disabledFailing, since}, newWebhook)
+}
+
+// heldWebhooks are webhooks that are not disabled.
+var heldWebhooks = holding{"webhooks", "webhook",
+	`SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`}

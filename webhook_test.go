@@ -210,8 +210,8 @@ func TestWebhook_membersThatAreWrongAreAllNamed(t *testing.T) {
 			201) + `"}`: {
 			"#/url fragment_not_allowed", "#/types/0 unknown_value", "#/description too_long"},
 		`{"url":"","types":null,"description":null}`: {"#/url empty", "#/types wrong_type", "#/description wrong_type"},
-		`{"url":"https://hooks.example.com/","types":["` + strings.Repeat(`lead.created","`, len(eventTypes())) +
-			`lead.created"]}`: {"#/types wrong_length"},
+		`{"url":"https://hooks.example.com/","types":["` +
+			strings.Repeat(`lead.created","`, len(eventTypesOf(nouns()))) + `lead.created"]}`: {"#/types wrong_length"},
 	} {
 		s.post("/webhooks", body, auth).is(422, "validation_failed").names(wrong...)
 	}
@@ -937,7 +937,7 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for want, args := range map[string][]string{
-		"-type NAME is needed: the types are lead.created ": {"add", "https://hooks.example.com"},
+		"-type NAME is needed: the types are account.created ": {"add", "https://hooks.example.com"},
 		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {
 			"add", "https://hooks.example.com", "-type", "lead.creatd"},
 		`-type: "webhook.test": There is no such type`: {"add", "https://hooks.example.com", "-type",

@@ -10,6 +10,21 @@ import (
 	"unicode/utf8"
 )
 
+// scopeStats is the scope that reads what widgets have counted.
+const scopeStats = "stats:read"
+
+// widgetNoun declares widgets, what they count, and the script that does.
+func widgetNoun() noun {
+	return noun{
+		name:     "widget",
+		wings:    func(s *server) []wing { return []wing{widgetWing(s), scriptWing(s)} },
+		commands: widgetCommands,
+		problems: widgetProblems,
+		events:   widgetEvents,
+		holdings: []holding{heldWidgets},
+	}
+}
+
 // The problem codes of widgets.
 var (
 	widgetProblems problemTable

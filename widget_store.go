@@ -385,3 +385,5 @@ func (q *queries) topNames(of *nameTable, weight string, withOrders bool, widget
 		[]any{withOrders, widgetID, firstDay, lastDay, limit},
 		func(n *nameCount) []any { return []any{&n.Name, &n.Views, &n.Clicks, &n.Orders} })
 }
+
+var heldWidgets = holding{"widgets", "widget", `SELECT count(*) FROM widgets WHERE account_id = ?1`}
