@@ -168,7 +168,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`no account has the id or the name "nobody"`, words("license list -account nobody")},
 		{`no account has the id or the name "nobody"`, words("widget list -account nobody")},
 		{`no account has the id or the name "nobody"`, words("license import -account nobody x.csv")},
-		{`there is no type of event "license.create": the types are lead.created license.created`,
+		{`there is no type of event "license.create": the types are account.created account.updated`,
 			words("events -type license.create")},
 		{`"News" is not the type of a lead`, words("leads list -type News")},
 		{`-license: "dev_1" is not an id of the kind lic_…`, words("events -license dev_1")},
