@@ -4,16 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,13 +129,6 @@ const (
 	maxBodyValues = 1000     // values of JSON in a body (contract, section 1)
 )
 
-// How much memory bodies may take, whoever sends them: while they are parsed, until their members are read; and
-// while those are received that may be larger than maxBody.
-const (
-	parseMemory   = 16 << 20
-	receiveMemory = 32 << 20
-)
-
 // The token buckets of each account (contract, section 2), by the names that answers give them. No
 // kind of call can use up another's.
 const (
@@ -230,152 +219,6 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		s.sweeps = append(s.sweeps, w.sweeps...)
 	}
 	return s, s.refresh()
-}
-
-// A routing is the mux for one set of base addresses. It is replaced when those change.
-type routing struct {
-	mux      *http.ServeMux
-	bases    []baseAddress
-	prefixes []string                 // their paths, the current one first
-	root     string                   // scheme and host of the current one
-	resource string                   // ends challenges to those without a token (RFC 9728, section 5.1)
-	members  map[string][]extraMember // of problems, by path relative to the base address
-	known    []knownPath              // that nearest can name
-}
-
-var errNoBaseURL = errors.New("the database has no base address: run 'widgetd base-url set URL'")
-
-// refresh rebuilds the mux when the base addresses have changed.
-func (s *server) refresh() error {
-	bases, err := s.store.baseURLs()
-	if err != nil {
-		return err
-	}
-	if old := s.routing.Load(); old != nil && slices.Equal(old.bases, bases) {
-		return nil
-	}
-	if len(bases) == 0 || !bases[0].Current {
-		return errNoBaseURL
-	}
-	rt := &routing{mux: http.NewServeMux(), bases: bases, members: map[string][]extraMember{}}
-	for _, base := range bases {
-		normal, prefix, err := parseBaseURL(base.URL)
-		if err != nil {
-			return err
-		}
-		if rt.root == "" {
-			rt.root = strings.TrimSuffix(normal, prefix)
-			rt.resource = `, resource_metadata="` + rt.root + resourceMetadataPath + prefix + `"`
-		}
-		if !slices.Contains(rt.prefixes, prefix) {
-			rt.prefixes = append(rt.prefixes, prefix)
-		}
-	}
-	if err := s.register(rt); err != nil {
-		return err
-	}
-	s.routing.Store(rt)
-	return nil
-}
-
-// register adds every path to the mux, with an answer to the methods that it does not have.
-func (s *server) register(rt *routing) error {
-	paths := map[string]*pathRules{}
-	for i := range s.routes {
-		r := &s.routes[i]
-		if paths[r.path()] == nil {
-			paths[r.path()] = &pathRules{}
-		}
-		paths[r.path()].add(r)
-		if len(r.members) > 0 {
-			rt.members[r.path()] = r.members
-		}
-		for _, prefix := range rt.prefixes {
-			of := &pathRules{open: r.open, origin: r.origin}
-			rt.handle(r.method()+" "+prefix+r.path(), of, func(w *response, req *http.Request) { s.serve(w, req, r) })
-		}
-	}
-	for _, r := range s.routes {
-		p, of := r.path(), paths[r.path()]
-		if of == nil {
-			continue // as another route has this path too
-		}
-		delete(paths, p)
-		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
-		rt.know(rt.prefixes[0]+p, p, of.methods)
-		for _, prefix := range rt.prefixes {
-			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
-				w.page, w.refused = of.first.page, of.first.refused
-				s.otherMethod(w, req, of)
-			})
-		}
-	}
-	if err := s.registerRoots(rt); err != nil {
-		return err
-	}
-	rt.handle("/", &pathRules{}, s.pathNotFound)
-	return nil
-}
-
-// registerRoots is the part of register for the paths outside the base addresses.
-func (s *server) registerRoots(rt *routing) error {
-	for _, root := range s.roots {
-		if strings.HasSuffix(root.path, "/") {
-			continue // ServeHTTP looks for these itself
-		}
-		of := &pathRules{methods: []string{"GET", "HEAD"}, open: root.open}
-		paths := []string{root.path}
-		if root.ofBase {
-			paths[0] += rt.prefixes[0]
-		}
-		rt.know(paths[0], root.path, of.methods)
-		if root.more != nil {
-			more, err := root.more(rt.bases)
-			if err != nil {
-				return err
-			}
-			paths = append(paths, more...)
-		}
-		for _, p := range paths {
-			rt.handle("GET "+p, of, root.serve)
-			rt.handle(p, of, func(w *response, req *http.Request) { s.otherMethod(w, req, of) })
-		}
-	}
-	return nil
-}
-
-// handle adds f to the mux. The origins of of decide whose scripts may read what it answers.
-func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http.Request)) {
-	rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
-		w := inner.(*response)
-		switch {
-		case of.open:
-			allowEveryOrigin(w)
-		case of.closed():
-			forbidOrigins(w)
-		}
-		f(w, r)
-	})
-}
-
-// pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
-func (s *server) pathNotFound(w *response, r *http.Request) {
-	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
-	if near := s.routing.Load().nearest(r.Method, r.URL.Path); near != "" {
-		err.detail += " The nearest one is " + near + "."
-	}
-	s.fail(w, r, err)
-}
-
-// inBase returns the part of a path after the path of a base address, and whether it is below
-// one.
-func (rt *routing) inBase(p string) (string, bool) {
-	for _, prefix := range rt.prefixes {
-		if rest, ok := strings.CutPrefix(p, prefix); ok && (rest == "" || rest[0] == '/') {
-			return rest, true
-		}
-	}
-	return "", false
 }
 
 // ServeHTTP implements http.Handler. It sets the headers that every answer has, turns a panic
@@ -653,137 +496,6 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 	return nil
 }
 
-// readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
-// On a route whose members may all be absent it reads an empty body of any type as {}. It returns nil on
-// a route that takes its body as it is.
-func (s *server) readBody(w http.ResponseWriter, c *call) (*jsonValue, error) {
-	r := c.request
-	if c.route.noBody && r.ContentLength == 0 {
-		c.body, c.parsed = []byte("{}"), jsonValue{kind: jsonObject}
-		return &c.parsed, nil
-	}
-	// Several lines of a header mean the same as a list, which neither of these may be.
-	kind := strings.Join(r.Header["Content-Type"], ", ")
-	coding := strings.Join(r.Header["Content-Encoding"], ", ")
-	plain := slices.Contains([]string{"", "identity"}, strings.ToLower(coding))
-	if !c.route.raw && !(plain && c.acceptsContentType(kind)) {
-		w.Header().Set("Accept", c.route.bodyType())
-		return nil, &refusal{code: codeMediaType}
-	}
-	limit := c.route.bodyLimit()
-	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close") // else net/http would read the body before it answers
-		return nil, errBodySize(limit)
-	}
-	body, err := s.receive(w, c, limit)
-	if err != nil {
-		return nil, err
-	}
-	c.body = body
-	switch {
-	case c.route.raw:
-		return nil, nil
-	case c.route.takesForm():
-		c.parsed, err = parseForm(body)
-		return &c.parsed, err
-	}
-	return s.parseBody(c)
-}
-
-// receive reads the bytes of a body. Those of a route that takes large ones are read for so many callers at a time
-// only. Errors: a refusal (413, 400), errManyBodies.
-func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, error) {
-	if limit > maxBody && !c.route.raw {
-		release, err := s.receiving.take(c.request.Context(), c.payer(), limit)
-		if err != nil {
-			return nil, err
-		}
-		defer release()
-	}
-	body, err := readAll(w, c.request, limit)
-	if err == nil {
-		return body, nil
-	}
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, errBodySize(limit)
-	}
-	return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
-}
-
-// parseBody parses the body of a call, and takes the memory for it from the budget, until dropParsed gives it back.
-// Errors: a refusal (400), errManyBodies.
-func (s *server) parseBody(c *call) (_ *jsonValue, err error) {
-	most := cmp.Or(c.route.values, maxBodyValues)
-	values := min(int64(most), int64(len(c.body)/2+1)) // each takes two bytes at least: "1,"
-	memory := 2*int64(len(c.body)) + values*memberMemory
-	if c.free, err = s.parsing.take(c.request.Context(), c.payer(), memory); err != nil {
-		return nil, err
-	}
-	if c.parsed, err = parseBody(c.body, most); err != nil {
-		return nil, &refusal{code: codeMalformedJSON, detail: "The body can't be read: " + err.Error() + "."}
-	}
-	return &c.parsed, nil
-}
-
-// dropParsed drops the parsed body once its members are read, and gives back the memory that it took.
-func (c *call) dropParsed() {
-	if c.free != nil {
-		c.parsed = jsonValue{}
-		c.free()
-	}
-}
-
-// payer returns the account of the call's token, whose part of a memoryBudget the call takes from; "": none.
-func (c *call) payer() string {
-	if c.caller == nil {
-		return ""
-	}
-	return c.caller.claims.Subject
-}
-
-// takesForm reports whether bodies are forms.
-func (rt *route) takesForm() bool { return rt.form || rt.page != nil }
-
-// formMediaType is the Content-Type of forms.
-const formMediaType = "application/x-www-form-urlencoded"
-
-// bodyType returns the Content-Type of bodies.
-func (rt *route) bodyType() string {
-	if rt.takesForm() {
-		return formMediaType
-	}
-	return "application/json"
-}
-
-// acceptsContentType reports whether a Content-Type is the route's, in UTF-8, or for a beacon plain
-// text in UTF-8.
-func (c *call) acceptsContentType(contentType string) bool {
-	want := c.route.bodyType()
-	if contentType == want { // the common case
-		return true
-	}
-	kind, params, err := mime.ParseMediaType(contentType)
-	charset, hasCharset := params["charset"]
-	return err == nil && (kind == want || kind == "text/plain" && c.route.beacon) &&
-		(!hasCharset || strings.EqualFold(charset, "utf-8"))
-}
-
-// readAll reads a body of at most limit bytes. With a Content-Length, which the caller has
-// compared with the limit, that takes one allocation.
-func readAll(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if r.ContentLength < 0 {
-		return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	}
-	body := make([]byte, r.ContentLength)
-	_, err := io.ReadFull(r.Body, body)
-	return body, err
-}
-
-func errBodySize(limit int64) error {
-	return &refusal{code: codeBodySize, detail: fmt.Sprintf("The body has more than %d KiB.", limit>>10)}
-}
-
 // bearsOwnToken reports whether the call has a token of an account, which is not a device's.
 func (c *call) bearsOwnToken() bool { return c.caller != nil && !c.caller.claims.isDevice() }
 
@@ -859,58 +571,6 @@ func showLimit(h http.Header, bucket string, rate int, v takeResult) {
 	}
 	add("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(rate)+`;w=60`)
 	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
-}
-
-// accountScope reads ?account_id= and has the account whose rows a caller with a token acts on: its own
-// account's, or, if its token may name any account, the named one's. An operator's token without ?account_id=
-// acts on every account's rows.
-type accountScope struct {
-	named string
-	owner owner // of the rows; of none for a call without a token
-}
-
-func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
-
-// resolve sets owner, before the endpoint runs. Errors: a refusal for want of scope (403), errAccount.
-func (a *accountScope) resolve(s *server, c *call) error {
-	who := c.caller
-	switch {
-	case who == nil:
-		return nil
-	case a.named == "" && who.admin():
-		a.owner = anyAccount
-		return nil
-	case a.named == "" || a.named == who.claims.Subject:
-		a.owner = owner{account: who.claims.Subject, app: who.app}
-		return nil
-	case !who.all:
-		return errScope(scopeAdmin, "The token acts on its own account only.")
-	}
-	row, err := s.store.account(a.named)
-	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
-		return errAccount
-	}
-	a.owner = ownedBy(a.named)
-	return err
-}
-
-// oneOwner returns the owner of what belongs to one account: the caller's, if it acts on every account's rows.
-func (a *accountScope) oneOwner(c *call) owner {
-	if a.owner == anyAccount {
-		return ownedBy(c.caller.claims.Subject)
-	}
-	return a.owner
-}
-
-// A rowRequest asks for the row with the id of its path, of the account that its caller acts on.
-type rowRequest struct {
-	accountScope
-	id string
-}
-
-func (q *rowRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
 }
 
 // actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the

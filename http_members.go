@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -334,3 +335,55 @@ func (in *input) isNull(name string) bool {
 
 // has reports whether a member is present.
 func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
+
+// accountScope reads ?account_id= and has the account whose rows a caller with a token acts on: its own
+// account's, or, if its token may name any account, the named one's. An operator's token without ?account_id=
+// acts on every account's rows.
+type accountScope struct {
+	named string
+	owner owner // of the rows; of none for a call without a token
+}
+
+func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
+
+// resolve sets owner, before the endpoint runs. Errors: a refusal for want of scope (403), errAccount.
+func (a *accountScope) resolve(s *server, c *call) error {
+	who := c.caller
+	switch {
+	case who == nil:
+		return nil
+	case a.named == "" && who.admin():
+		a.owner = anyAccount
+		return nil
+	case a.named == "" || a.named == who.claims.Subject:
+		a.owner = owner{account: who.claims.Subject, app: who.app}
+		return nil
+	case !who.all:
+		return errScope(scopeAdmin, "The token acts on its own account only.")
+	}
+	row, err := s.store.account(a.named)
+	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
+		return errAccount
+	}
+	a.owner = ownedBy(a.named)
+	return err
+}
+
+// oneOwner returns the owner of what belongs to one account: the caller's, if it acts on every account's rows.
+func (a *accountScope) oneOwner(c *call) owner {
+	if a.owner == anyAccount {
+		return ownedBy(c.caller.claims.Subject)
+	}
+	return a.owner
+}
+
+// A rowRequest asks for the row with the id of its path, of the account that its caller acts on.
+type rowRequest struct {
+	accountScope
+	id string
+}
+
+func (q *rowRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.id = in.pathValue("id")
+}

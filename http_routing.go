@@ -1,0 +1,274 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// A routing is the mux for one set of base addresses. It is replaced when those change.
+type routing struct {
+	mux      *http.ServeMux
+	bases    []baseAddress
+	prefixes []string                 // their paths, the current one first
+	root     string                   // scheme and host of the current one
+	resource string                   // ends challenges to those without a token (RFC 9728, section 5.1)
+	members  map[string][]extraMember // of problems, by path relative to the base address
+	known    []knownPath              // that nearest can name
+}
+
+var errNoBaseURL = errors.New("the database has no base address: run 'widgetd base-url set URL'")
+
+// refresh rebuilds the mux when the base addresses have changed.
+func (s *server) refresh() error {
+	bases, err := s.store.baseURLs()
+	if err != nil {
+		return err
+	}
+	if old := s.routing.Load(); old != nil && slices.Equal(old.bases, bases) {
+		return nil
+	}
+	if len(bases) == 0 || !bases[0].Current {
+		return errNoBaseURL
+	}
+	rt := &routing{mux: http.NewServeMux(), bases: bases, members: map[string][]extraMember{}}
+	for _, base := range bases {
+		normal, prefix, err := parseBaseURL(base.URL)
+		if err != nil {
+			return err
+		}
+		if rt.root == "" {
+			rt.root = strings.TrimSuffix(normal, prefix)
+			rt.resource = `, resource_metadata="` + rt.root + resourceMetadataPath + prefix + `"`
+		}
+		if !slices.Contains(rt.prefixes, prefix) {
+			rt.prefixes = append(rt.prefixes, prefix)
+		}
+	}
+	if err := s.register(rt); err != nil {
+		return err
+	}
+	s.routing.Store(rt)
+	return nil
+}
+
+// register adds every path to the mux, with an answer to the methods that it does not have.
+func (s *server) register(rt *routing) error {
+	paths := map[string]*pathRules{}
+	for i := range s.routes {
+		r := &s.routes[i]
+		if paths[r.path()] == nil {
+			paths[r.path()] = &pathRules{}
+		}
+		paths[r.path()].add(r)
+		if len(r.members) > 0 {
+			rt.members[r.path()] = r.members
+		}
+		for _, prefix := range rt.prefixes {
+			of := &pathRules{open: r.open, origin: r.origin}
+			rt.handle(r.method()+" "+prefix+r.path(), of, func(w *response, req *http.Request) { s.serve(w, req, r) })
+		}
+	}
+	for _, r := range s.routes {
+		p, of := r.path(), paths[r.path()]
+		if of == nil {
+			continue // as another route has this path too
+		}
+		delete(paths, p)
+		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
+		rt.know(rt.prefixes[0]+p, p, of.methods)
+		for _, prefix := range rt.prefixes {
+			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
+				w.page, w.refused = of.first.page, of.first.refused
+				s.otherMethod(w, req, of)
+			})
+		}
+	}
+	if err := s.registerRoots(rt); err != nil {
+		return err
+	}
+	rt.handle("/", &pathRules{}, s.pathNotFound)
+	return nil
+}
+
+// registerRoots is the part of register for the paths outside the base addresses.
+func (s *server) registerRoots(rt *routing) error {
+	for _, root := range s.roots {
+		if strings.HasSuffix(root.path, "/") {
+			continue // ServeHTTP looks for these itself
+		}
+		of := &pathRules{methods: []string{"GET", "HEAD"}, open: root.open}
+		paths := []string{root.path}
+		if root.ofBase {
+			paths[0] += rt.prefixes[0]
+		}
+		rt.know(paths[0], root.path, of.methods)
+		if root.more != nil {
+			more, err := root.more(rt.bases)
+			if err != nil {
+				return err
+			}
+			paths = append(paths, more...)
+		}
+		for _, p := range paths {
+			rt.handle("GET "+p, of, root.serve)
+			rt.handle(p, of, func(w *response, req *http.Request) { s.otherMethod(w, req, of) })
+		}
+	}
+	return nil
+}
+
+// handle adds f to the mux. The origins of of decide whose scripts may read what it answers.
+func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http.Request)) {
+	rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
+		w := inner.(*response)
+		switch {
+		case of.open:
+			allowEveryOrigin(w)
+		case of.closed():
+			forbidOrigins(w)
+		}
+		f(w, r)
+	})
+}
+
+// pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
+func (s *server) pathNotFound(w *response, r *http.Request) {
+	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
+	if near := s.routing.Load().nearest(r.Method, r.URL.Path); near != "" {
+		err.detail += " The nearest one is " + near + "."
+	}
+	s.fail(w, r, err)
+}
+
+// inBase returns the part of a path after the path of a base address, and whether it is below
+// one.
+func (rt *routing) inBase(p string) (string, bool) {
+	for _, prefix := range rt.prefixes {
+		if rest, ok := strings.CutPrefix(p, prefix); ok && (rest == "" || rest[0] == '/') {
+			return rest, true
+		}
+	}
+	return "", false
+}
+
+// Who asks for a path that does not exist is told which one was probably meant. Only our own table is
+// answered, nothing of the request, and the work is bounded: long paths are not looked at.
+
+const (
+	maxGuessedPath     = 128 // bytes of a path that is looked at
+	maxGuessedSegments = 8
+	maxGuessedEdits    = 2 // letters and segments that may differ, in all
+)
+
+// A knownPath is a path that the service answers, cut into segments.
+type knownPath struct {
+	full     string   // as it is answered: "/v1/licenses/{id}/devices"
+	segments []string // without the path of the base address: "licenses", "{id}", "devices"
+	methods  []string
+}
+
+// know adds a path to those that nearest can name. p is the same without the path of the base address, if it has
+// that.
+func (rt *routing) know(full, p string, methods []string) {
+	rt.known = append(rt.known, knownPath{full, pathSegments(p), methods})
+}
+
+// nearest returns the path that a request for p probably meant, as the route table writes it, or ""
+// when none is near. It finds a path whose base address is missing, wrong or given twice, one with a
+// slash too many, in another case, without its first or its last part, or with up to two wrong letters.
+func (rt *routing) nearest(method, p string) string {
+	if len(p) > maxGuessedPath {
+		return ""
+	}
+	asked := pathSegments(strings.ToLower(p))
+	if len(asked) == 0 || len(asked) > maxGuessedSegments {
+		return ""
+	}
+	for _, prefix := range rt.prefixes {
+		base := pathSegments(strings.ToLower(prefix))
+		for len(asked) > len(base) && slices.Equal(asked[:len(base)], base) {
+			asked = asked[len(base):]
+		}
+	}
+	found, least := "", maxGuessedEdits+2
+	for i := range rt.known {
+		k := &rt.known[i]
+		edits := pathDistance(asked, k.segments)
+		if edits > maxGuessedEdits {
+			continue
+		}
+		if !slices.Contains(k.methods, method) {
+			edits++ // another path that takes the method is meant, if it is as near
+		}
+		if edits < least {
+			found, least = k.full, edits
+		}
+	}
+	return found
+}
+
+// pathSegments returns the parts of a path between its slashes, without empty ones.
+func pathSegments(p string) []string {
+	return strings.FieldsFunc(p, func(r rune) bool { return r == '/' })
+}
+
+// pathDistance returns how many letters and leading segments differ between a request's segments and
+// a known path's; more than maxGuessedEdits means that nothing of them is alike.
+func pathDistance(asked, known []string) int {
+	shared := min(len(asked), len(known))
+	if shared == 0 {
+		return maxGuessedEdits + 1
+	}
+	edits := max(len(asked), len(known)) - shared
+	asked, known = asked[len(asked)-shared:], known[len(known)-shared:]
+	literal := false
+	for i := 0; i < shared && edits <= maxGuessedEdits; i++ {
+		if !strings.HasPrefix(known[i], "{") {
+			literal = true
+			edits += segmentDistance(asked[i], known[i])
+		}
+	}
+	if !literal {
+		return maxGuessedEdits + 1
+	}
+	return edits
+}
+
+// segmentDistance returns how many letters must be inserted, removed or replaced to make one segment
+// of the other, at most maxGuessedEdits + 1. The beginning of a segment, as "jwks" for "jwks.json",
+// counts as one letter off. A segment of up to four letters may have one wrong.
+func segmentDistance(asked, known string) int {
+	const far = maxGuessedEdits + 1
+	if asked == known {
+		return 0
+	}
+	if len(asked) >= 3 && strings.HasPrefix(known, asked) {
+		return 1
+	}
+	if len(asked) > len(known)+maxGuessedEdits || len(known) > len(asked)+maxGuessedEdits {
+		return far
+	}
+	row := make([]int, len(known)+1) // of the table of distances between beginnings (Levenshtein)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(asked) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(known) {
+			replaced := diagonal
+			if asked[i] != known[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, diagonal+1)
+		}
+	}
+	edits := row[len(known)]
+	if edits > 1 && len(known) < 5 {
+		return far
+	}
+	return min(edits, far)
+}
