@@ -249,7 +249,8 @@ func decoded(body []byte) (value any) {
 var pages = sync.OnceValue(func() map[string]bool {
 	all := map[string]bool{}
 	contacts := serverOptions{nounOptions: nounOptions{securityContacts: []string{"mailto:a@example.com"}}}
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, serverOptions: contacts}) {
+	with := &server{authenticator: &authenticator{}, steady: time.Now, serverOptions: contacts}
+	for _, w := range wingsOf(nouns(), with) {
 		for _, root := range w.roots {
 			all[strings.TrimSuffix(root.path, "{$}")] = root.page
 		}
@@ -262,7 +263,7 @@ func isPage(path string) bool { return pages()[path] || matches(`^/widget-[0-9a-
 
 // pathsForPeople are the paths of routes with a page, cut into segments.
 var pathsForPeople = sync.OnceValue(func() (all [][]string) {
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
 		for _, r := range w.routes {
 			if r.page != nil {
 				all = append(all, strings.Split(r.path(), "/"))

@@ -129,14 +129,9 @@ const (
 	maxBodyValues = 1000     // values of JSON in a body (contract, section 1)
 )
 
-// The token buckets of each account (contract, section 2), by the names that answers give them. No
-// kind of call can use up another's.
-const (
-	bucketAccount  = "account"  // calls with the account's own tokens
-	bucketLicenses = "licenses" // licence calls without one, those with a device token among them
-	bucketLeads    = "leads"
-	bucketWidgets  = "widgets" // events, and statistics without a token
-)
+// bucketAccount is the token bucket that each account has for calls with its own tokens (contract, section 2), by the
+// name that answers give it. Those for calls without one are of the nouns; no kind of call can use up another's.
+const bucketAccount = "account"
 
 // bucketApplication is the name that answers give to an application's half of bucketAccount.
 const bucketApplication = "application"
@@ -166,8 +161,6 @@ type server struct {
 	log            *slog.Logger
 	accountBuckets *limiter     // by the bucket's name and account
 	addressBuckets *limiter     // by limit's name and address, or order
-	lookups        *lookupGuard // licence keys that failed
-	clientProofs   *lookupGuard // proofs of applications that failed
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
@@ -207,8 +200,6 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory)}
-	s.lookups = newLookupGuard(o.failedLookupRate, s.steady())
-	s.clientProofs = newLookupGuard(o.failedLookupRate, s.steady())
 	s.startClock()
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)

@@ -420,7 +420,7 @@ func TestOrigin_ofWhatIsNoApplicationsIsNotRemembered(t *testing.T) {
 func TestOrigin_makesNoDifferenceToTheRoutesOfOAuth(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}}) {
+	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
 		for _, r := range w.routes {
 			if !strings.HasPrefix(r.path(), "/oauth/") {
 				continue

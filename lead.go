@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// bucketLeads is charged to the account of the site that sends a lead.
+const bucketLeads = "leads"
+
 // leadNoun declares leads.
 func leadNoun() noun {
 	return noun{

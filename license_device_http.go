@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -15,11 +16,16 @@ import (
 type deviceAPI struct {
 	*server
 	licenseCache
-	leases leaseCache
+	leases  leaseCache
+	lookups *lookupGuard // keys that failed
 }
 
+// bucketLicenses is charged for licence calls without an account's token, those with a device token among them.
+const bucketLicenses = "licenses"
+
 func deviceWing(s *server) wing {
-	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator)}
+	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator),
+		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
 	return wing{
 		routes: []route{
 			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, bucket: bucketLicenses,
@@ -38,6 +44,9 @@ func deviceWing(s *server) wing {
 			timeDriven: true,
 			run:        s.runTransitions,
 		}},
+		metrics: []metric{{"widgetd_lookup_addresses", "gauge",
+			"Addresses of which licence keys that failed are remembered.",
+			func() []string { return []string{fmt.Sprintf(" %d", a.lookups.len())} }}},
 	}
 }
 

@@ -25,11 +25,14 @@ const (
 )
 
 // An oauthAPI serves the endpoints at which applications get and give back tokens.
-type oauthAPI struct{ *server }
+type oauthAPI struct {
+	*server
+	proofs *lookupGuard // of applications that failed
+}
 
 // oauthWing makes the routes of the token and revocation endpoints.
 func oauthWing(s *server) wing {
-	a := &oauthAPI{s}
+	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.steady())}
 	routes := []route{
 		{pattern: "POST /oauth/token", run: unstored(endpoint(a.issue))},
 		{pattern: "POST /oauth/revoke", run: endpoint(a.revoke)},
@@ -193,7 +196,7 @@ func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, 
 func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
 	address := a.address(c.request)
 	hash := sha256.Sum256([]byte(proof.id + "\x00" + proof.secret))
-	repeated, wait := a.clientProofs.fail(address, hash, a.steady())
+	repeated, wait := a.proofs.fail(address, hash, a.steady())
 	switch {
 	case wait > 0:
 		return errRate("Too many proofs of applications from this address have failed.", wait)

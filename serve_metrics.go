@@ -198,8 +198,6 @@ func (s *server) writeMetrics(w io.Writer) {
 	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
 		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
-	gauge("widgetd_lookup_addresses", "Addresses of which licence keys that failed are remembered.",
-		int64(s.lookups.len()))
 	for _, m := range s.wingMetrics {
 		family(m.name, m.kind, m.help, m.samples()...)
 	}

@@ -13,6 +13,9 @@ import (
 // scopeStats is the scope that reads what widgets have counted.
 const scopeStats = "stats:read"
 
+// bucketWidgets is charged for events, and for statistics without a token.
+const bucketWidgets = "widgets"
+
 // widgetNoun declares widgets, what they count, and the script that does.
 func widgetNoun() noun {
 	return noun{
