@@ -159,8 +159,8 @@ type server struct {
 	nouns          []noun           // of which it is made
 	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
 	log            *slog.Logger
-	accountBuckets *limiter     // by the bucket's name and account
-	addressBuckets *limiter     // by limit's name and address, or order
+	accountBuckets *limiter // by the bucket's name and account
+	addressBuckets *limiter // by limit's name and address, or order
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
