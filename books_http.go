@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // A booksAPI serves the endpoints of connections with books.
@@ -294,27 +291,16 @@ func (a *booksAPI) changeConnection(
 
 // The page for who comes back from a product.
 
-//go:embed web/books.html
-var booksHTML string
-
-var booksTemplate = sync.OnceValues(func() (*template.Template, error) {
-	return template.New("books").Parse(booksHTML)
-})
+// booksTemplate makes it from a booksPage.
+var booksTemplate = pageTemplateOf("books.html")
 
 // A booksPage is what the template shows.
 type booksPage struct {
-	Style       template.CSS
 	Title, Text string
 	Tone        string // toneGood or toneBad
 	Facts       [][2]string
 	Choices     []companyView
 	RequestID   string
-}
-
-// render makes the answer.
-func (p *booksPage) render(status int) (*htmlPage, error) {
-	p.Style = template.CSS(payCSS)
-	return renderPage(status, booksTemplate, p)
 }
 
 // booksRefused shows a refusal to who comes back. It is a refusalPage.
@@ -323,11 +309,7 @@ func booksRefused(_ *http.Request, ref *refusal, requestID string) *htmlPage {
 	if ref.code.status == http.StatusInternalServerError {
 		p.RequestID = requestID
 	}
-	page, err := p.render(ref.code.status)
-	if err != nil { // which a test rules out
-		return &htmlPage{ref.code.status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(ref.code.status))}
-	}
-	return page
+	return booksTemplate.renderRefusal(ref.code.status, p)
 }
 
 // A comeBackRequest is what a product's pages send somebody back with (RFC 6749, section 4.1.2).
@@ -416,7 +398,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 			p.Choices = append(p.Choices, companyView{o.ID, o.Name})
 		}
 	}
-	return p.render(http.StatusOK)
+	return booksTemplate.render(http.StatusOK, p)
 }
 
 // mayFinish returns nil unless an application's link was begun with, which only who has signed in for the account

@@ -3,13 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	_ "embed"
 	"fmt"
 	"html/template"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,15 +19,6 @@ func docsNoun() noun {
 
 // The pages for people: /docs, made from the OpenAPI document and the chapters in web/docs.html, and
 // /, which leads there. Beside them stand the files by which programs discover a site.
-
-var (
-	//go:embed web/docs.html
-	docsHTML string
-	//go:embed web/docs.css
-	docsCSS []byte
-	//go:embed web/favicon.svg
-	faviconSVG []byte
-)
 
 const (
 	pageCaching = "public, max-age=300" // of pages and what belongs to them
@@ -47,7 +37,7 @@ type docsAPI struct {
 	problems []*problemCode
 	events   []eventType
 	making   sync.Mutex
-	made     atomic.Pointer[docsPages]
+	made     *docsPages // nil: nobody has asked yet
 }
 
 // docsPages are the pages that name the base address.
@@ -62,21 +52,25 @@ type docsPages struct {
 // The files that are the same for every service.
 var (
 	styleFile = sync.OnceValue(func() *staticFile {
-		return newStaticFile("text/css; charset=utf-8", pageCaching, docsCSS)
+		return newStaticFile("text/css; charset=utf-8", pageCaching, []byte(embedded("web/docs.css")))
 	})
 	faviconFile = sync.OnceValue(func() *staticFile {
-		return newStaticFile("image/svg+xml", pageCaching, faviconSVG)
+		return newStaticFile("image/svg+xml", pageCaching, []byte(embedded("web/favicon.svg")))
 	})
 )
 
 func docsWing(s *server) wing {
 	a := &docsAPI{server: s, problems: problemsOf(s.nouns), events: eventTypesOf(s.nouns)}
+	file := func(path string, made func() *staticFile) rootPath {
+		serve := func(w *response, r *http.Request) { a.sendStatic(w, r, made()) }
+		return rootPath{path: path, page: true, serve: serve}
+	}
 	roots := []rootPath{
 		{path: "/{$}", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.home })},
 		{path: "/docs", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.docs })},
-		{path: "/docs.css", page: true, serve: a.file(func(*docsPages) *staticFile { return styleFile() })},
-		{path: "/favicon.ico", page: true, serve: a.file(func(*docsPages) *staticFile { return faviconFile() })},
 		{path: "/robots.txt", page: true, serve: a.file(func(p *docsPages) *staticFile { return p.robots })},
+		file("/docs.css", styleFile),
+		file("/favicon.ico", faviconFile),
 	}
 	if len(s.securityContacts) > 0 {
 		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})
@@ -109,26 +103,22 @@ func (a *docsAPI) page(which func(*docsPages) *staticFile) func(*response, *http
 // pages returns the pages as they are now.
 func (a *docsAPI) pages() (*docsPages, error) {
 	rt, ended := a.routing.Load(), !a.now().Before(a.legacySunset)
-	if made := a.made.Load(); made != nil && made.routing == rt && made.ended == ended {
-		return made, nil
-	}
 	a.making.Lock()
 	defer a.making.Unlock()
-	if made := a.made.Load(); made != nil && made.routing == rt && made.ended == ended {
-		return made, nil // made while this call waited
+	if a.made == nil || a.made.routing != rt || a.made.ended != ended {
+		made, err := a.makePages(rt, ended)
+		if err != nil {
+			return nil, err
+		}
+		a.made = made
 	}
-	made, err := a.makePages(rt, ended)
-	if err != nil {
-		return nil, err
-	}
-	a.made.Store(made)
-	return made, nil
+	return a.made, nil
 }
 
 // makePages makes the pages for the base addresses of a routing. ended tells whether the legacy paths
 // have ended.
 func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
-	d, err := newAPIDocument(openapiText)
+	d, err := newAPIDocument(embedded("web/openapi.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -138,34 +128,17 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 		return nil, err
 	}
 	view.Widget, view.Snippet = line.Widget, line.HTML
-	calls := map[string]*docsCall{} // by method and path
-	for _, group := range view.Groups {
-		for _, c := range group.Calls {
-			calls[c.Method+" "+c.Path] = c
-		}
-	}
-	call := func(name string) (*docsCall, error) {
-		if c := calls[name]; c != nil {
-			return c, nil
-		}
-		return nil, fmt.Errorf("the OpenAPI document has no %s", name)
-	}
 	pages, err := template.New("").Funcs(template.FuncMap{
+		"file": func(name string) string { return embedded("web/" + name) },
 		"curl": func(name string) (string, error) {
-			c, err := call(name)
-			if err != nil {
-				return "", err
-			}
-			return c.Curl, nil
+			c, err := view.call(name)
+			return c.Curl, err
 		},
 		"anchor": func(name string) (string, error) {
-			c, err := call(name)
-			if err != nil {
-				return "", err
-			}
-			return "#" + c.Anchor, nil
+			c, err := view.call(name)
+			return "#" + c.Anchor, err
 		},
-	}).Parse(docsHTML)
+	}).Parse(embedded("web/docs.html"))
 	if err != nil {
 		return nil, err
 	}
@@ -244,11 +217,133 @@ var placeholders = map[string]string{
 	"export":                  "EXPORT_ID",
 }
 
+// A docsView is everything that the templates in web/docs.html show.
+type docsView struct {
+	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
+	Release            string
+	Demo               bool
+	Widget             string // id in the lines that include the script
+	Snippet            string // such a line, with the script's hash
+	LegacySunset       string
+	LegacyEnded        bool
+	Groups             []docsGroup
+	Objects            []docsObject
+	Problems           []docsProblem
+	Events             []docsEvents
+	Posted             *docsCall // what is posted to webhooks, and what their answers mean
+	PostedExample      string
+	Token              string   // the account's, for curl lines
+	Origin             string   // a listed one, for curl lines
+	StripePermissions  string   // of a restricted key
+	RetryDelays        []string // "5 s", "5 min"
+	RetriesEnd         string   // after so long an event is given up
+}
+
+// A docsProblem is a row of the table of problem codes.
+type docsProblem struct {
+	Name    string
+	Status  int
+	Meaning string
+	Remedy  template.HTML
+}
+
+// A docsEvents is the event types of one noun.
+type docsEvents struct {
+	Noun  string
+	Names []string
+}
+
+// view collects what the pages show.
+func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
+	d.values = placeholders
+	if a.examples != nil {
+		d.values = a.examples
+	}
+	d.base, d.root = rt.bases[0].URL, rt.root
+	d.fromSites = map[string]bool{}
+	for i := range a.routes {
+		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
+	}
+	v := &docsView{
+		Base:         d.base,
+		Root:         d.root,
+		Prefix:       rt.prefixes[0],
+		Release:      buildName(),
+		Demo:         a.examples != nil,
+		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"),
+		LegacyEnded:  ended,
+		Groups:       d.groups(),
+		Objects:      d.objects(),
+		Events:       groupEvents(a.events),
+
+		Token:  d.values[exampleToken],
+		Origin: d.values["Origin"],
+
+		StripePermissions: stripePermissions,
+	}
+	v.Posted, v.PostedExample = d.posted()
+	v.RetryDelays, v.RetriesEnd = showRetries()
+	for _, c := range a.problems {
+		remedy := d.text("x-problems", c.name, "remedy")
+		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, prose(remedy)})
+	}
+	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })
+	return v
+}
+
+// call returns the operation with a method and path: "POST /widget/events". With an error it is an empty one.
+func (v *docsView) call(name string) (*docsCall, error) {
+	for _, group := range v.Groups {
+		for _, c := range group.Calls {
+			if c.Method+" "+c.Path == name {
+				return c, nil
+			}
+		}
+	}
+	return &docsCall{}, fmt.Errorf("the OpenAPI document has no %s", name)
+}
+
+// groupEvents sorts event types by their noun, in the order in which nouns come first.
+func groupEvents(types []eventType) (groups []docsEvents) {
+	for _, typ := range types {
+		noun, name, _ := strings.Cut(string(typ), ".")
+		at := slices.IndexFunc(groups, func(g docsEvents) bool { return g.Noun == noun })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, docsEvents{Noun: noun})
+		}
+		groups[at].Names = append(groups[at].Names, name)
+	}
+	return groups
+}
+
+// showRetries returns retryDelays for people, and how long they are together: "75 h 35 min".
+func showRetries() (delays []string, sum string) {
+	var all time.Duration
+	for _, delay := range retryDelays {
+		delays = append(delays, showDelay(delay))
+		all += delay
+	}
+	return delays, showDelay(all.Truncate(time.Minute))
+}
+
+// showDelay writes a length of time with its units: "5 s", "75 h 35 min".
+func showDelay(d time.Duration) string {
+	var parts []string
+	for _, unit := range []struct {
+		length time.Duration
+		name   string
+	}{{time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
+		if n := d / unit.length; n > 0 {
+			parts = append(parts, fmt.Sprint(int64(n), " ", unit.name))
+		}
+		d %= unit.length
+	}
+	return strings.Join(parts, " ")
+}
+
 // The OpenAPI document (contract, section 9). It is written by hand; docs_openapi_test.go holds it
 // against the routes, the problem codes and every answer that a test gets.
-
-//go:embed web/openapi.json
-var openapiText string
 
 // The addresses that the document is written with, in its servers, its examples and the paths of the metadata. It
 // is served with the configured ones in their place.
@@ -262,13 +357,8 @@ const (
 type openapiAPI struct {
 	*server
 	making sync.Mutex
-	made   atomic.Pointer[openapiFile]
-}
-
-// An openapiFile is the document with the base address that the service had when it was made.
-type openapiFile struct {
-	base string
-	*staticFile
+	base   string      // that the service had when the document was made
+	made   *staticFile // nil: nobody has asked for it yet
 }
 
 func openapiWing(s *server) wing {
@@ -290,19 +380,14 @@ func (a *openapiAPI) showDocument(context.Context, *call, *emptyRequest) (*stati
 // is asked for first and after the base address was changed.
 func (a *openapiAPI) document() *staticFile {
 	rt := a.routing.Load()
-	base := rt.bases[0].URL
-	if made := a.made.Load(); made != nil && made.base == base {
-		return made.staticFile
-	}
 	a.making.Lock()
 	defer a.making.Unlock()
-	if made := a.made.Load(); made != nil && made.base == base { // made while this call waited
-		return made.staticFile
+	if base := rt.bases[0].URL; a.made == nil || a.base != base {
+		local := strings.NewReplacer(documentBase, base, documentRoot, rt.root,
+			serverMetadataPath+documentPath, serverMetadataPath+rt.prefixes[0],
+			resourceMetadataPath+documentPath, resourceMetadataPath+rt.prefixes[0])
+		text := local.Replace(embedded("web/openapi.json"))
+		a.base, a.made = base, newStaticFile("application/json", pageCaching, []byte(text))
 	}
-	text := strings.NewReplacer(documentBase, base, documentRoot, rt.root,
-		serverMetadataPath+documentPath, serverMetadataPath+rt.prefixes[0],
-		resourceMetadataPath+documentPath, resourceMetadataPath+rt.prefixes[0]).Replace(openapiText)
-	made := &openapiFile{base, newStaticFile("application/json", "public, max-age=300", []byte(text))}
-	a.made.Store(made)
-	return made.staticFile
+	return a.made
 }

@@ -2,74 +2,17 @@ package main
 
 import (
 	"cmp"
-	_ "embed"
-	"encoding/json"
 	"fmt"
 	"html"
 	"html/template"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // What /docs shows of the OpenAPI document. The document is read as any JSON is, with the order of
 // its members, since that is the order in which a reader wants them.
-
-// The check of a lease in several languages, which /docs shows and docs_test.go runs.
-var (
-	//go:embed web/lease.sh
-	leaseShell string
-	//go:embed web/lease.mjs
-	leaseNode string
-	//go:embed web/lease.py
-	leasePython string
-	//go:embed web/lease.go.txt
-	leaseGo string
-)
-
-// The check of a webhook, likewise.
-var (
-	//go:embed web/webhook.sh
-	webhookShell string
-	//go:embed web/webhook.mjs
-	webhookNode string
-	//go:embed web/webhook.py
-	webhookPython string
-	//go:embed web/webhook.go.txt
-	webhookGo string
-)
-
-// An application that acts for an account, which /docs shows.
-//
-//go:embed web/application.mjs
-var applicationNode string
-
-// A docsView is everything that the templates in web/docs.html show.
-type docsView struct {
-	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
-	Release            string
-	Demo               bool
-	Widget             string // id in the lines that include the script
-	Snippet            string // such a line, with the script's hash
-	Idempotent         string // a curl line with an Idempotency-Key
-	LegacySunset       string
-	LegacyEnded        bool
-	Groups             []docsGroup
-	Objects            []docsObject
-	Problems           []docsProblem
-	Events             []docsEvents
-	LeaseSamples       []docsSample
-	WebhookSamples     []docsSample
-	Application        string    // a script that acts for an account
-	Posted             *docsCall // what is posted to webhooks, and what their answers mean
-	PostedExample      string
-	Token              string   // the account's, for curl lines
-	Origin             string   // a listed one, for curl lines
-	StripePermissions  string   // of a restricted key
-	RetryDelays        []string // "5 s", "5 min"
-	RetriesEnd         string   // after so long an event is given up
-}
 
 // A docsGroup is the calls of one tag.
 type docsGroup struct {
@@ -121,130 +64,6 @@ type docsObject struct {
 	Members []docsMember
 }
 
-// A docsProblem is a row of the table of problem codes.
-type docsProblem struct {
-	Name    string
-	Status  int
-	Meaning string
-	Remedy  template.HTML
-}
-
-// A docsEvents is the event types of one noun.
-type docsEvents struct {
-	Noun  string
-	Names []string
-}
-
-// A docsSample is a program that checks a lease or a webhook.
-type docsSample struct{ ID, Title, Text, Code string }
-
-// view collects what the pages show.
-func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
-	d.values = placeholders
-	if a.examples != nil {
-		d.values = a.examples
-	}
-	d.base, d.root = rt.bases[0].URL, rt.root
-	d.fromSites = map[string]bool{}
-	for i := range a.routes {
-		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
-	}
-	v := &docsView{
-		Base:         d.base,
-		Root:         d.root,
-		Prefix:       rt.prefixes[0],
-		Release:      buildName(),
-		Demo:         a.examples != nil,
-		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"),
-		LegacyEnded:  ended,
-		Groups:       d.groups(),
-		Objects:      d.objects(),
-		Events:       groupEvents(a.events),
-
-		LeaseSamples:   leaseSamples(),
-		WebhookSamples: webhookSamples(),
-		Application:    applicationNode,
-		Token:          d.values[exampleToken],
-		Origin:         d.values["Origin"],
-
-		StripePermissions: stripePermissions,
-	}
-	v.Posted, v.PostedExample = d.posted()
-	v.RetryDelays, v.RetriesEnd = showRetries()
-	const events = "POST /widget/events"
-	for _, group := range v.Groups {
-		for _, c := range group.Calls {
-			if c.Method+" "+c.Path == events {
-				v.Idempotent = c.Curl + " \\\n  -H 'Idempotency-Key: 8f14e45f-ceea-4e7a-9c3b-0d5a1f2b6c7d'"
-			}
-		}
-	}
-	for _, c := range a.problems {
-		remedy := d.text("x-problems", c.name, "remedy")
-		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, prose(remedy)})
-	}
-	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })
-	return v
-}
-
-// groupEvents sorts event types by their noun, in the order in which nouns come first.
-func groupEvents(types []eventType) (groups []docsEvents) {
-	for _, typ := range types {
-		noun, name, _ := strings.Cut(string(typ), ".")
-		at := slices.IndexFunc(groups, func(g docsEvents) bool { return g.Noun == noun })
-		if at < 0 {
-			at = len(groups)
-			groups = append(groups, docsEvents{Noun: noun})
-		}
-		groups[at].Names = append(groups[at].Names, name)
-	}
-	return groups
-}
-
-func leaseSamples() []docsSample {
-	return []docsSample{
-		{"openssl", "openssl", "A shell script. It needs openssl 3 and jq.", leaseShell},
-		{"node", "Node", "Node 20 or later, without a package. Save it as lease.mjs.", leaseNode},
-		{"python", "Python", "Python 3.9 or later. Its standard library has no Ed25519: the package cryptography " +
-			"does it, or else openssl.", leasePython},
-		{"go", "Go", "The standard library has all of it.", leaseGo},
-	}
-}
-
-func webhookSamples() []docsSample {
-	return []docsSample{
-		{"webhook-openssl", "openssl", "A shell script. It needs openssl 3.", webhookShell},
-		{"webhook-node", "Node", "Node 20 or later, without a package. Save it as webhook.mjs.", webhookNode},
-		{"webhook-python", "Python", "Python 3.9 or later, without a package.", webhookPython},
-		{"webhook-go", "Go", "The standard library has all of it.", webhookGo},
-	}
-}
-
-// showRetries returns retryDelays for people, and how long they are together: "75 h 35 min".
-func showRetries() (delays []string, sum string) {
-	var all time.Duration
-	for _, delay := range retryDelays {
-		delays = append(delays, showDelay(delay))
-		all += delay
-	}
-	return delays, showDelay(all.Truncate(time.Minute))
-}
-
-// showDelay writes a length of time with its units: "5 s", "75 h 35 min".
-func showDelay(d time.Duration) string {
-	var parts []string
-	for _, unit := range []struct {
-		length time.Duration
-		name   string
-	}{{time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
-		if n := d / unit.length; n > 0 {
-			parts = append(parts, fmt.Sprint(int64(n), " ", unit.name))
-		}
-		d %= unit.length
-	}
-	return strings.Join(parts, " ")
-}
-
 // An apiDocument is the OpenAPI document, as it is read for people.
 type apiDocument struct {
 	all        jsonValue
@@ -253,57 +72,17 @@ type apiDocument struct {
 	fromSites  map[string]bool   // calls, as "POST /widget/leads", that a browser makes from a listed site
 }
 
+// documentDepth is how deep values of an OpenAPI document may be nested, which is more than in what strangers send.
+const documentDepth = 64
+
 // newAPIDocument parses an OpenAPI document.
 func newAPIDocument(text string) (*apiDocument, error) {
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.UseNumber()
-	all, err := decodeInOrder(decoder)
+	p := jsonParser{text: text, left: math.MaxInt}
+	all, err := p.value(maxJSONDepth-documentDepth, true)
 	if err != nil {
 		return nil, fmt.Errorf("read the OpenAPI document: %w", err)
 	}
 	return &apiDocument{all: all}, nil
-}
-
-// decodeInOrder reads a JSON value and keeps the order of members. (parseJSON is for what strangers
-// send: it limits the depth.)
-func decodeInOrder(d *json.Decoder) (jsonValue, error) {
-	token, err := d.Token()
-	if err != nil {
-		return jsonValue{}, err
-	}
-	switch t := token.(type) {
-	case bool:
-		return jsonValue{kind: jsonBool, boolean: t}, nil
-	case json.Number:
-		return jsonValue{kind: jsonNumber, text: t.String()}, nil
-	case string:
-		return jsonValue{kind: jsonString, text: t}, nil
-	case json.Delim:
-		v := jsonValue{kind: jsonArray}
-		if t == '{' {
-			v.kind = jsonObject
-		}
-		for d.More() {
-			name := json.Token("")
-			if v.kind == jsonObject {
-				if name, err = d.Token(); err != nil {
-					return v, err
-				}
-			}
-			element, err := decodeInOrder(d)
-			if err != nil {
-				return v, err
-			}
-			if v.kind == jsonObject {
-				v.members = append(v.members, jsonMember{name.(string), element})
-			} else {
-				v.list = append(v.list, element)
-			}
-		}
-		_, err := d.Token() // the closing bracket
-		return v, err
-	}
-	return jsonValue{}, nil
 }
 
 // at returns the member that a path of names leads to; null if there is none.

@@ -27,7 +27,7 @@ type node = map[string]any
 // openapiDocument is the OpenAPI document as it is committed.
 var openapiDocument = sync.OnceValue(func() node {
 	var doc node
-	if err := json.Unmarshal([]byte(openapiText), &doc); err != nil {
+	if err := json.Unmarshal([]byte(embedded("web/openapi.json")), &doc); err != nil {
 		panic("web/openapi.json: " + err.Error())
 	}
 	return doc

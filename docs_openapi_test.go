@@ -746,7 +746,7 @@ func TestOpenAPI_namesTheConfiguredBaseAddress(t *testing.T) {
 func TestOpenAPI_isReadable(t *testing.T) {
 	t.Parallel()
 	number := 0
-	for line := range strings.Lines(openapiText) {
+	for line := range strings.Lines(embedded("web/openapi.json")) {
 		number++
 		text := strings.TrimRight(line, "\n")
 		if indent := len(text) - len(strings.TrimLeft(text, " ")); indent%2 != 0 || strings.Contains(text, "\t") ||
@@ -754,7 +754,7 @@ func TestOpenAPI_isReadable(t *testing.T) {
 			t.Errorf("web/openapi.json:%d: %s", number, text)
 		}
 	}
-	decoder := json.NewDecoder(strings.NewReader(openapiText))
+	decoder := json.NewDecoder(strings.NewReader(embedded("web/openapi.json")))
 	var open []map[string]bool // the names so far in each object that is open; nil: a list
 	name := false              // whether the next token is a member's name
 	for {

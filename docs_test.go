@@ -110,7 +110,7 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 	t.Parallel()
 	page := newDocsPage(t)
-	d, err := newAPIDocument(openapiText)
+	d, err := newAPIDocument(embedded("web/openapi.json"))
 	must(t, err)
 	operations := 0
 	for _, path := range d.all.at("paths").members {
@@ -484,7 +484,7 @@ func luminance(t *testing.T, color string) float64 {
 
 func TestDocs_colorsHaveTheContrastOfWCAG(t *testing.T) {
 	t.Parallel()
-	schemes := regexp.MustCompile(`(?s):root \{(.*?)\}`).FindAllStringSubmatch(string(docsCSS), 2)
+	schemes := regexp.MustCompile(`(?s):root \{(.*?)\}`).FindAllStringSubmatch(embedded("web/docs.css"), 2)
 	for i, scheme := range schemes {
 		color := map[string]string{}
 		for _, c := range regexp.MustCompile(`--([a-z]+): (#[0-9a-f]{6});`).FindAllStringSubmatch(scheme[1], -1) {

@@ -126,6 +126,16 @@ func TestDocuments_readmeIsShort(t *testing.T) {
 // fileName is how a file of this repository is named in a text; not NOUN.go, nor *_test.go.
 var fileName = regexp.MustCompile(`^(?:[a-z.]+/)*[a-z][a-z0-9_-]*\.(?:go|sql|sh|md|service|socket|html)$`)
 
+func TestDocuments_architectureSaysWhatIsInEveryFile(t *testing.T) {
+	t.Parallel()
+	text := documents(t)["docs/architecture.md"]
+	for _, f := range sourceFiles(t) {
+		if !strings.Contains(text, "`"+f.name+"`") {
+			t.Errorf("docs/architecture.md does not name %s", f.name)
+		}
+	}
+}
+
 func TestDocuments_nameFilesThatThereAre(t *testing.T) {
 	t.Parallel()
 	found := 0

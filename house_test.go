@@ -100,9 +100,9 @@ var rooms = [][]string{
 	{"main.go", "nouns.go", "serve.go", "serve_upkeep.go", "demo*.go"},
 	// those by name have endpoints or commands
 	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "event.go", "auth_key.go", "lead.go", "legacy.go",
-		"license_import.go", "serve_status.go", "widget.go", "widget_script.go", "order_page.go", "order_page_text.go",
-		"oauth_page.go", "oauth_page_text.go"},
-	{"cli_*.go", "handlers.go", "http_*.go", "serve_health.go", "serve_metrics.go",
+		"license_import.go", "serve_status.go", "widget.go", "widget_script.go", "order_page.go",
+		"oauth_page.go"},
+	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_metrics.go",
 		"serve_notices.go"},
 	{"account.go", "event_store.go", "lead_address.go", "lead_store.go", "legacy_store.go", "license*.go", "oauth*.go",
 		"order*.go", "payment*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},

@@ -3,16 +3,13 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/base64"
 	"errors"
-	"html/template"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -20,13 +17,8 @@ import (
 // ends that (contract, section 13). No script runs on them. What is asked for stays in the query of their
 // URLs, so that nothing has to be remembered for who has not signed in.
 
-//go:embed web/oauth.html
-var oauthHTML string
-
 // oauthTemplate makes every one of these pages from an oauthPage.
-var oauthTemplate = sync.OnceValues(func() (*template.Template, error) {
-	return template.New("oauth").Parse(oauthHTML)
-})
+var oauthTemplate = pageTemplateOf("oauth.html")
 
 // An oauthPages serves the pages.
 type oauthPages struct {
@@ -131,12 +123,12 @@ func (a *oauthPages) askCode(_ context.Context, c *call, r *oauthPageRequest) (a
 	return signinPage(c, r, "", http.StatusOK)
 }
 
-// signinPage makes the page that asks for a code; notice, a key of oauthTexts, is what was wrong with
+// signinPage makes the page that asks for a code; notice, the key of a text, is what was wrong with
 // another.
 func signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlPage, error) {
 	p := newOAuthPage(c.request, "title_signin")
 	p.SignIn, p.Notice = r.link("signin"), notice
-	return p.render(status)
+	return oauthTemplate.render(status, p)
 }
 
 const (
@@ -218,7 +210,7 @@ func (a *oauthPages) judge(c *call, r *oauthPageRequest) (q *consent, instead an
 	if fault != "" {
 		p := newOAuthPage(c.request, "title_fault")
 		p.Text, p.Fault, p.Tone = "text_fault", fault, toneBad
-		instead, err = p.render(http.StatusBadRequest)
+		instead, err = oauthTemplate.render(http.StatusBadRequest, p)
 		return nil, instead, err
 	}
 	if q.session, err = a.signedIn(c); err != nil {
@@ -232,7 +224,7 @@ func (a *oauthPages) judge(c *call, r *oauthPageRequest) (q *consent, instead an
 		p := newOAuthPage(c.request, "title_unverified")
 		p.Text, p.Tone = "text_unverified", toneBad
 		p.showSession(q.session, r)
-		instead, err = p.render(http.StatusForbidden)
+		instead, err = oauthTemplate.render(http.StatusForbidden, p)
 		return nil, instead, err
 	}
 	if wrong := q.read(r.query, a.issuer()); wrong != nil {
@@ -444,11 +436,7 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	if err != nil {
 		return nil, err
 	}
-	zone, err := loadZone(of.Zone)
-	if err != nil {
-		zone = time.UTC // a zone that this build does not know
-	}
-	p := newOAuthPage(c.request, "title_connected")
+	p, zone := newOAuthPage(c.request, "title_connected"), shownZone(of.Zone)
 	p.showSession(s, &oauthPageRequest{})
 	p.Connected = &connectedList{}
 	for _, g := range rows.rows {
@@ -460,7 +448,7 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	if rows.next != "" {
 		p.Connected.More = "./connected?after=" + rows.next
 	}
-	return p.render(http.StatusOK)
+	return oauthTemplate.render(http.StatusOK, p)
 }
 
 // endConnected answers POST /oauth/connected: it ends one of the account's grants.
@@ -481,22 +469,16 @@ func (a *oauthPages) endConnected(ctx context.Context, c *call, r *oauthPageRequ
 	return seeOther("./connected"), nil
 }
 
-// An oauthPage is what the template shows. Title, Notice, Text and Fault are keys of oauthTexts; an empty
-// field is left out.
+// An oauthPage is what the template shows; an empty field is left out.
 type oauthPage struct {
-	pageLanguage
-	Style      template.CSS
-	Title      string
-	Subject    string // that Title names
-	Notice     string // what came of the form
-	Text, Tone string
-	Fault      string // what is wrong, for the application's developer
-	RequestID  string
-	Account    string // name of the account for which somebody has signed in
-	SignOut    string // URL that the form to sign out posts to
-	SignIn     string // URL that the form with a code posts to
-	Consent    *consentForm
-	Connected  *connectedList
+	pageFrame
+	Subject   string // that Title names
+	Fault     string // key of what is wrong, for the application's developer
+	Account   string // name of the account for which somebody has signed in
+	SignOut   string // URL that the form to sign out posts to
+	SignIn    string // URL that the form with a code posts to
+	Consent   *consentForm
+	Connected *connectedList
 }
 
 // A consentForm asks for consent.
@@ -527,24 +509,14 @@ type connectedList struct {
 
 // newOAuthPage makes a page in the language that a request prefers.
 func newOAuthPage(r *http.Request, title string) *oauthPage {
-	return &oauthPage{pageLanguage: acceptedLanguage(r.Header.Values("Accept-Language")), Title: title}
-}
-
-// T returns a text of oauthTexts, for the template.
-func (p *oauthPage) T(key string, args ...any) (string, error) {
-	return p.textOf(oauthTexts, key, args...)
+	lang := languageOf(r)
+	return &oauthPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage()[lang].OAuth, Title: title}}
 }
 
 // showSession says on the page who has signed in, with a way out that leads back to what the request asks
 // for.
 func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
 	p.Account, p.SignOut = printable(s.Account), r.link("signout")
-}
-
-// render makes the answer.
-func (p *oauthPage) render(status int) (*htmlPage, error) {
-	p.Style = template.CSS(payCSS)
-	return renderPage(status, oauthTemplate, p)
 }
 
 // consentPage makes the page that asks for consent; notice is the key of a text, or "".
@@ -564,7 +536,7 @@ func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status
 	}
 	f.Place, f.Goes = placeOf(q.redirectURI)
 	p.Consent = f
-	return p.render(status)
+	return oauthTemplate.render(status, p)
 }
 
 // placeOf says where an address that people are sent back to leads: the key of a text, and its host or
@@ -586,24 +558,7 @@ func placeOf(uri string) (key, name string) {
 
 // oauthRefused shows a refusal. It is a refusalPage.
 func oauthRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
-	status := ref.code.status
-	kind := "4xx"
-	switch {
-	case status >= http.StatusInternalServerError:
-		kind = "5xx"
-	case status == http.StatusForbidden:
-		kind = "403"
-	case status == http.StatusTooManyRequests:
-		kind = "429"
-	}
-	p := newOAuthPage(r, "title_"+kind)
-	p.Text, p.Tone = "text_"+kind, toneBad
-	if kind == "5xx" {
-		p.RequestID = requestID
-	}
-	page, err := p.render(status)
-	if err != nil { // which a test of every text rules out
-		return &htmlPage{status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(status))}
-	}
-	return page
+	p := newOAuthPage(r, "")
+	p.refuse(ref, requestID)
+	return oauthTemplate.renderRefusal(ref.code.status, p)
 }

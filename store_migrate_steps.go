@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"database/sql/driver"
-	_ "embed"
 	"errors"
 	"fmt"
 	"math"
@@ -17,9 +16,8 @@ import (
 
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
-	does string                   // what it changes, for people
-	sql  string                   // one or more statements
-	run  func(m *migration) error // what SQL alone can't do, after sql; nil: nothing
+	does string // what it changes, for people
+	run  func(m *migration) error
 
 	// advice returns what the operator should know or do afterwards, or "". It may be nil.
 	advice func(m *migration) (string, error)
@@ -32,46 +30,19 @@ type schemaStep struct {
 var schemaSteps = []schemaStep{
 	{does: "tables that are ordered by their ids, counted seats, items by day, customers and " +
 		"fields of leads", run: upgradeToV2, advice: adviseOnV2},
-	{does: "tables of webhooks, and of the pages that widgets are on", sql: schemaV3},
-	{does: "tables of orders and payments", sql: schemaV4},
-	{does: "tables of revenue days and books", sql: schemaV5},
-	{does: "tables of applications and of what accounts have agreed to", sql: schemaV6},
+	{does: "tables of webhooks, and of the pages that widgets are on", run: declares("schema/v3.sql")},
+	{does: "tables of orders and payments", run: declares("schema/v4.sql")},
+	{does: "tables of revenue days and books", run: declares("schema/v5.sql")},
+	{does: "tables of applications and of what accounts have agreed to", run: declares("schema/v6.sql")},
 	{does: "tables of the time that the service saw last, and of tokens of books that could not be replaced",
-		sql: schemaV7},
+		run: declares("schema/v7.sql")},
 }
 
-// The declarations of the versions 1 and 2.
-var (
-	//go:embed schema/v1.sql
-	schemaV1 string
-	//go:embed schema/v2.sql
-	schemaV2 string
-)
-
-// schemaV3 is what version 3 declares beside version 2.
-//
-//go:embed schema/v3.sql
-var schemaV3 string
-
-// schemaV4 is what version 4 declares beside version 3.
-//
-//go:embed schema/v4.sql
-var schemaV4 string
-
-// schemaV5 is what version 5 declares beside version 4.
-//
-//go:embed schema/v5.sql
-var schemaV5 string
-
-// schemaV6 is what version 6 declares beside version 5.
-//
-//go:embed schema/v6.sql
-var schemaV6 string
-
-// schemaV7 is what version 7 declares beside version 6.
-//
-//go:embed schema/v7.sql
-var schemaV7 string
+// declares returns the run of a step that only executes the statements of a file. schema/vN.sql has what version N
+// declares beside the version before it; those of versions 1 and 2 have all that these declare.
+func declares(file string) func(*migration) error {
+	return func(m *migration) error { return m.exec(embedded(file)) }
+}
 
 // graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
@@ -90,14 +61,14 @@ const seatTakenAwayV2 = `state = 'blocked' OR state = 'released'
 
 // upgradeToV2 rebuilds the tables of version 1 whose declaration has changed.
 func upgradeToV2(m *migration) error {
-	if err := m.requireSchema(schemaV1); err != nil {
+	if err := m.requireSchema(embedded("schema/v1.sql")); err != nil {
 		return err
 	}
 	// Every name in it that was counted is in item_counts too, under its day.
 	if err := m.drop(`TABLE item_names`, false); err != nil {
 		return err
 	}
-	return m.rebuild(schemaV2, map[string]tableSource{
+	return m.rebuild(embedded("schema/v2.sql"), map[string]tableSource{
 		"leads": {erase: true, columns: map[string]string{
 			"seq":    "rowid",
 			"fields": "NULL",

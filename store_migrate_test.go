@@ -393,7 +393,7 @@ func TestUpgrade_usesTheCopyThatAKilledTryLeftOfTheSameDatabase(t *testing.T) {
 	path := oldDatabase(t, 1)
 	copied := leftByAKilledTry(t, path)
 	before := fileBytes(t, copied)
-	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "x", sql: "SELECT nothing"}, ""))
+	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "x", run: runs("SELECT nothing", nil)}, ""))
 	oneLine(t, err, path+" was not upgraded: ")
 	isBeside(t, path, strings.TrimPrefix(copied, path)) // also a try that fails leaves it
 	if report := upgraded(t, path, upgradeOptions{}); report.Copy == nil || *report.Copy != copied {
@@ -858,6 +858,16 @@ func TestUpgrade_isRefusedWhileAnybodyElseHasTheFileOpenAlsoIdle(t *testing.T) {
 	upgraded(t, path, upgradeOptions{})
 }
 
+// runs is what a step does that executes statements, and then what inGo does unless that is nil.
+func runs(statements string, inGo func(*migration) error) func(*migration) error {
+	return func(m *migration) error {
+		if err := m.exec(statements); err != nil || inGo == nil {
+			return err
+		}
+		return inGo(m)
+	}
+}
+
 // madeUp are upgrade options with a further step, and the schema that it leads to.
 func madeUp(step schemaStep, schema string) upgradeOptions {
 	steps := append(slices.Clone(schemaSteps), step)
@@ -897,8 +907,8 @@ func TestUpgrade_stepsInGoRunInTheSameTransaction(t *testing.T) {
 	count := func(m *migration) error {
 		return m.exec(`INSERT INTO totals SELECT 'leads', count(*) FROM leads`)
 	}
-	o := madeUp(schemaStep{does: "a table of totals", run: count,
-		sql: `CREATE TABLE totals (name TEXT, n INTEGER) STRICT; CREATE INDEX totals_name ON totals (name)`},
+	o := madeUp(schemaStep{does: "a table of totals", run: runs(
+		`CREATE TABLE totals (name TEXT, n INTEGER) STRICT; CREATE INDEX totals_name ON totals (name)`, count)},
 		`CREATE TABLE totals ( name TEXT, n INTEGER )STRICT;CREATE INDEX "totals_name" ON totals(name)`)
 	report, err := upgradeFile(t.Context(), path, o)
 	must(t, err)
@@ -919,11 +929,11 @@ func TestUpgrade_mayRebuildATableThatOthersName(t *testing.T) {
 	before := contentOf(t, path, nil)
 	const columns = `(id TEXT PRIMARY KEY, account_id TEXT NOT NULL REFERENCES accounts (id), name TEXT,
 		public_orders INTEGER, created_at TEXT)`
-	o := madeUp(schemaStep{does: "widgets without rules", sql: `CREATE TABLE widgets_new ` + columns + ` STRICT;
+	o := madeUp(schemaStep{does: "widgets without rules", run: runs(`CREATE TABLE widgets_new `+columns+` STRICT;
 		INSERT INTO widgets_new SELECT * FROM widgets;
 		DROP TABLE widgets;
 		ALTER TABLE widgets_new RENAME TO widgets;
-		CREATE INDEX widgets_account ON widgets (account_id, id)`}, "")
+		CREATE INDEX widgets_account ON widgets (account_id, id)`, nil)}, "")
 	o.schema = regexp.MustCompile(`(?s)CREATE TABLE widgets \(.*?\) STRICT, WITHOUT ROWID`).
 		ReplaceAllString(schemaSQL, `CREATE TABLE widgets `+columns+` STRICT`)
 	if _, err := upgradeFile(t.Context(), path, o); err != nil {
@@ -973,7 +983,7 @@ func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 			if name == "it is stopped" {
 				in = ctx
 			}
-			_, err := upgradeFile(in, path, madeUp(schemaStep{does: "x", sql: c.sql, run: c.inGo}, c.schema))
+			_, err := upgradeFile(in, path, madeUp(schemaStep{does: "x", run: runs(c.sql, c.inGo)}, c.schema))
 			oneLine(t, err, path+" was not upgraded: ")
 			oneLine(t, err, c.want)
 			if after := directory(t, filepath.Dir(path)); !maps.Equal(after, before) {

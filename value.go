@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/rand"
 	"crypto/sha256"
 	"database/sql/driver"
+	"embed"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -441,3 +445,28 @@ var buildName = sync.OnceValue(func() string {
 	}
 	return "development"
 })
+
+// compressedFiles are the texts that the program has compressed, of schema/ and web/:
+// "go test -run TestEmbedded -write-embedded ." makes them anew.
+//
+//go:embed compressed
+var compressedFiles embed.FS
+
+// embedded returns the text of a file of which compressedFiles has a copy: "web/openapi.json". Each call decompresses
+// it, so a caller that needs it more than once keeps what it has made of it. It panics if there is no such file.
+func embedded(name string) string {
+	file, err := compressedFiles.ReadFile("compressed/" + name + ".gz")
+	if err != nil {
+		panic(err)
+	}
+	var text strings.Builder
+	text.Grow(int(binary.LittleEndian.Uint32(file[len(file)-4:]))) // its length (RFC 1952, section 2.3.1)
+	z, err := gzip.NewReader(bytes.NewReader(file))
+	if err == nil {
+		_, err = io.Copy(&text, z)
+	}
+	if err != nil {
+		panic(name + ": " + err.Error()) // which a test rules out
+	}
+	return text.String()
+}
