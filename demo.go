@@ -378,7 +378,10 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.line = line.HTML
-	if err := errors.Join(t.setBaseURL(d.base), t.addOrigin(id, d.page)); err != nil {
+	if err := t.setBaseURL(d.base); err != nil {
+		return err
+	}
+	if err := t.addOrigin(id, d.page); err != nil {
 		return err
 	}
 	d.account = id

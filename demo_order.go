@@ -244,7 +244,10 @@ func endEarlierRun(t *tx, account string) error {
 			}
 			o.State, o.EndedAt, o.Capture, o.Closing = orderExpired, t.now, false, nil
 			p.State, p.EndedAt, p.DueAt = paymentExpired, t.now, stamp{}
-			if err := errors.Join(t.saveOrder(o), t.savePayment(p)); err != nil {
+			if err := t.saveOrder(o); err != nil {
+				return err
+			}
+			if err := t.savePayment(p); err != nil {
 				return err
 			}
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -247,7 +246,13 @@ func disputeSample(t *tx, orderID string) error {
 	o.Dispute = &open
 	told := orderEvent(o, eventOrderDisputed, actorProvider, "amount", fmt.Sprint(d.Amount),
 		"currency", o.Currency, "dispute_id", d.ID, "state", d.State)
-	return errors.Join(t.saveDispute(d), t.saveOrder(o), t.addEvent(told))
+	if err := t.saveDispute(d); err != nil {
+		return err
+	}
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.addEvent(told)
 }
 
 // bookAll records what all orders have brought.

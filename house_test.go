@@ -344,6 +344,37 @@ func TestHouse_noCodeEventCommandOrRouteIsDeclaredTwice(t *testing.T) {
 	}
 }
 
+func TestHouse_stepsOfATransactionStopAtTheFirstError(t *testing.T) {
+	t.Parallel()
+	src := source(t)
+	step := func(e ast.Expr) bool { // t.addGrant(g)
+		call, ok := e.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		method, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		on, ok := method.X.(*ast.Ident)
+		return ok && on.Name == "t"
+	}
+	for _, f := range src.files {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || types.ExprString(call.Fun) != "errors.Join" {
+				return true
+			}
+			for _, arg := range call.Args[min(1, len(call.Args)):] {
+				if step(arg) {
+					t.Errorf("%s: errors.Join takes this step after another has failed", src.at(arg))
+				}
+			}
+			return true
+		})
+	}
+}
+
 func TestHouse_testsRunBesideOthersAndUseNothingUnsafe(t *testing.T) {
 	t.Parallel()
 	// of the whole process, what load.sh starts, and what comes first

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -322,7 +321,10 @@ func rotateKey(
 	if err != nil {
 		return nil, "", err
 	}
-	if err := errors.Join(t.retireKeys(id, oldUntil), t.addKey(id, parsed)); err != nil {
+	if err := t.retireKeys(id, oldUntil); err != nil {
+		return nil, "", err
+	}
+	if err := t.addKey(id, parsed); err != nil {
 		return nil, "", err
 	}
 	l.KeyHint = parsed.hint()

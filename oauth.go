@@ -283,11 +283,13 @@ func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, 
 		ExpiresAt: t.now.after(refreshLife),
 	}
 	first := newRefreshToken()
-	err = errors.Join(
-		t.addGrant(g),
-		t.addEvent(grantEvent(g, eventGrantCreated, appActor(p.ID), "scope", g.Scope)),
-		t.addRefreshToken(&refreshToken{Hash: hashOf(first), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt}),
-	)
+	if err := t.addGrant(g); err != nil {
+		return nil, err
+	}
+	if err := t.addEvent(grantEvent(g, eventGrantCreated, appActor(p.ID), "scope", g.Scope)); err != nil {
+		return nil, err
+	}
+	err = t.addRefreshToken(&refreshToken{Hash: hashOf(first), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
 	if err != nil {
 		return nil, err
 	}
@@ -295,11 +297,13 @@ func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, 
 		return nil, errors.Join(err, errCodeUsed) // judgeCode has seen that it is unused
 	}
 	more, err := t.oldestGrants(p.ID, g.AccountID, maxGrants)
-	for _, id := range more {
-		err = errors.Join(err, endGrant(t, anyAccount, id, endedByMore, appActor(p.ID)))
-	}
 	if err != nil {
 		return nil, err
+	}
+	for _, id := range more {
+		if err := endGrant(t, anyAccount, id, endedByMore, appActor(p.ID)); err != nil {
+			return nil, err
+		}
 	}
 	scope, err := scopeFor("", g.Scope, p.Scope)
 	if err != nil {
@@ -371,11 +375,10 @@ func findRefreshToken(q *queries, appID, token string) (*refreshUse, error) {
 func useRefreshToken(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
 	u, err := judgeRefresh(t.queries, p, r, t.now)
 	if errors.Is(err, errRefreshReused) {
-		err = errors.Join(
-			t.addEvent(grantEvent(u.grant, eventGrantReused, appActor(p.ID))),
-			endGrant(t, anyAccount, u.grant.ID, endedByReuse, appActor(p.ID)),
-		)
-		if err != nil {
+		if err := t.addEvent(grantEvent(u.grant, eventGrantReused, appActor(p.ID))); err != nil {
+			return nil, err
+		}
+		if err := endGrant(t, anyAccount, u.grant.ID, endedByReuse, appActor(p.ID)); err != nil {
 			return nil, err
 		}
 		return nil, keep(errRefreshReused)
@@ -399,7 +402,10 @@ func renewRefreshToken(t *tx, p *app, u *refreshUse, token string) (next string,
 	g.UsedAt = t.now
 	if !row.ReplacedAt.IsZero() {
 		plain, err := unsealWith(successorKey(token), row.Successor, row.Hash)
-		return string(plain), errors.Join(err, t.saveGrantUse(g))
+		if err != nil {
+			return "", err
+		}
+		return string(plain), t.saveGrantUse(g)
 	}
 	g.ExpiresAt = t.now.after(refreshLife)
 	if last := g.CreatedAt.after(maxGrantLife); last.Before(g.ExpiresAt.Time) {
@@ -413,12 +419,11 @@ func renewRefreshToken(t *tx, p *app, u *refreshUse, token string) (next string,
 	}
 	next = newRefreshToken()
 	row.ReplacedAt, row.Successor = t.now, sealWith(successorKey(token), []byte(next), row.Hash)
-	return next, errors.Join(
-		t.replaceRefreshToken(row),
-		t.addRefreshToken(&refreshToken{
-			Hash: hashOf(next), GrantID: g.ID, Number: row.Number + 1, ExpiresAt: g.ExpiresAt,
-		}),
-	)
+	if err := t.replaceRefreshToken(row); err != nil {
+		return "", err
+	}
+	return next, t.addRefreshToken(&refreshToken{Hash: hashOf(next), GrantID: g.ID, Number: row.Number + 1,
+		ExpiresAt: g.ExpiresAt})
 }
 
 // successorKey derives the key under which the successor of a refresh token is sealed, by HKDF with SHA-256

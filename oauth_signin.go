@@ -125,7 +125,10 @@ func signIn(t *tx, keys *keyring, typed, before string) (secret string, err erro
 	if err != nil {
 		return "", err
 	}
-	if err := errors.Join(t.removeSession(before), t.keepSessions(c.AccountID, maxSessions-1)); err != nil {
+	if err := t.removeSession(before); err != nil {
+		return "", err
+	}
+	if err := t.keepSessions(c.AccountID, maxSessions-1); err != nil {
 		return "", err
 	}
 	secret = randomText(32)

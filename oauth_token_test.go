@@ -48,6 +48,31 @@ func TestTokenEndpoint_issuesTokensForACodeOnceAndThenForItsRefreshToken(t *test
 	expect(t, s.count(`SELECT count(*) FROM grants WHERE ended_by = 'code_reused'`), 2, "grants that have ended")
 }
 
+func TestTokenEndpoint_stopsAtTheFirstStepThatFails(t *testing.T) {
+	t.Parallel()
+	s := quietService(t)
+	p, _ := s.registerApp(inBrowsers)
+	fails := func(table, form string) {
+		t.Helper()
+		before := s.dump()
+		s.change(func(t *tx) error {
+			return t.run(`CREATE TRIGGER full BEFORE INSERT ON ` + table + ` BEGIN SELECT RAISE(ABORT, 'no room'); END`)
+		})
+		s.log.Reset()
+		s.askToken(form).refuses(500, "server_error")
+		if log := s.log.String(); !strings.Contains(log, "no room") || strings.Contains(log, "FOREIGN KEY") {
+			t.Errorf("%s can't be written, and the log has %s", table, log)
+		}
+		s.change(func(t *tx) error { return t.run(`DROP TRIGGER full`) })
+		s.unchanged(before)
+	}
+	code := s.agree(p, s.account, scopeOrders)
+	fails("grants", codeForm(p, code)) // whose event and token would name no grant
+	first := s.askToken(codeForm(p, code)).is(200).text("refresh_token")
+	fails("refresh_tokens", refreshForm(p, first))
+	s.askToken(refreshForm(p, first)).is(200)
+}
+
 // twoSecrets gives an application another secret, beside which the one before is taken for a while.
 func (s *service) twoSecrets(p *app) (second string) {
 	s.t.Helper()
