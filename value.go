@@ -449,7 +449,7 @@ var buildName = sync.OnceValue(func() string {
 // compressedFiles are texts that the program has compressed. Beside each stands what it was made of, without .gz:
 // "go test -run TestEmbedded -write-embedded ." makes it anew.
 //
-//go:embed schema/*.gz web/*.gz
+//go:embed schema.sql.gz schema/*.gz web/*.gz
 var compressedFiles embed.FS
 
 // embedded returns the text of a file of which compressedFiles has a copy: "web/openapi.json". Each call decompresses
