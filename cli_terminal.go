@@ -72,12 +72,21 @@ func printRows[T any](e *env, rows []T, header string, cells func(T) []any) erro
 		}
 		return nil
 	}
+	var table [][]any
+	for _, row := range rows {
+		table = append(table, cells(row))
+	}
+	return e.printTable(header, table)
+}
+
+// printTable is the part of printRows that is the same for rows of every type.
+func (e *env) printTable(header string, rows [][]any) error {
 	columns := []*tableColumn{}
 	for _, title := range strings.Fields(header) {
 		columns = append(columns, &tableColumn{cells: []string{title}, isText: true})
 	}
 	for _, row := range rows {
-		for i, cell := range cells(row) {
+		for i, cell := range row {
 			columns[i].cells = append(columns[i].cells, cellText(cell))
 			switch cell.(type) {
 			case stamp, int, int64, bool:

@@ -378,10 +378,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.line = line.HTML
-	if err := t.setBaseURL(d.base); err != nil {
-		return err
-	}
-	if err := t.addOrigin(id, d.page); err != nil {
+	if err := d.moveHere(t, id); err != nil {
 		return err
 	}
 	d.account = id
@@ -414,6 +411,14 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
 	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id),
 		d.prepareApp(t, keys))
+}
+
+// moveHere gives the service the addresses of this run.
+func (d *demo) moveHere(t *tx, account string) error {
+	if err := t.setBaseURL(d.base); err != nil {
+		return err
+	}
+	return t.addOrigin(account, d.page)
 }
 
 // The descriptions of the demo's webhooks, by which the next run with the same -dir finds them.

@@ -275,17 +275,16 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 		Groups:       d.groups(),
 		Objects:      d.objects(),
 		Events:       groupEvents(a.events),
-
-		Token:  d.values[exampleToken],
-		Origin: d.values["Origin"],
+		Token:        d.values[exampleToken],
+		Origin:       d.values["Origin"],
 
 		StripePermissions: stripePermissions,
 	}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range a.problems {
-		remedy := d.text("x-problems", c.name, "remedy")
-		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, prose(remedy)})
+		remedy := prose(d.localize(d.all.at("x-problems", c.name, "remedy").text))
+		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, remedy})
 	}
 	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })
 	return v

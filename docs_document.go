@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// What /docs shows of the OpenAPI document. The document is read as any JSON is, with the order of
-// its members, since that is the order in which a reader wants them.
+// What /docs shows of the OpenAPI document, in the order of the document.
 
 // A docsGroup is the calls of one tag.
 type docsGroup struct {
@@ -72,7 +71,7 @@ type apiDocument struct {
 	fromSites  map[string]bool   // calls, as "POST /widget/leads", that a browser makes from a listed site
 }
 
-// documentDepth is how deep values of an OpenAPI document may be nested, which is more than in what strangers send.
+// documentDepth is how deep the values of an OpenAPI document may be nested. What strangers send has maxJSONDepth.
 const documentDepth = 64
 
 // newAPIDocument parses an OpenAPI document.
@@ -112,9 +111,6 @@ func (v *jsonValue) texts() (all []string) {
 	return all
 }
 
-// text returns a string of the document, with the addresses of this service.
-func (d *apiDocument) text(names ...string) string { return d.localize(d.all.at(names...).text) }
-
 // localize replaces the addresses that the document is written with by those of this service.
 func (d *apiDocument) localize(text string) string {
 	return strings.NewReplacer(documentBase, d.base, documentRoot, d.root).Replace(text)
@@ -151,14 +147,14 @@ func (d *apiDocument) groups() (all []docsGroup) {
 	return all
 }
 
-// posted returns what the service posts to webhooks, and an example of the body. The document has it in
-// its member webhooks.
+// posted returns what the service posts to webhooks, which is the document's member webhooks, and an example of the
+// body.
 func (d *apiDocument) posted() (call *docsCall, example string) {
 	item := d.all.at("webhooks", "event")
 	op := item.at("post")
 	if examples := op.at("requestBody", "content", "application/json", "examples").members; len(examples) > 0 {
 		first, _ := d.follow(&examples[0].value)
-		example = layOutJSON(first.at("value"), "")
+		example = layOutJSON(first.at("value"), "", jsonWidth)
 	}
 	return d.call("", item, "post", op), example
 }
@@ -234,7 +230,7 @@ func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
 	out.Type = d.typeOf(content[0].value.at("schema"))
 	if examples := content[0].value.at("examples").members; len(examples) > 0 {
 		example, _ := d.follow(&examples[0].value)
-		out.Example = d.localize(layOutJSON(example.at("value"), ""))
+		out.Example = d.localize(layOutJSON(example.at("value"), "", jsonWidth))
 	}
 	return out
 }
@@ -336,7 +332,11 @@ func (d *apiDocument) kindOf(kind string, schema *jsonValue) template.HTML {
 		out += " of " + d.typeOf(schema.at("items"))
 	}
 	if values := schema.at("enum").texts(); len(values) > 0 && len(values) <= shownValues {
-		out = template.HTML("<code>" + strings.Join(escapeAll(values), "</code>, <code>") + "</code>")
+		var words []string
+		for _, value := range values {
+			words = append(words, "<code>"+html.EscapeString(value)+"</code>")
+		}
+		out = template.HTML(strings.Join(words, ", "))
 	}
 	for _, limit := range []struct{ name, before, after string }{
 		{"minLength", "at least ", " characters"}, {"maxLength", "at most ", " characters"},
@@ -364,13 +364,6 @@ func grouped(digits string) string {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
-}
-
-func escapeAll(texts []string) (all []string) {
-	for _, text := range texts {
-		all = append(all, html.EscapeString(text))
-	}
-	return all
 }
 
 // curl returns a line for the shell that makes a call with the first example of the document.
@@ -414,7 +407,8 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 	} else if examples := bodyOf(op).at("examples").members; len(examples) > 0 {
 		example, _ := d.follow(&examples[0].value)
 		body := d.withExamples(c.Path, example.at("value"))
-		options = append(options, "-H 'Content-Type: application/json'", "-d "+shellQuote(layOutJSON(body, "  ")))
+		text := shellQuote(layOutJSON(body, "  ", jsonWidth))
+		options = append(options, "-H 'Content-Type: application/json'", "-d "+text)
 	} else if c.Method != "GET" {
 		options = append(options, "-X "+c.Method)
 	}
@@ -467,52 +461,35 @@ func shellQuote(text string) string {
 
 const jsonWidth = 76 // of a line of JSON
 
-// layOutJSON writes a value for people: on one line if it fits, else with each member on its own.
-func layOutJSON(v *jsonValue, indent string) string {
-	compact := compactJSON(v)
-	if len(indent)+len(compact) <= jsonWidth {
-		return compact
-	}
-	deeper := indent + "  "
-	var lines []string
-	for i := range v.list {
-		lines = append(lines, deeper+layOutJSON(&v.list[i], deeper))
-	}
-	for i := range v.members {
-		name := quoteJSON(v.members[i].name) + ": "
-		lines = append(lines, deeper+name+layOutJSON(&v.members[i].value, deeper))
-	}
+// layOutJSON writes a value for people, in lines that are indented by indent after the first: on one line if it has
+// at most width characters, else with each member on its own.
+func layOutJSON(v *jsonValue, indent string, width int) string {
 	switch v.kind {
-	case jsonArray:
-		return "[\n" + strings.Join(lines, ",\n") + "\n" + indent + "]"
-	case jsonObject:
-		return "{\n" + strings.Join(lines, ",\n") + "\n" + indent + "}"
-	}
-	return compact
-}
-
-// compactJSON writes a value on one line.
-func compactJSON(v *jsonValue) string {
-	var parts []string
-	switch v.kind {
-	case jsonArray:
-		for i := range v.list {
-			parts = append(parts, compactJSON(&v.list[i]))
-		}
-		return "[" + strings.Join(parts, ", ") + "]"
-	case jsonObject:
-		for i := range v.members {
-			parts = append(parts, quoteJSON(v.members[i].name)+": "+compactJSON(&v.members[i].value))
-		}
-		return "{" + strings.Join(parts, ", ") + "}"
 	case jsonString:
 		return quoteJSON(v.text)
 	case jsonNumber:
 		return v.text
 	case jsonBool:
 		return fmt.Sprint(v.boolean)
+	case jsonNull:
+		return "null"
 	}
-	return "null"
+	deeper, begin, between, end := indent+"  ", "", ", ", ""
+	if width < math.MaxInt && len(indent)+len(layOutJSON(v, "", math.MaxInt)) > width {
+		begin, between, end = "\n"+deeper, ",\n"+deeper, "\n"+indent
+	}
+	var parts []string
+	for i := range v.list {
+		parts = append(parts, layOutJSON(&v.list[i], deeper, width))
+	}
+	for i := range v.members {
+		parts = append(parts, quoteJSON(v.members[i].name)+": "+layOutJSON(&v.members[i].value, deeper, width))
+	}
+	text := begin + strings.Join(parts, between) + end
+	if v.kind == jsonObject {
+		return "{" + text + "}"
+	}
+	return "[" + text + "]"
 }
 
 // quoteJSON writes a string as JSON.

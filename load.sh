@@ -97,7 +97,7 @@ LUA
 export CGO_ENABLED=0
 go build -trimpath -ldflags='-s -w' -o "$dir/grouped" .
 mkdir "$dir/source"
-cp -r ./*.go ./*.sql compressed web go.mod go.sum "$dir/source"
+cp -r ./*.go compressed web go.mod go.sum "$dir/source"
 sed -i 's/^\(\tmaxBatch *= \)256 /\11 /' "$dir/source/store_writer.go"
 grep -q '^	maxBatch *= 1 ' "$dir/source/store_writer.go" ||
 	{ echo "load.sh: store_writer.go has no maxBatch of 256" >&2; exit 1; }

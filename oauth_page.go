@@ -197,11 +197,11 @@ type authorizeError struct{ code, description string }
 
 var errDenied = &authorizeError{"access_denied", "The owner of the account has not agreed."}
 
-// judge returns what a request asks for. Where nobody is to be asked it returns nil and what is answered
+// readConsent returns what a request asks for. Where nobody is to be asked it returns nil and what is answered
 // instead. Until the application and the address to send people back to are known to be right, and somebody
 // has signed in, nothing is redirected, since that could be made use of for links that seem to lead here
 // (RFC 9700, section 4.11.2). Nor is it for an application that nobody vouches for.
-func (a *oauthPages) judge(c *call, r *oauthPageRequest) (q *consent, instead any, err error) {
+func (a *oauthPages) readConsent(c *call, r *oauthPageRequest) (q *consent, instead any, err error) {
 	q = &consent{}
 	fault, err := a.findApp(q, r.query)
 	if err != nil {
@@ -333,7 +333,7 @@ func (q *consent) refuse(issuer string, e *authorizeError) *redirect {
 
 // askConsent answers GET /oauth/authorize.
 func (a *oauthPages) askConsent(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
-	q, instead, err := a.judge(c, r)
+	q, instead, err := a.readConsent(c, r)
 	if q == nil {
 		return instead, err
 	}
@@ -357,14 +357,14 @@ func (q *consent) agreedScope(form map[string]string) (scope string, ok bool) {
 	return scopesWithin(strings.Join(ticked, " "), q.scope), !slices.ContainsFunc(ticked, foreign)
 }
 
-// errConsentChanged means that the page which asked for consent shows what is not so any more.
+// errConsentChanged means that the page that asked for consent is out of date.
 var errConsentChanged = errors.New("something has changed since consent was asked for")
 
 // takeConsent answers POST /oauth/authorize: it sends the person back to the application, with a code or
 // without. If somebody else has signed in since the page was made, or the application has changed, nothing is
 // agreed to and the page is shown again.
 func (a *oauthPages) takeConsent(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
-	q, instead, err := a.judge(c, r)
+	q, instead, err := a.readConsent(c, r)
 	if q == nil {
 		return instead, err
 	}

@@ -57,7 +57,7 @@ func (r *payRequest) read(in *input) {
 	r.method = in.text("method", required, maxOrderText, nil)
 }
 
-// errOrderPage answers every link that leads to no order: which part of it is wrong is not told.
+// errOrderPage answers every link that leads to no order. It does not say which part of the link is wrong.
 var errOrderPage = &refusal{code: codeNotFound}
 
 // find is lookUp within the limits of a minute: guests whose links are right are counted by order, so that
@@ -281,15 +281,37 @@ func outcomeOf(o *order, last *payment, now time.Time) string {
 // An orderPage is what the template shows; an empty field is left out.
 type orderPage struct {
 	pageFrame
-	Restaurant string
-	Until      string // until when the order can be paid
-	Refresh    int    // seconds
-	Again      string // URL of the page to pay on
-	Look       string // URL of this page
-	Methods    []string
-	ReturnURL  string
-	Order      *orderSheet
+	zone                       *time.Location
+	Seller, Address, VATNumber string // of the restaurant; Address has lines
+	Refresh                    int    // seconds
+	Again                      string // URL of the page to pay on
+	Look                       string // URL of this page
+	Methods                    []string
+	Order                      *order
+	Heading                    string // of the order: the key of a text
+	PaidBy                     string // likewise; "": it is not paid, or costs nothing
+	Extras                     []orderExtra
+	Refunds                    []refund
+	Remaining                  string // of the total, after Refunds; "": it was not paid
 }
+
+// An orderExtra is a discount, delivery or tip.
+type orderExtra struct {
+	Name   string // the key of a text
+	Amount int64
+}
+
+// Money writes an amount of the order in the guest's language, for the template.
+func (p *orderPage) Money(amount int64) string { return p.money(p.Order.Currency, amount) }
+
+// Taken writes what a line costs as far as the restaurant has accepted it.
+func (p *orderPage) Taken(l orderLine) string { return p.Money(l.Accepted * l.UnitAmount) }
+
+// Rate writes a rate of VAT.
+func (p *orderPage) Rate(rate int64) string { return p.rate(p.Order.Currency, rate) }
+
+// Moment writes a time.
+func (p *orderPage) Moment(at stamp) string { return p.moment(at, p.zone) }
 
 // newOrderPage makes an empty page in the language that a request prefers.
 func newOrderPage(r *http.Request) *orderPage {
@@ -307,13 +329,44 @@ func (a *orderPages) pageAbout(c *call, o *order, owner account) (*orderPage, er
 	if err != nil {
 		return nil, err
 	}
-	p, zone := newOrderPage(c.request), shownZone(of.Zone)
-	p.Order = newOrderSheet(o, refunds, p.pageLanguage, zone)
-	p.Order.Seller = valueOr(of.LegalName, owner.Name)
-	p.Order.Address, p.Order.VATNumber = valueOr(of.Address, ""), valueOr(of.VATNumber, "")
-	p.Restaurant, p.ReturnURL = p.Order.Seller, o.ReturnURL
-	p.Until = p.moment(o.ExpiresAt, zone)
+	p := newOrderPage(c.request)
+	p.Order, p.zone = o, shownZone(of.Zone)
+	p.Seller, p.Address = valueOr(of.LegalName, owner.Name), valueOr(of.Address, "")
+	p.VATNumber = valueOr(of.VATNumber, "")
+	p.showOrder(refunds)
 	return p, nil
+}
+
+// showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not pay for
+// it, such as a card payment when it was paid in cash. The discount that is shown is the difference to the total, so
+// that every sheet adds up when only a part of the order was accepted.
+func (p *orderPage) showOrder(refunds []refund) {
+	o := p.Order
+	p.Heading = "order"
+	if o.settled() {
+		p.Heading = "receipt"
+		if o.Method != nil && *o.Method != methodNone {
+			p.PaidBy = "method_" + *o.Method
+		}
+	}
+	sum, remaining := o.Delivery+o.Tip, o.Total
+	for _, l := range o.Lines {
+		sum += l.Accepted * l.UnitAmount
+	}
+	for _, extra := range []orderExtra{{"discount", o.Total - sum}, {"delivery", o.Delivery}, {"tip", o.Tip}} {
+		if extra.Amount != 0 {
+			p.Extras = append(p.Extras, extra)
+		}
+	}
+	for _, f := range refunds {
+		if f.State != refundFailed && (!o.settled() || o.paidWith(f.PaymentID)) {
+			p.Refunds = append(p.Refunds, f)
+			remaining -= f.Amount
+		}
+	}
+	if o.settled() {
+		p.Remaining = p.Money(remaining)
+	}
 }
 
 // orderRefused shows a refusal to a guest. It is a refusalPage.
@@ -321,97 +374,4 @@ func orderRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
 	p := newOrderPage(r)
 	p.refuse(ref, requestID)
 	return orderTemplate.renderRefusal(ref.code.status, p)
-}
-
-// An orderSheet is an order as its pages show it, with amounts and times as texts in the guest's language.
-type orderSheet struct {
-	Heading                    string // the key of a text
-	Seller, Address, VATNumber string // Address has lines
-	Number                     string
-	OrderedAt, PaidAt          string
-	Method                     string // the key of a text; "": it is not paid, or costs nothing
-	Lines                      []sheetLine
-	Extras                     []sheetExtra
-	Total                      string
-	VAT                        []sheetVAT
-	Refunds                    []sheetRefund
-	Remaining                  string // of Total, after Refunds; "": it was not paid
-}
-
-// A sheetLine is a line, as far as the restaurant has accepted it.
-type sheetLine struct {
-	Name              string
-	Each, Amount      string
-	Accepted, Ordered int64 // units
-}
-
-// A sheetExtra is a discount, delivery or tip.
-type sheetExtra struct{ Name, Amount string } // Name: the key of a text
-
-type sheetVAT struct{ Rate, Gross, VAT string }
-
-type sheetRefund struct {
-	At, Amount string
-	Pending    bool
-	VAT        []sheetVAT
-}
-
-// newOrderSheet makes the sheet of an order. A receipt has no refunds of money that did not pay it, such as
-// that of a card beside cash. The discount that it shows is what is missing to the total, so
-// that every sheet adds up when only a part of the order was accepted.
-func newOrderSheet(o *order, refunds []refund, lang pageLanguage, zone *time.Location) *orderSheet {
-	money := func(amount int64) string { return lang.money(o.Currency, amount) }
-	s := &orderSheet{
-		Heading:   "order",
-		Number:    o.ID,
-		OrderedAt: lang.moment(o.CreatedAt, zone),
-		PaidAt:    lang.moment(o.PaidAt, zone),
-		Total:     money(o.Total),
-		VAT:       sheetVATs(o.VAT, lang, o.Currency),
-	}
-	if o.Reference != nil {
-		s.Number = *o.Reference
-	}
-	if o.settled() {
-		s.Heading = "receipt"
-		if o.Method != nil && *o.Method != methodNone {
-			s.Method = "method_" + *o.Method
-		}
-	}
-	sum := o.Delivery + o.Tip
-	for _, l := range o.Lines {
-		amount := l.Accepted * l.UnitAmount
-		sum += amount
-		s.Lines = append(s.Lines, sheetLine{l.Name, money(l.UnitAmount), money(amount), l.Accepted, l.Quantity})
-	}
-	for _, extra := range []struct {
-		name   string
-		amount int64
-	}{{"discount", o.Total - sum}, {"delivery", o.Delivery}, {"tip", o.Tip}} {
-		if extra.amount != 0 {
-			s.Extras = append(s.Extras, sheetExtra{extra.name, money(extra.amount)})
-		}
-	}
-	given := int64(0)
-	for _, f := range refunds {
-		if f.State == refundFailed || o.settled() && !o.paidWith(f.PaymentID) {
-			continue
-		}
-		given += f.Amount
-		s.Refunds = append(s.Refunds, sheetRefund{lang.moment(f.CreatedAt, zone), money(f.Amount),
-			f.State == refundPending, sheetVATs(f.VAT, lang, o.Currency)})
-	}
-	if o.settled() {
-		s.Remaining = money(o.Total - given)
-	}
-	return s
-}
-
-// sheetVATs makes the rows of VAT of an amount.
-func sheetVATs(sums []vatSum, lang pageLanguage, currency string) (rows []sheetVAT) {
-	for _, v := range sums {
-		row := sheetVAT{lang.rate(currency, v.Rate), lang.money(currency, v.Gross), lang.money(currency, v.VAT)}
-		rows = append(rows, row)
-	}
-	return rows
 }

@@ -264,7 +264,7 @@ func breaksRule(fault string) bool {
 // rowFaults returns the first rows that break each of the rules of the tables, with a statement that mends each,
 // and how many they are. It reads each table once for each of its rules, and tells which it can't read.
 func (q *queries) rowFaults() (faults []string, err error) {
-	declared, err := declaredSchema(schemaSQL)
+	declared, err := declaredSchema(schemaSQL())
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
 		table, isTable := strings.CutPrefix(name, "table ")
 		if !isTable {

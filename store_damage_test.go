@@ -309,7 +309,7 @@ func TestCheck_namesEveryRowThatBreaksARuleAndMendsItsTime(t *testing.T) {
 	path := makeStore(t)
 	writeFile(t, path, f.content)
 	s := openTestStore(t, path, storeOptions{})
-	declared, err := declaredSchema(schemaSQL)
+	declared, err := declaredSchema(schemaSQL())
 	must(t, err)
 	query, broken := withoutRules, 0
 	for name, object := range declared {

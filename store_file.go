@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,8 +24,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-//go:embed schema.sql
-var schemaSQL string
+// schemaSQL returns the declarations of the present schema: schema.sql.
+func schemaSQL() string { return embedded("schema.sql") }
 
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
@@ -78,7 +77,7 @@ func createStore(path string, setUp func(*tx) error) error {
 		if err != nil {
 			return err
 		}
-		_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL + "; COMMIT")
+		_, err = db.Exec("BEGIN IMMEDIATE; " + schemaSQL() + "; COMMIT")
 		if err := errors.Join(err, db.Close()); err != nil {
 			return fmt.Errorf("%s: %w", openHint(err), err)
 		}
@@ -366,7 +365,7 @@ func (s *store) checkSchema() error {
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(schemaSQL) {
+	for line := range strings.Lines(schemaSQL()) {
 		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
 		if !ok {
 			continue
@@ -643,7 +642,7 @@ func inspectFile(path string) (faults, extra []string, err error) {
 			return nil
 		}
 		var wrong []string
-		wrong, extra, err = diffSchema(q, schemaSQL)
+		wrong, extra, err = diffSchema(q, schemaSQL())
 		if faults = append(faults, wrong...); err != nil || len(wrong) > 0 {
 			return err
 		}

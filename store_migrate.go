@@ -84,7 +84,7 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 	}
 	defer file.Close() // after the database: see openFile
 	if o.steps == nil {
-		o.steps, o.schema = schemaSteps, schemaSQL
+		o.steps, o.schema = schemaSteps, schemaSQL()
 	}
 	m := &migration{upgradeOptions: o, ctx: ctx, path: realPath(path), to: len(o.steps) + 1}
 	began := time.Now()

@@ -716,7 +716,7 @@ func TestUpgrade_knowsTheVersionAlsoWhileOnlyTheLogSaysIt(t *testing.T) {
 				replace += "DROP " + object + "; "
 			}
 		}
-		path := onlyInTheLog(t, old, replace+schemaSQL+"; COMMIT")
+		path := onlyInTheLog(t, old, replace+schemaSQL()+"; COMMIT")
 		head, err := os.ReadFile(path)
 		if err != nil || head[63] != 1 {
 			t.Fatalf("the file's header has version %d (%v): the test looks at the wrong thing", head[63], err)
@@ -871,7 +871,7 @@ func runs(statements string, inGo func(*migration) error) func(*migration) error
 // madeUp are upgrade options with a further step, and the schema that it leads to.
 func madeUp(step schemaStep, schema string) upgradeOptions {
 	steps := append(slices.Clone(schemaSteps), step)
-	return withClock(upgradeOptions{steps: steps, schema: schemaSQL + ";" + schema})
+	return withClock(upgradeOptions{steps: steps, schema: schemaSQL() + ";" + schema})
 }
 
 func TestUpgrade_keepsEverybodyOutUntilItsEnd(t *testing.T) {
@@ -935,7 +935,7 @@ func TestUpgrade_mayRebuildATableThatOthersName(t *testing.T) {
 		ALTER TABLE widgets_new RENAME TO widgets;
 		CREATE INDEX widgets_account ON widgets (account_id, id)`, nil)}, "")
 	o.schema = regexp.MustCompile(`(?s)CREATE TABLE widgets \(.*?\) STRICT, WITHOUT ROWID`).
-		ReplaceAllString(schemaSQL, `CREATE TABLE widgets `+columns+` STRICT`)
+		ReplaceAllString(schemaSQL(), `CREATE TABLE widgets `+columns+` STRICT`)
 	if _, err := upgradeFile(t.Context(), path, o); err != nil {
 		t.Fatal(err)
 	}
@@ -1121,12 +1121,12 @@ func writePresentDump(t *testing.T) {
 	upgraded(t, path, upgradeOptions{})
 	c := contentOf(t, path, nil)
 	columns := columnsOf(c)
-	_, pragmasAndTables, _ := strings.Cut(schemaSQL, "\nPRAGMA")
+	_, pragmasAndTables, _ := strings.Cut(schemaSQL(), "\nPRAGMA")
 	out := &strings.Builder{}
 	fmt.Fprintf(out, "-- A database of version %d of the schema: schema.sql as it was then, "+
 		"and rows of every kind.\n", schemaVersion)
 	fmt.Fprintf(out, "-- Once it has landed it never changes.\n\nBEGIN;\n\nPRAGMA%s\n", pragmasAndTables)
-	for _, found := range regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
+	for _, found := range regexp.MustCompile(`(?m)^CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL(), -1) {
 		if found[1] == "license_seats" || found[1] == "revenue_backlog" {
 			continue // triggers fill them
 		}

@@ -139,7 +139,7 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	for _, table := range schemaTables(t, s.queries) {
-		_, block, found := strings.Cut(schemaSQL, "CREATE TABLE "+table+" (\n")
+		_, block, found := strings.Cut(schemaSQL(), "CREATE TABLE "+table+" (\n")
 		block, _, ended := strings.Cut(block, "\n) STRICT")
 		if !found || !ended {
 			t.Errorf("schema.sql writes %s in another way than this test reads", table)

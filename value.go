@@ -446,7 +446,7 @@ var buildName = sync.OnceValue(func() string {
 	return "development"
 })
 
-// compressedFiles are the texts that the program has compressed, of schema/ and web/:
+// compressedFiles are the texts that the program has compressed, of schema.sql, schema/ and web/:
 // "go test -run TestEmbedded -write-embedded ." makes them anew.
 //
 //go:embed compressed

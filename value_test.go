@@ -17,11 +17,11 @@ import (
 //	go test -run TestEmbedded -write-embedded .
 var writeEmbedded = flag.Bool("write-embedded", false, "write the compressed copies of what the program embeds")
 
-// embeddedSources are the files of which the program has a compressed copy: all of schema and web, but not
+// embeddedSources are the files of which the program has a compressed copy: schema.sql, and all of schema and web but
 // the script, which every start needs, and the pages of the demo.
 func embeddedSources(t testing.TB) (names []string) {
 	t.Helper()
-	for _, pattern := range []string{"schema/*", "web/*"} {
+	for _, pattern := range []string{"schema.sql", "schema/*", "web/*"} {
 		found, err := filepath.Glob(pattern)
 		must(t, err)
 		names = append(names, found...)
