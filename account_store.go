@@ -22,39 +22,6 @@ func (a *account) dest() []any {
 	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
 }
 
-// An owner says which rows a query may see or change: those of one account, or those of
-// every account (anyAccount). Its zero value matches no row.
-type owner struct {
-	account string
-	every   bool
-	app     string // of what applications make for themselves, only this one's; "": all
-}
-
-// anyAccount matches the rows of every account. It is for the operator, and for what the
-// service does by itself.
-var anyAccount = owner{every: true}
-
-// ownedBy matches the rows of one account; with "" it matches none.
-func ownedBy(accountID string) owner { return owner{account: accountID} }
-
-// owns reports whether o matches the rows of that account.
-func (o owner) owns(accountID string) bool {
-	return o.every || o.account != "" && o.account == accountID
-}
-
-// narrow takes a query that ends in a WHERE clause, with its arguments, and returns both
-// with a condition added that keeps only the rows that o matches. column is the column that
-// holds the id of a row's account.
-func (o owner) narrow(query, column string, args ...any) (string, []any) {
-	switch {
-	case o.every:
-		return query, args
-	case o.account == "":
-		return query + ` AND 0`, args
-	}
-	return query + ` AND ` + column + ` = ?`, append(args, o.account)
-}
-
 // account returns an account, open or closed, or errNotFound.
 func (q *queries) account(id string) (a account, err error) {
 	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"database/sql/driver"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -104,18 +103,16 @@ func (t *tx) removeBookAuthorizations(limit int64) (int64, error) {
 		FROM books_authorizations WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
 }
 
-// bookConnectionColumns are what bookConnection.dest scans.
-const bookConnectionColumns = `b.id, b.account_id, b.product, b.organisation_id, b.organisation, b.choices,
-	b.currency, b.secrets, b.tokens, b.refreshing_until, b.needs_reconnect_at, b.failing_since, b.mapping,
-	b.mapping_at, b.send_from, b.status, b.series, b.outside, b.tests, b.created_at, b.removed_at`
-
-func (c *bookConnection) dest() []any {
-	return []any{&c.ID, &c.AccountID, &c.Product, &c.OrganisationID, &c.Organisation,
-		optionalList[bookOrganisation]{&c.Choices},
-		&c.Currency, &c.Sealed, &c.Tokens, &c.RefreshingUntil, &c.NeedsReconnectAt, &c.FailingSince,
-		jsonColumn[bookMapping]{&c.Mapping},
-		&c.MappingAt, &c.SendFrom, &c.Status, &c.Series, &c.Outside, &c.Tests, &c.CreatedAt, &c.RemovedAt}
-}
+// bookConnectionTable describes the table books_connections.
+var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnection) []field {
+	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"product", &c.Product},
+		{"organisation_id", &c.OrganisationID}, {"organisation", &c.Organisation},
+		{"choices", optionalList[bookOrganisation]{&c.Choices}}, {"currency", &c.Currency}, {"secrets", &c.Sealed},
+		{"tokens", &c.Tokens}, {"refreshing_until", &c.RefreshingUntil}, {"needs_reconnect_at", &c.NeedsReconnectAt},
+		{"failing_since", &c.FailingSince}, {"mapping", jsonColumn[bookMapping]{&c.Mapping}},
+		{"mapping_at", &c.MappingAt}, {"send_from", &c.SendFrom}, {"status", &c.Status}, {"series", &c.Series},
+		{"outside", &c.Outside}, {"tests", &c.Tests}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt}}
+})
 
 // optionalList is a column that holds a JSON array, or NULL for an empty list.
 type optionalList[T any] struct{ to *[]T }
@@ -139,14 +136,7 @@ func (l optionalList[T]) Scan(v any) error {
 
 // bookConnection returns a connection of an owner, in use or removed, or errBooksConnection.
 func (q *queries) bookConnection(o owner, id string) (*bookConnection, error) {
-	c := &bookConnection{}
-	query, args := o.narrow(`SELECT `+bookConnectionColumns+` FROM books_connections b WHERE b.id = ?`,
-		`b.account_id`, id)
-	err := q.one(query, args, c.dest()...)
-	if errors.Is(err, errNotFound) {
-		err = errBooksConnection
-	}
-	return c, err
+	return bookConnectionTable.byID(q, o, id, errBooksConnection)
 }
 
 // usedBookConnection is bookConnection for one that is in use.
@@ -161,31 +151,21 @@ func (q *queries) usedBookConnection(o owner, id string) (*bookConnection, error
 // bookConnections returns the connections of an owner that are in use, newest first. An account has at most
 // one for each product.
 func (q *queries) bookConnections(o owner) ([]*bookConnection, error) {
-	query, args := o.narrow(`SELECT `+bookConnectionColumns+` FROM books_connections b WHERE b.removed_at IS NULL`,
-		`b.account_id`)
-	return collectShown(q, query+` ORDER BY b.id DESC`, args, newBookConnectionRow)
-}
-
-// newBookConnectionRow allocates a connection for one row of a list, and returns its scan destinations.
-func newBookConnectionRow(c **bookConnection) []any {
-	*c = &bookConnection{}
-	return (*c).dest()
+	query, args := o.narrow(bookConnectionTable.query+`WHERE b.removed_at IS NULL`, `b.account_id`)
+	return collectShown(q, query+` ORDER BY b.id DESC`, args, bookConnectionTable.destNew)
 }
 
 // connectionWithBooks returns the connection of an account with a product that is in use, nil: there is none.
 func (q *queries) connectionWithBooks(accountID, product string) (*bookConnection, error) {
-	c := &bookConnection{}
-	return orNil(c, q.one(`SELECT `+bookConnectionColumns+` FROM books_connections b
-		WHERE b.account_id = ? AND b.product = ? AND b.removed_at IS NULL`, []any{accountID, product}, c.dest()...))
+	return orNil(bookConnectionTable.one(q, `WHERE b.account_id = ? AND b.product = ? AND b.removed_at IS NULL`,
+		accountID, product))
 }
 
 // connectionWithOrganisation returns the connection of an account with a company, in use or removed; nil:
 // there never was one.
 func (q *queries) connectionWithOrganisation(accountID, product, organisationID string) (*bookConnection, error) {
-	c := &bookConnection{}
-	return orNil(c, q.one(`SELECT `+bookConnectionColumns+` FROM books_connections b
-		WHERE b.account_id = ? AND b.product = ? AND b.organisation_id = ?`,
-		[]any{accountID, product, organisationID}, c.dest()...))
+	return orNil(bookConnectionTable.one(q, `WHERE b.account_id = ? AND b.product = ? AND b.organisation_id = ?`,
+		accountID, product, organisationID))
 }
 
 // sharesOrganisation reports whether another account is connected with the company of a connection, too.
@@ -298,43 +278,33 @@ func (t *tx) setBooksFailing(id string, since stamp) (changed bool, err error) {
 	return n > 0, err
 }
 
-// exportColumns are what bookExport.dest scans.
-const exportColumns = `x.id, x.connection_id, x.account_id, x.date, x.currency, x.revision, x.reverses, x.entry_date,
-	x.state, x.reason, x.detail, x.sync_key, x.entry, x.request, x.entry_id, x.mapping_at, x.attempts, x.changes,
-	x.due_at, x.held_at, x.created_at, x.sent_at, x.posted_at, x.reversed_at`
-
-func (x *bookExport) dest() []any {
-	return []any{&x.ID, &x.ConnectionID, &x.AccountID, &x.Date, &x.Currency, &x.Revision, &x.Reverses, &x.EntryDate,
-		&x.State, &x.Reason, &x.Detail, &x.SyncKey, (*optionalJSON)(&x.Entry), &x.Request, &x.EntryID, &x.MappingAt,
-		&x.Attempts, &x.Changes,
-		&x.DueAt, &x.HeldAt, &x.CreatedAt, &x.SentAt, &x.PostedAt, &x.ReversedAt}
-}
+// exportTable describes the table books_exports.
+var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
+	return []field{{"id", &x.ID}, {"connection_id", &x.ConnectionID}, {"account_id", &x.AccountID}, {"date", &x.Date},
+		{"currency", &x.Currency}, {"revision", &x.Revision}, {"reverses", &x.Reverses}, {"entry_date", &x.EntryDate},
+		{"state", &x.State}, {"reason", &x.Reason}, {"detail", &x.Detail}, {"sync_key", &x.SyncKey},
+		{"entry", (*optionalJSON)(&x.Entry)}, {"request", &x.Request}, {"entry_id", &x.EntryID},
+		{"mapping_at", &x.MappingAt}, {"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
+		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
+		{"reversed_at", &x.ReversedAt}}
+})
 
 // bookExport returns an export of an owner, or errExport.
 func (q *queries) bookExport(o owner, id string) (*bookExport, error) {
-	x := &bookExport{}
-	query, args := o.narrow(`SELECT `+exportColumns+` FROM books_exports x WHERE x.id = ?`, `x.account_id`, id)
-	err := q.one(query, args, x.dest()...)
-	if errors.Is(err, errNotFound) {
-		err = errExport
-	}
-	return x, err
+	return exportTable.byID(q, o, id, errExport)
 }
 
 // lastExport returns the export of a connection and day with the highest revision; nil: there is none.
 func (q *queries) lastExport(connectionID string, date businessDate, currency string) (*bookExport, error) {
-	x := &bookExport{}
-	return orNil(x, q.one(`SELECT `+exportColumns+` FROM books_exports x
-		WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? ORDER BY x.revision DESC LIMIT 1`,
-		[]any{connectionID, date, currency}, x.dest()...))
+	return orNil(exportTable.one(q, `WHERE x.connection_id = ? AND x.date = ? AND x.currency = ?
+		ORDER BY x.revision DESC LIMIT 1`, connectionID, date, currency))
 }
 
 // lastReversal returns the last export before another of the same day that reverses one; nil: there is none.
 func (q *queries) lastReversal(of *bookExport) (*bookExport, error) {
-	x := &bookExport{}
-	return orNil(x, q.one(`SELECT `+exportColumns+` FROM books_exports x WHERE x.connection_id = ? AND x.date = ?
-		AND x.currency = ? AND x.revision < ? AND x.reverses IS NOT NULL ORDER BY x.revision DESC LIMIT 1`,
-		[]any{of.ConnectionID, of.Date, of.Currency, of.Revision}, x.dest()...))
+	return orNil(exportTable.one(q, `WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? AND x.revision < ?
+		AND x.reverses IS NOT NULL ORDER BY x.revision DESC LIMIT 1`,
+		of.ConnectionID, of.Date, of.Currency, of.Revision))
 }
 
 // An exportFilter chooses exports of an owner; what else is empty narrows nothing.
@@ -347,7 +317,7 @@ type exportFilter struct {
 // bookExports returns a page of exports, newest first, starting after the id before ("" for the newest). An
 // account has some for each business day and product, which bounds what is read.
 func (q *queries) bookExports(f exportFilter, before string, limit int) (p listPage[bookExport], err error) {
-	list := listQuery{columns: `SELECT ` + exportColumns + ` FROM books_exports x`, table: `books_exports x`,
+	list := listQuery{columns: `SELECT ` + exportTable.columns + ` FROM books_exports x`, table: `books_exports x`,
 		key: `x.id`}
 	list.scope(f.owner.narrow(``, `x.account_id`))
 	if f.connectionID != "" {
@@ -356,7 +326,7 @@ func (q *queries) bookExports(f exportFilter, before string, limit int) (p listP
 	if f.state != "" {
 		list.filter(` AND x.state = ?`, f.state)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*bookExport).dest,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, exportTable.dest,
 		func(x bookExport) string { return x.ID })
 	return p, err
 }
@@ -470,10 +440,10 @@ func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit
 
 // sendingConnections returns the connections that send days on their own, of accounts that are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
-	return collect(q, `SELECT `+bookConnectionColumns+` FROM books_connections b
+	return collect(q, `SELECT `+bookConnectionTable.columns+` FROM books_connections b
 		JOIN accounts a ON a.id = b.account_id
 		WHERE b.removed_at IS NULL AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL
-		AND a.closed_at IS NULL`, nil, newBookConnectionRow)
+		AND a.closed_at IS NULL`, nil, bookConnectionTable.destNew)
 }
 
 // A booksTotals counts what is under way, for status and the metrics: of connections in use, of accounts that
@@ -516,12 +486,13 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 // troubledExports returns up to limit exports that the books refuse, or that are held since before a time, the
 // longest first.
 func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
-	return collectShown(q, `SELECT `+exportColumns+fromWaitingExports+`
+	return collectShown(q, `SELECT `+exportTable.columns+fromWaitingExports+`
 		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)
-		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, (*bookExport).dest)
+		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, exportTable.dest)
 }
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.
 func (q *queries) openBooks() ([]*bookConnection, error) {
-	return collectShown(q, `SELECT `+bookConnectionColumns+fromUsedBooks+` ORDER BY b.id`, nil, newBookConnectionRow)
+	return collectShown(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+` ORDER BY b.id`, nil,
+		bookConnectionTable.destNew)
 }

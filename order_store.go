@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"database/sql/driver"
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -30,43 +29,27 @@ func (l jsonList[T]) Scan(v any) error {
 	return json.Unmarshal([]byte(text), l.to)
 }
 
-// orderColumns are what order.dest scans.
-const orderColumns = `o.id, o.account_id, o.reference, o.state, o.dispute, o.currency, o.lines, o.discount,
-	o.delivery, o.delivery_rate, o.delivery_gross, o.tip, o.ordered_total, o.total, o.vat, o.refunded,
-	o.method, o.payment_id, o.attempts, o.capture, o.closing, o.outside_method, o.outside_at, o.return_url,
-	o.page_key, o.expires_at, o.accept_by, o.created_at, o.authorized_at, o.accepted_at, o.paid_at, o.ended_at`
-
-func (o *order) dest() []any {
-	return []any{&o.ID, &o.AccountID, &o.Reference, &o.State, &o.Dispute, &o.Currency,
-		jsonList[orderLine]{&o.Lines}, &o.Discount,
-		&o.Delivery, &o.DeliveryRate, &o.DeliveryGross, &o.Tip, &o.OrderedTotal, &o.Total,
-		jsonList[vatSum]{&o.VAT}, &o.Refunded,
-		&o.Method, &o.PaymentID, &o.Attempts, &o.Capture, &o.Closing, &o.OutsideMethod, &o.OutsideAt, &o.ReturnURL,
-		&o.PageKey, &o.ExpiresAt, &o.AcceptBy, &o.CreatedAt, &o.AuthorizedAt, &o.AcceptedAt, &o.PaidAt, &o.EndedAt}
-}
+// orderTable describes the table orders.
+var orderTable = newTable("orders", "o", func(o *order) []field {
+	return []field{{"id", &o.ID}, {"account_id", &o.AccountID}, {"reference", &o.Reference}, {"state", &o.State},
+		{"dispute", &o.Dispute}, {"currency", &o.Currency}, {"lines", jsonList[orderLine]{&o.Lines}},
+		{"discount", &o.Discount}, {"delivery", &o.Delivery}, {"delivery_rate", &o.DeliveryRate},
+		{"delivery_gross", &o.DeliveryGross}, {"tip", &o.Tip}, {"ordered_total", &o.OrderedTotal},
+		{"total", &o.Total}, {"vat", jsonList[vatSum]{&o.VAT}}, {"refunded", &o.Refunded}, {"method", &o.Method},
+		{"payment_id", &o.PaymentID}, {"attempts", &o.Attempts}, {"capture", &o.Capture}, {"closing", &o.Closing},
+		{"outside_method", &o.OutsideMethod}, {"outside_at", &o.OutsideAt}, {"return_url", &o.ReturnURL},
+		{"page_key", &o.PageKey}, {"expires_at", &o.ExpiresAt}, {"accept_by", &o.AcceptBy},
+		{"created_at", &o.CreatedAt}, {"authorized_at", &o.AuthorizedAt}, {"accepted_at", &o.AcceptedAt},
+		{"paid_at", &o.PaidAt}, {"ended_at", &o.EndedAt}}
+})
 
 // order returns an order of an owner, or errOrder.
 func (q *queries) order(o owner, id string) (*order, error) {
-	found := &order{}
-	query, args := o.narrow(`SELECT `+orderColumns+` FROM orders o WHERE o.id = ?`, `o.account_id`, id)
-	err := q.one(query, args, found.dest()...)
-	if errors.Is(err, errNotFound) {
-		err = errOrder
-	}
-	return found, err
+	return orderTable.byID(q, o, id, errOrder)
 }
 
 // addOrder inserts an order.
-func (t *tx) addOrder(o *order) error {
-	_, err := t.exec(`INSERT INTO orders (id, account_id, reference, state, currency, lines, discount,
-		delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, method,
-		return_url, page_key, expires_at, created_at, paid_at, ended_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		o.ID, o.AccountID, o.Reference, o.State, o.Currency, jsonList[orderLine]{&o.Lines}, o.Discount,
-		o.Delivery, o.DeliveryRate, o.DeliveryGross, o.Tip, o.OrderedTotal, o.Total, jsonList[vatSum]{&o.VAT}, o.Method,
-		o.ReturnURL, o.PageKey, o.ExpiresAt, o.CreatedAt, o.PaidAt, o.EndedAt)
-	return err
-}
+func (t *tx) addOrder(o *order) error { return orderTable.insert(t, o) }
 
 // saveOrder writes what can change of an order, and when its customer is erased. Errors: errNotFound.
 func (t *tx) saveOrder(o *order) error {
@@ -84,29 +67,22 @@ func (t *tx) saveOrder(o *order) error {
 	return err
 }
 
-// refundColumns are what refund.dest scans.
-const refundColumns = `f.id, f.order_id, f.payment_id, f.amount, f.lines, f.vat, f.tip, f.reason, f.source, f.state,
-	f.failure, f.provider_id, f.made_by, f.created_at, f.ended_at`
-
-func (f *refund) dest() []any {
-	return []any{&f.ID, &f.OrderID, &f.PaymentID, &f.Amount, (*optionalJSON)(&f.Lines), jsonList[vatSum]{&f.VAT},
-		&f.Tip, &f.Reason, &f.Source, &f.State, &f.Failure, &f.ProviderID, &f.MadeBy, &f.CreatedAt, &f.EndedAt}
-}
+// refundTable describes the table refunds.
+var refundTable = newTable("refunds", "f", func(f *refund) []field {
+	return []field{{"id", &f.ID}, {"order_id", &f.OrderID}, {"payment_id", &f.PaymentID}, {"amount", &f.Amount},
+		{"lines", (*optionalJSON)(&f.Lines)}, {"vat", jsonList[vatSum]{&f.VAT}}, {"tip", &f.Tip},
+		{"reason", &f.Reason}, {"source", &f.Source}, {"state", &f.State}, {"failure", &f.Failure},
+		{"provider_id", &f.ProviderID}, {"made_by", &f.MadeBy}, {"created_at", &f.CreatedAt},
+		{"ended_at", &f.EndedAt}}
+})
 
 // refundsOf returns the refunds of an order, oldest first.
 func (q *queries) refundsOf(orderID string) ([]refund, error) {
-	return collect(q, `SELECT `+refundColumns+` FROM refunds f WHERE f.order_id = ? ORDER BY f.id`,
-		[]any{orderID}, (*refund).dest)
+	return refundTable.all(q, `WHERE f.order_id = ? ORDER BY f.id`, orderID)
 }
 
 // addRefund inserts a refund.
-func (t *tx) addRefund(f *refund) error {
-	_, err := t.exec(`INSERT INTO refunds (id, order_id, payment_id, amount, lines, vat, tip, reason, source, state,
-		failure, provider_id, made_by, created_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		f.ID, f.OrderID, f.PaymentID, f.Amount, optionalJSON(f.Lines), jsonList[vatSum]{&f.VAT}, f.Tip, f.Reason,
-		f.Source, f.State, f.Failure, f.ProviderID, f.MadeBy, f.CreatedAt, f.EndedAt)
-	return err
-}
+func (t *tx) addRefund(f *refund) error { return refundTable.insert(t, f) }
 
 // saveRefund writes what can change of a refund. Errors: errNotFound.
 func (t *tx) saveRefund(f *refund) error {
@@ -143,7 +119,7 @@ type orderFilter struct {
 
 // orders returns a page of orders, newest first, starting after the id before ("" for the newest).
 func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[order], err error) {
-	list := listQuery{columns: `SELECT ` + orderColumns + ` FROM orders o`, table: `orders o`, key: `o.id`}
+	list := listQuery{columns: `SELECT ` + orderTable.columns + ` FROM orders o`, table: `orders o`, key: `o.id`}
 	list.scope(f.owner.narrow(``, `o.account_id`))
 	switch {
 	case f.reference == "":
@@ -159,23 +135,23 @@ func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[or
 	default:
 		list.scope(` AND o.state = ?`, []any{f.state})
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*order).dest,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, orderTable.dest,
 		func(o order) string { return o.ID })
 	return p, err
 }
 
 // overdueOrders returns up to limit open orders that are to expire, the longest overdue first.
 func (t *tx) overdueOrders(limit int64) ([]order, error) {
-	return collect(t.queries, `SELECT `+orderColumns+` FROM orders o
+	return collect(t.queries, `SELECT `+orderTable.columns+` FROM orders o
 		WHERE o.state = 'open' AND o.closing IS NULL AND o.expires_at <= ? ORDER BY o.expires_at LIMIT ?`,
-		[]any{t.now, limit}, (*order).dest)
+		[]any{t.now, limit}, orderTable.dest)
 }
 
 // unacceptedOrders returns up to limit authorised orders that were not accepted in time.
 func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
-	return collect(t.queries, `SELECT `+orderColumns+` FROM orders o
+	return collect(t.queries, `SELECT `+orderTable.columns+` FROM orders o
 		WHERE o.state = 'authorized' AND o.accept_by <= ? ORDER BY o.accept_by LIMIT ?`,
-		[]any{t.now, limit}, (*order).dest)
+		[]any{t.now, limit}, orderTable.dest)
 }
 
 // addCustomer inserts who has ordered.

@@ -20,20 +20,19 @@ var paymentTable = newTable("payments", "p", func(p *payment) []field {
 
 // payment returns an attempt, or errNotFound.
 func (q *queries) payment(id string) (*payment, error) {
-	return paymentTable.one(q, `SELECT `+paymentTable.columns+` FROM payments p WHERE p.id = ?`, id)
+	return paymentTable.one(q, `WHERE p.id = ?`, id)
 }
 
 // paymentsOf returns the attempts to pay an order, oldest first.
 func (q *queries) paymentsOf(orderID string) ([]payment, error) {
-	return paymentTable.all(q, `SELECT `+paymentTable.columns+` FROM payments p WHERE p.order_id = ? ORDER BY p.id`,
-		orderID)
+	return paymentTable.all(q, `WHERE p.order_id = ? ORDER BY p.id`, orderID)
 }
 
 // livePayment returns the attempt to pay an order by which money may still be reserved, nil if there is
 // none. There is at most one.
 func (q *queries) livePayment(orderID string) (*payment, error) {
-	return orNil(paymentTable.one(q, `SELECT `+paymentTable.columns+` FROM payments p
-		WHERE p.order_id = ? AND p.state IN ('created', 'pending', 'authorized')`, orderID))
+	return orNil(paymentTable.one(q,
+		`WHERE p.order_id = ? AND p.state IN ('created', 'pending', 'authorized')`, orderID))
 }
 
 // addPayment inserts an attempt, with its first revision.
@@ -119,36 +118,26 @@ func (t *tx) postpone(p *payment, at stamp) error {
 	return err
 }
 
-// operationColumns are what paymentOperation.dest scans.
-const operationColumns = `q.id, q.payment_id, q.kind, q.amount, q.refund_id, q.source, q.state, q.request, q.status,
-	q.error, q.created_at, q.ended_at`
-
-func (op *paymentOperation) dest() []any {
-	return []any{&op.ID, &op.PaymentID, &op.Kind, &op.Amount, &op.RefundID, &op.Source, &op.State, &op.Sealed,
-		&op.Status, &op.Error, &op.CreatedAt, &op.EndedAt}
-}
+// operationTable describes the table payment_operations.
+var operationTable = newTable("payment_operations", "q", func(op *paymentOperation) []field {
+	return []field{{"id", &op.ID}, {"payment_id", &op.PaymentID}, {"kind", &op.Kind}, {"amount", &op.Amount},
+		{"refund_id", &op.RefundID}, {"source", &op.Source}, {"state", &op.State}, {"request", &op.Sealed},
+		{"status", &op.Status}, {"error", &op.Error}, {"created_at", &op.CreatedAt}, {"ended_at", &op.EndedAt}}
+})
 
 // pendingOperation returns the operation of an attempt whose answer is not known, nil if there is none.
 // There is at most one.
 func (q *queries) pendingOperation(paymentID string) (*paymentOperation, error) {
-	op := &paymentOperation{}
-	return orNil(op, q.one(`SELECT `+operationColumns+` FROM payment_operations q
-		WHERE q.payment_id = ? AND q.state = 'pending'`, []any{paymentID}, op.dest()...))
+	return orNil(operationTable.one(q, `WHERE q.payment_id = ? AND q.state = 'pending'`, paymentID))
 }
 
 // operationsOf returns the operations of an attempt, oldest first.
 func (q *queries) operationsOf(paymentID string) ([]paymentOperation, error) {
-	return collect(q, `SELECT `+operationColumns+` FROM payment_operations q WHERE q.payment_id = ? ORDER BY q.id`,
-		[]any{paymentID}, (*paymentOperation).dest)
+	return operationTable.all(q, `WHERE q.payment_id = ? ORDER BY q.id`, paymentID)
 }
 
 // addOperation inserts an operation.
-func (t *tx) addOperation(op *paymentOperation) error {
-	_, err := t.exec(`INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request,
-		created_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, op.ID, op.PaymentID, op.Kind, op.Amount,
-		op.RefundID, op.Source, op.State, op.Sealed, op.CreatedAt, op.EndedAt)
-	return err
-}
+func (t *tx) addOperation(op *paymentOperation) error { return operationTable.insert(t, op) }
 
 // saveOperation writes what came of an operation that was pending. What was to be sent is removed unless
 // it still is. Errors: errChanged if it is not pending any more.
@@ -218,48 +207,34 @@ func (t *tx) saveDispute(d *dispute) error {
 	return err
 }
 
-// connectionColumns are what paymentConnection.dest scans.
-const connectionColumns = `c.id, c.account_id, c.provider, c.live, c.name, c.secrets, c.webhook_id, c.webhook_url,
-	c.failing_since, c.created_at, c.removed_at`
-
-func (c *paymentConnection) dest() []any {
-	return []any{&c.ID, &c.AccountID, &c.Provider, &c.Live, &c.Name, &c.Sealed, &c.WebhookID, &c.WebhookURL,
-		&c.FailingSince, &c.CreatedAt, &c.RemovedAt}
-}
+// paymentConnectionTable describes the table payment_connections.
+var paymentConnectionTable = newTable("payment_connections", "c", func(c *paymentConnection) []field {
+	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"provider", &c.Provider}, {"live", &c.Live},
+		{"name", &c.Name}, {"secrets", &c.Sealed}, {"webhook_id", &c.WebhookID}, {"webhook_url", &c.WebhookURL},
+		{"failing_since", &c.FailingSince}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt}}
+})
 
 // paymentConnection returns a connection of an owner, in use or removed, or errNotFound.
 func (q *queries) paymentConnection(o owner, id string) (*paymentConnection, error) {
-	c := &paymentConnection{}
-	query, args := o.narrow(`SELECT `+connectionColumns+` FROM payment_connections c WHERE c.id = ?`,
-		`c.account_id`, id)
-	return c, q.one(query, args, c.dest()...)
+	return paymentConnectionTable.byID(q, o, id, errNotFound)
 }
 
 // usedConnections returns the connections of an account that are in use, one for each provider at most.
 func (q *queries) usedConnections(accountID string) ([]*paymentConnection, error) {
-	return collect(q, `SELECT `+connectionColumns+` FROM payment_connections c
-		WHERE c.account_id = ? AND c.removed_at IS NULL ORDER BY c.provider`, []any{accountID}, newConnectionRow)
+	return collect(q, paymentConnectionTable.query+`WHERE c.account_id = ? AND c.removed_at IS NULL
+		ORDER BY c.provider`, []any{accountID}, paymentConnectionTable.destNew)
 }
 
 // paymentConnections returns the connections of an owner that can be read, in use and removed, newest first.
 func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
-	query, args := o.narrow(`SELECT `+connectionColumns+` FROM payment_connections c WHERE 1`, `c.account_id`)
-	return collectShown(q, query+` ORDER BY c.id DESC`, args, newConnectionRow)
-}
-
-// newConnectionRow allocates a connection for one row of a list, and returns its scan destinations.
-func newConnectionRow(c **paymentConnection) []any {
-	*c = &paymentConnection{}
-	return (*c).dest()
+	query, args := o.narrow(paymentConnectionTable.query+`WHERE 1`, `c.account_id`)
+	return collectShown(q, query+` ORDER BY c.id DESC`, args, paymentConnectionTable.destNew)
 }
 
 // addPaymentConnection inserts a connection. Errors: one for which isDuplicate is true if the account has
 // one of that provider in use.
 func (t *tx) addPaymentConnection(c *paymentConnection) error {
-	_, err := t.exec(`INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id,
-		webhook_url, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		c.ID, c.AccountID, c.Provider, c.Live, c.Name, c.Sealed, c.WebhookID, c.WebhookURL, c.CreatedAt)
-	return err
+	return paymentConnectionTable.insert(t, c)
 }
 
 // saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just

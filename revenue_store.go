@@ -78,27 +78,23 @@ func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
 	return p, err
 }
 
-// factColumns are what revenueFact.dest scans.
-const factColumns = `r.seq, r.account_id, r.order_id, r.source, r.currency, r.date, r.own_date, r.at, r.method, r.test,
-	r.figures`
-
-func (f *revenueFact) dest() []any {
-	return []any{&f.Seq, &f.AccountID, &f.OrderID, &f.Source, &f.Currency, &f.Date, &f.OwnDate, &f.At, &f.Method,
-		&f.Test, jsonList[figure]{&f.Figures}}
-}
+// factTable describes the table revenue_facts.
+var factTable = newTable("revenue_facts", "r", func(f *revenueFact) []field {
+	return []field{{"seq", &f.Seq}, {"account_id", &f.AccountID}, {"order_id", &f.OrderID}, {"source", &f.Source},
+		{"currency", &f.Currency}, {"date", &f.Date}, {"own_date", &f.OwnDate}, {"at", &f.At}, {"method", &f.Method},
+		{"test", &f.Test}, {"figures", jsonList[figure]{&f.Figures}}}
+})
 
 // factsOf returns the facts of an order, in order of writing.
 func (q *queries) factsOf(orderID string) ([]revenueFact, error) {
-	return collect(q, `SELECT `+factColumns+` FROM revenue_facts r WHERE r.order_id = ? ORDER BY r.seq`,
-		[]any{orderID}, (*revenueFact).dest)
+	return factTable.all(q, `WHERE r.order_id = ? ORDER BY r.seq`, orderID)
 }
 
 // lateFacts returns up to limit facts that count on a day and happened on an earlier one, the earliest
 // day's first.
 func (q *queries) lateFacts(accountID string, date businessDate, currency string, limit int) ([]revenueFact, error) {
-	return collect(q, `SELECT `+factColumns+` FROM revenue_facts r WHERE r.account_id = ? AND r.date = ?
-		AND r.own_date < ? AND r.currency = ? ORDER BY r.own_date, r.seq LIMIT ?`,
-		[]any{accountID, date, date, currency, limit}, (*revenueFact).dest)
+	return factTable.all(q, `WHERE r.account_id = ? AND r.date = ? AND r.own_date < ? AND r.currency = ?
+		ORDER BY r.own_date, r.seq LIMIT ?`, accountID, date, date, currency, limit)
 }
 
 // addFact inserts a fact.

@@ -168,14 +168,16 @@ type field struct {
 // A table describes how the rows of one are values of T: what queries select and scan and inserts write come from it.
 type table[T any] struct {
 	columns   string // to select: "p.id, p.order_id, …"
+	query     string // that selects them of the table; WHERE and what follows go after it
 	insertion string
+	alias     string
 	own       []bool // by field: it is a column of the table itself
 	fields    func(*T) []field
 }
 
 // newTable returns the description of a table, which queries name by an alias.
 func newTable[T any](name, alias string, fields func(*T) []field) *table[T] {
-	d := &table[T]{fields: fields}
+	d := &table[T]{alias: alias, fields: fields}
 	var columns, own []string
 	for _, f := range fields(new(T)) {
 		isOwn := strings.IndexFunc(f.column, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) < 0
@@ -186,6 +188,7 @@ func newTable[T any](name, alias string, fields func(*T) []field) *table[T] {
 		columns = append(columns, f.column)
 	}
 	d.columns = strings.Join(columns, ", ")
+	d.query = `SELECT ` + d.columns + ` FROM ` + name + ` ` + alias + ` `
 	d.insertion = `INSERT INTO ` + name + ` (` + strings.Join(own, ", ") + `) VALUES (?` +
 		strings.Repeat(", ?", len(own)-1) + `)`
 	return d
@@ -207,18 +210,28 @@ func (d *table[T]) destNew(row **T) []any {
 	return d.dest(*row)
 }
 
-// one returns the first row of a query, or errNotFound when it has none.
-func (d *table[T]) one(q *queries, query string, args ...any) (*T, error) {
+// one returns the first row that follows from a condition, as "WHERE p.id = ?", or errNotFound when there is none.
+func (d *table[T]) one(q *queries, condition string, args ...any) (*T, error) {
 	row := new(T)
-	if err := q.one(query, args, d.dest(row)...); err != nil {
+	if err := q.one(d.query+condition, args, d.dest(row)...); err != nil {
 		return nil, err
 	}
 	return row, nil
 }
 
-// all returns the rows of a query. Like collect it fails if one of them can't be read.
-func (d *table[T]) all(q *queries, query string, args ...any) ([]T, error) {
-	return collect(q, query, args, d.dest)
+// byID returns the row of an owner with an id, or missing when there is none.
+func (d *table[T]) byID(q *queries, o owner, id string, missing error) (*T, error) {
+	condition, args := o.narrow(`WHERE `+d.alias+`.id = ?`, d.alias+`.account_id`, id)
+	row, err := d.one(q, condition, args...)
+	if errors.Is(err, errNotFound) {
+		err = missing
+	}
+	return row, err
+}
+
+// all returns the rows that follow from a condition. Like collect it fails if one of them can't be read.
+func (d *table[T]) all(q *queries, condition string, args ...any) ([]T, error) {
+	return collect(q, d.query+condition, args, d.dest)
 }
 
 // insert writes a new row with all columns of the table that are described.
@@ -577,3 +590,45 @@ func (q *queries) hasRows(tables []string) (has bool, err error) {
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM `+strings.Join(tables, `) OR EXISTS (SELECT 1 FROM `)+`)`, nil, &has)
 	return has, err
 }
+
+// An owner says which rows a query may see or change: those of one account, or those of
+// every account (anyAccount). Its zero value matches no row.
+type owner struct {
+	account string
+	every   bool
+	app     string // of what applications make for themselves, only this one's; "": all
+}
+
+// owns reports whether o matches the rows of that account.
+func (o owner) owns(accountID string) bool {
+	return o.every || o.account != "" && o.account == accountID
+}
+
+// narrow takes a query that ends in a WHERE clause, with its arguments, and returns both
+// with a condition added that keeps only the rows that o matches. column is the column that
+// holds the id of a row's account.
+func (o owner) narrow(query, column string, args ...any) (string, []any) {
+	switch {
+	case o.every:
+		return query, args
+	case o.account == "":
+		return query + ` AND 0`, args
+	}
+	return query + ` AND ` + column + ` = ?`, append(args, o.account)
+}
+
+// ofApp returns a condition that keeps only the webhooks that an owner may see and change: for an application
+// those that it has made, else all.
+func (o owner) ofApp() (condition string, args []any) {
+	if o.app == "" {
+		return "", nil
+	}
+	return ` AND EXISTS (SELECT 1 FROM app_webhooks x WHERE x.webhook_id = w.id AND x.app_id = ?)`, []any{o.app}
+}
+
+// anyAccount matches the rows of every account. It is for the operator, and for what the
+// service does by itself.
+var anyAccount = owner{every: true}
+
+// ownedBy matches the rows of one account; with "" it matches none.
+func ownedBy(accountID string) owner { return owner{account: accountID} }

@@ -22,15 +22,6 @@ func (w *webhook) dest() []any {
 		&w.RotatedAt, &w.Replaying, &w.MadeBy, &w.CreatedAt, &w.UpdatedAt, &w.SecretNumber, &w.TestSeq, &w.AppID}
 }
 
-// ofApp returns a condition that keeps only the webhooks that an owner may see and change: for an application
-// those that it has made, else all.
-func (o owner) ofApp() (condition string, args []any) {
-	if o.app == "" {
-		return "", nil
-	}
-	return ` AND EXISTS (SELECT 1 FROM app_webhooks x WHERE x.webhook_id = w.id AND x.app_id = ?)`, []any{o.app}
-}
-
 // newWebhook allocates a webhook for one row of a list, and returns its scan destinations.
 func newWebhook(w **webhook) []any {
 	*w = &webhook{}
@@ -149,20 +140,18 @@ func (t *tx) retryNow(id string, eventSeq int64) error {
 	return err
 }
 
-// deliveryColumns are what delivery.dest scans.
-const deliveryColumns = `d.id, d.webhook_id, d.event_id, d.type, d.attempt, d.at,
-	iif(d.status BETWEEN 200 AND 299, 'succeeded', 'failed'),
-	d.status, d.error, d.milliseconds, d.answer, d.next_at, d.event_seq`
-
-func (d *delivery) dest() []any {
-	return []any{&d.ID, &d.WebhookID, &d.EventID, &d.Type, &d.Attempt, &d.At, &d.Outcome,
-		&d.Status, &d.Error, &d.Milliseconds, &d.Answer, &d.NextAt, &d.eventSeq}
-}
+// deliveryTable describes the table deliveries.
+var deliveryTable = newTable("deliveries", "d", func(d *delivery) []field {
+	return []field{{"id", &d.ID}, {"webhook_id", &d.WebhookID}, {"event_id", &d.EventID}, {"type", &d.Type},
+		{"attempt", &d.Attempt}, {"at", &d.At},
+		{"iif(d.status BETWEEN 200 AND 299, 'succeeded', 'failed')", &d.Outcome}, {"status", &d.Status},
+		{"error", &d.Error}, {"milliseconds", &d.Milliseconds}, {"answer", &d.Answer}, {"next_at", &d.NextAt},
+		{"event_seq", &d.eventSeq}}
+})
 
 // delivery returns a delivery of a webhook, or errDelivery.
-func (q *queries) delivery(webhookID, id string) (d delivery, err error) {
-	err = q.one(`SELECT `+deliveryColumns+` FROM deliveries d WHERE d.webhook_id = ? AND d.id = ?`,
-		[]any{webhookID, id}, d.dest()...)
+func (q *queries) delivery(webhookID, id string) (*delivery, error) {
+	d, err := deliveryTable.one(q, `WHERE d.webhook_id = ? AND d.id = ?`, webhookID, id)
 	if errors.Is(err, errNotFound) {
 		err = errDelivery
 	}
@@ -180,7 +169,7 @@ type deliveryFilter struct {
 // ("" for the newest).
 func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p listPage[delivery], err error) {
 	const table = `deliveries d`
-	list := listQuery{columns: `SELECT ` + deliveryColumns + ` FROM ` + table, table: table, key: `d.id`}
+	list := listQuery{columns: `SELECT ` + deliveryTable.columns + ` FROM ` + table, table: table, key: `d.id`}
 	list.scope(` AND d.webhook_id = ?`, []any{f.webhookID})
 	if f.eventID != "" {
 		list.filter(` AND d.event_id = ?`, f.eventID)
@@ -188,7 +177,7 @@ func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p list
 	if f.outcome != "" {
 		list.filter(` AND coalesce(d.status BETWEEN 200 AND 299, 0) = ?`, f.outcome == outcomeSucceeded)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, (*delivery).dest,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, deliveryTable.dest,
 		func(d delivery) string { return d.ID })
 	return p, err
 }
