@@ -482,7 +482,7 @@ func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
 				asks = asks || slices.Contains(asksStore, typeName(p.Type))
 				takes = takes || carries[typeName(p.Type)]
 			}
-			if !asks || !takes {
+			if !asks || !takes || name == ".byID" { // by which the functions in the list ask
 				continue
 			}
 			found[name] = true

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -284,12 +283,6 @@ func (o *order) addLines() {
 	slices.SortFunc(o.VAT, func(a, b vatSum) int { return int(a.Rate - b.Rate) })
 }
 
-// hashPageKey returns the hash that is kept of the k in a pay_url.
-func hashPageKey(k string) []byte {
-	sum := sha256.Sum256([]byte(k))
-	return sum[:]
-}
-
 // payURL returns the address of the page where an order is paid. base is the current base address.
 func payURL(base, orderID, k string) string { return base + "/pay/" + orderID + "?k=" + k }
 
@@ -309,7 +302,7 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 		return "", err
 	}
 	k = randomText(16)
-	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashPageKey(k)
+	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashOf(k)
 	o.CreatedAt, o.ExpiresAt = t.now, t.now.after(lives)
 	if o.Total == 0 {
 		method := methodNone

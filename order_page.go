@@ -81,12 +81,14 @@ func (a *orderPages) find(c *call, r *pageRequest) (*order, account, error) {
 // order, the key is another's, or the account is closed.
 func (a *orderPages) lookUp(r *pageRequest) (*order, account, error) {
 	o, err := a.store.order(anyAccount, r.order)
-	if err != nil && !errors.Is(err, errOrder) {
+	want := make([]byte, sha256.Size) // stays zero where there is no order: no key has that hash
+	switch {
+	case err == nil:
+		copy(want, o.PageKey)
+	case !errors.Is(err, errOrder):
 		return nil, account{}, err
 	}
-	want, given := [sha256.Size]byte{}, sha256.Sum256([]byte(r.key))
-	copy(want[:], o.PageKey) // stays zero where there is no order: no key has that hash
-	if subtle.ConstantTimeCompare(want[:], given[:]) != 1 || err != nil {
+	if subtle.ConstantTimeCompare(want, hashOf(r.key)) != 1 || err != nil {
 		return nil, account{}, errOrderPage
 	}
 	owner, err := a.cachedAccount(o.AccountID)

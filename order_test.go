@@ -197,7 +197,7 @@ func TestOrder_isAddedUpWithItsVATByRate(t *testing.T) {
 		`customer={"name":"Ada Keller","note":"Ring\ntwice","phone":"+41 44 555 01 23"}`, `payment=null`)
 	id := made.text("id")
 	base, k, _ := strings.Cut(made.text("pay_url"), "?k=")
-	if base != testBase+"/pay/"+id || len(k) != 22 || string(hashPageKey(k)) != string(s.row(id).PageKey) {
+	if base != testBase+"/pay/"+id || len(k) != 22 || string(hashOf(k)) != string(s.row(id).PageKey) {
 		t.Errorf("pay_url %s", made.text("pay_url"))
 	}
 	equals(t, "how long it lives", s.row(id).ExpiresAt.Sub(s.row(id).CreatedAt.Time), minOrderLife)
