@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -124,14 +123,6 @@ func held(q *queries, of []noun, account string, now stamp) (counts map[string]i
 	return counts, strings.Join(texts[:last], ", ") + " and " + texts[last], nil
 }
 
-// countOf returns a number with its noun, in the plural unless it is 1.
-func countOf[N int | int64](n N, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // enlistOrigin adds a normalised origin to an account, with its event. Errors: those of
 // tx.addOrigin. Adding it to the same account again changes nothing.
 func enlistOrigin(t *tx, accountID, origin, actor string) error {
@@ -202,28 +193,12 @@ const (
 	maxAcceptWithin = 10_080 // minutes: a week
 )
 
-// checkZone is a textCheck for a time zone of the IANA database.
-func checkZone(s string) (code, detail string) {
-	if _, err := loadZone(s); err != nil {
-		return "unknown_zone", "This must be a time zone such as Europe/Zurich."
-	}
-	return "", ""
-}
-
-// checkCutOff is a textCheck for a time of day, from 00:00 to 23:59.
-func checkCutOff(s string) (code, detail string) {
-	if _, err := time.Parse("15:04", s); err != nil || len(s) != len("15:04") {
-		return "invalid_time", "This must be a time of day such as 04:00."
-	}
-	return "", ""
-}
-
 // A settingsChange is a list of assignments to the settings of an account.
 type settingsChange []func(*accountSettings)
 
 // changeSettings changes settings of an account, with an event that names those that are different. A
-// change without effect writes nothing. Errors: errAccount.
-func changeSettings(t *tx, id string, change settingsChange, actor string) error {
+// change without effect writes nothing. of are the nouns that may have to know. Errors: errAccount.
+func changeSettings(t *tx, of []noun, id string, change settingsChange, actor string) error {
 	t.invalidate()
 	if err := t.openAccount(id); err != nil {
 		return err
@@ -240,8 +215,13 @@ func changeSettings(t *tx, id string, change settingsChange, actor string) error
 	if len(changed) == 0 {
 		return nil
 	}
-	if err := changeZone(t, id, before, after); err != nil {
-		return err
+	for i := range of {
+		if of[i].settings == nil {
+			continue
+		}
+		if err := of[i].settings(t, id, before, after); err != nil {
+			return err
+		}
 	}
 	if err := t.saveSettings(id, after); err != nil {
 		return err

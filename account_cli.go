@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // The options of these commands.
@@ -21,9 +18,7 @@ var (
 		help: "the address that callers use, ending in /v1"}
 	optName   = option{name: "name", value: "NAME", def: "main", help: "name of the main account"}
 	optOrigin = option{name: "origin", value: "ORIGIN,…", help: "origins of the main account's sites"}
-	optScope  = option{name: "scope", value: "SCOPE…",
-		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
-	optTTL = option{name: "ttl", value: "DURATION", def: "720h",
+	optTTL    = option{name: "ttl", value: "DURATION", def: "720h",
 		help: "how long the token is valid: 720h, 90d"}
 	optClientID = option{name: "client-id", value: "ID",
 		help: "name of the program that uses the token; by default the account's id"}
@@ -247,15 +242,6 @@ func baseURLRemove(e *env) error {
 	})
 }
 
-// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200
-// bytes, and no control characters, which could change what a terminal shows.
-func checkRowName(s string) error {
-	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
-		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
-	}
-	return nil
-}
-
 func accountAdd(e *env) error {
 	if err := checkRowName(e.args[0]); err != nil {
 		return err
@@ -299,7 +285,7 @@ func accountSet(e *env) error {
 	}
 	var view *accountView
 	err = e.change(func(t *tx) (err error) {
-		if err := changeSettings(t, e.args[0], change, e.actor()); err != nil {
+		if err := changeSettings(t, e.nouns, e.args[0], change, e.actor()); err != nil {
 			return err
 		}
 		view, err = viewAccount(t.queries, e.args[0])
@@ -382,75 +368,6 @@ func accountClose(e *env) error {
 
 func accountReopen(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return reviveAccount(t, e.args[0], e.actor()) })
-}
-
-// accountSignin prints a new code to sign in with, which is stored nowhere.
-func accountSignin(e *env) error {
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	var v signinCodeView
-	err = e.change(func(t *tx) (err error) {
-		v.Code, v.ExpiresAt, err = makeSigninCode(t, keys, e.args[0], e.actor())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(v, v.Code)
-}
-
-// needAccount returns the id of the account that -account names, by its id or its name; if it
-// is not given, the id of the main account. Errors name the next step.
-func (e *env) needAccount() (string, error) {
-	if named := e.str("account"); named != "" {
-		return e.accountID(named)
-	}
-	id := ""
-	err := e.withStore(func(st *store) (err error) {
-		id, err = st.mainAccount()
-		return err
-	})
-	return id, err
-}
-
-// accountID returns the id of an account that is named by its id or by its name, if no other
-// account has that name. An id is not looked up.
-func (e *env) accountID(named string) (id string, err error) {
-	if validID("acct", named) {
-		return named, nil
-	}
-	err = e.withStore(func(st *store) error {
-		all, err := st.accountsNamed(named)
-		switch {
-		case err != nil:
-			return err
-		case len(all) == 0:
-			return usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
-				printable(named)))
-		case len(all) > 1:
-			ids := []string{}
-			for _, a := range all {
-				ids = append(ids, a.ID)
-			}
-			return usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-				len(all), printable(named), strings.Join(ids, " ")))
-		}
-		id = all[0].ID
-		return nil
-	})
-	return id, err
-}
-
-// filterAccount returns the owner of the rows that a list shows: the account that -account
-// names, else any account, since whoever may run commands may read everything.
-func (e *env) filterAccount() (owner, error) {
-	if e.str("account") == "" {
-		return anyAccount, nil
-	}
-	id, err := e.accountID(e.str("account"))
-	return ownedBy(id), err
 }
 
 // readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
@@ -578,9 +495,6 @@ func tokenList(e *env) error {
 func tokenRevoke(e *env) error {
 	return e.changeQuietly(func(t *tx) error { return withdrawToken(t, e.args[0], e.actor()) })
 }
-
-// endingSoon is how long before the end of a token or a licence the status command tells of it.
-const endingSoon = 14 * 24 * time.Hour
 
 // accountStatus is what the status command says of accounts.
 type accountStatus struct {

@@ -68,7 +68,7 @@ func (s *server) patchAccount(ctx context.Context, c *call, q *patchAccountReque
 	id := q.oneOwner(c).account
 	var view *accountView
 	return view, s.store.update(ctx, func(t *tx) (err error) {
-		if err := changeSettings(t, id, q.change, actorToken(c)); err != nil {
+		if err := changeSettings(t, s.nouns, id, q.change, actorToken(c)); err != nil {
 			return err
 		}
 		view, err = viewAccount(t.queries, id)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,14 +17,12 @@ import (
 // The scopes of tokens that no noun brings (contract, section 2). admin includes every other scope, on every account.
 // license:verify is the scope of device tokens; only activating a device grants it.
 const (
-	scopeAdmin  = "admin"
-	scopeDevice = "license:verify"
+	scopeAdmin = "admin"
 )
 
 const (
-	clockSkew     = 60 * time.Second // how far the clocks of issuer and checker may be apart
-	maxTokenBytes = 4096
-	maxBaseURL    = 200 // bytes
+	clockSkew  = 60 * time.Second // how far the clocks of issuer and checker may be apart
+	maxBaseURL = 200              // bytes
 
 	// expiredTokenWindow is how long an expired device token still identifies its device.
 	expiredTokenWindow = 365 * 24 * time.Hour
@@ -49,7 +46,6 @@ var (
 		"The token does not carry the scope that this request needs.")
 
 	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
-	errInvalidToken  = &refusal{code: codeInvalidToken, challenge: bearerChallenge + `, error="invalid_token"`}
 )
 
 // Why tokens are refused. The caller does not learn it; the log counts it.
@@ -439,50 +435,6 @@ func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued app
 		Grant:    valueOr(row.GrantID, ""),
 	})
 	return token, row, err
-}
-
-// parseOrigin returns an origin in its normal form (RFC 6454): scheme and host in lower case,
-// without a default port. Anything but one http or https origin is an error, "null" too.
-func parseOrigin(s string) (string, error) {
-	err := errors.New("an origin is a scheme and a host, such as https://www.example.com, without a path")
-	scheme, host, ok := strings.Cut(strings.ToLower(s), "://")
-	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
-		return "", err
-	}
-	port := ""
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host, port = host[:i], host[i+1:]
-		n, bad := strconv.ParseUint(port, 10, 16)
-		if bad != nil || n == 0 || port[0] == '0' {
-			return "", err
-		}
-	}
-	if v6, ok := strings.CutPrefix(host, "["); ok {
-		addr, bad := netip.ParseAddr(strings.TrimSuffix(v6, "]"))
-		if bad != nil || !strings.HasSuffix(host, "]") || !addr.Is6() || addr.Zone() != "" {
-			return "", err
-		}
-		host = "[" + addr.String() + "]"
-	} else if !validHost(host) {
-		return "", err
-	}
-	if port == "" || scheme == "http" && port == "80" || scheme == "https" && port == "443" {
-		return scheme + "://" + host, nil
-	}
-	return scheme + "://" + host + ":" + port, nil
-}
-
-// validHost reports whether host is a host name as browsers send it in an Origin: labels of
-// lower-case ASCII letters, digits, hyphens and underscores, separated by dots.
-func validHost(host string) bool {
-	for _, label := range strings.Split(host, ".") {
-		if label == "" || strings.IndexFunc(label, func(r rune) bool {
-			return r != '-' && r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
-		}) >= 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // A cache keeps values that were read from the database. An entry is valid while the version of

@@ -551,3 +551,9 @@ func readClaims(v *jsonValue) (c claims, err error) {
 	}
 	return c, nil
 }
+
+var errInvalidToken = &refusal{code: codeInvalidToken, challenge: bearerChallenge + `, error="invalid_token"`}
+
+const maxTokenBytes = 4096
+
+const scopeDevice = "license:verify"

@@ -102,13 +102,6 @@ func requestExport(t *tx, o owner, connectionID string, date businessDate) ([]bo
 	return all, nil
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // requestOne is requestExport for one currency. It returns nil if there is nothing to send.
 func requestOne(t *tx, c *bookConnection, date businessDate, currency string, due stamp) (*bookExport, error) {
 	last, err := t.lastExport(c.ID, date, currency)

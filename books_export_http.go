@@ -133,7 +133,7 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportReque
 	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
-	c.stillTrue = replaysOf(q.owner)
+	c.stillTrue = replaysOf(q.owner, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
 		rows, err := requestExport(t, q.owner, q.id, q.date)
 		if err != nil {
@@ -188,7 +188,7 @@ func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (
 
 // reverseExport answers POST /books/connections/{id}/exports/{export}/reverse.
 func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest) (*exportView, error) {
-	c.stillTrue = replaysOf(q.owner)
+	c.stillTrue = replaysOf(q.owner, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*exportView, error) {
 		x, err := reverseExport(t, q.owner, q.id, q.export, q.date)
 		if err != nil {
@@ -419,9 +419,6 @@ func readTax(in *input, product string, r *mappingRule) {
 		r.Tax = nilIfEmpty(in.text("tax", required, maxTaxType, taxCheck(product)))
 	}
 }
-
-// given reports whether a member is present and not null.
-func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
 
 // ofKinds reports whether a member belongs to a line of a mapping of that kind. One that does not, and is not
 // null, is wrong. Where no product is known, what a member belongs to is not judged.

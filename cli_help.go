@@ -143,3 +143,32 @@ func writeOptionTable(w io.Writer, options []option) {
 func markdownCell(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "`", "\\`", "<", `\<`, "[", `\[`).Replace(s)
 }
+
+// unknownCommand handles a command line whose first words name no command. If commands
+// begin with those ("license", "books app"), it lists them; -h turns that list into a success.
+func unknownCommand(commands []command, args []string, stdout, stderr io.Writer) error {
+	group := 0 // how many of the words all begin the names of commands
+	for group < min(maxCommandWords, len(args)) && slices.ContainsFunc(commands, func(c command) bool {
+		return c.startsWith(strings.Join(args[:group+1], " "))
+	}) {
+		group++
+	}
+	name, rest := strings.Join(args[:group], " "), args[group:]
+	switch another := len(rest) > 0 && !strings.HasPrefix(rest[0], "-"); {
+	case group == 0:
+		words := args[:1]
+		if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
+			words = args[:2]
+		}
+		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help'", strings.Join(words, " ")))
+	case another:
+		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help %s'", name+" "+rest[0], name))
+	case slices.ContainsFunc(rest, isHelp):
+		fmt.Fprintf(stdout, "The commands of widgetd %s; add -h to one for its options:\n\n", name)
+		listCommands(stdout, commands, name)
+		return nil
+	}
+	listCommands(stderr, commands, name)
+	which := []string{"second", "third"}[group-1]
+	return usageError(name + " needs a " + which + " word: its commands are listed above")
+}

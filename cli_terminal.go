@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
+	"encoding/csv"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -330,4 +333,115 @@ func labelled[T any](label string, rows []T, text func(T) string) (details []det
 		details = []detail{{label, "none"}}
 	}
 	return details
+}
+
+// firstRows returns the first limit rows of a query for limit+1. If there are more, it says
+// so on standard error; how names the option or command that prints them.
+func firstRows[T any](e *env, rows []T, limit int, how string) []T {
+	if len(rows) <= limit {
+		return rows
+	}
+	fmt.Fprintf(e.stderr, "these are the first %d; print more with %s\n", limit, how)
+	return rows[:limit]
+}
+
+// exportPageSize is how many rows an export reads with one query.
+const exportPageSize = 500
+
+// collectPages returns the first rows of a list, up to limit of them, from as many of its
+// pages as it takes.
+func collectPages[T any](limit int, page func(before string, limit int) (listPage[T], error)) (all []T, err error) {
+	for before := ""; ; {
+		p, err := page(before, limit-len(all))
+		all = append(all, p.rows...)
+		if before = p.next; err != nil || before == "" || len(all) == limit {
+			return all, err
+		}
+	}
+}
+
+// exportRows prints all rows of a table as NDJSON, or with -csv as CSV. page reads up to
+// exportPageSize rows that come after the cursor before ("" for the first page).
+func exportRows[T any](
+	e *env,
+	header []string,
+	page func(st *store, before string) (listPage[T], error),
+	cells func(T) []string,
+) error {
+	return e.withStore(func(st *store) error {
+		out := bufio.NewWriter(e.stdout)
+		w := csv.NewWriter(out)
+		if e.on("csv") {
+			w.Write(header)
+		}
+		for before := ""; ; {
+			p, err := page(st, before)
+			if err != nil {
+				return err
+			}
+			for _, row := range p.rows {
+				if e.on("csv") {
+					w.Write(cells(row))
+				} else {
+					out.Write(encodeJSON(row))
+				}
+			}
+			if before = p.next; before == "" {
+				if w.Flush(); w.Error() != nil {
+					return w.Error()
+				}
+				return out.Flush()
+			}
+		}
+	})
+}
+
+// csvTextCell returns s for a CSV cell, since callers of the API choose these texts. It puts an
+// apostrophe before a text that a spreadsheet would run as a formula, also where something that
+// can't be seen comes first, and replaces characters that change the direction in which the row is
+// shown by U+FFFD.
+func csvTextCell(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Bidi_Control, r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+	seen := strings.TrimLeftFunc(s, func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
+	})
+	if first, _ := utf8.DecodeRuneInString(seen); strings.ContainsRune("=+-@＝＋－＠", first) && seen != "" {
+		return "'" + s
+	}
+	return s
+}
+
+// csvJSONCell returns a JSON object for a CSV cell. Characters that change the direction in which
+// the row is shown are escaped.
+func csvJSONCell(object []byte) string {
+	var b strings.Builder
+	for _, r := range string(object) {
+		if unicode.Is(unicode.Bidi_Control, r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// numberCell returns a number for a CSV cell, "" for nil.
+func numberCell(n *int) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(*n)
+}
+
+// stampCell returns a time for a CSV cell, "" for the zero stamp.
+func stampCell(s stamp) string {
+	if s.IsZero() {
+		return ""
+	}
+	return s.String()
 }

@@ -258,7 +258,7 @@ func endEarlierRun(t *tx, account string) error {
 // prepareOrders gives the demo's account what its receipts show.
 func prepareOrders(t *tx, account string) error {
 	legal, address, number := "Trattoria Altstadt GmbH", "Hauptgasse 12\n4500 Solothurn", "CHE-123.456.789 MWST"
-	return changeSettings(t, account, settingsChange{func(s *accountSettings) {
+	return changeSettings(t, nouns(), account, settingsChange{func(s *accountSettings) {
 		s.Zone, s.LegalName, s.Address, s.VATNumber = "Europe/Zurich", &legal, &address, &number
 	}}, actorCommand)
 }

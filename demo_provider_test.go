@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -270,6 +271,7 @@ func TestTestProvider_signsWhatItTells(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)
 	type posted struct {
+		kind   string
 		notice paymentNotice
 		err    error
 	}
@@ -277,7 +279,9 @@ func TestTestProvider_signsWhatItTells(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		n, err := s.client.notice(s.c, r, body, s.clock())
-		got <- posted{n, err}
+		var e struct{ Type string }
+		must(t, json.Unmarshal(body, &e))
+		got <- posted{e.Type, n, err}
 	}))
 	defer receiver.Close()
 	must(t, s.client.connect(t.Context(), s.c, receiver.URL))
@@ -286,7 +290,7 @@ func TestTestProvider_signsWhatItTells(t *testing.T) {
 		t.Helper()
 		for range kinds {
 			next := <-got
-			i := slices.Index(kinds, next.notice.kind)
+			i := slices.Index(kinds, next.kind)
 			if next.err != nil || i < 0 || next.notice.paymentID != p.ID {
 				t.Fatalf("%+v %v, not one of %q", next.notice, next.err, kinds)
 			}

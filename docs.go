@@ -193,10 +193,7 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 
 // The names of tokens among the examples. The other names are those of members and parameters, and
 // the paths, or resources such as /webhooks/{id}, that want an id of their own.
-const (
-	exampleToken = "token" // of the account
-	exampleAdmin = "admin" // of the operator
-)
+const ()
 
 // placeholders are the values in the curl lines of /docs where the service has no examples that work:
 // words in capitals for the reader to replace.
@@ -347,8 +344,6 @@ func showDelay(d time.Duration) string {
 // The addresses that the document is written with, in its servers, its examples and the paths of the metadata. It
 // is served with the configured ones in their place.
 const (
-	documentBase = "https://api.example.com/v1"
-	documentRoot = "https://api.example.com"
 	documentPath = "/v1"
 )
 

@@ -514,3 +514,11 @@ func prose(text string) template.HTML {
 	}
 	return template.HTML(out.String())
 }
+
+const documentBase = "https://api.example.com/v1"
+
+const documentRoot = "https://api.example.com"
+
+const exampleAdmin = "admin" // of the operator
+
+const exampleToken = "token" // of the account

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"slices"
+	"cmp"
+	"encoding/json"
 	"strings"
 	"time"
 )
@@ -17,136 +16,61 @@ func eventNoun() noun {
 	}
 }
 
-// eventWing makes the routes of events, and sweeps those older than keepEvents. Of events that stand behind one
-// that is kept, as one whose date is in the future, each sweep finds those among the next maxListRows.
-func eventWing(s *server) wing {
-	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
-	swept := int64(0) // up to which event it has looked behind those that are kept
-	return wing{
-		routes: []route{
-			{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-				run: endpoint(s.listEvents(eventTypesOf(s.nouns)))},
-		},
-		sweeps: []func(*tx) (int64, error){
-			func(t *tx) (int64, error) { return t.removeEvents(oldest(), sweptAtOnce) },
-			func(t *tx) (n int64, err error) {
-				n, swept, err = t.removeEventsAfter(swept, oldest(), sweptAtOnce)
-				return n, err
-			},
-		},
-	}
+// An eventType is the type of an event, as "lead.created". Each noun declares its own in an
+// eventTable.
+type eventType string
+
+// An eventTable lists the event types of one noun.
+type eventTable struct {
+	scope string // that callers must have to learn of them; "": scopeEvents
+	types []eventType
 }
 
-// The options of these commands.
-var (
-	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
-	optLicense = option{name: "license", value: "ID", help: "show only events of this licence"}
-	optDevice  = option{name: "device", value: "ID", help: "show only events of this device"}
-	optSince   = option{name: "since", value: "TIME",
-		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
+// scopeEvents is the scope that reads events of which no other scope is asked.
+const scopeEvents = "events:read"
+
+// scopeOfEvent is the scope that callers must have to learn of events of a type, filled as nouns declare theirs.
+var scopeOfEvent = map[eventType]string{}
+
+// add declares a type and returns it.
+func (t *eventTable) add(name string) eventType {
+	declared := eventType(name)
+	t.types = append(t.types, declared)
+	scopeOfEvent[declared] = cmp.Or(t.scope, scopeEvents)
+	return declared
+}
+
+// An event is one change, written in the transaction that made it. Of the ids of what it is
+// about the file keeps one as the subject: SubjectID, or else LicenseID, or else LeadID; the
+// id of a device is a member of data there.
+type event struct {
+	ID        string          `json:"id"`
+	At        stamp           `json:"at"`
+	Type      eventType       `json:"type"`
+	AccountID string          `json:"account_id"`
+	SubjectID string          `json:"subject_id,omitempty"` // a licence (also of a device), lead, widget, token, …
+	LicenseID string          `json:"license_id,omitempty"` // the subject, if it is a licence
+	DeviceID  string          `json:"device_id,omitempty"`
+	LeadID    string          `json:"lead_id,omitempty"`  // the subject, if it is a lead
+	OrderID   string          `json:"order_id,omitempty"` // the subject, if it is an order
+	Actor     string          `json:"actor"`
+	Data      json.RawMessage `json:"data"`
+
+	seq int64 // its place in the order in which events were written
+}
+
+// The actors of events: who made the change. Commands name the system's user as well, see
+// env.actor, and callers with a token are named by it or by their application, see actorToken.
+const (
+	actorDevice   = "device"
+	actorSite     = "site"
+	actorCommand  = "command"
+	actorOperator = "operator" // whoever used a command or a token with the scope admin
+	actorTime     = "time"
+	actorService  = "service"  // by itself, since something was wrong
+	actorReceiver = "receiver" // of a webhook, by its answers
+	actorProvider = "provider" // of payments, or a guest who has paid there
 )
-
-// The operator's command on events.
-var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first",
-		[]option{
-			optLimit,
-			optType,
-			optAccount.says("show only events of this account"),
-			optLicense,
-			optDevice,
-			optSince,
-		}, 0, eventsShow},
-}
-
-// eventsQuery is the query of GET /events.
-type eventsQuery struct {
-	accountScope
-	filter eventFilter
-	page   pageQuery
-}
-
-func (q *eventsQuery) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.kind = in.parameter("type", isText(maxNameLength))
-	q.filter.licenseID = in.parameter("license_id", isID("lic"))
-	q.filter.deviceID = in.parameter("device_id", isID("dev"))
-	q.filter.since = in.moment("since")
-	q.page = in.pageBySeq("evt")
-}
-
-// listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
-// would match nothing for ever.
-func (s *server) listEvents(
-	types []eventType,
-) func(context.Context, *call, *eventsQuery) (*list[event], error) {
-	return func(ctx context.Context, c *call, q *eventsQuery) (*list[event], error) {
-		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
-			return nil, errFields(fieldError{
-				Parameter: "type",
-				Code:      "unknown_value",
-				Detail:    "There is no such type of event.",
-			})
-		}
-		q.filter.owner = q.owner
-		page, err := s.store.within(ctx).events(q.filter, q.page.before, q.page.limit)
-		if err != nil {
-			return nil, fmt.Errorf("list events: %w", err)
-		}
-		return showPage(page, func(e event) event {
-			e.Actor = publicActor(e.Actor)
-			return e
-		}), nil
-	}
-}
-
-func eventsShow(e *env) error {
-	types := eventTypesOf(e.nouns)
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
-	filter := eventFilter{kind: e.str("type")}
-	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
-		return usageError(fmt.Sprintf("-type: there is no type of event %q: the types are %s",
-			printable(filter.kind), joinTypes(types)))
-	}
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
-	}
-	for _, id := range []struct {
-		option, prefix string
-		to             *string
-	}{{"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
-		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
-			return err
-		}
-	}
-	if filter.since, err = e.pastTime("since"); err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[event], error) {
-			return st.events(filter, before, limit)
-		})
-		if err != nil {
-			return err
-		}
-		rows := firstRows(e, all, limit, "-limit N")
-		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
-			return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
-		})
-	})
-}
-
-// joinTypes returns event types as one text, separated by spaces.
-func joinTypes(types []eventType) string {
-	names := []string{}
-	for _, t := range types {
-		names = append(names, string(t))
-	}
-	return strings.Join(names, " ")
-}
 
 // todayStatus is what the status command says of what was written on this UTC day.
 type todayStatus struct {
@@ -162,3 +86,33 @@ func (r *todayStatus) read(v *statusView) (err error) {
 func (r *todayStatus) show(_ *statusView, to *statusLines) {
 	to.say("%d leads, %d events", r.Leads, r.Events)
 }
+
+// publicActor returns the actor of an event as callers over HTTP may see it: which of the
+// system's users or tokens an operator used stays in the database.
+func publicActor(actor string) string {
+	if strings.HasPrefix(actor, actorCommand) || strings.HasPrefix(actor, actorOperator) {
+		return actorOperator
+	}
+	return actor
+}
+
+// eventData returns the data of an event as a JSON object, from names and values in turn.
+// Empty values are left out.
+func eventData(pairs ...string) json.RawMessage {
+	data := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			data[pairs[i]] = pairs[i+1]
+		}
+	}
+	text, _ := json.Marshal(data)
+	return text
+}
+
+// appActor returns the actor of events that an application causes by coming for tokens.
+func appActor(appID string) string { return "app " + appID }
+
+const actorPersons = "person (" // begins the actors of people who have signed in
+
+// actorPerson returns the actor of events for somebody who has signed in; by is who made the code.
+func actorPerson(by string) string { return actorPersons + by + ")" }

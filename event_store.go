@@ -7,71 +7,6 @@ import (
 	"strings"
 )
 
-// An eventType is the type of an event, as "lead.created". Each noun declares its own in an
-// eventTable.
-type eventType string
-
-// An eventTable lists the event types of one noun.
-type eventTable struct {
-	scope string // that callers must have to learn of them; "": scopeEvents
-	types []eventType
-}
-
-// scopeEvents is the scope that reads events of which no other scope is asked.
-const scopeEvents = "events:read"
-
-// scopeOfEvent is the scope that callers must have to learn of events of a type, filled as nouns declare theirs.
-var scopeOfEvent = map[eventType]string{}
-
-// add declares a type and returns it.
-func (t *eventTable) add(name string) eventType {
-	declared := eventType(name)
-	t.types = append(t.types, declared)
-	scopeOfEvent[declared] = cmp.Or(t.scope, scopeEvents)
-	return declared
-}
-
-// An event is one change, written in the transaction that made it. Of the ids of what it is
-// about the file keeps one as the subject: SubjectID, or else LicenseID, or else LeadID; the
-// id of a device is a member of data there.
-type event struct {
-	ID        string          `json:"id"`
-	At        stamp           `json:"at"`
-	Type      eventType       `json:"type"`
-	AccountID string          `json:"account_id"`
-	SubjectID string          `json:"subject_id,omitempty"` // a licence (also of a device), lead, widget, token, …
-	LicenseID string          `json:"license_id,omitempty"` // the subject, if it is a licence
-	DeviceID  string          `json:"device_id,omitempty"`
-	LeadID    string          `json:"lead_id,omitempty"`  // the subject, if it is a lead
-	OrderID   string          `json:"order_id,omitempty"` // the subject, if it is an order
-	Actor     string          `json:"actor"`
-	Data      json.RawMessage `json:"data"`
-
-	seq int64 // its place in the order in which events were written
-}
-
-// The actors of events: who made the change. Commands name the system's user as well, see
-// env.actor, and callers with a token are named by it or by their application, see actorToken.
-const (
-	actorDevice   = "device"
-	actorSite     = "site"
-	actorCommand  = "command"
-	actorOperator = "operator" // whoever used a command or a token with the scope admin
-	actorTime     = "time"
-	actorService  = "service"  // by itself, since something was wrong
-	actorReceiver = "receiver" // of a webhook, by its answers
-	actorProvider = "provider" // of payments, or a guest who has paid there
-)
-
-// publicActor returns the actor of an event as callers over HTTP may see it: which of the
-// system's users or tokens an operator used stays in the database.
-func publicActor(actor string) string {
-	if strings.HasPrefix(actor, actorCommand) || strings.HasPrefix(actor, actorOperator) {
-		return actorOperator
-	}
-	return actor
-}
-
 // addEvent writes an event. It sets the id and the time itself, those of the transaction.
 func (t *tx) addEvent(e event) error {
 	data := cmp.Or(string(e.Data), "{}")
@@ -87,19 +22,6 @@ func (t *tx) addEvent(e event) error {
 		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
 	t.written = append(t.written, writtenEvent{e.AccountID, string(e.Type)})
 	return err
-}
-
-// eventData returns the data of an event as a JSON object, from names and values in turn.
-// Empty values are left out.
-func eventData(pairs ...string) json.RawMessage {
-	data := map[string]string{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			data[pairs[i]] = pairs[i+1]
-		}
-	}
-	text, _ := json.Marshal(data)
-	return text
 }
 
 // An eventFilter chooses events of an owner; what else is empty narrows nothing.

@@ -34,24 +34,25 @@ type wing struct {
 // and the function that runs. The mux, the methods in answers to preflights, the legacy paths
 // and the tests of the documents all use this table.
 type route struct {
-	pattern string        // as net/http's, with a path relative to the base address
-	token   tokenRule     // whether it needs a bearer token
-	scope   string        // those that a token must have, space-separated; "": none
-	origin  originRule    // which Origins it accepts
-	address string        // name of the rate limit by address for anonymous callers; "": none
-	free    bool          // never charged to an account
-	open    bool          // scripts of every site may read the answer, not only those of listed origins
-	beacon  bool          // also accepts JSON as text/plain, which needs no preflight
-	noBody  bool          // every member may be absent, so that an empty body stands for {}
-	creates bool          // each request adds something: honours Idempotency-Key
-	body    int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
-	values  int           // most values of JSON in a body; 0: maxBodyValues
-	late    bool          // run reads members too, so that the parsed body is kept until it has run
-	raw     bool          // takes a body of any type as it is (call.body), for signatures over its bytes
-	members []extraMember // extra members of every problem on its path
-	charge  chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
-	bucket  string        // of that account, for calls without a token of its own; "": bucketAccount
-	run     endpointFunc  // reads the request's members and carries it out
+	pattern  string        // as net/http's, with a path relative to the base address
+	token    tokenRule     // whether it needs a bearer token
+	scope    string        // those that a token must have, space-separated; "": none
+	appScope string        // that the token of an application must have to count as one at all; "": none
+	origin   originRule    // which Origins it accepts
+	address  string        // name of the rate limit by address for anonymous callers; "": none
+	free     bool          // never charged to an account
+	open     bool          // scripts of every site may read the answer, not only those of listed origins
+	beacon   bool          // also accepts JSON as text/plain, which needs no preflight
+	noBody   bool          // every member may be absent, so that an empty body stands for {}
+	creates  bool          // each request adds something: honours Idempotency-Key
+	body     int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
+	values   int           // most values of JSON in a body; 0: maxBodyValues
+	late     bool          // run reads members too, so that the parsed body is kept until it has run
+	raw      bool          // takes a body of any type as it is (call.body), for signatures over its bytes
+	members  []extraMember // extra members of every problem on its path
+	charge   chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
+	bucket   string        // of that account, for calls without a token of its own; "": bucketAccount
+	run      endpointFunc  // reads the request's members and carries it out
 
 	// page makes this a route for people: it takes a form instead of JSON, whose fields are read like
 	// members that are strings; page shows every refusal on its path; and the OpenAPI document has it not.
@@ -449,8 +450,8 @@ func (s *server) checkToken(c *call) error {
 			return errScope(c.route.scope, "The token does not have the scope "+scope+".")
 		}
 	}
-	if c.route.token == tokenLate && who.app != "" && !who.has(scopeLicenses) {
-		return nil // on licence calls an application that can't read licences is anybody, so that it can't guess keys
+	if c.route.appScope != "" && who.app != "" && !who.has(c.route.appScope) {
+		return nil
 	}
 	c.caller = who
 	return nil

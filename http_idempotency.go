@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -161,3 +163,26 @@ func (s *server) idempotencyCaller(c *call) string {
 	}
 	return "address " + c.account + " " + s.address(c.request)
 }
+
+// replaysOf lets the answer to an earlier call with the same Idempotency-Key be given only to a caller that acts
+// on the rows of o, since ?account_id= is not compared with that of the earlier call. allows is
+// given the answer, decoded as T, and returns why the caller must not have it all the same: another token of
+// the account may have fewer scopes.
+func replaysOf[T any](o owner, allows func(made *T) error) func(*tx, []byte) (bool, error) {
+	return func(_ *tx, answer []byte) (bool, error) {
+		var made struct {
+			AccountID string `json:"account_id"`
+		}
+		more := new(T)
+		if err := cmp.Or(json.Unmarshal(answer, &made), json.Unmarshal(answer, more)); err != nil {
+			return false, fmt.Errorf("decode a stored answer: %w", err)
+		}
+		if !o.owns(made.AccountID) {
+			return false, &refusal{code: codeIdempotencyKeyReused}
+		}
+		return true, allows(more)
+	}
+}
+
+// anyReplay is for replaysOf, where every caller of the account may have the answer.
+func anyReplay(*struct{}) error { return nil }

@@ -4,40 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 )
-
-// The scopes of leads.
-const (
-	scopeLeads = "leads:read"
-	scopeErase = "leads:write"
-)
-
-// The event types of leads.
-var (
-	leadEvents = eventTable{scope: scopeLeads}
-
-	eventLeadCreated = leadEvents.add("lead.created")
-)
-
-// A lead is what a marketing site's form sent.
-type lead struct {
-	ID        string          `json:"id"`
-	AccountID string          `json:"account_id"`
-	Type      string          `json:"type"` // newsletter, demo, …
-	Email     string          `json:"email"`
-	Source    *string         `json:"source"` // which form
-	Page      *string         `json:"page"`   // path of the page
-	Fields    json.RawMessage `json:"fields"` // what else the form asked for: texts by sorted name; nil: nothing
-	CreatedAt stamp           `json:"created_at"`
-
-	seq int64 // its place in the order in which leads were written
-}
 
 const leadColumns = `seq, id, account_id, type, email, source, page, fields, created_at`
 
@@ -248,12 +220,6 @@ func numbersOf(leads []leadAddress, chosen func(leadAddress) bool) string {
 		}
 	}
 	return string(encodeJSON(numbers))
-}
-
-// blanked is SQL for a text of as many bytes as a column has, all the same; NULL for NULL.
-func blanked(column, filler string) string {
-	size := `length(CAST(` + column + ` AS BLOB))`
-	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
 }
 
 // deleteLeads removes those of the leads that blankLeads has overwritten, and returns how many.

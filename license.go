@@ -1,9 +1,15 @@
 package main
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // scopeLicenses is the scope that reads licences and their devices.
@@ -21,6 +27,59 @@ func licenseNoun() noun {
 		holdings: []holding{heldLicenses},
 	}
 }
+
+// A license is the right to run an application on up to MaxDevices devices.
+type license struct {
+	ID               string          `json:"id"`
+	AccountID        string          `json:"account_id"`
+	Product          string          `json:"product"` // "kitchen-display"
+	Plan             *string         `json:"plan"`
+	Kind             string          `json:"kind"`     // kindNodeLocked or kindFloating
+	Customer         *string         `json:"customer"` // the seller's own name for the buyer; devices don't see it
+	State            string          `json:"state"`    // active, suspended or revoked, as an operator set it
+	Reason           *string         `json:"reason"`
+	Trial            bool            `json:"trial"`
+	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
+	MaxTransfers     *int            `json:"max_transfers"` // see transferUse; nil: no limit
+	StartsAt         stamp           `json:"starts_at"`
+	ExpiresAt        stamp           `json:"expires_at"`
+	GraceDays        int             `json:"grace_days"`
+	DurationDays     *int            `json:"duration_days"`
+	ExpiryBasis      string          `json:"expiry_basis"` // basisIssue or basisFirstActivation
+	LeaseHours       int             `json:"lease_hours"`
+	Entitlements     codeList        `json:"entitlements"`
+	Metadata         json.RawMessage `json:"metadata"`
+	FirstActivatedAt stamp           `json:"first_activated_at"`
+	CreatedAt        stamp           `json:"created_at"`
+	UpdatedAt        stamp           `json:"updated_at"`
+
+	KeyHint       string `json:"key_hint"` // last five symbols of the current key
+	SeatsUsed     int    `json:"-"`        // active devices
+	Counting      int    `json:"-"`        // fingerprints that count: see device.counts
+	AccountClosed bool   `json:"-"`
+	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
+
+	SeatLimitNotedAt     stamp `json:"-"` // when license.seat_limit_reached was last written
+	TransferLimitNotedAt stamp `json:"-"` // when license.transfer_limit_reached was last written
+	TokensEndAt          stamp `json:"-"` // device tokens issued until then, to the second, have ended
+
+	transfersGiven bool // a change of terms names max_transfers, so that it gets no default
+}
+
+// The kinds of a licence, and from when its duration counts.
+const (
+	kindNodeLocked = "node_locked"
+	kindFloating   = "floating" // a seat is free again when its lease lapses
+
+	basisIssue           = "issue"
+	basisFirstActivation = "first_activation"
+)
+
+// How long a lease is by default, in hours.
+const (
+	defaultLeaseHours  = 336
+	floatingLeaseHours = 8 // a machine that just disappears frees its seat the same day
+)
 
 // The problem codes of licences.
 var (
@@ -405,3 +464,130 @@ func changeState(t *tx, o owner, licenseID, action, reason, actor string) (*lice
 	}
 	return t.license(o, licenseID)
 }
+
+// A licenseKey is a licence key in the form that is hashed and looked up: one of 25 letters and
+// digits, as this program makes them, in upper case without dashes, with O as 0 and I and L as
+// 1; any other imported key as it was sent.
+type licenseKey string
+
+const (
+	keySymbols  = 25 // of a key that this program makes; the last one is the check symbol
+	keyGroup    = 5  // symbols between two dashes of a printed key
+	maxKeyBytes = 255
+	minImported = 16 // characters of an imported key
+)
+
+var errKeyMalformed = &refusal{code: codeKeyMalformed}
+
+// gf32 holds the powers of a generator α = 2 of GF(32), the field with the polynomial x⁵+x²+1:
+// gf32[i] = αⁱ. All 31 differ, so that every position of a key has a weight of its own.
+var gf32 = func() (powers [31]byte) {
+	for i, x := 0, byte(1); i < len(powers); i++ {
+		powers[i] = x
+		if x <<= 1; x&32 != 0 {
+			x ^= 0b100101
+		}
+	}
+	return powers
+}()
+
+// gfLog is the inverse of gf32: α^gfLog[x] = x, for x from 1 to 31.
+var gfLog = func() (logs [32]byte) {
+	for i, x := range gf32 {
+		logs[x] = byte(i)
+	}
+	return logs
+}()
+
+// gfMul multiplies in GF(32).
+func gfMul(a, b byte) byte {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return gf32[(int(gfLog[a])+int(gfLog[b]))%31]
+}
+
+// keySum returns the sum in GF(32) of the symbols, each multiplied by the weight of its
+// position. A key is valid if the sum of all 25 is 0. One wrong symbol changes the sum by a
+// non-zero multiple of its weight, and two swapped symbols change it by a non-zero multiple of
+// the difference of their weights, so both are always detected (contract, section 4).
+func keySum(symbols []byte) (sum byte) {
+	for i, s := range symbols {
+		sum ^= gfMul(gf32[i], s)
+	}
+	return sum
+}
+
+// newLicenseKey makes a key of 120 random bits and a check symbol, in the printed form:
+// "XXXXX-XXXXX-XXXXX-XXXXX-XXXXX".
+func newLicenseKey() string {
+	symbols := make([]byte, keySymbols)
+	rand.Read(symbols)
+	for i := range symbols {
+		symbols[i] &= 31
+	}
+	last := keySymbols - 1
+	inverse := gf32[31-last] // α^-24 = α^7
+	symbols[last] = gfMul(keySum(symbols[:last]), inverse)
+	var b strings.Builder
+	for i, s := range symbols {
+		if i > 0 && i%keyGroup == 0 {
+			b.WriteByte('-')
+		}
+		b.WriteByte(upperCrockford[s])
+	}
+	return b.String()
+}
+
+// parseLicenseKey returns the form of a key that is looked up (contract, section 4). A key of 25
+// ASCII letters and digits may be typed in upper or lower case, with dashes and white space
+// anywhere, and with O for 0 and I or L for 1. Its check symbol need not be right, because other
+// vendors' keys have that shape too: see mistyped. Any other text of 16 to 255 visible ASCII
+// characters is returned unchanged. Errors: errKeyMalformed.
+func parseLicenseKey(s string) (licenseKey, error) {
+	if len(s) > maxKeyBytes {
+		return "", errKeyMalformed
+	}
+	isSeparator := func(r rune) bool { return unicode.IsSpace(r) || unicode.Is(unicode.Pd, r) }
+	plain := strings.Join(strings.FieldsFunc(s, isSeparator), "")
+	if hasOwnShape(plain) {
+		return licenseKey(lookalikes.Replace(strings.ToUpper(plain))), nil
+	}
+	if len(s) < minImported || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+		return "", errKeyMalformed
+	}
+	return licenseKey(s), nil
+}
+
+// hasOwnShape reports whether a text without dashes and spaces is 25 ASCII letters and digits,
+// which every key is that this program makes.
+func hasOwnShape(plain string) bool {
+	return len(plain) == keySymbols && strings.IndexFunc(plain, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
+	}) < 0
+}
+
+// mistyped reports whether a key has the shape of those that this program makes, but not their
+// check symbol. It is another vendor's key that was imported, or else a key with a wrong symbol.
+func (k licenseKey) mistyped() bool {
+	if !hasOwnShape(string(k)) {
+		return false
+	}
+	symbols := make([]byte, 0, keySymbols)
+	for _, r := range k {
+		i := strings.IndexRune(upperCrockford, r)
+		if i < 0 { // U, which Crockford's alphabet does not have
+			return true
+		}
+		symbols = append(symbols, byte(i))
+	}
+	return keySum(symbols) != 0
+}
+
+// hash returns the SHA-256 of a key, which the database stores in place of the key.
+func (k licenseKey) hash() [32]byte { return sha256.Sum256([]byte(k)) }
+
+// hint returns the last five symbols of a key, by which people recognise it.
+func (k licenseKey) hint() string { return string(k[len(k)-keyGroup:]) }
+
+var errKeyTaken = errors.New("a licence with this key exists already")

@@ -26,8 +26,6 @@ var (
 	optTrial    = option{name: "trial", help: "mark the licence as a trial"}
 	optMetadata = option{name: "metadata", value: "JSON",
 		help: "data of your own, a JSON object of at most 16 KiB"}
-	optReason = option{name: "reason", value: "TEXT",
-		help: "why, kept with the licence and in its event"}
 	optFloating     = option{name: "floating", help: "free a seat when its lease lapses"}
 	optMaxTransfers = option{name: "max-transfers", value: "N",
 		help: "how many machines may count beside those that hold the seats; none: no limit; by default as " +
@@ -44,7 +42,6 @@ var (
 		help: "end the tokens that devices have got until now, too; they keep their seats"}
 	optSkipExisting = option{name: "skip-existing",
 		help: "leave out rows whose key the account has already"}
-	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
 	optStatus = option{name: "status", value: "STATUS",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
 	optSearch = option{name: "search", value: "TEXT",

@@ -25,6 +25,48 @@ func deviceNoun() noun {
 	}
 }
 
+// The states of a device.
+const (
+	deviceActive   = "active"
+	deviceReleased = "released"
+	deviceBlocked  = "blocked"
+)
+
+// A device is one machine that was activated on a licence.
+type device struct {
+	ID             string
+	LicenseID      string
+	Fingerprint    []byte // SHA-256
+	Name           *string
+	Platform       *string
+	AppVersion     *string
+	State          string
+	LeaseSeq       int64
+	PresentedSeq   int64
+	LeaseKid       string
+	LeasedAt       stamp
+	LeaseExpiresAt stamp
+	LapsesAt       stamp // when a floating seat is free again; zero for node_locked
+	CloneAt        stamp // when the device last presented an older lease than before
+	CountsUntil    stamp // the latest end of its leases; see counts
+	EndedSeq       int64 // number of the last lease that ended because its seat was taken away
+	TokensEndAt    stamp // when that was; zero: never
+	ActivatedAt    stamp
+	LastSeenAt     stamp
+	ReleasedAt     stamp
+	ReleasedBy     *string
+	Activations    int
+}
+
+// holdsSeat reports whether d is there, is active and has not lapsed.
+func (d *device) holdsSeat(now time.Time) bool {
+	return d != nil && d.State == deviceActive && !d.lapsed(now)
+}
+
+// lapsed reports whether the lease of a floating seat has lapsed. The seat is free then,
+// even while the row still says active.
+func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
+
 // The problem codes of devices and their seats.
 var (
 	deviceProblems problemTable

@@ -28,12 +28,13 @@ func deviceWing(s *server) wing {
 		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
 	return wing{
 		routes: []route{
-			{pattern: "POST /widget/license/activate", token: tokenLate, creates: true, bucket: bucketLicenses,
-				charge: a.charge, run: endpoint(a.activate)},
-			{pattern: "POST /widget/license/verify", token: tokenLate, bucket: bucketLicenses,
-				charge: a.charge, run: endpoint(a.verify)},
-			{pattern: "POST /widget/license/deactivate", token: tokenLate, bucket: bucketLicenses,
-				charge: a.charge, run: endpoint(a.deactivate)},
+			// on these, an application that can't read licences counts as anybody, so that it can't guess keys
+			{pattern: "POST /widget/license/activate", token: tokenLate, appScope: scopeLicenses, creates: true,
+				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.activate)},
+			{pattern: "POST /widget/license/verify", token: tokenLate, appScope: scopeLicenses,
+				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.verify)},
+			{pattern: "POST /widget/license/deactivate", token: tokenLate, appScope: scopeLicenses,
+				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.deactivate)},
 			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, question: true,
 				run: endpoint(s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
@@ -124,8 +125,7 @@ func (cr *credential) licenseCredential() *credential { return cr }
 
 // How often an address may ask, in requests a minute (contract, section 2).
 const (
-	repeatedLookupRate = 60  // for keys that have failed from there already
-	knownDeviceRate    = 300 // by the keys of active devices, while too many other keys have failed
+	knownDeviceRate = 300 // by the keys of active devices, while too many other keys have failed
 )
 
 // charge is the chargeFunc of licence calls: the account of the caller's own token, else the one that

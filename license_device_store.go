@@ -3,41 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
-	"time"
 )
-
-// The states of a device.
-const (
-	deviceActive   = "active"
-	deviceReleased = "released"
-	deviceBlocked  = "blocked"
-)
-
-// A device is one machine that was activated on a licence.
-type device struct {
-	ID             string
-	LicenseID      string
-	Fingerprint    []byte // SHA-256
-	Name           *string
-	Platform       *string
-	AppVersion     *string
-	State          string
-	LeaseSeq       int64
-	PresentedSeq   int64
-	LeaseKid       string
-	LeasedAt       stamp
-	LeaseExpiresAt stamp
-	LapsesAt       stamp // when a floating seat is free again; zero for node_locked
-	CloneAt        stamp // when the device last presented an older lease than before
-	CountsUntil    stamp // the latest end of its leases; see counts
-	EndedSeq       int64 // number of the last lease that ended because its seat was taken away
-	TokensEndAt    stamp // when that was; zero: never
-	ActivatedAt    stamp
-	LastSeenAt     stamp
-	ReleasedAt     stamp
-	ReleasedBy     *string
-	Activations    int
-}
 
 // deviceColumns are what dest scans, of devices.
 const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state,
@@ -59,15 +25,6 @@ func (d *device) dest() []any {
 		&d.Activations,
 	}
 }
-
-// holdsSeat reports whether d is there, is active and has not lapsed.
-func (d *device) holdsSeat(now time.Time) bool {
-	return d != nil && d.State == deviceActive && !d.lapsed(now)
-}
-
-// lapsed reports whether the lease of a floating seat has lapsed. The seat is free then,
-// even while the row still says active.
-func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
 
 // deviceByFingerprint returns the device of a licence whose fingerprint has this SHA-256, or
 // errNotFound.

@@ -296,34 +296,6 @@ func readPatch(in *input) termsChange {
 	return readTerms(in)
 }
 
-func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return nil, in.has(name)
-	}
-	return nilIfEmpty(in.text(name, optional, max, check)), true
-}
-
-func (in *input) numberTerm(name string, low, high int) (*int, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return nil, in.has(name)
-	}
-	return in.number(name, low, high), true
-}
-
-func (in *input) boolTerm(name string) (value, present bool) {
-	if v := in.member(name, jsonBool, optional); v != nil {
-		return v.boolean, true
-	}
-	return false, false
-}
-
-func (in *input) timeTerm(name string) (stamp, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return stamp{}, in.has(name)
-	}
-	return in.timestamp(name), true
-}
-
 func (in *input) codesTerm(name string) (codeList, bool) {
 	if !in.has(name) {
 		return nil, false

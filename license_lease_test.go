@@ -279,6 +279,30 @@ func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 	})
 }
 
+// An offlineClock is the time with which an offline device compares the end of its lease
+// (contract, section 4): the later of its wall clock and a mark that it saves. The mark
+// advances with times that the service signed and with the monotonic clock, never with the
+// wall clock, so that a wall clock that was wrong once has no lasting effect. It is the
+// rule that the documents give to devices.
+type offlineClock struct {
+	mark int64 // Unix seconds, saved with the token
+}
+
+// observeIssuedAt advances the mark to the iat of a token whose signature was verified.
+func (c *offlineClock) observeIssuedAt(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
+
+// addElapsed advances the mark by time that has passed on the monotonic clock.
+func (c *offlineClock) addElapsed(d time.Duration) {
+	if d > 0 {
+		c.mark += int64(d / time.Second)
+	}
+}
+
+// now returns the time to compare exp with, given the wall clock.
+func (c *offlineClock) now(wall time.Time) time.Time {
+	return time.Unix(max(c.mark, wall.Unix()), 0)
+}
+
 func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {

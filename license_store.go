@@ -2,64 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
-)
-
-// A license is the right to run an application on up to MaxDevices devices.
-type license struct {
-	ID               string          `json:"id"`
-	AccountID        string          `json:"account_id"`
-	Product          string          `json:"product"` // "kitchen-display"
-	Plan             *string         `json:"plan"`
-	Kind             string          `json:"kind"`     // kindNodeLocked or kindFloating
-	Customer         *string         `json:"customer"` // the seller's own name for the buyer; devices don't see it
-	State            string          `json:"state"`    // active, suspended or revoked, as an operator set it
-	Reason           *string         `json:"reason"`
-	Trial            bool            `json:"trial"`
-	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
-	MaxTransfers     *int            `json:"max_transfers"` // see transferUse; nil: no limit
-	StartsAt         stamp           `json:"starts_at"`
-	ExpiresAt        stamp           `json:"expires_at"`
-	GraceDays        int             `json:"grace_days"`
-	DurationDays     *int            `json:"duration_days"`
-	ExpiryBasis      string          `json:"expiry_basis"` // basisIssue or basisFirstActivation
-	LeaseHours       int             `json:"lease_hours"`
-	Entitlements     codeList        `json:"entitlements"`
-	Metadata         json.RawMessage `json:"metadata"`
-	FirstActivatedAt stamp           `json:"first_activated_at"`
-	CreatedAt        stamp           `json:"created_at"`
-	UpdatedAt        stamp           `json:"updated_at"`
-
-	KeyHint       string `json:"key_hint"` // last five symbols of the current key
-	SeatsUsed     int    `json:"-"`        // active devices
-	Counting      int    `json:"-"`        // fingerprints that count: see device.counts
-	AccountClosed bool   `json:"-"`
-	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
-
-	SeatLimitNotedAt     stamp `json:"-"` // when license.seat_limit_reached was last written
-	TransferLimitNotedAt stamp `json:"-"` // when license.transfer_limit_reached was last written
-	TokensEndAt          stamp `json:"-"` // device tokens issued until then, to the second, have ended
-
-	transfersGiven bool // a change of terms names max_transfers, so that it gets no default
-}
-
-// The kinds of a licence, and from when its duration counts.
-const (
-	kindNodeLocked = "node_locked"
-	kindFloating   = "floating" // a seat is free again when its lease lapses
-
-	basisIssue           = "issue"
-	basisFirstActivation = "first_activation"
-)
-
-// How long a lease is by default, in hours.
-const (
-	defaultLeaseHours  = 336
-	floatingLeaseHours = 8 // a machine that just disappears frees its seat the same day
 )
 
 // licenseColumns are what dest scans, of licenseTables.
@@ -400,8 +345,6 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 	}
 	return err
 }
-
-var errKeyTaken = errors.New("a licence with this key exists already")
 
 // retireKeys makes end the last moment of a licence's current key, and of earlier keys
 // that would work longer.

@@ -16,7 +16,6 @@ import (
 // commands, the import and the HTTP endpoints all use the functions of this file.
 
 const (
-	maxNameLength   = 100 // characters of a product or a plan
 	maxCustomer     = 200
 	maxCount        = 1000000 // devices, transfers
 	maxGraceDays    = 3650

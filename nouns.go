@@ -22,6 +22,7 @@ type noun struct {
 	sealed   []string            // tables with rows that are worth nothing with another key file
 	holdings []holding           // what an account has of it that stops working when the account is closed
 	close    closing             // what happens to it then; nil: nothing
+	settings settingsHook        // what else changes with the settings of an account; nil: nothing
 }
 
 // A statusPart is what a noun adds to what the status command prints. Each is read for itself, so that one that
@@ -79,6 +80,9 @@ type rowCheck func(q *queries, keys *keyring, now time.Time) (faults []string, e
 
 // A closing has what an account holds end with the account. It runs in the transaction that closes it.
 type closing func(t *tx, accountID string) error
+
+// A settingsHook is told of each change of an account's settings, in its transaction and before it.
+type settingsHook func(t *tx, accountID string, before, after accountSettings) error
 
 // nouns returns every noun, in the order of the help.
 func nouns() []noun {

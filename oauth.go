@@ -80,9 +80,6 @@ func (p *app) acceptsSecret(secret string, now time.Time) bool {
 	return current || earlier
 }
 
-// appActor returns the actor of events that an application causes by coming for tokens.
-func appActor(appID string) string { return "app " + appID }
-
 // clientFields are the parameters with which an application names and proves itself in the body.
 type clientFields struct {
 	clientID, clientSecret string
@@ -468,4 +465,14 @@ func (r *revocation) revoke(t *tx, appID string) error {
 	}
 	t.invalidate(cmp.Or(r.grantID, r.jti)) // see caller.dependsOn
 	return t.revokeAppToken(appID, r.jti)
+}
+
+// A refreshToken is one of the refresh tokens of a grant: the one that works, or one that was replaced.
+type refreshToken struct {
+	Hash       []byte // SHA-256 of the token
+	GrantID    string
+	Number     int64  // counted within the grant, from 1
+	Successor  []byte // what replaced it, sealed under a key that is derived from the token
+	ReplacedAt stamp  // zero: it works
+	ExpiresAt  stamp
 }

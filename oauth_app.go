@@ -452,14 +452,6 @@ func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, 
 		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
 }
 
-// trueOrNone returns a member of the data of events that is there only where it is true.
-func trueOrNone(is bool) string {
-	if is {
-		return "true"
-	}
-	return ""
-}
-
 // verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or
 // with undo no longer, and returns it. What accounts have agreed to stays. Errors: errApp.
 func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 )
 
@@ -59,23 +58,11 @@ func appAuthorOf(c *call) appAuthor {
 	return appAuthor{actor: actorToken(c), operator: c.caller.admin(), has: c.caller.has}
 }
 
-// replaysApp lets the answer to an earlier call with the same Idempotency-Key be given to a caller only if it
-// acts on the rows of o and has what the application gets for itself: another token of the account may have
-// fewer scopes, and ?account_id= is not compared with that of the earlier call.
-func replaysApp(o owner, by appAuthor) func(*tx, []byte) (bool, error) {
-	return func(_ *tx, answer []byte) (bool, error) {
-		var p struct {
-			AccountID string  `json:"account_id"`
-			OwnScope  *string `json:"own_scope"`
-		}
-		if err := json.Unmarshal(answer, &p); err != nil {
-			return false, fmt.Errorf("decode a stored answer: %w", err)
-		}
-		if !o.owns(p.AccountID) {
-			return false, &refusal{code: codeIdempotencyKeyReused}
-		}
-		return true, by.permits(p.OwnScope)
-	}
+// permitsReplay returns why the author must not have an earlier answer with an application.
+func (by appAuthor) permitsReplay(p *struct {
+	OwnScope *string `json:"own_scope"`
+}) error {
+	return by.permits(p.OwnScope)
 }
 
 // createAppRequest is the body of POST /apps.
@@ -123,7 +110,7 @@ func readOwnScope(in *input) (own *string, ok bool) {
 func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*appWithSecret, error) {
 	o := q.oneOwner(c) // an application is one account's: the caller's, if it names none
 	by := appAuthorOf(c)
-	c.stillTrue = replaysApp(o, by)
+	c.stillTrue = replaysOf(o, by.permitsReplay)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p := q.app
 		p.AccountID = o.account
@@ -211,7 +198,7 @@ func (q *rotateAppRequest) read(in *input) {
 // rotateAppSecret answers POST /apps/{id}/rotate-secret.
 func (s *server) rotateAppSecret(ctx context.Context, c *call, q *rotateAppRequest) (*appWithSecret, error) {
 	by := appAuthorOf(c)
-	c.stillTrue = replaysApp(q.owner, by)
+	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p, secret, err := rotateAppSecret(t, q.owner, q.id, q.now, by)
 		if err != nil {

@@ -223,11 +223,6 @@ func errOrderState(o *order, why string) error {
 	return &refusal{code: codeOrderState, detail: "The order is " + o.State + ". " + why}
 }
 
-// errMember returns the refusal of one member of a body.
-func errMember(pointer, code, detail string) error {
-	return errFields(fieldError{Pointer: "#/" + pointer, Code: code, Detail: detail})
-}
-
 // part returns what n of the units of a line cost, less their part of the discount.
 func (l *orderLine) part(n int64) int64 { return portion(l.Gross, n, l.Quantity) }
 

@@ -226,16 +226,6 @@ func historyOf(q *queries, o *order) (*orderHistory, error) {
 	return h, err
 }
 
-// amount reads a whole number, such as an amount of money, a quantity or a rate, from least to most. It
-// returns 0 if it is absent or wrong.
-func (in *input) amount(name string, n need, least, most int64) int64 {
-	if n == required && !in.has(name) {
-		in.wrong(name, "required", "This member is required.")
-		return 0
-	}
-	return int64(valueOr(in.number(name, int(least), int(most)), 0))
-}
-
 // createOrderRequest is the body of POST /orders.
 type createOrderRequest struct {
 	accountScope
@@ -278,19 +268,6 @@ func (q *createOrderRequest) read(in *input) {
 	if n := in.number("expires_in", int(minOrderLife.Seconds()), int(maxOrderLife.Seconds())); n != nil {
 		q.lives = time.Duration(*n) * time.Second
 	}
-}
-
-// lines reads an optional text of several lines.
-func (in *input) lines(name string, max int) string {
-	v := in.member(name, jsonString, optional)
-	if v == nil {
-		return ""
-	}
-	if code, detail := checkLines(v.text, max); code != "" {
-		in.wrong(name, code, detail)
-		return ""
-	}
-	return v.text
 }
 
 // checkReturnURL is a textCheck for where a guest goes after an order was paid.
@@ -338,32 +315,10 @@ func referenceTaken(c *call, err error) error {
 	return err
 }
 
-// replaysOf lets the answer to an earlier call with the same Idempotency-Key be given only to a caller
-// that acts on the rows of o: ?account_id= is not compared with that of the earlier call.
-func replaysOf(o owner) func(*tx, []byte) (bool, error) {
-	return func(t *tx, answer []byte) (bool, error) {
-		var made struct {
-			AccountID string `json:"account_id"`
-			OrderID   string `json:"order_id"`
-		}
-		if err := json.Unmarshal(answer, &made); err != nil {
-			return false, fmt.Errorf("decode a stored answer: %w", err)
-		}
-		if made.OrderID != "" {
-			_, err := t.order(o, made.OrderID)
-			return err == nil, err
-		}
-		if !o.owns(made.AccountID) {
-			return false, &refusal{code: codeIdempotencyKeyReused}
-		}
-		return true, nil
-	}
-}
-
 // createOrder answers POST /orders.
 func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderRequest) (*createdOrder, error) {
 	by := q.oneOwner(c) // an order is one account's: the caller's, if it names none
-	c.stillTrue = replaysOf(by)
+	c.stillTrue = replaysOf(by, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
 		o := q.order
 		o.Lines = slices.Clone(o.Lines)
@@ -527,7 +482,14 @@ func (q *refundRequest) read(in *input) {
 
 // refundOrder answers POST /orders/{id}/refunds with the refund.
 func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (*refund, error) {
-	c.stillTrue = replaysOf(q.owner)
+	c.stillTrue = func(t *tx, answer []byte) (bool, error) { // which names its order, but not its account
+		var made refund
+		if err := json.Unmarshal(answer, &made); err != nil {
+			return false, fmt.Errorf("decode a stored answer: %w", err)
+		}
+		_, err := t.order(q.owner, made.OrderID)
+		return err == nil, err
+	}
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
 		_, f, err := refundOrder(t, q.owner, q.id, q.wish, actorToken(c))
 		if err != nil {

@@ -2,32 +2,7 @@ package main
 
 import (
 	"cmp"
-	"database/sql/driver"
-	"encoding/json"
-	"fmt"
 )
-
-// jsonList is a column that holds a JSON array.
-type jsonList[T any] struct{ to *[]T }
-
-// Value implements driver.Valuer.
-func (l jsonList[T]) Value() (driver.Value, error) {
-	if len(*l.to) == 0 {
-		return "[]", nil
-	}
-	text, err := json.Marshal(*l.to)
-	return string(text), err
-}
-
-// Scan implements sql.Scanner.
-func (l jsonList[T]) Scan(v any) error {
-	text, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("a JSON array is stored as %T", v)
-	}
-	*l.to = nil
-	return json.Unmarshal([]byte(text), l.to)
-}
 
 // orderTable describes the table orders.
 var orderTable = newTable("orders", "o", func(o *order) []field {

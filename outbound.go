@@ -19,7 +19,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -55,7 +54,6 @@ const (
 	maxOutboundBody     = 64 << 10         // bytes of an answer that are read, unless a request wants more
 	maxOutboundHeader   = 32 << 10         // bytes
 	maxHostName         = 253              // characters (RFC 1035, section 3.1, without the lengths)
-	maxHostLabel        = 63
 	maxRetryAfter       = 24 * time.Hour
 )
 
@@ -530,38 +528,6 @@ func (o *outbound) checkURL(raw string) (normal, code, detail string) {
 	return normal, "", ""
 }
 
-// cutPort splits the host and the port of a URL; the port is "" where there is none. It reports false
-// for a port that is no number, or not written as its digits only.
-func cutPort(authority string) (host, port string, ok bool) {
-	i := strings.LastIndexByte(authority, ':')
-	if i <= strings.LastIndexByte(authority, ']') { // also where there is neither
-		return authority, "", true
-	}
-	host, port = authority[:i], authority[i+1:]
-	n, err := strconv.ParseUint(port, 10, 16)
-	return host, port, err == nil && n > 0 && port == strconv.FormatUint(n, 10)
-}
-
-// isURLText reports whether s has only the characters of a URL behind its host (RFC 3986, appendix A)
-// and its percent signs are followed by two hexadecimal digits each.
-func isURLText(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c == '%':
-			if i+2 >= len(s) || !isHex(s[i+1]) || !isHex(s[i+2]) {
-				return false
-			}
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case strings.IndexByte("-._~:/?[]@!$&'()*+,;=", c) < 0:
-			return false
-		}
-	}
-	return true
-}
-
-func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
-
 // normalHost checks the host of a URL and returns its normal form, or the code and the detail of a
 // fieldError.
 func (o *outbound) normalHost(host string) (normal, code, detail string) {
@@ -610,29 +576,6 @@ func (o *outbound) literal(host string) (normal, code, detail string) {
 		return "", "ip_address_not_allowed", "The host must be a name, not an IP address."
 	}
 	return normal, "", ""
-}
-
-// isNumber reports whether programs take a host whose last label this is for an IPv4 address: it is
-// decimal, octal or hexadecimal (URL Standard of WHATWG, "ends in a number").
-func isNumber(label string) bool {
-	digits := strings.Trim(label, "0123456789") == ""
-	return label != "" && (digits || strings.HasPrefix(label, "0x"))
-}
-
-// isHostLetter reports whether a character beyond ASCII may be in a host name: a letter, and none
-// that programs take for another one, as the full-width forms are.
-func isHostLetter(r rune) bool {
-	fullWidth := r >= 0xff00 && r <= 0xffef
-	mathematical := r >= 0x1d400 && r <= 0x1d7ff
-	letterlike := r >= 0x2100 && r <= 0x218f
-	return unicode.IsLetter(r) && !fullWidth && !mathematical && !letterlike
-}
-
-// isHostLabel reports whether s is a label of a host name, in lower case. Names of hosts have no
-// underscores, but names of services in their domains do.
-func isHostLabel(s string) bool {
-	return s != "" && len(s) <= maxHostLabel && s[0] != '-' && s[len(s)-1] != '-' &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }
 
 // jittered returns d and up to a tenth more, at random, so that what failed together is not tried

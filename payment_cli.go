@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,9 +17,6 @@ var (
 		help: "base address of Stripe, for tests", hasVariable: true}
 	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
 		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
-	optSecrets = option{name: "secrets", value: "FILE",
-		help: "file that only you can read, or - for standard input, with lines of what the provider gave: " +
-			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
 )
 
 // The operator's commands on payments and their providers.
@@ -99,40 +94,6 @@ func (e *env) readSecrets(provider string) (s connectionSecrets, err error) {
 		return s, fmt.Errorf("%s: %w", name, err)
 	}
 	return s, nil
-}
-
-// secretText returns the text that -secrets names, and where it is from.
-func (e *env) secretText() (name, text string, err error) {
-	path := e.str("secrets")
-	name = "standard input"
-	file := io.NopCloser(e.stdin)
-	switch path {
-	case "":
-		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: " +
-			"secrets are never options")
-	case "-":
-	default:
-		name = path
-		opened, err := os.Open(path)
-		if err != nil {
-			return "", "", err
-		}
-		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
-			opened.Close()
-			return "", "", fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
-				"and have the provider replace the secrets if somebody may have read it", path, path)
-		}
-		file = opened
-	}
-	defer file.Close()
-	read, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
-	if err != nil {
-		return "", "", fmt.Errorf("read %s: %w", name, err)
-	}
-	if len(read) > maxSecretsFile {
-		return "", "", fmt.Errorf("%s has more than %d bytes", name, maxSecretsFile)
-	}
-	return name, string(read), nil
 }
 
 // providerStep turns an error of a provider's client into one that names the next step.

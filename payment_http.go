@@ -121,15 +121,12 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	return err
 }
 
-// paymentsAtOnce is how many rows a chore of orders changes in one transaction.
-const paymentsAtOnce = 200
-
 // expireOrders is the chore that has orders expire which were not paid, or not accepted, in time.
 func (a *paymentAPI) expireOrders(ctx context.Context) error {
 	for _, expire := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted} {
-		_, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
+		_, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
 			t.invalidate()
-			return expire(t, paymentsAtOnce)
+			return expire(t, rowsAtOnce)
 		})
 		if err != nil {
 			return err
@@ -140,9 +137,9 @@ func (a *paymentAPI) expireOrders(ctx context.Context) error {
 
 // eraseCustomers is the chore that erases who has ordered, keptCustomersFor after the order's end.
 func (a *paymentAPI) eraseCustomers(ctx context.Context) error {
-	n, err := a.store.updateInParts(ctx, paymentsAtOnce, func(t *tx) (int64, error) {
+	n, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
 		t.invalidate()
-		return t.eraseCustomers(paymentsAtOnce)
+		return t.eraseCustomers(rowsAtOnce)
 	})
 	if n > 0 {
 		a.scrubWAL(0)

@@ -671,3 +671,5 @@ func (p *payments) warnOfSealed(context.Context) {
 			"disconnect it and connect it again", "connection", id)
 	}
 }
+
+const faultPaymentsRead = "payments can't be read"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"time"
 )
 
@@ -40,10 +39,6 @@ func (t *tx) addPayment(p *payment) error {
 	p.Revision = 1
 	return paymentTable.insert(t, p)
 }
-
-// errChanged says that a row has another revision than it was read with, so that what was decided about
-// it is to be decided anew.
-var errChanged = errors.New("it has changed meanwhile")
 
 // savePayment writes an attempt, if it still has the revision with which it was read, and raises that.
 // Errors: errChanged.
@@ -268,9 +263,6 @@ type paymentTotals struct {
 	Ending   int `json:"ending"`    // authorisations that lapse within a day
 	Refusing int `json:"refusing"`  // connections whose keys the provider refuses
 }
-
-// maxCounted is how many rows status counts of a kind.
-const maxCounted = 10_000
 
 // oldestLive reads the live attempts, those of the oldest orders first, whose authorisations also lapse first.
 const oldestLive = `SELECT order_id, state, capture_before FROM payments

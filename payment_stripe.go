@@ -60,6 +60,9 @@ var stripeEvents = []string{
 	"charge.dispute.closed",
 }
 
+// stripeSecretPrefix begins the secrets that Stripe signs its webhooks with.
+const stripeSecretPrefix = "whsec_"
+
 // stripePermissions is what a restricted key needs, by the names on Stripe's pages.
 const stripePermissions = "Checkout Sessions: write, PaymentIntents: write, Charges and Refunds: write, " +
 	"Disputes: read, Webhook Endpoints: write"
@@ -83,9 +86,6 @@ func (s *stripeProvider) takes(currency string, amount int64) bool {
 	least, ok := stripeMinimum[currency]
 	return ok && amount >= least && amount <= maxStripeAmount
 }
-
-// capturesAtHandover implements provider.
-func (s *stripeProvider) capturesAtHandover() bool { return false }
 
 // readsFirst implements provider.
 func (s *stripeProvider) readsFirst() bool { return false }
@@ -399,7 +399,7 @@ func readStripeEvent(body []byte) paymentNotice {
 		}
 		return s
 	}
-	n := paymentNotice{kind: e.Type}
+	n := paymentNotice{}
 	var metadata struct {
 		Payment string `json:"payment"`
 	}
@@ -465,7 +465,7 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 		return fmt.Errorf("registering the webhook: %w", err)
 	}
 	if made.Object != "webhook_endpoint" || !isStripeID("we_", made.ID) || made.URL != webhookURL ||
-		!strings.HasPrefix(made.Secret, webhookSecretPrefix) {
+		!strings.HasPrefix(made.Secret, stripeSecretPrefix) {
 		return fmt.Errorf("registering the webhook: %w", malformedAnswer(http.StatusOK))
 	}
 	c.Live, c.WebhookID, c.secrets.WebhookSecret = live, &made.ID, made.Secret

@@ -82,9 +82,6 @@ func (v *vippsProvider) takes(currency string, amount int64) bool {
 	return ok && amount >= limits.least && amount <= maxVippsAmount
 }
 
-// capturesAtHandover implements provider: Vipps' terms forbid capturing before the goods are handed over.
-func (v *vippsProvider) capturesAtHandover() bool { return true }
-
 // readsFirst implements provider.
 func (v *vippsProvider) readsFirst() bool { return true }
 
@@ -631,11 +628,7 @@ func (v *vippsProvider) notice(
 	if err != nil {
 		return paymentNotice{}, nil // it is Vipps' all the same, and would be sent again for a week
 	}
-	kind := vippsText(&told, "name", maxVippsText)
-	if !isVippsCode(kind) {
-		kind = ""
-	}
-	return paymentNotice{kind: kind, paymentID: vippsPaymentID(vippsText(&told, "reference", maxVippsText))}, nil
+	return paymentNotice{paymentID: vippsPaymentID(vippsText(&told, "reference", maxVippsText))}, nil
 }
 
 // A vippsSignature are the headers that prove that a webhook is Vipps'.

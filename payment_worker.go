@@ -20,7 +20,6 @@ const (
 	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
 	settleLimit           = time.Minute // of one call of settle by the worker
-	faultPaymentsRead     = "payments can't be read"
 	faultSettle           = "a payment can't be settled"
 )
 

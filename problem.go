@@ -151,3 +151,8 @@ func (r *refusal) encode(root, requestID string, pathMembers []extraMember) []by
 	}
 	return text
 }
+
+// errMember returns the refusal of one member of a body.
+func errMember(pointer, code, detail string) error {
+	return errFields(fieldError{Pointer: "#/" + pointer, Code: code, Detail: detail})
+}

@@ -537,3 +537,5 @@ func (q *questionQueue) startNext() {
 		}
 	}
 }
+
+const repeatedLookupRate = 60 // for keys that have failed from there already

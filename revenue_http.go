@@ -316,15 +316,6 @@ func (q *revenueDateRequest) read(in *input) {
 	q.date = in.pathDate("date")
 }
 
-// pathDate returns the business day in a part of the path.
-func (in *input) pathDate(name string) businessDate {
-	date := in.pathValue(name)
-	if code, detail := checkBusinessDate(date); code != "" {
-		in.wrongParameter(name, code, detail)
-	}
-	return date
-}
-
 // showDay answers GET /revenue/days/{date}.
 func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest) (*revenueDate, error) {
 	id := q.oneOwner(c).account
@@ -332,4 +323,13 @@ func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest
 		return nil, err
 	}
 	return reportDate(a.store.within(ctx), id, q.date, a.now())
+}
+
+// pathDate returns the business day in a part of the path.
+func (in *input) pathDate(name string) businessDate {
+	date := in.pathValue(name)
+	if code, detail := checkBusinessDate(date); code != "" {
+		in.wrongParameter(name, code, detail)
+	}
+	return date
 }

@@ -278,7 +278,7 @@ func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 			case 7:
 				zone := zonesThatMove[h.random.IntN(len(zonesThatMove))]
 				change := settingsChange{func(s *accountSettings) { s.Zone = zone }}
-				h.change(func(t *tx) error { return changeSettings(t, h.account, change, anActor) })
+				h.change(func(t *tx) error { return changeSettings(t, nouns(), h.account, change, anActor) })
 			}
 			if h.random.IntN(6) == 0 {
 				h.recordAndCheck()
@@ -546,7 +546,7 @@ func TestRevenue_countsOnTheDayOnWhichItHappened(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	zurich := settingsChange{func(a *accountSettings) { a.Zone = "Europe/Zurich" }}
-	s.change(func(t *tx) error { return changeSettings(t, s.account, zurich, anActor) })
+	s.change(func(t *tx) error { return changeSettings(t, nouns(), s.account, zurich, anActor) })
 	sell := func(when string) (id string) {
 		s.at(t, when, func(t *tx) error {
 			o := anOrder(s.account)
@@ -775,7 +775,7 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 		t.Helper()
 		s.at(t, when, func(t *tx) error {
 			change := settingsChange{func(a *accountSettings) { a.Zone, a.CutOff = zone, cutOff }}
-			return changeSettings(t, s.account, change, anActor)
+			return changeSettings(t, nouns(), s.account, change, anActor)
 		})
 	}
 	spans := func(want ...zoneSpan) {
@@ -856,7 +856,7 @@ func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	s.get("/revenue/days/2026-11-21", auth).is(200)
 	s.change(func(t *tx) error {
 		change := settingsChange{func(a *accountSettings) { a.Zone = "Europe/Zurich" }}
-		if err := changeSettings(t, s.account, change, anActor); err != nil {
+		if err := changeSettings(t, nouns(), s.account, change, anActor); err != nil {
 			return err
 		}
 		calendar, err := t.businessCalendar(s.account)

@@ -434,3 +434,6 @@ func sizeText(bytes int64) string {
 	}
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
+
+// endingSoon is how long before the end of a token or a licence the status command tells of it.
+const endingSoon = 14 * 24 * time.Hour

@@ -632,3 +632,53 @@ var anyAccount = owner{every: true}
 
 // ownedBy matches the rows of one account; with "" it matches none.
 func ownedBy(accountID string) owner { return owner{account: accountID} }
+
+// jsonList is a column that holds a JSON array.
+type jsonList[T any] struct{ to *[]T }
+
+// Value implements driver.Valuer.
+func (l jsonList[T]) Value() (driver.Value, error) {
+	if len(*l.to) == 0 {
+		return "[]", nil
+	}
+	text, err := json.Marshal(*l.to)
+	return string(text), err
+}
+
+// Scan implements sql.Scanner.
+func (l jsonList[T]) Scan(v any) error {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("a JSON array is stored as %T", v)
+	}
+	*l.to = nil
+	return json.Unmarshal([]byte(text), l.to)
+}
+
+// blanked is SQL for a text of as many bytes as a column has, all the same; NULL for NULL.
+func blanked(column, filler string) string {
+	size := `length(CAST(` + column + ` AS BLOB))`
+	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
+}
+
+// notUnless returns err, or nil if it is a sentinel that is no failure.
+func notUnless(err, sentinel error) error {
+	if errors.Is(err, sentinel) {
+		return nil
+	}
+	return err
+}
+
+// maxCounted is how many rows status counts of a kind.
+const maxCounted = 10_000
+
+// trueOrNone returns a member of the data of events that is there only where it is true.
+func trueOrNone(is bool) string {
+	if is {
+		return "true"
+	}
+	return ""
+}
+
+// rowsAtOnce is how many rows a chore of orders changes in one transaction.
+const rowsAtOnce = 200

@@ -13,12 +13,9 @@ import (
 	"io"
 	"math"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // A stamp is a time in UTC with whole seconds, which is how times are written in the database and
@@ -171,242 +168,6 @@ func parseSeqCursor(prefix, cursor string) (seq int64, ok bool) {
 	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
 }
 
-// asciiHost returns a host name, with or without a port, in the form that browsers send: labels
-// with other letters than ASCII's are in Punycode, after xn-- (RFC 5891, section 4.4). It reports
-// false for a name with combining marks, which would first have to be composed with their letters.
-func asciiHost(host string) (string, bool) {
-	labels := strings.Split(strings.ToLower(host), ".")
-	for i, label := range labels {
-		name, port, hasPort := strings.Cut(label, ":")
-		if strings.IndexFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			continue
-		}
-		if !utf8.ValidString(name) || strings.IndexFunc(name, unicode.IsMark) >= 0 {
-			return "", false
-		}
-		labels[i] = "xn--" + punycode(name)
-		if hasPort {
-			labels[i] += ":" + port
-		}
-	}
-	return strings.Join(labels, "."), true
-}
-
-// punycode encodes a text as RFC 3492, section 6.3, does: its ASCII characters and a hyphen, then
-// for each other character, in order of value, how far it is from the one before it.
-func punycode(s string) string {
-	const base, tmin, tmax, initialBias, initialN = 36, 1, 26, 72, 128
-	text, out := []rune(s), []byte{}
-	for _, r := range text {
-		if r < utf8.RuneSelf {
-			out = append(out, byte(r))
-		}
-	}
-	handled := len(out)
-	basic := handled
-	if basic > 0 {
-		out = append(out, '-')
-	}
-	n, delta, bias := rune(initialN), 0, initialBias
-	for handled < len(text) {
-		next := rune(unicode.MaxRune)
-		for _, r := range text {
-			if r >= n {
-				next = min(next, r)
-			}
-		}
-		delta += int(next-n) * (handled + 1)
-		n = next
-		for _, r := range text {
-			if r < n {
-				delta++
-			}
-			if r != n {
-				continue
-			}
-			q := delta
-			for k := base; ; k += base {
-				threshold := min(max(k-bias, tmin), tmax)
-				if q < threshold {
-					break
-				}
-				out = append(out, punycodeDigit(threshold+(q-threshold)%(base-threshold)))
-				q = (q - threshold) / (base - threshold)
-			}
-			out = append(out, punycodeDigit(q))
-			bias = punycodeBias(delta, handled+1, handled == basic)
-			delta = 0
-			handled++
-		}
-		delta++
-		n++
-	}
-	return string(out)
-}
-
-const punycodeDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
-
-func punycodeDigit(d int) byte { return punycodeDigits[d] }
-
-// unpunycode decodes a label in lower case, without its xn--, as RFC 3492, section 6.2, does. It
-// reports false for one that no text is encoded as, or that is longer than a label can be.
-func unpunycode(s string) (string, bool) {
-	const base, tmin, tmax, initialBias, initialN, maxLabel = 36, 1, 26, 72, 128, 63
-	if len(s) > maxLabel {
-		return "", false
-	}
-	var out []rune
-	if hyphen := strings.LastIndexByte(s, '-'); hyphen > 0 {
-		out, s = []rune(s[:hyphen]), s[hyphen+1:]
-	}
-	for i, n, bias := 0, initialN, initialBias; s != ""; i++ {
-		before, weight, threshold := i, 1, 0
-		for k := base; ; k += base {
-			if s == "" || weight > math.MaxInt32 {
-				return "", false
-			}
-			digit := strings.IndexByte(punycodeDigits, s[0])
-			if digit < 0 {
-				return "", false
-			}
-			s = s[1:]
-			i += digit * weight
-			if threshold = min(max(k-bias, tmin), tmax); digit < threshold {
-				break
-			}
-			weight *= base - threshold
-		}
-		points := len(out) + 1
-		bias = punycodeBias(i-before, points, before == 0)
-		n += i / points
-		i %= points
-		if n > unicode.MaxRune || !utf8.ValidRune(rune(n)) {
-			return "", false
-		}
-		out = slices.Insert(out, i, rune(n))
-	}
-	return string(out), utf8.ValidString(string(out))
-}
-
-// punycodeBias adapts the bias (RFC 3492, section 6.1).
-func punycodeBias(delta, points int, first bool) int {
-	const base, tmin, tmax, skew, damp = 36, 1, 26, 38, 700
-	if first {
-		delta /= damp
-	} else {
-		delta /= 2
-	}
-	delta += delta / points
-	k := 0
-	for ; delta > (base-tmin)*tmax/2; k += base {
-		delta /= base - tmin
-	}
-	return k + (base-tmin+1)*delta/(delta+skew)
-}
-
-// checkLines is checkText for an optional text of several lines: it may also have line breaks and
-// tabs.
-func checkLines(s string, max int) (code, detail string) {
-	plain := strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(s)
-	if code, detail = checkText(plain, optional, max); code == "control_character" {
-		detail = "This must not contain control characters other than line breaks and tabs."
-	}
-	return code, detail
-}
-
-// A need says whether a member or an option may be absent.
-type need bool
-
-const (
-	required need = true
-	optional need = false
-)
-
-// A textCheck checks a text. It returns the code and the detail of a fieldError, or "" and "" if
-// the text passes.
-type textCheck func(s string) (code, detail string)
-
-// checkText checks what holds for every text: valid UTF-8, at most max characters, none of them
-// a control character, and not empty if it is required. Its results are those of a textCheck.
-func checkText(s string, n need, max int) (code, detail string) {
-	switch {
-	case n == required && s == "":
-		return "empty", "This must not be empty."
-	case !utf8.ValidString(s):
-		return "invalid_utf8", "This must be UTF-8."
-	case utf8.RuneCountInString(s) > max:
-		return "too_long", fmt.Sprintf("This has more than %d characters.", max)
-	case strings.IndexFunc(s, unicode.IsControl) >= 0:
-		return "control_character", "This must not contain control characters."
-	}
-	return "", ""
-}
-
-// notEmpty is a textCheck for a text that must not be empty.
-func notEmpty(s string) (code, detail string) {
-	if s == "" {
-		return "empty", "This must not be empty."
-	}
-	return "", ""
-}
-
-// isID returns a check for an id with that prefix.
-func isID(prefix string) textCheck {
-	return func(s string) (code, detail string) {
-		if !validID(prefix, s) {
-			return "invalid_id", "This is not an id of the kind " + prefix + "_…"
-		}
-		return "", ""
-	}
-}
-
-// isText returns a check for a text of 1 to max characters.
-func isText(max int) textCheck {
-	return func(s string) (code, detail string) { return checkText(s, required, max) }
-}
-
-// oneOf returns a check for a text that is one of choices.
-func oneOf(choices ...string) textCheck {
-	return func(s string) (code, detail string) {
-		if slices.Contains(choices, s) {
-			return "", ""
-		}
-		return "unknown_value", "This must be one of " + strings.Join(choices, ", ") + "."
-	}
-}
-
-// nilIfEmpty returns a pointer to s, or nil for "", which the database stores as NULL.
-func nilIfEmpty(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
-// valueOr returns the value that p points to, or otherwise if p is nil.
-func valueOr[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
-}
-
-// parseDate parses a calendar day from 1970 to lastYear, as 2027-01-31 or 31.01.2027, and returns
-// its first second in UTC. It reports false for anything else.
-func parseDate(s string) (stamp, bool) {
-	day, err := time.Parse(time.DateOnly, s)
-	if err != nil {
-		day, err = time.Parse("2.1.2006", s)
-	}
-	if err != nil || day.Year() < 1970 || day.Year() > lastYear {
-		return stamp{}, false
-	}
-	return newStamp(day), true
-}
-
-// endOfDay returns the last second of the day whose first second is s.
-func (s stamp) endOfDay() stamp { return s.after(days(1) - time.Second) }
-
 // lastYear is the last year of a time that is accepted. The database can store times to the end
 // of 9999; the rest is room for what is added to them, such as grace periods.
 const lastYear = 9000
@@ -470,3 +231,16 @@ func embedded(name string) string {
 	}
 	return text.String()
 }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// lookalikes replaces letters that people mistake for digits (Crockford's base32).
+var lookalikes = strings.NewReplacer("O", "0", "I", "1", "L", "1")
+
+// upperCrockford is the alphabet of licence keys.
+var upperCrockford = strings.ToUpper(crockford)

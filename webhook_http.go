@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -116,23 +115,11 @@ func (a *webhookAPI) withSecret(w *webhook) *webhookWithSecret {
 	return &webhookWithSecret{webhook: shownWebhook(w), Secret: formatWebhookSecret(secret)}
 }
 
-// replaysFor lets the answer to an earlier call with the same Idempotency-Key be given to a caller only
-// if it acts on the rows of o and may read the events of the answer's webhook: another token of the
-// account may have fewer scopes, and ?account_id= is not compared with that of the earlier call.
-func replaysFor(o owner, by webhookAuthor) func(*tx, []byte) (bool, error) {
-	return func(_ *tx, answer []byte) (bool, error) {
-		var w struct {
-			AccountID string   `json:"account_id"`
-			Types     []string `json:"types"`
-		}
-		if err := json.Unmarshal(answer, &w); err != nil {
-			return false, fmt.Errorf("decode a stored answer: %w", err)
-		}
-		if !o.owns(w.AccountID) {
-			return false, &refusal{code: codeIdempotencyKeyReused}
-		}
-		return true, by.permits(w.Types)
-	}
+// permitsReplay returns why the author must not have an earlier answer with a webhook.
+func (by webhookAuthor) permitsReplay(w *struct {
+	Types []string `json:"types"`
+}) error {
+	return by.permits(w.Types)
 }
 
 // readURL reads the address of a webhook and returns its normal form, "" if it is wrong.
@@ -201,7 +188,7 @@ func (a *webhookAPI) createWebhook(
 	if err := a.checkHost(ctx, q.webhook.URL); err != nil {
 		return nil, err
 	}
-	c.stillTrue = replaysFor(o, by)
+	c.stillTrue = replaysOf(o, by.permitsReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
 		w := q.webhook
 		w.AccountID = o.account
@@ -309,7 +296,7 @@ func (a *webhookAPI) rotateSecret(
 	ctx context.Context, c *call, q *webhookRequest,
 ) (*webhookWithSecret, error) {
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysFor(q.owner, by)
+	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
 		w, err := rotateWebhookSecret(t, q.owner, q.id, by)
 		if err != nil {
@@ -369,7 +356,7 @@ func (q *replayRequest) read(in *input) {
 // replayEvents answers POST /webhooks/{id}/replay.
 func (a *webhookAPI) replayEvents(ctx context.Context, c *call, q *replayRequest) (*webhook, error) {
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysFor(q.owner, by)
+	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
 		return replayEvents(t, q.owner, q.id, q.since, by)
 	})

@@ -597,14 +597,6 @@ func (w *webhookWorker) nextRetry(s *webhookSender) (*attempt, error) {
 	return &attempt{seq: r.eventSeq, number: r.attempts + 1}, nil
 }
 
-// notUnless returns err, or nil if it is a sentinel that is no failure.
-func notUnless(err, sentinel error) error {
-	if errors.Is(err, sentinel) {
-		return nil
-	}
-	return err
-}
-
 // take takes back an attempt whose goroutine has ended.
 func (w *webhookWorker) take(a *attempt) {
 	w.settle(a)

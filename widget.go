@@ -1,20 +1,16 @@
 package main
 
 import (
-	"context"
-	"errors"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
-	"slices"
-	"strings"
+	"sync"
 	"time"
-	"unicode/utf8"
 )
 
 // scopeStats is the scope that reads what widgets have counted.
 const scopeStats = "stats:read"
-
-// bucketWidgets is charged for events, and for statistics without a token.
-const bucketWidgets = "widgets"
 
 // widgetNoun declares widgets, what they count, and the script that does.
 func widgetNoun() noun {
@@ -28,6 +24,52 @@ func widgetNoun() noun {
 	}
 }
 
+// The event types of widgets. Their data never has the name of a widget.
+var (
+	widgetEvents eventTable
+
+	eventWidgetCreated = widgetEvents.add("widget.created")
+	eventWidgetRenamed = widgetEvents.add("widget.renamed")
+	eventWidgetRemoved = widgetEvents.add("widget.removed")
+)
+
+// A widget is one embedded lunch menu. Its id is public.
+type widget struct {
+	ID           string `json:"id"`
+	AccountID    string `json:"account_id"`
+	Name         string `json:"name"`
+	PublicOrders bool   `json:"public_orders"` // callers without a token see the orders too
+	CreatedAt    stamp  `json:"created_at"`
+}
+
+// counts are the counters of a widget.
+type counts struct {
+	Views    int64 `json:"views"`
+	Visitors int64 `json:"visitors"`
+	Clicks   int64 `json:"clicks"`
+	Orders   int64 `json:"orders"`
+}
+
+func (c *counts) add(more counts) {
+	c.Views += more.Views
+	c.Visitors += more.Visitors
+	c.Clicks += more.Clicks
+	c.Orders += more.Orders
+}
+
+// A nameCount holds the counters of one name that a widget reports: of a dish of the menu, or of a page
+// that the widget is on.
+type nameCount struct {
+	Name string
+	counts
+}
+
+const (
+	quarterHour = 15 * time.Minute // each has its counters: in every time zone days begin at one
+	maxNames    = 100              // of items that a widget may have on a UTC day, and of pages
+	otherName   = "other"          // under which all further ones are counted
+)
+
 // The problem codes of widgets.
 var (
 	widgetProblems problemTable
@@ -38,277 +80,301 @@ var (
 	errWidget = &refusal{code: codeWidgetNotFound}
 )
 
-// A widgetAPI serves the endpoints of widgets: the events that they report, and statistics.
-type widgetAPI struct {
-	*server
-	visitors visitorSet
-	widgets  *cache[string, widget] // by id
-	stats    *cache[statsKey, taggedBody]
+// A statsRange is what statistics are asked for: the days from From to To, both included, in
+// the time zone Zone, grouped by Interval.
+type statsRange struct {
+	From, To time.Time // midnight UTC of the calendar dates
+	Interval string    // one of statsIntervals
+	Zone     *time.Location
 }
 
-func widgetWing(s *server) wing {
-	a := &widgetAPI{
-		server:  s,
-		widgets: newCache[string, widget](1_000),
-		stats:   newCache[statsKey, taggedBody](500),
-	}
-	return wing{routes: []route{
-		{
-			pattern: "POST /widget/events",
-			origin:  originRequired,
-			address: "events",
-			beacon:  true,
-			creates: true,
-			bucket:  bucketWidgets,
-			charge:  a.charge,
-			run:     endpoint(a.countEvents),
-		},
-		{
-			pattern:  "GET /widget/stats",
-			token:    tokenOptional,
-			scope:    scopeStats,
-			address:  "stats",
-			question: true,
-			bucket:   bucketWidgets,
-			charge:   a.charge,
-			run:      endpoint(a.widgetStats),
-		},
-		{
-			pattern:  "GET /widget/stats.svg",
-			token:    tokenOptional,
-			scope:    scopeStats,
-			address:  "stats",
-			question: true,
-			bucket:   bucketWidgets,
-			charge:   a.charge,
-			run:      endpoint(a.statsPicture),
-		},
-	}}
-}
-
-// The options of these commands.
-var (
-	optPublicOrders = option{name: "public-orders",
-		help: "show the widget's orders to everybody, not only to callers with a token"}
-	optWidget   = option{name: "widget", value: "ID", help: "show one widget, with its items and pages; by default all"}
-	optFromDay  = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
-	optToDay    = option{name: "to", value: "DATE", help: "last day, included; by default today"}
-	optInterval = option{name: "interval", value: "UNIT", def: "day",
-		help: "what a bar covers: day, week (from Monday on) or month"}
-	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC",
-		help: "time zone in which days begin, like Europe/Zurich"}
-)
-
-// The operator's commands on widgets.
-var widgetCommands = []command{
-	{"widget add", "NAME", "add a widget",
-		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
-	{"widget list", "", "list widgets",
-		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
-	{"widget snippet", "ID", "print the line to paste into a page, and what its Content-Security-Policy must allow",
-		nil, 1, widgetSnippet},
-	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
-	{"widget remove", "ID", "remove a widget with everything that it counted",
-		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
-	{"stats", "", "show what widgets counted, with a bar for each day",
-		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
-}
-
-// findWidget returns a widget of an open account, or errWidget.
-func (a *widgetAPI) findWidget(id string) (widget, error) {
-	w, err := a.cachedWidget(id)
-	if errors.Is(err, errNotFound) {
-		err = errWidget
-	}
-	return w, err
-}
-
-// charge is the chargeFunc of widgets: the account of the caller's token, else the one that
-// owns the widget which the request names, else the one that owns the Origin.
-func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
-	if c.caller != nil {
-		return c.caller.claims.Subject, nil
-	}
-	if id := request.(interface{ widgetID() string }).widgetID(); id != "" {
-		w, err := a.cachedWidget(id)
-		if !errors.Is(err, errNotFound) {
-			return w.AccountID, err
-		}
-	}
-	return c.origin.account, nil
-}
-
-// eventsRequest is the body of POST /widget/events (contract, section 5).
-type eventsRequest struct {
-	widget string
-	counts counts
-	items  []nameCount
-	pages  []nameCount
-}
+var statsIntervals = []string{"day", "week", "month"}
 
 const (
-	maxWidgetEvents = 50  // in one request
-	maxCountedPage  = 200 // characters of a page that is counted under its own name
+	maxStatsDays     = 366
+	defaultStatsDays = 30
+	topNamesShown    = 10
 )
 
-func (q *eventsRequest) widgetID() string { return q.widget }
-
-func (q *eventsRequest) read(in *input) {
-	q.widget = in.text("widget", required, 64, isID("wgt"))
-	for _, event := range in.objects("events", maxWidgetEvents) {
-		var counted counts
-		switch event.text("type", required, 32, oneOf("view", "click", "order")) {
-		case "view":
-			counted.Views = 1
-		case "click":
-			counted.Clicks = 1
-		case "order":
-			counted.Orders = 1
-		}
-		q.counts.add(counted)
-		if item := event.text("item", optional, 100, nil); item != "" && counted.Views == 0 {
-			q.items = addName(q.items, item, counted)
-		}
-		if page := event.text("page", optional, 2048, checkPage); page != "" {
-			q.pages = addName(q.pages, countedPage(page), counted)
-		}
+// setDays sets the days of a range: those that are given, where zero means not given, by default the 30
+// days that end at to, which is today by default. It returns what is wrong with them; "": nothing.
+func (r *statsRange) setDays(from, to, now time.Time) (wrong string) {
+	r.From, r.To = from, to
+	if r.To.IsZero() {
+		r.To = dateIn(r.Zone, now)
 	}
+	if r.From.IsZero() {
+		r.From = r.To.AddDate(0, 0, 1-defaultStatsDays)
+	}
+	switch days := int(r.To.Sub(r.From).Hours()/24) + 1; {
+	case days < 1:
+		return "The range ends before it begins."
+	case days > maxStatsDays:
+		return fmt.Sprintf("The range has more than %d days.", maxStatsDays)
+	}
+	return ""
 }
 
-// addName adds to the counts of a name, of which a request has at most maxWidgetEvents.
-func addName(all []nameCount, name string, c counts) []nameCount {
-	i := slices.IndexFunc(all, func(n nameCount) bool { return n.Name == name })
-	if i < 0 {
-		return append(all, nameCount{name, c})
+// group returns the first date of the interval that a date belongs to: the date itself, the
+// Monday of its week or the first of its month.
+func (r statsRange) group(date time.Time) time.Time {
+	switch r.Interval {
+	case "week":
+		return date.AddDate(0, 0, -(int(date.Weekday())+6)%7)
+	case "month":
+		return date.AddDate(0, 0, 1-date.Day())
 	}
-	all[i].add(c)
-	return all
+	return date
 }
 
-// countedPage returns the name under which a page is counted: its path, without what follows a ? or #,
-// since that may tell who the visitor is.
-func countedPage(page string) string {
-	if end := strings.IndexAny(page, "?#"); end >= 0 {
-		page = page[:end]
-	}
-	if utf8.RuneCountInString(page) > maxCountedPage {
-		return otherName
-	}
-	return page
+// A point is one interval of a series.
+type point struct {
+	Date string `json:"date"` // the day, the Monday of the week, the first of the month
+	counts
 }
 
-// countEvents adds what a widget reports to its counters; they are on disk before the answer.
-func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) (noContent, error) {
-	w, err := a.findWidget(q.widget)
-	if err != nil {
-		return noContent{}, err
+// A widgetRow holds the totals of one widget in a range.
+type widgetRow struct {
+	Widget string `json:"widget"`
+	Name   string `json:"name"`
+	counts
+}
+
+// A series adds up counts by interval. It has a point for every interval of the range, with
+// zeros where nothing was counted.
+type series struct {
+	points  []point
+	periods []period // in order of time; empty: no moment has a date of the range
+	totals  counts
+}
+
+// maxOffset is more than the clocks of any zone differ from UTC, and than they have ever been set.
+const maxOffset = 48 * time.Hour
+
+// newSeries makes the series of a range. A quarter-hour belongs to the date that it begins on, so the
+// periods follow the clocks of the zone: where these skip a date it has no period, and where they are set
+// back over midnight a date has two, with one of the date before in between.
+func newSeries(r statsRange) *series {
+	s := &series{points: []point{}}
+	pointOf := map[time.Time]int{} // by date
+	for date := r.From; !date.After(r.To); date = date.AddDate(0, 0, 1) {
+		label := r.group(date).Format(time.DateOnly)
+		if n := len(s.points); n == 0 || s.points[n-1].Date != label {
+			s.points = append(s.points, point{Date: label})
+		}
+		pointOf[date] = len(s.points) - 1
 	}
-	if w.AccountID != c.origin.account {
-		const detail = "This site does not belong to the widget's account."
-		return noContent{}, &refusal{code: codeOrigin, detail: detail}
+	end := r.To.Add(maxOffset + 24*time.Hour)
+	for t := r.From.Add(-maxOffset); t.Before(end); {
+		date, next := dateIn(r.Zone, t), nextDate(t.In(r.Zone))
+		if point, in := pointOf[date]; in {
+			s.addPeriod(period{newStamp(t), newStamp(next), point})
+		}
+		t = next
 	}
-	undo := func() {}
-	if q.counts.Views > 0 {
-		var first bool
-		first, undo = a.visitors.addVisitor(w.ID, a.address(c.request), c.request.UserAgent(), a.now())
-		if first {
-			q.counts.Visitors = 1
+	return s
+}
+
+// nextDate returns when the date of a time ends: at midnight, or earlier, when the clocks of its zone
+// are set.
+func nextDate(t time.Time) time.Time {
+	sinceMidnight := time.Duration(t.Hour())*time.Hour + time.Duration(t.Minute())*time.Minute +
+		time.Duration(t.Second())*time.Second + time.Duration(t.Nanosecond())
+	next := t.Add(24*time.Hour - sinceMidnight)
+	if _, set := t.ZoneBounds(); set.After(t) && set.Before(next) {
+		return set
+	}
+	return next
+}
+
+// addPeriod adds a period that is later than all others. It goes on with the last one if it can.
+func (s *series) addPeriod(next period) {
+	if n := len(s.periods); n > 0 {
+		if last := &s.periods[n-1]; last.point == next.point && last.until == next.from {
+			last.until = next.until
+			return
 		}
 	}
-	_, err = create(ctx, a.server, c, func(t *tx) (noContent, error) {
-		t.invalidate(w.ID)
-		t.addCounts(w.ID, q.counts, q.items, q.pages)
-		return noContent{}, nil
-	})
-	if err != nil || c.replay != nil { // this request counted no view
-		undo()
-	}
-	return noContent{}, err
+	s.periods = append(s.periods, next)
 }
 
-func widgetAdd(e *env) error {
-	account, err := e.needAccount()
-	if err != nil {
-		return err
+// bounds returns when the first period begins and when the last one ends; the same time if there is none.
+func (s *series) bounds() (from, until stamp) {
+	if len(s.periods) == 0 {
+		return stamp{}, stamp{}
 	}
-	if err := checkRowName(e.args[0]); err != nil {
-		return err
-	}
-	id := ""
-	err = e.change(func(t *tx) (err error) {
-		id, err = t.addWidget(account, e.args[0], e.on("public-orders"), e.actor())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]string{"id": id}, id)
+	return s.periods[0].from, s.periods[len(s.periods)-1].until
 }
 
-func widgetRename(e *env) error {
-	if err := checkRowName(e.args[1]); err != nil {
-		return err
-	}
-	return e.changeQuietly(func(t *tx) error { return t.renameWidget(e.args[0], e.args[1], e.actor()) })
+// add adds what was counted in a period of the series.
+func (s *series) add(in period, c counts) {
+	s.points[in.point].add(c)
+	s.totals.add(c)
 }
 
-// widgetRemove removes a widget, without -force only one that has counted nothing. A widget with
-// very many counters takes several transactions; cut off, it is run again.
-func widgetRemove(e *env) error {
-	id, actor := e.args[0], e.actor()
-	var removed int64
-	err := e.withStore(func(st *store) error {
-		rows, err := st.countWidgetRows(id)
-		if err != nil {
-			return err
-		}
-		if rows > 0 && !e.on("force") {
-			return fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
-				id, countOf(rows, "row"))
-		}
-		for gone := false; !gone; {
-			began, sum := time.Now(), removed
-			if err := st.update(e.ctx, func(t *tx) (err error) {
-				sum = removed
-				gone, err = t.removeWidget(id, actor, &sum)
-				return err
-			}); err != nil {
-				return err
-			}
-			removed = sum
-			if !gone { // lets others take SQLite's lock, for which they poll, see leadsPurge
-				time.Sleep(time.Since(began))
-			}
-		}
+// A statsReport is the answer of GET /widget/stats: for one widget (Widget, Name, TopItems, and
+// TopPages for callers who may see them), or for an account with a row for each of its widgets
+// (AccountID, Widgets).
+type statsReport struct {
+	Widget    string       `json:"widget,omitempty"`
+	Name      string       `json:"name,omitempty"`
+	AccountID string       `json:"account_id,omitempty"`
+	From      string       `json:"from"`
+	To        string       `json:"to"`
+	Interval  string       `json:"interval"`
+	Timezone  string       `json:"timezone"`
+	Totals    shownCounts  `json:"totals"`
+	Series    []shownPoint `json:"series"`
+	TopItems  []shownItem  `json:"top_items,omitzero"`
+	TopPages  []shownPage  `json:"top_pages,omitzero"`
+	Widgets   []widgetRow  `json:"widgets,omitzero"`
+}
+
+// shownCounts are counts as a caller may see them: Orders is nil if it may not see those.
+type shownCounts struct {
+	Views    int64  `json:"views"`
+	Visitors int64  `json:"visitors"`
+	Clicks   int64  `json:"clicks"`
+	Orders   *int64 `json:"orders,omitempty"`
+}
+
+type shownPoint struct {
+	Date string `json:"date"`
+	shownCounts
+}
+
+type shownItem struct {
+	Item   string `json:"item"`
+	Clicks int64  `json:"clicks"`
+	Orders *int64 `json:"orders,omitempty"`
+}
+
+type shownPage struct {
+	Page   string `json:"page"`
+	Views  int64  `json:"views"`
+	Clicks int64  `json:"clicks"`
+	Orders int64  `json:"orders"`
+}
+
+// show returns the counts, with or without the orders.
+func (c counts) show(withOrders bool) shownCounts {
+	return shownCounts{c.Views, c.Visitors, c.Clicks, shownOrders(c.Orders, withOrders)}
+}
+
+func shownOrders(n int64, shown bool) *int64 {
+	if !shown {
 		return nil
-	})
-	if err != nil {
-		return err
 	}
-	return e.print(map[string]any{"ok": true, "rows": removed},
-		"removed, with "+countOf(removed, "row")+" of what it counted")
+	return &n
 }
 
-func widgetList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
+// report returns the report of a range with what a series has counted, with or without the orders.
+func (r statsRange) report(s *series, withOrders bool) *statsReport {
+	report := &statsReport{
+		From:     r.From.Format(time.DateOnly),
+		To:       r.To.Format(time.DateOnly),
+		Interval: r.Interval,
+		Timezone: r.Zone.String(),
+		Totals:   s.totals.show(withOrders),
+		Series:   make([]shownPoint, 0, len(s.points)),
 	}
-	return e.withStore(func(st *store) error {
-		all, err := st.widgets(o)
-		if err != nil {
-			return err
+	for _, p := range s.points {
+		report.Series = append(report.Series, shownPoint{p.Date, p.show(withOrders)})
+	}
+	return report
+}
+
+// reportWidget makes the report for one widget from its counters, with or without orders and pages.
+func reportWidget(q *queries, w widget, r statsRange, withOrders, withPages bool) (*statsReport, error) {
+	sum := newSeries(r)
+	err := q.eachPeriodOfWidget(w.ID, sum.periods, func(_ string, p period, c counts) { sum.add(p, c) })
+	if err != nil {
+		return nil, err
+	}
+	report := r.report(sum, withOrders)
+	report.Widget, report.Name = w.ID, w.Name
+	from, until := sum.bounds()
+	items, err := q.topItems(w.ID, from, until, withOrders, topNamesShown)
+	if err != nil {
+		return nil, err
+	}
+	report.TopItems = []shownItem{}
+	for _, i := range items {
+		report.TopItems = append(report.TopItems, shownItem{i.Name, i.Clicks, shownOrders(i.Orders, withOrders)})
+	}
+	if !withPages {
+		return report, nil
+	}
+	pages, err := q.topPages(w.ID, from, until, topNamesShown)
+	report.TopPages = []shownPage{}
+	for _, p := range pages {
+		report.TopPages = append(report.TopPages, shownPage{p.Name, p.Views, p.Clicks, p.Orders})
+	}
+	return report, err
+}
+
+// reportWidgets makes the report for all widgets of an owner from their counters.
+func reportWidgets(q *queries, o owner, r statsRange) (*statsReport, error) {
+	widgets, err := q.widgets(o)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]widgetRow, len(widgets))
+	rowOf := map[string]*widgetRow{}
+	for i, w := range widgets {
+		rows[i] = widgetRow{Widget: w.ID, Name: w.Name}
+		rowOf[w.ID] = &rows[i]
+	}
+	sum := newSeries(r)
+	err = q.eachPeriod(o, sum.periods, func(id string, p period, c counts) {
+		if row := rowOf[id]; row != nil { // nil: the widget was added after widgets had been read
+			row.add(c)
+			sum.add(p, c)
 		}
-		return printRows(e, all, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
-			return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
-		})
 	})
+	report := r.report(sum, true)
+	report.AccountID, report.Widgets = o.account, rows
+	return report, err
 }
 
-// cachedWidget is store.widget with a cache before it.
-func (a *widgetAPI) cachedWidget(id string) (widget, error) {
-	return a.widgets.load(a.store, id, func() (widget, string, error) {
-		w, err := a.store.widget(id)
-		return w, "", err
-	})
+// A visitorSet remembers who was counted as a visitor on the current UTC day, without cookies
+// and without addresses: it holds hashes with a salt that is replaced every UTC day, in memory
+// only (contract, section 5). Its zero value is ready for use.
+type visitorSet struct {
+	mu   sync.Mutex
+	day  string
+	salt [32]byte
+	seen map[uint64]struct{}
+}
+
+// maxVisitors bounds a visitorSet; once it is full, no new visitor is counted until the next
+// UTC day. A million entries take about 20 MiB.
+const maxVisitors = 1_000_000
+
+// addVisitor adds a visitor of a widget and reports whether this is its first view of the UTC
+// day of now. undo removes the entry again, for when the view could not be counted.
+func (b *visitorSet) addVisitor(widgetID, address, userAgent string,
+	now time.Time) (first bool, undo func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if today := now.UTC().Format(time.DateOnly); today != b.day {
+		b.day, b.seen = today, map[uint64]struct{}{}
+		rand.Read(b.salt[:])
+	}
+	visit := append(make([]byte, 0, 512), b.salt[:]...)
+	visit = append(append(append(append(append(visit, widgetID...), '\n'), address...), '\n'), userAgent...)
+	sum := sha256.Sum256(visit) // only its first eight bytes are kept, and only in memory
+	hash := binary.BigEndian.Uint64(sum[:])
+	if _, again := b.seen[hash]; again || len(b.seen) >= maxVisitors {
+		return false, func() {}
+	}
+	b.seen[hash] = struct{}{}
+	day := b.day
+	return true, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.day == day {
+			delete(b.seen, hash)
+		}
+	}
 }

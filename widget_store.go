@@ -6,24 +6,6 @@ import (
 	"time"
 )
 
-// The event types of widgets. Their data never has the name of a widget.
-var (
-	widgetEvents eventTable
-
-	eventWidgetCreated = widgetEvents.add("widget.created")
-	eventWidgetRenamed = widgetEvents.add("widget.renamed")
-	eventWidgetRemoved = widgetEvents.add("widget.removed")
-)
-
-// A widget is one embedded lunch menu. Its id is public.
-type widget struct {
-	ID           string `json:"id"`
-	AccountID    string `json:"account_id"`
-	Name         string `json:"name"`
-	PublicOrders bool   `json:"public_orders"` // callers without a token see the orders too
-	CreatedAt    stamp  `json:"created_at"`
-}
-
 const widgetColumns = `w.id, w.account_id, w.name, w.public_orders, w.created_at`
 
 func (w *widget) dest() []any {
@@ -143,34 +125,6 @@ func (t *tx) removeWidget(id, actor string, removed *int64) (gone bool, err erro
 	}
 	return true, t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(*removed)))
 }
-
-// counts are the counters of a widget.
-type counts struct {
-	Views    int64 `json:"views"`
-	Visitors int64 `json:"visitors"`
-	Clicks   int64 `json:"clicks"`
-	Orders   int64 `json:"orders"`
-}
-
-func (c *counts) add(more counts) {
-	c.Views += more.Views
-	c.Visitors += more.Visitors
-	c.Clicks += more.Clicks
-	c.Orders += more.Orders
-}
-
-// A nameCount holds the counters of one name that a widget reports: of a dish of the menu, or of a page
-// that the widget is on.
-type nameCount struct {
-	Name string
-	counts
-}
-
-const (
-	quarterHour = 15 * time.Minute // each has its counters: in every time zone days begin at one
-	maxNames    = 100              // of items that a widget may have on a UTC day, and of pages
-	otherName   = "other"          // under which all further ones are counted
-)
 
 // A nameTable is a table with the counters of names by widget and UTC day.
 type nameTable struct {

@@ -255,3 +255,20 @@ func grantRevoke(e *env) error {
 	}
 	return e.done()
 }
+
+// accountSignin prints a new code to sign in with, which is stored nowhere.
+func accountSignin(e *env) error {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	var v signinCodeView
+	err = e.change(func(t *tx) (err error) {
+		v.Code, v.ExpiresAt, err = makeSigninCode(t, keys, e.args[0], e.actor())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(v, v.Code)
+}

@@ -5,7 +5,113 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
+
+// The options of these commands.
+var (
+	optPublicOrders = option{name: "public-orders",
+		help: "show the widget's orders to everybody, not only to callers with a token"}
+	optWidget   = option{name: "widget", value: "ID", help: "show one widget, with its items and pages; by default all"}
+	optInterval = option{name: "interval", value: "UNIT", def: "day",
+		help: "what a bar covers: day, week (from Monday on) or month"}
+	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC",
+		help: "time zone in which days begin, like Europe/Zurich"}
+)
+
+// The operator's commands on widgets.
+var widgetCommands = []command{
+	{"widget add", "NAME", "add a widget",
+		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
+	{"widget list", "", "list widgets",
+		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
+	{"widget snippet", "ID", "print the line to paste into a page, and what its Content-Security-Policy must allow",
+		nil, 1, widgetSnippet},
+	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
+	{"widget remove", "ID", "remove a widget with everything that it counted",
+		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
+	{"stats", "", "show what widgets counted, with a bar for each day",
+		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
+}
+
+func widgetAdd(e *env) error {
+	account, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
+	id := ""
+	err = e.change(func(t *tx) (err error) {
+		id, err = t.addWidget(account, e.args[0], e.on("public-orders"), e.actor())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]string{"id": id}, id)
+}
+
+func widgetRename(e *env) error {
+	if err := checkRowName(e.args[1]); err != nil {
+		return err
+	}
+	return e.changeQuietly(func(t *tx) error { return t.renameWidget(e.args[0], e.args[1], e.actor()) })
+}
+
+// widgetRemove removes a widget, without -force only one that has counted nothing. A widget with
+// very many counters takes several transactions; cut off, it is run again.
+func widgetRemove(e *env) error {
+	id, actor := e.args[0], e.actor()
+	var removed int64
+	err := e.withStore(func(st *store) error {
+		rows, err := st.countWidgetRows(id)
+		if err != nil {
+			return err
+		}
+		if rows > 0 && !e.on("force") {
+			return fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
+				id, countOf(rows, "row"))
+		}
+		for gone := false; !gone; {
+			began, sum := time.Now(), removed
+			if err := st.update(e.ctx, func(t *tx) (err error) {
+				sum = removed
+				gone, err = t.removeWidget(id, actor, &sum)
+				return err
+			}); err != nil {
+				return err
+			}
+			removed = sum
+			if !gone { // lets others take SQLite's lock, for which they poll, see leadsPurge
+				time.Sleep(time.Since(began))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.print(map[string]any{"ok": true, "rows": removed},
+		"removed, with "+countOf(removed, "row")+" of what it counted")
+}
+
+func widgetList(e *env) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := st.widgets(o)
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
+			return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
+		})
+	})
+}
 
 // statsShow prints what widgets counted: totals, a row for each widget or the top items and pages of one,
 // and a bar for each interval.

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The options that the commands of several nouns share. A command for which one means
+// something more precise gives it a text of its own with says.
+var (
+	optDB = option{name: "db", value: "FILE", def: "widgetd.db", help: "path of the database file",
+		hasVariable: true}
+	optKey = option{name: "key", value: "FILE", def: "widgetd.key", help: "path of the key file",
+		hasVariable: true}
+	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
+		hasVariable: true}
+	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
+	optAddr = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:8080",
+		help: "address to listen on, unless systemd passes a socket", hasVariable: true}
+	optOutboundAllow = option{name: "outbound-allow", value: "CIDR,…",
+		help: "networks or addresses that webhooks may reach although they are not public, " +
+			"with http too, on any port and by address; by default only public ones on port 443",
+		hasVariable: true}
+	optLitestream = option{name: "litestream", help: "Litestream replicates the database and checkpoints it",
+		hasVariable: true}
+	optLog = option{name: "log", value: "FORMAT", def: "text",
+		help: "format of the log on standard error: text or json", hasVariable: true}
+	optAccount = option{name: "account", value: "ID",
+		help: "id or unique name of an account; where one is needed, by default the main account"}
+	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
+	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
+	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
+	optSince = option{name: "since", value: "TIME",
+		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
+	optType   = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
+	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
+	optReason = option{name: "reason", value: "TEXT",
+		help: "why, kept with the licence and in its event"}
+	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
+	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
+	optSecrets = option{name: "secrets", value: "FILE",
+		help: "file that only you can read, or - for standard input, with lines of what the provider gave: " +
+			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
+	optScope = option{name: "scope", value: "SCOPE…",
+		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+)
+
+// commaList returns the elements of an option's value, separated by commas or spaces.
+func (e *env) commaList(name string) []string {
+	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// number returns an option's value as a number from low to high, or a usageError.
+func (e *env) number(name string, low, high int) (int, error) {
+	text := e.str(name)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < low || n > high {
+		return 0, usageError(fmt.Sprintf("-%s must be a number from %d to %d, not %q", name, low, high, text))
+	}
+	return n, nil
+}
+
+// parsePrefixes parses the value of an option: networks, and addresses as networks of one.
+func parsePrefixes(option string, texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			address := parseAddress(text)
+			if !address.IsValid() {
+				return nil, usageError(fmt.Sprintf("-%s: %q is not an address or CIDR", option, text))
+			}
+			prefix = netip.PrefixFrom(address, address.BitLen())
+		}
+		all = append(all, prefix)
+	}
+	return all, nil
+}
+
+// optionalNumber is like number, but returns nil for an option that is empty.
+func (e *env) optionalNumber(name string, low, high int) (*int, error) {
+	if e.str(name) == "" {
+		return nil, nil
+	}
+	n, err := e.number(name, low, high)
+	return &n, err
+}
+
+// pastTime parses an option that is a moment in the past: a date (its first second in UTC), an
+// RFC 3339 time, or a duration back from now, as 7d. For "" it returns the zero stamp.
+func (e *env) pastTime(name string) (stamp, error) {
+	if age, err := parseSpan(e.str(name), true); err == nil {
+		return newStamp(age.before(e.now())), nil
+	}
+	return e.parseTime(e.str(name))
+}
+
+// date returns the start in UTC of the day that an option names, or the zero time if it is not given.
+// Errors: usageError.
+func (e *env) date(name string) (time.Time, error) {
+	text := e.str(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	day, ok := parseDate(text)
+	if !ok {
+		return time.Time{}, usageError(fmt.Sprintf("-%s must be a date, YYYY-MM-DD, not %q", name, text))
+	}
+	return day.Time, nil
+}
+
+// fromTo returns the days that -from and -to name, as date does. Errors: usageError.
+func (e *env) fromTo() (from, to time.Time, err error) {
+	if from, err = e.date("from"); err == nil {
+		to, err = e.date("to")
+	}
+	return from, to, err
+}
+
+// text returns an option whose value is stored as it is, after the checks that a string of
+// a request body must pass (checkText): at most max characters, no control characters.
+func (e *env) text(name string, max int) (string, error) {
+	if _, detail := checkText(e.str(name), optional, max); detail != "" {
+		return "", usageError("-" + name + ": " + detail)
+	}
+	return e.str(name), nil
+}
+
+// filterID returns an option that names a row to filter by; "" means that it was not given.
+// A malformed id is a usageError, because it would silently match nothing.
+func (e *env) filterID(name, prefix string) (string, error) {
+	id := e.str(name)
+	if id != "" && !validID(prefix, id) {
+		return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…", name, id, prefix))
+	}
+	return id, nil
+}
+
+// A span is a length of time as options have it: calendar years, and a duration.
+type span struct {
+	years int
+	rest  time.Duration
+}
+
+// after returns the time a span later than t.
+func (s span) after(t time.Time) time.Time { return t.AddDate(s.years, 0, 0).Add(s.rest) }
+
+// before returns the time a span earlier than t.
+func (s span) before(t time.Time) time.Time { return t.AddDate(-s.years, 0, 0).Add(-s.rest) }
+
+const maxSpanDays = 36500 // about a hundred years
+
+// parseSpan parses a whole number of days, weeks or calendar years, as "365d", "52w" or "1y", of
+// at most a hundred years; withHours allows "720h" too. Minutes are refused, not least because
+// "12m" would be taken for months. Errors: usageError.
+func parseSpan(s string, withHours bool) (span, error) {
+	units := map[string]struct {
+		most int
+		span func(n int) span
+	}{
+		"d": {maxSpanDays, func(n int) span { return span{rest: days(n)} }},
+		"w": {maxSpanDays / 7, func(n int) span { return span{rest: days(7 * n)} }},
+		"y": {100, func(n int) span { return span{years: n} }},
+	}
+	example := "days, weeks or years, as 365d, 52w or 1y"
+	if withHours {
+		hours := units["d"]
+		hours.most *= 24
+		hours.span = func(n int) span { return span{rest: time.Duration(n) * time.Hour} }
+		units["h"] = hours
+		example = "hours, days, weeks or years, as 720h, 365d, 52w or 1y"
+	}
+	if s != "" {
+		last := len(s) - 1
+		unit, known := units[s[last:]]
+		if n, err := strconv.Atoi(s[:last]); err == nil && known && n > 0 && n <= unit.most {
+			return unit.span(n), nil
+		}
+	}
+	return span{}, usageError(fmt.Sprintf("%q is not a duration: write %s", s, example))
+}
+
+// parseTime parses a date (meaning its first second in UTC), an RFC 3339 time, or a span from
+// now ("365d"). For "" it returns the zero stamp. Errors: usageError.
+func (e *env) parseTime(s string) (stamp, error) {
+	if day, ok := parseDate(s); ok {
+		return day, nil
+	}
+	if t, ok := parseStamp(s); ok || s == "" {
+		return t, nil
+	}
+	length, err := parseSpan(s, false)
+	if err == nil {
+		return newStamp(length.after(e.now())), nil
+	}
+	if s[0] >= '0' && s[0] <= '9' && strings.IndexFunc(s, unicode.IsPunct) < 0 { // neither date nor time
+		return stamp{}, err
+	}
+	return stamp{}, usageError(fmt.Sprintf(
+		"%q is not a time from 1970 to %d, such as 2027-01-31, 2027-01-31T12:00:00Z or 365d", s, lastYear))
+}
+
+// parseEnd is parseTime for an end: a date means the last second of that day in UTC.
+func (e *env) parseEnd(s string) (stamp, error) {
+	if day, ok := parseDate(s); ok {
+		return day.endOfDay(), nil
+	}
+	return e.parseTime(s)
+}
+
+// needAccount returns the id of the account that -account names, by its id or its name; if it
+// is not given, the id of the main account. Errors name the next step.
+func (e *env) needAccount() (string, error) {
+	if named := e.str("account"); named != "" {
+		return e.accountID(named)
+	}
+	id := ""
+	err := e.withStore(func(st *store) (err error) {
+		id, err = st.mainAccount()
+		return err
+	})
+	return id, err
+}
+
+// accountID returns the id of an account that is named by its id or by its name, if no other
+// account has that name. An id is not looked up.
+func (e *env) accountID(named string) (id string, err error) {
+	if validID("acct", named) {
+		return named, nil
+	}
+	err = e.withStore(func(st *store) error {
+		all, err := st.accountsNamed(named)
+		switch {
+		case err != nil:
+			return err
+		case len(all) == 0:
+			return usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
+				printable(named)))
+		case len(all) > 1:
+			ids := []string{}
+			for _, a := range all {
+				ids = append(ids, a.ID)
+			}
+			return usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
+				len(all), printable(named), strings.Join(ids, " ")))
+		}
+		id = all[0].ID
+		return nil
+	})
+	return id, err
+}
+
+// filterAccount returns the owner of the rows that a list shows: the account that -account
+// names, else any account, since whoever may run commands may read everything.
+func (e *env) filterAccount() (owner, error) {
+	if e.str("account") == "" {
+		return anyAccount, nil
+	}
+	id, err := e.accountID(e.str("account"))
+	return ownedBy(id), err
+}
+
+// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200
+// bytes, and no control characters, which could change what a terminal shows.
+func checkRowName(s string) error {
+	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
+	}
+	return nil
+}
+
+// secretText returns the text that -secrets names, and where it is from.
+func (e *env) secretText() (name, text string, err error) {
+	path := e.str("secrets")
+	name = "standard input"
+	file := io.NopCloser(e.stdin)
+	switch path {
+	case "":
+		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: " +
+			"secrets are never options")
+	case "-":
+	default:
+		name = path
+		opened, err := os.Open(path)
+		if err != nil {
+			return "", "", err
+		}
+		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
+			opened.Close()
+			return "", "", fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
+				"and have the provider replace the secrets if somebody may have read it", path, path)
+		}
+		file = opened
+	}
+	defer file.Close()
+	read, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
+	if err != nil {
+		return "", "", fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(read) > maxSecretsFile {
+		return "", "", fmt.Errorf("%s has more than %d bytes", name, maxSecretsFile)
+	}
+	return name, string(read), nil
+}

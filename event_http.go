@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// eventWing makes the routes of events, and sweeps those older than keepEvents. Of events that stand behind one
+// that is kept, as one whose date is in the future, each sweep finds those among the next maxListRows.
+func eventWing(s *server) wing {
+	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
+	swept := int64(0) // up to which event it has looked behind those that are kept
+	return wing{
+		routes: []route{
+			{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
+				run: endpoint(s.listEvents(eventTypesOf(s.nouns)))},
+		},
+		sweeps: []func(*tx) (int64, error){
+			func(t *tx) (int64, error) { return t.removeEvents(oldest(), sweptAtOnce) },
+			func(t *tx) (n int64, err error) {
+				n, swept, err = t.removeEventsAfter(swept, oldest(), sweptAtOnce)
+				return n, err
+			},
+		},
+	}
+}
+
+// eventsQuery is the query of GET /events.
+type eventsQuery struct {
+	accountScope
+	filter eventFilter
+	page   pageQuery
+}
+
+func (q *eventsQuery) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.kind = in.parameter("type", isText(maxNameLength))
+	q.filter.licenseID = in.parameter("license_id", isID("lic"))
+	q.filter.deviceID = in.parameter("device_id", isID("dev"))
+	q.filter.since = in.moment("since")
+	q.page = in.pageBySeq("evt")
+}
+
+// listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
+// would match nothing for ever.
+func (s *server) listEvents(
+	types []eventType,
+) func(context.Context, *call, *eventsQuery) (*list[event], error) {
+	return func(ctx context.Context, c *call, q *eventsQuery) (*list[event], error) {
+		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
+			return nil, errFields(fieldError{
+				Parameter: "type",
+				Code:      "unknown_value",
+				Detail:    "There is no such type of event.",
+			})
+		}
+		q.filter.owner = q.owner
+		page, err := s.store.within(ctx).events(q.filter, q.page.before, q.page.limit)
+		if err != nil {
+			return nil, fmt.Errorf("list events: %w", err)
+		}
+		return showPage(page, func(e event) event {
+			e.Actor = publicActor(e.Actor)
+			return e
+		}), nil
+	}
+}
+
+// joinTypes returns event types as one text, separated by spaces.
+func joinTypes(types []eventType) string {
+	names := []string{}
+	for _, t := range types {
+		names = append(names, string(t))
+	}
+	return strings.Join(names, " ")
+}
+
+// The options of these commands.
+var (
+	optLicense = option{name: "license", value: "ID", help: "show only events of this licence"}
+	optDevice  = option{name: "device", value: "ID", help: "show only events of this device"}
+)
+
+// The operator's command on events.
+var eventCommands = []command{
+	{"events", "", "show what happened and who did it, newest first",
+		[]option{
+			optLimit,
+			optType,
+			optAccount.says("show only events of this account"),
+			optLicense,
+			optDevice,
+			optSince,
+		}, 0, eventsShow},
+}
+
+func eventsShow(e *env) error {
+	types := eventTypesOf(e.nouns)
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := eventFilter{kind: e.str("type")}
+	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
+		return usageError(fmt.Sprintf("-type: there is no type of event %q: the types are %s",
+			printable(filter.kind), joinTypes(types)))
+	}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	for _, id := range []struct {
+		option, prefix string
+		to             *string
+	}{{"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
+		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
+			return err
+		}
+	}
+	if filter.since, err = e.pastTime("since"); err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[event], error) {
+			return st.events(filter, before, limit)
+		})
+		if err != nil {
+			return err
+		}
+		rows := firstRows(e, all, limit, "-limit N")
+		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
+			return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
+		})
+	})
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The options of these commands.
+var (
+	optOlderThan = option{name: "older-than", value: "DURATION",
+		help: "remove leads that are older than this, as 365d"}
+	optUntil = option{name: "until", value: "TIME",
+		help: "show only leads until the end of a date (UTC), or until an RFC 3339 time"}
+)
+
+// The operator's commands on leads.
+var leadCommands = []command{
+	{"leads list", "", "list leads, newest first", []option{
+		optLimit,
+		optType.says("show only leads of this type, as newsletter"),
+		optSince.says("show only leads since a date or an RFC 3339 time, or of the last days, as 7d"),
+		optUntil,
+		optAccount.says("show only leads of this account"),
+	}, 0, leadsList},
+	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
+	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
+		"its write-ahead log, and list addresses that resemble it",
+		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
+		1, leadsErase},
+	{"leads purge", "", "remove leads that are older than a given age",
+		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed")}, 0, leadsPurge},
+}
+
+func leadsList(e *env) error {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return err
+	}
+	filter := leadFilter{kind: e.str("type")}
+	if filter.kind != "" && !isLeadWord(filter.kind) {
+		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
+			printable(filter.kind)))
+	}
+	if filter.since, err = e.pastTime("since"); err != nil {
+		return err
+	}
+	if filter.until, err = e.pastTime("until"); err != nil {
+		return err
+	}
+	if _, err := time.Parse(time.DateOnly, e.str("until")); err == nil { // to the end of that day
+		filter.until = filter.until.after(24 * time.Hour)
+	}
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		all, err := collectPages(limit+1, func(before string, limit int) (listPage[lead], error) {
+			return st.leads(filter, before, limit)
+		})
+		if err != nil {
+			return err
+		}
+		rows := firstRows(e, all, limit, "-limit N or 'widgetd leads export'")
+		return printRows(e, rows, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
+			return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
+		})
+	})
+}
+
+func leadsExport(e *env) error {
+	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
+	page := func(st *store, before string) (listPage[lead], error) {
+		return st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
+	}
+	return exportRows(e, header, page, func(l lead) []string {
+		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
+		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
+			csvJSONCell(l.Fields), l.CreatedAt.String()}
+	})
+}
+
+func leadsErase(e *env) error {
+	return e.withStore(func(st *store) error {
+		erased, err := st.eraseLeads(e.ctx, anyAccount, e.args[0])
+		if err != nil {
+			return err
+		}
+		const backups = "backups still hold it until they are deleted"
+		note := "the address is neither in the database file nor in its write-ahead log any more; " + backups
+		if e.on("litestream") {
+			note = "the address is not in the database file any more; the write-ahead log, the replica and backups " +
+				"hold it until their retention ends"
+		} else if err := st.truncateWAL(lockTimeout); err != nil {
+			note = "the address is not in the database file any more, but still in its write-ahead log: " +
+				"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
+		}
+		copies := upgradeCopies(st.path)
+		if len(copies) > 0 {
+			note += "; copies that were written before an upgrade still hold it, so remove them: " +
+				strings.Join(copies, ", ")
+		}
+		similar, more, err := st.similarAddresses(e.ctx, anyAccount, e.args[0], maxSimilar)
+		if err != nil {
+			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)
+		}
+		return e.print(map[string]any{
+			"erased": erased, "note": note, "copies": append([]string{}, copies...),
+			"similar": append([]similarAddress{}, similar...), "more_similar": more,
+		}, fmt.Sprintf("%d erased; %s", erased, note)+similarText(similar, more))
+	})
+}
+
+// maxSimilar is how many addresses leads erase lists that resemble the erased one.
+const maxSimilar = 20
+
+// similarText returns the lines on addresses that leads erase has left, for the operator to judge.
+// Letters beyond ASCII are written as escapes too: two spellings can look the same.
+func similarText(similar []similarAddress, more bool) string {
+	if len(similar) == 0 {
+		return ""
+	}
+	lines := "\nnot erased, but alike; if one is the same person's, erase it in its own spelling:"
+	for _, s := range similar {
+		lines += "\n  " + printable(s.Email)
+		if escaped := strconv.QuoteToASCII(s.Email); escaped != `"`+s.Email+`"` {
+			lines += " (" + escaped + ")"
+		}
+		lines += fmt.Sprintf(": %d, the last %s", s.Leads, s.ID)
+	}
+	if more {
+		lines += fmt.Sprintf("\n  and others: these are %d", len(similar))
+	}
+	return lines
+}
+
+func leadsPurge(e *env) error {
+	if e.str("older-than") == "" {
+		return usageError("-older-than DURATION is needed, as 365d")
+	}
+	age, err := parseSpan(e.str("older-than"), true)
+	if err != nil {
+		return err
+	}
+	before := newStamp(age.before(e.now()))
+	return e.withStore(func(st *store) error {
+		if e.on("dry-run") {
+			n, err := st.countLeads(anyAccount, before)
+			if err != nil {
+				return err
+			}
+			return e.print(map[string]any{"would_purge": n, "dry_run": true},
+				fmt.Sprintf("%d would be removed; this was a dry run: nothing was changed", n))
+		}
+		purged := int64(0)
+		for after, more := int64(0), true; more; {
+			var n, last int64
+			began := time.Now()
+			if err := st.update(e.ctx, func(t *tx) (err error) {
+				n, last, err = t.purgeLeads(anyAccount, before, after)
+				return err
+			}); err != nil {
+				return err
+			}
+			purged += n
+			after, more = last, last > 0
+			time.Sleep(time.Since(began)) // see updateInParts
+		}
+		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
+	})
+}

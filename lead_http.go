@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// bucketLeads is charged to the account of the site that sends a lead.
+const bucketLeads = "leads"
+
+// A leadAPI serves the endpoints of leads.
+type leadAPI struct {
+	*server
+	trapped trappedLeads
+}
+
+func leadWing(s *server) wing {
+	a := &leadAPI{server: s}
+	return wing{routes: []route{
+		{
+			pattern: "POST /widget/leads",
+			origin:  originListed,
+			address: "leads",
+			bucket:  bucketLeads,
+			creates: true,
+			members: []extraMember{{"ok", false}},
+			run:     endpoint(a.createLead),
+		},
+		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true,
+			run: endpoint(s.listLeads)},
+		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
+	}}
+}
+
+// createLead stores what a site's form sent; it is on disk before the answer. What a bot
+// sent is answered in the same way and not stored.
+func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
+	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
+		t.invalidate()
+		account := c.origin.account
+		if account == "" {
+			var err error
+			if account, err = t.mainAccount(); err != nil {
+				return nil, err
+			}
+		}
+		l := lead{AccountID: account, Type: q.kind, Email: q.email,
+			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields}
+		add := t.addLead
+		if q.website != "" {
+			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, q.website) }
+		}
+		id, err := add(l)
+		return &leadResponse{OK: true, ID: id}, err
+	})
+}
+
+// leadRequest is the body of POST /widget/leads (contract, section 3).
+type leadRequest struct {
+	kind, email, source, page string
+	fields                    json.RawMessage // as lead.Fields
+	website                   string          // an input that only bots see, and fill in
+}
+
+func (q *leadRequest) read(in *input) {
+	q.kind = in.text("type", required, 32, checkLeadType)
+	q.email = normalEmail(in.text("email", required, 254, checkEmail))
+	q.source = in.text("source", optional, 100, nil)
+	q.page = in.text("page", optional, 2048, checkPage)
+	if end := strings.IndexAny(q.page, "?#"); end >= 0 {
+		q.page = q.page[:end]
+	}
+	q.fields = in.fields("fields")
+	q.website = in.text("website", optional, 2048, nil)
+}
+
+type leadResponse struct {
+	OK bool   `json:"ok"`
+	ID string `json:"id"`
+}
+
+// trappedLeads remembers in memory which ids the submissions of bots were answered with, so that
+// one that is sent again gets the same id for dedupeWindow, as a lead that was kept does: a new
+// id would tell the bot that it was found out. When full it forgets any other.
+type trappedLeads struct {
+	mu  sync.Mutex
+	ids map[[sha256.Size]byte]trappedLead // by a hash of all that was sent
+}
+
+// pretend does what the sender of a lead can notice of addLead, and returns an id, but keeps
+// nothing of the lead in the database. A new submission waits for a commit too.
+func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string, err error) {
+	key := sha256.Sum256(append(l.digest(), website...))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if again, ok := m.ids[key]; ok && within(dedupeWindow, again.at.Time, t.now.Time) {
+		return again.id, nil
+	}
+	if m.ids == nil {
+		m.ids = map[[sha256.Size]byte]trappedLead{}
+	}
+	for other := range m.ids {
+		if len(m.ids) < maxTrappedLeads {
+			break
+		}
+		delete(m.ids, other)
+	}
+	id = t.newID("lead")
+	m.ids[key] = trappedLead{id, t.now}
+	return id, t.writeProbe()
+}
+
+type trappedLead struct {
+	id string
+	at stamp // when it was first sent
+}
+
+const maxTrappedLeads = 10_000 // more than one account's limit lets in within dedupeWindow
+
+// leadsRequest is the query of GET /leads.
+type leadsRequest struct {
+	accountScope
+	filter leadFilter
+	page   pageQuery
+}
+
+func (q *leadsRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.kind = in.parameter("type", checkLeadType)
+	q.filter.since, q.filter.until = in.moment("since"), in.moment("until")
+	q.page = in.pageBySeq("lead")
+}
+
+// listLeads answers GET /leads.
+func (s *server) listLeads(ctx context.Context, c *call, q *leadsRequest) (*list[lead], error) {
+	q.filter.owner = q.owner
+	page, err := s.store.within(ctx).leads(q.filter, q.page.before, q.page.limit)
+	if err != nil {
+		return nil, err
+	}
+	return showPage(page, func(l lead) lead { return l }), nil
+}
+
+// eraseRequest is the body of POST /leads/erase.
+type eraseRequest struct {
+	accountScope
+	email string
+}
+
+func (q *eraseRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.email = in.text("email", required, 254, checkEmail)
+}
+
+type eraseResponse struct {
+	Erased int64 `json:"erased"`
+}
+
+// eraseLeads removes every lead of an address, then truncates the write-ahead log, which
+// still holds the address.
+func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*eraseResponse, error) {
+	erased, err := s.store.eraseLeads(ctx, q.owner, q.email)
+	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
+	if err != nil {
+		return nil, err
+	}
+	return &eraseResponse{erased}, nil
+}
+
+// fields reads the optional member that has what else a form asked for: an object of texts. It
+// returns the object with its names sorted, so that the same fields are the same text; nil if
+// there are none or one is wrong.
+func (in *input) fields(name string) json.RawMessage {
+	v := in.member(name, jsonObject, optional)
+	if v == nil || len(v.members) == 0 {
+		return nil
+	}
+	if len(v.members) > maxLeadFields {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have at most %d members.", maxLeadFields))
+		return nil
+	}
+	sum, values, before := 0, map[string]string{}, len(*in.errs)
+	for _, m := range v.members {
+		sum += len(m.name) + len(m.value.text)
+		if code, detail := checkLeadField(m); code != "" {
+			in.wrong(name+"/"+pointerSegment(m.name), code, detail)
+		}
+		values[m.name] = m.value.text
+	}
+	if len(*in.errs) > before {
+		return nil
+	}
+	if sum > maxLeadFieldBytes {
+		in.wrong(name, "too_long", "The names and values have more than 8 KiB together.")
+		return nil
+	}
+	return bytes.TrimSpace(encodeJSON(values))
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const maxNameLength = 100 // characters of a product or a plan
+
+// checkLines is checkText for an optional text of several lines: it may also have line breaks and
+// tabs.
+func checkLines(s string, max int) (code, detail string) {
+	plain := strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(s)
+	if code, detail = checkText(plain, optional, max); code == "control_character" {
+		detail = "This must not contain control characters other than line breaks and tabs."
+	}
+	return code, detail
+}
+
+// A need says whether a member or an option may be absent.
+type need bool
+
+const (
+	optional need = false
+	required need = true
+)
+
+// A textCheck checks a text. It returns the code and the detail of a fieldError, or "" and "" if
+// the text passes.
+type textCheck func(s string) (code, detail string)
+
+// checkText checks what holds for every text: valid UTF-8, at most max characters, none of them
+// a control character, and not empty if it is required. Its results are those of a textCheck.
+func checkText(s string, n need, max int) (code, detail string) {
+	switch {
+	case n == required && s == "":
+		return "empty", "This must not be empty."
+	case !utf8.ValidString(s):
+		return "invalid_utf8", "This must be UTF-8."
+	case utf8.RuneCountInString(s) > max:
+		return "too_long", fmt.Sprintf("This has more than %d characters.", max)
+	case strings.IndexFunc(s, unicode.IsControl) >= 0:
+		return "control_character", "This must not contain control characters."
+	}
+	return "", ""
+}
+
+// notEmpty is a textCheck for a text that must not be empty.
+func notEmpty(s string) (code, detail string) {
+	if s == "" {
+		return "empty", "This must not be empty."
+	}
+	return "", ""
+}
+
+// isID returns a check for an id with that prefix.
+func isID(prefix string) textCheck {
+	return func(s string) (code, detail string) {
+		if !validID(prefix, s) {
+			return "invalid_id", "This is not an id of the kind " + prefix + "_…"
+		}
+		return "", ""
+	}
+}
+
+// isText returns a check for a text of 1 to max characters.
+func isText(max int) textCheck {
+	return func(s string) (code, detail string) { return checkText(s, required, max) }
+}
+
+// oneOf returns a check for a text that is one of choices.
+func oneOf(choices ...string) textCheck {
+	return func(s string) (code, detail string) {
+		if slices.Contains(choices, s) {
+			return "", ""
+		}
+		return "unknown_value", "This must be one of " + strings.Join(choices, ", ") + "."
+	}
+}
+
+// nilIfEmpty returns a pointer to s, or nil for "", which the database stores as NULL.
+func nilIfEmpty(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// valueOr returns the value that p points to, or otherwise if p is nil.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+func isNotVisible(r rune) bool { return r <= ' ' || r > '~' }
+
+// printable replaces control characters, and those that change the direction of text, by U+FFFD:
+// they could change the state of the terminal that the text is printed on, or how its line reads.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}
+
+// countOf returns a number with its noun, in the plural unless it is 1.
+func countOf[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
