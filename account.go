@@ -95,9 +95,9 @@ func closeAccount(t *tx, of []noun, id, actor string) error {
 	return t.addEvent(accountEvent(id, eventAccountClosed, actor))
 }
 
-// reviveAccount opens a closed account again, with its event. For an open one it changes
+// reopenAccount opens a closed account again, with its event. For an open one it changes
 // nothing. Errors: errNotFound.
-func reviveAccount(t *tx, id, actor string) error {
+func reopenAccount(t *tx, id, actor string) error {
 	a, err := t.account(id)
 	if err != nil || a.ClosedAt.IsZero() {
 		return err
@@ -123,9 +123,9 @@ func held(q *queries, of []noun, account string, now stamp) (counts map[string]i
 	return counts, strings.Join(texts[:last], ", ") + " and " + texts[last], nil
 }
 
-// enlistOrigin adds a normalised origin to an account, with its event. Errors: those of
+// addOrigin adds a normalised origin to an account, with its event. Errors: those of
 // tx.addOrigin. Adding it to the same account again changes nothing.
-func enlistOrigin(t *tx, accountID, origin, actor string) error {
+func addOrigin(t *tx, accountID, origin, actor string) error {
 	owner, err := t.originAccount(origin)
 	if err != nil {
 		return err
@@ -136,8 +136,8 @@ func enlistOrigin(t *tx, accountID, origin, actor string) error {
 	return t.addEvent(accountEvent(accountID, eventOriginAdded, actor, "origin", origin))
 }
 
-// delistOrigin removes an origin, with its event, or returns errNotFound.
-func delistOrigin(t *tx, origin, actor string) error {
+// removeOrigin removes an origin, with its event, or returns errNotFound.
+func removeOrigin(t *tx, origin, actor string) error {
 	owner, err := t.originAccount(origin)
 	if err != nil {
 		return err
@@ -148,8 +148,8 @@ func delistOrigin(t *tx, origin, actor string) error {
 	return t.addEvent(accountEvent(owner, eventOriginRemoved, actor, "origin", origin))
 }
 
-// grantToken is issueToken with the event of an operator's token.
-func grantToken(
+// issueOperatorToken is issueToken with the event of an operator's token.
+func issueOperatorToken(
 	t *tx, keys *keyring, row tokenRow, ttl time.Duration, actor string,
 ) (token string, issued tokenRow, err error) {
 	token, issued, err = issueToken(t, keys, row, ttl)
@@ -166,9 +166,9 @@ func grantToken(
 	})
 }
 
-// withdrawToken revokes a token, with its event, or returns errNotFound. Revoking it again
+// revokeToken revokes a token, with its event, or returns errNotFound. Revoking it again
 // changes nothing.
-func withdrawToken(t *tx, jti, actor string) error {
+func revokeToken(t *tx, jti, actor string) error {
 	row, err := t.token(jti)
 	if err != nil || !row.RevokedAt.IsZero() {
 		return err

@@ -131,7 +131,7 @@ func initCommand(e *env) error {
 				return err
 			}
 			for _, origin := range origins {
-				if err := enlistOrigin(t, id, origin, e.actor()); err != nil {
+				if err := addOrigin(t, id, origin, e.actor()); err != nil {
 					return err
 				}
 			}
@@ -367,7 +367,7 @@ func accountClose(e *env) error {
 }
 
 func accountReopen(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return reviveAccount(t, e.args[0], e.actor()) })
+	return e.changeQuietly(func(t *tx) error { return reopenAccount(t, e.args[0], e.actor()) })
 }
 
 // readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
@@ -410,7 +410,7 @@ func originAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return enlistOrigin(t, id, origin, e.actor()) })
+	return e.changeQuietly(func(t *tx) error { return addOrigin(t, id, origin, e.actor()) })
 }
 
 func originList(e *env) error {
@@ -430,7 +430,7 @@ func originRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return delistOrigin(t, origin, e.actor()) })
+	return e.changeQuietly(func(t *tx) error { return removeOrigin(t, origin, e.actor()) })
 }
 
 func tokenIssue(e *env) error {
@@ -471,7 +471,7 @@ func tokenIssue(e *env) error {
 		AllAccounts: e.on("all-accounts"),
 	}
 	err = e.change(func(t *tx) (err error) {
-		token, row, err = grantToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time), e.actor())
+		token, row, err = issueOperatorToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time), e.actor())
 		return err
 	})
 	if err != nil {
@@ -493,7 +493,7 @@ func tokenList(e *env) error {
 }
 
 func tokenRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return withdrawToken(t, e.args[0], e.actor()) })
+	return e.changeQuietly(func(t *tx) error { return revokeToken(t, e.args[0], e.actor()) })
 }
 
 // accountStatus is what the status command says of accounts.

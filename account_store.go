@@ -216,10 +216,10 @@ func (r *tokenRow) dest() []any {
 		&r.CreatedAt, &r.ExpiresAt, &r.RevokedAt}
 }
 
-// liveToken returns the row of the token with that jti if it is not revoked and its account
+// usableToken returns the row of the token with that jti if it is not revoked and its account
 // is open, else errNotFound. A token without a row is refused too, so that the revocations
 // which a restored database has lost don't make tokens valid that it never recorded.
-func (q *queries) liveToken(jti string) (r tokenRow, err error) {
+func (q *queries) usableToken(jti string) (r tokenRow, err error) {
 	err = q.one(`SELECT `+tokenColumns+` FROM tokens t JOIN accounts a ON a.id = t.account_id
 		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, []any{jti}, r.dest()...)
 	return r, err
@@ -264,7 +264,7 @@ func (t *tx) revokeToken(jti string) error {
 }
 
 // removeTokens removes up to limit tokens that expired or were revoked before a time, and returns how
-// many. It reads all tokens. A token without a row is refused, see liveToken.
+// many. It reads all tokens. A token without a row is refused, see usableToken.
 func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
 	t.invalidate()
 	return t.exec(`DELETE FROM tokens WHERE id IN

@@ -343,7 +343,7 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 			return oneRow(chooseOrganisation(t, f.keys, o, f.choosing, "Bar Luna AB", anActor))
 		}},
 		{"changeBooks", func() (int, error) {
-			return oneRow(changeBooks(t, f.keys, o, f.books, bookWish{outside: ptr(true)}, anActor))
+			return oneRow(changeBooks(t, f.keys, o, f.books, connectionChange{outside: ptr(true)}, anActor))
 		}},
 		{"changeConnection", func() (int, error) {
 			return oneRow(changeConnection(t, o, f.books, func(c *bookConnection) { c.Outside = true }, anActor))

@@ -287,7 +287,7 @@ func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 	if who.claims.isDevice() {
 		return who, nil
 	}
-	row, err := a.store.liveToken(who.claims.ID)
+	row, err := a.store.usableToken(who.claims.ID)
 	if errors.Is(err, errNotFound) {
 		return who, a.verifyAppToken(&who)
 	}
@@ -301,7 +301,7 @@ func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 // verifyAppToken is the part of verifyToken for tokens that no operator has issued: it must be one of an
 // application's that works. It completes who.
 func (a *authenticator) verifyAppToken(who *caller) error {
-	row, err := a.store.liveAppToken(who.claims.ID)
+	row, err := a.store.usableAppToken(who.claims.ID)
 	if errors.Is(err, errNotFound) {
 		return errTokenRevoked
 	}

@@ -73,9 +73,9 @@ var booksCommands = []command{
 	}, 1, booksDisconnect},
 }
 
-// booksStep turns the refusals of the rules of books, which are worded for callers of the API, into errors for
+// explainBooksError turns the refusals of the rules of books, which are worded for callers of the API, into errors for
 // the operator that name the next step.
-func booksStep(err error) error {
+func explainBooksError(err error) error {
 	var ref *refusal
 	switch err = booksRefusal(err); {
 	case errors.Is(err, errBooksConnection):
@@ -107,7 +107,7 @@ func (e *env) withBooks(f func(b *books) error) error {
 	out := newOutbound(allow)
 	defer out.close()
 	return e.withStore(func(st *store) error {
-		return booksStep(f(&books{store: st, keys: func() *keyring { return keys },
+		return explainBooksError(f(&books{store: st, keys: func() *keyring { return keys },
 			ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
 			log:     slog.New(slog.DiscardHandler), now: e.now, steady: e.now,
 			strike: func(string, error, ...any) {}, wake: make(chan struct{}, 1), paces: map[string]*bookPace{}}))
@@ -233,8 +233,8 @@ func (e *env) yesOrNo(name string) (*bool, error) {
 	return nil, usageError("-" + name + ": give yes or no")
 }
 
-// bookWish returns what the options say. Errors: usageError.
-func (e *env) bookWish() (w bookWish, err error) {
+// connectionChange returns what the options say. Errors: usageError.
+func (e *env) connectionChange() (w connectionChange, err error) {
 	check := func(name, text string, check textCheck) {
 		if _, detail := check(text); detail != "" && err == nil {
 			err = usageError("-" + name + ": " + detail)
@@ -265,7 +265,7 @@ func (e *env) bookWish() (w bookWish, err error) {
 }
 
 func booksSet(e *env) error {
-	wish, err := e.bookWish()
+	wish, err := e.connectionChange()
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func booksSet(e *env) error {
 		if err == nil {
 			v = viewBooks(c)
 		}
-		return booksStep(err)
+		return explainBooksError(err)
 	})
 	if err != nil {
 		return err
@@ -442,7 +442,7 @@ func booksExport(e *env) error {
 	var all []bookExport
 	err = e.change(func(t *tx) (err error) {
 		all, err = requestExport(t, anyAccount, e.args[0], date)
-		return booksStep(err)
+		return explainBooksError(err)
 	})
 	if err != nil {
 		return err
@@ -496,7 +496,7 @@ func (e *env) changeExport(f func(t *tx) (*bookExport, error)) error {
 	var x *bookExport
 	err := e.change(func(t *tx) (err error) {
 		x, err = f(t)
-		return booksStep(err)
+		return explainBooksError(err)
 	})
 	if err != nil {
 		return err

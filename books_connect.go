@@ -377,7 +377,7 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 		if err := t.dropUnsentExports(c.ID, nil); err != nil {
 			return err
 		}
-		if err := t.restExports(c.ID); err != nil {
+		if err := t.pauseExports(c.ID); err != nil {
 			return err
 		}
 		if err := t.addEvent(booksEvent(c, eventBooksDisconnected, actor)); err != nil {
@@ -417,8 +417,8 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 	return c, t.addEvent(booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
 }
 
-// A bookWish is what the owner of a connection wants to be different.
-type bookWish struct {
+// A connectionChange is what the owner of a connection wants to be different.
+type connectionChange struct {
 	organisation string
 	sendFrom     *businessDate // "": nothing is to be sent on its own; nil: no change
 	history      bool          // sendFrom may be a day that is past
@@ -429,7 +429,7 @@ type bookWish struct {
 }
 
 // apply changes a connection as is wished, but for its company.
-func (w *bookWish) apply(c *bookConnection) {
+func (w *connectionChange) apply(c *bookConnection) {
 	if w.status != "" {
 		c.Status = w.status
 	}
@@ -449,7 +449,7 @@ func (w *bookWish) apply(c *bookConnection) {
 
 // changeBooks carries out what the owner of a connection wants, and returns the connection. Errors:
 // errBooksConnection, books_connection_state, a refusal that names the member.
-func changeBooks(t *tx, keys *keyring, o owner, id string, w bookWish, actor string) (*bookConnection, error) {
+func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, actor string) (*bookConnection, error) {
 	c, err := t.usedBookConnection(o, id)
 	if err == nil && w.organisation != "" {
 		c, err = chooseOrganisation(t, keys, o, id, w.organisation, actor)
@@ -461,7 +461,7 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w bookWish, actor str
 		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
 	case w.series != nil && c.Product != productFortnox:
 		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
-	case w == (bookWish{organisation: w.organisation, history: w.history}):
+	case w == (connectionChange{organisation: w.organisation, history: w.history}):
 		return c, nil
 	}
 	if w.sendFrom != nil {
@@ -473,7 +473,7 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w bookWish, actor str
 }
 
 // checkSendFrom checks the first day that is to be sent on its own: history is never sent unasked.
-func checkSendFrom(t *tx, c *bookConnection, w bookWish) error {
+func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
 	if *w.sendFrom == "" {
 		return nil
 	}

@@ -67,7 +67,7 @@ func booksWing(s *server, b *books) wing {
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
 	return &books{store: s.store, keys: s.keys.Load, ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
-		log: s.log, now: s.now, steady: s.steady, strike: s.strike, doubted: s.clockDoubted, off: s.noBooks,
+		log: s.log, now: s.now, steady: s.steady, strike: s.noteFault, doubted: s.clockDoubted, off: s.noBooks,
 		wake: make(chan struct{}, 1), paces: map[string]*bookPace{}}
 }
 
@@ -226,8 +226,8 @@ func (a *booksAPI) disconnect(ctx context.Context, c *call, q *rowRequest) (noCo
 	return noContent{}, a.books.disconnect(ctx, q.owner, q.id, actorToken(c))
 }
 
-// readWish reads what is to be changed of a connection.
-func readWish(in *input) (w bookWish) {
+// readConnectionChange reads what is to be changed of a connection.
+func readConnectionChange(in *input) (w connectionChange) {
 	w.organisation = in.text("organisation", optional, maxNameLength, nil)
 	if in.isNull("send_from") {
 		w.sendFrom = new("")
@@ -260,12 +260,12 @@ func checkSeries(s string) (code, detail string) {
 // changeBooksRequest is the body of PATCH /books/connections/{id}.
 type changeBooksRequest struct {
 	rowRequest
-	wish bookWish
+	wish connectionChange
 }
 
 func (q *changeBooksRequest) read(in *input) {
 	q.rowRequest.read(in)
-	q.wish = readWish(in)
+	q.wish = readConnectionChange(in)
 }
 
 // changeConnection answers PATCH /books/connections/{id}. Choosing a company that was connected before

@@ -171,7 +171,7 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 		if n := len(k.exports()); n != 0 || len(k.books()) != 0 {
 			t.Fatalf("%d exports of a closed account, %d entries in the books", n, len(k.books()))
 		}
-		k.change(func(t *tx) error { return reviveAccount(t, k.account, actorCommand) })
+		k.change(func(t *tx) error { return reopenAccount(t, k.account, actorCommand) })
 		k.sell(500, there)
 		k.work(2 * time.Minute)
 		all := k.exports()
@@ -184,7 +184,7 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 		x := k.export("2000-01-02")
 		k.change(func(t *tx) error { return closeAccount(t, nouns(), k.account, actorCommand) })
 		k.after(time.Minute, x.ID, exportWaiting)
-		k.change(func(t *tx) error { return reviveAccount(t, k.account, actorCommand) })
+		k.change(func(t *tx) error { return reopenAccount(t, k.account, actorCommand) })
 		k.after(time.Minute, x.ID, exportPosted)
 		if len(k.books()) != 2 {
 			t.Errorf("%d entries in the books", len(k.books()))

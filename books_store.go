@@ -392,8 +392,8 @@ func (t *tx) wakeExports(connectionID string) error {
 	return err
 }
 
-// restExports has nothing of a connection looked at any more, and notes reasonDisconnected.
-func (t *tx) restExports(connectionID string) error {
+// pauseExports has nothing of a connection looked at any more, and notes reasonDisconnected.
+func (t *tx) pauseExports(connectionID string) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
 		reason = CASE WHEN state IN ('sending', 'unknown') THEN ?2 ELSE reason END
 		WHERE connection_id = ?1 AND due_at IS NOT NULL`, connectionID, reasonDisconnected)

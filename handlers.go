@@ -392,7 +392,7 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 func (s *server) run(w *response, c *call) (any, error) {
 	r := c.request
 	c.origin, _ = r.Context().Value(originKey{}).(originCheck)
-	if err := c.judgeOrigin(); err != nil {
+	if err := c.checkOrigin(); err != nil {
 		return nil, err
 	}
 	if err := s.checkToken(c); err != nil {

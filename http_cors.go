@@ -150,9 +150,9 @@ var (
 	errOrigin = &refusal{code: codeOrigin}
 )
 
-// judgeOrigin returns a refusal if the route requires a listed Origin and the request's is
+// checkOrigin returns a refusal if the route requires a listed Origin and the request's is
 // not one or is missing, or the error of the look-up.
-func (c *call) judgeOrigin() error {
+func (c *call) checkOrigin() error {
 	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
 	if !refused || c.origin.account != "" {
 		return nil

@@ -99,7 +99,7 @@ func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string, err er
 	key := sha256.Sum256(append(l.digest(), website...))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if again, ok := m.ids[key]; ok && within(dedupeWindow, again.at.Time, t.now.Time) {
+	if again, ok := m.ids[key]; ok && closerThan(dedupeWindow, again.at.Time, t.now.Time) {
 		return again.id, nil
 	}
 	if m.ids == nil {

@@ -40,7 +40,7 @@ type license struct {
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
 	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
-	MaxTransfers     *int            `json:"max_transfers"` // see transferUse; nil: no limit
+	MaxTransfers     *int            `json:"max_transfers"` // see transfers; nil: no limit
 	StartsAt         stamp           `json:"starts_at"`
 	ExpiresAt        stamp           `json:"expires_at"`
 	GraceDays        int             `json:"grace_days"`

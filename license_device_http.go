@@ -153,7 +153,7 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 		return "", err
 	}
 	if cr.hash != nil {
-		if err := a.judgeLookup(c, cr); err != nil {
+		if err := a.checkLookup(c, cr); err != nil {
 			return "", err
 		}
 	}
@@ -166,7 +166,7 @@ func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err
 	switch {
 	case current:
 		return cr.license.AccountID, nil
-	case cr.license == nil && token == nil: // judgeLookup has counted the key
+	case cr.license == nil && token == nil: // checkLookup has counted the key
 		return "", nil
 	}
 	return "", a.limitAddress("ended", a.address(c.request), a.anonymousRate)
@@ -203,10 +203,10 @@ func errGuessing(wait time.Duration) error {
 	return errRate("Too many licence keys from this address have failed.", wait)
 }
 
-// judgeLookup holds the client's address to the rule against guessing (contract, section 2), after
+// checkLookup holds the client's address to the rule against guessing (contract, section 2), after
 // charge has looked a key up. It counts a key that is unknown or not current. Past the limit it
 // lets nothing pass but the key of an active device, which the fingerprint or a device token names.
-func (a *deviceAPI) judgeLookup(c *call, cr *credential) error {
+func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 	address, now := a.address(c.request), a.steady()
 	if !cr.license.current(c.now) {
 		repeated, wait := a.lookups.fail(address, *cr.hash, now)
@@ -511,7 +511,7 @@ func (a *deviceAPI) touchDevice(
 	var issued lease
 	d := found.device
 	needsLease := r.wantsLease(found, now) && d.leaseStale(found.license, keys.signer().kid, now)
-	if needsLease || !within(leaseReuse, d.LastSeenAt.Time, now) || presentsOlderLease(d, r.presented, now) {
+	if needsLease || !closerThan(leaseReuse, d.LastSeenAt.Time, now) || presentsOlderLease(d, r.presented, now) {
 		var err error
 		if found, issued, err = a.tryRecordSeen(ctx, r, now); err != nil {
 			return found, lease{}, err
@@ -552,7 +552,7 @@ func (a *deviceAPI) tryRecordSeen(
 	if err == nil || errors.Is(err, errCredentialMismatch) {
 		return found, issued, err
 	}
-	a.strike("devices are not recorded as seen", err)
+	a.noteFault("devices are not recorded as seen", err)
 	l, err := r.findLicense(a)
 	if err == nil {
 		found, err = r.evaluate(a, l, now)

@@ -31,7 +31,7 @@ func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.
 // leaseStale reports whether d needs a new lease instead of its last one: that is a minute
 // old, was signed with another key than kid, or ends early because l was extended since.
 func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
-	return !within(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid ||
+	return !closerThan(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid ||
 		l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
@@ -87,7 +87,7 @@ func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time)
 	c.mu.Lock()
 	kept, ok := c.leases[d.ID]
 	c.mu.Unlock()
-	fresh := ok && within(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
+	fresh := ok && closerThan(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
 	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillAccurate(l, d)
 }
 

@@ -213,7 +213,7 @@ func (t *tx) noteTransferLimit(l *license) error {
 // noteLimit writes an event about a limit of l and its moment in a column, unless that was done
 // last at a moment within the last hour.
 func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) error {
-	if within(time.Hour, last.Time, t.now.Time) {
+	if closerThan(time.Hour, last.Time, t.now.Time) {
 		return nil
 	}
 	if _, err := t.exec(`UPDATE licenses SET `+column+` = ? WHERE id = ?`, t.now, l.ID); err != nil {

@@ -135,19 +135,19 @@ type tokenAnswer struct {
 	Scope        string `json:"scope"`
 }
 
-// judgeTokens returns by which grant a code or refresh token is the application's, with all that proves it, and
+// checkTokenRequest returns by which grant a code or refresh token is the application's, with all that proves it, and
 // with the error why it yields no tokens all the same. A code that has no grant yet is by its account; "": nothing
 // of what r has proves anything. It changes nothing.
-func judgeTokens(q *queries, p *app, r *tokenRequest, now stamp) (by string, err error) {
+func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by string, err error) {
 	switch r.grantType {
 	case grantTypeCode:
-		c, err := judgeCode(q, p, r, now)
+		c, err := checkGrantCode(q, p, r, now)
 		if c == nil {
 			return "", err
 		}
 		return valueOr(c.GrantID, c.AccountID), err
 	case grantTypeRefresh:
-		u, err := judgeRefresh(q, p, r, now)
+		u, err := checkRefresh(q, p, r, now)
 		if u == nil {
 			return "", err
 		}
@@ -224,10 +224,10 @@ func accountOpen(q *queries, id string) error {
 	return err
 }
 
-// judgeCode looks up an authorization code. It returns nil unless the code is the application's and redirect
+// checkGrantCode looks up an authorization code. It returns nil unless the code is the application's and redirect
 // URI and verifier are right, and with an error the code if they are. Errors: errCodeUsed for a code that has
 // been used, also after its time, and other refusals.
-func judgeCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, error) {
+func checkGrantCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, error) {
 	c, err := q.grantCode(hashOf(r.code))
 	if errors.Is(err, errNotFound) {
 		return nil, errGrantUnknown
@@ -259,7 +259,7 @@ func judgeCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, erro
 // exchangeCode makes the grant that an authorization code stands for, and its first tokens. A code that comes
 // a second time ends the grant.
 func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
-	c, err := judgeCode(t.queries, p, r, t.now)
+	c, err := checkGrantCode(t.queries, p, r, t.now)
 	if errors.Is(err, errCodeUsed) {
 		if err := endGrant(t, anyAccount, *c.GrantID, endedByCode, appActor(p.ID)); err != nil {
 			return nil, err
@@ -291,7 +291,7 @@ func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, 
 		return nil, err
 	}
 	if unused, err := t.useGrantCode(c.Hash, g.ID); err != nil || !unused {
-		return nil, errors.Join(err, errCodeUsed) // judgeCode has seen that it is unused
+		return nil, errors.Join(err, errCodeUsed) // checkGrantCode has seen that it is unused
 	}
 	more, err := t.oldestGrants(p.ID, g.AccountID, maxGrants)
 	if err != nil {
@@ -320,10 +320,10 @@ type refreshUse struct {
 	scope string // of the next access token
 }
 
-// judgeRefresh looks up a refresh token. It returns nil unless the token is the application's, and with an
+// checkRefresh looks up a refresh token. It returns nil unless the token is the application's, and with an
 // error the token if it is. Errors: errRefreshReused, if it was replaced and must not come again, and other
 // refusals.
-func judgeRefresh(q *queries, p *app, r *tokenRequest, now stamp) (*refreshUse, error) {
+func checkRefresh(q *queries, p *app, r *tokenRequest, now stamp) (*refreshUse, error) {
 	u, err := findRefreshToken(q, p.ID, r.refresh)
 	if err != nil {
 		return nil, err
@@ -336,7 +336,7 @@ func judgeRefresh(q *queries, p *app, r *tokenRequest, now stamp) (*refreshUse, 
 		if err != nil {
 			return u, err
 		}
-		if !unused || u.row.Successor == nil || !within(refreshOverlap, u.row.ReplacedAt.Time, now.Time) {
+		if !unused || u.row.Successor == nil || !closerThan(refreshOverlap, u.row.ReplacedAt.Time, now.Time) {
 			return u, errRefreshReused
 		}
 	}
@@ -370,7 +370,7 @@ func findRefreshToken(q *queries, appID, token string) (*refreshUse, error) {
 // useRefreshToken issues an access token for a refresh token, which a public application gets replaced. The
 // reuse of one that was replaced ends the grant.
 func useRefreshToken(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
-	u, err := judgeRefresh(t.queries, p, r, t.now)
+	u, err := checkRefresh(t.queries, p, r, t.now)
 	if errors.Is(err, errRefreshReused) {
 		if err := t.addEvent(grantEvent(u.grant, eventGrantReused, appActor(p.ID))); err != nil {
 			return nil, err

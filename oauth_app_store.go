@@ -202,10 +202,10 @@ type appToken struct {
 	ExpiresAt stamp
 }
 
-// liveAppToken returns the row of an application's access token that works: it is not revoked, its grant has
+// usableAppToken returns the row of an application's access token that works: it is not revoked, its grant has
 // not ended, its application is not removed, and neither its account nor the application's owner is closed.
 // Its scope is what the application is still registered for of that. Errors: errNotFound.
-func (q *queries) liveAppToken(jti string) (r appToken, err error) {
+func (q *queries) usableAppToken(jti string) (r appToken, err error) {
 	registered, own := "", ""
 	err = q.one(`SELECT t.id, t.app_id, t.grant_id, t.account_id, t.scope, t.kid, t.created_at, t.expires_at,
 		p.scope, coalesce(p.own_scope, '')
@@ -265,7 +265,7 @@ func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
 }
 
 // removeAppTokens deletes up to limit access tokens of applications that expired before a time, and returns how
-// many. A token without a row is refused, see liveAppToken.
+// many. A token without a row is refused, see usableAppToken.
 func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
 	t.invalidate()
 	return t.exec(`DELETE FROM app_tokens WHERE id IN

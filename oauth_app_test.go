@@ -381,7 +381,7 @@ func TestApp_secretBeforeTheLastIsTakenForAWeek(t *testing.T) {
 	second := s.post(rotate, "", auth).is(200)
 	stored(second.text("client_secret"), first.text("client_secret"))
 	if until, ok := parseStamp(second.text("previous_secret_until")); !ok ||
-		!within(time.Minute, until.Time, time.Now().Add(appSecretOverlap)) {
+		!closerThan(time.Minute, until.Time, time.Now().Add(appSecretOverlap)) {
 		t.Errorf("until %v", until)
 	}
 	third := s.post(rotate, `{"now":false}`, auth).is(200)

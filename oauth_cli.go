@@ -50,9 +50,9 @@ func (e *env) appAuthor() appAuthor {
 	return appAuthor{actor: e.actor(), operator: true, has: func(string) bool { return true }}
 }
 
-// appStep turns the refusals of the rules of applications, which are worded for callers of the API, into
+// explainAppError turns the refusals of the rules of applications, which are worded for callers of the API, into
 // errors for the operator that name the next step.
-func appStep(err error) error {
+func explainAppError(err error) error {
 	var wrong *refusal
 	switch {
 	case errors.Is(err, errApp):
@@ -67,7 +67,7 @@ func appStep(err error) error {
 
 // changeApp runs f in a transaction, on the application that the command's first argument names.
 func (e *env) changeApp(f func(t *tx, id string) error) error {
-	return e.change(func(t *tx) error { return appStep(f(t, e.args[0])) })
+	return e.change(func(t *tx) error { return explainAppError(f(t, e.args[0])) })
 }
 
 // newApp returns the application that the command's argument and options describe. Errors: usageError.
@@ -123,7 +123,7 @@ func appAdd(e *env) error {
 	secret := ""
 	if err := e.change(func(t *tx) (err error) {
 		secret, err = createApp(t, p, e.appAuthor())
-		return appStep(err)
+		return explainAppError(err)
 	}); err != nil {
 		return err
 	}

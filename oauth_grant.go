@@ -154,7 +154,7 @@ type appSweeper struct {
 // sweep does that each appSweep. It is a chore.
 func (w *appSweeper) sweep(ctx context.Context) error {
 	now := w.steady()
-	if !w.more && within(appSweep, w.sweptAt, now) {
+	if !w.more && closerThan(appSweep, w.sweptAt, now) {
 		return nil
 	}
 	w.sweptAt, w.more = now, false
@@ -336,7 +336,7 @@ func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (code string,
 	}
 	code = newSigninCode()
 	plain, _ := parseSigninCode(code)
-	if err := t.keepSigninCodes(accountID, maxSigninCodes-1); err != nil {
+	if err := t.removeOldSigninCodes(accountID, maxSigninCodes-1); err != nil {
 		return "", stamp{}, err
 	}
 	c := signinCode{Hash: keys.signinHash(plain), AccountID: accountID, MadeBy: actor, CreatedAt: t.now,
@@ -377,7 +377,7 @@ func signIn(t *tx, keys *keyring, typed, before string) (secret string, err erro
 	if err := t.removeSession(before); err != nil {
 		return "", err
 	}
-	if err := t.keepSessions(c.AccountID, maxSessions-1); err != nil {
+	if err := t.removeOldSessions(c.AccountID, maxSessions-1); err != nil {
 		return "", err
 	}
 	secret = randomText(32)

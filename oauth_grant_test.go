@@ -207,7 +207,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 		s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 		s.get("/orders", auth).is(401, "invalid_token")
 		failIf(t, s.queued(hook), "the webhook of an application whose owner is closed is sent to")
-		s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
+		s.change(func(t *tx) error { return reopenAccount(t, tenant, actorCommand) })
 		s.get("/orders", auth).is(200)
 
 		s.do("DELETE", "/apps/"+p.ID, "", s.appAuth(tenant)).is(204)

@@ -254,7 +254,7 @@ func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, er
 	err = r.check(a.routing.Load().bases[0].URL)
 	by := ""
 	if err == nil { // what is wrong never reaches the writer
-		by, err = judgeTokens(a.store.queries, p, r, newStamp(c.now))
+		by, err = checkTokenRequest(a.store.queries, p, r, newStamp(c.now))
 	}
 	if !secret {
 		err = a.prove(c, p, by, err)

@@ -235,7 +235,7 @@ func TestSignin_endsWithTheAccount(t *testing.T) {
 	s.codeWorks(unused, false, "the code works")
 	s.sql(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, tenant)
 	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
-	s.change(func(t *tx) error { return reviveAccount(t, tenant, actorCommand) })
+	s.change(func(t *tx) error { return reopenAccount(t, tenant, actorCommand) })
 	s.sessionLasts(secret, false, "the session has come back")
 	s.codeWorks(unused, false, "the code has come back")
 }

@@ -247,8 +247,8 @@ func (t *tx) takeSigninCode(hash []byte) (c signinCode, err error) {
 	return c, requireRow(n, err)
 }
 
-// keepSigninCodes removes all codes of an account but the newest.
-func (t *tx) keepSigninCodes(accountID string, kept int) error {
+// removeOldSigninCodes removes all codes of an account but the newest.
+func (t *tx) removeOldSigninCodes(accountID string, kept int) error {
 	_, err := t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
 		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, accountID, kept)
 	return err
@@ -277,8 +277,8 @@ func (t *tx) removeSession(secret string) error {
 	return err
 }
 
-// keepSessions ends all sessions of an account but the newest.
-func (t *tx) keepSessions(accountID string, kept int) error {
+// removeOldSessions ends all sessions of an account but the newest.
+func (t *tx) removeOldSessions(accountID string, kept int) error {
 	_, err := t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
 		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, accountID, kept)
 	return err

@@ -181,7 +181,7 @@ type refund struct {
 	OrderID    string          `json:"order_id"`
 	PaymentID  *string         `json:"payment_id"` // nil: it was paid outside
 	Amount     int64           `json:"amount"`
-	Lines      json.RawMessage `json:"lines"` // refundLines; null: not by lines
+	Lines      json.RawMessage `json:"lines"` // as a refund asks for them; null: not by lines
 	VAT        []vatSum        `json:"vat"`   // of Amount
 	Tip        int64           `json:"tip"`   // of Amount
 	Reason     *string         `json:"reason"`

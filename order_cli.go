@@ -44,9 +44,9 @@ var orderCommands = []command{
 		nil, 1, orderSettle},
 }
 
-// orderStep turns the refusals of the rules of orders, which are worded for callers of the API, into
+// explainOrderError turns the refusals of the rules of orders, which are worded for callers of the API, into
 // errors for the operator that name the next step.
-func orderStep(err error) error {
+func explainOrderError(err error) error {
 	var ref *refusal
 	switch {
 	case errors.Is(err, errOrder):
@@ -66,7 +66,7 @@ func (e *env) changeOrder(f func(t *tx, id string) (*order, error)) error {
 	err := e.change(func(t *tx) error {
 		o, err := f(t, e.args[0])
 		if err != nil {
-			return orderStep(err)
+			return explainOrderError(err)
 		}
 		views, err := viewOrders(t.queries, []order{*o})
 		if err == nil {
@@ -137,7 +137,7 @@ func orderShow(e *env) error {
 	return e.withStore(func(st *store) error {
 		o, err := st.order(anyAccount, e.args[0])
 		if err != nil {
-			return orderStep(err)
+			return explainOrderError(err)
 		}
 		h, err := historyOf(st.queries, o)
 		if err != nil {
@@ -211,7 +211,7 @@ func orderRefund(e *env) error {
 	err = e.change(func(t *tx) error {
 		o, made, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
 		if err != nil {
-			return orderStep(err)
+			return explainOrderError(err)
 		}
 		f, currency = viewRefund(*made), o.Currency
 		return nil
@@ -251,7 +251,7 @@ func orderSettle(e *env) error {
 	asked := 0
 	err := e.change(func(t *tx) (err error) {
 		asked, err = settleOrder(t, anyAccount, e.args[0])
-		return orderStep(err)
+		return explainOrderError(err)
 	})
 	if err != nil {
 		return err

@@ -264,7 +264,7 @@ func outcomeOf(o *order, last *payment, now time.Time) string {
 	case o.State != orderOpen:
 		return o.State
 	case o.Closing != nil, last != nil && last.live():
-		if last != nil && within(refreshFor, last.CreatedAt.Time, now) {
+		if last != nil && closerThan(refreshFor, last.CreatedAt.Time, now) {
 			return outcomePending
 		}
 		return outcomeWaiting

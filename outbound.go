@@ -187,7 +187,7 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	answer := &outboundAnswer{}
 	ctx = context.WithValue(ctx, requestKey{}, ctx)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		answer.inner = o.judge(remoteAddress(got.Conn), secure) == admittedAddress
+		answer.inner = o.classOf(remoteAddress(got.Conn), secure) == admittedAddress
 	}})
 	req, err := http.NewRequestWithContext(ctx, q.method, target, bytes.NewReader(q.body))
 	if err != nil {
@@ -260,7 +260,7 @@ func (o *outbound) dial(ctx context.Context, address string, secure bool) (net.C
 	d := net.Dialer{
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			found, err := netip.ParseAddrPort(address)
-			if err != nil || o.judge(found, secure) == refusedAddress {
+			if err != nil || o.classOf(found, secure) == refusedAddress {
 				return errRefusedAddress
 			}
 			return nil
@@ -301,7 +301,7 @@ func (o *outbound) lookUp(ctx context.Context, address string, secure bool) (fou
 	var families [2][]netip.AddrPort // the first address's, and the other
 	for _, ip := range all {
 		target := netip.AddrPortFrom(ip.Unmap(), uint16(number))
-		if o.judge(target, secure) != refusedAddress {
+		if o.classOf(target, secure) != refusedAddress {
 			other := 0
 			if ip.Unmap().Is4() != all[0].Unmap().Is4() {
 				other = 1
@@ -371,17 +371,17 @@ func remoteAddress(conn net.Conn) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// A judgement says whether an address may be called.
-type judgement int
+// A addressClass says whether an address may be called.
+type addressClass int
 
 const (
-	refusedAddress  judgement = iota
+	refusedAddress  addressClass = iota
 	publicAddress             // anybody could call it
 	admittedAddress           // only because an operator admits its range
 )
 
-// judge says whether an address may be called, with https or without.
-func (o *outbound) judge(address netip.AddrPort, secure bool) judgement {
+// classOf says whether an address may be called, with https or without.
+func (o *outbound) classOf(address netip.AddrPort, secure bool) addressClass {
 	ip := address.Addr().Unmap()
 	switch {
 	case secure && address.Port() == 443 && isPublic(ip):
@@ -470,7 +470,7 @@ func (o *outbound) checkHost(ctx context.Context, normal string) (code, detail s
 		return code, detail
 	}
 	for _, ip := range found {
-		if o.judge(netip.AddrPortFrom(ip, port), secure) == refusedAddress {
+		if o.classOf(netip.AddrPortFrom(ip, port), secure) == refusedAddress {
 			return code, detail
 		}
 	}

@@ -55,7 +55,7 @@ func TestOutbound_judgesEveryAddressByItsRange(t *testing.T) {
 	t.Parallel()
 	o := newOutbound(nil)
 	for _, c := range []struct {
-		want  judgement
+		want  addressClass
 		texts string
 	}{
 		{publicAddress, `1.1.1.1 8.8.8.8 93.184.215.14 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255
@@ -78,17 +78,17 @@ func TestOutbound_judgesEveryAddressByItsRange(t *testing.T) {
 	} {
 		for _, text := range strings.Fields(c.texts) {
 			ip := netip.MustParseAddr(text)
-			if got := o.judge(netip.AddrPortFrom(ip, 443), true); got != c.want {
+			if got := o.classOf(netip.AddrPortFrom(ip, 443), true); got != c.want {
 				t.Errorf("%s: %d, want %d", text, got, c.want)
 			}
 			for port, secure := range map[uint16]bool{443: false, 80: false, 8443: true, 22: true, 0: true} {
-				if o.judge(netip.AddrPortFrom(ip, port), secure) != refusedAddress {
+				if o.classOf(netip.AddrPortFrom(ip, port), secure) != refusedAddress {
 					t.Errorf("%s may be called on port %d, with TLS: %v", text, port, secure)
 				}
 			}
 		}
 	}
-	if o.judge(netip.AddrPort{}, true) != refusedAddress {
+	if o.classOf(netip.AddrPort{}, true) != refusedAddress {
 		t.Error("no address is one that may be called")
 	}
 }
@@ -99,7 +99,7 @@ func TestOutbound_operatorAdmitsARangeOnAnyPortAndWithoutTLS(t *testing.T) {
 	for _, c := range []struct {
 		address string
 		secure  bool
-		want    judgement
+		want    addressClass
 	}{
 		{"127.0.0.1:9090", false, admittedAddress}, {"127.9.9.9:443", true, admittedAddress},
 		{"[::ffff:127.0.0.1]:80", false, admittedAddress},
@@ -111,7 +111,7 @@ func TestOutbound_operatorAdmitsARangeOnAnyPortAndWithoutTLS(t *testing.T) {
 		{"8.8.8.8:443", true, publicAddress}, {"8.8.8.8:443", false, refusedAddress},
 		{"8.8.8.8:80", false, refusedAddress}, {"8.8.8.8:8443", true, refusedAddress},
 	} {
-		if got := o.judge(netip.MustParseAddrPort(c.address), c.secure); got != c.want {
+		if got := o.classOf(netip.MustParseAddrPort(c.address), c.secure); got != c.want {
 			t.Errorf("%s, with TLS: %v: %d, want %d", c.address, c.secure, got, c.want)
 		}
 	}

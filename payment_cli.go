@@ -96,8 +96,8 @@ func (e *env) readSecrets(provider string) (s connectionSecrets, err error) {
 	return s, nil
 }
 
-// providerStep turns an error of a provider's client into one that names the next step.
-func providerStep(provider string, err error) error {
+// explainProviderError turns an error of a provider's client into one that names the next step.
+func explainProviderError(provider string, err error) error {
 	var failed *providerError
 	switch {
 	case errors.As(err, &failed) && failed.denied:
@@ -124,7 +124,7 @@ type connectionRow struct {
 	RemovedAt    stamp   `json:"removed_at"`
 }
 
-func newConnectionView(c *paymentConnection, readable bool) connectionRow {
+func newConnectionRow(c *paymentConnection, readable bool) connectionRow {
 	state := "in_use"
 	switch {
 	case !c.RemovedAt.IsZero():
@@ -167,7 +167,7 @@ func paymentConnect(e *env) error {
 	if !c.Live {
 		kind = "for tests: no money moves"
 	}
-	return e.print(newConnectionView(c.paymentConnection, true),
+	return e.print(newConnectionRow(c.paymentConnection, true),
 		fmt.Sprintf("id:      %s (%s)\nwebhook: %s", c.ID, kind, *c.WebhookURL))
 }
 
@@ -191,7 +191,7 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 		}
 	}
 	if err := p.connect(e.ctx, c, address); err != nil {
-		return providerStep(c.Provider, err)
+		return explainProviderError(c.Provider, err)
 	}
 	c.WebhookURL = &address
 	if err = c.seal(keys); err == nil {
@@ -256,7 +256,7 @@ func paymentList(e *env) error {
 			if failed != nil && c.RemovedAt.IsZero() {
 				unreadable = append(unreadable, c.ID)
 			}
-			rows = append(rows, newConnectionView(c, failed == nil))
+			rows = append(rows, newConnectionRow(c, failed == nil))
 		}
 		return err
 	})
@@ -304,7 +304,7 @@ func paymentCheck(e *env) error {
 		if opened == nil {
 			return errors.New(sealedElsewhere(c.ID))
 		}
-		return providerStep(c.Provider, p.check(e.ctx, opened))
+		return explainProviderError(c.Provider, p.check(e.ctx, opened))
 	})
 	if err != nil {
 		return err
@@ -330,7 +330,7 @@ func paymentReconnect(e *env) error {
 		row := *before
 		c := &openConnection{&row, secrets}
 		if err := p.connect(e.ctx, c, address); err != nil {
-			return providerStep(c.Provider, err)
+			return explainProviderError(c.Provider, err)
 		}
 		c.WebhookURL = &address
 		if err = sameConnection(before, c.paymentConnection); err == nil {
@@ -356,7 +356,7 @@ func paymentDisconnect(e *env) error {
 	err := e.withConnection(func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
 		var failed error
 		if opened != nil {
-			failed = providerStep(c.Provider, p.disconnect(e.ctx, opened))
+			failed = explainProviderError(c.Provider, p.disconnect(e.ctx, opened))
 		}
 		if failed != nil && !e.on("force") {
 			return fmt.Errorf("our webhook can't be removed: %w: add -force to disconnect it all the same", failed)

@@ -41,7 +41,7 @@ func paymentsOf(s *server) *payments {
 		providers: newProviders(s.outbound, s.stripeURL, s.vippsURL, s.now),
 		log:       s.log,
 		now:       s.now,
-		strike:    s.strike,
+		strike:    s.noteFault,
 		doubted:   s.clockDoubted,
 		off:       s.noPayments,
 		wake:      make(chan struct{}, 1),
@@ -100,7 +100,7 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	}
 	conn, err := row.open(a.keys.Load())
 	if err != nil {
-		a.strike(faultConnected, err, "connection", row.ID)
+		a.noteFault(faultConnected, err, "connection", row.ID)
 		return errNotice
 	}
 	notice, err := a.payments.providers[name].notice(conn, c.request, c.body, c.now)

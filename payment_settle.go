@@ -61,14 +61,14 @@ func loadSettlement(t *tx, paymentID string, of map[string]provider) (s *settlem
 	return s, err
 }
 
-// tell writes an event about the order, with the attempt among its data.
-func (s *settlement) tell(kind eventType, data ...string) error {
+// addOrderEvent writes an event about the order, with the attempt among its data.
+func (s *settlement) addOrderEvent(kind eventType, data ...string) error {
 	data = append([]string{"payment_id", s.payment.ID}, data...)
 	return s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
 }
 
-// tellTotal is tell with the order's total among the data.
-func (s *settlement) tellTotal(kind eventType, data ...string) error {
+// addTotalEvent is tell with the order's total among the data.
+func (s *settlement) addTotalEvent(kind eventType, data ...string) error {
 	data = append([]string{"payment_id", s.payment.ID}, data...)
 	return s.addEvent(totalEvent(s.order, kind, actorProvider, data...))
 }
@@ -219,7 +219,7 @@ func (s *settlement) authorizeOrder() error {
 	o.AcceptBy = s.now.after(time.Duration(s.accepts) * time.Minute)
 	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
 	o.dropClosing()
-	return s.tellTotal(eventOrderAuthorized, "method", s.payment.Method)
+	return s.addTotalEvent(eventOrderAuthorized, "method", s.payment.Method)
 }
 
 // decideAuthorized decides about money that can be captured: it is captured if that was asked for,
@@ -264,7 +264,7 @@ func (s *settlement) capture() error {
 // the provider.
 func (s *settlement) cancelOrder() error {
 	s.order.State, s.order.EndedAt = orderCancelled, s.now
-	return s.tellTotal(eventOrderCancelled)
+	return s.addTotalEvent(eventOrderCancelled)
 }
 
 // warnOfEnd tells once that an authorisation is about to lapse.
@@ -274,7 +274,7 @@ func (s *settlement) warnOfEnd() error {
 		return nil
 	}
 	p.Warned = true
-	return s.tell(eventOrderEnding, "capture_before", p.CaptureBefore.String())
+	return s.addOrderEvent(eventOrderEnding, "capture_before", p.CaptureBefore.String())
 }
 
 // decideCaptured decides about captured money, and about what was given back of it.
@@ -364,7 +364,7 @@ func (s *settlement) weigh() (even bool, err error) {
 		p.Reason = &reason
 	}
 	if s.undone {
-		return false, s.tell(eventOrderReview, "reason", *p.Reason)
+		return false, s.addOrderEvent(eventOrderReview, "reason", *p.Reason)
 	}
 	return false, nil
 }
@@ -388,7 +388,7 @@ func (s *settlement) completesCapture() bool {
 // payOrder marks the order as paid by the attempt, or the attempt for review if it can't be.
 func (s *settlement) payOrder() error {
 	o, p := s.order, s.payment
-	if err := s.noteCapture(); err != nil {
+	if err := s.addCaptureEvent(); err != nil {
 		return err
 	}
 	switch {
@@ -409,11 +409,11 @@ func (s *settlement) payOrder() error {
 	o.State, o.PaidAt, o.EndedAt = orderPaid, s.now, s.now
 	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
 	o.dropClosing()
-	return s.tellTotal(eventOrderPaid, "method", p.Method)
+	return s.addTotalEvent(eventOrderPaid, "method", p.Method)
 }
 
-// noteCapture writes a row of a capture that somebody has made on the provider's own pages.
-func (s *settlement) noteCapture() error {
+// addCaptureEvent writes a row of a capture that somebody has made on the provider's own pages.
+func (s *settlement) addCaptureEvent() error {
 	operations, err := s.operationsOf(s.payment.ID)
 	if err != nil {
 		return err
@@ -450,7 +450,7 @@ func (s *settlement) end(state, reason string) error {
 		return s.afterClosing()
 	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.tellTotal(eventOrderExpired, "reason", "authorization_lapsed")
+		return s.addTotalEvent(eventOrderExpired, "reason", "authorization_lapsed")
 	case o.State == orderAuthorized || o.State == orderAccepted:
 		return s.cancelOrder()
 	}
@@ -467,7 +467,7 @@ func (s *settlement) afterClosing() error {
 		return s.cancelOrder()
 	case closing == closingExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.tellTotal(eventOrderExpired, "reason", "not_paid")
+		return s.addTotalEvent(eventOrderExpired, "reason", "not_paid")
 	case closing == closingPaid:
 		return finishPayOutside(s.tx, o, actorProvider)
 	}
@@ -480,7 +480,7 @@ func (s *settlement) review(reason string) error {
 		return nil
 	}
 	s.payment.State, s.payment.Reason = paymentReview, &reason
-	return s.tell(eventOrderReview, "reason", reason)
+	return s.addOrderEvent(eventOrderReview, "reason", reason)
 }
 
 // plan has an operation asked of the provider next.
@@ -585,7 +585,7 @@ func (s *settlement) takeDisputes() error {
 		}
 		s.order.Dispute = &d.State
 		data := append(s.money(told.amount), "dispute_id", told.id, "state", told.state)
-		if err := s.tell(eventOrderDisputed, data...); err != nil {
+		if err := s.addOrderEvent(eventOrderDisputed, data...); err != nil {
 			return err
 		}
 	}

@@ -127,7 +127,7 @@ func (s *server) healthReport() *healthReport {
 	if report.Status == healthPass && s.keysStale.Load() {
 		report.Status, report.Output = healthWarn, faultKeyFile
 	}
-	if fault := s.judgeClock(s.readClocks()); report.Status == healthPass && fault != "" {
+	if fault := s.compareClock(s.readClocks()); report.Status == healthPass && fault != "" {
 		report.Status, report.Output = healthWarn, string(fault)
 	}
 	if s.draining.Load() {
@@ -163,7 +163,7 @@ type observation struct {
 func (s *server) checkHealth() observation {
 	h := &s.health
 	h.mu.Lock()
-	if h.running == nil && !within(healthInterval, h.at, s.now()) && !s.draining.Load() {
+	if h.running == nil && !closerThan(healthInterval, h.at, s.now()) && !s.draining.Load() {
 		h.running = make(chan struct{})
 		done := h.running
 		s.working.Go(func() { s.probeDatabase(done) })
@@ -278,7 +278,7 @@ func (s *server) startClock() {
 	read := s.readClocks()
 	seen, err := s.store.clockSeen()
 	if err != nil {
-		s.strike("the time that the service saw last can't be read", err)
+		s.noteFault("the time that the service saw last can't be read", err)
 	}
 	if s.clock.seen = seen; !seen.IsZero() {
 		read.wall = seen.Time
@@ -286,9 +286,9 @@ func (s *server) startClock() {
 	s.clock.right.Store(&read)
 }
 
-// judgeClock compares what the clocks show with when the wall clock was taken for right last. One that is
+// compareClock compares what the clocks show with when the wall clock was taken for right last. One that is
 // ahead is right if the kernel says that it is synchronised. Any goroutine may call it.
-func (s *server) judgeClock(read clockReadings) clockFault {
+func (s *server) compareClock(read clockReadings) clockFault {
 	switch ahead := clockAdjustment(*s.clock.right.Load(), read); {
 	case ahead <= -clockJump:
 		return clockBehind
@@ -302,24 +302,24 @@ func (s *server) judgeClock(read clockReadings) clockFault {
 
 // clockDoubted reports whether what can't be undone must wait until the clock is known to be right.
 func (s *server) clockDoubted() bool {
-	fault := s.judgeClock(s.readClocks())
+	fault := s.compareClock(s.readClocks())
 	return fault == clockAhead || fault == clockFarAhead
 }
 
 // signingHeld reports whether the clock is too far ahead for anything to be signed with its time.
-func (s *server) signingHeld() bool { return s.judgeClock(s.readClocks()) == clockFarAhead }
+func (s *server) signingHeld() bool { return s.compareClock(s.readClocks()) == clockFarAhead }
 
 // followClock takes the clock for right if it is, or if the operator says so: then the file has another time
 // than the service has seen there. It logs when that changes.
 func (s *server) followClock() {
 	read := s.readClocks()
-	fault := s.judgeClock(read)
+	fault := s.compareClock(read)
 	if fault != "" {
 		seen, err := s.store.clockSeen()
 		if err == nil && !seen.IsZero() && !seen.Equal(s.clock.seen.Time) {
 			s.clock.seen = seen
 			s.clock.right.Store(&clockReadings{seen.Time, read.steady})
-			fault = s.judgeClock(read)
+			fault = s.compareClock(read)
 		}
 	}
 	last := *s.clock.right.Load()
@@ -343,7 +343,7 @@ func (s *server) followClock() {
 func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
-	if s.judgeClock(read) != "" || now.Sub(s.clock.seen.Time) < later || within(later, s.clock.tried, read.steady) {
+	if s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later || closerThan(later, s.clock.tried, read.steady) {
 		return
 	}
 	s.clock.tried = read.steady
@@ -354,7 +354,7 @@ func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	case err == nil:
 		s.clock.seen = now
 	case ctx.Err() == nil:
-		s.strike(faultClock, err)
+		s.noteFault(faultClock, err)
 	}
 }
 

@@ -293,7 +293,7 @@ func (s *server) logNotices(stopping bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for kind, k := range n.kinds {
-		if k.times > 0 && (stopping || !within(noticeInterval, k.loggedAt, now)) {
+		if k.times > 0 && (stopping || !closerThan(noticeInterval, k.loggedAt, now)) {
 			s.log.Warn(kind, "times", k.times, "by", k.text())
 			*k = notice{loggedAt: now}
 		}
@@ -328,10 +328,10 @@ func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err err
 		}
 		s.notices.add(noticeTokens, reason)
 	case codeStorageFull:
-		s.strike(faultDiskFull, err, "request_id", w.requestID, "route", w.pattern)
+		s.noteFault(faultDiskFull, err, "request_id", w.requestID, "route", w.pattern)
 	case codeStorage:
 		if error(ref) != err { // else the service is stopping
-			s.strike(faultStorage, err, "request_id", w.requestID, "route", w.pattern)
+			s.noteFault(faultStorage, err, "request_id", w.requestID, "route", w.pattern)
 		}
 	}
 }
@@ -374,9 +374,9 @@ type lastingFault struct {
 	commits     int64 // of the database, when it happened last
 }
 
-// strike counts a fault, and logs it with attrs if it was not there before. It is over, which is
+// noteFault counts a fault, and logs it with attrs if it was not there before. It is over, which is
 // logged too, when it has not happened for faultQuiet and the database has been written since.
-func (s *server) strike(name string, err error, attrs ...any) {
+func (s *server) noteFault(name string, err error, attrs ...any) {
 	now, f := s.steady(), &s.faults
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -412,7 +412,7 @@ func (s *server) reviewFaults(stopping bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, open := range f.open {
-		over := !within(faultQuiet, open.last, now) && s.store.commits.Load() > open.commits
+		over := !closerThan(faultQuiet, open.last, now) && s.store.commits.Load() > open.commits
 		if !over && !stopping {
 			continue
 		}

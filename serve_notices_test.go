@@ -143,8 +143,8 @@ func TestNotices_ofAFullDiskAreItsBeginningItsEndAndACount(t *testing.T) {
 func TestNotices_ofAFaultThatLastsAreWrittenAtTheStop(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.server.strike("legacy calls can't be counted", errors.New("no"))
-	s.server.strike("legacy calls can't be counted", errors.New("no more"))
+	s.server.noteFault("legacy calls can't be counted", errors.New("no"))
+	s.server.noteFault("legacy calls can't be counted", errors.New("no more"))
 	s.server.draining.Store(true)
 	s.server.reviewFaults(true)
 	want := []string{`level=WARN msg="legacy calls can't be counted" error=no`,

@@ -72,7 +72,7 @@ func (s *server) serviceStatus() *serviceStatus {
 		StartedAt:  newStamp(s.startedAt),
 		Health:     report.Status,
 		Output:     report.Output,
-		Clock:      s.judgeClock(s.readClocks()),
+		Clock:      s.compareClock(s.readClocks()),
 		Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{},
 		Refusals:   []refusalCount{},
@@ -173,9 +173,9 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	return v, nil
 }
 
-// tellChecked tells the service that a check of the whole file has passed, which began when damage had been met
+// reportCheck tells the service that a check of the whole file has passed, which began when damage had been met
 // so many times. It reports false if the service has met some since.
-func tellChecked(ctx context.Context, db string, times int64) (bool, error) {
+func reportCheck(ctx context.Context, db string, times int64) (bool, error) {
 	res, err := callService(ctx, db, "POST", fmt.Sprintf("/checked?times=%d", times))
 	if res == nil {
 		return err == nil, err // one that was stopped has forgotten it

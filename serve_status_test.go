@@ -100,7 +100,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	} {
 		expect(t, fmt.Sprint(v[name]), want, "%s", name)
 	}
-	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !within(time.Minute, at.Time, now.Time) ||
+	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !closerThan(time.Minute, at.Time, now.Time) ||
 		v["events_today"].(float64) < 7 {
 		t.Errorf("last backup %v, events %v", v["last_backup_at"], v["events_today"])
 	}

@@ -43,7 +43,7 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 		s.logUnreadable()
 		s.reviewFaults(false)
 		if err := s.refresh(); err != nil {
-			s.strike("the base addresses can't be read", err)
+			s.noteFault("the base addresses can't be read", err)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		read := s.readClocks()
 		now := read.steady
-		if s.store.walNeedsTruncate.Load() && !within(sweepInterval, lastTruncate, now) {
+		if s.store.walNeedsTruncate.Load() && !closerThan(sweepInterval, lastTruncate, now) {
 			lastTruncate = now
 			s.scrubWAL(0)
 		}
@@ -82,10 +82,10 @@ func (s *server) runChores(ctx context.Context) {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
-				s.strike(c.fault, err)
+				s.noteFault(c.fault, err)
 			}
 		}
-		if !within(sweepInterval, lastSweep, now) {
+		if !closerThan(sweepInterval, lastSweep, now) {
 			lastSweep, sweepDue = now, true
 		}
 		if sweepDue && !s.clockDoubted() {
@@ -106,7 +106,7 @@ func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 			return remove(t)
 		})
 		if err != nil && ctx.Err() == nil {
-			s.strike("expired rows can't be removed", err)
+			s.noteFault("expired rows can't be removed", err)
 		}
 		if more || err != nil {
 			return more && err == nil
@@ -180,7 +180,7 @@ func (s *server) followKeys(w *keyWatch) {
 		if err := s.reloadKeys(w.path); err != nil {
 			s.keysStale.Store(true)
 			if err = s.noteUnusableKeys(w, state, err); err != nil {
-				s.strike(faultKeyFile, err)
+				s.noteFault(faultKeyFile, err)
 			}
 			return
 		}

@@ -135,7 +135,7 @@ func checkCommand(e *env) error {
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
 	if service != nil && service.Damage != nil && len(faults) == 0 {
-		over, err := tellChecked(e.ctx, db, service.Damage.Times)
+		over, err := reportCheck(e.ctx, db, service.Damage.Times)
 		switch {
 		case err != nil:
 			notes = append(notes, "note: the service can't be told that this passed: restart it: "+err.Error())

@@ -114,7 +114,7 @@ func (f *faultLog) newRows(at time.Time) (rows []rowMet) {
 	defer f.mu.Unlock()
 	for _, table := range slices.Sorted(maps.Keys(f.rows)) {
 		met := f.rows[table]
-		if met.isNew && (met.toldAt.IsZero() || !within(rowInterval, met.toldAt, at)) {
+		if met.isNew && (met.toldAt.IsZero() || !closerThan(rowInterval, met.toldAt, at)) {
 			met.isNew, met.toldAt = false, at
 			f.rows[table] = met
 			rows = append(rows, met)

@@ -71,7 +71,7 @@ func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 
 	met := s.store.met.damageMet()
 	mend()
-	if over, err := tellChecked(t.Context(), s.store.path, met.Times-1); over || err != nil {
+	if over, err := reportCheck(t.Context(), s.store.path, met.Times-1); over || err != nil {
 		t.Errorf("a check that began before damage was met again: %v %v", over, err)
 	}
 	s.healthNow().is(503)

@@ -38,7 +38,7 @@ const (
 // storeOptions are what the service, commands and tests open a database with.
 type storeOptions struct {
 	noCheckpoints bool          // never checkpoint: that is the service's or Litestream's job
-	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockPatience
+	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockTimeout
 	now           func() time.Time
 	driver        string // of the writer, for tests that inject faults; "": sqlite
 }

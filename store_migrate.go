@@ -124,8 +124,8 @@ func (m *migration) exec(query string, args ...any) error {
 	return cmp.Or(m.ctx.Err(), storageError(err))
 }
 
-// withHint puts the next step before the text of an error.
-func withHint(err error) error {
+// explainUpgradeError puts the next step before the text of an error.
+func explainUpgradeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -145,7 +145,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		err = m.setFrom(version)
 	}
 	if err != nil {
-		return nil, withHint(err)
+		return nil, explainUpgradeError(err)
 	}
 	if m.from == m.to {
 		return m.report(), nil
@@ -244,25 +244,25 @@ func (m *migration) lockExclusively() (err error) {
 	}}
 	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
 	if err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	if m.conn, err = m.db.Conn(context.Background()); err != nil {
-		return withHint(storageError(err))
+		return explainUpgradeError(storageError(err))
 	}
 	m.queries = newQueries(m.conn.PrepareContext)
 	var version int
 	var mode string
 	if err := m.one(`PRAGMA locking_mode = EXCLUSIVE`, nil, &mode); err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	if err := m.run("BEGIN EXCLUSIVE"); err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	err = m.one(`PRAGMA user_version`, nil, &version)
 	if err := cmp.Or(err, m.run("ROLLBACK")); err != nil { // the lock stays
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
-	return withHint(m.setFrom(version))
+	return explainUpgradeError(m.setFrom(version))
 }
 
 func (m *migration) close() {
@@ -283,11 +283,11 @@ func (m *migration) runSteps() ([]stepReport, error) {
 	if !m.dryRun {
 		var mode string // a copy that was put in place has another
 		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
-			return nil, withHint(err)
+			return nil, explainUpgradeError(err)
 		}
 	}
 	if err := m.run("BEGIN IMMEDIATE"); err != nil {
-		return nil, withHint(err)
+		return nil, explainUpgradeError(err)
 	}
 	done := []stepReport{}
 	for i, step := range m.steps[m.from-1:] {
@@ -299,7 +299,7 @@ func (m *migration) runSteps() ([]stepReport, error) {
 		done = append(done, r)
 	}
 	if err := m.exec(fmt.Sprintf(`PRAGMA user_version = %d`, m.to)); err != nil {
-		return nil, withHint(err)
+		return nil, explainUpgradeError(err)
 	}
 	if err := m.writeDeclarations(); err != nil {
 		return nil, err
@@ -309,11 +309,11 @@ func (m *migration) runSteps() ([]stepReport, error) {
 	}
 	switch {
 	case m.ctx.Err() != nil:
-		return nil, withHint(m.ctx.Err())
+		return nil, explainUpgradeError(m.ctx.Err())
 	case m.dryRun:
-		return done, withHint(m.run("ROLLBACK"))
+		return done, explainUpgradeError(m.run("ROLLBACK"))
 	}
-	return done, withHint(m.run("COMMIT"))
+	return done, explainUpgradeError(m.run("COMMIT"))
 }
 
 // runStep runs one step. what names it in progress lines and errors.
@@ -322,7 +322,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	var before, after int64 // rows that the connection has written
 	err := m.one(`SELECT total_changes()`, nil, &before)
 	if err != nil {
-		return stepReport{}, withHint(err)
+		return stepReport{}, explainUpgradeError(err)
 	}
 	err = m.withProgress(what, func() error { return step.run(m) })
 	m.part.Store(nil)
@@ -341,7 +341,7 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	case errors.Is(err, errUnexpectedSchema):
 		return stepReport{}, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
-		return stepReport{}, fmt.Errorf("%s: %w", what, withHint(err))
+		return stepReport{}, fmt.Errorf("%s: %w", what, explainUpgradeError(err))
 	}
 	return stepReport{
 		Does:         step.does,
@@ -369,11 +369,11 @@ func withPresentTimeChecks(text string) string {
 func (m *migration) writeDeclarations() error {
 	want, err := declaredSchema(m.schema)
 	if err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	have, err := schemaOf(m.queries)
 	if err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	for name, object := range have {
 		if object.sql != want[name].sql {
@@ -394,7 +394,7 @@ func (m *migration) writeDeclarations() error {
 	}
 	var cookie int
 	if err := m.one(`PRAGMA schema_version`, nil, &cookie); err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	err = m.exec(`PRAGMA writable_schema = ON`)
 	if err == nil {
@@ -404,7 +404,7 @@ func (m *migration) writeDeclarations() error {
 	if err == nil { // other connections read the schema again when this number changes, and this one at RESET
 		err = m.exec(fmt.Sprintf(`PRAGMA schema_version = %d`, cookie+1))
 	}
-	return withHint(cmp.Or(err, m.exec(`PRAGMA writable_schema = RESET`)))
+	return explainUpgradeError(cmp.Or(err, m.exec(`PRAGMA writable_schema = RESET`)))
 }
 
 // resultError returns the error of an upgrade that would lead to a database with these faults.
@@ -417,12 +417,12 @@ func resultError(faults []string) error {
 func (m *migration) checkResult() error {
 	faults, extra, err := diffSchema(m.queries, m.schema)
 	if err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	faults = append(faults, extra...)
 	broken, err := m.foreignKeyFaults()
 	if err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	if faults = append(faults, broken...); len(faults) > 0 {
 		return resultError(faults)

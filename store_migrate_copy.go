@@ -82,7 +82,7 @@ func (m *migration) truncateWAL() error {
 		return nil
 	}
 	var busy, pages, moved int
-	return withHint(m.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved))
+	return explainUpgradeError(m.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved))
 }
 
 // findCopy returns the newest copy of this version beside the database if it is sound and holds
@@ -119,7 +119,7 @@ func (m *migration) findCopy() (found *string, err error) {
 		}
 		return m.ctx.Err() // whatever else is wrong, another copy is written, which says so if it is the database
 	})
-	return found, withHint(err)
+	return found, explainUpgradeError(err)
 }
 
 // holdsTheSame reports whether every table of a copy has the rows of the database, with the same
@@ -186,7 +186,7 @@ func integrityError(faults []string, err error) error {
 	if err == nil && len(faults) > 0 {
 		err = fmt.Errorf("it is not sound: %s", strings.Join(faults, "; "))
 	}
-	return withHint(err)
+	return explainUpgradeError(err)
 }
 
 // checkRows returns an error unless a database is sound except for invalid times, which it notes for
@@ -289,7 +289,7 @@ func checksOf(text string) (checks []string) {
 // writeCopy writes the database to a draft and checks that.
 func (m *migration) writeCopy(draft *os.File) error {
 	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	return m.checkCopy(draft.Name(), (*queries).quickFaults)
 }
@@ -299,7 +299,7 @@ func (m *migration) writeCopy(draft *os.File) error {
 func (m *migration) checkCopy(name string, look func(*queries) ([]string, error)) error {
 	was, err := schemaOf(m.queries)
 	if err != nil {
-		return withHint(err)
+		return explainUpgradeError(err)
 	}
 	return readFile(name, func(q *queries) error {
 		err := m.checkRows(q, look, func() (faults []string, err error) {
@@ -314,12 +314,12 @@ func (m *migration) checkCopy(name string, look func(*queries) ([]string, error)
 		}
 		is, err := schemaOf(q)
 		if err != nil {
-			return withHint(err)
+			return explainUpgradeError(err)
 		}
 		wrong, extra := compareSchemas(was, is)
 		var version int
 		if err := q.one(`PRAGMA user_version`, nil, &version); err != nil {
-			return withHint(err)
+			return explainUpgradeError(err)
 		}
 		if version != m.from || len(wrong)+len(extra) > 0 {
 			return fmt.Errorf("it has another schema than the original, of version %d: %s",

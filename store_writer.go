@@ -94,8 +94,8 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 // commits. f must return at once. A commit of which it is not known whether it happened counts.
 func (w *writer) watch(f func([]writtenEvent)) { w.watcher.Store(&f) }
 
-// tell calls the watcher, if there is one.
-func (w *writer) tell(written []writtenEvent) {
+// notifyWatcher calls the watcher, if there is one.
+func (w *writer) notifyWatcher(written []writtenEvent) {
 	if f := w.watcher.Load(); f != nil {
 		(*f)(written)
 	}
@@ -439,7 +439,7 @@ func (w *writer) checkForeignCommits() {
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
 		w.dataVersion = version
 		w.changes.record(invalidation{})
-		w.tell(nil)
+		w.notifyWatcher(nil)
 	}
 	w.fresh.Store(true)
 	w.freshTimer.Reset(foreignInterval) // if the timer fires just now, that costs one more check
@@ -604,7 +604,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 			errs[i] = kept.error
 		}
 		if len(j.effects.written) > 0 {
-			w.tell(j.effects.written)
+			w.notifyWatcher(j.effects.written)
 		}
 	}
 	if err == nil {

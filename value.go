@@ -75,9 +75,9 @@ func (s stamp) appendJSON(b []byte) []byte {
 	return append(s.UTC().AppendFormat(append(b, '"'), stampLayout), '"')
 }
 
-// within reports whether two times are less than d apart, whichever is earlier. Since it does
+// closerThan reports whether two times are less than d apart, whichever is earlier. Since it does
 // not assume an order, a clock that was set back does not delay what runs every d.
-func within(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
+func closerThan(d time.Duration, a, b time.Time) bool { return b.Sub(a).Abs() < d }
 
 // crockford is the alphabet of ids (lower case) and of licence keys (upper case).
 const crockford = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -202,7 +202,7 @@ func checkWebhookTypes(types []string, known []eventType, wrong func(at int, cod
 // secretOverlap after a rotation the one before it.
 func (w *webhook) secrets(keys *keyring, now time.Time) [][]byte {
 	all := [][]byte{webhookSecret(keys, w.ID, w.SecretNumber)}
-	if w.SecretNumber > 1 && !w.RotatedAt.IsZero() && within(secretOverlap, w.RotatedAt.Time, now) {
+	if w.SecretNumber > 1 && !w.RotatedAt.IsZero() && closerThan(secretOverlap, w.RotatedAt.Time, now) {
 		all = append(all, webhookSecret(keys, w.ID, w.SecretNumber-1))
 	}
 	return all
@@ -256,14 +256,14 @@ type webhookAuthor struct {
 	token string  // with which it does
 }
 
-// note has a webhook that an application adds or changes end with the grant under which it does, whose scopes
+// bindToGrant has a webhook that an application adds or changes end with the grant under which it does, whose scopes
 // are those that the webhook needs. By then the grant may have ended, with all webhooks that were made under
 // it, so that the token is looked at again. Errors: errInvalidToken.
-func (by webhookAuthor) note(t *tx, w *webhook) error {
+func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 	if by.app == "" {
 		return nil
 	}
-	if _, err := t.liveAppToken(by.token); errors.Is(err, errNotFound) {
+	if _, err := t.usableAppToken(by.token); errors.Is(err, errNotFound) {
 		return errTokenRevoked
 	} else if err != nil {
 		return err
@@ -327,7 +327,7 @@ func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	if err := t.addWebhook(w); err != nil {
 		return err
 	}
-	if err := by.note(t, w); err != nil {
+	if err := by.bindToGrant(t, w); err != nil {
 		return err
 	}
 	created := webhookEvent(w, eventWebhookCreated, by.actor, "types", strings.Join(w.Types, " "))
@@ -432,7 +432,7 @@ func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAut
 	if err := t.saveWebhook(&after); err != nil {
 		return nil, err
 	}
-	if err := by.note(t, &after); err != nil {
+	if err := by.bindToGrant(t, &after); err != nil {
 		return nil, err
 	}
 	if err := addChangeEvents(t, &after, changed, by.actor); err != nil {

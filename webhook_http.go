@@ -51,7 +51,7 @@ func webhookWing(s *server) wing {
 func webhookWorkerOf(s *server) *webhookWorker {
 	w := newWebhookWorker(s.store)
 	w.keys, w.outbound, w.log = s.keys.Load, s.outbound, s.log
-	w.now, w.steady, w.strike = s.now, s.steady, s.strike
+	w.now, w.steady, w.strike = s.now, s.steady, s.noteFault
 	w.doubted, w.stopping = s.clockDoubted, s.draining.Load
 	return w
 }

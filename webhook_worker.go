@@ -170,7 +170,7 @@ func (w *webhookWorker) run(ctx context.Context) {
 	if !w.lock(ctx) {
 		return
 	}
-	w.store.watch(w.note)
+	w.store.watch(w.committed)
 	calls, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer w.outbound.close()
@@ -215,8 +215,8 @@ func (w *webhookWorker) lock(ctx context.Context) bool {
 	}
 }
 
-// note is told of every commit by the writer, on any goroutine: see writer.watch.
-func (w *webhookWorker) note(written []writtenEvent) {
+// committed is told of every commit by the writer, on any goroutine: see writer.watch.
+func (w *webhookWorker) committed(written []writtenEvent) {
 	wanted := *w.wanted.Load()
 	worthIt := written == nil
 	for _, e := range written {
@@ -304,7 +304,7 @@ func (w *webhookWorker) markBusy(s *webhookSender) {
 // so that events which nobody wants are passed over too.
 func (w *webhookWorker) wakeDue() {
 	now := w.steady()
-	save := !within(webhookSave, w.savedAt, now)
+	save := !closerThan(webhookSave, w.savedAt, now)
 	w.saveAll = w.saveAll || save
 	for _, s := range w.senders {
 		if save && s.live != nil {
@@ -332,7 +332,7 @@ func (w *webhookWorker) reload() {
 	w.mu.Unlock()
 	now, found := w.steady(), w.store.changes.versionOf(webhooksChanged)
 	if found == w.version && !w.reloadedAt.IsZero() ||
-		!changed && found.row == w.version.row && within(webhookReload, w.reloadedAt, now) {
+		!changed && found.row == w.version.row && closerThan(webhookReload, w.reloadedAt, now) {
 		return
 	}
 	rows, err := w.store.webhookQueues()
@@ -506,7 +506,7 @@ func (w *webhookWorker) countSlow(a *attempt) {
 func (w *webhookWorker) markSlow() {
 	now := w.steady()
 	for _, a := range w.flying {
-		if within(slowAfter, a.began, now) {
+		if closerThan(slowAfter, a.began, now) {
 			return
 		}
 		if !a.slow {
@@ -640,7 +640,7 @@ func (w *webhookWorker) finish(cancel context.CancelFunc) {
 // webhookSweep. It is a chore, and may run beside run.
 func (w *webhookWorker) sweep(ctx context.Context) error {
 	now := w.steady()
-	if within(webhookSweep, w.sweptAt, now) {
+	if closerThan(webhookSweep, w.sweptAt, now) {
 		return nil
 	}
 	w.sweptAt = now
