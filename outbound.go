@@ -376,8 +376,8 @@ type addressClass int
 
 const (
 	refusedAddress  addressClass = iota
-	publicAddress             // anybody could call it
-	admittedAddress           // only because an operator admits its range
+	publicAddress                // anybody could call it
+	admittedAddress              // only because an operator admits its range
 )
 
 // classOf says whether an address may be called, with https or without.
