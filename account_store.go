@@ -16,15 +16,15 @@ type account struct {
 	ClosedAt  stamp  `json:"closed_at"`
 }
 
-const accountColumns = `id, name, is_main, coalesce(rate, 600), created_at, closed_at`
-
-func (a *account) dest() []any {
-	return []any{&a.ID, &a.Name, &a.Main, &a.Rate, &a.CreatedAt, &a.ClosedAt}
-}
+// accountTable describes the table accounts.
+var accountTable = newTable("accounts", "a", func(a *account) []field {
+	return []field{{"id", &a.ID}, {"name", &a.Name}, {"is_main", &a.Main}, {"coalesce(a.rate, 600)", &a.Rate},
+		{"created_at", &a.CreatedAt}, {"closed_at", &a.ClosedAt}}
+})
 
 // account returns an account, open or closed, or errNotFound.
 func (q *queries) account(id string) (a account, err error) {
-	err = q.one(`SELECT `+accountColumns+` FROM accounts WHERE id = ?`, []any{id}, a.dest()...)
+	err = q.one(accountTable.query+`WHERE a.id = ?`, []any{id}, accountTable.dest(&a)...)
 	return a, err
 }
 
@@ -54,21 +54,18 @@ func (q *queries) mainAccount() (id string, err error) {
 
 // accounts returns all accounts, oldest first.
 func (q *queries) accounts() ([]account, error) {
-	return collectShown(q, `SELECT `+accountColumns+` FROM accounts ORDER BY id`, nil, (*account).dest)
+	return collectShown(q, accountTable.query+`ORDER BY a.id`, nil, accountTable.dest)
 }
 
 // accountsNamed returns the accounts with exactly that name, oldest first.
 func (q *queries) accountsNamed(name string) ([]account, error) {
-	return collect(q, `SELECT `+accountColumns+` FROM accounts WHERE name = ? ORDER BY id`, []any{name},
-		(*account).dest)
+	return accountTable.all(q, `WHERE a.name = ? ORDER BY a.id`, name)
 }
 
 // addAccount opens an account and returns its id.
 func (t *tx) addAccount(name string, main bool) (string, error) {
-	id := t.newID("acct")
-	_, err := t.exec(`INSERT INTO accounts (id, name, is_main, created_at) VALUES (?, ?, ?, ?)`,
-		id, name, main, t.now)
-	return id, err
+	a := account{ID: t.newID("acct"), Name: name, Main: main, CreatedAt: t.now}
+	return a.ID, accountTable.insert(t, &a)
 }
 
 // setRate sets how many requests a minute an account may make, or returns errNotFound.
@@ -208,27 +205,24 @@ type tokenRow struct {
 	RevokedAt   stamp  `json:"revoked_at"`
 }
 
-const tokenColumns = `t.id, t.account_id, t.client_id, t.scope, t.all_accounts, t.kid,
-	t.created_at, t.expires_at, t.revoked_at`
-
-func (r *tokenRow) dest() []any {
-	return []any{&r.ID, &r.AccountID, &r.ClientID, &r.Scope, &r.AllAccounts, &r.Kid,
-		&r.CreatedAt, &r.ExpiresAt, &r.RevokedAt}
-}
+// tokenTable describes the table tokens.
+var tokenTable = newTable("tokens", "t", func(r *tokenRow) []field {
+	return []field{{"id", &r.ID}, {"account_id", &r.AccountID}, {"client_id", &r.ClientID}, {"scope", &r.Scope},
+		{"all_accounts", &r.AllAccounts}, {"kid", &r.Kid}, {"created_at", &r.CreatedAt},
+		{"expires_at", &r.ExpiresAt}, {"revoked_at", &r.RevokedAt}}
+})
 
 // usableToken returns the row of the token with that jti if it is not revoked and its account
 // is open, else errNotFound. A token without a row is refused too, so that the revocations
 // which a restored database has lost don't make tokens valid that it never recorded.
-func (q *queries) usableToken(jti string) (r tokenRow, err error) {
-	err = q.one(`SELECT `+tokenColumns+` FROM tokens t JOIN accounts a ON a.id = t.account_id
-		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, []any{jti}, r.dest()...)
-	return r, err
+func (q *queries) usableToken(jti string) (*tokenRow, error) {
+	return tokenTable.one(q, `JOIN accounts a ON a.id = t.account_id
+		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL`, jti)
 }
 
 // token returns the row of a token, revoked or not, or errNotFound.
-func (q *queries) token(jti string) (r tokenRow, err error) {
-	err = q.one(`SELECT `+tokenColumns+` FROM tokens t WHERE t.id = ?`, []any{jti}, r.dest()...)
-	return r, err
+func (q *queries) token(jti string) (*tokenRow, error) {
+	return tokenTable.one(q, `WHERE t.id = ?`, jti)
 }
 
 // acceptedBase reports whether url is the current base address or an earlier one, so that
@@ -241,7 +235,7 @@ func (q *queries) acceptedBase(url string) (bool, error) {
 
 // tokens returns all issued tokens, newest first.
 func (q *queries) tokens() ([]tokenRow, error) {
-	return collectShown(q, `SELECT `+tokenColumns+` FROM tokens t ORDER BY t.id DESC`, nil, (*tokenRow).dest)
+	return collectShown(q, tokenTable.query+`ORDER BY t.id DESC`, nil, tokenTable.dest)
 }
 
 // addToken records a token that is about to be issued.
@@ -249,11 +243,7 @@ func (t *tx) addToken(r tokenRow) error {
 	if err := t.openAccount(r.AccountID); err != nil {
 		return err
 	}
-	_, err := t.exec(`INSERT INTO tokens
-		(id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.ID, r.AccountID, r.ClientID, r.Scope, r.AllAccounts, r.Kid, r.CreatedAt, r.ExpiresAt)
-	return err
+	return tokenTable.insert(t, &r)
 }
 
 // revokeToken marks a token as revoked, so that it is refused from now on, or returns

@@ -291,27 +291,32 @@ func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 	if errors.Is(err, errNotFound) {
 		return who, a.verifyAppToken(&who)
 	}
-	if err == nil && row.AccountID != who.claims.Subject {
+	switch {
+	case err != nil:
+		return who, err
+	case row.AccountID != who.claims.Subject:
 		return who, errTokenRevoked
 	}
 	who.all = row.AllAccounts || who.admin()
-	return who, err
+	return who, nil
 }
 
 // verifyAppToken is the part of verifyToken for tokens that no operator has issued: it must be one of an
 // application's that works. It completes who.
 func (a *authenticator) verifyAppToken(who *caller) error {
 	row, err := a.store.usableAppToken(who.claims.ID)
-	if errors.Is(err, errNotFound) {
-		return errTokenRevoked
-	}
 	c := &who.claims
-	if err == nil && (row.AccountID != c.Subject || row.AppID != c.ClientID || valueOr(row.GrantID, "") != c.Grant) {
+	switch {
+	case errors.Is(err, errNotFound):
+		return errTokenRevoked
+	case err != nil:
+		return err
+	case row.AccountID != c.Subject || row.AppID != c.ClientID || valueOr(row.GrantID, "") != c.Grant:
 		return errTokenRevoked
 	}
 	who.app = row.AppID
 	c.Scope = scopesWithin(c.Scope, row.Scope)
-	return err
+	return nil
 }
 
 // cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner is

@@ -5,50 +5,32 @@ import (
 	"errors"
 )
 
-// deviceColumns are what dest scans, of devices.
-const deviceColumns = `id, license_id, fingerprint, name, platform, app_version, state,
-	lease_seq, presented_seq, coalesce(lease_kid, ''), leased_at, lease_expires_at, lapses_at,
-	clone_suspected_at, counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at,
-	released_by, activations`
-
-// newDevice allocates a device for one row of a list, and returns its scan destinations.
-func newDevice(d **device) []any {
-	*d = &device{}
-	return (*d).dest()
-}
-
-func (d *device) dest() []any {
-	return []any{
-		&d.ID, &d.LicenseID, &d.Fingerprint, &d.Name, &d.Platform, &d.AppVersion, &d.State,
-		&d.LeaseSeq, &d.PresentedSeq, &d.LeaseKid, &d.LeasedAt, &d.LeaseExpiresAt, &d.LapsesAt, &d.CloneAt,
-		&d.CountsUntil, &d.EndedSeq, &d.TokensEndAt, &d.ActivatedAt, &d.LastSeenAt, &d.ReleasedAt, &d.ReleasedBy,
-		&d.Activations,
-	}
-}
+// deviceTable describes the table devices.
+var deviceTable = newTable("devices", "d", func(d *device) []field {
+	return []field{{"id", &d.ID}, {"license_id", &d.LicenseID}, {"fingerprint", &d.Fingerprint}, {"name", &d.Name},
+		{"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", &d.State}, {"lease_seq", &d.LeaseSeq},
+		{"presented_seq", &d.PresentedSeq}, {"coalesce(d.lease_kid, '')", &d.LeaseKid}, {"leased_at", &d.LeasedAt},
+		{"lease_expires_at", &d.LeaseExpiresAt}, {"lapses_at", &d.LapsesAt}, {"clone_suspected_at", &d.CloneAt},
+		{"counts_until", &d.CountsUntil}, {"ended_seq", &d.EndedSeq}, {"tokens_end_at", &d.TokensEndAt},
+		{"activated_at", &d.ActivatedAt}, {"last_seen_at", &d.LastSeenAt}, {"released_at", &d.ReleasedAt},
+		{"released_by", &d.ReleasedBy}, {"activations", &d.Activations}}
+})
 
 // deviceByFingerprint returns the device of a licence whose fingerprint has this SHA-256, or
 // errNotFound.
 func (q *queries) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
-	d := &device{}
-	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND fingerprint = ?`,
-		[]any{licenseID, hash}, d.dest()...)
-	return d, err
+	return deviceTable.one(q, `WHERE d.license_id = ? AND d.fingerprint = ?`, licenseID, hash)
 }
 
 // device returns a device of a licence, or errNotFound.
 func (q *queries) device(licenseID, id string) (*device, error) {
-	d := &device{}
-	err := q.one(`SELECT `+deviceColumns+` FROM devices WHERE id = ? AND license_id = ?`,
-		[]any{id, licenseID}, d.dest()...)
-	return d, err
+	return deviceTable.one(q, `WHERE d.id = ? AND d.license_id = ?`, id, licenseID)
 }
 
 // deviceByID returns a device on any of an owner's licences, or errNotFound.
 func (q *queries) deviceByID(o owner, id string) (*device, error) {
-	d := &device{}
-	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id = ?`, id)
-	err := q.one(query, args, d.dest()...)
-	return d, err
+	condition, args := narrowDevices(o, `WHERE d.id = ?`, id)
+	return deviceTable.one(q, condition, args...)
 }
 
 // narrowDevices is owner.narrow for a query on devices: a device belongs to the account
@@ -71,7 +53,8 @@ func (q *queries) devices(licenseID, before string, limit int) (listPage[*device
 
 // devicePage returns the page of devices that a query reads, which ends with LIMIT ?.
 func (q *queries) devicePage(query string, args []any, limit int) (p listPage[*device], err error) {
-	p.rows, p.next, err = collectPage(q, query, args, "id", limit, newDevice, func(d *device) string { return d.ID })
+	p.rows, p.next, err = collectPage(q, query, args, "id", limit, deviceTable.destNew,
+		func(d *device) string { return d.ID })
 	return p, err
 }
 
@@ -79,7 +62,7 @@ func (q *queries) devicePage(query string, args []any, limit int) (p listPage[*d
 // limit of them.
 func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
 	query, args := devicesIn(licenseID, []string{deviceActive}, "")
-	return collect(q, query, append(args, limit), newDevice)
+	return collect(q, query, append(args, limit), deviceTable.destNew)
 }
 
 // devicesIn returns a query, and its arguments but the last, for the devices of a licence that are in one of the
@@ -91,7 +74,7 @@ func devicesIn(licenseID string, states []string, before string) (query string, 
 		if i > 0 {
 			query += ` UNION ALL `
 		}
-		query += `SELECT ` + deviceColumns + ` FROM devices WHERE license_id = ? AND state = ? AND id < ?`
+		query += deviceTable.query + `WHERE d.license_id = ? AND d.state = ? AND d.id < ?`
 		args = append(args, licenseID, state, cmp.Or(before, lastID))
 	}
 	return query + ` ORDER BY id DESC LIMIT ?`, args
@@ -100,8 +83,7 @@ func devicesIn(licenseID string, states []string, before string) (query string, 
 // allDevices returns a page of the devices on any licence of an owner, newest first, starting
 // after the id before ("" for the newest).
 func (q *queries) allDevices(o owner, before string, limit int) (listPage[*device], error) {
-	query, args := narrowDevices(o, `SELECT `+deviceColumns+` FROM devices WHERE id < ?`,
-		cmp.Or(before, lastID))
+	query, args := narrowDevices(o, deviceTable.query+`WHERE d.id < ?`, cmp.Or(before, lastID))
 	return q.devicePage(query+` ORDER BY id DESC LIMIT ?`, args, limit)
 }
 
@@ -160,14 +142,13 @@ func (q *queries) transitionsDue(now stamp) (due bool, err error) {
 // lapsedDevices returns up to limit devices, on any licence, whose floating seat has lapsed
 // and is to be released.
 func (q *queries) lapsedDevices(now stamp, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE `+lapseDue+` LIMIT ?`,
-		[]any{now, limit}, newDevice)
+	return collect(q, deviceTable.query+`WHERE `+lapseDue+` LIMIT ?`, []any{now, limit}, deviceTable.destNew)
 }
 
 // lapsedDevicesOf is lapsedDevices for one licence.
 func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*device, error) {
-	return collect(q, `SELECT `+deviceColumns+` FROM devices WHERE license_id = ? AND `+lapseDue+` LIMIT ?`,
-		[]any{licenseID, now, limit}, newDevice)
+	return collect(q, deviceTable.query+`WHERE license_id = ? AND `+lapseDue+` LIMIT ?`,
+		[]any{licenseID, now, limit}, deviceTable.destNew)
 }
 
 // countDue is the SQL condition for devices that hold no seat and whose fingerprint counts

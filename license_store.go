@@ -2,57 +2,41 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
 )
 
-// licenseColumns are what dest scans, of licenseTables.
-const (
-	licenseColumns = `l.id, l.account_id, l.product, l.plan, l.customer, l.kind, l.state, l.reason, l.trial,
-	l.max_devices, l.max_transfers, l.starts_at, l.expires_at, l.grace_days, l.duration_days, l.expiry_basis,
-	l.lease_hours, l.entitlements, l.metadata, l.first_activated_at, l.created_at, l.updated_at,
-	coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), ''),
-	coalesce(s.used, 0), coalesce(s.counting, 0), a.closed_at IS NOT NULL, l.seat_limit_noted_at,
-	l.transfer_limit_noted_at, l.tokens_end_at`
-
-	licenseTables = `licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id`
-)
-
-func (l *license) dest() []any {
-	return []any{
-		&l.ID, &l.AccountID, &l.Product, &l.Plan, &l.Customer, &l.Kind, &l.State, &l.Reason, &l.Trial,
-		&l.MaxDevices, &l.MaxTransfers, &l.StartsAt, &l.ExpiresAt, &l.GraceDays, &l.DurationDays, &l.ExpiryBasis,
-		&l.LeaseHours, &l.Entitlements, (*jsonText)(&l.Metadata), &l.FirstActivatedAt, &l.CreatedAt, &l.UpdatedAt,
-		&l.KeyHint, &l.SeatsUsed, &l.Counting, &l.AccountClosed, &l.SeatLimitNotedAt,
-		&l.TransferLimitNotedAt, &l.TokensEndAt,
-	}
-}
-
-// newLicense allocates a licence for one row of a list, and returns its scan destinations.
-func newLicense(l **license) []any {
-	*l = &license{}
-	return (*l).dest()
-}
+// licenseTable describes the table licenses.
+var licenseTable = newTable("licenses", "l", func(l *license) []field {
+	return []field{{"id", &l.ID}, {"account_id", &l.AccountID}, {"product", &l.Product}, {"plan", &l.Plan},
+		{"customer", &l.Customer}, {"kind", &l.Kind}, {"state", &l.State}, {"reason", &l.Reason}, {"trial", &l.Trial},
+		{"max_devices", &l.MaxDevices}, {"max_transfers", &l.MaxTransfers}, {"starts_at", &l.StartsAt},
+		{"expires_at", &l.ExpiresAt}, {"grace_days", &l.GraceDays}, {"duration_days", &l.DurationDays},
+		{"expiry_basis", &l.ExpiryBasis}, {"lease_hours", &l.LeaseHours}, {"entitlements", &l.Entitlements},
+		{"metadata", (*jsonText)(&l.Metadata)}, {"first_activated_at", &l.FirstActivatedAt},
+		{"created_at", &l.CreatedAt}, {"updated_at", &l.UpdatedAt},
+		{`coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), '')`,
+			&l.KeyHint},
+		{"coalesce(s.used, 0)", &l.SeatsUsed}, {"coalesce(s.counting, 0)", &l.Counting},
+		{"a.closed_at IS NOT NULL", &l.AccountClosed}, {"seat_limit_noted_at", &l.SeatLimitNotedAt},
+		{"transfer_limit_noted_at", &l.TransferLimitNotedAt}, {"tokens_end_at", &l.TokensEndAt}}
+}, "JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id")
 
 // licenseByKey returns the licence that a key belongs to, with KeyRetiresAt set when the
 // key is retired or will be, or errNotFound. hash is the SHA-256 of the parsed key.
 func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	l := &license{}
-	err := q.one(`SELECT `+licenseColumns+`, k.retires_at
-		FROM license_keys k JOIN `+licenseTables+`
-		WHERE k.hash = ? AND l.id = k.license_id`, []any{hash[:]}, append(l.dest(), &l.KeyRetiresAt)...)
+	err := q.one(`SELECT `+licenseTable.columns+`, k.retires_at
+		FROM license_keys k JOIN `+licenseTable.from+`
+		WHERE k.hash = ? AND l.id = k.license_id`, []any{hash[:]}, append(licenseTable.dest(l), &l.KeyRetiresAt)...)
 	return l, err
 }
 
 // license returns a licence of an owner, or errNotFound.
 func (q *queries) license(o owner, id string) (*license, error) {
-	l := &license{}
-	query, args := o.narrow(`SELECT `+licenseColumns+`
-		FROM `+licenseTables+`
-		WHERE l.id = ?`, `l.account_id`, id)
-	err := q.one(query, args, l.dest()...)
-	return l, err
+	return licenseTable.byID(q, o, id, errNotFound)
 }
 
 // licenseOwner returns the account that owns a licence, or errNotFound.
@@ -96,7 +80,7 @@ const (
 // licenses returns a page of licences, newest first, starting after the id before ("" for the
 // newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
-	list := listQuery{columns: `SELECT ` + licenseColumns + ` FROM ` + licenseTables, table: `licenses l`, key: `l.id`}
+	list := licenseTable.list()
 	list.scope(f.owner.narrow(``, `l.account_id`))
 	and := func(condition string, arg any) {
 		list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)
@@ -126,7 +110,7 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPag
 				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
 		}
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newLicense,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, licenseTable.destNew,
 		func(l *license) string { return l.ID })
 	return p, err
 }
@@ -143,25 +127,23 @@ func (q *queries) licenseOfText(text string) (*license, error) {
 // addLicense stores a new licence and the hash of its key, and returns its id. Empty
 // fields of l get their defaults. The account must exist. Errors: errKeyTaken.
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
-	id := t.newID("lic")
-	_, err := t.exec(`INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial,
-		max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis,
-		lease_hours, entitlements, metadata, created_at, updated_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Product, l.Plan, l.Customer, cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive),
-		l.Reason, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt,
-		l.GraceDays, l.DurationDays, cmp.Or(l.ExpiryBasis, basisIssue),
-		cmp.Or(l.LeaseHours, l.defaultLease()), l.Entitlements, cmp.Or(string(l.Metadata), "{}"), t.now, t.now)
-	if err != nil {
+	added := *l
+	added.ID, added.CreatedAt, added.UpdatedAt = t.newID("lic"), t.now, t.now
+	added.Kind, added.State = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive)
+	added.ExpiryBasis, added.LeaseHours = cmp.Or(l.ExpiryBasis, basisIssue), cmp.Or(l.LeaseHours, l.defaultLease())
+	if len(l.Metadata) == 0 {
+		added.Metadata = json.RawMessage("{}")
+	}
+	if err := licenseTable.insert(t, &added); err != nil {
 		return "", err
 	}
-	if err := t.addKey(id, key); err != nil {
+	if err := t.addKey(added.ID, key); err != nil {
 		return "", err
 	}
-	return id, t.addEvent(event{
+	return added.ID, t.addEvent(event{
 		Type:      eventLicenseCreated,
 		AccountID: l.AccountID,
-		LicenseID: id,
+		LicenseID: added.ID,
 		Actor:     actor,
 	})
 }
@@ -238,10 +220,10 @@ func (t *tx) endTokens(l *license) error {
 // the id after, that limit devices but not transfers and are not revoked. It reads all licences
 // between these, some two seconds for a million: for a command that is run once.
 func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*license, error) {
-	query, args := o.narrow(`SELECT `+licenseColumns+` FROM `+licenseTables+`
-		WHERE l.id > ? AND l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`,
+	query, args := o.narrow(licenseTable.query+`WHERE l.id > ?
+		AND l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`,
 		`l.account_id`, after)
-	return collect(q, query+` ORDER BY l.id LIMIT ?`, append(args, limit), newLicense)
+	return collect(q, query+` ORDER BY l.id LIMIT ?`, append(args, limit), licenseTable.destNew)
 }
 
 // The conditions for time-driven transitions; every ? is the present time. graceDue and

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"strings"
 )
@@ -39,30 +38,20 @@ type app struct {
 	OwnerClosed  bool
 }
 
-// appColumns are what app.dest scans, of appTables. Of the addresses only texts are read, since somebody may
-// have written others with the sqlite3 shell.
-const (
-	appColumns = `p.id, p.account_id, p.name, p.home_page, p.kind,
-	CASE WHEN json_valid(p.redirect_uris) THEN
-	(SELECT json_group_array(value) FROM json_each(p.redirect_uris) WHERE type = 'text') ELSE p.redirect_uris END,
-	(SELECT json_group_array(o.origin) FROM app_origins o WHERE o.app_id = p.id),
-	p.scope, p.own_scope, p.secret_hash, p.earlier_secret_hash, p.earlier_secret_until, p.verified_at, p.made_by,
-	p.created_at, p.updated_at, p.removed_at, a.name, a.closed_at IS NOT NULL`
-
-	appTables = `apps p JOIN accounts a ON a.id = p.account_id`
-)
-
-func (p *app) dest() []any {
-	return []any{&p.ID, &p.AccountID, &p.Name, &p.HomePage, &p.Kind, &p.RedirectURIs, &p.Origins, &p.Scope,
-		&p.OwnScope, &p.SecretHash, &p.EarlierHash, &p.EarlierUntil, &p.VerifiedAt, &p.MadeBy,
-		&p.CreatedAt, &p.UpdatedAt, &p.RemovedAt, &p.Owner, &p.OwnerClosed}
-}
-
-// newApp allocates an application for one row of a list, and returns its scan destinations.
-func newApp(p **app) []any {
-	*p = &app{}
-	return (*p).dest()
-}
+// appTable describes the table apps. Of the addresses only texts are read, since somebody may have written others
+// with the sqlite3 shell.
+var appTable = newTable("apps", "p", func(p *app) []field {
+	return []field{{"id", &p.ID}, {"account_id", &p.AccountID}, {"name", &p.Name}, {"home_page", &p.HomePage},
+		{"kind", &p.Kind}, {`CASE WHEN json_valid(p.redirect_uris) THEN
+		(SELECT json_group_array(value) FROM json_each(p.redirect_uris) WHERE type = 'text')
+		ELSE p.redirect_uris END`, &p.RedirectURIs},
+		{"(SELECT json_group_array(o.origin) FROM app_origins o WHERE o.app_id = p.id)", &p.Origins},
+		{"scope", &p.Scope}, {"own_scope", &p.OwnScope}, {"secret_hash", &p.SecretHash},
+		{"earlier_secret_hash", &p.EarlierHash}, {"earlier_secret_until", &p.EarlierUntil},
+		{"verified_at", &p.VerifiedAt}, {"made_by", &p.MadeBy}, {"created_at", &p.CreatedAt},
+		{"updated_at", &p.UpdatedAt}, {"removed_at", &p.RemovedAt}, {"a.name", &p.Owner},
+		{"a.closed_at IS NOT NULL", &p.OwnerClosed}}
+}, "JOIN accounts a ON a.id = p.account_id")
 
 // public reports whether the application can keep no secret.
 func (p *app) public() bool { return p.Kind != appWeb }
@@ -114,20 +103,14 @@ var (
 
 // app returns an application, removed or not. Errors: errApp.
 func (q *queries) app(o owner, id string) (*app, error) {
-	p := &app{}
-	query, args := o.narrow(`SELECT `+appColumns+` FROM `+appTables+` WHERE p.id = ?`, `p.account_id`, id)
-	err := q.one(query, args, p.dest()...)
-	if errors.Is(err, errNotFound) {
-		err = errApp
-	}
-	return p, err
+	return appTable.byID(q, o, id, errApp)
 }
 
 // usedApp returns an application that is not removed. Errors: errApp.
 func (q *queries) usedApp(o owner, id string) (*app, error) {
 	p, err := q.app(o, id)
 	if err == nil && !p.RemovedAt.IsZero() {
-		err = errApp
+		return nil, errApp
 	}
 	return p, err
 }
@@ -135,9 +118,9 @@ func (q *queries) usedApp(o owner, id string) (*app, error) {
 // apps returns a page of the applications of an owner that are not removed, newest first, starting after the
 // id before ("" for the newest).
 func (q *queries) apps(o owner, before string, limit int) (p listPage[*app], err error) {
-	list := listQuery{columns: `SELECT ` + appColumns + ` FROM ` + appTables, table: `apps p`, key: `p.id`}
+	list := appTable.list()
 	list.scope(o.narrow(` AND p.removed_at IS NULL`, `p.account_id`))
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newApp,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, appTable.destNew,
 		func(p *app) string { return p.ID })
 	return p, err
 }

@@ -63,41 +63,24 @@ func (t *tx) saveGrantUse(g *grant) error {
 	return err
 }
 
-// grantColumns are what grant.dest scans, of grantTables.
-const (
-	grantColumns = `g.id, g.app_id, g.account_id, g.scope, g.agreed_by, g.created_at, g.used_at, g.expires_at,
-	g.ended_at, g.ended_by, p.name, o.name, p.home_page, a.name`
-
-	grantTables = `grants g JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id
-	JOIN accounts a ON a.id = g.account_id`
-)
-
-func (g *grant) dest() []any {
-	return []any{&g.ID, &g.AppID, &g.AccountID, &g.Scope, &g.AgreedBy, &g.CreatedAt, &g.UsedAt, &g.ExpiresAt,
-		&g.EndedAt, &g.EndedBy, &g.App, &g.AppOwner, &g.HomePage, &g.Account}
-}
-
-// newGrant allocates a grant for one row of a list, and returns its scan destinations.
-func newGrant(g **grant) []any {
-	*g = &grant{}
-	return (*g).dest()
-}
+// grantTable describes the table grants.
+var grantTable = newTable("grants", "g", func(g *grant) []field {
+	return []field{{"id", &g.ID}, {"app_id", &g.AppID}, {"account_id", &g.AccountID}, {"scope", &g.Scope},
+		{"agreed_by", &g.AgreedBy}, {"created_at", &g.CreatedAt}, {"used_at", &g.UsedAt},
+		{"expires_at", &g.ExpiresAt}, {"ended_at", &g.EndedAt}, {"ended_by", &g.EndedBy}, {"p.name", &g.App},
+		{"o.name", &g.AppOwner}, {"p.home_page", &g.HomePage}, {"a.name", &g.Account}}
+}, `JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id
+	JOIN accounts a ON a.id = g.account_id`)
 
 // grant returns a grant for an account of an owner, ended or not. Errors: errGrant.
 func (q *queries) grant(o owner, id string) (*grant, error) {
-	g := &grant{}
-	query, args := o.narrow(`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.id = ?`, `g.account_id`, id)
-	err := q.one(query, args, g.dest()...)
-	if errors.Is(err, errNotFound) {
-		err = errGrant
-	}
-	return g, err
+	return grantTable.byID(q, o, id, errGrant)
 }
 
 // grants returns a page of the grants for the accounts of an owner that have not ended, newest first, starting
 // after the id before ("" for the newest). With ended it returns those that have, too.
 func (q *queries) grants(o owner, ended bool, before string, limit int) (p listPage[*grant], err error) {
-	list := listQuery{columns: `SELECT ` + grantColumns + ` FROM ` + grantTables, table: `grants g`, key: `g.id`}
+	list := grantTable.list()
 	list.scope(o.narrow(``, `g.account_id`))
 	switch {
 	case ended:
@@ -106,18 +89,13 @@ func (q *queries) grants(o owner, ended bool, before string, limit int) (p listP
 	default: // an index has only those
 		list.scope(` AND g.ended_at IS NULL`, nil)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newGrant,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, grantTable.destNew,
 		func(g *grant) string { return g.ID })
 	return p, err
 }
 
 // addGrant inserts a grant.
-func (t *tx) addGrant(g *grant) error {
-	_, err := t.exec(`INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		g.ID, g.AppID, g.AccountID, g.Scope, g.AgreedBy, g.CreatedAt, g.UsedAt, g.ExpiresAt)
-	return err
-}
+func (t *tx) addGrant(g *grant) error { return grantTable.insert(t, g) }
 
 // markGrantEnded ends a grant that has not ended, removes its refresh tokens, of which there are at most
 // keptRefreshTokens. It reports whether it had not ended.

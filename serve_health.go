@@ -343,7 +343,8 @@ func (s *server) followClock() {
 func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
-	if s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later || closerThan(later, s.clock.tried, read.steady) {
+	if s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
+		closerThan(later, s.clock.tried, read.steady) {
 		return
 	}
 	s.clock.tried = read.steady

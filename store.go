@@ -168,16 +168,18 @@ type field struct {
 // A table describes how the rows of one are values of T: what queries select and scan and inserts write come from it.
 type table[T any] struct {
 	columns   string // to select: "p.id, p.order_id, …"
-	query     string // that selects them of the table; WHERE and what follows go after it
+	from      string // what they are of: "payments p", and what is joined
+	query     string // that selects them; WHERE and what follows go after it
+	name      string // with the alias: "payments p"
 	insertion string
 	alias     string
 	own       []bool // by field: it is a column of the table itself
 	fields    func(*T) []field
 }
 
-// newTable returns the description of a table, which queries name by an alias.
-func newTable[T any](name, alias string, fields func(*T) []field) *table[T] {
-	d := &table[T]{alias: alias, fields: fields}
+// newTable returns the description of a table, which queries name by an alias, as they do with what is joined.
+func newTable[T any](name, alias string, fields func(*T) []field, joins ...string) *table[T] {
+	d := &table[T]{alias: alias, fields: fields, name: name + " " + alias}
 	var columns, own []string
 	for _, f := range fields(new(T)) {
 		isOwn := strings.IndexFunc(f.column, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) < 0
@@ -188,7 +190,8 @@ func newTable[T any](name, alias string, fields func(*T) []field) *table[T] {
 		columns = append(columns, f.column)
 	}
 	d.columns = strings.Join(columns, ", ")
-	d.query = `SELECT ` + d.columns + ` FROM ` + name + ` ` + alias + ` `
+	d.from = strings.Join(append([]string{d.name}, joins...), " ")
+	d.query = `SELECT ` + d.columns + ` FROM ` + d.from + ` `
 	d.insertion = `INSERT INTO ` + name + ` (` + strings.Join(own, ", ") + `) VALUES (?` +
 		strings.Repeat(", ?", len(own)-1) + `)`
 	return d
@@ -227,6 +230,11 @@ func (d *table[T]) byID(q *queries, o owner, id string, missing error) (*T, erro
 		err = missing
 	}
 	return row, err
+}
+
+// list returns what readPage needs to list rows by their ids.
+func (d *table[T]) list() listQuery {
+	return listQuery{columns: d.query, table: d.name, key: d.alias + `.id`}
 }
 
 // all returns the rows that follow from a condition. Like collect it fails if one of them can't be read.
@@ -553,8 +561,11 @@ func (j *optionalJSON) Scan(v any) error {
 	return (*jsonText)(j).Scan(v)
 }
 
-// jsonText scans a JSON text column.
+// jsonText is a JSON text column.
 type jsonText json.RawMessage
+
+// Value implements driver.Valuer.
+func (j jsonText) Value() (driver.Value, error) { return string(j), nil }
 
 // Scan implements sql.Scanner.
 func (j *jsonText) Scan(v any) error {

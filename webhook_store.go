@@ -7,33 +7,26 @@ import (
 	"time"
 )
 
-// webhookColumns are what webhook.dest scans. Of the types only texts are read, since somebody may have
-// written others with the sqlite3 shell.
-const webhookColumns = `w.id, w.account_id, w.url,
-	CASE WHEN json_valid(w.types) THEN
-	(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text') ELSE w.types END,
-	w.description, w.state, w.reason, w.failing_since, w.rotated_at,
-	EXISTS (SELECT 1 FROM webhook_queues q WHERE q.webhook_id = w.id AND q.replay_seq IS NOT NULL),
-	w.made_by, w.created_at, w.updated_at, w.secret_number, coalesce(w.test_seq, 0),
-	(SELECT x.app_id FROM app_webhooks x WHERE x.webhook_id = w.id)`
-
-func (w *webhook) dest() []any {
-	return []any{&w.ID, &w.AccountID, &w.URL, &w.Types, &w.Description, &w.State, &w.Reason, &w.FailingSince,
-		&w.RotatedAt, &w.Replaying, &w.MadeBy, &w.CreatedAt, &w.UpdatedAt, &w.SecretNumber, &w.TestSeq, &w.AppID}
-}
-
-// newWebhook allocates a webhook for one row of a list, and returns its scan destinations.
-func newWebhook(w **webhook) []any {
-	*w = &webhook{}
-	return (*w).dest()
-}
+// webhookTable describes the table webhooks. Of the types only texts are read, since somebody may have written
+// others with the sqlite3 shell.
+var webhookTable = newTable("webhooks", "w", func(w *webhook) []field {
+	return []field{{"id", &w.ID}, {"account_id", &w.AccountID}, {"url", &w.URL},
+		{`CASE WHEN json_valid(w.types) THEN
+		(SELECT json_group_array(value) FROM json_each(w.types) WHERE type = 'text') ELSE w.types END`, &w.Types},
+		{"description", &w.Description}, {"state", &w.State}, {"reason", &w.Reason},
+		{"failing_since", &w.FailingSince}, {"rotated_at", &w.RotatedAt},
+		{`EXISTS (SELECT 1 FROM webhook_queues q WHERE q.webhook_id = w.id AND q.replay_seq IS NOT NULL)`,
+			&w.Replaying},
+		{"made_by", &w.MadeBy}, {"created_at", &w.CreatedAt}, {"updated_at", &w.UpdatedAt},
+		{"secret_number", &w.SecretNumber}, {"coalesce(w.test_seq, 0)", &w.TestSeq},
+		{"(SELECT x.app_id FROM app_webhooks x WHERE x.webhook_id = w.id)", &w.AppID}}
+})
 
 // webhook returns a webhook of an owner, or errWebhook.
 func (q *queries) webhook(o owner, id string) (*webhook, error) {
-	w := &webhook{}
-	query, args := o.narrow(`SELECT `+webhookColumns+` FROM webhooks w WHERE w.id = ?`, `w.account_id`, id)
+	condition, args := o.narrow(`WHERE w.id = ?`, `w.account_id`, id)
 	made, by := o.ofApp()
-	err := q.one(query+made, append(args, by...), w.dest()...)
+	w, err := webhookTable.one(q, condition+made, append(args, by...)...)
 	if errors.Is(err, errNotFound) {
 		err = errWebhook
 	}
@@ -56,12 +49,12 @@ func (t *tx) setWebhookState(id, state string, reason *string) error {
 // webhooks returns a page of the webhooks of an owner, newest first, starting after the id before (""
 // for the newest).
 func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webhook], err error) {
-	list := listQuery{columns: `SELECT ` + webhookColumns + ` FROM webhooks w`, table: `webhooks w`, key: `w.id`}
+	list := webhookTable.list()
 	list.scope(o.narrow(``, `w.account_id`))
 	if made, by := o.ofApp(); made != "" {
 		list.filter(made, by...)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, newWebhook,
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, webhookTable.destNew,
 		func(w *webhook) string { return w.ID })
 	return p, err
 }
@@ -199,7 +192,7 @@ type webhookQueue struct {
 // webhookQueues returns every webhook of an open account that is enabled or has a test to be sent, but for
 // those that an application has made of which nothing works any more. It reads all webhooks.
 func (q *queries) webhookQueues() ([]*webhookQueue, error) {
-	return collect(q, `SELECT `+webhookColumns+`,
+	return collect(q, `SELECT `+webhookTable.columns+`,
 		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0),
 		coalesce((SELECT p.account_id FROM app_webhooks x JOIN apps p ON p.id = x.app_id WHERE x.webhook_id = w.id),
 			w.account_id)
@@ -210,8 +203,8 @@ func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL))`, nil,
 		func(row **webhookQueue) []any {
 			*row = &webhookQueue{}
-			return append((*row).webhook.dest(), &(*row).number, &(*row).sentSeq, &(*row).replaySeq, &(*row).replayEnd,
-				&(*row).holder)
+			w := *row
+			return append(webhookTable.dest(&w.webhook), &w.number, &w.sentSeq, &w.replaySeq, &w.replayEnd, &w.holder)
 		})
 }
 
@@ -352,10 +345,7 @@ func (t *tx) setFailing(queue int64, since stamp) error {
 
 // webhookOfQueue returns the webhook that a queue belongs to, or errNotFound if the queue was removed.
 func (q *queries) webhookOfQueue(queue int64) (*webhook, error) {
-	w := &webhook{}
-	err := q.one(`SELECT `+webhookColumns+` FROM webhook_queues k JOIN webhooks w ON w.id = k.webhook_id
-		WHERE k.id = ?`, []any{queue}, w.dest()...)
-	return w, err
+	return webhookTable.one(q, `JOIN webhook_queues k ON w.id = k.webhook_id WHERE k.id = ?`, queue)
 }
 
 // endTest has a webhook's test not sent again. It reports false if another one is to be sent instead,
@@ -436,10 +426,10 @@ func (q *queries) countWebhooksByState() (map[string]int64, error) {
 // webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
 // what they were sent, or have accepted nothing since a time, oldest first. It reads all webhooks.
 func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
-	return collectShown(q, `SELECT `+webhookColumns+` FROM webhooks w JOIN accounts a ON a.id = w.account_id
+	return collectShown(q, webhookTable.query+`JOIN accounts a ON a.id = w.account_id
 		WHERE a.closed_at IS NULL AND (w.state = 'disabled' AND w.reason IN (?, ?)
 			OR w.state <> 'disabled' AND w.failing_since <= ?)
-		ORDER BY w.id`, []any{disabledGone, disabledFailing, since}, newWebhook)
+		ORDER BY w.id`, []any{disabledGone, disabledFailing, since}, webhookTable.destNew)
 }
 
 // heldWebhooks are webhooks that are not disabled.

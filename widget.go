@@ -285,7 +285,7 @@ func (r statsRange) report(s *series, withOrders bool) *statsReport {
 }
 
 // reportWidget makes the report for one widget from its counters, with or without orders and pages.
-func reportWidget(q *queries, w widget, r statsRange, withOrders, withPages bool) (*statsReport, error) {
+func reportWidget(q *queries, w *widget, r statsRange, withOrders, withPages bool) (*statsReport, error) {
 	sum := newSeries(r)
 	err := q.eachPeriodOfWidget(w.ID, sum.periods, func(_ string, p period, c counts) { sum.add(p, c) })
 	if err != nil {

@@ -17,14 +17,14 @@ const bucketWidgets = "widgets"
 type widgetAPI struct {
 	*server
 	visitors visitorSet
-	widgets  *cache[string, widget] // by id
+	widgets  *cache[string, *widget] // by id
 	stats    *cache[statsKey, taggedBody]
 }
 
 func widgetWing(s *server) wing {
 	a := &widgetAPI{
 		server:  s,
-		widgets: newCache[string, widget](1_000),
+		widgets: newCache[string, *widget](1_000),
 		stats:   newCache[statsKey, taggedBody](500),
 	}
 	return wing{routes: []route{
@@ -62,7 +62,7 @@ func widgetWing(s *server) wing {
 }
 
 // findWidget returns a widget of an open account, or errWidget.
-func (a *widgetAPI) findWidget(id string) (widget, error) {
+func (a *widgetAPI) findWidget(id string) (*widget, error) {
 	w, err := a.cachedWidget(id)
 	if errors.Is(err, errNotFound) {
 		err = errWidget
@@ -78,8 +78,11 @@ func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
 	}
 	if id := request.(interface{ widgetID() string }).widgetID(); id != "" {
 		w, err := a.cachedWidget(id)
+		if err == nil {
+			return w.AccountID, nil
+		}
 		if !errors.Is(err, errNotFound) {
-			return w.AccountID, err
+			return "", err
 		}
 	}
 	return c.origin.account, nil
@@ -115,8 +118,8 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 }
 
 // cachedWidget is store.widget with a cache before it.
-func (a *widgetAPI) cachedWidget(id string) (widget, error) {
-	return a.widgets.load(a.store, id, func() (widget, string, error) {
+func (a *widgetAPI) cachedWidget(id string) (*widget, error) {
+	return a.widgets.load(a.store, id, func() (*widget, string, error) {
 		w, err := a.store.widget(id)
 		return w, "", err
 	})

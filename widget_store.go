@@ -6,27 +6,25 @@ import (
 	"time"
 )
 
-const widgetColumns = `w.id, w.account_id, w.name, w.public_orders, w.created_at`
-
-func (w *widget) dest() []any {
-	return []any{&w.ID, &w.AccountID, &w.Name, &w.PublicOrders, &w.CreatedAt}
-}
+// widgetTable describes the table widgets.
+var widgetTable = newTable("widgets", "w", func(w *widget) []field {
+	return []field{{"id", &w.ID}, {"account_id", &w.AccountID}, {"name", &w.Name},
+		{"public_orders", &w.PublicOrders}, {"created_at", &w.CreatedAt}}
+})
 
 // widget returns a widget of an open account, or errNotFound.
-func (q *queries) widget(id string) (w widget, err error) {
-	err = q.one(`SELECT `+widgetColumns+` FROM widgets w JOIN accounts a ON a.id = w.account_id
-		WHERE w.id = ? AND a.closed_at IS NULL`, []any{id}, w.dest()...)
-	return w, err
+func (q *queries) widget(id string) (*widget, error) {
+	return widgetTable.one(q, `JOIN accounts a ON a.id = w.account_id WHERE w.id = ? AND a.closed_at IS NULL`, id)
 }
 
 // widgets returns the widgets of an owner, oldest first.
 func (q *queries) widgets(o owner) ([]widget, error) {
-	query, args := o.narrow(`SELECT `+widgetColumns+` FROM widgets w WHERE 1`, `w.account_id`)
-	return collectShown(q, query+` ORDER BY w.id`, args, (*widget).dest)
+	query, args := o.narrow(widgetTable.query+`WHERE 1`, `w.account_id`)
+	return collectShown(q, query+` ORDER BY w.id`, args, widgetTable.dest)
 }
 
 // widgetEvent returns an event about a widget.
-func widgetEvent(w widget, kind eventType, actor string, data ...string) event {
+func widgetEvent(w *widget, kind eventType, actor string, data ...string) event {
 	return event{
 		Type:      kind,
 		AccountID: w.AccountID,
@@ -37,9 +35,8 @@ func widgetEvent(w widget, kind eventType, actor string, data ...string) event {
 }
 
 // anyWidget returns a widget, also of a closed account, or errNotFound.
-func (q *queries) anyWidget(id string) (w widget, err error) {
-	err = q.one(`SELECT `+widgetColumns+` FROM widgets w WHERE w.id = ?`, []any{id}, w.dest()...)
-	return w, err
+func (q *queries) anyWidget(id string) (*widget, error) {
+	return widgetTable.one(q, `WHERE w.id = ?`, id)
 }
 
 // addWidget adds a widget, with its event, and returns its id, or errAccount.
@@ -47,17 +44,11 @@ func (t *tx) addWidget(accountID, name string, publicOrders bool, actor string) 
 	if err := t.openAccount(accountID); err != nil {
 		return "", err
 	}
-	w := widget{ID: t.newID("wgt"), AccountID: accountID}
-	_, err := t.exec(`INSERT INTO widgets (id, account_id, name, public_orders, created_at)
-		VALUES (?, ?, ?, ?, ?)`, w.ID, accountID, name, publicOrders, t.now)
-	if err != nil {
+	w := &widget{t.newID("wgt"), accountID, name, publicOrders, t.now}
+	if err := widgetTable.insert(t, w); err != nil {
 		return "", err
 	}
-	shown := ""
-	if publicOrders {
-		shown = "true"
-	}
-	return w.ID, t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", shown))
+	return w.ID, t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", trueOrNone(publicOrders)))
 }
 
 // renameWidget gives a widget another name, with its event, or returns errNotFound. The name
