@@ -107,10 +107,11 @@ func (e *env) withBooks(f func(b *books) error) error {
 	out := newOutbound(allow)
 	defer out.close()
 	return e.withStore(func(st *store) error {
-		return explainBooksError(f(&books{store: st, keys: func() *keyring { return keys },
-			ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
-			log:     slog.New(slog.DiscardHandler), now: e.now, steady: e.now,
-			strike: func(string, error, ...any) {}, wake: make(chan struct{}, 1), paces: map[string]*bookPace{}}))
+		b := &books{ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
+			paces: map[string]*bookPace{},
+			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
+				now: e.now, steady: e.now, noteFault: func(string, error, ...any) {}, wake: make(chan struct{}, 1)}}
+		return explainBooksError(f(b))
 	})
 }
 

@@ -24,9 +24,9 @@ func comeBack(o *operator, f *xeroFake, authorize string) {
 	o.store(func(st *store) {
 		out := newOutbound(demoOutbound)
 		defer out.close()
-		b := &books{store: st, keys: func() *keyring { return keys }, ledgers: newLedgers(out, f.base, "", time.Now),
-			log: slog.New(slog.DiscardHandler), now: time.Now, steady: time.Now, wake: make(chan struct{}, 1),
-			paces: map[string]*bookPace{}}
+		b := &books{ledgers: newLedgers(out, f.base, "", time.Now), paces: map[string]*bookPace{},
+			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
+				now: time.Now, steady: time.Now, wake: make(chan struct{}, 1)}}
 		q := u.Query()
 		if _, err := b.callback(o.t.Context(), productXero, q.Get("state"), q.Get("code"), q.Get("error")); err != nil {
 			o.t.Fatal(err)

@@ -27,16 +27,8 @@ const (
 
 // books is the engine of all connections with books.
 type books struct {
-	store   *store
-	keys    func() *keyring
+	connector
 	ledgers map[string]ledger // by product
-	log     *slog.Logger
-	now     func() time.Time
-	steady  func() time.Time // a clock that is never set
-	strike  func(fault string, err error, attrs ...any)
-	doubted func() bool   // server.clockDoubted, while which no entry is made or sent; nil: never
-	off     bool          // no product is asked anything: another service works on this database
-	wake    chan struct{} // has the worker look for what is due
 
 	mu    sync.Mutex
 	paces map[string]*bookPace // by connection
@@ -95,7 +87,7 @@ func connectAgain(c *bookConnection) string {
 func (b *books) warnOfSealed(context.Context) {
 	lines, err := booksSealedElsewhere(b.store.queries, b.keys())
 	if err != nil {
-		b.strike(faultBooksRead, err)
+		b.noteFault(faultBooksRead, err)
 		return
 	}
 	for _, line := range lines {
@@ -389,14 +381,6 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 		c.RemovedAt, c.SendFrom = t.now, nil
 		return t.saveBookConnection(c)
 	})
-}
-
-// wakeUp has the worker look for what is due.
-func (b *books) wakeUp() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
 }
 
 // saveMapping confirms the mapping of a connection, and has what waits for it looked at. Errors:

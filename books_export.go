@@ -266,29 +266,21 @@ const (
 // A booksWorker works on what is due. One goroutine, that of run, owns its fields.
 type booksWorker struct {
 	*books
-	tick     time.Duration
+	dueWorker
 	enqueued time.Time        // when days were queued last, by the steady clock
-	running  map[string]bool  // connections
 	turns    map[string]int64 // of the connections that are due: when each had its last turn, counted by turn
 	turn     int64
-	finished chan string
 	renewing atomic.Bool // tokens are being replaced that could not be before
-	working  sync.WaitGroup
 }
 
 // newBooksWorker makes the worker of books.
 func newBooksWorker(b *books) *booksWorker {
-	return &booksWorker{books: b, tick: booksTick, running: map[string]bool{}, turns: map[string]int64{},
-		finished: make(chan string, maxExporting)}
+	return &booksWorker{books: b, dueWorker: newDueWorker(booksTick, maxExporting, true), turns: map[string]int64{}}
 }
 
-// run works until ctx ends. Then it breaks off what is under way, which the next start goes on with, and
-// returns.
+// run works until ctx ends.
 func (w *booksWorker) run(ctx context.Context) {
-	tick := time.NewTicker(w.tick)
-	defer tick.Stop()
-	defer w.working.Wait()
-	for {
+	w.dueWorker.run(ctx, w.wake, func(ctx context.Context) {
 		held := w.held()
 		if now := w.steady(); !held && (w.enqueued.IsZero() || now.Sub(w.enqueued) >= enqueueEvery) {
 			w.enqueued = now
@@ -298,15 +290,7 @@ func (w *booksWorker) run(ctx context.Context) {
 		if !held {
 			w.startDue(ctx)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-w.wake:
-		case id := <-w.finished:
-			delete(w.running, id)
-		}
-	}
+	})
 }
 
 // held reports whether exports wait: whether a day is over can't be told by a clock that is doubted.
@@ -316,13 +300,13 @@ func (b *books) held() bool { return b.doubted != nil && b.doubted() }
 func (w *booksWorker) enqueue(ctx context.Context) {
 	connections, err := w.store.sendingConnections()
 	if err != nil {
-		w.strike(faultBooksRead, err)
+		w.noteFault(faultBooksRead, err)
 		return
 	}
 	for _, c := range connections {
 		err := w.enqueueFor(ctx, c)
 		if err != nil && ctx.Err() == nil {
-			w.strike(faultBooksDays, err)
+			w.noteFault(faultBooksDays, err)
 		}
 	}
 }
@@ -355,7 +339,7 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 	}
 	due, err := w.store.dueRenewals(newStamp(w.now()), maxRenewing)
 	if err != nil {
-		w.strike(faultBooksRead, err)
+		w.noteFault(faultBooksRead, err)
 	}
 	if len(due) == 0 {
 		return
@@ -367,7 +351,7 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 		for _, id := range due {
 			all.Go(func() {
 				if err := w.renewLost(ctx, id); err != nil && ctx.Err() == nil {
-					w.strike(faultBooksTokens, err)
+					w.noteFault(faultBooksTokens, err)
 				}
 			})
 		}
@@ -378,33 +362,29 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 // startDue begins to work on connections that have something due: those first whose last turn is the longest
 // ago, so that some with much to send, or that are slow, do not keep others waiting.
 func (w *booksWorker) startDue(ctx context.Context) {
-	for len(w.finished) > 0 {
-		delete(w.running, <-w.finished)
-	}
-	if len(w.running) >= maxExporting {
+	if w.full() {
 		return
 	}
 	due, err := w.store.dueConnections(newStamp(w.now()), maxDue)
 	if err != nil {
-		w.strike(faultBooksRead, err)
+		w.noteFault(faultBooksRead, err)
 		return
 	}
-	maps.DeleteFunc(w.turns, func(id string, _ int64) bool { return !w.running[id] && !slices.Contains(due, id) })
+	maps.DeleteFunc(w.turns, func(id string, _ int64) bool { return !w.runs(id) && !slices.Contains(due, id) })
 	slices.SortStableFunc(due, func(x, y string) int { return cmp.Compare(w.turns[x], w.turns[y]) })
 	for _, id := range due {
-		if len(w.running) >= maxExporting {
+		if w.full() {
 			return
 		}
-		if w.running[id] {
+		if w.runs(id) {
 			continue
 		}
 		w.turn++
-		w.running[id], w.turns[id] = true, w.turn
-		w.working.Go(func() {
+		w.turns[id] = w.turn
+		w.start(id, id, func() {
 			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) {
-				w.strike(faultBooksExport, err)
+				w.noteFault(faultBooksExport, err)
 			}
-			w.finished <- id // never blocks: there are no more than maxExporting
 		})
 	}
 }

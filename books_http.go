@@ -66,9 +66,8 @@ func booksWing(s *server, b *books) wing {
 
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
-	return &books{store: s.store, keys: s.keys.Load, ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
-		log: s.log, now: s.now, steady: s.steady, strike: s.noteFault, doubted: s.clockDoubted, off: s.noBooks,
-		wake: make(chan struct{}, 1), paces: map[string]*bookPace{}}
+	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
+		paces: map[string]*bookPace{}}
 }
 
 // expireLinks is the chore that removes links to connect books that nobody has used in time.

@@ -457,6 +457,12 @@ func (s *server) checkToken(c *call) error {
 	return nil
 }
 
+// connector returns what an engine that works with outside systems needs of the service. With off it asks none.
+func (s *server) connector(off bool) connector {
+	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
+		noteFault: s.noteFault, doubted: s.clockDoubted, off: off, wake: make(chan struct{}, 1)}
+}
+
 // address returns the key under which the rate limits count the client's address. The peer of a Unix
 // socket has none; it is on this machine, so it counts as loopback.
 func (s *server) address(r *http.Request) string {

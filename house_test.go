@@ -103,7 +103,7 @@ var rooms = [][]string{
 		"license_import.go", "serve_status.go", "widget_script.go", "order_page.go",
 		"oauth_page.go"},
 	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_metrics.go"},
-	{"account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",
+	{"outbound_connection.go", "account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",
 		"order*.go", "payment*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},
 	// a token is an account's, so accounts are part of who calls
 	{"auth.go", "auth_keyring.go", "account_store.go", "oauth_app_store.go"},

@@ -1,15 +1,115 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 )
+
+// A connector is what the engines of payments and of books have in common: each works on the connections of
+// accounts with outside systems, through clients of its own. Any number of goroutines may use it.
+type connector struct {
+	store     *store
+	keys      func() *keyring
+	log       *slog.Logger
+	now       func() time.Time
+	steady    func() time.Time // a clock that is never set
+	noteFault func(fault string, err error, attrs ...any)
+	doubted   func() bool   // server.clockDoubted, while which nothing is done that can't be undone
+	off       bool          // nothing outside is asked: another service works on this database
+	wake      chan struct{} // wakes the worker
+}
+
+// wakeUp has the worker look for what is due.
+func (c *connector) wakeUp() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // it has been woken and has not looked yet
+	}
+}
+
+// A dueWorker does what has become due according to the file, several things at once, each under an id. One
+// goroutine, that of run, owns its fields.
+type dueWorker struct {
+	tick     time.Duration     // between two looks for what has become due
+	eager    bool              // looks again as soon as something has ended
+	most     int               // things at once
+	running  map[string]string // by id: the connection that it is of
+	finished chan string
+	working  sync.WaitGroup
+}
+
+func newDueWorker(tick time.Duration, most int, eager bool) dueWorker {
+	return dueWorker{tick: tick, eager: eager, most: most, running: map[string]string{},
+		finished: make(chan string, most)}
+}
+
+// run calls look, which starts what is due, at once, after each tick and whenever it is woken, until ctx ends.
+// Then it waits for what is under way, which has to end with ctx, and which the next start goes on with.
+func (w *dueWorker) run(ctx context.Context, wake <-chan struct{}, look func(context.Context)) {
+	tick := time.NewTicker(w.tick)
+	defer tick.Stop()
+	defer w.working.Wait()
+	for {
+		look(ctx)
+		for waiting := true; waiting; {
+			waiting = false
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			case <-wake:
+			case id := <-w.finished:
+				delete(w.running, id)
+				waiting = !w.eager
+			}
+		}
+	}
+}
+
+// full reports whether no more can be started.
+func (w *dueWorker) full() bool {
+	for len(w.finished) > 0 {
+		delete(w.running, <-w.finished)
+	}
+	return len(w.running) >= w.most
+}
+
+// runs reports whether something is under way.
+func (w *dueWorker) runs(id string) bool { _, ok := w.running[id]; return ok }
+
+// runningOf returns how much is under way for a connection.
+func (w *dueWorker) runningOf(connection string) (n int) {
+	for _, of := range w.running {
+		if of == connection {
+			n++
+		}
+	}
+	return n
+}
+
+// start does something of a connection on a goroutine of its own. The caller has asked full and runs before.
+func (w *dueWorker) start(id, connection string, do func()) {
+	w.running[id] = connection
+	w.working.Go(func() {
+		do()
+		w.finished <- id // never blocks: there are no more than most
+	})
+}
 
 // errChanged says that a row has another revision than it was read with, so that what was decided about
 // it is to be decided anew.
 var errChanged = errors.New("it has changed meanwhile")
+
+const (
+	maxSecretsFile = 16 << 10 // bytes
+	maxSecret      = 200      // characters
+)
 
 // secretNames returns the lines that secrets consist of: "client_id=…".
 func secretNames(fields map[string]*string) (lines []string) {
@@ -49,7 +149,3 @@ func parseSecretLines(fields map[string]*string, text string) error {
 	}
 	return nil
 }
-
-const maxSecretsFile = 16 << 10 // bytes
-
-const maxSecret = 200 // characters

@@ -642,7 +642,7 @@ func (m *providersMoney) add(session *testSession) {
 
 // work runs the worker until the test's end. tick is for tests that last for hours.
 func (s *shop) work(tick ...time.Duration) (stop func()) {
-	w := newPaymentWorker(s.engine, time.Now)
+	w := newPaymentWorker(s.engine)
 	if len(tick) > 0 {
 		w.tick = tick[0]
 	}

@@ -27,7 +27,7 @@ func paymentWing(s *server, p *payments) wing {
 		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
 	}
 	if !s.noPayments {
-		w.workers = append(w.workers, newPaymentWorker(p, s.steady).run, p.warnOfSealed)
+		w.workers = append(w.workers, newPaymentWorker(p).run, p.warnOfSealed)
 		w.chores = append(w.chores, chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders})
 	}
 	return w
@@ -36,15 +36,8 @@ func paymentWing(s *server, p *payments) wing {
 // paymentsOf makes the engine of a server's payments.
 func paymentsOf(s *server) *payments {
 	return &payments{
-		store:     s.store,
-		keys:      s.keys.Load,
+		connector: s.connector(s.noPayments),
 		providers: newProviders(s.outbound, s.stripeURL, s.vippsURL, s.now),
-		log:       s.log,
-		now:       s.now,
-		strike:    s.noteFault,
-		doubted:   s.clockDoubted,
-		off:       s.noPayments,
-		wake:      make(chan struct{}, 1),
 		locked:    map[string]*paymentLock{},
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -40,15 +39,8 @@ var (
 
 // payments begins and settles attempts. Any number of goroutines may use it.
 type payments struct {
-	store     *store
-	keys      func() *keyring
+	connector
 	providers map[string]provider // by name
-	log       *slog.Logger
-	now       func() time.Time
-	strike    func(fault string, err error, attrs ...any)
-	doubted   func() bool   // server.clockDoubted
-	off       bool          // no provider is asked, and no attempt begun
-	wake      chan struct{} // wakes the worker
 
 	mu     sync.Mutex
 	locked map[string]*paymentLock // attempts that are being settled
@@ -84,14 +76,6 @@ func (p *payments) lock(ctx context.Context, id string) (unlock func(), err erro
 	case <-ctx.Done():
 		leave()
 		return nil, ctx.Err()
-	}
-}
-
-// wakeUp has the worker look for attempts that are due.
-func (p *payments) wakeUp() {
-	select {
-	case p.wake <- struct{}{}:
-	default: // it has been woken and has not looked yet
 	}
 }
 
@@ -157,7 +141,7 @@ func (p *payments) openConnection(pay *payment) (*openConnection, error) {
 	}
 	conn, err := c.open(p.keys())
 	if err != nil {
-		p.strike(faultConnected, err, "connection", c.ID)
+		p.noteFault(faultConnected, err, "connection", c.ID)
 	}
 	return conn, err
 }
@@ -663,7 +647,7 @@ func (p *payments) settleOrder(ctx context.Context, orderID string) error {
 func (p *payments) warnOfSealed(context.Context) {
 	ids, err := unsealableConnections(p.store.queries, p.keys())
 	if err != nil {
-		p.strike(faultPaymentsRead, err)
+		p.noteFault(faultPaymentsRead, err)
 		return
 	}
 	for _, id := range ids {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -23,43 +22,21 @@ const (
 	faultSettle           = "a payment can't be settled"
 )
 
-// A paymentWorker settles what is due. One goroutine, that of run, owns its fields.
+// A paymentWorker settles what is due.
 type paymentWorker struct {
 	*payments
-	steady   func() time.Time // a clock that is never set
-	tick     time.Duration    // between two looks for what has become due
-	paces    map[string]pace  // by connection
-	running  map[string]bool  // attempts that are being settled
-	perConn  map[string]int   // of running, by connection
-	finished chan duePayment
-	working  sync.WaitGroup
+	dueWorker
+	paces map[string]pace // by connection
 }
 
 // newPaymentWorker makes the worker of payments.
-func newPaymentWorker(p *payments, steady func() time.Time) *paymentWorker {
-	return &paymentWorker{payments: p, steady: steady, tick: paymentTick, paces: map[string]pace{},
-		running: map[string]bool{}, perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
+func newPaymentWorker(p *payments) *paymentWorker {
+	return &paymentWorker{payments: p, dueWorker: newDueWorker(paymentTick, maxSettling, false),
+		paces: map[string]pace{}}
 }
 
-// run settles attempts until ctx ends. Then it breaks off what is under way, which the next start goes on
-// with, and returns.
-func (w *paymentWorker) run(ctx context.Context) {
-	tick := time.NewTicker(w.tick)
-	defer tick.Stop()
-	defer w.working.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-w.wake:
-		case d := <-w.finished:
-			w.forget(d)
-			continue // others of the connection wait for the tick
-		}
-		w.startDue(ctx)
-	}
-}
+// run settles attempts until ctx ends.
+func (w *paymentWorker) run(ctx context.Context) { w.dueWorker.run(ctx, w.wake, w.startDue) }
 
 // A pace holds how often a connection's provider is asked, as a token bucket of settleBurst.
 type pace struct {
@@ -86,44 +63,28 @@ func (w *paymentWorker) mayAsk(d duePayment) bool {
 	return ok
 }
 
-// forget takes an attempt that was settled off those that are running.
-func (w *paymentWorker) forget(d duePayment) {
-	delete(w.running, d.id)
-	if w.perConn[d.connectionID]--; w.perConn[d.connectionID] == 0 {
-		delete(w.perConn, d.connectionID)
-	}
-}
-
 // startDue begins to settle as many of the attempts that are due as may run. Those that somebody wants to
 // have looked at go before those whose time has only come.
 func (w *paymentWorker) startDue(ctx context.Context) {
-	for len(w.finished) > 0 {
-		w.forget(<-w.finished)
-	}
-	if len(w.running) >= maxSettling {
+	if w.full() {
 		return
 	}
 	due, err := w.store.duePayments(newStamp(w.now()), dueAtOnce)
 	if err != nil {
-		w.strike(faultPaymentsRead, err)
+		w.noteFault(faultPaymentsRead, err)
 		return
 	}
 	slices.SortStableFunc(due, func(a, b duePayment) int { return min(a.polls, 1) - min(b.polls, 1) })
 	for _, d := range due {
 		switch {
-		case len(w.running) >= maxSettling:
+		case w.full():
 			return
-		case w.running[d.id], w.perConn[d.connectionID] >= maxSettlingConnection:
+		case w.runs(d.id), w.runningOf(d.connectionID) >= maxSettlingConnection:
 			continue
 		case !w.mayAsk(d):
 			continue
 		}
-		w.running[d.id] = true
-		w.perConn[d.connectionID]++
-		w.working.Go(func() {
-			w.settleDue(ctx, d)
-			w.finished <- d // never blocks: there are no more than maxSettling
-		})
+		w.start(d.id, d.connectionID, func() { w.settleDue(ctx, d) })
 	}
 }
 
@@ -132,6 +93,6 @@ func (w *paymentWorker) settleDue(ctx context.Context, d duePayment) {
 	limited, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) {
-		w.strike(faultSettle, err)
+		w.noteFault(faultSettle, err)
 	}
 }
