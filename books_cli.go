@@ -452,10 +452,7 @@ func booksExport(e *env) error {
 }
 
 func booksExports(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
+	var err error
 	filter := exportFilter{state: e.str("state")}
 	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
 		return usageError("-state: " + detail)
@@ -464,13 +461,13 @@ func booksExports(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[bookExport], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[bookExport], error) {
 			return st.bookExports(filter, before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
-		return e.printExports(firstRows(e, all, limit, "-limit N"))
+		return e.printExports(rows)
 	})
 }
 

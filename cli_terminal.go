@@ -345,19 +345,33 @@ func firstRows[T any](e *env, rows []T, limit int, how string) []T {
 	return rows[:limit]
 }
 
-// exportPageSize is how many rows an export reads with one query.
+// exportPageSize is how many rows commands read with one query.
 const exportPageSize = 500
+
+// A pageFunc reads up to limit rows of a list that come after the cursor before ("" for the first page).
+type pageFunc[T any] func(before string, limit int) (listPage[T], error)
 
 // collectPages returns the first rows of a list, up to limit of them, from as many of its
 // pages as it takes.
-func collectPages[T any](limit int, page func(before string, limit int) (listPage[T], error)) (all []T, err error) {
+func collectPages[T any](limit int, page pageFunc[T]) (all []T, err error) {
 	for before := ""; ; {
-		p, err := page(before, limit-len(all))
+		p, err := page(before, min(limit-len(all), exportPageSize))
 		all = append(all, p.rows...)
 		if before = p.next; err != nil || before == "" || len(all) == limit {
 			return all, err
 		}
 	}
+}
+
+// listRows returns as many of the first rows of a list as -limit says. If there are more, standard error says
+// so; more names another command that prints them, "": none.
+func listRows[T any](e *env, page pageFunc[T], more string) ([]T, error) {
+	limit, err := e.number("limit", 1, 1_000_000)
+	if err != nil {
+		return nil, err
+	}
+	all, err := collectPages(limit+1, page)
+	return firstRows(e, all, limit, "-limit N"+more), err
 }
 
 // exportRows prints all rows of a table as NDJSON, or with -csv as CSV. page reads up to

@@ -97,11 +97,8 @@ var eventCommands = []command{
 }
 
 func eventsShow(e *env) error {
+	var err error
 	types := eventTypesOf(e.nouns)
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
 	filter := eventFilter{kind: e.str("type")}
 	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
 		return usageError(fmt.Sprintf("-type: there is no type of event %q: the types are %s",
@@ -122,13 +119,12 @@ func eventsShow(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[event], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[event], error) {
 			return st.events(filter, before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
-		rows := firstRows(e, all, limit, "-limit N")
 		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
 			return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
 		})

@@ -34,10 +34,7 @@ var leadCommands = []command{
 }
 
 func leadsList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
+	var err error
 	filter := leadFilter{kind: e.str("type")}
 	if filter.kind != "" && !isLeadWord(filter.kind) {
 		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
@@ -56,13 +53,12 @@ func leadsList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[lead], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[lead], error) {
 			return st.leads(filter, before, limit)
-		})
+		}, " or 'widgetd leads export'")
 		if err != nil {
 			return err
 		}
-		rows := firstRows(e, all, limit, "-limit N or 'widgetd leads export'")
 		return printRows(e, rows, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
 			return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
 		})

@@ -265,10 +265,7 @@ func licenseRotate(e *env) error {
 }
 
 func licenseList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
+	var err error
 	filter := licenseFilter{
 		product:  e.str("product"),
 		customer: e.str("customer"),
@@ -283,14 +280,14 @@ func licenseList(e *env) error {
 		return usageError("-status: " + detail)
 	}
 	return e.withStore(func(st *store) error {
-		rows, err := collectPages(limit+1, func(before string, limit int) (listPage[*license], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[*license], error) {
 			return st.licenses(filter, before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
 		all := []licenseDetail{}
-		for _, l := range firstRows(e, rows, limit, "-limit N") {
+		for _, l := range rows {
 			all = append(all, newLicenseDetail(l, e.now()))
 		}
 		const header = "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT"

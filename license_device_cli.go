@@ -184,21 +184,17 @@ func printDevices(e *env, rows []*device) error {
 }
 
 func deviceList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
 	return e.withStore(func(st *store) error {
 		if _, err := st.license(anyAccount, e.args[0]); err != nil {
 			return err
 		}
-		rows, err := collectPages(limit+1, func(before string, limit int) (listPage[*device], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[*device], error) {
 			return st.devices(e.args[0], before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
-		return printDevices(e, firstRows(e, rows, limit, "-limit N"))
+		return printDevices(e, rows)
 	})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -141,18 +142,15 @@ func appList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
+		all, err := collectPages(math.MaxInt, func(before string, limit int) (listPage[*app], error) {
+			return st.apps(o, before, limit)
+		})
+		if err != nil {
+			return err
+		}
 		rows := []*appView{}
-		for before := ""; ; {
-			page, err := st.apps(o, before, exportPageSize)
-			if err != nil {
-				return err
-			}
-			for _, p := range page.rows {
-				rows = append(rows, viewApp(p))
-			}
-			if before = page.next; before == "" {
-				break
-			}
+		for _, p := range all {
+			rows = append(rows, viewApp(p))
 		}
 		const header = "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT"
 		return printRows(e, rows, header, func(p *appView) []any {
@@ -215,23 +213,19 @@ var grantCommands = []command{
 }
 
 func grantList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
 	o, err := e.filterAccount()
 	if err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[*grant], error) {
+		grants, err := listRows(e, func(before string, limit int) (listPage[*grant], error) {
 			return st.grants(o, e.on("ended"), before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
 		rows := []*grantView{}
-		for _, g := range firstRows(e, all, limit, "-limit N") {
+		for _, g := range grants {
 			rows = append(rows, viewGrant(g))
 		}
 		const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"

@@ -99,10 +99,7 @@ func (e *env) lineQuantities() (all []lineQuantity, err error) {
 }
 
 func orderList(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
+	var err error
 	filter := orderFilter{state: e.str("state"), reference: e.str("reference")}
 	if _, detail := oneOf(orderStates...)(filter.state); filter.state != "" && detail != "" {
 		return usageError("-state: " + detail)
@@ -111,13 +108,13 @@ func orderList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[order], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[order], error) {
 			return st.orders(filter, before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
-		views, _, err := listedOrders(st.queries, firstRows(e, all, limit, "-limit N"))
+		views, _, err := listedOrders(st.queries, rows)
 		if err != nil {
 			return err
 		}

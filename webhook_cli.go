@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -160,20 +161,17 @@ func webhookList(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
+		all, err := collectPages(math.MaxInt, func(before string, limit int) (listPage[*webhook], error) {
+			return st.webhooks(o, before, limit)
+		})
+		if err != nil {
+			return err
+		}
 		rows := []webhookRow{}
-		for before := ""; ; {
-			page, err := st.webhooks(o, before, exportPageSize)
-			if err != nil {
-				return err
-			}
-			for _, w := range page.rows {
-				rows = append(rows, webhookRow{
-					w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description, w.AccountID,
-				})
-			}
-			if before = page.next; before == "" {
-				break
-			}
+		for _, w := range all {
+			rows = append(rows, webhookRow{
+				w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description, w.AccountID,
+			})
 		}
 		const header = "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT"
 		return printRows(e, rows, header, func(w webhookRow) []any {
@@ -314,10 +312,6 @@ func webhookReplay(e *env) error {
 }
 
 func webhookDeliveries(e *env) error {
-	limit, err := e.number("limit", 1, 1_000_000)
-	if err != nil {
-		return err
-	}
 	filter := deliveryFilter{webhookID: e.args[0]}
 	if e.on("failed") {
 		filter.outcome = outcomeFailed
@@ -326,14 +320,14 @@ func webhookDeliveries(e *env) error {
 		if _, err := st.webhook(anyAccount, e.args[0]); err != nil {
 			return webhookStep(e.args[0], err)
 		}
-		all, err := collectPages(limit+1, func(before string, limit int) (listPage[delivery], error) {
+		rows, err := listRows(e, func(before string, limit int) (listPage[delivery], error) {
 			return st.deliveries(filter, before, limit)
-		})
+		}, "")
 		if err != nil {
 			return err
 		}
 		const header = "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER"
-		return printRows(e, firstRows(e, all, limit, "-limit N"), header, func(d delivery) []any {
+		return printRows(e, rows, header, func(d delivery) []any {
 			return []any{
 				d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID, d.EventID,
 				printable(valueOr(d.Answer, "")), // the receiver's own words
