@@ -66,6 +66,17 @@ type command struct {
 	run     func(*env) error
 }
 
+// The options that every command has.
+var (
+	optDB = option{name: "db", value: "FILE", def: "widgetd.db", help: "path of the database file",
+		hasVariable: true}
+	optKey = option{name: "key", value: "FILE", def: "widgetd.key", help: "path of the key file",
+		hasVariable: true}
+	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
+		hasVariable: true}
+	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
+)
+
 // commonOptions are the options that every command takes.
 var commonOptions = []option{optDB, optKey, optJSON, optWide}
 
@@ -331,4 +342,20 @@ func (e *env) file(name string) (string, error) {
 func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// signature returns the command's name with the names of its arguments: "account rate ID N".
+func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }
+
+// signature returns the option with the name of its value: "-max-devices N".
+func (o option) signature() string { return strings.TrimSuffix("-"+o.name+" "+o.value, " ") }
+
+// number returns an option's value as a number from low to high, or a usageError.
+func (e *env) number(name string, low, high int) (int, error) {
+	text := e.str(name)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < low || n > high {
+		return 0, usageError(fmt.Sprintf("-%s must be a number from %d to %d, not %q", name, low, high, text))
+	}
+	return n, nil
 }

@@ -26,12 +26,6 @@ func showHelp(e *env) error {
 	return help(e.stdout, e.commands)
 }
 
-// signature returns the command's name with the names of its arguments: "account rate ID N".
-func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }
-
-// signature returns the option with the name of its value: "-max-devices N".
-func (o option) signature() string { return strings.TrimSuffix("-"+o.name+" "+o.value, " ") }
-
 // allOptions returns every option of the commands, each once, the common ones first.
 func allOptions(commands []command) []option {
 	all := slices.Clone(commonOptions)

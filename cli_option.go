@@ -15,13 +15,6 @@ import (
 // The options that the commands of several nouns share. A command for which one means
 // something more precise gives it a text of its own with says.
 var (
-	optDB = option{name: "db", value: "FILE", def: "widgetd.db", help: "path of the database file",
-		hasVariable: true}
-	optKey = option{name: "key", value: "FILE", def: "widgetd.key", help: "path of the key file",
-		hasVariable: true}
-	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
-		hasVariable: true}
-	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
 	optAddr = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:8080",
 		help: "address to listen on, unless systemd passes a socket", hasVariable: true}
 	optOutboundAllow = option{name: "outbound-allow", value: "CIDR,…",
@@ -55,16 +48,6 @@ var (
 // commaList returns the elements of an option's value, separated by commas or spaces.
 func (e *env) commaList(name string) []string {
 	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
-}
-
-// number returns an option's value as a number from low to high, or a usageError.
-func (e *env) number(name string, low, high int) (int, error) {
-	text := e.str(name)
-	n, err := strconv.Atoi(text)
-	if err != nil || n < low || n > high {
-		return 0, usageError(fmt.Sprintf("-%s must be a number from %d to %d, not %q", name, low, high, text))
-	}
-	return n, nil
 }
 
 // parsePrefixes parses the value of an option: networks, and addresses as networks of one.
