@@ -371,7 +371,7 @@ func accountReopen(e *env) error {
 }
 
 // readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
-// at its end is dropped. For what is no origin it returns a usageError that says what to type.
+// at its end is dropped. For anything else it returns a usageError that says what to type.
 func readOrigin(typed string) (string, error) {
 	typed = strings.TrimSuffix(typed, "/")
 	origin, err := parseOrigin(typed)

@@ -33,7 +33,7 @@ func (e *env) width() int {
 	return usualWidth
 }
 
-// terminalWidth returns how many columns the terminal has that w writes to; 0: w is no terminal.
+// terminalWidth returns the width in columns of the terminal that w writes to; 0: w is not a terminal.
 func terminalWidth(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -103,7 +103,7 @@ func (e *env) printTable(header string, rows [][]any) error {
 	return writeTable(e.stdout, columns, e.width())
 }
 
-// writeTable writes a table that is at most so many columns wide, if that can be; 0: no limit.
+// writeTable writes a table that is at most width columns wide, if possible; 0: no limit.
 func writeTable(w io.Writer, columns []*tableColumn, width int) error {
 	for _, c := range columns {
 		for _, cell := range c.cells {

@@ -97,7 +97,7 @@ func publicActor(actor string) string {
 	return actor
 }
 
-// eventData returns the data of an event as a JSON object, from names and values in turn.
+// eventData returns the data of an event as a JSON object, from alternating names and values.
 // Empty values are left out.
 func eventData(pairs ...string) json.RawMessage {
 	data := map[string]string{}

@@ -43,8 +43,8 @@ func (q *eventsQuery) read(in *input) {
 	q.page = in.pageBySeq("evt")
 }
 
-// listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
-// would match nothing for ever.
+// listEvents returns the endpoint of GET /events. It refuses a type that is not in types, which
+// could never match anything.
 func (s *server) listEvents(
 	types []eventType,
 ) func(context.Context, *call, *eventsQuery) (*list[event], error) {

@@ -32,8 +32,8 @@ type eventFilter struct {
 }
 
 // events returns a page of events, newest first, older than the one that the cursor before
-// stands for ("" for the newest). Where the clock was set back, times do not grow with the
-// order of writing, and since may leave out some events of that span.
+// stands for ("" for the newest). If the clock was set back, times are not in the order of
+// writing, and since may leave out some events of that span.
 func (q *queries) events(f eventFilter, before string, limit int) (p listPage[event], err error) {
 	list := listQuery{columns: selectEvents, table: `events`, key: `seq`}
 	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
@@ -109,7 +109,7 @@ func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err err
 // many. Old events that follow a newer one, as after the clock was set back, are left to removeEventsAfter.
 func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 	t.invalidate()
-	var oldest string // compared as text, also where it is no time
+	var oldest string // compared as text, so that it need not be a valid time
 	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
 	if errors.Is(err, errNotFound) || err == nil && oldest >= before.String() {
 		return 0, nil
@@ -165,7 +165,7 @@ func (e *event) dest() []any {
 	return []any{&e.seq, &e.ID, &e.At, &e.Type, &e.AccountID, &e.SubjectID, &e.DeviceID, &e.Actor, (*jsonText)(&e.Data)}
 }
 
-// nameSubject sets the member that tells what kind of thing the subject is.
+// nameSubject sets the member for the kind of the subject: LicenseID, LeadID or OrderID.
 func (e *event) nameSubject() {
 	switch {
 	case strings.HasPrefix(e.SubjectID, "lic_"):

@@ -95,7 +95,7 @@ func create[Res any](
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
-	path, _ := s.routing.Load().inBase(c.request.URL.Path) // tells apart what the route's wildcards match
+	path, _ := s.routing.Load().inBase(c.request.URL.Path) // distinguishes what the route's wildcards match
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
 		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}
@@ -150,7 +150,7 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 }
 
 // idempotencyCaller identifies the sender of an Idempotency-Key, so that two callers that choose
-// the same key don't get each other's answers: by the token's account, and the application if it is one's,
+// the same key don't get each other's answers: by the token's account, and its application if it has one,
 // else by licence and fingerprint (idemScope), else by the charged account and the client's address.
 func (s *server) idempotencyCaller(c *call) string {
 	switch {

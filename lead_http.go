@@ -173,7 +173,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	return &eraseResponse{erased}, nil
 }
 
-// fields reads the optional member that has what else a form asked for: an object of texts. It
+// fields reads the optional member with the other inputs of a form: an object of texts. It
 // returns the object with its names sorted, so that the same fields are the same text; nil if
 // there are none or one is wrong.
 func (in *input) fields(name string) json.RawMessage {

@@ -233,7 +233,7 @@ type clockReadings struct{ wall, steady time.Time }
 
 func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
 
-// clockAdjustment tells by how much the wall clock was set between two moments. Round(0) makes
+// clockAdjustment returns by how much the wall clock was set between two moments. Round(0) makes
 // Sub compare the readings of the wall clock, not Go's monotonic ones.
 func clockAdjustment(earlier, later clockReadings) time.Duration {
 	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)

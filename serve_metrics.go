@@ -353,14 +353,14 @@ func originName(r *http.Request) string {
 	return "malformed"
 }
 
-// The faults that requests meet, and that of the key file. The chores have names of their own for theirs.
+// The names of the faults that requests meet, and of that of the key file. Chores name their own (chore.fault).
 const (
 	faultDiskFull = "the disk is full, so nothing is written"
 	faultStorage  = "the database can't be used"
 	faultKeyFile  = "the key file can't be used: the keys loaded before stay in use"
 )
 
-// lastingFaults are the faults that last, by the text of their first log line, which is from a closed list.
+// lastingFaults are the faults that are not over, by the text of their first log line, one of a closed list.
 type lastingFaults struct {
 	mu   sync.Mutex
 	open map[string]*lastingFault

@@ -37,7 +37,7 @@ const (
 // widgetd.db.
 func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
 
-// A serviceStatus is what a running service tells about itself.
+// A serviceStatus is what a running service reports about itself.
 type serviceStatus struct {
 	Version    string         `json:"version"`
 	StartedAt  stamp          `json:"started_at"`
@@ -124,8 +124,8 @@ func (s *server) startStatus() (stop func()) {
 	return func() { web.Close() } // which closes the listener, and that removes the socket
 }
 
-// listenUnix listens on a socket that only this user can connect to. It replaces one on which nobody
-// listens any more, as a killed service leaves it behind.
+// listenUnix listens on a socket that only this user can connect to. It replaces a socket on which
+// nobody listens any more, which a killed service leaves behind.
 func listenUnix(path string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of its socket is longer than %d bytes: %s", maxSocketPath, path)
@@ -435,5 +435,5 @@ func sizeText(bytes int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-// endingSoon is how long before the end of a token or a licence the status command tells of it.
+// endingSoon is how long before the end of a token or a licence the status command warns of it.
 const endingSoon = 14 * 24 * time.Hour
