@@ -59,8 +59,8 @@ func createAccount(t *tx, name string, main bool, actor string) (string, error) 
 	return id, t.addEvent(accountEvent(id, eventAccountCreated, actor))
 }
 
-// changeRate sets how many requests a minute an account may make, with its event. The rate that
-// it has already is no change. Errors: errNotFound.
+// changeRate sets how many requests a minute an account may make, with its event. Setting
+// the rate that it already has changes nothing. Errors: errNotFound.
 func changeRate(t *tx, id string, rate int, actor string) error {
 	a, err := t.account(id)
 	if err != nil || a.Rate == rate {
@@ -73,8 +73,8 @@ func changeRate(t *tx, id string, rate int, actor string) error {
 		"from", strconv.Itoa(a.Rate), "to", strconv.Itoa(rate)))
 }
 
-// closeAccount closes an account, with its event, and has what it holds of nouns end with it: who has signed in
-// for it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes
+// closeAccount closes an account, with its event, and ends what it has of nouns (noun.close), such as sign-ins for
+// it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes
 // nothing.
 func closeAccount(t *tx, of []noun, id, actor string) error {
 	a, err := t.account(id)
@@ -108,8 +108,8 @@ func reopenAccount(t *tx, id, actor string) error {
 	return t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
 }
 
-// held counts what an account has of nouns that stops working when it is closed at now: by member, and as a text
-// for people, "2 tokens, 3 origins and 0 live payments".
+// held counts what an account has at now that stops working when it is closed (noun.holdings): by member, and as
+// a text for people, "2 tokens, 3 origins and 0 live payments".
 func held(q *queries, of []noun, account string, now stamp) (counts map[string]int, text string, err error) {
 	counts = map[string]int{}
 	var texts []string
@@ -196,8 +196,8 @@ const (
 // A settingsChange is a list of assignments to the settings of an account.
 type settingsChange []func(*accountSettings)
 
-// changeSettings changes settings of an account, with an event that names those that are different. A
-// change without effect writes nothing. of are the nouns that may have to know. Errors: errAccount.
+// changeSettings changes settings of an account, with an event that names those that differ. A change
+// without effect writes nothing. of are the nouns whose settingsHook is called. Errors: errAccount.
 func changeSettings(t *tx, of []noun, id string, change settingsChange, actor string) error {
 	t.invalidate()
 	if err := t.openAccount(id); err != nil {
@@ -229,7 +229,7 @@ func changeSettings(t *tx, of []noun, id string, change settingsChange, actor st
 	return t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", strings.Join(changed, " ")))
 }
 
-// changedSettings returns the names of the settings that are different, sorted.
+// changedSettings returns the names of the settings that differ, sorted.
 func changedSettings(before, after accountSettings) (names []string) {
 	text := func(p *string) string { return valueOr(p, "") }
 	for _, m := range []struct {

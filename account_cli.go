@@ -169,8 +169,8 @@ func (e *env) checkInstall() error {
 	return nil
 }
 
-// checkNewKeys refuses to make a key file, without -new-keys, for a database that has issued what is worth
-// nothing with other keys, or that can't be asked.
+// checkNewKeys refuses, without -new-keys, to make a key file for a database that has issued something that
+// works only with its own keys, or that can't be read.
 func (e *env) checkNewKeys() error {
 	if e.on("new-keys") || fileExists(e.str("key")) || !fileExists(e.str("db")) {
 		return nil
@@ -371,7 +371,7 @@ func accountReopen(e *env) error {
 }
 
 // readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
-// at its end is dropped. For what is no origin it returns a usageError that says what to type.
+// at its end is dropped. For anything else it returns a usageError that says what to type.
 func readOrigin(typed string) (string, error) {
 	typed = strings.TrimSuffix(typed, "/")
 	origin, err := parseOrigin(typed)
@@ -527,7 +527,7 @@ func (r *tokenStatus) read(v *statusView) error {
 	soon := v.now.Add(endingSoon)
 	tokens, err := v.tokens()
 	for _, t := range tokens {
-		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // shorter ones are renewed by whoever made them so short
+		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // short-lived ones are left to whoever renews them
 		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(v.now) && t.ExpiresAt.Before(soon) {
 			r.tokens = append(r.tokens, t)
 		}

@@ -95,7 +95,7 @@ func (t *tx) reopenAccount(id string) error {
 	return err
 }
 
-// What an account has of itself that stops working when it is closed.
+// What stops working when an account is closed, apart from what it has of other nouns.
 var (
 	heldTokens = holding{"tokens", "token",
 		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`}
@@ -275,7 +275,7 @@ func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int,
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
-// An accountSettings is what else is known of an account that takes orders (contract, section 11).
+// An accountSettings holds the settings of an account that takes orders (contract, section 11).
 type accountSettings struct {
 	Zone         string  `json:"zone"`          // "Europe/Zurich"
 	CutOff       string  `json:"cut_off"`       // when its business day ends: "04:00"

@@ -99,7 +99,7 @@ type env struct {
 	installed      string          // directory of the installation: installedDir; "": none is looked for
 	uid            int             // of the user who runs the program, as whom it acts
 	caller         string          // name of the user who called it, see callingUser
-	announced      map[string]bool // files of the installation that file has named
+	announced      map[string]bool // options for which file has already said that it uses the installation's file
 }
 
 // installedDir is where an installation on a server has its files.
@@ -115,7 +115,7 @@ func (e *env) checkOwner(path string) error {
 		info, err = os.Stat(filepath.Dir(path))
 	}
 	if err != nil {
-		return nil // whoever opens the file says what is wrong
+		return nil // opening the file will tell what is wrong
 	}
 	owner := int(info.Sys().(*syscall.Stat_t).Uid)
 	if !foreign || owner == e.uid {
@@ -156,7 +156,7 @@ func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "-
 const maxCommandWords = 3
 
 // findCommand returns the command with the longest name that args begin with, and the args
-// behind that name; nil if there is none.
+// after that name; nil if there is none.
 func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(maxCommandWords, len(args)); words > 0; words-- {
 		name := strings.Join(args[:words], " ")
@@ -231,7 +231,7 @@ func (v *onceValue) Set(s string) error {
 	return nil
 }
 
-// startsWith reports whether the command's name has more words than these, with which it begins.
+// startsWith reports whether the command's name begins with these words and has more.
 func (c *command) startsWith(words string) bool { return strings.HasPrefix(c.name, words+" ") }
 
 // usage returns the command's name with the placeholders of its arguments and options.
@@ -243,8 +243,8 @@ func (c *command) usage() string {
 	return usage
 }
 
-// withStore opens the database, calls f and closes the database again. It tells which tables f has left rows
-// out of that can't be read.
+// withStore opens the database, calls f and closes the database again. Standard error names the tables in which f
+// left out rows that can't be read.
 func (e *env) withStore(f func(*store) error) error {
 	path, err := e.file("db")
 	if err != nil {

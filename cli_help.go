@@ -132,8 +132,8 @@ func writeOptionTable(w io.Writer, options []option) {
 	}
 }
 
-// markdownCell returns a text for a cell of a Markdown table, in which characters that Markdown would
-// take for its own are escaped.
+// markdownCell returns a text for a cell of a Markdown table, with the characters escaped that mean
+// something in Markdown.
 func markdownCell(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "`", "\\`", "<", `\<`, "[", `\[`).Replace(s)
 }
@@ -141,7 +141,7 @@ func markdownCell(s string) string {
 // unknownCommand handles a command line whose first words name no command. If commands
 // begin with those ("license", "books app"), it lists them; -h turns that list into a success.
 func unknownCommand(commands []command, args []string, stdout, stderr io.Writer) error {
-	group := 0 // how many of the words all begin the names of commands
+	group := 0 // how many of the first words begin the name of some command
 	for group < min(maxCommandWords, len(args)) && slices.ContainsFunc(commands, func(c command) bool {
 		return c.startsWith(strings.Join(args[:group+1], " "))
 	}) {

@@ -125,7 +125,7 @@ func (e *env) filterID(name, prefix string) (string, error) {
 	return id, nil
 }
 
-// A span is a length of time as options have it: calendar years, and a duration.
+// A span is a length of time as options give it: calendar years plus a duration.
 type span struct {
 	years int
 	rest  time.Duration

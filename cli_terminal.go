@@ -33,7 +33,7 @@ func (e *env) width() int {
 	return usualWidth
 }
 
-// terminalWidth returns how many columns the terminal has that w writes to; 0: w is no terminal.
+// terminalWidth returns the width in columns of the terminal that w writes to; 0: w is not a terminal.
 func terminalWidth(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -60,7 +60,7 @@ type tableColumn struct {
 const (
 	columnGap      = 2 // spaces between two columns
 	leastTextWidth = 8 // to which columns of text are shortened at first
-	leastWidth     = 4 // to which all columns are, but for the numbers
+	leastWidth     = 4 // to which all columns are shortened if that is not enough
 )
 
 // printRows writes rows to standard output: with -json each as an object on its own line,
@@ -103,7 +103,7 @@ func (e *env) printTable(header string, rows [][]any) error {
 	return writeTable(e.stdout, columns, e.width())
 }
 
-// writeTable writes a table that is at most so many columns wide, if that can be; 0: no limit.
+// writeTable writes a table that is at most width columns wide, if possible; 0: no limit.
 func writeTable(w io.Writer, columns []*tableColumn, width int) error {
 	for _, c := range columns {
 		for _, cell := range c.cells {
@@ -166,7 +166,7 @@ func shrinkColumns(columns []*tableColumn, width int, least func(*tableColumn) i
 }
 
 // shorten returns a text of at most n characters. What it leaves out it replaces by "…": of an id the
-// middle, since ids of one time begin alike, of any other text the end.
+// middle, since ids made at about the same time begin alike; of any other text the end.
 func shorten(text string, n int) string {
 	runes := []rune(text)
 	if len(runes) <= n {
@@ -178,7 +178,7 @@ func shorten(text string, n int) string {
 	return string(runes[:n-1]) + "…"
 }
 
-// cutID divides a text that ends in an id before the id's symbols: "token tok_", "01m7…".
+// cutID splits a text that ends in an id after the id's prefix: "token tok_", "01m7…".
 func cutID(text string) (head, tail string, ok bool) {
 	const symbols = 26
 	i := strings.LastIndexByte(text, '_') + 1
@@ -210,8 +210,7 @@ func cellText(v any) string {
 	return cmp.Or(text, "-")
 }
 
-// A detail is a line that tells one thing: its label, and what it is. Without a label it belongs to
-// the line before it.
+// A detail is a line of output: a label and a value. Without a label it belongs to the line before it.
 type detail struct{ label, value string }
 
 // printDetails writes v to standard output with -json, else the details, one below the other. Values
@@ -311,8 +310,7 @@ func memberText(v *jsonValue) string {
 	return cmp.Or(printable(strings.Join(parts, ", ")), "-")
 }
 
-// countsText returns how many there are of each of some names, without those of which there are none;
-// "none" if there are none at all.
+// countsText returns the names with a count above zero, each with its count; "none" if there are none.
 func countsText(names []string, counts map[string]int64) string {
 	texts := []string{}
 	for _, name := range names {
@@ -410,7 +408,7 @@ func exportRows[T any](
 	})
 }
 
-// csvTextCell returns s for a CSV cell, since callers of the API choose these texts. It puts an
+// csvTextCell makes s safe for a CSV cell, since callers of the API choose these texts. It puts an
 // apostrophe before a text that a spreadsheet would run as a formula, also where something that
 // can't be seen comes first, and replaces characters that change the direction in which the row is
 // shown by U+FFFD.

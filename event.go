@@ -26,10 +26,11 @@ type eventTable struct {
 	types []eventType
 }
 
-// scopeEvents is the scope that reads events of which no other scope is asked.
+// scopeEvents is the scope for reading events whose eventTable names no other scope.
 const scopeEvents = "events:read"
 
-// scopeOfEvent is the scope that callers must have to learn of events of a type, filled as nouns declare theirs.
+// scopeOfEvent has the scope that callers must have to learn of events of a type. It is filled as nouns declare
+// their types.
 var scopeOfEvent = map[eventType]string{}
 
 // add declares a type and returns it.
@@ -40,9 +41,9 @@ func (t *eventTable) add(name string) eventType {
 	return declared
 }
 
-// An event is one change, written in the transaction that made it. Of the ids of what it is
-// about the file keeps one as the subject: SubjectID, or else LicenseID, or else LeadID; the
-// id of a device is a member of data there.
+// An event is one change, written in the transaction that made it. The database keeps one of
+// its ids as the subject: SubjectID, else LicenseID, else LeadID. It keeps DeviceID as a member
+// of data.
 type event struct {
 	ID        string          `json:"id"`
 	At        stamp           `json:"at"`
@@ -67,7 +68,7 @@ const (
 	actorCommand  = "command"
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
-	actorService  = "service"  // by itself, since something was wrong
+	actorService  = "service"  // on its own, since something was wrong
 	actorReceiver = "receiver" // of a webhook, by its answers
 	actorProvider = "provider" // of payments, or a guest who has paid there
 )
@@ -96,7 +97,7 @@ func publicActor(actor string) string {
 	return actor
 }
 
-// eventData returns the data of an event as a JSON object, from names and values in turn.
+// eventData returns the data of an event as a JSON object, from alternating names and values.
 // Empty values are left out.
 func eventData(pairs ...string) json.RawMessage {
 	data := map[string]string{}
@@ -109,10 +110,10 @@ func eventData(pairs ...string) json.RawMessage {
 	return text
 }
 
-// appActor returns the actor of events that an application causes by coming for tokens.
+// appActor returns the actor of events that an application causes.
 func appActor(appID string) string { return "app " + appID }
 
 const actorPersons = "person (" // begins the actors of people who have signed in
 
-// actorPerson returns the actor of events for somebody who has signed in; by is who made the code.
+// actorPerson returns the actor of events for somebody who has signed in; by made the code for that.
 func actorPerson(by string) string { return actorPersons + by + ")" }

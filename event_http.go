@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// eventWing makes the routes of events, and sweeps those older than keepEvents. Of events that stand behind one
-// that is kept, as one whose date is in the future, each sweep finds those among the next maxListRows.
+// eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
+// that is kept, such as one with a date in the future, each sweep looks through the next maxListRows events.
 func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
-	swept := int64(0) // up to which event it has looked behind those that are kept
+	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
 		routes: []route{
 			{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
@@ -43,8 +43,8 @@ func (q *eventsQuery) read(in *input) {
 	q.page = in.pageBySeq("evt")
 }
 
-// listEvents returns the endpoint of GET /events. It refuses a type that is none of types, which
-// would match nothing for ever.
+// listEvents returns the endpoint of GET /events. It refuses a type that is not in types, which
+// could never match anything.
 func (s *server) listEvents(
 	types []eventType,
 ) func(context.Context, *call, *eventsQuery) (*list[event], error) {

@@ -24,7 +24,7 @@ func (t *tx) addEvent(e event) error {
 	return err
 }
 
-// An eventFilter chooses events of an owner; what else is empty narrows nothing.
+// An eventFilter selects events of an owner; an empty field does not narrow the selection.
 type eventFilter struct {
 	owner                     owner
 	kind, licenseID, deviceID string
@@ -32,8 +32,8 @@ type eventFilter struct {
 }
 
 // events returns a page of events, newest first, older than the one that the cursor before
-// stands for ("" for the newest). Where the clock was set back, times do not grow with the
-// order of writing, and since may leave out some events of that span.
+// stands for ("" for the newest). If the clock was set back, times are not in the order of
+// writing, and since may leave out some events of that span.
 func (q *queries) events(f eventFilter, before string, limit int) (p listPage[event], err error) {
 	list := listQuery{columns: selectEvents, table: `events`, key: `seq`}
 	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
@@ -46,7 +46,7 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 		return p, nil // an empty page with a cursor would tell that the licence has many events
 	default:
 		list.scope(isLicense+` AND subject_id = ?`, []any{licenseID})
-		condition, args := f.owner.narrow(``, `+account_id`) // the plus keeps the account's index out
+		condition, args := f.owner.narrow(``, `+account_id`) // the + keeps SQLite from using the account's index
 		list.filter(condition, args...)
 	}
 	if !f.since.IsZero() {
@@ -70,8 +70,8 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 	return p, err
 }
 
-// selectEvents selects what dest scans. SQLite would end the query at data that is no JSON; dest fails for that
-// row alone.
+// selectEvents selects what dest scans. SQLite's JSON functions would fail the whole query at data that is not
+// JSON; dest fails for that row alone.
 const selectEvents = `SELECT seq, id, at, type, account_id, subject_id,
 	CASE WHEN json_valid(data) THEN coalesce(json_extract(data, '$.device_id'), '') ELSE '' END, actor,
 	CASE WHEN json_valid(data) THEN json_remove(data, '$.device_id') ELSE data END FROM events`
@@ -96,8 +96,8 @@ func (q *queries) lastSeq() (seq int64, err error) {
 	return seq, err
 }
 
-// wroteSince reports whether an event of one of some types was written after that with a number. It reads the events
-// since then.
+// wroteSince reports whether an event of one of the given types was written after the one with the number seq. It
+// reads all events since then.
 func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err error) {
 	names, _ := json.Marshal(kinds)
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM events WHERE seq > ? AND type IN (SELECT value FROM json_each(?)))`,
@@ -106,10 +106,10 @@ func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err err
 }
 
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how
-// many. Those behind one that is newer, as where the clock was set back, are left to removeEventsAfter.
+// many. Old events that follow a newer one, as after the clock was set back, are left to removeEventsAfter.
 func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 	t.invalidate()
-	var oldest string // compared as text, also where it is no time
+	var oldest string // compared as text, so that it need not be a valid time
 	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
 	if errors.Is(err, errNotFound) || err == nil && oldest >= before.String() {
 		return 0, nil
@@ -122,9 +122,9 @@ func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 }
 
 // removeEventsAfter removes up to limit events from before a time among the maxListRows that follow number
-// after, and returns how many. next is the number after which it is to go on: after if there may be more of
-// them here, 0 at the end. It reads at most maxListRows rows, some 5 ms; so it comes by every one of a million
-// within 100 calls.
+// after, and returns how many. next is the number to go on after: after itself if more of them may be
+// left here, 0 at the end. It reads at most maxListRows rows, which takes some 5 ms, so 100 calls go through a
+// million events.
 func (t *tx) removeEventsAfter(after int64, before stamp, limit int64) (removed, next int64, err error) {
 	t.invalidate()
 	err = t.one(`SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?`,
@@ -141,13 +141,13 @@ func (t *tx) removeEventsAfter(after int64, before stamp, limit int64) (removed,
 	return removed, next, err
 }
 
-// isLicense is the condition of the index on events of licences. A query for those of one
+// isLicense is the condition of the partial index on events of licences. A query for those of one
 // licence repeats it, since SQLite would not use the index without it.
 const isLicense = ` AND subject_id GLOB 'lic_*'`
 
 // licenseOfEvents returns the licence whose events a list goes through, and the account that
-// owns it: the licence that is given, or that of the device. An id that names no row is given
-// back without an account; for a device that there is not both are "".
+// owns it: the licence that is given, or that of the device. A licence that does not exist is
+// returned without an account; for a device that does not exist both are "".
 func (q *queries) licenseOfEvents(licenseID, deviceID string) (id, account string, err error) {
 	if id = licenseID; id == "" && deviceID != "" {
 		err = q.one(`SELECT license_id FROM devices WHERE id = ?`, []any{deviceID}, &id)
@@ -165,7 +165,7 @@ func (e *event) dest() []any {
 	return []any{&e.seq, &e.ID, &e.At, &e.Type, &e.AccountID, &e.SubjectID, &e.DeviceID, &e.Actor, (*jsonText)(&e.Data)}
 }
 
-// nameSubject sets the member that tells what kind of thing the subject is.
+// nameSubject sets the member for the kind of the subject: LicenseID, LeadID or OrderID.
 func (e *event) nameSubject() {
 	switch {
 	case strings.HasPrefix(e.SubjectID, "lic_"):
@@ -177,8 +177,8 @@ func (e *event) nameSubject() {
 	}
 }
 
-// countToday returns how many leads and events were written since a time. It reads no others, since
-// their numbers grow with the time.
+// countToday returns how many leads and events were written since a time. It does not count through
+// older ones, since row numbers grow with time (firstSince).
 func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
 	firstLead, err := q.firstSince(`leads`, `created_at`, midnight)
 	if err != nil {

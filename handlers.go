@@ -17,16 +17,16 @@ import (
 	"time"
 )
 
-// A wing is what a noun adds to a running service: its routes and its background work. What it keeps in memory is
-// its own.
+// A wing is what a noun adds to a running service: its routes and its background work. It owns the state
+// that it keeps in memory.
 type wing struct {
 	routes  []route
 	roots   []rootPath
 	chores  []chore
-	workers []func(ctx context.Context) // run beside the service until ctx ends, when they return soon
+	workers []func(ctx context.Context) // run beside the service; they return soon after ctx ends
 	metrics []metric
 
-	// Each removes up to sweptAtOnce rows that are kept no longer, and returns how many it has removed.
+	// Each removes up to sweptAtOnce rows whose retention has ended, and returns how many it has removed.
 	sweeps []func(t *tx) (int64, error)
 }
 
@@ -36,8 +36,8 @@ type wing struct {
 type route struct {
 	pattern  string        // as net/http's, with a path relative to the base address
 	token    tokenRule     // whether it needs a bearer token
-	scope    string        // those that a token must have, space-separated; "": none
-	appScope string        // that the token of an application must have to count as one at all; "": none
+	scope    string        // scopes that a token must have, space-separated; "": none
+	appScope string        // scope without which the token of an application is ignored; "": none
 	origin   originRule    // which Origins it accepts
 	address  string        // name of the rate limit by address for anonymous callers; "": none
 	free     bool          // never charged to an account
@@ -46,26 +46,26 @@ type route struct {
 	noBody   bool          // every member may be absent, so that an empty body stands for {}
 	creates  bool          // each request adds something: honours Idempotency-Key
 	body     int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
-	values   int           // most values of JSON in a body; 0: maxBodyValues
-	late     bool          // run reads members too, so that the parsed body is kept until it has run
+	values   int           // most JSON values in a body; 0: maxBodyValues
+	late     bool          // run reads members too, so the parsed body is kept until it returns
 	raw      bool          // takes a body of any type as it is (call.body), for signatures over its bytes
 	members  []extraMember // extra members of every problem on its path
 	charge   chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
-	bucket   string        // of that account, for calls without a token of its own; "": bucketAccount
+	bucket   string        // the account's bucket for calls without a token of its own; "": bucketAccount
 	run      endpointFunc  // reads the request's members and carries it out
 
 	// page makes this a route for people: it takes a form instead of JSON, whose fields are read like
-	// members that are strings; page shows every refusal on its path; and the OpenAPI document has it not.
-	// All routes of one path have the same. nil: it is a route for programs.
+	// members that are strings; page shows every refusal on its path; and the OpenAPI document lacks it.
+	// All routes of one path have the same page. nil: it is a route for programs.
 	page refusalPage
 
-	// form makes a route for programs take a form instead of JSON, as a standard wants it, and refused makes
-	// its answer to every refusal on its path. All routes of one path have the same. nil: JSON and problems.
+	// form makes a route for programs take a form instead of JSON, as a standard requires, and refused makes
+	// the answer to every refusal on its path. All routes of one path have the same. nil: JSON and problems.
 	form    bool
 	refused refusalForm
 
-	// It asks a question over a list or a range, which runs when it is its turn (questionQueue). The
-	// context of run then also ends after questionTimeout; run passes it to queries (store.within).
+	// The route reads a list or a range, so its calls wait for their turn (questionQueue). The context
+	// of run then also ends after questionTimeout; run passes it on to queries (store.within).
 	question bool
 }
 
@@ -74,14 +74,14 @@ type rootPath struct {
 	path  string // "/livez", "/{$}"; one that ends in / gets every path below it, as it was sent, with any method
 	serve func(w *response, r *http.Request)
 	open  bool // as route.open
-	page  bool // for people and crawlers: no part of the interface, so the OpenAPI document has it not
+	page  bool // for people and crawlers: not part of the interface, so the OpenAPI document lacks it
 
-	// The path of the current base address follows path, as well-known URIs have it (RFC 8414, section 3.1):
-	// "/.well-known/x/v1". There is nothing at path alone, nor after the paths of earlier base addresses.
+	// The path of the current base address is appended to path, as in well-known URIs (RFC 8414, section
+	// 3.1): "/.well-known/x/v1". Neither path alone nor path with an earlier base address is served.
 	ofBase bool
 
 	// more returns further paths that serve answers, which depend on the base addresses; nil: there are
-	// none. It is called with them, the current one first, whenever they have changed.
+	// none. It is called with the base addresses, the current one first, whenever they have changed.
 	more func(bases []baseAddress) ([]string, error)
 }
 
@@ -117,10 +117,10 @@ const (
 type originRule int
 
 const (
-	originAny      originRule = iota // any or none; browsers hide the answer from a page of an unlisted one
+	originAny      originRule = iota // any or none; browsers hide the answer from pages of unlisted origins
 	originListed                     // none, or a listed one
 	originRequired                   // a listed one
-	originApp                        // any or none; pages of those of applications may read it (call.app), no others
+	originApp                        // any or none; only pages of applications' origins may read it (call.app)
 	originNone                       // any or none; no page of another site may read the answer
 )
 
@@ -130,8 +130,9 @@ const (
 	maxBodyValues = 1000     // values of JSON in a body (contract, section 1)
 )
 
-// bucketAccount is the token bucket that each account has for calls with its own tokens (contract, section 2), by the
-// name that answers give it. Those for calls without one are of the nouns; no kind of call can use up another's.
+// bucketAccount is the token bucket that each account has for calls with its own tokens (contract, section 2), by
+// the name that answers give it. Nouns declare buckets for calls without such a token, so that no kind of call can
+// use up the requests of another.
 const bucketAccount = "account"
 
 // bucketApplication is the name that answers give to an application's half of bucketAccount.
@@ -148,8 +149,8 @@ type serverOptions struct {
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
 
-	// Values that work in the documentation's lines, by the name of the member or parameter; nil: there
-	// are none, so that readers put in their own.
+	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
+	// are none, and readers fill in their own.
 	examples map[string]string
 }
 
@@ -157,11 +158,11 @@ type serverOptions struct {
 type server struct {
 	*authenticator
 	serverOptions
-	nouns          []noun           // of which it is made
-	steady         func() time.Time // a clock that is never set, to measure time by; now may be set
+	nouns          []noun           // that it serves
+	steady         func() time.Time // a clock that is never set, to measure durations; that of now may be
 	log            *slog.Logger
 	accountBuckets *limiter // by the bucket's name and account
-	addressBuckets *limiter // by limit's name and address, or order
+	addressBuckets *limiter // by the limit's name and what it counts: an address, an order, an application
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
@@ -171,8 +172,8 @@ type server struct {
 	notices        notices
 	faults         lastingFaults
 	startedAt      time.Time
-	keysStale      atomic.Bool // the key file can't be used, so changes of it don't count
-	keysPutBack    atomic.Bool // the key file was put back, and the event of that is still to be written
+	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
+	keysPutBack    atomic.Bool // the key file was put back, and the event for that is still to be written
 	draining       atomic.Bool
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served
@@ -186,16 +187,16 @@ type server struct {
 	routing        atomic.Pointer[routing]
 }
 
-// How many buckets each limiter remembers, in at most about 10 MiB each. Only buckets that are not
-// full take room, so the four of each account need no more than one did: there is room for every
-// bucket of 12,500 accounts in use at once.
+// How many buckets each limiter holds at most, in about 10 MiB each. Full buckets are evicted, so
+// only accounts that are in use take room: there is enough for all four buckets of 12,500 accounts
+// in use at once.
 const (
 	maxAccountBuckets = 50_000
 	maxAddressBuckets = 50_000
 )
 
-// newServer makes a server over an open store, of nouns. It reads the base addresses from the store; refresh reads
-// them again.
+// newServer makes a server of the given nouns over an open store. It reads the base addresses from the store;
+// refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
@@ -222,7 +223,7 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	h.Set("X-Request-Id", w.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	// A proxy may see two requests where one has both Content-Length and chunked, so the
+	// A proxy may take a request with both Content-Length and chunked encoding for two, so the
 	// connection is closed after it (request smuggling). net/http does not tell whether a
 	// request in HTTP/1.0 was chunked (RFC 9112, section 6.1).
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
@@ -259,11 +260,11 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// noRoute stands in logs for the route of a request that none matched.
+// noRoute is what logs show as the route of a request that matched none.
 const noRoute = "none"
 
-// countAnswer counts an answer that took that long and, with -access-log, logs it: never an address,
-// a key, a token, a query or a path, which may hold ids.
+// countAnswer counts an answer and how long it took and, with -access-log, logs it. The log line never has
+// an address, a key, a token, a query or a path, since a path may hold ids.
 func (s *server) countAnswer(w *response, took time.Duration) {
 	s.metrics.count(w.pattern, w.status, took)
 	if s.accessLog {
@@ -291,7 +292,7 @@ type call struct {
 	request   *http.Request
 	caller    *caller // nil: no token
 	origin    originCheck
-	app       *app      // that calls: scripts of its origins may read the answer, refusals too; nil: none
+	app       *app      // the calling one: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
 	body      []byte
@@ -359,7 +360,7 @@ func endpointFrom[Req any, P interface {
 	}
 }
 
-// whoAsks returns whose question a call is.
+// whoAsks returns the asker for whom the question of a call counts.
 func (s *server) whoAsks(c *call) asker {
 	if c.caller != nil {
 		return asker{account: c.caller.claims.Subject}
@@ -473,8 +474,8 @@ func (s *server) address(r *http.Request) string {
 	return addressKey(clientAddress(peer, r.Header.Values("X-Forwarded-For"), s.trusted))
 }
 
-// scrubWAL truncates the write-ahead log, so that what was erased is not in it any more. When
-// it can't, since somebody has a transaction open, upkeep tries again.
+// scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. It waits up
+// to patience for open transactions to end; if they don't, runChores tries again later.
 func (s *server) scrubWAL(patience time.Duration) {
 	switch later, err := s.store.scrubWAL(patience); {
 	case err != nil && !later:
@@ -494,7 +495,7 @@ func (s *server) limitAddress(limit, address string, rate int) error {
 	return nil
 }
 
-// bearsOwnToken reports whether the call has a token of an account, which is not a device's.
+// bearsOwnToken reports whether the call has a token that acts for an account, not a device's.
 func (c *call) bearsOwnToken() bool { return c.caller != nil && !c.caller.claims.isDevice() }
 
 // bucket returns the name of the bucket that the call is charged to.
@@ -551,7 +552,7 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	return errAccountRate(whole)
 }
 
-// errAccountRate returns the refusal of a request that found its account's bucket empty; nil: it did not.
+// errAccountRate returns the refusal of a request whose account's bucket was empty; nil: it was not.
 func errAccountRate(v takeResult) error {
 	if v.ok {
 		return nil

@@ -78,15 +78,15 @@ type htmlPage struct {
 	body   []byte
 }
 
-// A refusalPage makes the page that shows a refusal to people, with its status. requestID is for who
-// reports a fault of the service.
+// A refusalPage makes the page that shows a refusal to people, with its status. requestID is for people
+// who report a fault of the service.
 type refusalPage func(r *http.Request, ref *refusal, requestID string) *htmlPage
 
-// A refusalForm makes the answer to a refusal in the form that a standard other than RFC 9457 wants. It may
-// change the headers, in which the Content-Type is application/json and Cache-Control no-store.
+// A refusalForm makes the answer to a refusal in the form that a standard other than RFC 9457 requires. It
+// may change the headers; unless it does, Content-Type is application/json and Cache-Control is no-store.
 type refusalForm func(h http.Header, ref *refusal) reply
 
-// A handler returns emptyAnswer where a standard wants 200 without a body.
+// A handler returns emptyAnswer where a standard requires 200 without a body.
 type emptyAnswer struct{}
 
 // A handler returns seeOther, a URL, to send the browser there with GET: 303. The URL must not come from
@@ -95,7 +95,7 @@ type seeOther string
 
 // A handler returns a redirect to send the browser elsewhere with GET: 303.
 type redirect struct {
-	to        string       // from the request only as far as it is registered
+	to        string       // taken from the request only if it is registered
 	cookie    *http.Cookie // that the browser keeps; nil: none
 	referrers string       // Referrer-Policy: what the next site learns of where the browser was
 }
@@ -166,7 +166,7 @@ func (s *server) write(w *response, out reply) {
 	w.Write(out.body) // fails only when the client has gone
 }
 
-// pageReferrers keeps the URLs of pages for people, which may hold a key, from other sites.
+// pageReferrers is the Referrer-Policy that keeps the URLs of pages, which may hold a key, from other sites.
 const pageReferrers = "same-origin"
 
 // writeRedirect sends the browser elsewhere.
@@ -209,7 +209,7 @@ type list[T any] struct {
 	NextCursor *string `json:"next_cursor"` // ?cursor= for the next page; nil: this is the last
 }
 
-// showPage makes the answer of a page; show returns what it has for a row.
+// showPage makes the answer for a page of rows; show returns the element for a row.
 func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 	l := &list[T]{Data: []T{}, NextCursor: nilIfEmpty(p.next)}
 	for _, row := range p.rows {
@@ -218,13 +218,13 @@ func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 	return l
 }
 
-// statusClientGone is what metrics and the access log have as the status of a request whose client
-// has gone before it was answered. Web servers such as nginx count it so; it is never sent.
+// statusClientGone is the status that metrics and the access log record, as nginx does, for a request
+// whose client went away before it was answered. It is never sent.
 const statusClientGone = 499
 
-// fail answers with the problem (RFC 9457) of an error, on a path for people with a page, or in the form that
-// the path has of its own. An error that is no refusal becomes a 500 that says nothing about it, and one line
-// in the log. A row that can't be read is named to those who named it.
+// fail answers an error: with a problem (RFC 9457), on a path for people with a page, or in the form that the
+// path has of its own. An error that is not a refusal becomes a 500 that gives no details, and one line in the
+// log. A row that can't be read is named only to callers whose path has its id.
 func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	w := writer.(*response)
 	var ref *refusal
@@ -291,18 +291,18 @@ type staticFile struct {
 	gzipped      func() taggedBody // with an ETag of its own (RFC 9110, section 8.8.3.3); no body: not worth it
 }
 
-// newStaticFile computes the ETag of a body. It is compressed when somebody first asks for that: a service
-// makes several of these at its start. cacheControl is sent as it is: "public, max-age=300".
+// newStaticFile computes the ETag of a body. The body is compressed only once somebody asks for that, since a
+// service makes several of these when it starts. cacheControl is sent as it is: "public, max-age=300".
 func newStaticFile(contentType, cacheControl string, body []byte) *staticFile {
 	return &staticFile{contentType: contentType, cacheControl: cacheControl, plain: taggedBody{body, etag(body)},
 		gzipped: sync.OnceValue(func() taggedBody { return compress(body) })}
 }
 
-// compress returns a body compressed by gzip; none if that would not be smaller.
+// compress returns a body compressed by gzip, or no body if that would not be smaller.
 func compress(body []byte) taggedBody {
 	var small bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&small, gzip.BestCompression) // fails only for a level that does not exist
-	z.Write(body)                                             // a bytes.Buffer takes everything
+	z.Write(body)                                             // a bytes.Buffer never fails
 	z.Close()
 	if small.Len() >= len(body) {
 		return taggedBody{}

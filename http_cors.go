@@ -16,7 +16,7 @@ const (
 // An originCheck is the result of looking up a request's Origin.
 type originCheck struct {
 	given   bool
-	origin  string // in its normal form; "": it is none
+	origin  string // in its normal form; "": not a valid origin, or not given
 	account string // that lists it; "": none does
 	err     error  // why the look-up failed
 }
@@ -75,7 +75,7 @@ type pathRules struct {
 	first      *route // nil: a root path
 }
 
-// add adds a route of the path. Its methods are to be passed to withHead once all are there.
+// add adds a route of the path. Once all are added, the caller passes the methods to withHead.
 func (p *pathRules) add(r *route) {
 	if p.first == nil {
 		p.first = r
@@ -111,7 +111,7 @@ func (s *server) preflight(check originCheck, of *pathRules) ([]string, error) {
 }
 
 // otherMethod answers a method that a path does not have. OPTIONS with an Origin is a
-// preflight: 204 with the allowed methods, or 403 for an Origin from which there are none.
+// preflight: 204 with the allowed methods, or 403 for an Origin to which none is allowed.
 // OPTIONS without one is 204 with Allow; every other method is 405.
 func (s *server) otherMethod(w *response, r *http.Request, of *pathRules) {
 	h := w.Header()

@@ -95,7 +95,7 @@ func create[Res any](
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
-	path, _ := s.routing.Load().inBase(c.request.URL.Path) // tells apart what the route's wildcards match
+	path, _ := s.routing.Load().inBase(c.request.URL.Path) // distinguishes what the route's wildcards match
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
 		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}
@@ -150,7 +150,7 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 }
 
 // idempotencyCaller identifies the sender of an Idempotency-Key, so that two callers that choose
-// the same key don't get each other's answers: by the token's account, and the application if it is one's,
+// the same key don't get each other's answers: by the token's account, and its application if it has one,
 // else by licence and fingerprint (idemScope), else by the charged account and the client's address.
 func (s *server) idempotencyCaller(c *call) string {
 	switch {
@@ -164,9 +164,9 @@ func (s *server) idempotencyCaller(c *call) string {
 	return "address " + c.account + " " + s.address(c.request)
 }
 
-// replaysOf lets the answer to an earlier call with the same Idempotency-Key be given only to a caller that acts
-// on the rows of o, since ?account_id= is not compared with that of the earlier call. allows is
-// given the answer, decoded as T, and returns why the caller must not have it all the same: another token of
+// replaysOf returns a call.stillTrue that gives the answer to an earlier call with the same Idempotency-Key only
+// to a caller that acts on the rows of o: ?account_id= is not compared with that of the earlier call. allows gets
+// the answer, decoded as T, and returns an error if the caller must not have it all the same: another token of
 // the account may have fewer scopes.
 func replaysOf[T any](o owner, allows func(made *T) error) func(*tx, []byte) (bool, error) {
 	return func(_ *tx, answer []byte) (bool, error) {
@@ -184,5 +184,5 @@ func replaysOf[T any](o owner, allows func(made *T) error) func(*tx, []byte) (bo
 	}
 }
 
-// anyReplay is for replaysOf, where every caller of the account may have the answer.
+// anyReplay is passed to replaysOf where every caller of the account may have the answer.
 func anyReplay(*struct{}) error { return nil }

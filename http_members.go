@@ -28,7 +28,7 @@ type input struct {
 	pointer   string        // JSON pointer of body within the request's body: "#" or "#/customer"
 	known     []string      // the parameters of the query that were read
 	errs      *[]fieldError // every wrong member so far, shared with the inputs of nested objects
-	noted     []fieldError  // where the outermost input keeps them
+	noted     []fieldError  // holds errs for the outermost input
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body
@@ -65,7 +65,7 @@ func parseForm(body []byte) (jsonValue, error) {
 // pathValue returns what a wildcard of the route's path matched.
 func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
 
-// err returns a refusal that names every wrong member and parameter, or nil if none is.
+// err returns a refusal that names every wrong member and parameter, or nil if there are none.
 func (in *input) err() error {
 	if in.malformed {
 		return &refusal{code: codeValidation, detail: "The query string of the URL is malformed."}
@@ -305,7 +305,7 @@ func (in *input) page(prefix string) pageQuery {
 	return in.pageOf(func(cursor string) bool { return validID(prefix, cursor) })
 }
 
-// pageOf reads ?limit= and ?cursor= for a list whose cursors valid tells from other texts.
+// pageOf reads ?limit= and ?cursor= for a list; valid reports whether a text is one of its cursors.
 func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	p := pageQuery{limit: 50}
 	in.parameter("limit", func(s string) (string, string) {
@@ -339,17 +339,17 @@ func (in *input) isNull(name string) bool {
 // has reports whether a member is present.
 func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
 
-// accountScope reads ?account_id= and has the account whose rows a caller with a token acts on: its own
-// account's, or, if its token may name any account, the named one's. An operator's token without ?account_id=
-// acts on every account's rows.
+// accountScope reads ?account_id= and finds out whose rows a caller with a token acts on: those of its own
+// account or, if its token may name any account, of the named one. An operator's token without ?account_id=
+// acts on the rows of every account.
 type accountScope struct {
 	named string
-	owner owner // of the rows; of none for a call without a token
+	owner owner // of those rows; matches none for a call without a token
 }
 
 func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
 
-// resolve sets owner, before the endpoint runs. Errors: a refusal for want of scope (403), errAccount.
+// resolve sets owner, before the endpoint runs. Errors: a refusal for a missing scope (403), errAccount.
 func (a *accountScope) resolve(s *server, c *call) error {
 	who := c.caller
 	switch {
@@ -372,7 +372,7 @@ func (a *accountScope) resolve(s *server, c *call) error {
 	return err
 }
 
-// oneOwner returns the owner of what belongs to one account: the caller's, if it acts on every account's rows.
+// oneOwner returns the owner narrowed to one account: the caller's own if it acts on the rows of every account.
 func (a *accountScope) oneOwner(c *call) owner {
 	if a.owner == anyAccount {
 		return ownedBy(c.caller.claims.Subject)
@@ -445,8 +445,8 @@ func (in *input) lines(name string, max int) string {
 // given reports whether a member is present and not null.
 func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
 
-// How much memory bodies may take, whoever sends them: while they are parsed, until their members are read; and
-// while those are received that may be larger than maxBody.
+// How many bytes of memory the bodies of all callers may take together: from when they are parsed until their
+// members are read; and while bodies are received that may be larger than maxBody.
 const (
 	parseMemory   = 16 << 20
 	receiveMemory = 32 << 20
@@ -489,8 +489,8 @@ func (s *server) readBody(w http.ResponseWriter, c *call) (*jsonValue, error) {
 	return s.parseBody(c)
 }
 
-// receive reads the bytes of a body. Those of a route that takes large ones are read for so many callers at a time
-// only. Errors: a refusal (413, 400), errManyBodies.
+// receive reads the bytes of a body. On a route that takes large bodies it takes the memory from a budget, so that
+// only so many are read at a time. Errors: a refusal (413, 400), errManyBodies.
 func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, error) {
 	if limit > maxBody && !c.route.raw {
 		release, err := s.receiving.take(c.request.Context(), c.payer(), limit)
@@ -510,8 +510,8 @@ func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, e
 	return nil, &refusal{code: codeMalformedJSON, detail: "The body ended early."}
 }
 
-// parseBody parses the body of a call, and takes the memory for it from the budget, until dropParsed gives it back.
-// Errors: a refusal (400), errManyBodies.
+// parseBody parses the body of a call, and takes the memory for it from the budget, until dropParsed gives it
+// back. Errors: a refusal (400), errManyBodies.
 func (s *server) parseBody(c *call) (_ *jsonValue, err error) {
 	most := cmp.Or(c.route.values, maxBodyValues)
 	values := min(int64(most), int64(len(c.body)/2+1)) // each takes two bytes at least: "1,"
@@ -533,7 +533,7 @@ func (c *call) dropParsed() {
 	}
 }
 
-// payer returns the account of the call's token, whose part of a memoryBudget the call takes from; "": none.
+// payer returns the account whose share of a memoryBudget the call uses, that of its token; "": no token.
 func (c *call) payer() string {
 	if c.caller == nil {
 		return ""

@@ -13,9 +13,9 @@ type routing struct {
 	bases    []baseAddress
 	prefixes []string                 // their paths, the current one first
 	root     string                   // scheme and host of the current one
-	resource string                   // ends challenges to those without a token (RFC 9728, section 5.1)
+	resource string                   // last parameter of a 401's Bearer challenge (RFC 9728, section 5.1)
 	members  map[string][]extraMember // of problems, by path relative to the base address
-	known    []knownPath              // that nearest can name
+	known    []knownPath              // that nearest can suggest
 }
 
 var errNoBaseURL = errors.New("the database has no base address: run 'widgetd base-url set URL'")
@@ -73,7 +73,7 @@ func (s *server) register(rt *routing) error {
 	for _, r := range s.routes {
 		p, of := r.path(), paths[r.path()]
 		if of == nil {
-			continue // as another route has this path too
+			continue // done already, for an earlier route of this path
 		}
 		delete(paths, p)
 		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
@@ -96,7 +96,7 @@ func (s *server) register(rt *routing) error {
 func (s *server) registerRoots(rt *routing) error {
 	for _, root := range s.roots {
 		if strings.HasSuffix(root.path, "/") {
-			continue // ServeHTTP looks for these itself
+			continue // ServeHTTP matches these itself
 		}
 		of := &pathRules{methods: []string{"GET", "HEAD"}, open: root.open}
 		paths := []string{root.path}
@@ -119,7 +119,7 @@ func (s *server) registerRoots(rt *routing) error {
 	return nil
 }
 
-// handle adds f to the mux. The origins of of decide whose scripts may read what it answers.
+// handle adds f to the mux. The rules in of decide which origins' scripts may read its answers.
 func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http.Request)) {
 	rt.mux.HandleFunc(pattern, func(inner http.ResponseWriter, r *http.Request) {
 		w := inner.(*response)
@@ -133,7 +133,7 @@ func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http
 	})
 }
 
-// pathNotFound answers a path that is none of the service's. If one is near, the problem names it.
+// pathNotFound answers a path that the service does not have. If one of its paths is near, the problem names it.
 func (s *server) pathNotFound(w *response, r *http.Request) {
 	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
 	if near := s.routing.Load().nearest(r.Method, r.URL.Path); near != "" {
@@ -153,8 +153,8 @@ func (rt *routing) inBase(p string) (string, bool) {
 	return "", false
 }
 
-// Who asks for a path that does not exist is told which one was probably meant. Only our own table is
-// answered, nothing of the request, and the work is bounded: long paths are not looked at.
+// A caller that asks for a path that does not exist is told which one it probably meant. The answer has
+// only paths of our own table, nothing of the request, and the work is bounded: long paths are ignored.
 
 const (
 	maxGuessedPath     = 128 // bytes of a path that is looked at
@@ -169,7 +169,7 @@ type knownPath struct {
 	methods  []string
 }
 
-// know adds a path to those that nearest can name. p is the same without the path of the base address, if it has
+// know adds a path to those that nearest can suggest. p is full without the path of the base address, if full has
 // that.
 func (rt *routing) know(full, p string, methods []string) {
 	rt.known = append(rt.known, knownPath{full, pathSegments(p), methods})
@@ -200,7 +200,7 @@ func (rt *routing) nearest(method, p string) string {
 			continue
 		}
 		if !slices.Contains(k.methods, method) {
-			edits++ // another path that takes the method is meant, if it is as near
+			edits++ // of two paths that are equally near, prefer one that has the method
 		}
 		if edits < least {
 			found, least = k.full, edits
@@ -215,7 +215,7 @@ func pathSegments(p string) []string {
 }
 
 // pathDistance returns how many letters and leading segments differ between a request's segments and
-// a known path's; more than maxGuessedEdits means that nothing of them is alike.
+// a known path's; more than maxGuessedEdits means that they are too different to be the same.
 func pathDistance(asked, known []string) int {
 	shared := min(len(asked), len(known))
 	if shared == 0 {
@@ -250,7 +250,7 @@ func segmentDistance(asked, known string) int {
 	if len(asked) > len(known)+maxGuessedEdits || len(known) > len(asked)+maxGuessedEdits {
 		return far
 	}
-	row := make([]int, len(known)+1) // of the table of distances between beginnings (Levenshtein)
+	row := make([]int, len(known)+1) // of the table of distances between prefixes (Levenshtein)
 	for j := range row {
 		row[j] = j
 	}

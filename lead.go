@@ -40,7 +40,7 @@ type lead struct {
 	Email     string          `json:"email"`
 	Source    *string         `json:"source"` // which form
 	Page      *string         `json:"page"`   // path of the page
-	Fields    json.RawMessage `json:"fields"` // what else the form asked for: texts by sorted name; nil: nothing
+	Fields    json.RawMessage `json:"fields"` // the form's other inputs: texts by sorted name; nil: none
 	CreatedAt stamp           `json:"created_at"`
 
 	seq int64 // its place in the order in which leads were written

@@ -87,14 +87,14 @@ type leadResponse struct {
 
 // trappedLeads remembers in memory which ids the submissions of bots were answered with, so that
 // one that is sent again gets the same id for dedupeWindow, as a lead that was kept does: a new
-// id would tell the bot that it was found out. When full it forgets any other.
+// id would tell the bot that it was found out. When it is full, it forgets arbitrary ones.
 type trappedLeads struct {
 	mu  sync.Mutex
 	ids map[[sha256.Size]byte]trappedLead // by a hash of all that was sent
 }
 
-// pretend does what the sender of a lead can notice of addLead, and returns an id, but keeps
-// nothing of the lead in the database. A new submission waits for a commit too.
+// pretend looks like addLead to the sender of a lead: it returns an id, and a new submission
+// waits for a commit. But it keeps nothing of the lead in the database.
 func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string, err error) {
 	key := sha256.Sum256(append(l.digest(), website...))
 	m.mu.Lock()
@@ -173,7 +173,7 @@ func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*era
 	return &eraseResponse{erased}, nil
 }
 
-// fields reads the optional member that has what else a form asked for: an object of texts. It
+// fields reads the optional member with the other inputs of a form: an object of texts. It
 // returns the object with its names sorted, so that the same fields are the same text; nil if
 // there are none or one is wrong.
 func (in *input) fields(name string) json.RawMessage {

@@ -35,14 +35,14 @@ func (l *lead) digest() []byte {
 	return append(addressDigest(l.Email), sent.Sum(nil)[:8]...)
 }
 
-// dedupeWindow is how long a submission that is sent again is the same lead: long enough for a
-// double click or a retry. Whoever repeats what somebody else sent learns from the id when that
-// was, so it is not longer.
+// dedupeWindow is how long a repeated submission counts as the same lead: long enough for a double
+// click or a retry. It is no longer, since the id tells whoever repeats somebody else's submission
+// when that was sent.
 const dedupeWindow = 10 * time.Minute
 
-// addLead inserts a lead and its event, and returns its id. The same submission within
-// dedupeWindow is the same lead: its id comes back and nothing is written. To find it, one row
-// is read, however many equal ones there are: the last that was written.
+// addLead inserts a lead and its event, and returns its id. For the same submission
+// within dedupeWindow it returns the id of that lead and writes nothing. To find it, only the last
+// row with its digest is read, however many there are.
 func (t *tx) addLead(l lead) (id string, err error) {
 	digest := l.digest()
 	err = t.one(`SELECT id FROM (SELECT id, email, created_at FROM leads WHERE digest = ? ORDER BY seq DESC LIMIT 1)
@@ -61,7 +61,7 @@ func (t *tx) addLead(l lead) (id string, err error) {
 	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id, Actor: actorSite})
 }
 
-// A leadFilter chooses leads of an owner; what else is empty narrows nothing.
+// A leadFilter selects leads of an owner; an empty field does not narrow the selection.
 type leadFilter struct {
 	owner        owner
 	kind         string // the lead's type
@@ -110,7 +110,7 @@ const (
 // truncated, it still holds the address.
 func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased int64, err error) {
 	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
-	// and where a row was SQLite leaves its bytes.
+	// and SQLite leaves the bytes where a row was.
 	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
 		return t.blankLeads(email, found)
 	})
@@ -125,8 +125,8 @@ func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased i
 	return erased, err
 }
 
-// eachLeadOfAddress calls f with the leads of an owner among which those of an address are, as many
-// in each transaction as erasedAtOnce says.
+// eachLeadOfAddress calls f with batches of an owner's leads that include all those of an address, each
+// batch in a transaction of its own. See erasedAtOnce for the size of a batch.
 func (s *store) eachLeadOfAddress(
 	ctx context.Context, o owner, email string, f func(*tx, []leadAddress) error,
 ) error {
@@ -174,7 +174,7 @@ type leadRange struct {
 }
 
 // leadRanges returns where the leads of an address are: among those that have its digest, and
-// among those that have none, since somebody has changed their address with the sqlite3 shell.
+// among those without one, whose address somebody has changed with the sqlite3 shell.
 func leadRanges(email string) []leadRange {
 	half, none := addressDigest(email), make([]byte, 16)
 	return []leadRange{
@@ -192,21 +192,21 @@ type leadAddress struct {
 // leadsInRange returns the first leads of an owner in a range, up to limit of them.
 func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, error) {
 	const columns = `SELECT digest, seq, email FROM leads WHERE `
-	// Compared as a pair, SQLite would go through all leads with the digest of the place each time.
+	// If the query compared pairs, SQLite would go through all leads with the digest of the place each time.
 	same, args := o.narrow(columns+`digest = ? AND seq > ?`, `+account_id`, r.after.digest, r.after.seq)
 	later, more := o.narrow(columns+`digest > ? AND digest <= ?`, `+account_id`, r.after.digest, r.last)
 	return collect(q, same+` UNION ALL `+later+` ORDER BY digest, seq LIMIT ?`, slices.Concat(args, more, []any{limit}),
 		func(l *leadAddress) []any { return []any{&l.digest, &l.seq, &l.email} })
 }
 
-// blankLeads overwrites what those of the leads that have an address say of a person, in place:
+// blankLeads overwrites the personal data in those of the leads that have the address, in place:
 // the values that it writes have the same length.
 func (t *tx) blankLeads(email string, leads []leadAddress) error {
 	_, err := t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
 		page = '/' || substr(`+blanked("page", "x")+`, 2),
 		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
 		numbersOf(leads, func(l leadAddress) bool {
-			return emailKey(l.email) == emailKey(email) // not so: two addresses have one digest, or it has none
+			return emailKey(l.email) == emailKey(email) // else the digest matched by chance, or is missing
 		}))
 	return err
 }
@@ -226,7 +226,7 @@ func numbersOf(leads []leadAddress, chosen func(leadAddress) bool) string {
 func (t *tx) deleteLeads(leads []leadAddress) (deleted int64, err error) {
 	return t.exec(`DELETE FROM leads WHERE seq IN (SELECT value FROM json_each(?))`,
 		numbersOf(leads, func(l leadAddress) bool {
-			return strings.Trim(l.email, "x") == "" // not so: another address, or a lead that came in since
+			return strings.Trim(l.email, "x") == "" // else another address, or added since
 		}))
 }
 
@@ -240,9 +240,9 @@ type similarAddress struct {
 // leadsReadAtOnce is how many leads similarAddresses reads with one query.
 const leadsReadAtOnce = 5_000
 
-// similarAddresses returns up to max addresses in an owner's leads that resemble an address, as
-// looseEmail has it, and that erasing it does not reach; more tells whether there are others. It
-// reads all leads, which takes a second or two for a million, but a part at a time.
+// similarAddresses returns up to max addresses in an owner's leads that resemble an address
+// (looseEmail) but are not removed by erasing it; more reports whether there are others. It reads
+// all leads, which takes a second or two for a million, but with many short queries.
 func (q *queries) similarAddresses(
 	ctx context.Context, o owner, email string, max int,
 ) (similar []similarAddress, more bool, err error) {
@@ -279,9 +279,9 @@ func (q *queries) similarAddresses(
 // purgedAtOnce is how many leads one transaction looks at to purge.
 const purgedAtOnce = 1_000
 
-// purgeLeads removes those of the next purgedAtOnce leads after a number that an owner has and
-// that were posted before a moment. It returns how many it removed, and the number to go on
-// after, 0 at the end.
+// purgeLeads looks at the next purgedAtOnce leads after a number and removes those of an owner that
+// were posted before a time. It returns how many it removed, and the number to go on after, 0 at
+// the end.
 func (t *tx) purgeLeads(o owner, before stamp, after int64) (purged, last int64, err error) {
 	err = t.one(`SELECT coalesce(max(seq), 0) FROM (SELECT seq FROM leads WHERE seq > ? ORDER BY seq LIMIT ?)`,
 		[]any{after, purgedAtOnce}, &last)

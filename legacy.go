@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// legacyNoun declares the paths of the interface before this one.
+// legacyNoun declares the paths that the service had before v1.
 func legacyNoun() noun {
 	return noun{
 		name:     "legacy",

@@ -43,11 +43,11 @@ func tuneCollector(getenv func(string) string) {
 		debug.SetGCPercent(400)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(64 << 20) // which a thousand requests at once reach
+		debug.SetMemoryLimit(64 << 20) // reached by a thousand requests at once
 	}
 }
 
-// commandsOf returns the commands of the program and of nouns, in the order of the help.
+// commandsOf returns the program's own commands and those of the given nouns, in the order of the help.
 func commandsOf(of []noun) []command {
 	return slices.Concat(serveCommands, statusCommands, demoCommands,
 		collectNouns(of, func(n *noun) []command { return n.commands }), helpCommands)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A noun is one kind of thing that the service knows, with all that it brings: licences, orders, webhooks. The
-// declaration of a noun is a function that returns one, in the noun's own file; nouns lists them. Everything but
-// the name may be left out.
+// A noun is one kind of thing that the service knows (licences, orders, webhooks), with everything that it adds to
+// the program. A noun is declared by a function that returns it, in the noun's own file; nouns lists them all.
+// Every field but the name is optional.
 type noun struct {
 	name     string // "lead"
 	wings    func(s *server) []wing
@@ -17,38 +17,38 @@ type noun struct {
 	problems problemTable
 	events   eventTable
 
-	status   func() []statusPart // what the status command says of it; nil: nothing
-	check    rowCheck            // what the check command looks at; nil: nothing but what it looks at in every table
-	sealed   []string            // tables with rows that are worth nothing with another key file
-	holdings []holding           // what an account has of it that stops working when the account is closed
-	close    closing             // what happens to it then; nil: nothing
-	settings settingsHook        // what else changes with the settings of an account; nil: nothing
+	status   func() []statusPart // what the status command says about it; nil: nothing
+	check    rowCheck            // further checks by the check command; nil: only those that every table gets
+	sealed   []string            // tables whose rows are useless with any other key file
+	holdings []holding           // what stops working when the account that has it is closed
+	close    closing             // called when an account is closed; nil: nothing to do
+	settings settingsHook        // called when an account's settings change; nil: nothing to do
 }
 
-// A statusPart is what a noun adds to what the status command prints. Each is read for itself, so that one that
-// can't be read hides no other.
+// A statusPart is what a noun adds to the output of the status command. Parts are read one by one, so that one
+// that can't be read does not hide the others.
 type statusPart struct {
-	label  string // of its line on the screen, and of what could not be read
-	isList bool   // its lines stand below what the service tells of itself
+	label  string // shown before its lines, and before the error if it can't be read
+	isList bool   // shown below what the service reports about itself, as "none" if it is empty
 	of     statusReader
 }
 
-// A statusReader reads what a statusPart tells. Its own members are members of what the command prints with -json;
-// those that could not be read stay zero.
+// A statusReader reads and shows the content of a statusPart. Its JSON members become members of the object that
+// the command prints with -json; those that could not be read stay zero.
 type statusReader interface {
 	read(v *statusView) error
 	show(v *statusView, to *statusLines)
 }
 
-// A statusView is what a statusReader may look at.
+// A statusView is what a statusReader may read from.
 type statusView struct {
 	*store
 	now  time.Time
 	keys *keyring // nil: the key file can't be read
-	runs bool     // the service
+	runs bool     // the service is running
 }
 
-// statusLines are what a statusReader tells people.
+// statusLines collects the text that a statusReader shows to people.
 type statusLines struct {
 	rows []string // its lines on the screen
 	todo []string // what the operator should do
@@ -67,21 +67,21 @@ func (l *statusLines) ask(format string, args ...any) {
 // statusRows is how many lines a list on the screen has at most.
 const statusRows = 8
 
-// A holding counts what an account has of a noun that stops working when it is closed.
+// A holding counts the things of one kind that an account has and that stop working when it is closed.
 type holding struct {
-	member string // of what the command prints with -json: "licenses"
-	name   string // of one, for people: "licence"
+	member string // of the JSON output of account close: "licenses"
+	name   string // singular, for people: "licence"
 	query  string // counts those of the account ?1 at the time ?2
 }
 
-// A rowCheck returns a line for each thing that is wrong with what rows say, among them secrets that were sealed
-// with another key file.
+// A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another
+// key file.
 type rowCheck func(q *queries, keys *keyring, now time.Time) (faults []string, err error)
 
-// A closing has what an account holds end with the account. It runs in the transaction that closes it.
+// A closing ends what an account has of a noun, in the transaction that closes the account.
 type closing func(t *tx, accountID string) error
 
-// A settingsHook is told of each change of an account's settings, in its transaction and before it.
+// A settingsHook is called for each change of an account's settings, in its transaction and before it is saved.
 type settingsHook func(t *tx, accountID string, before, after accountSettings) error
 
 // nouns returns every noun, in the order of the help.
@@ -110,7 +110,7 @@ func nouns() []noun {
 	}
 }
 
-// collectNouns returns what each of some nouns brings of one kind, in their order.
+// collectNouns returns what the given nouns have of one kind, in the order of the nouns.
 func collectNouns[T any](of []noun, what func(*noun) []T) (all []T) {
 	for i := range of {
 		all = append(all, what(&of[i])...)
@@ -118,7 +118,7 @@ func collectNouns[T any](of []noun, what func(*noun) []T) (all []T) {
 	return all
 }
 
-// wingsOf returns the parts of the service that nouns bring.
+// wingsOf returns the wings of the given nouns.
 func wingsOf(of []noun, s *server) []wing {
 	return collectNouns(of, func(n *noun) []wing {
 		if n.wings == nil {
@@ -128,37 +128,36 @@ func wingsOf(of []noun, s *server) []wing {
 	})
 }
 
-// problemsOf returns the problem codes of the core and of nouns.
+// problemsOf returns the problem codes of the core and of the given nouns.
 func problemsOf(of []noun) []*problemCode {
 	return slices.Concat(coreProblems, authProblems, corsProblems, idempotencyProblems,
 		collectNouns(of, func(n *noun) []*problemCode { return n.problems }))
 }
 
-// eventTypesOf returns the event types of nouns.
+// eventTypesOf returns the event types of the given nouns.
 func eventTypesOf(of []noun) []eventType {
 	return collectNouns(of, func(n *noun) []eventType { return n.events.types })
 }
 
 // The scopes that an operator can give to tokens, in the order in which people read them. Applications of
-// somebody else's (contract, section 13) can have some of them; the others are out of their reach, whatever
-// their rows say.
+// third parties (contract, section 13) can have only those of appScopes, whatever their database rows say.
 var (
 	grantableScopes = append(slices.Clone(appScopes), scopeApps, scopeConsent, scopeAdmin)
 	appScopes       = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents,
 		scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks}
 )
 
-// nounOptions are the options of serve that nouns bring.
+// nounOptions are the options of serve that belong to nouns.
 type nounOptions struct {
-	expiringNotice   span      // how long before an end license.expiring is written; zero: never
+	expiringNotice   span      // how long before a licence's end license.expiring is written; zero: never
 	legacySunset     time.Time // when the legacy paths end
-	noWebhooks       bool      // send none
-	noPayments       bool      // ask no payment provider
+	noWebhooks       bool      // send no webhooks
+	noPayments       bool      // call no payment provider
 	stripeURL        string    // base address of Stripe
 	vippsURL         string    // base address of Vipps MobilePay
-	xeroURL          string    // base address of everything of Xero; "": Xero's own
-	fortnoxURL       string    // base address of everything of Fortnox; "": Fortnox' own
-	noBooks          bool      // ask no books
+	xeroURL          string    // base address of all of Xero's endpoints; "": Xero's own
+	fortnoxURL       string    // base address of all of Fortnox' endpoints; "": Fortnox' own
+	noBooks          bool      // call no accounting service
 	keepEvents       span      // how long events are kept
 	keepTokens       span      // how long tokens are kept after their end
 	securityContacts []string  // URIs for security.txt; none: there is no such file
@@ -212,10 +211,10 @@ var (
 		hasVariable: true}
 )
 
-// minKeepEvents is the shortest time for which events are kept: longer than maxReplay.
+// minKeepEvents is the least that -keep-events accepts: longer than maxReplay.
 const minKeepEvents = 31 * 24 * time.Hour
 
-// readNounOptions returns the options that nouns bring, or a usageError.
+// readNounOptions returns the options that belong to nouns, or a usageError.
 func (e *env) readNounOptions() (o nounOptions, err error) {
 	if notice := e.str("expiring-notice"); notice != "0" {
 		if o.expiringNotice, err = parseSpan(notice, false); err != nil {

@@ -21,7 +21,7 @@ import (
 // A pageTemplate makes pages of a template in web/, which is parsed when somebody first asks for one.
 type pageTemplate func() (*template.Template, error)
 
-// pageTemplateOf returns the template in a file: "pay.html". In it style is the style sheet of all these pages.
+// pageTemplateOf returns the template in a file: "pay.html". Its function style returns pageStyle.
 func pageTemplateOf(file string) pageTemplate {
 	return sync.OnceValues(func() (*template.Template, error) {
 		style := func() template.CSS { return template.CSS(pageStyle()) }
@@ -29,11 +29,11 @@ func pageTemplateOf(file string) pageTemplate {
 	})
 }
 
-// pageStyle is the style sheet, which each page has in itself.
+// pageStyle is the style sheet, which is inlined into each page.
 var pageStyle = sync.OnceValue(func() string { return embedded("web/pay.css") })
 
-// guestPolicy is the Content-Security-Policy of these pages. It has no form-action: browsers apply that to the
-// redirect to a provider, too, which follows the form.
+// guestPolicy is the Content-Security-Policy of these pages. It has no form-action, since browsers would apply
+// that also to the redirect to a provider that answers the form.
 var guestPolicy = sync.OnceValue(func() string {
 	sum := sha256.Sum256([]byte(pageStyle()))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
@@ -53,7 +53,7 @@ func (t pageTemplate) render(status int, shown any) (*htmlPage, error) {
 	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil
 }
 
-// renderRefusal is render for a page that shows a refusal: it always returns one.
+// renderRefusal is render for a page that shows a refusal; if the template fails, it returns a bare page.
 func (t pageTemplate) renderRefusal(status int, shown any) *htmlPage {
 	page, err := t.render(status, shown)
 	if err != nil { // which a test of every text rules out
@@ -68,13 +68,13 @@ const (
 	toneBad  = "bad"
 )
 
-// A pageFrame is what all pages show that are in several languages. Title, Notice and Text are keys of texts; an
+// A pageFrame is what all translated pages show. Title, Notice and Text are keys of texts; an
 // empty field is left out.
 type pageFrame struct {
 	pageLanguage
 	texts      map[string]string // of the noun, in the language
 	Title      string
-	Notice     string // what came of the form
+	Notice     string // the outcome of the form
 	Text, Tone string
 	RequestID  string
 }
@@ -91,8 +91,8 @@ func (f *pageFrame) T(key string, args ...any) (string, error) {
 	return fmt.Sprintf(text, args...), nil
 }
 
-// refuse has the page show a refusal, with the text of its status, or else of all that begin with the same digit:
-// "4xx". A fault of ours is shown with the id of the request.
+// refuse makes the page show a refusal, with the text for its status or else for the class of its status: "4xx".
+// The text for "5xx" is shown with the id of the request.
 func (f *pageFrame) refuse(ref *refusal, requestID string) {
 	kind := strconv.Itoa(ref.code.status)
 	if _, ok := f.texts["title_"+kind]; !ok {
@@ -107,16 +107,16 @@ func (f *pageFrame) refuse(ref *refusal, requestID string) {
 // A pageLanguage is the index of a language in pageLanguages.
 type pageLanguage int
 
-// pageLanguages are the languages of pages (BCP 47). The first is for who asks for none of them.
+// pageLanguages are the languages of pages (BCP 47). The first is the default, if a request accepts none of them.
 var pageLanguages = []string{"en", "de", "fr", "it"}
 
-// pageTexts are the texts of pages in one language, by their keys: web/text_LANGUAGE.json. Their spaces and hyphens
-// at which a line must not end are the characters for that.
+// pageTexts are the texts of pages in one language, by their keys: web/text_LANGUAGE.json. Where a line must
+// not break, they have non-breaking spaces and hyphens.
 type pageTexts struct {
 	Months []string          `json:"months"`
 	Pay    map[string]string `json:"pay"`
 	OAuth  map[string]string `json:"oauth"`
-	Scopes map[string]string `json:"scopes"` // what each scope allows, honestly: who reads it decides by it
+	Scopes map[string]string `json:"scopes"` // what each scope allows, in full: people decide by it
 }
 
 // textsByLanguage are the texts in the order of pageLanguages. They are read when somebody first asks for a page.
@@ -180,14 +180,14 @@ func acceptedLanguage(values []string) pageLanguage {
 	return best
 }
 
-// Spaces at which a line does not end.
+// Non-breaking spaces.
 const (
 	wideSpace   = "\u00a0"
 	narrowSpace = "\u202f"
 )
 
-// separators returns what the language writes between thousands and before decimals. Switzerland writes
-// francs otherwise than its neighbours write euros, with a point.
+// separators returns what the language writes between thousands and before decimals. Francs are
+// written with a point, as in Switzerland, unlike the euros of its neighbours.
 func (l pageLanguage) separators(currency string) (thousands, point string) {
 	switch lang := pageLanguages[l]; {
 	case lang == "en":

@@ -239,7 +239,7 @@ const (
 // stops in order: health reports fail, the listener closes, requests that run or were
 // already sent on an open connection are answered, the background goroutines end, the
 // database is checkpointed and closed. It closes the store in every case. The service picks
-// up changes of keyFile while it runs; "" is no file.
+// up changes of keyFile while it runs; "": no file.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
 	conns := &connections{states: map[net.Conn]connection{}}
 	web := &http.Server{

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// healthNoun declares how the service is.
+// healthNoun declares the health of the service.
 func healthNoun() noun {
 	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s)} }}
 }
@@ -28,8 +28,8 @@ const (
 	healthWait     = 250 * time.Millisecond // how long a caller waits for the probe that runs
 )
 
-// A healthCheck keeps the result of the last probe of the database, which reads and writes it,
-// for the callers until the next one.
+// A healthCheck keeps the result of the last probe of the database, a read and a write, for all
+// callers until the next probe.
 type healthCheck struct {
 	mu           sync.Mutex
 	running      chan struct{} // closed when the running probe ends; nil: none runs
@@ -82,8 +82,8 @@ func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, e
 	return &document{report.httpStatus(), "application/health+json", report}, nil
 }
 
-// healthReport returns what GET /widget/health answers. What it gives as output, which is why it does
-// not pass, is from a closed list of sentences: no path, no SQL.
+// healthReport returns what GET /widget/health answers. Its output, the reason why it does not pass, is
+// one of a closed list of sentences, so it never contains a path or SQL.
 func (s *server) healthReport() *healthReport {
 	found := s.checkHealth()
 	report := &healthReport{
@@ -224,8 +224,8 @@ func (s *server) showAlive(w *response, _ *http.Request) {
 	s.write(w, reply{http.StatusOK, []byte("alive\n")})
 }
 
-// Whether the wall clock is right. It is compared with the time that the file keeps, which is the latest that
-// the service took for right, and with the steady clock since.
+// Whether the wall clock is right. It is compared with the latest time that the service took for right, which the
+// database file keeps, plus the time that has passed since then by the steady clock.
 
 // clockReadings are what two clocks show at one moment: the wall clock, which people
 // and their programs set, and one that only measures time.
@@ -233,23 +233,24 @@ type clockReadings struct{ wall, steady time.Time }
 
 func (s *server) readClocks() clockReadings { return clockReadings{s.now(), s.steady()} }
 
-// clockAdjustment tells by how much the wall clock was set between two moments. Round(0) has
-// Sub compare what the wall clock showed, not Go's own measure of the time between.
+// clockAdjustment returns by how much the wall clock was set between two moments. Round(0) makes
+// Sub compare the readings of the wall clock, not Go's monotonic ones.
 func clockAdjustment(earlier, later clockReadings) time.Duration {
 	return later.wall.Round(0).Sub(earlier.wall.Round(0)) - later.steady.Sub(earlier.steady)
 }
 
-// How far ahead of the last time that was taken for right the clock may be while nothing vouches for it.
+// How far the clock may be ahead of the last time that was taken for right, unless the kernel or the operator
+// confirms it.
 const (
-	clockTrusted   = time.Hour      // more is doubted: what can't be undone waits
-	signingTrusted = 24 * time.Hour // more is not signed either, since a device believes a signed iat for good
+	clockTrusted   = time.Hour      // beyond that it is doubted: what can't be undone waits
+	signingTrusted = 24 * time.Hour // beyond that nothing is signed either: a device trusts a signed iat for good
 
 	clockJump = time.Minute     // within a second: more than a clock is ever slewed by
 	clockWait = 2 * time.Second // for writing the time to the file
 )
 
-// A clockFault says why the wall clock is not taken for right; "": it is. Health shows it to everybody, so there
-// are no others than these.
+// A clockFault says why the wall clock is not taken for right; "": it is. Health shows it to everybody, so it is
+// one of a closed list.
 type clockFault string
 
 const (
@@ -264,16 +265,16 @@ const faultClock = "the time can't be written to the database"
 
 // A clockWatch is what the wall clock is compared with.
 type clockWatch struct {
-	right atomic.Pointer[clockReadings] // when the wall clock was taken for right last; always set
+	right atomic.Pointer[clockReadings] // when the wall clock was last taken for right; always set
 
 	// The goroutine of the chores owns these.
-	seen  stamp      // what the file has; zero: nothing
-	tried time.Time  // when that was written last, by the steady clock
+	seen  stamp      // the time that the file has; zero: none
+	tried time.Time  // when the service last tried to write it, by the steady clock
 	told  clockFault // what the log said last
 }
 
-// startClock has the clock compared with the time in the file, where it is not the start of a new one. What
-// is wrong with the clock holds from then on.
+// startClock sets what the clock is compared with: the time in the file or, if a new file has none, the clock
+// itself. Faults of the clock count from then on.
 func (s *server) startClock() {
 	read := s.readClocks()
 	seen, err := s.store.clockSeen()
@@ -286,8 +287,8 @@ func (s *server) startClock() {
 	s.clock.right.Store(&read)
 }
 
-// compareClock compares what the clocks show with when the wall clock was taken for right last. One that is
-// ahead is right if the kernel says that it is synchronised. Any goroutine may call it.
+// compareClock compares what the clocks show with their readings when the wall clock was last taken for right. A
+// clock that is ahead is right if the kernel says that it is synchronised. Any goroutine may call it.
 func (s *server) compareClock(read clockReadings) clockFault {
 	switch ahead := clockAdjustment(*s.clock.right.Load(), read); {
 	case ahead <= -clockJump:
@@ -309,8 +310,8 @@ func (s *server) clockDoubted() bool {
 // signingHeld reports whether the clock is too far ahead for anything to be signed with its time.
 func (s *server) signingHeld() bool { return s.compareClock(s.readClocks()) == clockFarAhead }
 
-// followClock takes the clock for right if it is, or if the operator says so: then the file has another time
-// than the service has seen there. It logs when that changes.
+// followClock takes the clock for right if compareClock finds no fault. If the file has another time than the
+// service has seen there, the operator has accepted the clock, and it is compared with that. It logs changes.
 func (s *server) followClock() {
 	read := s.readClocks()
 	fault := s.compareClock(read)
@@ -338,8 +339,8 @@ func (s *server) followClock() {
 	s.clock.told = fault
 }
 
-// keepClock writes to the file what the clock shows, if that is right, at least that much later than what the
-// file has, and not tried within that time. A failure is logged.
+// keepClock writes the time to the file if the clock is right, unless the file's time or the last try is less than
+// later old. A failure is logged.
 func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
@@ -360,7 +361,7 @@ func (s *server) keepClock(ctx context.Context, later time.Duration) {
 }
 
 // kernelSynchronised reports whether the kernel says that something such as NTP keeps the clock right
-// (adjtimex(2)). Where it may not be asked, it does not say so.
+// (adjtimex(2)). It returns false where the kernel may not be asked.
 func kernelSynchronised() bool {
 	const timeError, unsynchronised = 5, 0x40 // TIME_ERROR, STA_UNSYNC
 	var answer syscall.Timex

@@ -43,7 +43,7 @@ var durationBounds = [...]time.Duration{
 }
 
 // A histogram counts durations by the first of durationBounds that is not below them; the last count
-// is of those above all.
+// is of those above all bounds.
 type histogram struct {
 	counts [len(durationBounds) + 1]int64
 	sum    time.Duration
@@ -59,7 +59,7 @@ type snapshot struct {
 // minuteSnapshots is how many snapshots are kept: one a second, for a minute.
 const minuteSnapshots = 61
 
-// count adds an answer that took duration.
+// count adds an answer, and how long it took.
 func (m *metrics) count(route string, status int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusa
 	return countedSince(current.answers, before.answers), countedSince(current.refusals, before.refusals), all
 }
 
-// countedSince takes what was counted before from counts and returns those that are not 0 then.
+// countedSince subtracts before from counts, in place, and returns the counts that are not 0 then.
 func countedSince[K comparable](counts, before map[K]int64) map[K]int64 {
 	for key, n := range before {
 		counts[key] -= n
@@ -210,13 +210,13 @@ func (s *server) writeMetrics(w io.Writer) {
 }
 
 // What the log says about requests that were refused, and about faults that last: a count once a
-// minute, or a line at the beginning and one at the end, since with a line for each request
-// whoever sends many could fill the disk.
+// minute, or a line at the beginning and one at the end. With a line for each request, a
+// caller that sends many could fill the disk.
 
 const (
 	noticeInterval = time.Minute      // between two log lines of one kind of notice
 	maxNamed       = 20               // names that one such line lists; the others are counted together
-	faultQuiet     = 10 * time.Second // how long a fault must not have happened to be over
+	faultQuiet     = 10 * time.Second // a fault that has not happened for so long may be over
 )
 
 // The kinds of notices, which are the texts of their log lines.
@@ -300,8 +300,8 @@ func (s *server) logNotices(stopping bool) {
 	}
 }
 
-// logUnreadable writes a log line for each table that has a row that could not be read and has had none for
-// rowInterval.
+// logUnreadable writes a log line for each table with rows that could not be read since its last line, at most one
+// in rowInterval.
 func (s *server) logUnreadable() {
 	for _, row := range s.store.met.newRows(s.steady()) {
 		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
@@ -310,7 +310,7 @@ func (s *server) logUnreadable() {
 }
 
 // noteRefusal counts a request that is answered with a problem. err is what the request's handling
-// returned, which ref was made from.
+// returned, from which ref was made.
 func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err error) {
 	s.metrics.countRefusal(ref.code.name)
 	switch ref.code {
@@ -353,14 +353,14 @@ func originName(r *http.Request) string {
 	return "malformed"
 }
 
-// The faults that requests meet, and that of the key file. The chores have names of their own for theirs.
+// The names of the faults that requests meet, and of that of the key file. Chores name their own (chore.fault).
 const (
 	faultDiskFull = "the disk is full, so nothing is written"
 	faultStorage  = "the database can't be used"
 	faultKeyFile  = "the key file can't be used: the keys loaded before stay in use"
 )
 
-// lastingFaults are the faults that last, by the text of their first log line, which is from a closed list.
+// lastingFaults are the faults that are not over, by the text of their first log line, one of a closed list.
 type lastingFaults struct {
 	mu   sync.Mutex
 	open map[string]*lastingFault
@@ -400,8 +400,8 @@ func (f *lastingFaults) any() bool {
 	return len(f.open) > 0
 }
 
-// reviewFaults logs which faults are over. While there are some it has health write to the database,
-// so that this is noticed when nobody calls. At the stop it logs those that are left.
+// reviewFaults logs which faults are over. While there are any, it has health write to the database, so
+// that their end is noticed even if nobody calls. At the stop it logs those that are left.
 func (s *server) reviewFaults(stopping bool) {
 	f := &s.faults
 	if !f.any() {

@@ -18,7 +18,7 @@ import (
 )
 
 // The status command: what an operator wants to see on one screen. What only the running service
-// knows, it asks it over a socket beside the database.
+// knows, it asks for over a socket beside the database.
 
 // The operator's command on everything at once.
 var statusCommands = []command{
@@ -30,14 +30,14 @@ const (
 	maxSocketPath = 107             // bytes (unix(7))
 	statusTimeout = 3 * time.Second // for asking the service
 
-	backupDue = 7 * 24 * time.Hour // after which a backup is missed
+	backupDue = 7 * 24 * time.Hour // age from which the last backup is overdue
 )
 
 // socketPath returns the path of the socket of the service over a database: widgetd.sock beside
 // widgetd.db.
 func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
 
-// A serviceStatus is what a running service tells about itself.
+// A serviceStatus is what a running service reports about itself.
 type serviceStatus struct {
 	Version    string         `json:"version"`
 	StartedAt  stamp          `json:"started_at"`
@@ -124,8 +124,8 @@ func (s *server) startStatus() (stop func()) {
 	return func() { web.Close() } // which closes the listener, and that removes the socket
 }
 
-// listenUnix listens on a socket that only this user can connect to. It replaces one on which nobody
-// listens any more, as a killed service leaves it behind.
+// listenUnix listens on a socket that only this user can connect to. It replaces a socket on which
+// nobody listens any more, which a killed service leaves behind.
 func listenUnix(path string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of its socket is longer than %d bytes: %s", maxSocketPath, path)
@@ -173,12 +173,12 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	return v, nil
 }
 
-// reportCheck tells the service that a check of the whole file has passed, which began when damage had been met
-// so many times. It reports false if the service has met some since.
+// reportCheck tells the service that a check of the whole file has passed; times is how often the service had met
+// damage when the check began. It reports false if the service has met damage since.
 func reportCheck(ctx context.Context, db string, times int64) (bool, error) {
 	res, err := callService(ctx, db, "POST", fmt.Sprintf("/checked?times=%d", times))
 	if res == nil {
-		return err == nil, err // one that was stopped has forgotten it
+		return err == nil, err // a service that was stopped has forgotten the damage
 	}
 	return res.StatusCode == http.StatusOK, res.Body.Close()
 }
@@ -209,7 +209,7 @@ func callService(ctx context.Context, db, method, target string) (*http.Response
 	return res, nil
 }
 
-// A statusReport is what the status command prints with -json, after which come the members of each part.
+// A statusReport is what the status command prints with -json, followed by the members of each part.
 type statusReport struct {
 	Version       string         `json:"version"` // of this program
 	Database      string         `json:"database"`
@@ -254,7 +254,7 @@ func statusShow(e *env) error {
 	v := &statusView{now: e.now(), runs: service != nil}
 	err = e.withStore(func(st *store) error {
 		v.store = st
-		v.keys, _ = loadKeyring(e.str("key")) // whatNeedsDoing tells of the error
+		v.keys, _ = loadKeyring(e.str("key")) // whatNeedsDoing reports the error
 		r.readAll(v)
 		return nil
 	})
@@ -280,7 +280,7 @@ func statusShow(e *env) error {
 	return nil
 }
 
-// readAll reads every part of the report that stands in the database.
+// readAll reads every part of the report that comes from the database.
 func (r *statusReport) readAll(v *statusView) {
 	r.DatabaseBytes, r.WALBytes = v.databaseSize(), v.walSize()
 	main, err := v.mainAccount()
@@ -435,5 +435,5 @@ func sizeText(bytes int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-// endingSoon is how long before the end of a token or a licence the status command tells of it.
+// endingSoon is how long before the end of a token or a licence the status command warns of it.
 const endingSoon = 14 * 24 * time.Hour

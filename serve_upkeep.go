@@ -13,7 +13,7 @@ import (
 )
 
 // What runs in the background of the service: polling the files for changes, and the chores of
-// the wings, such as the transitions that only the time causes (lapsed seats, expiry).
+// the wings, such as time-driven transitions (lapsed seats, expiry).
 
 const (
 	upkeepInterval     = time.Second     // between two polls, and between two runs of the chores
@@ -23,8 +23,8 @@ const (
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
-// what was counted of refusals and faults, and rows that could not be read. Of the database it only reads, so that
-// no lock on it delays it.
+// what was counted of refusals and faults, and rows that could not be read. It only reads the database, so that
+// a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 	tick := time.NewTicker(upkeepInterval)
 	defer tick.Stop()
@@ -94,9 +94,10 @@ func (s *server) runChores(ctx context.Context) {
 	}
 }
 
-// sweep removes rows that are kept no longer until none is left, in short transactions that let other
-// writers in between (contract, section 10): expired answers to Idempotency-Keys, and what nouns have swept. At
-// until, by the steady clock, it stops, so that the chores get their turn, and reports that more is to be done.
+// sweep removes rows whose retention has ended until none is left, in short transactions that let other
+// writers in between (contract, section 10): expired answers to Idempotency-Keys, and what the wings' sweeps
+// remove. At until, by the steady clock, it stops, so that the chores get their turn, and reports that more is
+// left.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	for _, remove := range append([]func(*tx) (int64, error){(*tx).sweep}, s.sweeps...) {
 		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
@@ -115,9 +116,8 @@ func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	return false
 }
 
-// runFinalChores runs the chores that are due when the service stops, and writes to the file what the clock
-// shows. They get a time-out of
-// their own, because waiting for requests may have used up the time-out of the stop.
+// runFinalChores runs the chores that are due when the service stops, and writes the time to the file. They get a
+// time-out of their own, because waiting for requests may have used up the time-out of the stop.
 func (s *server) runFinalChores() error {
 	ctx, cancel := context.WithTimeout(context.Background(), finalChoresTimeout)
 	defer cancel()
@@ -152,14 +152,14 @@ func (s *server) reportWAL(large bool) bool {
 type keyWatch struct {
 	path    string      // "": there is none
 	loaded  string      // the fileState with which it was loaded last; "": it was not
-	dir     fs.FileInfo // the directory where it was seen so last; nil: it was not, or over a symbolic link
-	seq     int64       // what commands did up to this event is in the keys that were loaded
-	changed bool        // since then it was seen with another content, which could not be read
+	dir     fs.FileInfo // its directory when it was last loaded or unchanged; nil: never, or it is a symbolic link
+	seq     int64       // the loaded keys include what commands did up to this event
+	changed bool        // since then it was seen with other content that could not be read
 	missing bool        // at the last look
 }
 
-// watchKeys begins to follow the key file at a path; "": there is none. It looks at once, since the file may have
-// changed after the start loaded it, and one that goes after the start is to be put back.
+// watchKeys begins to follow the key file at a path; "": there is none. It looks at once: the file may have
+// changed since it was loaded at the start, and it is to be put back if it goes missing soon after the start.
 func (s *server) watchKeys(path string) *keyWatch {
 	w := &keyWatch{path: path}
 	s.followKeys(w)
@@ -168,13 +168,13 @@ func (s *server) watchKeys(path string) *keyWatch {
 
 // followKeys loads the key file if it has changed. While the file can't be used, the keys in memory stay and it
 // is loaded again at every call: a key that was retired must not stay accepted because of one failure. Meanwhile
-// health warns, and the log has a line at the beginning and one at the end. A file that is missing at two looks,
-// so that nobody is just replacing it, is put back.
+// health warns, and the log has a line at the beginning and one at the end. A file that is missing at two looks
+// in a row is put back: at the first, somebody may be just replacing it.
 func (s *server) followKeys(w *keyWatch) {
 	if w.path == "" {
 		return
 	}
-	seq, seqErr := s.store.lastSeq() // before the file is looked at: commands write it before their event
+	seq, seqErr := s.store.lastSeq() // read before the file, since commands write the file before their event
 	state, dir := fileState(w.path), dirOfFile(w.path)
 	if state == "" || state != w.loaded {
 		if err := s.reloadKeys(w.path); err != nil {
@@ -185,7 +185,7 @@ func (s *server) followKeys(w *keyWatch) {
 			return
 		}
 		w.loaded = state
-		os.Remove(filepath.Join(filepath.Dir(w.path), draftOfKeys(filepath.Base(w.path)))) // of a kill in putBack
+		os.Remove(filepath.Join(filepath.Dir(w.path), draftOfKeys(filepath.Base(w.path)))) // of a killed putBack
 	}
 	if seqErr == nil {
 		w.seq = seq
@@ -194,8 +194,8 @@ func (s *server) followKeys(w *keyWatch) {
 	s.keysStale.Store(false)
 }
 
-// noteUnusableKeys notes that the key file could not be loaded with a fileState, and puts it back if it is missing
-// for the second time. It returns what is to be reported, if anything.
+// noteUnusableKeys notes that the key file with this fileState could not be loaded, and puts it back if it is
+// missing for the second time in a row. It returns the error to report, if any.
 func (s *server) noteUnusableKeys(w *keyWatch, state string, err error) error {
 	again := w.missing
 	w.missing = errors.As(err, new(missingKeys))
@@ -214,9 +214,10 @@ func (s *server) noteUnusableKeys(w *keyWatch, state string, err error) error {
 	return err
 }
 
-// putKeysBack writes the key file, which is missing, from memory: only if the database is the file at its path and
-// the directory the one that the key file was read from, so that nothing is written where another installation,
-// or no volume, is by now; and if the keys in memory are those that it had last. Else the error says why not.
+// putKeysBack writes the missing key file from memory. It does so only if the database is still the file at its
+// path and the directory still the one that the key file was read from: another installation may be there by now,
+// or the volume may be unmounted. And the keys in memory must be the last that the file had. Otherwise the error
+// says why not.
 func (s *server) putKeysBack(w *keyWatch) error {
 	if err := s.store.filesInPlace(); err != nil {
 		return err
@@ -249,8 +250,8 @@ func (s *server) putKeysBack(w *keyWatch) error {
 	return nil
 }
 
-// dirOfFile returns what the directory of a path is; nil: that can't be told, or the path itself is a symbolic
-// link.
+// dirOfFile identifies the directory of a file; nil: it can't be told, or the path is not a regular file, such as
+// a symbolic link.
 func dirOfFile(path string) fs.FileInfo {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() {

@@ -12,7 +12,7 @@ import (
 // scopeStats is the scope that reads what widgets have counted.
 const scopeStats = "stats:read"
 
-// widgetNoun declares widgets, what they count, and the script that does.
+// widgetNoun declares widgets, their counters, and the script that reports to them.
 func widgetNoun() noun {
 	return noun{
 		name:     "widget",
@@ -65,7 +65,7 @@ type nameCount struct {
 }
 
 const (
-	quarterHour = 15 * time.Minute // each has its counters: in every time zone days begin at one
+	quarterHour = 15 * time.Minute // of a row of counters; days begin at a multiple of it in every time zone
 	maxNames    = 100              // of items that a widget may have on a UTC day, and of pages
 	otherName   = "other"          // under which all further ones are counted
 )
@@ -144,11 +144,11 @@ type widgetRow struct {
 // zeros where nothing was counted.
 type series struct {
 	points  []point
-	periods []period // in order of time; empty: no moment has a date of the range
+	periods []period // in order of time; empty: no moment is on a date of the range
 	totals  counts
 }
 
-// maxOffset is more than the clocks of any zone differ from UTC, and than they have ever been set.
+// maxOffset is more than any zone's offset from UTC, and than any change of a zone's clocks.
 const maxOffset = 48 * time.Hour
 
 // newSeries makes the series of a range. A quarter-hour belongs to the date that it begins on, so the
@@ -187,7 +187,7 @@ func nextDate(t time.Time) time.Time {
 	return next
 }
 
-// addPeriod adds a period that is later than all others. It goes on with the last one if it can.
+// addPeriod adds a period that is later than all others. If it continues the last one, it extends that.
 func (s *series) addPeriod(next period) {
 	if n := len(s.periods); n > 0 {
 		if last := &s.periods[n-1]; last.point == next.point && last.until == next.from {

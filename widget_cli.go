@@ -61,7 +61,7 @@ func widgetRename(e *env) error {
 }
 
 // widgetRemove removes a widget, without -force only one that has counted nothing. A widget with
-// very many counters takes several transactions; cut off, it is run again.
+// very many counters takes several transactions; a command that was interrupted can be run again.
 func widgetRemove(e *env) error {
 	id, actor := e.args[0], e.actor()
 	var removed int64
@@ -84,7 +84,7 @@ func widgetRemove(e *env) error {
 				return err
 			}
 			removed = sum
-			if !gone { // lets others take SQLite's lock, for which they poll, see leadsPurge
+			if !gone { // other processes poll for SQLite's lock, see updateInParts
 				time.Sleep(time.Since(began))
 			}
 		}
@@ -129,8 +129,8 @@ func statsShow(e *env) error {
 	})
 }
 
-// reportFor returns the report for the widget with an id, of open and closed accounts, or for all widgets
-// without one.
+// reportFor returns the report for the widget with an id, whose account may be closed, or for all widgets
+// if the id is "".
 func reportFor(q *queries, widgetID string, r statsRange) (*statsReport, error) {
 	if widgetID == "" {
 		return reportWidgets(q, anyAccount, r)
@@ -201,8 +201,8 @@ func (r *statsReport) print(e *env) error {
 	return failed
 }
 
-// printBars prints the counts of each interval with a bar as long as its views, in what the numbers
-// leave of the terminal.
+// printBars prints the counts of each interval with a bar in proportion to its views, in the width that the
+// numbers leave of the terminal.
 func (r *statsReport) printBars(e *env) error {
 	const longest = 40 // columns of the bars
 	most := max(1, r.busiest().Views)

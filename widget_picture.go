@@ -103,7 +103,7 @@ func (r *statsReport) pictureTitle() string {
 	return name + ": " + amount(r.Totals.Views, "view")
 }
 
-// pictureText returns what a picture shows in words.
+// pictureText returns in words what a picture shows.
 func (r *statsReport) pictureText() string {
 	when := "On " + dateWords(r.From)
 	if r.From != r.To {
@@ -183,6 +183,6 @@ func thousands(n int64) string {
 // xmlText returns a text escaped for XML; what XML can't hold becomes U+FFFD.
 func xmlText(s string) string {
 	var b strings.Builder
-	xml.EscapeText(&b, []byte(s)) // a strings.Builder takes everything
+	xml.EscapeText(&b, []byte(s)) // a strings.Builder never fails
 	return b.String()
 }

@@ -36,8 +36,8 @@ type widgetScript struct {
 	text      []byte
 }
 
-// newWidgetScript makes the script of a source and a base address, which has nothing that a string of
-// JavaScript would have to escape (parseBaseURL).
+// newWidgetScript makes the script from a source and a base address. The address needs no escaping in a
+// JavaScript string (parseBaseURL).
 func newWidgetScript(source []byte, base string) widgetScript {
 	text := bytes.ReplaceAll(stripScript(source), []byte("{{base}}"), []byte(base))
 	short, long := sha256.Sum256(text), sha512.Sum384(text)
@@ -48,9 +48,8 @@ func newWidgetScript(source []byte, base string) widgetScript {
 	}
 }
 
-// stripScript returns a script without its empty lines, the lines that are comments, and what lines are
-// indented by. Comments that follow code, and texts that go over lines, are not understood: the source
-// must have none.
+// stripScript returns a script without its empty lines, its comment lines and its indentation. It does not
+// understand comments after code, or strings over several lines: the source must have none.
 func stripScript(source []byte) []byte {
 	var stripped []byte
 	for line := range bytes.Lines(source) {
@@ -68,8 +67,8 @@ func presentScript(base string) (widgetScript, error) {
 	return newWidgetScript(source, base), err
 }
 
-// A scriptAPI serves the script: the present one at a path that stays, and this and earlier ones, each
-// for every base address, at paths that name their hashes.
+// A scriptAPI serves the script: the present one at a path that never changes; and this one and earlier
+// ones, each for every base address, at paths that contain their hashes.
 type scriptAPI struct {
 	*server
 	files atomic.Pointer[map[string]*staticFile] // by path
@@ -116,7 +115,7 @@ func (a *scriptAPI) serveScript(w *response, r *http.Request) {
 		a.pathNotFound(w, r)
 		return
 	}
-	w.Header().Set("Cross-Origin-Resource-Policy", "cross-origin") // also for pages that demand it of all they load
+	w.Header().Set("Cross-Origin-Resource-Policy", "cross-origin") // pages with COEP require it of all they load
 	a.sendStatic(w, r, f)
 }
 
@@ -125,7 +124,7 @@ type snippet struct {
 	Widget    string            `json:"widget"`
 	HTML      string            `json:"html"`      // the line to paste
 	Script    string            `json:"script"`    // the address in it
-	Integrity string            `json:"integrity"` // of what is there
+	Integrity string            `json:"integrity"` // hash of the script there
 	Latest    string            `json:"latest"`    // the address of whatever script is the present one
 	Policy    map[string]string `json:"csp"`       // what a Content-Security-Policy must allow, by directive
 	Origins   []string          `json:"origins"`   // of the widget's account: the sites that may use it

@@ -51,8 +51,8 @@ func (t *tx) addWidget(accountID, name string, publicOrders bool, actor string) 
 	return w.ID, t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", trueOrNone(publicOrders)))
 }
 
-// renameWidget gives a widget another name, with its event, or returns errNotFound. The name
-// that it has already is no change.
+// renameWidget gives a widget another name, with its event, or returns errNotFound. Giving
+// it the name that it already has changes nothing.
 func (t *tx) renameWidget(id, name, actor string) error {
 	w, err := t.anyWidget(id)
 	if err != nil || w.Name == name {
@@ -64,7 +64,7 @@ func (t *tx) renameWidget(id, name, actor string) error {
 	return t.addEvent(widgetEvent(w, eventWidgetRenamed, actor))
 }
 
-// widgetRows are the tables with what widgets count, and what else but widget_id is in their keys.
+// widgetRows are the tables of what widgets count, with the columns of their keys besides widget_id.
 var widgetRows = []struct{ table, key string }{
 	{"item_counts", "day, item"},
 	{"page_counts", "day, page"},
@@ -122,7 +122,7 @@ type nameTable struct {
 	table, column string // of the name
 	sums          string // of views, clicks and orders, in this order
 	add           string // adds to the row of a name, if there is one
-	insert        string // adds the row, or to it
+	insert        string // inserts the row, or adds to it
 	names         string // counts the names of a day
 }
 
@@ -131,7 +131,7 @@ var (
 	pageTable = newNameTable("page_counts", "page", true)
 )
 
-// newNameTable makes the statements for a table, which counts views or not.
+// newNameTable makes the statements for a table; views says whether it counts views.
 func newNameTable(table, column string, views bool) *nameTable {
 	n := &nameTable{table: table, column: column, sums: `0, sum(clicks), sum(orders)`}
 	add, columns, values := `clicks = clicks + ?5, orders = orders + ?6`, `clicks, orders`, `?5, ?6`
@@ -317,7 +317,7 @@ func (q *queries) topPages(widgetID string, from, until stamp, limit int) ([]nam
 	return q.topNames(pageTable, `sum(views) + sum(clicks) + ?1 * sum(orders)`, true, widgetID, from, until, limit)
 }
 
-// topNames returns the names of a table with the largest weight, which refers to withOrders as ?1.
+// topNames returns the names of a table with the largest weight, an SQL expression in which ?1 is withOrders.
 func (q *queries) topNames(of *nameTable, weight string, withOrders bool, widgetID string,
 	from, until stamp, limit int) ([]nameCount, error) {
 	if !from.Before(until.Time) {
