@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The scopes of tokens that no noun brings (contract, section 2). admin includes every other scope, on every account.
-// license:verify is the scope of device tokens; only activating a device grants it.
+// The scopes of tokens that no noun declares (contract, section 2). admin includes every other scope, on every
+// account. license:verify (scopeDevice) is the scope of device tokens; only activating a device grants it.
 const (
 	scopeAdmin = "admin"
 )
@@ -48,7 +48,7 @@ var (
 	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
 )
 
-// Why tokens are refused. The caller does not learn it; the log counts it.
+// The reasons why tokens are refused. They are counted in the log, and the caller does not learn them.
 var (
 	errTokenMalformed = &refusedToken{"malformed header"}
 	errTokenTooLong   = &refusedToken{"too long"}
@@ -79,7 +79,7 @@ func errScope(scope, detail string) error {
 type caller struct {
 	claims claims
 	all    bool   // may act on any account that it names with ?account_id=
-	app    string // id of the application whose token it is; "": of none, but a token that an operator issued
+	app    string // id of the application that the token was issued to; "": it is not an application's token
 }
 
 // has reports whether the token grants a scope.
@@ -91,8 +91,8 @@ func (c *caller) has(scope string) bool {
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
 
-// dependsOn returns the id whose invalidation ends a token of an application: that of its grant, or without one
-// its own; "" for a token of no application, which any commit that names no ids may end.
+// dependsOn returns the id whose invalidation may end a token of an application: that of its grant, or without a
+// grant the token's own. For any other token it is "": only a commit that invalidates everything may end that.
 func (c *caller) dependsOn() string {
 	if c.app == "" {
 		return ""
@@ -110,7 +110,7 @@ type authenticator struct {
 	accounts *cache[string, account]   // by id
 	origins  *cache[string, string]    // origin → id of the account that lists it
 	sites    *cache[string, bool]      // origins of applications
-	callers  *cache[tokenKey, *caller] // of tokens that were valid, but for their times
+	callers  *cache[tokenKey, *caller] // of tokens that are valid, leaving aside their times
 	apps     *cache[string, *app]      // by id
 }
 
@@ -270,8 +270,8 @@ func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	})
 }
 
-// verifyToken checks everything about a token but its times, and so what only a commit or
-// another key file can change: its signature, its issuer and audience, and for a bearer token
+// verifyToken checks everything about a token but its times, so that only a commit or another
+// key file can change the result: its signature, its issuer and audience, and for a bearer token
 // that it is not revoked and its account not closed. Errors: errInvalidToken, those of the store.
 func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, err error) {
 	if who.claims, err = keys.verify(token); err != nil {
@@ -301,8 +301,8 @@ func (a *authenticator) verifyToken(token string, keys *keyring) (who caller, er
 	return who, nil
 }
 
-// verifyAppToken is the part of verifyToken for tokens that no operator has issued: it must be one of an
-// application's that works. It completes who.
+// verifyAppToken is the part of verifyToken for tokens that the operator did not issue: the token must be a
+// usable one of an application that works. It completes who.
 func (a *authenticator) verifyAppToken(who *caller) error {
 	row, err := a.store.usableAppToken(who.claims.ID)
 	c := &who.claims
@@ -319,8 +319,8 @@ func (a *authenticator) verifyAppToken(who *caller) error {
 	return nil
 }
 
-// cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner is
-// closed. Callers must not change the result.
+// cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner's
+// account is closed. Callers must not change the result.
 func (a *authenticator) cachedApp(id string) (*app, error) {
 	return a.apps.load(a.store, id, func() (*app, string, error) {
 		p, err := a.store.usedApp(anyAccount, id)
@@ -332,7 +332,7 @@ func (a *authenticator) cachedApp(id string) (*app, error) {
 }
 
 // checkAppOrigin returns nil for a normalised origin of an application that works, else errNotFound or an error
-// of the store. It caches only origins that are some application's: others are endless.
+// of the store. It caches only origins that an application lists, since there is no end to the others.
 func (a *authenticator) checkAppOrigin(origin string) error {
 	_, err := a.sites.load(a.store, origin, func() (bool, string, error) {
 		has, err := a.store.originHasApp(origin)
@@ -344,9 +344,9 @@ func (a *authenticator) checkAppOrigin(origin string) error {
 	return err
 }
 
-// appOf returns the application that a token was issued to, if it works, else nil. who is the token's bearer; nil:
-// the token is refused. Scripts of the application may learn that from the answer, so it is enough that the token
-// is validly signed; that is looked at only for a normalised origin of some application.
+// appOf returns the application that a token was issued to, if it works, else nil. who is the token's bearer, or
+// nil if the token was refused. Scripts of the application may read that refusal, so a valid signature is enough
+// to find it; the signature is checked only if origin, in normal form, is that of some application.
 func (a *authenticator) appOf(who *caller, token, origin string) (*app, error) {
 	id := ""
 	if who != nil {
@@ -384,7 +384,7 @@ func (a *authenticator) cachedOriginOwner(origin string) (string, error) {
 	})
 }
 
-// errClock is the refusal of what would be signed while the clock is too far ahead (signingHeld).
+// errClock refuses requests that need something signed while the clock is too far ahead (signingHeld).
 var errClock = &refusal{code: codeClock, retryAfter: time.Minute}
 
 // issueToken signs a bearer token that is valid for ttl, and inserts its row. row holds the

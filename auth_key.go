@@ -25,7 +25,7 @@ func keyNoun() noun {
 	}
 }
 
-// jwksPath is where the public keys are, at the root.
+// jwksPath is the path of the public keys, outside the base address.
 const jwksPath = "/.well-known/jwks.json"
 
 func keyWing(s *server) wing {
@@ -36,8 +36,7 @@ func keyWing(s *server) wing {
 	}
 }
 
-// The event types of keys. Keys are nobody's in particular, so their events belong to the main
-// account.
+// The event types of keys. No account owns the keys, so their events belong to the main account.
 var (
 	keyEvents eventTable
 
@@ -60,8 +59,8 @@ var keyCommands = []command{
 	}, 1, keyRetire},
 }
 
-// loadKeys loads the key file and returns its path. While the caller has the database open it must not be
-// called: where the file is missing, it opens that too.
+// loadKeys loads the key file and returns its path. It must not be called while the caller has the database
+// open, because it opens the database itself if the key file is missing.
 func (e *env) loadKeys() (path string, ring *keyring, err error) {
 	if path, err = e.file("key"); err != nil {
 		return path, nil, err
@@ -74,8 +73,8 @@ func (e *env) loadKeys() (path string, ring *keyring, err error) {
 	return path, ring, err
 }
 
-// hasIssued reports whether the database has issued what works with its own key file only; true with an error,
-// which tells why nobody knows.
+// hasIssued reports whether the database holds anything that works only with its own key file, such as issued
+// tokens. With an error, which says why that is not known, it reports true.
 func (e *env) hasIssued() (issued bool, err error) {
 	path, err := e.file("db")
 	if err == nil && !fileExists(path) {
@@ -135,8 +134,8 @@ func keyPublic(e *env) error {
 }
 
 // changeKeys loads the key file, calls f, saves the result and writes the event that f returns.
-// The database is opened before the key file is changed, so that no change lacks its event but
-// where the write itself fails. It holds a lock (flock(2)): a second command that changes keys at
+// The database is opened before the key file is changed, so that a change lacks its event only
+// if writing the event fails. It holds a lock (flock(2)): a second command that changes keys at
 // the same time would otherwise undo the first one's change.
 func (e *env) changeKeys(f func(*store, *keyring) (event, error)) error {
 	return e.withStore(func(st *store) error {
@@ -168,7 +167,7 @@ func (e *env) lockKeys(f func(*keyring) error) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(linkTarget(path))) // a lock on the file itself would end with its replacement
+	dir, err := os.Open(filepath.Dir(linkTarget(path))) // a lock on the file itself would end when it is replaced
 	if err != nil {
 		return fmt.Errorf("lock the key file: %w", err)
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // claims are the claims of a token that this service issues. Bearer tokens have the first
-// group, device tokens both (contract, sections 2 and 4). Times are Unix seconds.
+// group, device tokens also the last (contract, sections 2 and 4). Times are Unix seconds.
 type claims struct {
 	Issuer   string `json:"iss"` // the base address
 	Audience string `json:"aud"` // the same
@@ -94,8 +94,8 @@ type keyring struct {
 
 // The key file is a sequence of PEM blocks: private keys in PKCS#8, and one secret. The line
 // above each key has its kid and the time when it was created: "# kid … created …". It is not a
-// header inside the block, which openssl would not read. Earlier versions wrote the time so; such
-// files are read too.
+// header inside the block, which openssl would not read. Earlier versions wrote the time in such a
+// header; their files are read too.
 
 const (
 	pemKey     = "PRIVATE KEY"
@@ -151,11 +151,11 @@ func newKeyring(now time.Time) (*keyring, error) {
 	return &keyring{keys: []signingKey{key}, secret: secret}, err
 }
 
-// errDamagedKeys says that a key file holds something else than keys.
+// errDamagedKeys says that a key file holds something other than keys.
 var errDamagedKeys = errors.New("is damaged: restore it from a copy")
 
-// A missingKeys is the error for a key file that is not there. Where the database has issued something, other keys
-// are no help.
+// A missingKeys is the error for a key file that does not exist. If the database has issued something, new keys
+// would not help: what was issued works only with the old ones.
 type missingKeys struct {
 	path   string
 	issued bool // the database has issued something, or nobody has looked
@@ -291,10 +291,10 @@ func (k *keyring) save(path string, replace bool) error {
 	return nil
 }
 
-// putBack writes the key file into a directory where it is missing, with mode 0600. Whoever looks finds the whole
-// file or none, also after a kill: it is written and synced under another name, and then linked to its own, which
-// fails where there is something by now. The directory is locked as by commands that change keys, so that what an
-// earlier try has left may be removed. Errors: errKeysBusy if another process was faster; those of the files.
+// putBack writes the key file into a directory where it is missing, with mode 0600. It is there whole or not at
+// all, even after a kill: it is written and synced under another name, then linked to its own, which fails if that
+// name has been taken by now. The directory is locked as lockKeys does for commands that change keys, so that the
+// draft of an earlier try may be removed. Errors: errKeysBusy if another process was faster; those of the files.
 func (k *keyring) putBack(dir *os.Root, name string) error {
 	text, err := k.encode()
 	if err != nil {
@@ -329,8 +329,8 @@ func (k *keyring) putBack(dir *os.Root, name string) error {
 	return errors.Join(err, whole.Sync())
 }
 
-// draftOfKeys returns the name of the file in which putBack writes a key file with a name. It is removed without
-// being looked at, so nobody's own copy may be called so.
+// draftOfKeys returns the name under which putBack first writes the key file with this name. putBack removes a
+// file of that name without looking at it, so it must be a name that nobody would give to a copy of their own.
 func draftOfKeys(name string) string { return "." + name + ".unfinished" }
 
 var errKeysBusy = errors.New("another process is writing the key file")
@@ -381,7 +381,7 @@ func (k *keyring) unseal(idempotencyKey string, sealed []byte) ([]byte, error) {
 }
 
 // sealFor encrypts what a row keeps secret with AES-256-GCM, under a key that is derived from the secret
-// for one purpose. It can be read only as that of the row with this id.
+// for one purpose. The result is bound to the row's id, so that it can't be decrypted in another row.
 func (k *keyring) sealFor(purpose, id string, plain []byte) []byte {
 	return sealWith(k.derive(purpose, nil), plain, []byte(id))
 }

@@ -23,10 +23,10 @@ import (
 )
 
 // An outbound is the one client for everything that this service calls. Callers of the API choose
-// some of the addresses, so it must not be of use against networks that only this machine can reach:
-// the address of every connection is checked after the look-up, in the moment before it is made.
-// It calls public unicast addresses on port 443 with https and nothing else, but for the ranges that
-// an operator admits. It follows no redirect, uses no proxy, speaks HTTP/1.1 and asks for no
+// some of the addresses, so it must not give them access to networks that only this machine can
+// reach: the address of every connection is checked after the look-up, right before it is made.
+// It calls public unicast addresses on port 443 with https and nothing else, except in the ranges
+// that an operator admits. It follows no redirect, uses no proxy, speaks HTTP/1.1 and asks for no
 // compression. Make one with newOutbound.
 type outbound struct {
 	allow       []netip.Prefix // ranges that may be called with http too, on any port and by literal address
@@ -37,9 +37,9 @@ type outbound struct {
 	secure      *http.Transport // for https
 	plain       *http.Transport // for http: its connections reach addresses in allow only
 
-	// For requests with an Idempotency-Key. http.Transport sends these again by itself when a connection that was
-	// kept breaks before the answer, so that the other side sees two and the caller the second answer only
-	// (net/http, Transport). Their connections are made for one request.
+	// For requests with an Idempotency-Key: each gets a connection of its own. When a kept-alive connection breaks
+	// before the answer, http.Transport sends such a request again by itself (net/http, Transport), so that the
+	// other side sees two requests, and the caller only the second answer.
 	secureOnce, plainOnce *http.Transport
 }
 
@@ -64,7 +64,7 @@ const (
 	outboundNoConnect = "connection"        // refused, reset or closed without an answer
 	outboundTLS       = "tls"               // no TLS 1.2 or later, or a certificate that can't be verified
 	outboundTooLarge  = "answer_too_large"
-	outboundMalformed = "malformed_answer" // what came is not HTTP/1.1
+	outboundMalformed = "malformed_answer" // what came back is not HTTP/1.1
 	outboundRefused   = "address_refused"  // checkURL refuses the URL
 	outboundCanceled  = "canceled"         // the caller's context was canceled
 )
@@ -102,7 +102,7 @@ func newOutbound(allow []netip.Prefix) *outbound {
 		allow:       allow,
 		limit:       outboundLimit,
 		lookupLimit: outboundLookupLimit,
-		resolver:    &net.Resolver{PreferGo: true}, // ends with its context, and takes no addresses in other notations
+		resolver:    &net.Resolver{PreferGo: true}, // obeys its context; does not read 0x7f.1 as an address
 		tls:         &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	transport := http.Transport{
@@ -137,7 +137,7 @@ func (o *outbound) close() {
 	o.secure.CloseIdleConnections()
 }
 
-// A requestKey is the key under which the context of a request has itself as a value.
+// A requestKey is the key under which the context of a request carries itself as a value.
 type requestKey struct{}
 
 // requestContext returns the context of the request that a connection is made for. The context that
@@ -237,13 +237,13 @@ func (o *outbound) transport(req *http.Request, secure bool) *http.Transport {
 	return o.plain
 }
 
-// isTimeout reports whether an error of the network is about time.
+// isTimeout reports whether an error of the network is a timeout.
 func isTimeout(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// isConnectionFailure reports whether the other side, or the network between, broke a connection off.
+// isConnectionFailure reports whether a connection was broken by the other side or the network between.
 func isConnectionFailure(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
@@ -279,8 +279,8 @@ func (o *outbound) dial(ctx context.Context, address string, secure bool) (net.C
 
 var errRefusedAddress = &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
 
-// lookUp returns the addresses of "host:port" to dial, at most maxOutboundDialled, IPv4 and IPv6 in turn so that
-// one that this machine can reach is among them. Errors: an *outboundError, or that of the network.
+// lookUp returns the addresses of "host:port" to dial, at most maxOutboundDialled. It alternates between IPv4 and
+// IPv6, so that one that this machine can reach is among them. Errors: an *outboundError, or that of the network.
 func (o *outbound) lookUp(ctx context.Context, address string, secure bool) (found []netip.AddrPort, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -298,7 +298,7 @@ func (o *outbound) lookUp(ctx context.Context, address string, secure bool) (fou
 	if err != nil {
 		return nil, err
 	}
-	var families [2][]netip.AddrPort // the first address's, and the other
+	var families [2][]netip.AddrPort // that of the first address, and the other
 	for _, ip := range all {
 		target := netip.AddrPortFrom(ip.Unmap(), uint16(number))
 		if o.classOf(target, secure) != refusedAddress {
@@ -322,7 +322,7 @@ func (o *outbound) lookUp(ctx context.Context, address string, secure bool) (fou
 	return found, nil
 }
 
-// dialInPart dials one of so many addresses, in its part of the time that is left.
+// dialInPart dials the next of that many remaining addresses, within its share of the time that is left.
 func dialInPart(ctx context.Context, d *net.Dialer, target netip.AddrPort, addresses int) (net.Conn, error) {
 	if end, ok := ctx.Deadline(); ok && addresses > 1 {
 		part, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(addresses))
@@ -345,7 +345,7 @@ func (o *outbound) dialTLS(ctx context.Context, address string) (net.Conn, error
 	if err := conn.HandshakeContext(ctx); err != nil {
 		raw.Close()
 		var op *net.OpError
-		alert := errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") // of TLS
+		alert := errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") // an alert of TLS
 		if isConnectionFailure(err) && !alert {
 			return nil, err
 		}
@@ -371,7 +371,7 @@ func remoteAddress(conn net.Conn) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// A addressClass says whether an address may be called.
+// An addressClass says whether an address may be called.
 type addressClass int
 
 const (
@@ -397,9 +397,10 @@ func (o *outbound) admits(ip netip.Addr) bool {
 	return slices.ContainsFunc(o.allow, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// notPublic are the ranges that no stranger's address is in: those of the special-purpose address
-// registries of IANA (RFC 6890, as of 2026) that are not globally reachable, multicast, and an
-// address at which a cloud answers its own machines. Of IPv6 they are the ranges inside 2000::/3.
+// notPublic are the ranges in which no host on the public internet has its address: those of the
+// special-purpose address registries of IANA (RFC 6890, as of 2026) that are not globally reachable or
+// serve no hosts (AS112, AMT), multicast, and an address at which a cloud answers its own machines. Of
+// IPv6 only the ranges inside 2000::/3 are listed, since globalUnicast excludes all others.
 var notPublic = func() (all []netip.Prefix) {
 	for _, s := range []string{
 		"0.0.0.0/8",         // this network
@@ -446,10 +447,10 @@ func isPublic(ip netip.Addr) bool {
 	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// checkHost looks up the host of a URL that checkURL has returned, for a quick answer when it is
-// registered; what counts is the check when it is called. It returns the code and the detail of a
-// fieldError, which are the same whether the host has no address, or any that may not be called, so
-// that nobody learns which names exist in a network. It takes at most outboundLookupLimit.
+// checkHost looks up the host of a URL that checkURL has returned, so that a URL that can't be called
+// is refused when it is registered; the check that counts is made at each call. It returns the code and
+// the detail of a fieldError, which are the same whether the host has no address, or any that may not be
+// called, so that nobody learns which names exist in a network. It takes at most outboundLookupLimit.
 func (o *outbound) checkHost(ctx context.Context, normal string) (code, detail string) {
 	code, detail = outboundNoAddress, "This host has no public address on which the service may call it."
 	u, err := url.Parse(normal)
@@ -479,7 +480,7 @@ func (o *outbound) checkHost(ctx context.Context, normal string) (code, detail s
 
 // checkURL checks a URL that somebody wants to have called. It returns its normal form, with scheme
 // and host in lower case, the host in ASCII, no default port and at least the path "/"; or the code
-// and the detail of a fieldError. The normal form of a normal form is the same.
+// and the detail of a fieldError. A URL in normal form is returned unchanged.
 func (o *outbound) checkURL(raw string) (normal, code, detail string) {
 	if code, detail = checkText(raw, required, maxOutboundURL); code != "" {
 		return "", code, detail
@@ -578,8 +579,8 @@ func (o *outbound) literal(host string) (normal, code, detail string) {
 	return normal, "", ""
 }
 
-// jittered returns d and up to a tenth more, at random, so that what failed together is not tried
-// again together.
+// jittered returns d and up to a tenth more, at random, so that requests that failed together are not
+// retried together.
 func jittered(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d
@@ -594,7 +595,7 @@ func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	text := strings.TrimSpace(h.Get("Retry-After"))
 	if text != "" && strings.Trim(text, "0123456789") == "" {
 		n, err := strconv.ParseInt(text, 10, 64)
-		if most := int64(maxRetryAfter / time.Second); err != nil || n > most { // err: more than fit
+		if most := int64(maxRetryAfter / time.Second); err != nil || n > most { // err: it overflows an int64
 			n = most
 		}
 		return time.Duration(n) * time.Second, true

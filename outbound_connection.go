@@ -102,8 +102,8 @@ func (w *dueWorker) start(id, connection string, do func()) {
 	})
 }
 
-// errChanged says that a row has another revision than it was read with, so that what was decided about
-// it is to be decided anew.
+// errChanged says that a row no longer has the revision that was read (compare-and-set), so that its caller
+// must read it again and decide again.
 var errChanged = errors.New("it has changed meanwhile")
 
 const (
@@ -111,7 +111,7 @@ const (
 	maxSecret      = 200      // characters
 )
 
-// secretNames returns the lines that secrets consist of: "client_id=…".
+// secretNames returns the form of each line of a file of secrets, such as "client_id=…", sorted.
 func secretNames(fields map[string]*string) (lines []string) {
 	for name := range fields {
 		lines = append(lines, name+"=…")
@@ -120,7 +120,7 @@ func secretNames(fields map[string]*string) (lines []string) {
 	return lines
 }
 
-// parseSecretLines is parseSecrets for fields by name, all of which are needed.
+// parseSecretLines parses text as parseSecrets does, into fields by name, all of which are required.
 func parseSecretLines(fields map[string]*string, text string) error {
 	number := 0
 	for line := range strings.Lines(text) {

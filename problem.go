@@ -13,7 +13,7 @@ import (
 type problemCode struct {
 	name   string // "seat_limit_reached", the member code of the problem
 	status int    // the HTTP status, 400 or more
-	title  string // what is the same every time, for people
+	title  string // a summary for people, the same for every problem of this kind
 	detail string // an explanation for people; a refusal may replace it by a more precise one
 }
 

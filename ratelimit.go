@@ -174,20 +174,19 @@ func (h *evictionHeap) Pop() any {
 
 const (
 	lookupWindow       = time.Minute // for which a failed look-up is remembered
-	maxFailedLookups   = 300_000     // that are remembered of all addresses together
+	maxFailedLookups   = 300_000     // that are remembered for all addresses together
 	maxLookupAddresses = 10_000      // that are remembered
-	maxLookupsAddress  = 1_000       // that one address may have; a higher rate is no limit
+	maxLookupsAddress  = 1_000       // failed ones that an address may have; a higher rate means no limit
 )
 
 // A lookupGuard limits how many different licence keys may fail from one address within
-// lookupWindow (contract, section 2). It remembers of each address at most rate keys that failed,
-// each as a hash of 64 bits under a random seed, so that nobody can choose keys that are taken for
-// one. With the default rate of 30 it remembers maxLookupAddresses; with a higher one fewer, so that it
-// never takes more than about 7 MiB.
+// lookupWindow (contract, section 2). For each address it remembers at most rate keys that failed,
+// each as a hash of 64 bits under a random seed, so that nobody can choose keys that collide. With
+// the default rate of 30 it remembers maxLookupAddresses; with a higher one fewer, so that it never
+// takes more than about 7 MiB.
 //
-// When it remembers as many addresses as it can, it forgets the one that comes closest to having
-// its whole allowance again. So an address with many failures can't be made to be forgotten by
-// others with few.
+// When it is full, it evicts the address that comes closest to having its whole allowance again. So
+// addresses with few failures can't push out one with many.
 type lookupGuard struct {
 	mu        sync.Mutex
 	rate      int
@@ -211,8 +210,8 @@ type failedLookup struct {
 }
 
 // newLookupGuard makes a guard that lets rate different keys fail within lookupWindow. A rate above
-// maxLookupsAddress is no limit: then nothing is remembered. now is of the clock that limited and
-// fail are given, which must never be set.
+// maxLookupsAddress means no limit: then nothing is remembered. now must come from the same clock
+// as the times passed to limited and fail, one that is never set.
 func newLookupGuard(rate int, now time.Time) *lookupGuard {
 	g := &lookupGuard{rate: rate, started: now, seed: maphash.MakeSeed(), addresses: map[string]*lookupHistory{}}
 	if 0 < rate && rate <= maxLookupsAddress {
@@ -239,8 +238,8 @@ func (g *lookupGuard) limited(address string, now time.Time) time.Duration {
 }
 
 // fail counts a licence key that failed from an address; hash is the SHA-256 of the key. repeated
-// tells that the same key has failed from there within lookupWindow, which counts as one. When as
-// many other keys have failed already, it counts nothing and returns how long until one more may.
+// reports that the same key has already failed from there within lookupWindow; both count as one.
+// If rate keys have failed already, it counts nothing and returns how long until one more may fail.
 func (g *lookupGuard) fail(address string, hash [32]byte, now time.Time) (repeated bool, wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -290,7 +289,7 @@ func (h *lookupHistory) forgotten(since time.Duration) bool {
 }
 
 // add adds a failure and drops those that are older than lookupWindow. It reports whether the same
-// key was there: then only its time changes.
+// key was already there, in which case only its time changes.
 func (h *lookupHistory) add(f failedLookup) (repeated bool) {
 	h.failures = slices.DeleteFunc(h.failures, func(old failedLookup) bool {
 		if f.at-old.at >= lookupWindow {
@@ -303,8 +302,8 @@ func (h *lookupHistory) add(f failedLookup) (repeated bool) {
 	return repeated
 }
 
-// A memoryBudget bounds the memory that requests take while they are read. Nobody may hold more than half of it,
-// so that others always get their part; all callers without a token count as one.
+// A memoryBudget bounds the memory that requests take while they are read. No account may hold more than half of
+// it, so that others always get their part; all callers without a token count as one account.
 type memoryBudget struct {
 	mu      sync.Mutex
 	size    int64
@@ -326,13 +325,13 @@ var errManyBodies = &refusal{code: codeBusy, retryAfter: time.Second,
 // memoryWaitTimeout is how long a caller waits for its part of a memoryBudget.
 const memoryWaitTimeout = time.Second
 
-// newMemoryBudget makes a budget of so many bytes. What one caller takes at once must be at most half of that.
+// newMemoryBudget makes a budget of size bytes. A single take counts as at most half of them.
 func newMemoryBudget(size int64) *memoryBudget {
 	return &memoryBudget{size: size, free: size, held: map[string]int64{}}
 }
 
-// take takes bytes for an account, "" for callers without a token, and returns what gives them back, which may be
-// called more than once. It waits for them for memoryWaitTimeout, or until ctx ends. Errors: errManyBodies.
+// take takes bytes for an account, "" for callers without a token, and returns a function that gives them back and
+// may be called more than once. It waits for memoryWaitTimeout at most, or until ctx ends. Errors: errManyBodies.
 func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (release func(), err error) {
 	w := &memoryWait{account: account, bytes: min(bytes, b.size/2), granted: make(chan struct{})}
 	b.mu.Lock()
@@ -363,7 +362,7 @@ func (w *memoryWait) isGranted() bool {
 	}
 }
 
-// abandon takes a caller out of those that wait. It reports false if the caller has got its part meanwhile.
+// abandon removes a caller from those that wait. It reports false if the caller has got its part meanwhile.
 func (b *memoryBudget) abandon(w *memoryWait) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -383,8 +382,9 @@ func (b *memoryBudget) release(w *memoryWait) {
 	b.grant()
 }
 
-// grant gives those that wait their parts, in their order. Who would hold more than half is passed over; who finds
-// too little left holds up those behind, so that many small ones don't keep out a large one. Its caller holds mu.
+// grant gives those that wait their parts, in order. It skips one whose account would hold more than half. One for
+// which too little is free blocks those behind it, so that many small ones can't starve a large one. Its caller
+// holds mu.
 func (b *memoryBudget) grant() {
 	for i := 0; i < len(b.waiting); {
 		w := b.waiting[i]
@@ -403,8 +403,8 @@ func (b *memoryBudget) grant() {
 }
 
 // A question is a request for a list or for statistics of a range: it may read thousands of rows,
-// where a look-up reads one. So that questions do not delay look-ups, and nobody's delay those of
-// others for long, only a few run at a time.
+// where a look-up reads one. Only a few run at a time, so that questions do not delay look-ups, and
+// the questions of one asker do not delay those of others for long.
 const (
 	questionTimeout     = 2 * time.Second // for waiting and for the answer
 	questionsAtOnce     = readerConns - 1 // each uses one connection, and one is left for look-ups
@@ -414,7 +414,7 @@ const (
 var errSlowQuestion = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
 	detail: "This could not be read within 2 seconds. Try again shortly, with fewer requests at a time."}
 
-// An asker is who asks questions: the account of a token, or without one an address.
+// An asker identifies who asks questions: by the account of the token, or without a token by the address.
 type asker struct{ account, address string }
 
 // A questionQueue decides which questions run. Askers take turns (round robin), so that a question
@@ -425,7 +425,7 @@ type questionQueue struct {
 	most      int           // questions that run at a time; of callers without a token one less
 	mu        sync.Mutex
 	askers    map[asker]*asking // has an entry only while a question of the asker runs or waits
-	turns     []*asking         // those with questions that wait, the next one's first
+	turns     []*asking         // those with questions that wait, in the order of their turns
 	running   int               // questions
 	anonymous int               // those of them that are asked without a token
 }
@@ -538,4 +538,4 @@ func (q *questionQueue) startNext() {
 	}
 }
 
-const repeatedLookupRate = 60 // for keys that have failed from there already
+const repeatedLookupRate = 60 // requests a minute from one address, with what has failed from there already

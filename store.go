@@ -32,8 +32,8 @@ var (
 	errClosed = &refusal{code: codeStorage, detail: "The service is stopping.", retryAfter: 5 * time.Second}
 )
 
-// keep wraps an error so that the job that returns it is committed all the same, and its
-// caller gets err. So a refusal can write an event.
+// keep wraps err so that what the job wrote is committed although it returns an error; the
+// caller of update gets err itself. So a job that refuses a request can still write an event.
 func keep(err error) error { return keptError{err} }
 
 type keptError struct{ error }
@@ -42,11 +42,11 @@ func (k keptError) Unwrap() error { return k.error }
 
 // queries runs queries with prepared statements, which it caches by their text. Its methods
 // take no context: in the writer a cancelled statement would roll back the whole batch, and
-// for the readers a cancellable context costs more than the short look-ups that most of them
-// are. Those that may read many rows run within a context, see store.within.
+// for the readers a cancellable context costs more than a short look-up, which most of their
+// queries are. Queries that may read many rows get a context from store.within.
 type queries struct {
 	*statements
-	ctx context.Context // of every query; never ends, except in what store.within returned
+	ctx context.Context // of every query; never ends, unless it comes from store.within
 }
 
 // statements are the prepared statements of queries, by their text.
@@ -54,16 +54,16 @@ type statements struct {
 	prepare func(ctx context.Context, query string) (*sql.Stmt, error)
 	mu      sync.RWMutex
 	stmts   map[string]*sql.Stmt
-	met     *faultLog // nil: nobody wants to know
-	writes  bool      // they are the writer's
+	met     *faultLog // where damage and unreadable rows are noted; nil: nowhere
+	writes  bool      // the statements are the writer's
 }
 
 func newQueries(prepare func(context.Context, string) (*sql.Stmt, error)) *queries {
 	return &queries{&statements{prepare: prepare, stmts: map[string]*sql.Stmt{}}, context.Background()}
 }
 
-// within returns queries of the readers that end with ctx, and then return its error: one that
-// has returned no row yet is interrupted, one that has ends at its next row. The writer has no such
+// within returns the readers' queries bound to ctx. When ctx ends, they return its error: a query
+// that has returned no row yet is interrupted, any other ends at its next row. The writer has no such
 // method. A connection whose query was interrupted is closed, and the next query opens another.
 func (s *store) within(ctx context.Context) *queries { return &queries{s.queries.statements, ctx} }
 
@@ -81,7 +81,7 @@ func (q *statements) stmt(query string) (*sql.Stmt, error) {
 	}
 	st, err := q.prepare(context.Background(), query)
 	var se *sqlite.Error
-	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // the query needs another schema
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // the schema lacks what the query names
 		q.met.noteDamage(query, err, q.writes)
 		return nil, fmt.Errorf("%w (%w)", errStorage, err)
 	}
@@ -101,8 +101,8 @@ func (q *queries) run(query string) error {
 	return q.fault(query, err)
 }
 
-// close closes the statements. With open ones a connection could not checkpoint and remove the
-// write-ahead log when it is closed.
+// close closes the statements. A connection that still has open statements can't checkpoint and
+// remove the write-ahead log when it is closed.
 func (q *statements) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -158,14 +158,15 @@ func (q *queries) each(query string, args []any, row func(scan func(dest ...any)
 	return q.fault(query, rows.Err())
 }
 
-// A field is a column of a row in the file, and a pointer to what it is in Go. Only a name that stands alone is a
-// column of the table itself, which insert writes; any other expression is only read.
+// A field maps a column of a row to the Go variable that holds its value. Only a bare column name belongs to the
+// table itself and is written by insert; any other expression is only read.
 type field struct {
 	column string // "amount", or "a.closed_at IS NOT NULL"
 	at     any
 }
 
-// A table describes how the rows of one are values of T: what queries select and scan and inserts write come from it.
+// A table maps the rows of a database table to values of T. It determines what queries select and scan, and what
+// insert writes.
 type table[T any] struct {
 	columns   string // to select: "p.id, p.order_id, …"
 	from      string // what they are of: "payments p", and what is joined
@@ -173,7 +174,7 @@ type table[T any] struct {
 	name      string // with the alias: "payments p"
 	insertion string
 	alias     string
-	own       []bool // by field: it is a column of the table itself
+	own       []bool // for each field, whether it is a column of the table itself
 	fields    func(*T) []field
 }
 
@@ -213,7 +214,7 @@ func (d *table[T]) destNew(row **T) []any {
 	return d.dest(*row)
 }
 
-// one returns the first row that follows from a condition, as "WHERE p.id = ?", or errNotFound when there is none.
+// one returns the first row that a condition such as "WHERE p.id = ?" selects, or errNotFound when there is none.
 func (d *table[T]) one(q *queries, condition string, args ...any) (*T, error) {
 	row := new(T)
 	if err := q.one(d.query+condition, args, d.dest(row)...); err != nil {
@@ -222,7 +223,7 @@ func (d *table[T]) one(q *queries, condition string, args ...any) (*T, error) {
 	return row, nil
 }
 
-// byID returns the row of an owner with an id, or missing when there is none.
+// byID returns the row with an id if o matches it. Otherwise it returns the error missing.
 func (d *table[T]) byID(q *queries, o owner, id string, missing error) (*T, error) {
 	condition, args := o.narrow(`WHERE `+d.alias+`.id = ?`, d.alias+`.account_id`, id)
 	row, err := d.one(q, condition, args...)
@@ -237,12 +238,12 @@ func (d *table[T]) list() listQuery {
 	return listQuery{columns: d.query, table: d.name, key: d.alias + `.id`}
 }
 
-// all returns the rows that follow from a condition. Like collect it fails if one of them can't be read.
+// all returns the rows that a condition selects. Like collect it fails if one of them can't be read.
 func (d *table[T]) all(q *queries, condition string, args ...any) ([]T, error) {
 	return collect(q, d.query+condition, args, d.dest)
 }
 
-// insert writes a new row with all columns of the table that are described.
+// insert writes a new row with all fields that are columns of the table itself.
 func (d *table[T]) insert(t *tx, row *T) error {
 	values := make([]any, 0, len(d.own))
 	for i, f := range d.fields(row) {
@@ -278,11 +279,11 @@ type listPage[T any] struct {
 	next string // cursor of the next page; "": this is the last
 }
 
-// A listQuery reads the rows of a table by a key, from the highest on. The scope is what an
-// index finds in that order, such as the rows of an account; filters leave rows of it out.
+// A listQuery reads the rows of a table in descending order of a key. The scope is what an index
+// finds in that order, such as the rows of an account; filters leave out some of these rows.
 type listQuery struct {
 	columns string // SELECT … FROM …
-	table   string // of the key and of what the scope names, with the alias that columns gives it
+	table   string // has the key and the columns that the scope names; with its alias in columns
 	key     string
 
 	scopes, filters       string // conditions, each beginning with AND
@@ -300,9 +301,9 @@ func (l *listQuery) filter(condition string, args ...any) {
 }
 
 // readPage returns up to limit rows whose key is below before, and the key after which the
-// next page begins, zero when this is the last. A list that filters rows goes through
-// maxListRows rows of its scope, so that its page may have less than limit rows, even none,
-// and yet a next one. So may a page with rows that can't be read, which are left out.
+// next page begins, zero when this is the last. A list with filters goes through at most
+// maxListRows rows of its scope, so its page may have fewer than limit rows, or none, although
+// another page follows. Rows that can't be read are left out, which shortens a page too.
 func readPage[T any, K string | int64](
 	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
 ) (rows []T, next K, err error) {
@@ -324,8 +325,8 @@ func readPage[T any, K string | int64](
 	return rows, cmp.Or(last, next), err
 }
 
-// readNumbered is readPage for a table that is ordered by the numbers of its rows. Cursors stand
-// for numbers (seqCursor); before is one with that prefix, "" for the first page.
+// readNumbered is readPage for a table that is ordered by the numbers of its rows. Its cursors
+// encode these numbers (seqCursor); before is a cursor with that prefix, or "" for the first page.
 func readNumbered[T any](
 	q *queries, l listQuery, prefix, before string, limit int, dest func(*T) []any, seq func(T) int64,
 ) (p listPage[T], err error) {
@@ -340,8 +341,8 @@ func readNumbered[T any](
 	return p, err
 }
 
-// firstSince returns the number from which on the rows of a table, which column says the time
-// of, are not older than since: by a binary search, because times have no index and grow with
+// firstSince returns the number (seq) from which on the rows of a table are not older than since;
+// column holds their times. It uses a binary search, because times have no index but grow with
 // the numbers. Where the clock was set back they do not, and it may return a later number.
 func (q *queries) firstSince(table, column string, since stamp) (first int64, err error) {
 	var end int64
@@ -351,7 +352,7 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 	for first < end {
 		middle := first + (end-first)/2
 		var seq int64
-		var at string // compared as text, also where it is no time
+		var at string // compared as text, even if it is not a valid time
 		err := q.one(`SELECT seq, `+column+` FROM `+table+` WHERE seq >= ? ORDER BY seq LIMIT 1`,
 			[]any{middle}, &seq, &at)
 		switch {
@@ -397,8 +398,8 @@ type store struct {
 	walNeedsTruncate atomic.Bool // the write-ahead log may still hold what was erased
 }
 
-// storageError wraps an error of SQLite in the sentinel for it: errBusy, errStorageFull or
-// errStorage. Its text stays, for the log. Other errors are returned as they are.
+// storageError wraps an error of SQLite in the matching sentinel: errBusy, errStorageFull or
+// errStorage. Its text is kept for the log. Other errors are returned as they are.
 func storageError(err error) error {
 	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, driver.ErrBadConn) {
 		return fmt.Errorf("%w (%w)", errStorage, err)
@@ -424,12 +425,12 @@ func storageError(err error) error {
 	return err
 }
 
-// malformedJSON is what SQLite says when a JSON function gets something else. Columns that hold JSON
-// have a check and are written by us, so somebody else wrote it.
+// malformedJSON is SQLite's message when a JSON function gets text that is not JSON. This program
+// writes only JSON to JSON columns, and they have a CHECK, so somebody else wrote that text.
 const malformedJSON = "malformed JSON"
 
 // storageReason says why the database could not be used, in one of a few sentences without a path or
-// SQL, for callers who may not know more. err is not nil.
+// SQL, for callers that must not be told more. err is not nil.
 func storageReason(err error) string {
 	code := 0
 	var se *sqlite.Error
@@ -455,7 +456,7 @@ func storageReason(err error) string {
 	return "the database can't be read or written"
 }
 
-// isDuplicate reports whether err says that a row with that key exists.
+// isDuplicate reports whether err says that a row with the same key already exists.
 func isDuplicate(err error) bool {
 	var se *sqlite.Error
 	return errors.As(err, &se) &&
@@ -465,16 +466,15 @@ func isDuplicate(err error) bool {
 // sweptAtOnce is how many rows one sweep removes at most, so that other writers do not wait long.
 const sweptAtOnce = 1_000
 
-// sweep removes up to sweptAtOnce expired rows, which are stored answers, and returns how many it
-// removed.
+// sweep removes up to sweptAtOnce stored answers that have expired, and returns how many it removed.
 func (t *tx) sweep() (int64, error) {
 	t.invalidate()
 	return t.exec(`DELETE FROM idempotency WHERE id IN
 		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce)
 }
 
-// clockSeen returns the time in the file, which is the latest that the service took for right; zero if there is
-// none.
+// clockSeen returns the time stored in the file, which is the latest that the service took to be right; zero if
+// there is none.
 func (q *queries) clockSeen() (seen stamp, err error) {
 	err = q.one(`SELECT seen_at FROM clock`, nil, &seen)
 	if errors.Is(err, errNotFound) {
@@ -483,7 +483,7 @@ func (q *queries) clockSeen() (seen stamp, err error) {
 	return seen, err
 }
 
-// raiseClock sets the time in the file, unless it is later already.
+// raiseClock sets the time in the file, unless the stored one is later.
 func (t *tx) raiseClock(seen stamp) error {
 	t.invalidate()
 	_, err := t.exec(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
@@ -491,7 +491,7 @@ func (t *tx) raiseClock(seen stamp) error {
 	return err
 }
 
-// setClock sets the time in the file.
+// setClock sets the time in the file, even to an earlier one.
 func (t *tx) setClock(seen stamp) error {
 	t.invalidate()
 	_, err := t.exec(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
@@ -596,7 +596,7 @@ func orNil[T any](v *T, err error) (*T, error) {
 	return v, err
 }
 
-// hasRows reports whether any of some tables has a row.
+// hasRows reports whether any of the tables has a row.
 func (q *queries) hasRows(tables []string) (has bool, err error) {
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM `+strings.Join(tables, `) OR EXISTS (SELECT 1 FROM `)+`)`, nil, &has)
 	return has, err
@@ -607,7 +607,7 @@ func (q *queries) hasRows(tables []string) (has bool, err error) {
 type owner struct {
 	account string
 	every   bool
-	app     string // of what applications make for themselves, only this one's; "": all
+	app     string // of rows that applications make for themselves, only those of this one; "": all
 }
 
 // owns reports whether o matches the rows of that account.
@@ -628,8 +628,8 @@ func (o owner) narrow(query, column string, args ...any) (string, []any) {
 	return query + ` AND ` + column + ` = ?`, append(args, o.account)
 }
 
-// ofApp returns a condition that keeps only the webhooks that an owner may see and change: for an application
-// those that it has made, else all.
+// ofApp returns a condition that keeps only the webhooks (alias w) that an owner may see and change: for an
+// application the webhooks that it made, otherwise all.
 func (o owner) ofApp() (condition string, args []any) {
 	if o.app == "" {
 		return "", nil
@@ -666,13 +666,13 @@ func (l jsonList[T]) Scan(v any) error {
 	return json.Unmarshal([]byte(text), l.to)
 }
 
-// blanked is SQL for a text of as many bytes as a column has, all the same; NULL for NULL.
+// blanked returns SQL for a text of filler characters that has as many bytes as a column's value; NULL for NULL.
 func blanked(column, filler string) string {
 	size := `length(CAST(` + column + ` AS BLOB))`
 	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
 }
 
-// notUnless returns err, or nil if it is a sentinel that is no failure.
+// notUnless returns err, or nil if err is the sentinel, which its caller does not regard as a failure.
 func notUnless(err, sentinel error) error {
 	if errors.Is(err, sentinel) {
 		return nil
@@ -680,10 +680,10 @@ func notUnless(err, sentinel error) error {
 	return err
 }
 
-// maxCounted is how many rows status counts of a kind.
+// maxCounted is how many rows of a kind status counts at most.
 const maxCounted = 10_000
 
-// trueOrNone returns a member of the data of events that is there only where it is true.
+// trueOrNone returns the value of a boolean member for eventData: "true", or "", which leaves the member out.
 func trueOrNone(is bool) string {
 	if is {
 		return "true"
@@ -691,5 +691,5 @@ func trueOrNone(is bool) string {
 	return ""
 }
 
-// rowsAtOnce is how many rows a chore of orders changes in one transaction.
+// rowsAtOnce is how many rows a chore of orders, payments or books changes at most in one transaction.
 const rowsAtOnce = 200

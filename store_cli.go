@@ -51,7 +51,7 @@ func backupCommand(e *env) error {
 		if err := st.backup(e.args[0]); err != nil {
 			return err
 		}
-		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good all the same
+		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
 			fmt.Fprintf(e.stderr, "'widgetd status' will not know of this backup: %v\n", err)
 		}
 		return e.print(map[string]string{"file": e.args[0]},
@@ -59,8 +59,8 @@ func backupCommand(e *env) error {
 	})
 }
 
-// clockAccept writes what the clock shows to the file, also if that is earlier than what the file has. The
-// running service looks for that within a second.
+// clockAccept stores the time of the machine's clock in the file, even if the stored time is later. A running
+// service notices that within a second.
 func clockAccept(e *env) error {
 	var before, now stamp
 	err := e.withStore(func(st *store) error {
@@ -82,8 +82,8 @@ func clockAccept(e *env) error {
 	return e.print(map[string]stamp{"seen_at": now, "before": before}, text)
 }
 
-// noteBackup writes the event by which the status command knows when the last backup was taken. It
-// is the main account's.
+// noteBackup writes the event that tells the status command when the last backup was taken. It
+// belongs to the main account.
 func noteBackup(t *tx) error {
 	t.invalidate()
 	main, err := t.mainAccount()
@@ -112,7 +112,7 @@ func checkCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	service, _ := askService(e.ctx, db) // before the check, so that damage which is met meanwhile is not forgotten
+	service, _ := askService(e.ctx, db) // before the check, so that damage met during it is not cleared
 	faults, err := checkFile(db)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func checkCommand(e *env) error {
 	return nil
 }
 
-// faultsInRows returns what the checks of nouns find in rows.
+// faultsInRows runs the checks that nouns have for their rows, and returns what they find.
 func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
 	err = e.withStore(func(st *store) error {
 		for _, n := range e.nouns {

@@ -17,11 +17,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// What a database holds that can't be used: damage of the file, and single rows that say what this program
-// never writes, as an old sqlite3 shell lets them. What queries meet of both is noted here, for health, status
-// and the log.
+// This file deals with what can't be used in a database: damage to the file, and single rows with values that this
+// program never writes but an old sqlite3 shell lets through. What queries meet of either is noted here, for
+// health, status and the log.
 
-// A faultLog is what the queries of an open file have met. Its methods may be called by many at once.
+// A faultLog records the damage and the unreadable rows that queries have met in an open file. Its methods may be
+// called concurrently.
 type faultLog struct {
 	now    func() time.Time
 	mu     sync.Mutex
@@ -32,20 +33,20 @@ type faultLog struct {
 // A damageMet is damage of the file that a query has met.
 type damageMet struct {
 	At    stamp  `json:"at"`    // when it was met first
-	Write bool   `json:"write"` // the writer met it, else a reader
-	Table string `json:"table"` // that was asked for; "": not known
-	Error string `json:"error"` // SQLite's
+	Write bool   `json:"write"` // true: the writer met it; false: a reader
+	Table string `json:"table"` // the table that was queried; "": not known
+	Error string `json:"error"` // SQLite's message
 	Times int64  `json:"times"` // how often damage was met
 }
 
 // A rowMet is the last row of a table that could not be read.
 type rowMet struct {
 	table, id, cause string    // id is "" if the query did not ask for it
-	isNew            bool      // met since newRows returned it
-	toldAt           time.Time // when newRows did, by its caller's clock; zero: never
+	isNew            bool      // met since newRows last returned the table
+	toldAt           time.Time // when newRows last returned it, by its caller's clock; zero: never
 }
 
-// rowInterval is how long newRows does not return a table again.
+// rowInterval is how long newRows waits before it returns the same table again.
 const rowInterval = time.Hour
 
 // isDamage reports whether an error says that the file is damaged, not only one row.
@@ -58,7 +59,8 @@ func isDamage(err error) bool {
 	return errors.Is(err, errHeader)
 }
 
-// noteDamage notes that a query met damage. What the writer met is kept rather than what a reader met.
+// noteDamage notes that a query met damage. It keeps the first, but prefers what the writer met to what a reader
+// met.
 func (f *faultLog) noteDamage(query string, err error, write bool) {
 	if f == nil {
 		return
@@ -85,8 +87,8 @@ func (f *faultLog) damageMet() *damageMet {
 	return &d
 }
 
-// checked forgets the damage that was met, since a check of the whole file has passed. times is how often it
-// had been met when the check began; it reports false, and forgets nothing, if it was met since.
+// checked clears the noted damage after a check of the whole file has passed. times is how often damage had been
+// met when the check began; if it has been met since, checked reports false and clears nothing.
 func (f *faultLog) checked(times int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,8 +109,8 @@ func (f *faultLog) noteRow(u *unreadableRow) {
 	f.rows[u.table] = rowMet{u.table, u.id, u.cause, true, f.rows[u.table].toldAt}
 }
 
-// newRows returns the tables with rows that were met since it last returned them, each at most once in
-// rowInterval. at is the time by the caller's clock.
+// newRows returns, for each table with unreadable rows met since it last returned that table, the last such row;
+// each table at most once in rowInterval. at is the time by the caller's clock.
 func (f *faultLog) newRows(at time.Time) (rows []rowMet) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +150,7 @@ func (u *unreadableRow) Error() string {
 // Unwrap returns the refusal that callers get.
 func (u *unreadableRow) Unwrap() error { return errUnreadable }
 
-// fault is storageError for an error of a query, and notes damage.
+// fault applies storageError to the error of a query, and notes damage.
 func (q *statements) fault(query string, err error) error {
 	if err = storageError(err); err != nil && isDamage(err) {
 		q.met.noteDamage(query, err, q.writes)
@@ -156,8 +158,8 @@ func (q *statements) fault(query string, err error) error {
 	return err
 }
 
-// scanned is fault for the error of scanning the row that rows is at. For a value that can't be read it is an
-// unreadableRow, which is noted.
+// scanned is fault for the error of scanning the current row of rows. If a value can't be read, it notes and
+// returns an unreadableRow.
 func (q *statements) scanned(rows *sql.Rows, query string, err error) error {
 	var se *sqlite.Error
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -205,7 +207,8 @@ func tableOf(query string) string {
 	return ""
 }
 
-// eachShown calls row for every row of a query, also for those that can't be read: with what is wrong with them.
+// eachShown calls row for every row of a query, including those that can't be read: for these it passes the
+// unreadableRow that says what is wrong, for all others nil.
 func eachShown[T any](
 	q *queries, query string, args []any, dest func(*T) []any, row func(*T, *unreadableRow) error,
 ) error {
@@ -219,8 +222,8 @@ func eachShown[T any](
 	})
 }
 
-// collectShown is collect for rows that are only shown: those that can't be read are left out. What decides
-// anything uses collect, which fails then.
+// collectShown is collect for rows that are only displayed: it leaves out those that can't be read. Code that
+// bases a decision on the rows must use collect, which fails instead.
 func collectShown[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
 	err = eachShown(q, query, args, dest, func(row *T, bad *unreadableRow) error {
 		if bad == nil {
@@ -231,8 +234,8 @@ func collectShown[T any](q *queries, query string, args []any, dest func(*T) []a
 	return all, err
 }
 
-// collectPage is collectShown for up to limit rows of a query that ends with LIMIT ?. column has the key of each
-// row. next is the key of the last row that was read, also of one that was left out; zero if none follows it.
+// collectPage is collectShown for up to limit rows of a query that ends with LIMIT ?. column holds the key of each
+// row. next is the key of the last row of the page, even if that row was left out; zero if no row follows it.
 func collectPage[T any, K string | int64](
 	q *queries, query string, args []any, column string, limit int, dest func(*T) []any, key func(T) K,
 ) (rows []T, next K, err error) {
@@ -254,15 +257,15 @@ func collectPage[T any, K string | int64](
 	return rows, next, err
 }
 
-const shownOfTable = 20 // how many faults of one rule check names
+const shownOfTable = 20 // how many rows that break one rule are listed at most
 
-// breaksRule reports whether a fault that SQLite has found is of a row, not of a page.
+// breaksRule reports whether a fault that SQLite has found is a row that breaks a rule, not a damaged page.
 func breaksRule(fault string) bool {
 	return strings.HasPrefix(fault, checkFailed) || strings.Contains(fault, malformedJSON)
 }
 
-// rowFaults returns the first rows that break each of the rules of the tables, with a statement that mends each,
-// and how many they are. It reads each table once for each of its rules, and tells which it can't read.
+// rowFaults returns the first rows that break each rule of each table, with a statement that repairs each row, and
+// their number if there may be more. It reads each table once per rule, and reports tables that it can't read.
 func (q *queries) rowFaults() (faults []string, err error) {
 	declared, err := declaredSchema(schemaSQL())
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
@@ -287,7 +290,8 @@ func (q *queries) rowFaults() (faults []string, err error) {
 	return faults, err
 }
 
-// A tableRule is a CHECK of a table. If it is about a time or a day, maker is the function that makes one.
+// A tableRule is a CHECK of a table. If it is about a time or a date, maker is the beginning of the SQL call that
+// makes a valid one; see timeCheck.
 type tableRule struct{ text, column, maker string }
 
 var typeInRow = regexp.MustCompile(`json_type\((\w+)\)`)
@@ -310,14 +314,14 @@ func rulesOf(declared schemaObject) (rules []tableRule) {
 	return rules
 }
 
-// rowFaultsOf is rowFaults for one rule, and adds to faults. where is SQL for the condition that finds a row. Of
-// values only times are told, since others may be personal.
+// rowFaultsOf is rowFaults for one rule; it appends to faults. where is SQL that returns the condition that finds
+// a row. Faults quote only values that should be times, since others may be personal data.
 func (q *queries) rowFaultsOf(faults *[]string, table, where string, r tableRule) error {
 	found, value, near := 0, `''`, `NULL`
 	if r.maker != "" {
 		value, near = `quote(`+r.column+`)`, r.maker+r.column+`, 'floor')`
 	}
-	from := ` FROM ` + table + ` WHERE NOT ` + // as the rule, but json_type would fail
+	from := ` FROM ` + table + ` WHERE NOT ` + // the rule, except that json_type would fail on what is not JSON
 		typeInRow.ReplaceAllString(r.text, `(CASE WHEN json_valid($1) = 0 THEN '' ELSE json_type($1) END)`)
 	err := q.each(`SELECT `+where+`, `+value+`, iif(`+near+` IS NULL, '<value>', quote(`+near+`))`+from+` LIMIT ?`,
 		[]any{shownOfTable}, func(scan func(...any) error) error {

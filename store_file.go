@@ -322,7 +322,7 @@ func (s *store) open(o storeOptions) (err error) {
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}
-	// It may hold what was erased before an earlier process ended without truncating it.
+	// The log may hold what was erased before an earlier process ended without truncating it.
 	s.walNeedsTruncate.Store(s.walInfo.Size() > 0)
 	s.fileInfo, err = s.file.Stat()
 	return err
@@ -426,11 +426,11 @@ func (s *store) truncateWAL(timeout time.Duration) error {
 	}
 }
 
-// scrubWAL truncates the write-ahead log, so that what was erased is not in it any more. When
-// that fails, since somebody has a transaction open, walNeedsTruncate stays set for another
-// try; later reports that it was already set before.
+// scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. If that
+// fails, usually because another transaction is open, it sets walNeedsTruncate so that it is
+// tried again; later reports whether that was already set before.
 func (s *store) scrubWAL(timeout time.Duration) (later bool, err error) {
-	if s.noCheckpoints { // Litestream truncates the log, and its replica has a retention
+	if s.noCheckpoints { // Litestream truncates the log, and a retention period limits its replica
 		return false, nil
 	}
 	later = s.walNeedsTruncate.Swap(false)
@@ -456,10 +456,10 @@ func (s *store) closeFiles() error {
 	return errors.Join(s.closeReaders(), s.writer.disconnect(), s.file.Close())
 }
 
-// lockForDeliveries takes the lock on the database file under which its events are sent to webhooks,
-// so that of two services over one file only one sends. It reports false if another process has it.
-// The lock lasts until the file is closed or the process ends. It is none of SQLite's, which are of
-// another kind (flock(2), not fcntl(2)).
+// lockForDeliveries takes the lock on the database file that its holder must have to send events to
+// webhooks, so that of two services over one file only one sends. It reports false if another process
+// has it. The lock lasts until the file is closed or the process ends. It does not interfere with
+// SQLite's locks, which are of another kind (fcntl(2), not flock(2)).
 func (s *store) lockForDeliveries() (bool, error) {
 	raw, err := s.file.SyscallConn()
 	if err != nil {
@@ -508,8 +508,9 @@ func (s *store) filesInPlace() error {
 	return nil
 }
 
-// A readerConnector opens the readers' connections, some of them late: one whose query was
-// interrupted is closed, and replaced by another. None may be to a file that others put at the path.
+// A readerConnector opens the readers' connections. Some are opened late, because a connection whose
+// query was interrupted is closed and replaced. So it checks before and after opening one that the file
+// at the path is still the one that is open.
 type readerConnector struct {
 	driver.Connector
 	filesInPlace func() error
@@ -620,9 +621,9 @@ func checkFile(path string) (faults []string, err error) {
 	return append(faults, extra...), err
 }
 
-// inspectFile is checkFile, but returns separately what makes no copy unsound: what the schema has
-// in addition to schema.sql, as an index that an operator has added, seats counted wrong, and rows that break a
-// rule of their table: a copy of them is a faithful one. Where SQLite finds a fault, it reads the file again for these.
+// inspectFile is checkFile, but returns in extra what does not make a copy unsound, because a faithful copy has it
+// too: what the schema has beyond schema.sql, such as an index that an operator has added, seats counted wrong,
+// and rows that break a rule of their table. If SQLite finds any fault, it reads the file again for these rows.
 func inspectFile(path string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
@@ -655,7 +656,7 @@ func inspectFile(path string) (faults, extra []string, err error) {
 		return faults, extra, err
 	}
 	unnamed := slices.DeleteFunc(slices.Clone(faults), func(fault string) bool { return !breaksRule(fault) })
-	err = readFile(path, func(q *queries) error { // again, since those hide what is behind them
+	err = readFile(path, func(q *queries) error { // again without CHECKs, whose faults hide others
 		if err := inspect(q); err != nil {
 			return err
 		}
@@ -688,7 +689,7 @@ func (q *queries) integrityFaults() (faults []string, err error) {
 }
 
 // quickFaults is integrityFaults without comparing the indexes with their tables, which takes half of
-// the time: for a database whose indexes are made anew.
+// the time. It is for a database whose indexes are rebuilt anyway.
 func (q *queries) quickFaults() (faults []string, err error) {
 	return q.faultsBy(`PRAGMA quick_check(20)`)
 }
@@ -709,9 +710,9 @@ func (q *queries) faultsBy(pragma string) (faults []string, err error) {
 	return append(faults, broken...), err
 }
 
-// foreignKeyFaults tells of which tables how many rows name another one that is not there, and
-// how to find them. It asks itself, one key of one column after the other: that reads indexes,
-// where PRAGMA foreign_key_check reads all tables.
+// foreignKeyFaults returns, for each foreign key, how many rows refer to a row that does not exist,
+// and a query that finds them. It runs a query of its own for each key, all of which have one column:
+// that reads indexes, whereas PRAGMA foreign_key_check reads all tables.
 func (q *queries) foreignKeyFaults() (faults []string, err error) {
 	type key struct{ table, from, parent, to string }
 	keys, err := collect(q, `SELECT t.name, k."from", k."table", k."to" FROM sqlite_schema t
@@ -742,12 +743,12 @@ const seatCounts = `SELECT license_id, count(*) FILTER (WHERE active) AS used, c
 	`SELECT license_id, state = 'active' AS active FROM devices WHERE state = 'active' OR counts_until IS NOT NULL ` +
 	`UNION ALL SELECT license_id, 0 FROM past_fingerprints) GROUP BY license_id`
 
-// recountSeats mends what seatFaults tells, also while the service runs.
+// recountSeats repairs what seatFaults reports. It may be run while the service runs.
 const recountSeats = `BEGIN IMMEDIATE; DELETE FROM license_seats; INSERT INTO license_seats ` + seatCounts + `; COMMIT;`
 
-// seatFaults tells whether seats are counted that no active device holds, or the other way round,
-// or likewise with fingerprints that count, and how to count them anew. Triggers keep the counts,
-// but not when the shell replaces a device (INSERT OR REPLACE) or changes a count itself.
+// seatFaults returns a fault if license_seats differs from the number of active devices or of
+// fingerprints that count, with the SQL that recounts them. Triggers keep the counts up to date, but
+// not when the shell replaces a device (INSERT OR REPLACE) or changes a count itself.
 func (q *queries) seatFaults() (faults []string, err error) {
 	var wrong int
 	var example sql.NullString
@@ -783,10 +784,10 @@ func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	return wrong, extra, nil
 }
 
-// declaredSchemas are the results of declaredSchema, by the schema's SQL: it makes a whole database.
+// declaredSchemas caches the results of declaredSchema by the schema's SQL, since it makes a whole database.
 var declaredSchemas sync.Map
 
-// declaredSchema returns what a schema declares. It must not be changed.
+// declaredSchema returns what a schema declares. Callers must not change the result, which is cached.
 func declaredSchema(schema string) (map[string]schemaObject, error) {
 	if known, ok := declaredSchemas.Load(schema); ok {
 		return known.(map[string]schemaObject), nil

@@ -56,7 +56,7 @@ type upgradeReport struct {
 // could write until version 7: see timeCheck.
 type invalidTime struct {
 	Table  string `json:"table"`
-	ID     string `json:"id"` // the row's; without such a column its primary key, bytes in hexadecimal
+	ID     string `json:"id"` // the row's id, or without such a column its primary key; blobs in hexadecimal
 	Column string `json:"column"`
 }
 
@@ -154,7 +154,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, err
 	}
 	defer m.close()
-	registerLeadDigest() // for the connection that this opens
+	registerLeadDigest() // before lockExclusively opens the connection that uses it
 	if err := m.lockExclusively(); err != nil {
 		return nil, err
 	}
@@ -225,15 +225,15 @@ func fileVersion(path string, file *os.File) (version int, err error) {
 	return version, storageError(err)
 }
 
-// upgradeCache is how many bytes of pages an upgrade keeps in memory. VACUUM INTO keeps as many again for the
-// copy, and what is sorted for an index half as much again before it goes to a temporary file.
+// upgradeCache is how many bytes of pages an upgrade keeps in memory. VACUUM INTO uses as much again for the copy,
+// and sorting for an index half as much again before it spills to a temporary file.
 const upgradeCache = 16 << 20
 
 // lockExclusively opens the database with an EXCLUSIVE lock that lasts until it is closed. A
 // process that has a database in WAL mode open holds SQLite's SHARED lock on the file all the
-// time, also between transactions. So the lock, which after locking_mode=EXCLUSIVE the next
-// transaction takes and keeps, is refused while any other process has the file open; afterwards
-// any other that opens it gets SQLITE_BUSY.
+// time, also between transactions. So the EXCLUSIVE lock, which after locking_mode=EXCLUSIVE the
+// next transaction takes and keeps, is refused while any other process has the file open; once it
+// is held, any other process that opens the file gets SQLITE_BUSY.
 func (m *migration) lockExclusively() (err error) {
 	pragmas := url.Values{"mode": {"rw"}, "_pragma": {
 		"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
@@ -281,7 +281,7 @@ func (m *migration) close() {
 // one that they should lead to and no foreign key is broken.
 func (m *migration) runSteps() ([]stepReport, error) {
 	if !m.dryRun {
-		var mode string // a copy that was put in place has another
+		var mode string // a restored copy is in another mode
 		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
 			return nil, explainUpgradeError(err)
 		}
@@ -351,21 +351,21 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	}, nil
 }
 
-// timeCheck matches the condition that a column holds a time or a date, in normalized SQL: the column, and the
-// beginning of the call that makes a right value. Versions
-// before 7 lack the modifier at its end, without which SQLite 3.40 takes a 31st of any month.
+// timeCheck matches, in normalized SQL, the condition that a column holds a time or a date. Its groups are the
+// column, and the beginning of the call that makes a valid value. Versions before 7 lack the modifier '+0 days' at
+// the end of the call, without which SQLite 3.40 accepts the 31st of any month.
 var timeCheck = regexp.MustCompile(`^\((\w+) IS (strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+(?:,'\+0 days')?\)\)$`)
 
 var oldTimeCheck = regexp.MustCompile(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
 
-// withPresentTimeChecks returns a normalized declaration with the checks of times and dates that version 7 has.
+// withPresentTimeChecks returns a normalized declaration with its checks of times and dates as version 7 has them.
 func withPresentTimeChecks(text string) string {
 	return oldTimeCheck.ReplaceAllString(text, `CHECK($1,'+0 days'))`)
 }
 
-// writeDeclarations gives every object of the schema the text that it has in a new file, comments
-// included, in sqlite_schema: no row is rewritten for that. It does so only if nothing differs but
-// comments, white space and the checks of times and dates.
+// writeDeclarations gives every object in sqlite_schema the text that it has in a new file, comments
+// included, without rewriting any row of a table. It does so only if nothing differs but comments,
+// white space and the checks of times and dates.
 func (m *migration) writeDeclarations() error {
 	want, err := declaredSchema(m.schema)
 	if err != nil {
@@ -435,7 +435,7 @@ func (m *migration) checkResult() error {
 // not known whether the transaction was committed, the copy stays and the error wraps
 // errMaybeUpgraded.
 func (m *migration) rollBack(copied *string, err error) error {
-	m.run("ROLLBACK") // fails if SQLite has already rolled back or committed, which the version tells
+	m.run("ROLLBACK") // fails if SQLite has already rolled back or committed; the version shows which
 	var version int
 	if unknown := m.one(`PRAGMA user_version`, nil, &version); unknown != nil || version != m.from {
 		return fmt.Errorf("%w: %w", errMaybeUpgraded, err)

@@ -11,12 +11,13 @@ import (
 	"syscall"
 )
 
-// The copy that an upgrade writes of the old database, and what it must be before it is upgraded.
+// This file has the copy that an upgrade writes of the old database, and the checks that the database must pass
+// before it is upgraded.
 
-// checkDiskSpace returns an error if the disk has no room for so many times the database: once
+// checkDiskSpace returns an error if the disk has no room for that many times the database: once
 // for the copy, if that is still to be written, and twice for a step that rewrites every row.
-// With -no-copy it checks nothing, so that an upgrade can still be tried on a small disk: when it
-// gets full, everything is rolled back.
+// With -no-copy it checks nothing, so that an upgrade can still be tried on a small disk: if the
+// disk gets full, everything is rolled back.
 func (m *migration) checkDiskSpace(times uint64) error {
 	if m.noCopy {
 		return nil
@@ -48,10 +49,10 @@ var (
 // not, sorted. They still hold personal data that was erased since.
 func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix) }
 
-// filesBeside returns the files in the directory of path whose name is path's and a suffix that
-// matches.
+// filesBeside returns the files in the directory of path whose name is that of path followed by a
+// suffix that matches.
 func filesBeside(path string, suffix *regexp.Regexp) (files []string) {
-	entries, _ := os.ReadDir(filepath.Dir(path)) // this program can have written none where it can't read
+	entries, _ := os.ReadDir(filepath.Dir(path)) // where this program can't read, it has written none
 	for _, entry := range entries {
 		rest, ok := strings.CutPrefix(entry.Name(), filepath.Base(path))
 		if ok && suffix.MatchString(rest) {
@@ -75,8 +76,8 @@ func (m *migration) removeUnfinishedCopies() error {
 	return nil
 }
 
-// truncateWAL moves what was committed from the write-ahead log into the file and truncates the log: what
-// an upgrade that was killed has left there takes room for nothing.
+// truncateWAL moves what was committed from the write-ahead log into the file and truncates the log, to free the
+// room that an upgrade that was killed still takes up there.
 func (m *migration) truncateWAL() error {
 	if m.dryRun {
 		return nil
@@ -86,8 +87,8 @@ func (m *migration) truncateWAL() error {
 }
 
 // findCopy returns the newest copy of this version beside the database if it is sound and holds
-// what the database holds now, to the last value: a try that was killed has left it, and another
-// one would only fill the disk. nil: there is none.
+// what the database holds now, to the last value; nil if there is none. An upgrade that was killed
+// has left such a copy, and another one would only fill the disk.
 func (m *migration) findCopy() (found *string, err error) {
 	if m.dryRun || m.noCopy {
 		return nil, nil
@@ -103,7 +104,7 @@ func (m *migration) findCopy() (found *string, err error) {
 		return nil, nil
 	}
 	err = m.withProgress("comparing with "+newest, func() error {
-		file, err := openFile(newest) // whose header is that of a database of ours
+		file, err := openFile(newest) // checks that it has the header of a widgetd database
 		if err == nil {
 			err = file.Close()
 		}
@@ -112,12 +113,12 @@ func (m *migration) findCopy() (found *string, err error) {
 			same, err = m.holdsTheSame(newest)
 		}
 		if err == nil && same {
-			err = m.checkCopy(newest, (*queries).integrityFaults) // what wrote it has made the indexes; who knows since
+			err = m.checkCopy(newest, (*queries).integrityFaults) // its indexes too: damage may have come since
 		}
 		if err == nil && same {
 			found = &newest
 		}
-		return m.ctx.Err() // whatever else is wrong, another copy is written, which says so if it is the database
+		return m.ctx.Err() // after other errors a new copy is written, which fails if the database is at fault
 	})
 	return found, explainUpgradeError(err)
 }
@@ -125,12 +126,12 @@ func (m *migration) findCopy() (found *string, err error) {
 // holdsTheSame reports whether every table of a copy has the rows of the database, with the same
 // numbers. It reads both once.
 func (m *migration) holdsTheSame(copied string) (same bool, err error) {
-	// Nothing is written beside it, and what might be in a log beside it is not looked at.
+	// Because of immutable, SQLite writes nothing beside the copy, and ignores a log that may be there.
 	if err := m.exec(`ATTACH ? AS copied`, fileURL(copied)+"?mode=ro&immutable=1"); err != nil {
 		return false, err
 	}
 	defer func() { err = cmp.Or(err, m.exec(`DETACH copied`)) }()
-	type table struct{ name, columns, key string } // columns that are compared, and those that find a row
+	type table struct{ name, columns, key string } // conditions: all columns are equal; it is the same row
 	tables, err := collect(m.queries, `SELECT name, group_concat(a || ' IS ' || b, ' AND '),
 			iif(wr, group_concat(a || ' = ' || b, ' AND ') FILTER (WHERE pk > 0), 'a.rowid = b.rowid')
 		FROM (SELECT t.name, t.wr, c.pk, 'a."' || c.name || '"' AS a, 'b."' || c.name || '"' AS b
@@ -152,7 +153,7 @@ func (m *migration) holdsTheSame(copied string) (same bool, err error) {
 	return true, nil
 }
 
-// copyOrCheck writes the copy, checks it and returns its path. When none is wanted it checks the
+// copyOrCheck writes the copy, checks it and returns its path. If no copy is wanted, it checks the
 // database itself, so that a damaged one is never upgraded.
 func (m *migration) copyOrCheck() (*string, error) {
 	if m.dryRun || m.noCopy {
@@ -190,7 +191,7 @@ func integrityError(faults []string, err error) error {
 }
 
 // checkRows returns an error unless a database is sound except for invalid times, which it notes for
-// the report. look tells what is wrong, withoutChecks the same of a connection that tries no CHECK.
+// the report. look returns what is wrong, and withoutChecks the same without evaluating any CHECK.
 func (m *migration) checkRows(
 	q *queries, look func(*queries) ([]string, error), withoutChecks func() ([]string, error),
 ) error {
@@ -199,7 +200,7 @@ func (m *migration) checkRows(
 	if err != nil || !slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(f, checkFailed) }) {
 		return integrityError(faults, err)
 	}
-	if faults, err = withoutChecks(); err != nil { // there may have been more than it tells at once
+	if faults, err = withoutChecks(); err != nil { // those that look returned may have hidden others
 		return integrityError(faults, err)
 	}
 	schema, err := schemaOf(q)
@@ -216,7 +217,8 @@ func (m *migration) checkRows(
 	return integrityError(faults, err)
 }
 
-// checkFailed is how quickFaults begins to tell of a row that a CHECK refuses; the table follows.
+// checkFailed is the beginning of a fault in the results of integrityFaults and quickFaults that says that a row
+// violates a CHECK; the name of the table follows.
 const checkFailed = "integrity: CHECK constraint failed in "
 
 // noteInvalidTimes notes the invalid times of a table for the report, and reports whether any row
@@ -252,7 +254,7 @@ func (m *migration) noteInvalidTimes(q *queries, table string, declared schemaOb
 	return broken, err
 }
 
-// rowName returns SQL for what names a row of a table to people: its id, else its primary key.
+// rowName returns SQL for the text that identifies a row of a table to people: its id, or else its primary key.
 func rowName(q *queries, table string, declared schemaObject) (string, error) {
 	if slices.Contains(declared.columns, "id") {
 		return "iif(typeof(id) = 'blob', hex(id), id)", nil
@@ -286,7 +288,7 @@ func checksOf(text string) (checks []string) {
 	return checks
 }
 
-// writeCopy writes the database to a draft and checks that.
+// writeCopy writes the database to a draft and checks the draft.
 func (m *migration) writeCopy(draft *os.File) error {
 	if err := m.exec(`VACUUM INTO ?`, draft.Name()); err != nil {
 		return explainUpgradeError(err)

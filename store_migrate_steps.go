@@ -39,23 +39,23 @@ var schemaSteps = []schemaStep{
 }
 
 // declares returns the run of a step that only executes the statements of a file. schema/vN.sql has what version N
-// declares beside the version before it; those of versions 1 and 2 have all that these declare.
+// declares in addition to the version before it; those of versions 1 and 2 have the whole schema of their version.
 func declares(file string) func(*migration) error {
 	return func(m *migration) error { return m.exec(embedded(file)) }
 }
 
-// graceEndV2 is when the grace of a licence ends, as both versions have it in an index.
+// graceEndV2 is SQL for the end of a licence's grace, written as in an index that both versions have.
 const graceEndV2 = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
 
-// countsUntilV2 is until when the fingerprint of a device of version 1 counts: the end of its last
-// lease, and at least 30 days after it left a node-locked licence.
+// countsUntilV2 is SQL for the time until which the fingerprint of a device of version 1 counts: the
+// end of its last lease, and at least 30 days after it left a node-locked licence.
 const countsUntilV2 = `nullif(max(coalesce(lease_expires_at, ''), CASE
 	WHEN state <> 'active' AND released_at IS NOT NULL
 	AND (SELECT kind FROM licenses l WHERE l.id = license_id) = 'node_locked'
 	THEN strftime('%Y-%m-%dT%H:%M:%SZ', released_at, '30 days') ELSE '' END), '')`
 
-// seatTakenAwayV2 tells whether somebody else took the seat of a device of version 1 away: its tokens
-// have ended then.
+// seatTakenAwayV2 is SQL for whether somebody else took away the seat of a device of version 1; if so,
+// its tokens have ended.
 const seatTakenAwayV2 = `state = 'blocked' OR state = 'released'
 	AND released_by IN ('replacement', 'portal', 'operator')`
 
@@ -86,7 +86,7 @@ func upgradeToV2(m *migration) error {
 		}},
 		"item_counts": {query: `SELECT widget_id, substr(quarter, 1, 10), item, sum(clicks), sum(orders)
 			FROM old_item_counts GROUP BY 1, 2, 3`},
-		// In any other order each row would be far from the last.
+		// Ordered by its key: in any other order each row would go to a page far from the last one.
 		"license_keys": {query: `SELECT * FROM old_license_keys ORDER BY hash`},
 		"devices": {columns: map[string]string{
 			"counts_until":  countsUntilV2,
@@ -98,8 +98,8 @@ func upgradeToV2(m *migration) error {
 	})
 }
 
-// adviseOnV2 says how many licences have no limit of transfers, which version 1 made so unless told
-// otherwise and version 2 does not.
+// adviseOnV2 says how many licences limit devices but not transfers. Version 1 made them so by default,
+// version 2 does not.
 func adviseOnV2(m *migration) (string, error) {
 	var unlimited int64
 	err := m.one(`SELECT count(*) FROM licenses
@@ -110,7 +110,7 @@ func adviseOnV2(m *migration) (string, error) {
 	return transferAdvice(unlimited), nil
 }
 
-// transferAdvice says that so many licences limit devices and not transfers, and what to do.
+// transferAdvice says how many licences limit devices but not transfers, and what to do about them.
 func transferAdvice(licenses int64) string {
 	return fmt.Sprintf("licences with a limit of devices and none of transfers: %d: "+
 		"'widgetd license limit-transfers' gives them the default, 'widgetd license patch' another", licenses)
@@ -141,8 +141,8 @@ func leadDigestV2(accountID, kind, email, source, page string) []byte {
 // A tableSource says where the rows of a rebuilt table come from, if not from the table of
 // the same name with the same columns.
 type tableSource struct {
-	query   string            // what selects them; "": all of the table that had the name
-	columns map[string]string // of that table: what columns that it lacks or had otherwise are filled with
+	query   string            // selects the rows; "": all rows of the old table of the same name
+	columns map[string]string // by column: SQL over the old table for one that it lacks or had differently
 	erase   bool              // overwrite what the old table and its indexes leave in free pages
 }
 
@@ -151,8 +151,8 @@ const copiedAtOnce = 10_000
 
 var errUnexpectedSchema = errors.New("it is not as its version should be")
 
-// requireSchema refuses a database whose schema is not the one that declarations make, or has
-// anything beside it: a rebuild would lose that.
+// requireSchema refuses a database whose schema is not the one that declarations make, or that has
+// anything in addition, which a rebuild would lose.
 func (m *migration) requireSchema(declarations string) error {
 	faults, extra, err := diffSchema(m.queries, declarations)
 	if faults = append(faults, extra...); err == nil && len(faults) > 0 {
@@ -161,9 +161,9 @@ func (m *migration) requireSchema(declarations string) error {
 	return err
 }
 
-// rebuild brings the schema to declarations, the text of a whole schema. Tables that are
-// declared in another way than before are made anew, and filled with the rows that they had;
-// sources says where these come from, unless every column is as it was.
+// rebuild changes the schema to declarations, the text of a whole schema. Tables whose declaration
+// differs from the old one are created anew and filled with their old rows; sources says where these
+// come from, unless every column is as it was.
 func (m *migration) rebuild(declarations string, sources map[string]tableSource) error {
 	old, err := schemaOf(m.queries)
 	if err != nil {
@@ -209,9 +209,10 @@ func (m *migration) rebuild(declarations string, sources map[string]tableSource)
 	return m.restoreSequences(sequences)
 }
 
-// rebuildTables makes tables anew and fills them. An old one is called old_NAME until its rows
-// are copied, and then makes room for the next. Indexes are made when a table is filled, in one
-// go; but a partial one, which has few rows, before, since making it reads the whole table.
+// rebuildTables creates tables anew and fills them. An old table is renamed to old_NAME, and dropped
+// when its rows are copied, which makes room for the next. Partial indexes, which have few rows, are
+// created before the table is filled, since creating them later would read the whole table; rebuild
+// creates all others afterwards, each in one go.
 func (m *migration) rebuildTables(
 	tables, others []declaration, old map[string]schemaObject, sources map[string]tableSource,
 ) error {
@@ -251,8 +252,8 @@ func (m *migration) rebuildTables(
 	return nil
 }
 
-// drop drops a table or another object. The pages that it had are written only to erase them:
-// that takes as long as copying them.
+// drop drops a table or another object. Only with erase does it overwrite the pages that the object
+// had, because that takes as long as copying them.
 func (m *migration) drop(object string, erase bool) error {
 	if !erase {
 		if err := m.exec(`PRAGMA secure_delete = OFF`); err != nil {
@@ -293,8 +294,8 @@ func (m *migration) dropObjects(
 	return kept, nil
 }
 
-// copyTable fills a new table from the old one, which has row numbers, in their order and in
-// parts. values are what columns are filled with, unless with what the old one has.
+// copyTable fills a new table from the old one, which must have rowids, in their order and in
+// parts of copiedAtOnce rows. values has SQL for the columns that are not simply copied.
 func (m *migration) copyTable(name string, values map[string]string) error {
 	columns, err := collect(m.queries, `SELECT name FROM pragma_table_info(?)`, []any{name},
 		func(c *string) []any { return []any{c} })
@@ -328,7 +329,7 @@ func (m *migration) copyTable(name string, values map[string]string) error {
 	return nil
 }
 
-// A sequence is the highest number that an AUTOINCREMENT table has given.
+// A sequence is the highest number that an AUTOINCREMENT table has assigned.
 type sequence struct {
 	table string
 	last  int64
@@ -339,8 +340,8 @@ func (m *migration) sequences() ([]sequence, error) {
 		func(s *sequence) []any { return []any{&s.table, &s.last} })
 }
 
-// restoreSequences has AUTOINCREMENT go on where it was: no number is given twice, also when
-// the rows with the highest ones are gone.
+// restoreSequences makes AUTOINCREMENT continue where it was, so that no number is assigned twice,
+// even if the rows with the highest ones are gone.
 func (m *migration) restoreSequences(all []sequence) error {
 	for _, s := range all {
 		if err := m.exec(`DELETE FROM sqlite_sequence WHERE name = ?`, s.table); err != nil {
@@ -356,7 +357,7 @@ func (m *migration) restoreSequences(all []sequence) error {
 // A declaration is one CREATE statement.
 type declaration struct{ kind, name, text string }
 
-// isPartialIndexOf reports whether d declares an index on one of the tables that has a WHERE.
+// isPartialIndexOf reports whether d declares a partial index (one with a WHERE) on one of the tables.
 func (d declaration) isPartialIndexOf(tables map[string]bool) bool {
 	on := partialIndex.FindStringSubmatch(d.text)
 	return on != nil && tables[on[1]]

@@ -90,8 +90,8 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 	return w
 }
 
-// watch has f called after each commit with the events that a job wrote, and with nil after foreign
-// commits. f must return at once. A commit of which it is not known whether it happened counts.
+// watch makes the writer call f after a commit, once for each job that wrote events, with these events;
+// and with nil after foreign commits. f must return at once. A commit with unknown outcome counts too.
 func (w *writer) watch(f func([]writtenEvent)) { w.watcher.Store(&f) }
 
 // notifyWatcher calls the watcher, if there is one.
@@ -146,7 +146,7 @@ type effects struct {
 	hasSavepoint      bool
 }
 
-// A writtenEvent is what those who wait for events are told of one that was committed.
+// A writtenEvent is what the watcher is told about an event that was committed.
 type writtenEvent struct{ account, kind string }
 
 // A total holds what a job adds to counters in the database. The totals of a batch are merged and
@@ -171,32 +171,32 @@ func addTotals(a, b total) total {
 // of them.
 type invalidation struct {
 	named bool     // only those of ids
-	ids   []string // of licences and widgets
+	ids   []string // of licences, widgets, grants and tokens of applications; webhooksChanged
 }
 
-// invalidate declares that the only cached rows that this transaction changes are the licences
-// and widgets with these ids; without ids, that it changes none. Further calls add ids. A
-// transaction that never calls it invalidates everything that is cached.
+// invalidate declares that the only cached rows that this transaction changes are those with these
+// ids (see invalidation); without ids, that it changes none. Further calls add ids. A transaction
+// that never calls it invalidates everything that is cached.
 func (t *tx) invalidate(ids ...string) {
 	t.invalid.named = true
 	t.invalid.ids = append(t.invalid.ids, ids...)
 }
 
-// changes counts commits, so that what is kept in memory can be held against the
-// file: for each licence and widget apart, by a hash of its id, and for everything
-// else together.
+// changes counts commits, so that a cached value can be checked for staleness without
+// reading the file: by a hash of the id for ids that commits name, and together for
+// everything else.
 type changes struct {
 	commits atomic.Uint64 // all of them
-	global  atomic.Uint64 // those that may have changed anything, and those of others
+	global  atomic.Uint64 // those that may have changed anything, and foreign ones
 	rows    [4096]atomic.Uint64
 	seed    maphash.Seed
 }
 
-// A version is what changes said of a row at a moment; another one means that the
-// row may be different now.
+// A version is the state of the counters in changes for a row at some moment. If it
+// differs later, the row may have changed.
 type version struct{ global, row uint64 }
 
-// versionOf returns the version of the licence or widget with this id; for "", that of all else.
+// versionOf returns the version of the row with this id; for "", that of everything without an id.
 func (c *changes) versionOf(id string) version {
 	v := version{global: c.global.Load()}
 	if id != "" {
@@ -205,7 +205,7 @@ func (c *changes) versionOf(id string) version {
 	return v
 }
 
-// rowCounter returns the counter of a licence or widget.
+// rowCounter returns the counter for an id, which other ids with the same hash share.
 func (c *changes) rowCounter(id string) *atomic.Uint64 {
 	return &c.rows[maphash.String(c.seed, id)%uint64(len(c.rows))]
 }
@@ -320,8 +320,8 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 }
 
 // updateInParts runs f in one transaction after the other, until one changes fewer than
-// atOnce rows, and returns how many rows all of them changed; f tells how many its one did.
-// Others write in between. After an error the earlier transactions stay committed.
+// atOnce rows, and returns how many rows all of them changed; f returns how many it changed.
+// Other jobs run in between. After an error the earlier transactions stay committed.
 func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (int64, error)) (total int64, err error) {
 	for {
 		var n int64
@@ -366,7 +366,7 @@ func (w *writer) runInline(j *job) bool {
 func (w *writer) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // it has been woken and not looked yet
+	default: // it has already been woken
 	}
 }
 

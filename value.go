@@ -104,8 +104,8 @@ func randomText(n int) string {
 	return base64.RawURLEncoding.EncodeToString(random)
 }
 
-// hashOf returns the SHA-256 of a code, token or other secret with so many random bits that nobody can guess it:
-// as that it is stored.
+// hashOf returns the SHA-256 of a code, token or other secret, which is stored in its place. The secret must have
+// so many random bits that nobody can guess it.
 func hashOf(secret string) []byte {
 	sum := sha256.Sum256([]byte(secret))
 	return sum[:]
@@ -116,8 +116,8 @@ func pkceChallenge(verifier string) string {
 	return base64.RawURLEncoding.EncodeToString(hashOf(verifier))
 }
 
-// formatID returns the id of a time and random bits. With no bits set it sorts before all ids of
-// that millisecond.
+// formatID returns the id of a time and random bits. If no random bit is set, it sorts before all
+// other ids of that millisecond.
 func formatID(prefix string, now time.Time, random [10]byte) string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(now.UnixMilli())<<16)
@@ -148,7 +148,7 @@ func validID(prefix, s string) bool {
 }
 
 // seqCursor returns the cursor of a list that is ordered by the numbers of its rows, for the
-// number of the last one on a page. It has the shape of an id, and is none.
+// number of the last one on a page. It has the form of an id but is not one.
 func seqCursor(prefix string, seq int64) string {
 	var low [10]byte
 	binary.BigEndian.PutUint64(low[2:], uint64(seq))
@@ -207,14 +207,14 @@ var buildName = sync.OnceValue(func() string {
 	return "development"
 })
 
-// compressedFiles are the texts that the program has compressed, of schema.sql, schema/ and web/:
-// "go test -run TestEmbedded -write-embedded ." makes them anew.
+// compressedFiles are the compressed copies of schema.sql, schema/ and web/ that the program embeds;
+// "go test -run TestEmbedded -write-embedded ." writes them anew.
 //
 //go:embed compressed
 var compressedFiles embed.FS
 
-// embedded returns the text of a file of which compressedFiles has a copy: "web/openapi.json". Each call decompresses
-// it, so a caller that needs it more than once keeps what it has made of it. It panics if there is no such file.
+// embedded returns the text of a file that compressedFiles has a copy of, such as "web/openapi.json"; it panics if
+// there is none. Each call decompresses it, so a caller that needs it more than once should keep the result.
 func embedded(name string) string {
 	file, err := compressedFiles.ReadFile("compressed/" + name + ".gz")
 	if err != nil {

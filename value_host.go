@@ -140,7 +140,7 @@ const punycodeDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
 func punycodeDigit(d int) byte { return punycodeDigits[d] }
 
 // unpunycode decodes a label in lower case, without its xn--, as RFC 3492, section 6.2, does. It
-// reports false for one that no text is encoded as, or that is longer than a label can be.
+// reports false for one that is not the encoding of any text, or is longer than a label can be.
 func unpunycode(s string) (string, bool) {
 	const base, tmin, tmax, initialBias, initialN, maxLabel = 36, 1, 26, 72, 128, 63
 	if len(s) > maxLabel {
@@ -195,8 +195,8 @@ func punycodeBias(delta, points int, first bool) int {
 	return k + (base-tmin+1)*delta/(delta+skew)
 }
 
-// isURLText reports whether s has only the characters of a URL behind its host (RFC 3986, appendix A)
-// and its percent signs are followed by two hexadecimal digits each.
+// isURLText reports whether s has only characters that may follow the host of a URL (RFC 3986, appendix A)
+// and each of its percent signs is followed by two hexadecimal digits.
 func isURLText(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -215,15 +215,15 @@ func isURLText(s string) bool {
 
 func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
 
-// isNumber reports whether programs take a host whose last label this is for an IPv4 address: it is
-// decimal, octal or hexadecimal (URL Standard of WHATWG, "ends in a number").
+// isNumber reports whether programs take a host with this last label for an IPv4 address, since the
+// label is a decimal, octal or hexadecimal number (URL Standard of WHATWG, "ends in a number").
 func isNumber(label string) bool {
 	digits := strings.Trim(label, "0123456789") == ""
 	return label != "" && (digits || strings.HasPrefix(label, "0x"))
 }
 
-// isHostLetter reports whether a character beyond ASCII may be in a host name: a letter, and none
-// that programs take for another one, as the full-width forms are.
+// isHostLetter reports whether a character beyond ASCII may be in a host name: it must be a letter, and
+// not one that programs take for another letter, such as a full-width form.
 func isHostLetter(r rune) bool {
 	fullWidth := r >= 0xff00 && r <= 0xffef
 	mathematical := r >= 0x1d400 && r <= 0x1d7ff
@@ -231,18 +231,18 @@ func isHostLetter(r rune) bool {
 	return unicode.IsLetter(r) && !fullWidth && !mathematical && !letterlike
 }
 
-// isHostLabel reports whether s is a label of a host name, in lower case. Names of hosts have no
-// underscores, but names of services in their domains do.
+// isHostLabel reports whether s is a label of a host name, in lower case. It accepts underscores:
+// names of hosts have none, but names of services in their domains do.
 func isHostLabel(s string) bool {
 	return s != "" && len(s) <= maxHostLabel && s[0] != '-' && s[len(s)-1] != '-' &&
 		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }
 
-// cutPort splits the host and the port of a URL; the port is "" where there is none. It reports false
-// for a port that is no number, or not written as its digits only.
+// cutPort splits the host and the port of a URL; the port is "" if there is none. It reports false
+// for a port that is not a number from 1 to 65535, written in digits without leading zeros.
 func cutPort(authority string) (host, port string, ok bool) {
 	i := strings.LastIndexByte(authority, ':')
-	if i <= strings.LastIndexByte(authority, ']') { // also where there is neither
+	if i <= strings.LastIndexByte(authority, ']') { // no port; also if there is neither a colon nor a bracket
 		return authority, "", true
 	}
 	host, port = authority[:i], authority[i+1:]

@@ -15,7 +15,7 @@ import (
 )
 
 // JSON is parsed here and not by encoding/json, which accepts duplicate members, names in
-// another case, invalid UTF-8 and text behind the value. Two readers of one body or token must
+// another case, invalid UTF-8 and text after the value. Two readers of one body or token must
 // never see different values in it, so this parser accepts RFC 8259 with the restrictions of
 // I-JSON (RFC 7493) and nothing else.
 
@@ -92,7 +92,7 @@ func textMember(v *jsonValue, name string, max int) string {
 	return m.text
 }
 
-// rawMember returns a member that is any text; "": it is none.
+// rawMember returns a member that is a string, whatever it contains; "" for anything else.
 func rawMember(v *jsonValue, name string) string {
 	if m, ok := v.member(name); ok && m.kind == jsonString {
 		return m.text
@@ -143,11 +143,11 @@ func parseJSON(text []byte) (jsonValue, error) {
 	return (&jsonParser{text: string(text), left: math.MaxInt}).document()
 }
 
-// parseBody is parseJSON for the body of a request, which may come from anybody: it refuses more than most values
-// (members' and elements', at any depth), and builds no more than the members of the outermost object. What is in
-// those is checked as well, and built when somebody asks for it (open), so that unknown members cost nothing.
+// parseBody is parseJSON for the body of a request, which may come from anybody: it refuses a body with more than
+// most values (of members and elements, at any depth), and builds only the members of the outermost object. What
+// is inside these is checked as well, but built only on demand (open), so that unknown members cost nothing.
 func parseBody(text []byte, most int) (jsonValue, error) {
-	return (&jsonParser{text: string(text), lazy: true, left: most + 1}).document() // and one for the object
+	return (&jsonParser{text: string(text), lazy: true, left: most + 1}).document() // plus one for the object
 }
 
 // A jsonParser reads one text. Values that it returns are parts of the text, which is not copied again.
@@ -203,8 +203,8 @@ func (p *jsonParser) space() {
 	}
 }
 
-// value parses any value, inside depth arrays and objects. Unless it is to be built, only its kind is returned, and
-// the text of an object or an array.
+// value parses any value that is nested in depth arrays and objects. Unless build is set, of an array or an object
+// it returns only the kind and the text.
 func (p *jsonParser) value(depth int, build bool) (jsonValue, error) {
 	if p.left--; p.left < 0 {
 		return jsonValue{}, p.syntaxError("there are too many values")

@@ -11,8 +11,8 @@ import (
 // Amounts of money are integers in the minor unit of a currency, so that 1250 is 12.50. None is negative.
 // Rates of VAT are in hundredths of a percent, so that 810 is 8.1 %.
 
-// currencies are those that orders can have (ISO 4217): of two decimals at every provider. About others,
-// such as HUF and ISK, providers disagree.
+// currencies are those that orders can have (ISO 4217): those to which every provider gives two decimals.
+// Providers disagree about the decimals of others, such as HUF and ISK.
 var currencies = []string{
 	"AUD", "CAD", "CHF", "CZK", "DKK", "EUR", "GBP", "NOK", "NZD", "PLN", "RON", "SEK", "USD",
 }
@@ -54,8 +54,8 @@ func multiply(amount, quantity int64) (product int64, ok bool) {
 	return int64(low), true
 }
 
-// vatIn returns the VAT that an amount of at most maxAmount has in it, at a rate of at most maxVATRate,
-// rounded half up.
+// vatIn returns the VAT that is included in a gross amount of at most maxAmount, at a rate of at most
+// maxVATRate, rounded half up.
 func vatIn(gross, rate int64) int64 {
 	return portion(gross, rate, maxVATRate+rate)
 }
@@ -138,8 +138,8 @@ func parseAmount(s string) (int64, bool) {
 	return n, err == nil && n <= maxAmount
 }
 
-// hundredths returns a number times 100, exactly. It reports false for one that has more than two
-// decimals which are not 0, for an exponent and for what is too large.
+// hundredths returns a number times 100, exactly. It reports false for a number that has a digit other
+// than 0 after its second decimal, has an exponent, or is above maxAmount.
 func hundredths(v *jsonValue) (int64, bool) {
 	if v.kind != jsonNumber {
 		return 0, false
@@ -157,8 +157,8 @@ func hundredths(v *jsonValue) (int64, bool) {
 	return n, ok
 }
 
-// amountMember returns a member that is an amount in kronor with at most two decimals that are not 0, in
-// öre. Without the member it is 0.
+// amountMember returns a member that is an amount in kronor, converted to öre (see hundredths). A member
+// that is absent or null is 0.
 func amountMember(v *jsonValue, name string) (int64, bool) {
 	m, ok := v.member(name)
 	if !ok || m.kind == jsonNull {
