@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// The worker of payments: it settles the attempts that are due, whether somebody asked for a look, an
-// answer was lost, or it is time to ask the provider again.
+// The worker of payments. It settles the attempts that are due: somebody asked for a look, an answer was lost, or
+// it is time to ask the provider again.
 
 const (
 	maxSettling           = 32  // attempts that the worker settles at once
 	maxSettlingConnection = 8   // of one connection
-	settleRate            = 20  // a second and connection, of one to three requests each; Stripe takes 100
-	settleRateOfTests     = 10  // with test keys, of which Stripe takes 25
-	settleBurst           = 10  // at once, after a pause
+	settleRate            = 20  // a second and connection, of one to three requests each; Stripe allows 100
+	settleRateOfTests     = 10  // with test keys, for which Stripe allows 25
+	settleBurst           = 10  // attempts at once, after a pause
 	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
 	settleLimit           = time.Minute // of one call of settle by the worker
@@ -41,8 +41,8 @@ func newPaymentWorker(p *payments, steady func() time.Time) *paymentWorker {
 		running: map[string]bool{}, perConn: map[string]int{}, finished: make(chan duePayment, maxSettling)}
 }
 
-// run settles attempts until ctx ends. Then it breaks off what is under way, which the next start goes on
-// with, and returns.
+// run settles attempts until ctx ends. Then it cancels what is under way, which the next start resumes, and
+// returns.
 func (w *paymentWorker) run(ctx context.Context) {
 	tick := time.NewTicker(w.tick)
 	defer tick.Stop()
@@ -61,7 +61,7 @@ func (w *paymentWorker) run(ctx context.Context) {
 	}
 }
 
-// A pace holds how often a connection's provider is asked, as a token bucket of settleBurst.
+// A pace is the token bucket, of settleBurst, that limits how often a connection's provider is asked.
 type pace struct {
 	tokens float64
 	at     time.Time // by the steady clock
@@ -86,7 +86,7 @@ func (w *paymentWorker) mayAsk(d duePayment) bool {
 	return ok
 }
 
-// forget takes an attempt that was settled off those that are running.
+// forget removes an attempt that was settled from those that are running.
 func (w *paymentWorker) forget(d duePayment) {
 	delete(w.running, d.id)
 	if w.perConn[d.connectionID]--; w.perConn[d.connectionID] == 0 {
@@ -94,8 +94,8 @@ func (w *paymentWorker) forget(d duePayment) {
 	}
 }
 
-// startDue begins to settle as many of the attempts that are due as may run. Those that somebody wants to
-// have looked at go before those whose time has only come.
+// startDue begins to settle as many of the attempts that are due as may run. Attempts that somebody asked to look
+// at go before those that are only due by the clock.
 func (w *paymentWorker) startDue(ctx context.Context) {
 	for len(w.finished) > 0 {
 		w.forget(<-w.finished)
