@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The scopes of orders and of what is paid for them.
+// The scopes of orders and of the money that is paid for them.
 const (
 	scopeOrders  = "orders:read"
 	scopeSelling = "orders:write"
@@ -27,11 +27,11 @@ func orderNoun() noun {
 	}
 }
 
-// Orders (contract, section 11): what a guest orders on a restaurant's page, made by software that knows
-// the prices. Amounts are integers in the minor unit of the order's currency; prices have VAT in them;
-// rates of VAT are in hundredths of a percent, so that 810 is 8.1 %.
+// Orders (contract, section 11): what guests order on a restaurant's page. They are created by software that
+// knows the prices. Amounts are integers in the minor unit of the order's currency; prices include VAT; rates of
+// VAT are in hundredths of a percent, so that 810 is 8.1 %.
 
-// The event types of orders. Their data has no customer and no reference.
+// The event types of orders. Their data never contains the customer or the reference.
 var (
 	orderEvents = eventTable{scope: scopeOrders}
 
@@ -39,7 +39,7 @@ var (
 	eventOrderAuthorized    = orderEvents.add("order.authorized")
 	eventOrderAccepted      = orderEvents.add("order.accepted")
 	eventOrderPaid          = orderEvents.add("order.paid")
-	eventOrderUnpaid        = orderEvents.add("order.unpaid") // a payment outside was undone
+	eventOrderUnpaid        = orderEvents.add("order.unpaid") // it is no longer marked as paid outside
 	eventOrderRefunded      = orderEvents.add("order.refunded")
 	eventOrderRefundFailed  = orderEvents.add("order.refund_failed")
 	eventOrderCancelled     = orderEvents.add("order.cancelled")
@@ -70,7 +70,7 @@ const (
 var orderStates = []string{orderOpen, orderAuthorized, orderAccepted, orderPaid, orderPartRefunded,
 	orderRefunded, orderCancelled, orderExpired}
 
-// What waits until the attempt to pay an order is closed at its provider.
+// What an order waits to become once the attempt to pay it is closed at its provider (order.Closing).
 const (
 	closingExpired = "expired" // to expire
 	closingPaid    = "paid"    // to be marked as paid outside
@@ -93,12 +93,12 @@ var outsideMethods = []string{methodCash, methodTerminal, methodVoucher, methodO
 
 const (
 	maxOrderLines     = 200
-	maxOpenOrders     = 10_000 // of an account
-	maxAttempts       = 20     // to pay an order
+	maxOpenOrders     = 10_000 // per account
+	maxAttempts       = 20     // to pay one order
 	minOrderLife      = 30 * time.Minute
 	maxOrderLife      = 24 * time.Hour
-	maxRefunds        = 100                 // of an order, failed ones included
-	maxQuantity       = 100_000             // of a line
+	maxRefunds        = 100                 // per order, failed ones included
+	maxQuantity       = 100_000             // per line
 	keptCustomersFor  = 30 * 24 * time.Hour // after the order's end
 	maxOrderText      = 200                 // characters of a name, a group, a reference or a reason
 	maxOrderNote      = 1000
@@ -113,18 +113,18 @@ type orderLine struct {
 	VATRate    int64  `json:"vat_rate"`
 	Group      string `json:"group,omitempty"` // for the accounts: "food"; "": none
 	Gross      int64  `json:"gross"`           // of all units ordered, less their part of the discount
-	Accepted   int64  `json:"accepted"`        // units that the restaurant has accepted; until then all
-	Refunded   int64  `json:"refunded"`        // units whose money was given back by lines
+	Accepted   int64  `json:"accepted"`        // units that the restaurant has accepted; all of them until it does
+	Refunded   int64  `json:"refunded"`        // units that refunds by line have given back
 }
 
-// A vatSum is the part of an amount that has one rate of VAT.
+// A vatSum is the part of an amount that is taxed at one rate of VAT.
 type vatSum struct {
 	Rate  int64 `json:"rate"`
 	Gross int64 `json:"gross"` // VAT included
 	VAT   int64 `json:"vat"`
 }
 
-// A guest is who has ordered.
+// A guest is the person who placed an order.
 type guest struct {
 	Name  string `json:"name,omitempty"`
 	Phone string `json:"phone,omitempty"`
@@ -146,7 +146,7 @@ type order struct {
 	DeliveryGross int64 // less its part of the discount
 	Tip           int64
 	OrderedTotal  int64
-	Total         int64    // of what was accepted; until then OrderedTotal
+	Total         int64    // of the accepted units; OrderedTotal until it is accepted
 	VAT           []vatSum // of Total
 	Refunded      int64    // of Total, by refunds that are pending or done
 	Method        *string
@@ -167,7 +167,7 @@ type order struct {
 	EndedAt       stamp
 }
 
-// dead reports whether nothing is to be paid for the order any more, and nothing was.
+// dead reports whether the order was cancelled or has expired, so that nothing is to be paid for it any more.
 func (o *order) dead() bool { return o.State == orderCancelled || o.State == orderExpired }
 
 // settled reports whether the order was paid.
@@ -181,7 +181,7 @@ type refund struct {
 	OrderID    string          `json:"order_id"`
 	PaymentID  *string         `json:"payment_id"` // nil: it was paid outside
 	Amount     int64           `json:"amount"`
-	Lines      json.RawMessage `json:"lines"` // as a refund asks for them; null: not by lines
+	Lines      json.RawMessage `json:"lines"` // JSON of []refundLine; null: the refund is not by lines
 	VAT        []vatSum        `json:"vat"`   // of Amount
 	Tip        int64           `json:"tip"`   // of Amount
 	Reason     *string         `json:"reason"`
@@ -201,7 +201,7 @@ const (
 	refundFailed    = "failed"
 )
 
-// Who did something at a provider.
+// Who made a refund or an operation at a provider.
 const (
 	sourceOurs     = "widgetd"
 	sourceProvider = "provider" // somebody, on the provider's own pages
@@ -212,18 +212,18 @@ func orderEvent(o *order, kind eventType, actor string, data ...string) event {
 	return event{Type: kind, AccountID: o.AccountID, SubjectID: o.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// totalEvent returns an event about an order that tells its total.
+// totalEvent returns an event about an order whose data includes the order's total and currency.
 func totalEvent(o *order, kind eventType, actor string, data ...string) event {
 	data = append(data, "total", strconv.FormatInt(o.Total, 10), "currency", o.Currency)
 	return orderEvent(o, kind, actor, data...)
 }
 
-// errOrderState returns the refusal of what the order's state does not allow. why is a sentence.
+// errOrderState returns the refusal of a request that the order's state does not allow. why is a full sentence.
 func errOrderState(o *order, why string) error {
 	return &refusal{code: codeOrderState, detail: "The order is " + o.State + ". " + why}
 }
 
-// part returns what n of the units of a line cost, less their part of the discount.
+// part returns what n of the units of a line cost, less their share of the discount.
 func (l *orderLine) part(n int64) int64 { return portion(l.Gross, n, l.Quantity) }
 
 // price sets the amounts of an order from its lines, discount, delivery and tip: the discount is spread
@@ -281,9 +281,9 @@ func (o *order) addLines() {
 // payURL returns the address of the page where an order is paid. base is the current base address.
 func payURL(base, orderID, k string) string { return base + "/pay/" + orderID + "?k=" + k }
 
-// createOrder adds an order with the account, reference, currency, lines, discount, delivery, tip and
-// return address of o, and sets the rest of o. It can be paid for so long as lives says. One whose total
-// is 0 is paid. The result is the k of its pay_url, which is kept only hashed. Errors: errAccount,
+// createOrder adds an order with the account, reference, currency, lines, discount, delivery, tip and return
+// address of o, and sets the rest of o. The order can be paid for the duration lives; one whose total is 0 is
+// paid at once. The result is the k of its pay_url, of which only the hash is stored. Errors: errAccount,
 // reference_used, order_limit_reached, a refusal that names the member that is wrong.
 func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) (k string, err error) {
 	t.invalidate()
@@ -327,7 +327,7 @@ func originOf(address string) (origin string, ok bool) {
 	return origin, err == nil
 }
 
-// mayCreate returns the refusal of an order that its account may not add.
+// mayCreate returns the refusal if the account may not add the order, else nil.
 func mayCreate(t *tx, o *order) error {
 	origin, _ := originOf(o.ReturnURL)
 	listedBy, err := t.originAccount(origin)
@@ -349,7 +349,7 @@ func mayCreate(t *tx, o *order) error {
 	return mayOpen(t, o)
 }
 
-// mayOpen returns the refusal of one more open order of an account.
+// mayOpen returns the refusal if the account may not have one more open order, else nil.
 func mayOpen(t *tx, o *order) error {
 	n, err := t.countOpenOrders(o.AccountID, maxOpenOrders)
 	if err == nil && n >= maxOpenOrders {
@@ -364,8 +364,8 @@ type lineQuantity struct {
 	Quantity int64 `json:"quantity"`
 }
 
-// checkLineQuantities returns the refusal of lines of a request, or nil: one that the order has not, one
-// that is named twice, or more units than most says.
+// checkLineQuantities returns the refusal of lines of a request, or nil: a line that the order does not have, a
+// line that is named twice, or a quantity below least or above what most returns for the line.
 func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(*orderLine) int64) error {
 	var wrong []fieldError
 	for i, l := range lines {
@@ -389,8 +389,8 @@ func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(
 	return nil
 }
 
-// lower lowers the accepted quantities of an order, and with them its total. Lines that are not named
-// stay. Errors: a refusal that names the lines that are wrong.
+// lower lowers the accepted quantities of an order, and with them its total. Lines that are not named keep
+// theirs. Errors: a refusal that names the lines that are wrong.
 func (o *order) lower(lines []lineQuantity) error {
 	if err := checkLineQuantities(o, lines, 0, func(l *orderLine) int64 { return l.Accepted }); err != nil {
 		return err
@@ -405,9 +405,10 @@ func (o *order) lower(lines []lineQuantity) error {
 	return nil
 }
 
-// acceptOrder accepts an authorised order of an owner, or of some lines fewer units. Where the account
-// charges cards on acceptance, its money is captured. An order whose payment is in review leaves review.
-// Errors: errOrder, order_state, a refusal that names the lines that are wrong.
+// acceptOrder accepts an authorised order of an owner; lines names the lines of which fewer units are accepted.
+// If the account captures cards on acceptance, the order's money is captured. An order whose payment is in review
+// is accepted in spite of that, see acceptFromReview. Errors: errOrder, order_state, a refusal that names the
+// lines that are wrong.
 func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
 	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
@@ -444,9 +445,9 @@ func keepAccepted(t *tx, o *order, actor string) error {
 	return t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
 }
 
-// acceptFromReview accepts an order in spite of what is wrong with its payment: where its total was
-// captured, be it dead or not, it is paid, and where at least its total is authorised, that is captured.
-// Errors: as acceptOrder.
+// acceptFromReview accepts an order in spite of what is wrong with its payment. If exactly its total was
+// captured, the order becomes paid, even if it is dead; if at least its total is authorised, the total is
+// captured. Errors: as acceptOrder.
 func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
 	if err := o.lower(lines); err != nil {
 		return err
@@ -481,7 +482,7 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		"does not pay its total. Refund it, or cancel the order.", valueOr(p.Reason, "no reason")))
 }
 
-// dropClosing has nothing wait any more until the order's attempt is closed.
+// dropClosing drops what was to happen once the order's attempt is closed.
 func (o *order) dropClosing() { o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{} }
 
 // markPaid writes that an order was paid.
@@ -506,7 +507,7 @@ func orderAndPayment(t *tx, by owner, id string) (*order, *payment, error) {
 	return o, p, err
 }
 
-// captureOrder has the money of an accepted order of an owner captured. Asked for again, it changes
+// captureOrder requests that the money of an accepted order of an owner be captured. A repeated request changes
 // nothing. Errors: errOrder, order_state.
 func captureOrder(t *tx, by owner, id string) (*order, error) {
 	t.invalidate()
@@ -527,7 +528,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 	return o, t.lookAt(*o.PaymentID)
 }
 
-// endOrder writes that an order was cancelled or has expired, and has its attempt looked at, so that its
+// endOrder writes that an order was cancelled or has expired, and schedules a look at its attempt, so that the
 // money is released.
 func endOrder(t *tx, o *order, state string, told event) error {
 	o.State, o.EndedAt, o.Capture = state, t.now, false
@@ -557,8 +558,8 @@ func rejectOrder(t *tx, by owner, id, actor string) (*order, error) {
 	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "rejected"))
 }
 
-// cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and
-// money that is authorised is released. Errors: errOrder, order_state, also while its money is captured.
+// cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and money that
+// is authorised is released. Errors: errOrder; order_state, also while its money is being captured.
 func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
@@ -566,7 +567,7 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, err
 	}
 	switch {
-	case o.settled() && valueOr(o.Method, "") != methodNone: // one whose total is 0 was paid at once
+	case o.settled() && valueOr(o.Method, "") != methodNone: // one whose total is 0 is paid, but has no money
 		return nil, errOrderState(o, "Give its money back with a refund instead.")
 	case o.dead():
 		return nil, errOrderState(o, "It can't be cancelled any more.")
@@ -576,10 +577,10 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "cancelled"))
 }
 
-// payOutside marks an open order of an owner as paid outside, by methodCash, methodTerminal,
-// methodVoucher or methodOther; at is when, and the zero stamp means the time of the transaction. While an
-// attempt to pay it online is live, that is closed first (closingPaid): then finishPayOutside does the rest.
-// Errors: errOrder, order_state, a refusal of at.
+// payOutside marks an open order of an owner as paid outside, by methodCash, methodTerminal, methodVoucher or
+// methodOther. at is when it was paid; the zero stamp means the time of the transaction. If an attempt to pay it
+// online is live, that attempt is closed first (closingPaid), and finishPayOutside does the rest. Errors:
+// errOrder, order_state, a refusal of at.
 func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
 	t.invalidate()
 	o, err := t.order(by, id)
@@ -627,9 +628,9 @@ func (o *order) paidOutside() bool {
 	return slices.Contains(outsideMethods, valueOr(o.Method, ""))
 }
 
-// undoPaid takes back that an order of an owner was paid outside: it is open again, for at least
-// minOrderLife. One that waits to be marked as paid does not any more. Errors: errOrder, order_state,
-// order_limit_reached.
+// undoPaid undoes the marking of an order of an owner as paid outside: the order is open again, for at least
+// minOrderLife. If the order still waits for its attempt to be closed before it is marked, it stops waiting.
+// Errors: errOrder, order_state, order_limit_reached.
 func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	t.invalidate()
 	o, err := t.order(by, id)
@@ -657,8 +658,7 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	return o, t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
 }
 
-// expireOrder has an open order expire: at once, or once its attempt is closed if one is live
-// (closingExpired).
+// expireOrder expires an open order: at once, or if an attempt is live, once that is closed (closingExpired).
 func expireOrder(t *tx, o *order) error {
 	live, err := t.livePayment(o.ID)
 	if err != nil {
@@ -675,14 +675,14 @@ func expireOrder(t *tx, o *order) error {
 	return t.lookAt(live.ID)
 }
 
-// expireOrders has up to limit open orders expire whose time is over, and returns how many.
+// expireOrders expires up to limit open orders whose time is over, and returns how many there were.
 func expireOrders(t *tx, limit int64) (int64, error) {
 	t.invalidate()
 	return eachOrder(t, t.overdueOrders, limit, expireOrder)
 }
 
-// releaseUnaccepted has up to limit authorised orders expire that nobody has accepted in time, and
-// returns how many. Their money is then released.
+// releaseUnaccepted expires up to limit authorised orders that nobody has accepted in time, and returns how many
+// there were. Their money is then released.
 func releaseUnaccepted(t *tx, limit int64) (int64, error) {
 	t.invalidate()
 	return eachOrder(t, t.unacceptedOrders, limit, func(t *tx, o *order) error {
@@ -706,8 +706,8 @@ func eachOrder(
 	return int64(len(found)), nil
 }
 
-// settleOrder has the provider asked now about every attempt to pay an order of an owner, and returns how
-// many there are. Errors: errOrder.
+// settleOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
+// attempts there are. Errors: errOrder.
 func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
 	t.invalidate()
 	o, err := t.order(by, id)

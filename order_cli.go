@@ -80,8 +80,8 @@ func (e *env) changeOrder(f func(t *tx, id string) (*order, error)) error {
 	return e.print(view, fmt.Sprintf("%s is %s: %s %s", view.ID, view.State, formatAmount(view.Total), view.Currency))
 }
 
-// lineQuantities returns what -lines names; nil if it is not given. Errors: usageError, also where it names
-// none, since without lines all of the order would be meant.
+// lineQuantities returns what -lines names; nil if it is not given. Errors: usageError, also if -lines is given
+// but names none, since an empty list would stand for the whole order.
 func (e *env) lineQuantities() (all []lineQuantity, err error) {
 	for _, part := range e.commaList("lines") {
 		line, quantity, ok := strings.Cut(part, ":")
@@ -219,7 +219,7 @@ func orderRefund(e *env) error {
 	return e.print(f, fmt.Sprintf("%s of %s %s is %s", f.ID, formatAmount(f.Amount), currency, f.State))
 }
 
-// refundWish returns what options say is to be given back. Errors: usageError.
+// refundWish returns what the options ask to give back. Errors: usageError.
 func (e *env) refundWish() (w refundWish, err error) {
 	if w.lines, err = e.lineQuantities(); err != nil {
 		return w, err

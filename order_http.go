@@ -37,7 +37,7 @@ func orderWing(s *server) wing {
 	return wing{routes: routes}
 }
 
-// 200 lines take more than other bodies have.
+// The limits of the body of a new order: up to 200 lines need more than other bodies are allowed.
 const (
 	maxOrderBody   = 64 << 10 // bytes
 	maxOrderValues = 1500     // of JSON
@@ -85,13 +85,13 @@ type lineView struct {
 	Refunded   int64   `json:"refunded"`
 }
 
-// A deliveryView is what bringing an order costs.
+// A deliveryView is what the delivery of an order costs.
 type deliveryView struct {
 	Amount  int64 `json:"amount"` // before its part of the discount
 	VATRate int64 `json:"vat_rate"`
 }
 
-// A guestView is who has made an order, as callers see it.
+// A guestView is the guest who placed an order, as callers see them.
 type guestView struct {
 	Name  *string `json:"name"`
 	Phone *string `json:"phone"`
@@ -112,8 +112,8 @@ type paymentView struct {
 	CreatedAt     stamp   `json:"created_at"`
 }
 
-// viewOrders returns orders as callers see them, with their guests and last attempts, which take one
-// query each for all.
+// viewOrders returns orders as callers see them, with their guests and last attempts. The guests of all orders
+// take one query, and so do the attempts.
 func viewOrders(q *queries, rows []order) ([]orderView, error) {
 	views, left, err := listedOrders(q, rows)
 	if err == nil && left != nil {
@@ -278,20 +278,20 @@ func checkReturnURL(s string) (code, detail string) {
 	return "", ""
 }
 
-// A createdOrder is a new order, with the address where it is paid, which no later answer has.
+// A createdOrder is a new order, with the address where it is paid, which no other endpoint returns.
 type createdOrder struct {
 	orderView
 	PayURL string `json:"pay_url"`
 }
 
-// hideGuest leaves out who has ordered and how it was paid, if the token of a call can't read orders.
+// hideGuest leaves out the guest and the payment of an order if the token of a call can't read orders.
 func hideGuest(c *call, v *orderView) {
 	if !c.caller.has(scopeOrders) {
 		v.Customer, v.Payment = nil, nil
 	}
 }
 
-// hideGuestOfReplay is hideGuest for the answer to an earlier call, which may have been another token's.
+// hideGuestOfReplay is hideGuest for the answer to an earlier call, which another token may have made.
 func hideGuestOfReplay(c *call) error {
 	if c.replay == nil || c.caller.has(scopeOrders) {
 		return nil
@@ -305,8 +305,8 @@ func hideGuestOfReplay(c *call) error {
 	return nil
 }
 
-// referenceTaken gives a refusal of a reference to the caller: it names the order that has it to the account's own
-// tokens, and to an application only if it can read orders, since it may have guessed the reference.
+// referenceTaken adapts the refusal of a reference that is in use to the caller: the account's own tokens learn
+// which order has it, an application only if it can read orders, since it may have guessed the reference.
 func referenceTaken(c *call, err error) error {
 	var ref *refusal
 	if errors.As(err, &ref) && ref.code == codeReferenceUsed && c.caller.app != "" && !c.caller.has(scopeOrders) {
@@ -317,7 +317,7 @@ func referenceTaken(c *call, err error) error {
 
 // createOrder answers POST /orders.
 func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderRequest) (*createdOrder, error) {
-	by := q.oneOwner(c) // an order is one account's: the caller's, if it names none
+	by := q.oneOwner(c) // an order belongs to one account: the caller's own unless the body names one
 	c.stillTrue = replaysOf(by, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
 		o := q.order
@@ -385,7 +385,7 @@ func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderH
 	return historyOf(a.store.queries, o)
 }
 
-// decide runs f in a transaction, on the rows that the caller acts on, and answers with the order that f
+// decide runs f in a transaction, with the owner whose rows the caller acts on, and answers with the order that f
 // returns.
 func (a *orderAPI) decide(
 	ctx context.Context, c *call, scope *accountScope, f func(*tx, owner) (*order, error),
@@ -482,7 +482,7 @@ func (q *refundRequest) read(in *input) {
 
 // refundOrder answers POST /orders/{id}/refunds with the refund.
 func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (*refund, error) {
-	c.stillTrue = func(t *tx, answer []byte) (bool, error) { // which names its order, but not its account
+	c.stillTrue = func(t *tx, answer []byte) (bool, error) { // the answer names its order, but not its account
 		var made refund
 		if err := json.Unmarshal(answer, &made); err != nil {
 			return false, fmt.Errorf("decode a stored answer: %w", err)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The pages on which guests pay an order and see what came of it (contract, section 11). Whoever has the
-// link, pay_url, can read them, so they show nothing of who has ordered. No script runs on them.
+// The pages on which guests pay an order and see what came of it (contract, section 11). Whoever has the link,
+// pay_url, can read them, so they show nothing about the guest. No script runs on them.
 
 // orderTemplate makes every one of these pages from an orderPage.
 var orderTemplate = pageTemplateOf("pay.html")
@@ -31,7 +31,7 @@ func orderPageWing(s *server, p *payments) wing {
 		{pattern: "GET /pay/{order}/return", run: endpoint(a.showReturn)},
 	}
 	for i := range routes {
-		routes[i].free, routes[i].page = true, orderRefused // find limits them
+		routes[i].free, routes[i].page = true, orderRefused // find applies the rate limits instead
 	}
 	return wing{routes: routes}
 }
@@ -60,8 +60,8 @@ func (r *payRequest) read(in *input) {
 // errOrderPage answers every link that leads to no order. It does not say which part of the link is wrong.
 var errOrderPage = &refusal{code: codeNotFound}
 
-// find is lookUp within the limits of a minute: guests whose links are right are counted by order, so that
-// any number of them can share an address, and wrong links by address. Errors: also rate_limited.
+// find is lookUp with rate limits per minute: requests with a right link are counted per order, so that any
+// number of guests can share an address, those with a wrong one per address. Errors: also rate_limited.
 func (a *orderPages) find(c *call, r *pageRequest) (*order, account, error) {
 	o, owner, err := a.lookUp(r)
 	counted := a.address(c.request)
@@ -78,7 +78,7 @@ func (a *orderPages) find(c *call, r *pageRequest) (*order, account, error) {
 }
 
 // lookUp returns the order that a request names, with its account. Errors: errOrderPage if there is no such
-// order, the key is another's, or the account is closed.
+// order, the key is not the order's, or the account is closed.
 func (a *orderPages) lookUp(r *pageRequest) (*order, account, error) {
 	o, err := a.store.order(anyAccount, r.order)
 	want := make([]byte, sha256.Size) // stays zero where there is no order: no key has that hash
@@ -113,7 +113,7 @@ func (a *orderPages) canPay(c *call, o *order) (bool, error) {
 	return err == nil && last.State != paymentReview, err
 }
 
-// showPay answers with the page that asks a guest to pay, or leads to what came of it.
+// showPay answers with the page that asks a guest to pay, or redirects to the order's return page.
 func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, error) {
 	o, owner, err := a.find(c, r)
 	if err != nil {
@@ -122,8 +122,8 @@ func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, e
 	return a.payPage(c, r, o, owner, "")
 }
 
-// payPage makes the page that asks to pay an order; notice, the key of a text, is why an attempt could not
-// be begun; "": none was asked for. An order that can't be paid has its return page instead.
+// payPage makes the page that asks to pay an order. notice is the key of the text that says why an attempt could
+// not be begun; "": none was asked for. If the order can't be paid, it redirects to its return page.
 func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, notice string) (any, error) {
 	if can, err := a.canPay(c, o); err != nil || !can {
 		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), err
@@ -142,7 +142,7 @@ func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, n
 	return orderTemplate.render(http.StatusOK, p)
 }
 
-// pay begins an attempt to pay an order and leads to the provider.
+// pay begins an attempt to pay an order and redirects to the provider.
 func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, error) {
 	o, owner, err := a.find(c, &r.pageRequest)
 	if err != nil {
@@ -188,7 +188,7 @@ func noticeOf(refused *refusal) string {
 	return "refused"
 }
 
-// refreshFor is how long after the beginning of an attempt its return page looks again by itself.
+// refreshFor is how long after the beginning of an attempt its return page reloads itself.
 const refreshFor = 30 * time.Minute
 
 // showReturn answers with what came of an order: its receipt, once it is paid.
@@ -235,15 +235,15 @@ func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (a
 // What a return page says of an order, besides the order's states. The texts are title_… and text_….
 const (
 	outcomeUnpaid   = "unpaid"   // nobody has tried to pay it
-	outcomePending  = "pending"  // the provider has not told what came of the attempt
-	outcomeWaiting  = "waiting"  // … for so long that the page does not look again by itself
+	outcomePending  = "pending"  // the provider has not said yet what came of the attempt
+	outcomeWaiting  = "waiting"  // … for so long that the page does not reload itself any more
 	outcomeDeclined = "declined" // the attempt was declined
 	outcomeLeft     = "left"     // the guest has gone back
 	outcomeLapsed   = "lapsed"   // the guest took too long
 	outcomeReview   = "review"   // somebody has to look at it
 )
 
-// outcomeTones are the tones of what a return page says; of what is not here, none.
+// outcomeTones are the tones of what a return page says; what is not listed has none.
 var outcomeTones = map[string]string{
 	orderAuthorized: toneGood,
 	orderAccepted:   toneGood,
@@ -306,7 +306,7 @@ type orderExtra struct {
 // Money writes an amount of the order in the guest's language, for the template.
 func (p *orderPage) Money(amount int64) string { return p.money(p.Order.Currency, amount) }
 
-// Taken writes what a line costs as far as the restaurant has accepted it.
+// Taken writes what the accepted units of a line cost, before any discount.
 func (p *orderPage) Taken(l orderLine) string { return p.Money(l.Accepted * l.UnitAmount) }
 
 // Rate writes a rate of VAT.
@@ -339,9 +339,9 @@ func (a *orderPages) pageAbout(c *call, o *order, owner account) (*orderPage, er
 	return p, nil
 }
 
-// showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not pay for
-// it, such as a card payment when it was paid in cash. The discount that is shown is the difference to the total, so
-// that every sheet adds up when only a part of the order was accepted.
+// showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not
+// pay for it, such as a card payment when it was paid in cash. The discount that is shown is the difference to
+// the total, so that every sheet adds up when only a part of the order was accepted.
 func (p *orderPage) showOrder(refunds []refund) {
 	o := p.Order
 	p.Heading = "order"

@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// Refunds (contract, section 11). What an order's column refunded counts are refunds that are pending or
-// succeeded, from when they are asked for; the order's state follows those that succeeded. Refunds of money
-// that was captured but pays nothing, as the order is dead or was paid otherwise, count for neither. Each
-// refund keeps the
-// VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its tip.
+// Refunds (contract, section 11). The column refunded of an order counts refunds that are pending or succeeded,
+// from the moment they are requested; the order's state follows only those that succeeded. Refunds of money that
+// was captured but pays nothing, because the order is dead or was paid otherwise, count for neither. Each refund
+// stores the VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its
+// tip.
 
 // A refundLine is what a refund gives back of one line of its order.
 type refundLine struct {
@@ -25,11 +25,11 @@ type refundLine struct {
 type refundWish struct {
 	lines     []lineQuantity
 	amount    *int64
-	paymentID string // of which attempt the money goes back, where it pays nothing; "": of the last one
+	paymentID string // the attempt whose money goes back, if it pays nothing; "": the last one
 	reason    string
 }
 
-// errRefundTooLarge returns the refusal of a refund of which less can be given back.
+// errRefundTooLarge returns the refusal of a refund of more than most, the amount that can still be given back.
 func errRefundTooLarge(most int64, currency string) error {
 	detail := "Nothing is left to be given back."
 	if most > 0 {
@@ -38,16 +38,16 @@ func errRefundTooLarge(most int64, currency string) error {
 	return &refusal{code: codeRefundTooLarge, detail: detail, members: []extraMember{{"refundable", most}}}
 }
 
-// A refundable is what of an order was not given back yet.
+// A refundable is the part of an order that was not given back yet.
 type refundable struct {
 	order *order
 	vat   []vatSum // as order.VAT
 	tip   int64
-	most  int64         // of all together; less than vat and tip have where that was given back without either
-	lines map[int]int64 // what was given back of each line, by lines
+	most  int64         // limit of vat and tip together; below their sum if money was given back without either
+	lines map[int]int64 // the amounts given back by line, by the index of the line
 }
 
-// refundableOf returns what of an order is left beside refunds that are pending or succeeded.
+// refundableOf returns what is left of an order after its refunds that are pending or succeeded.
 func refundableOf(o *order, refunds []refund) (*refundable, error) {
 	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, most: o.Total, lines: map[int]int64{}}
 	for i := range refunds {
@@ -74,7 +74,7 @@ func refundableOf(o *order, refunds []refund) (*refundable, error) {
 	return left, nil
 }
 
-// lines returns what the refund gives back of which lines; nil if it is not by lines.
+// lines returns what the refund gives back of each line; nil if it is not by lines.
 func (f *refund) lines() (lines []refundLine, err error) {
 	if len(f.Lines) > 0 {
 		err = json.Unmarshal(f.Lines, &lines)
@@ -82,7 +82,7 @@ func (f *refund) lines() (lines []refundLine, err error) {
 	return lines, err
 }
 
-// rate returns the index of a rate in left.vat; -1: the order has nothing of it.
+// rate returns the index of a rate in left.vat, or -1 if nothing in the order has that rate.
 func (left *refundable) rate(rate int64) int {
 	return slices.IndexFunc(left.vat, func(sum vatSum) bool { return sum.Rate == rate })
 }
@@ -96,8 +96,8 @@ func (left *refundable) amount() int64 {
 	return max(0, min(amount, left.most))
 }
 
-// give makes a refund of what is given back of each rate, in the order of left.vat, and of the tip. Its
-// VAT is that of all that was given back of the rate, less the VAT of earlier refunds.
+// give makes a refund of gross, the amount to give back for each rate in the order of left.vat, and of a tip. The
+// VAT for a rate is the VAT on everything given back at that rate so far, less the VAT of earlier refunds.
 func (left *refundable) give(gross []int64, tip int64) *refund {
 	f := &refund{Amount: tip, Tip: tip}
 	for i, g := range gross {
@@ -105,8 +105,8 @@ func (left *refundable) give(gross []int64, tip int64) *refund {
 		vat := rest.VAT
 		if g < rest.Gross {
 			vat = vatIn(all.Gross-rest.Gross+g, all.Rate) - (all.VAT - rest.VAT)
-			// A refund that failed has left units of rounding behind: neither what is given back nor what is
-			// left may have more VAT than money.
+			// Refunds that failed can leave rounding differences behind: neither what is given back nor what is
+			// left may contain more VAT than money.
 			vat = max(0, rest.VAT-(rest.Gross-g), min(vat, rest.VAT, g))
 		}
 		if g > 0 {
@@ -162,8 +162,7 @@ func (left *refundable) byLines(wished []lineQuantity) (*refund, error) {
 	return f, err
 }
 
-// wish makes a refund of what is wished. Errors: refund_too_large, a refusal that names the lines that are
-// wrong.
+// wish makes the refund that w asks for. Errors: refund_too_large, a refusal that names the lines that are wrong.
 func (left *refundable) wish(w refundWish) (*refund, error) {
 	if len(w.lines) > 0 {
 		return left.byLines(w.lines)
@@ -180,7 +179,7 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 	return left.byAmount(amount), nil
 }
 
-// paidWith reports whether an attempt has paid the order; nil: whether it was paid without one.
+// paidWith reports whether the attempt with an id has paid the order; nil: whether it was paid without one.
 func (o *order) paidWith(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
 		return paymentID == nil && o.settled()
@@ -188,11 +187,10 @@ func (o *order) paidWith(paymentID *string) bool {
 	return o.settled() && valueOr(o.PaymentID, "") == *paymentID
 }
 
-// refundOrder gives money of an order of an owner back: of one that is paid, or money that was captured
-// but pays nothing, as the order is dead or was paid otherwise, whose attempt is in review. At a
-// provider that is done later (refundPending); what was paid outside counts as given back at once. Errors:
-// errOrder, order_state, refund_too_large, refund_limit_reached, a refusal that names the lines that are
-// wrong.
+// refundOrder gives back money of an order of an owner: of an order that is paid, or money that was captured but
+// pays nothing, because the order is dead or was paid otherwise, so that the attempt is in review. The provider
+// is asked later (refundPending); money that was paid outside counts as given back at once. Errors: errOrder,
+// order_state, refund_too_large, refund_limit_reached, a refusal that names the lines that are wrong.
 func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
 	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
@@ -239,9 +237,9 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 	return p, err
 }
 
-// wishedRefund makes the refund of an order that is wished. p is the attempt whose money goes back, nil if
-// it was paid outside; refunds and disputes are those that the order has. What the bank has taken back for a
-// dispute is not left to be given back.
+// wishedRefund makes the refund of an order that w asks for. p is the attempt whose money goes back, nil if it
+// was paid outside; refunds and disputes are those that the order has. What the bank has taken back for a dispute
+// can't be given back again.
 func wishedRefund(o *order, p *payment, refunds []refund, disputes []dispute, w refundWish) (*refund, error) {
 	var paymentID *string
 	lost := int64(0)
@@ -298,8 +296,8 @@ func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
 	return t.saveOrder(o)
 }
 
-// countRefund adds a refund to what its order says was refunded, or with sign -1 takes it away. Money that
-// pays nothing is not counted.
+// countRefund adds a refund to the refunded amounts of its order, or subtracts it if sign is -1. Money that pays
+// nothing is not counted.
 func countRefund(o *order, f *refund, sign int64) error {
 	if !o.paidWith(f.PaymentID) {
 		return nil
@@ -317,8 +315,8 @@ func countRefund(o *order, f *refund, sign int64) error {
 	return nil
 }
 
-// addFoundRefund adds a refund that somebody made on the provider's own pages, and returns it. It is
-// pending: refundDone or refundUndone says what came of it. More than is left of the order has no VAT.
+// addFoundRefund adds a refund that somebody made on the provider's own pages, and returns it. It is pending:
+// refundDone or refundUndone says what came of it. What exceeds the rest of the order has no VAT and no tip.
 func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (*refund, error) {
 	f := &refund{Amount: r.amount}
 	if o.paidWith(&p.ID) {
@@ -341,8 +339,8 @@ func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (
 	return f, addRefundOf(t, o, p, f)
 }
 
-// refundDone writes that a refund of an order succeeded, with its event. If it did before, it changes
-// nothing.
+// refundDone writes that a refund of an order succeeded, with its event. If it had succeeded before, nothing
+// changes.
 func refundDone(t *tx, o *order, f *refund, actor string) error {
 	if f.State == refundSucceeded {
 		return nil
@@ -356,9 +354,8 @@ func refundDone(t *tx, o *order, f *refund, actor string) error {
 	return keepRefund(t, o, f, orderEvent(o, eventOrderRefunded, actor, refundData(o, f)...))
 }
 
-// refundUndone writes that a refund of an order failed, be it after it was done, with its event: what it
-// was to give back is left again. failure says why, "" if that is not known. If it failed before, it
-// changes nothing.
+// refundUndone writes that a refund of an order failed, even after it had succeeded, with its event: its amount
+// can be given back again. failure says why, "" if that is not known. If it had failed before, nothing changes.
 func refundUndone(t *tx, o *order, f *refund, failure, actor string) error {
 	if f.State == refundFailed {
 		return nil
@@ -410,8 +407,8 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 	return t.addEvent(told)
 }
 
-// spreadFound computes anew what VAT and tip are in refunds of an order that were more than was left when they
-// were found at the provider: what has failed since is left for them. refunds are all that the order has.
+// spreadFound recomputes the VAT and the tip of refunds that exceeded the rest of the order when they were found
+// at the provider: refunds that have failed since leave more for them. refunds are all of the order's.
 func spreadFound(t *tx, o *order, refunds []refund) error {
 	for i := range refunds {
 		f := &refunds[i]
@@ -434,7 +431,7 @@ func spreadFound(t *tx, o *order, refunds []refund) error {
 	return nil
 }
 
-// parts returns how much of the refund has a rate of VAT or is tip: all of it, unless it is more than was left.
+// parts returns how much of the refund is taxed at some rate or is tip: all, unless it exceeds what was left.
 func (f *refund) parts() int64 {
 	sum := f.Tip
 	for _, part := range f.VAT {

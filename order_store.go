@@ -26,7 +26,7 @@ func (q *queries) order(o owner, id string) (*order, error) {
 // addOrder inserts an order.
 func (t *tx) addOrder(o *order) error { return orderTable.insert(t, o) }
 
-// saveOrder writes what can change of an order, and when its customer is erased. Errors: errNotFound.
+// saveOrder writes what can change in an order, and when its customer is to be erased. Errors: errNotFound.
 func (t *tx) saveOrder(o *order) error {
 	n, err := t.exec(`UPDATE orders SET state = ?, dispute = ?, lines = ?, total = ?, vat = ?, refunded = ?,
 		method = ?, payment_id = ?, attempts = ?, capture = ?, closing = ?, outside_method = ?, outside_at = ?,
@@ -59,7 +59,7 @@ func (q *queries) refundsOf(orderID string) ([]refund, error) {
 // addRefund inserts a refund.
 func (t *tx) addRefund(f *refund) error { return refundTable.insert(t, f) }
 
-// saveRefund writes what can change of a refund. Errors: errNotFound.
+// saveRefund writes what can change in a refund, other than its parts. Errors: errNotFound.
 func (t *tx) saveRefund(f *refund) error {
 	n, err := t.exec(`UPDATE refunds SET state = ?, failure = ?, provider_id = ?, ended_at = ? WHERE id = ?`,
 		f.State, f.Failure, f.ProviderID, f.EndedAt, f.ID)
@@ -85,7 +85,7 @@ func (q *queries) countOpenOrders(accountID string, most int) (n int, err error)
 	return n, err
 }
 
-// An orderFilter chooses orders of an owner; what else is empty narrows nothing.
+// An orderFilter chooses orders of an owner; an empty state or reference does not narrow the choice.
 type orderFilter struct {
 	owner     owner
 	state     string
@@ -98,14 +98,14 @@ func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[or
 	list.scope(f.owner.narrow(``, `o.account_id`))
 	switch {
 	case f.reference == "":
-	case f.owner.every: // no index finds it
+	case f.owner.every: // no index covers the references of all accounts
 		list.filter(` AND o.reference = ?`, f.reference)
 	default:
 		list.scope(` AND o.reference = ?`, []any{f.reference})
 	}
 	switch {
 	case f.state == "":
-	case f.owner.every: // no index finds it
+	case f.owner.every: // no index covers the states of all accounts
 		list.filter(` AND o.state = ?`, f.state)
 	default:
 		list.scope(` AND o.state = ?`, []any{f.state})
@@ -129,28 +129,28 @@ func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
 		[]any{t.now, limit}, orderTable.dest)
 }
 
-// addCustomer inserts who has ordered.
+// addCustomer inserts the guest of an order.
 func (t *tx) addCustomer(o *order, who guest) error {
 	_, err := t.exec(`INSERT INTO order_customers (order_id, name, phone, note, erase_at) VALUES (?, ?, ?, ?, ?)`,
 		o.ID, nilIfEmpty(who.Name), nilIfEmpty(who.Phone), nilIfEmpty(who.Note), o.EndedAt.after(keptCustomersFor))
 	return err
 }
 
-// An orderGuest is who has made an order.
+// An orderGuest is the guest of an order.
 type orderGuest struct {
 	orderID string
 	guest
 }
 
-// guestsOf returns who has made these orders, where that is known and was not erased.
+// guestsOf returns the guests of these orders, as far as they are known and were not erased.
 func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
 	return collect(q, `SELECT c.order_id, coalesce(c.name, ''), coalesce(c.phone, ''), coalesce(c.note, '')
 		FROM json_each(?) j CROSS JOIN order_customers c ON c.order_id = j.value`, []any{string(encodeJSON(orderIDs))},
 		func(g *orderGuest) []any { return []any{&g.orderID, &g.Name, &g.Phone, &g.Note} })
 }
 
-// paymentsByID returns the attempts with these ids, in any order, and by id what is wrong with those of them that
-// can't be read.
+// paymentsByID returns the attempts with these ids, in any order, and the faults of those that can't be read, by
+// id.
 func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[string]*unreadableRow, err error) {
 	unreadable = map[string]*unreadableRow{}
 	err = eachShown(q, `SELECT `+paymentTable.columns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,
@@ -165,8 +165,8 @@ func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[stri
 	return all, unreadable, err
 }
 
-// eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many.
-// Their bytes are overwritten first, as those of leads are. Until the WAL is truncated, it holds them.
+// eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many. Their
+// bytes are overwritten first, as those of leads are; the write-ahead log holds them until it is truncated.
 func (t *tx) eraseCustomers(limit int64) (int64, error) {
 	t.invalidate()
 	const due = ` WHERE seq IN (SELECT seq FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?)`

@@ -27,9 +27,9 @@ func paymentNoun() noun {
 	}
 }
 
-// Payments (contract, section 11): attempts to pay an order at a provider, by card (Stripe) or by mobile
-// phone (Vipps MobilePay). Here is what all providers have in common; payment_settle.go decides what is
-// done, payment_stripe.go and payment_vipps.go speak with the providers.
+// Payments (contract, section 11): attempts to pay an order at a provider, by card (Stripe) or by mobile phone
+// (Vipps MobilePay). This file has what all providers have in common; payment_settle.go decides what is done,
+// payment_stripe.go and payment_vipps.go talk to the providers.
 
 // The problem codes of orders and payments.
 var (
@@ -105,7 +105,7 @@ type payment struct {
 	Reason        *string
 	CaptureBefore stamp
 	Warned        bool
-	DueAt         stamp // when the provider is asked next; zero: not any more
+	DueAt         stamp // when the provider is asked next; zero: never again
 	Polls         int
 	Revision      int64
 	CreatedAt     stamp
@@ -115,7 +115,7 @@ type payment struct {
 	EndedAt       stamp
 }
 
-// live reports whether the guest's money may still be reserved by the attempt.
+// live reports whether the attempt can still take the guest's money, or has it reserved.
 func (p *payment) live() bool {
 	return p.State == paymentCreated || p.State == paymentPending || p.State == paymentAuthorized
 }
@@ -151,14 +151,13 @@ type openConnection struct {
 	secrets connectionSecrets
 }
 
-// The purposes of what rows of payments keep sealed, see keyring.sealFor.
+// The purposes under which rows of payments seal their secrets, see keyring.sealFor.
 const (
 	sealedConnection = "payment connection"
 	sealedOperation  = "payment operation"
 )
 
-// open returns a connection with its secrets. It fails if the key file is not the one with which they
-// were sealed.
+// open returns a connection with its secrets. It fails if they were sealed with another key file.
 func (c *paymentConnection) open(keys *keyring) (*openConnection, error) {
 	opened := &openConnection{paymentConnection: c}
 	plain, err := keys.unsealFor(sealedConnection, c.ID, c.Sealed)
@@ -182,7 +181,7 @@ const (
 	opCreate  = "create"
 	opCapture = "capture"
 	opCancel  = "cancel" // of what is authorised, or what is left of it
-	opExpire  = "expire" // of an attempt that the guest has not paid; refused if that was paid meanwhile
+	opExpire  = "expire" // of an attempt that the guest has not paid; refused if the guest has paid it meanwhile
 	opRefund  = "refund"
 )
 
@@ -193,7 +192,7 @@ const (
 	operationRefused = "refused"
 )
 
-// A paymentOperation is something that is asked of a provider. Its id is its idempotency key there.
+// A paymentOperation is something that a provider is asked to do. Its id is its idempotency key there.
 type paymentOperation struct {
 	ID        string
 	PaymentID string
@@ -209,7 +208,7 @@ type paymentOperation struct {
 	EndedAt   stamp
 }
 
-// A providerCall is the exact request of an operation, without what proves who calls.
+// A providerCall is the exact request of an operation, without the credentials.
 type providerCall struct {
 	Method      string `json:"method"`
 	Path        string `json:"path"` // below the provider's base address: "/v1/checkout/sessions"
@@ -217,7 +216,7 @@ type providerCall struct {
 	Body        string `json:"body,omitempty"`
 }
 
-// What came of sending an operation.
+// A sendOutcome is the outcome of sending an operation.
 type sendOutcome int
 
 const (
@@ -228,32 +227,32 @@ const (
 	sendDenied                     // the provider refuses the connection's keys
 )
 
-// A sendResult is what came of sending an operation.
+// A sendResult is the result of sending an operation.
 type sendResult struct {
 	outcome    sendOutcome
 	status     int           // HTTP status; 0: there was no answer
 	reason     string        // why it was refused or has no answer: a code of the provider, or outboundError.reason
-	retryAfter time.Duration // that the provider asks to wait; 0: nothing
+	retryAfter time.Duration // how long the provider asks to wait; 0: it does not
 
 	// After opCreate.
 	sessionID, url string
-	// After opRefund: the provider's id of it, if it has any.
+	// After opRefund: the provider's id of the refund, if it has one.
 	refundID string
 }
 
-// The phases of an attempt, as a provider tells them.
+// A paymentPhase is the phase of an attempt, as its provider reports it.
 type paymentPhase int
 
 const (
 	phaseUnknown   paymentPhase = iota // the provider does not know it
 	phaseOpen                          // the guest can still pay
 	phaseApproved                      // money is authorised or was captured
-	phaseCancelled                     // nothing was and will be paid: it was cancelled
+	phaseCancelled                     // nothing was or will be paid: it was cancelled
 	phaseExpired                       // … or it expired, or its authorisation lapsed
 	phaseFailed                        // … or it was declined
 )
 
-// A paymentReport is what a provider says of an attempt.
+// A paymentReport is what a provider reports about an attempt.
 type paymentReport struct {
 	phase         paymentPhase
 	amount        int64 // that the guest was asked for
@@ -269,11 +268,11 @@ type paymentReport struct {
 	refunds       []refundReport
 	disputes      []disputeReport
 
-	// Keys of the operations that the provider has carried out (paymentOperation.ID), where it tells them.
+	// Keys of the operations that the provider has carried out (paymentOperation.ID), if it reports them.
 	done []string
 }
 
-// A refundReport is one refund, as a provider tells it.
+// A refundReport is one refund, as a provider reports it.
 type refundReport struct {
 	providerID string // unique for the attempt
 	refundID   string // ours; "": unknown, or somebody made it on the provider's pages
@@ -282,7 +281,7 @@ type refundReport struct {
 	reason     string // why it failed
 	at         time.Time
 
-	// Ours that made it, where the provider tells the key of a refund and not our id of it; else "".
+	// The id of our operation that made it, if the provider reports that and not our id of the refund; else "".
 	operationID string
 }
 
@@ -293,7 +292,7 @@ const (
 	disputeLost = "lost"
 )
 
-// A disputeReport is one dispute, as a provider tells it.
+// A disputeReport is one dispute, as a provider reports it.
 type disputeReport struct {
 	id     string
 	amount int64
@@ -308,14 +307,14 @@ type paymentNotice struct {
 	intentID  string // the provider's, with paymentID ""
 }
 
-// A provider is the client of a payment provider. Its methods keep nothing but access tokens. None
-// retries. Requests time out as outbound's do.
+// A provider is the client of a payment provider. Its methods keep no state but access tokens. None of them
+// retries. Requests have the timeouts of outbound.
 type provider interface {
 	// takes reports whether an amount in a currency can be paid with it.
 	takes(currency string, amount int64) bool
 
-	// readsFirst reports that an operation whose answer was lost is looked for before it is sent again.
-	// Otherwise the same bytes are sent again under the same key, for keysLast.
+	// readsFirst reports whether an operation whose answer was lost must be looked for at the provider before it
+	// is sent again. Otherwise the same bytes are sent again under the same key, for keysLast.
 	readsFirst() bool
 
 	// call makes the request of an operation. returnURL is where the guest comes back to, with opCreate.
@@ -346,16 +345,16 @@ type provider interface {
 }
 
 const (
-	endingNotice = 24 * time.Hour // how long before an authorisation lapses it is told of
-	refundLate   = 24 * time.Hour // how long a refund may be under way until somebody has to look
-	maxRefused   = 3              // operations of a kind that a provider may refuse until somebody has to look
+	endingNotice = 24 * time.Hour // how long before an authorisation lapses its event is written
+	refundLate   = 24 * time.Hour // how long a refund may be under way before somebody has to look
+	maxRefused   = 3              // operations of a kind that a provider may refuse before somebody has to look
 )
 
 // keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
 // after 24 hours.
 const keysLast = 23 * time.Hour
 
-// A providerError is an answer of a provider that can't be used: another status than 2xx, or nonsense.
+// A providerError is an unusable answer of a provider: its status is not 2xx, or its body is malformed.
 type providerError struct {
 	status int    // HTTP status
 	reason string // the provider's code, or "malformed_answer"
@@ -366,7 +365,7 @@ type providerError struct {
 // Error implements error.
 func (e *providerError) Error() string { return "the provider answers " + e.reason }
 
-// errNotice refuses a webhook of a provider whose signature is not right. It says nothing of why.
+// errNotice refuses a webhook of a provider whose signature is not right. It does not say why.
 var errNotice = &refusal{code: codeNotice}
 
 var codeNotice = orderProblems.add(401, "invalid_signature", "Invalid signature",
@@ -374,8 +373,8 @@ var codeNotice = orderProblems.add(401, "invalid_signature", "Invalid signature"
 
 // Connecting an account of ours with its account at a payment provider.
 
-// newProviders makes the clients of all payment providers, by name. The addresses are theirs, but in tests
-// and for sandboxes. now is the wall clock.
+// newProviders makes the clients of all payment providers, by name. The addresses are the providers' own, except
+// in tests and for sandboxes. now is the wall clock.
 func newProviders(out *outbound, stripeURL, vippsURL string, now func() time.Time) map[string]provider {
 	return map[string]provider{
 		providerStripe: newStripeProvider(out, stripeURL),
@@ -394,8 +393,8 @@ func (s *connectionSecrets) secretFields(provider string) map[string]*string {
 		"subscription_key": &s.SubscriptionKey, "merchant_serial": &s.MerchantSerial}
 }
 
-// parseSecrets reads the secrets for a provider: lines of the form name=value, empty ones, and comments
-// behind a #. Its errors name lines and names, and never a value.
+// parseSecrets reads the secrets for a provider: lines of the form name=value, empty lines, and lines that begin
+// with # as comments. Its errors name lines and names, and never a value.
 func parseSecrets(provider, text string) (s connectionSecrets, err error) {
 	if err := parseSecretLines(s.secretFields(provider), text); err != nil {
 		return s, err
@@ -435,7 +434,7 @@ func checkConnection(c *paymentConnection, used []*paymentConnection) error {
 	return nil
 }
 
-// addConnection writes a connection that the provider has answered for. Errors: errAccount, errConnected,
+// addConnection inserts a connection that the provider has accepted. Errors: errAccount, errConnected,
 // errMixedKeys.
 func addConnection(t *tx, c *paymentConnection, actor string) error {
 	if err := t.openAccount(c.AccountID); err != nil {
@@ -454,8 +453,8 @@ func addConnection(t *tx, c *paymentConnection, actor string) error {
 	return t.addEvent(connectionEvent(c, eventConnectionAdded, actor))
 }
 
-// sameConnection refuses keys that lead to another account at the provider, as far as that tells.
-// Errors: errOtherAccount.
+// sameConnection refuses keys that lead to another account at the provider, as far as Live and Name tell. Errors:
+// errOtherAccount.
 func sameConnection(before, after *paymentConnection) error {
 	if before.Live != after.Live || before.Name != after.Name {
 		return errOtherAccount
@@ -463,7 +462,7 @@ func sameConnection(before, after *paymentConnection) error {
 	return nil
 }
 
-// changeConnectionKeys writes the new keys and the new webhook of a connection. Its payments go on with them.
+// changeConnectionKeys writes the new keys and the new webhook of a connection, with which its payments continue.
 // Errors: errNotFound if it is not in use.
 func changeConnectionKeys(t *tx, c *paymentConnection, actor string) error {
 	if err := t.saveConnectionKeys(c); err != nil {
@@ -472,8 +471,8 @@ func changeConnectionKeys(t *tx, c *paymentConnection, actor string) error {
 	return t.addEvent(connectionEvent(c, eventConnectionChanged, actor))
 }
 
-// removeConnection ends the use of a connection. What was paid with it goes on. Errors: errNotFound if it is
-// not in use.
+// removeConnection ends the use of a connection. Payments that were begun with it continue. Errors: errNotFound
+// if it is not in use.
 func removeConnection(t *tx, c *paymentConnection, actor string) error {
 	if err := t.removePaymentConnection(c.ID); err != nil {
 		return err
@@ -499,7 +498,7 @@ func unsealableConnections(q *queries, keys *keyring) (ids []string, err error) 
 	return ids, err
 }
 
-// sealedElsewhere is what an operator is told of such a connection.
+// sealedElsewhere returns what to tell the operator about a connection whose secrets another key file sealed.
 func sealedElsewhere(id string) string {
 	return fmt.Sprintf("the secrets of the payment connection %s were sealed with another key file: "+
 		"run 'widgetd payment reconnect %s -secrets FILE'", id, id)

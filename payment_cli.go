@@ -171,8 +171,8 @@ func paymentConnect(e *env) error {
 		fmt.Sprintf("id:      %s (%s)\nwebhook: %s", c.ID, kind, *c.WebhookURL))
 }
 
-// connectProvider connects an account with a provider, and writes that once the provider has answered. If it
-// can't be written, what was registered at the provider is removed again.
+// connectProvider connects an account with a provider, and saves the connection once the provider has answered.
+// If it can't be saved, the webhook that was registered at the provider is removed again.
 func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *keyring) error {
 	if err := st.openAccount(c.AccountID); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 	if err != nil {
 		return err
 	}
-	for _, other := range used { // before the provider is asked; addConnection decides
+	for _, other := range used { // an early check, before the provider is asked; addConnection decides
 		if other.Provider == c.Provider {
 			return errConnected
 		}
@@ -222,8 +222,8 @@ func (e *env) webhookAddress(st *store, c *paymentConnection) (string, error) {
 	return providerWebhook(bases[0].URL, c.Provider, c.ID, allow)
 }
 
-// providerWebhook returns the address that a provider is to post to for a connection, below a base address.
-// That must have https. For tests it may have http at this machine, if allow admits that.
+// providerWebhook returns the address that a provider is to post to for a connection, below a base address. The
+// base address must use https; for tests it may use http on a loopback address that allow contains.
 func providerWebhook(base, provider, connectionID string, allow []netip.Prefix) (string, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -342,7 +342,7 @@ func paymentReconnect(e *env) error {
 		if err != nil {
 			return errors.Join(err, p.disconnect(context.WithoutCancel(e.ctx), c))
 		}
-		// What the webhook before posts has a signature that is refused from now on.
+		// The previous webhook is removed: from now on its signature is refused.
 		if err := p.disconnect(e.ctx, &openConnection{before, secrets}); err != nil {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
@@ -431,8 +431,8 @@ func (r *paymentStatus) show(v *statusView, to *statusLines) {
 	}
 }
 
-// checkPayments is a rowCheck: of connections whose secrets were sealed with another key file, and the 20 oldest
-// payments with money that no order accounts for.
+// checkPayments is a rowCheck. It finds connections whose secrets were sealed with another key file, and the 20
+// oldest payments with money that no order accounts for.
 func checkPayments(q *queries, keys *keyring, now time.Time) (faults []string, err error) {
 	ids, err := unsealableConnections(q, keys)
 	if err != nil {

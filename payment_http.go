@@ -42,7 +42,7 @@ func paymentsOf(s *server) *payments {
 	}
 }
 
-// paymentMetrics are what the database tells of payments, which is left out while it can't be read.
+// paymentMetrics returns the metrics of payments, which are left out while the database can't be read.
 func paymentMetrics(st *store) []metric {
 	return []metric{{"widgetd_payments", "gauge",
 		"Attempts to pay: under way, in review, overdue, ending; and connections whose keys are refused.",
@@ -61,16 +61,16 @@ func paymentMetrics(st *store) []metric {
 		}}}
 }
 
-// A noticeRequest is a webhook of a provider. Its body is taken as it is.
+// A noticeRequest is a webhook of a provider. Its body is kept as bytes, which the signature covers.
 type noticeRequest struct{ connection string }
 
 func (q *noticeRequest) read(in *input) { q.connection = in.pathValue("connection") }
 
-// noticeRate is how many webhooks a minute and address may have a wrong signature before they are answered 429.
+// noticeRate is how many webhooks with a wrong signature an address may send a minute before it gets a 429.
 const noticeRate = 60
 
-// takeNotice returns the endpoint of a provider's webhooks. Only those with a wrong signature are limited by
-// address: a provider sends those of all accounts from few.
+// takeNotice returns the endpoint of a provider's webhooks. Only those with a wrong signature count against the
+// address's limit, since a provider sends the webhooks of all accounts from a few addresses.
 func (a *paymentAPI) takeNotice(name string) func(context.Context, *call, *noticeRequest) (noContent, error) {
 	return func(ctx context.Context, c *call, q *noticeRequest) (noContent, error) {
 		err := a.readNotice(ctx, c, name, q.connection)
@@ -81,8 +81,8 @@ func (a *paymentAPI) takeNotice(name string) func(context.Context, *call, *notic
 	}
 }
 
-// readNotice has the attempt looked at that a webhook of a provider is about, and returns when that is on disk. A
-// connection that does not exist gets the same error as a wrong signature, errNotice.
+// readNotice schedules a look at the attempt that a webhook of a provider is about, and returns when that is on
+// disk. A connection that does not exist gets the same error as a wrong signature, errNotice.
 func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection string) error {
 	row, err := a.store.paymentConnection(anyAccount, connection)
 	switch {
@@ -101,7 +101,7 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 		return err
 	}
 	if notice.paymentID == "" && notice.intentID == "" {
-		return nil // of a kind that says nothing of an attempt
+		return nil // of a kind that is not about an attempt
 	}
 	err = a.store.update(ctx, func(t *tx) error {
 		t.invalidate()
@@ -114,7 +114,7 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	return err
 }
 
-// expireOrders is the chore that has orders expire which were not paid, or not accepted, in time.
+// expireOrders is the chore that expires orders that were not paid, or not accepted, in time.
 func (a *paymentAPI) expireOrders(ctx context.Context) error {
 	for _, expire := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted} {
 		_, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
@@ -128,7 +128,7 @@ func (a *paymentAPI) expireOrders(ctx context.Context) error {
 	return nil
 }
 
-// eraseCustomers is the chore that erases who has ordered, keptCustomersFor after the order's end.
+// eraseCustomers is the chore that erases the guests of orders, keptCustomersFor after the order's end.
 func (a *paymentAPI) eraseCustomers(ctx context.Context) error {
 	n, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
 		t.invalidate()

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// How attempts are begun and settled: the provider is asked, and what was decided is carried out there.
+// How attempts are begun and settled: asking the provider, and carrying out there what was decided.
 
 const (
-	settleRounds   = 6                // looks and operations in one call of settle, each after news
+	settleRounds   = 6                // looks and operations in one call of settle; news leads to the next one
 	attemptLimit   = 12 * time.Second // how long the guest's browser waits for the provider
 	receiptLimit   = 4 * time.Second  // how long a page that the guest came back to waits
 	resendFirst    = 2 * time.Second  // after an operation without an answer; doubled each time
@@ -22,7 +22,7 @@ const (
 	faultConnected = "the secrets of a payment connection can't be read: connect it again"
 )
 
-// Why an attempt can't be begun. Guests see it as a page, so the interface has these codes not.
+// Why an attempt can't be begun. Guests see it as a page, so the API does not have these codes.
 var (
 	codeNotPayable        = &problemCode{name: "order_not_payable", status: 409}
 	codeMethodUnavailable = &problemCode{name: "method_unavailable", status: 409}
@@ -52,8 +52,8 @@ type paymentLock struct {
 	waiting int
 }
 
-// lock takes the lock of an attempt, so that this process asks its provider once at a time. Errors: that
-// of ctx.
+// lock takes the lock of an attempt, so that this process does not ask its provider about it twice at once.
+// Errors: that of ctx.
 func (p *payments) lock(ctx context.Context, id string) (unlock func(), err error) {
 	p.mu.Lock()
 	l := p.locked[id]
@@ -79,11 +79,10 @@ func (p *payments) lock(ctx context.Context, id string) (unlock func(), err erro
 	}
 }
 
-// settle asks the provider about an attempt, takes over what it says, and has it do what follows from
-// that, until there is no news (contract, section 11: one function settles an attempt, whoever noticed).
-// Any number of calls for one attempt, in any order and in several processes, have the effect of one.
-// When the provider can't be asked, or does not answer, it is asked again later, by the worker.
-// Errors: that of ctx, and of the store.
+// settle asks the provider about an attempt, adopts the answer, and has the provider do what follows from it,
+// until there is no news (contract, section 11: one function settles an attempt, whoever noticed). Any number of
+// calls for one attempt, in any order and in several processes, have the effect of one. If the provider can't be
+// asked, or does not answer, the worker asks it again later. Errors: that of ctx, and of the store.
 func (p *payments) settle(ctx context.Context, id string) error {
 	unlock, err := p.lock(ctx, id)
 	if err != nil {
@@ -96,7 +95,7 @@ func (p *payments) settle(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return nil // it is due, so the worker goes on
+	return nil // it is still due, so the worker continues
 }
 
 // round carries out the operation that an attempt waits for, or else looks at it once. It reports whether
@@ -125,7 +124,7 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 	switch {
 	case errors.Is(err, errChanged):
 		return true, nil
-	case err != nil: // so that the provider is not asked without a pause
+	case err != nil: // postponed, so that the provider is not asked again without a pause
 		return false, errors.Join(err, p.postpone(pay, max(pollDelay(pay.Polls), resendFirst)))
 	case op == nil:
 		return false, nil
@@ -146,7 +145,7 @@ func (p *payments) openConnection(pay *payment) (*openConnection, error) {
 	return conn, err
 }
 
-// takeOver decides about an attempt by what its provider says. It returns the operation that is to be
+// takeOver decides about an attempt from its provider's report and saves that. It returns the operation to be
 // sent, nil if there is none. Errors: errChanged if the attempt has changed since pay was read.
 func (p *payments) takeOver(
 	pay *payment, conn *openConnection, report *paymentReport,
@@ -176,7 +175,7 @@ func (p *payments) takeOver(
 	return op, call, err
 }
 
-// logTrouble logs that somebody has to look at an attempt, when that is new.
+// logTrouble logs a warning if an attempt has begun to need somebody's attention.
 func (p *payments) logTrouble(before, after *payment) {
 	if after.Warned && !before.Warned {
 		p.log.Warn("an authorisation lapses soon: capture or cancel it", "order", after.OrderID,
@@ -188,8 +187,8 @@ func (p *payments) logTrouble(before, after *payment) {
 	}
 }
 
-// setConnectionRefused notes whether a provider refuses a connection's keys, and tells of a change. While an
-// operation waits for other keys, those that may do the rest are refused still.
+// setConnectionRefused notes whether a provider refuses a connection's keys, and writes an event if that changes.
+// While an operation waits for other keys, the connection stays refused, even if its keys may do the rest.
 func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 	if refused == !c.FailingSince.IsZero() {
 		return nil
@@ -225,8 +224,8 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 	return p.postpone(pay, wait)
 }
 
-// noteDenied notes that the provider refuses a connection's keys, be it only for an operation that waits for
-// others; nil: none does.
+// noteDenied notes that the provider refuses a connection's keys. op is an operation that the keys may not carry
+// out and that waits for other keys; nil: none does.
 func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error {
 	return p.store.update(context.Background(), func(t *tx) error {
 		t.invalidate()
@@ -241,8 +240,8 @@ func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error 
 	})
 }
 
-// postpone has an attempt settled later, unless it has changed since pay was read. A refund of it that is
-// under way for too long, be it because the provider can't be asked, marks it for review.
+// postpone has an attempt settled later, unless it has changed since pay was read. If a refund of it has been
+// under way for too long, perhaps because the provider can't be asked, it is marked for review.
 func (p *payments) postpone(pay *payment, wait time.Duration) error {
 	pay.Polls++
 	return p.store.update(context.Background(), func(t *tx) error {
@@ -292,7 +291,7 @@ func (p *payments) resume(
 	return p.send(ctx, conn, pay, op, call)
 }
 
-// shows reports whether what a provider says shows that an operation was carried out.
+// shows reports whether a provider's report proves that an operation was carried out.
 func (r *paymentReport) shows(op *paymentOperation) bool {
 	if slices.Contains(r.done, op.ID) {
 		return true
@@ -310,17 +309,18 @@ func (r *paymentReport) shows(op *paymentOperation) bool {
 	})
 }
 
-// send sends an operation and takes over what came of it.
+// send sends an operation and processes the result.
 func (p *payments) send(
 	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation, call providerCall,
 ) (again bool, err error) {
 	result := p.providers[pay.Provider].send(ctx, conn, op, call)
 	if result.outcome == sendUnknown && ctx.Err() != nil {
-		return false, ctx.Err() // it is due, and sent again then
+		return false, ctx.Err() // it stays due, and is sent again
 	}
 	switch {
 	case result.outcome == sendDenied && op.Kind == opCreate:
-		// No guest was ever sent to it, so nobody can pay it. The order is not to wait for right keys.
+		// No guest was ever sent to it, so nobody can pay it: it fails, and the order does not wait for valid
+		// keys.
 		if err := p.noteDenied(conn, nil); err != nil {
 			return false, err
 		}
@@ -331,7 +331,7 @@ func (p *payments) send(
 	return p.finish(pay, conn, op, result)
 }
 
-// finish takes over what came of an operation. It reports whether the attempt is to be looked at now.
+// finish processes the result of an operation. It reports whether the attempt is to be looked at now.
 func (p *payments) finish(
 	pay *payment, conn *openConnection, op *paymentOperation, result sendResult,
 ) (again bool, err error) {
@@ -357,8 +357,8 @@ func (p *payments) finish(
 	return again, err
 }
 
-// finish takes over what came of an operation, and reports whether the attempt is to be looked at now.
-// Errors: errChanged if the operation is finished already.
+// finish processes the result of an operation, and reports whether the attempt is to be looked at now. Errors:
+// errChanged if the operation is finished already.
 func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool, err error) {
 	p := s.payment
 	op.Error = nilIfEmpty(result.reason)
@@ -400,7 +400,7 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 	return again && p.EndedAt.IsZero() || result.outcome == sendStale, s.saveOrder(s.order)
 }
 
-// done takes over the answer to an operation that the provider has carried out.
+// done adopts the answer to an operation that the provider has carried out.
 func (s *settlement) done(op *paymentOperation, result sendResult) error {
 	p := s.payment
 	switch op.Kind {
@@ -423,8 +423,8 @@ func (s *settlement) done(op *paymentOperation, result sendResult) error {
 	return nil
 }
 
-// refused does what follows when the provider refuses an operation for good. Of captures and
-// cancellations that is decided by what the provider says of the attempt then.
+// refused does what follows when the provider refuses an operation for good. For captures and cancellations, the
+// provider's next report on the attempt decides that.
 func (s *settlement) refused(op *paymentOperation) error {
 	switch op.Kind {
 	case opCreate:
@@ -440,11 +440,11 @@ func (s *settlement) refused(op *paymentOperation) error {
 	return nil
 }
 
-// methodOf is by which method a provider is paid.
+// methodOf is the method by which guests pay at each provider.
 var methodOf = map[string]string{providerStripe: methodCard, providerVipps: methodMobile}
 
-// methodsFor returns the methods by which an order can be paid at a provider: those that its account is
-// connected for, and that take its amount.
+// methodsFor returns the methods by which an order can be paid: those of its account's connections whose provider
+// takes its amount.
 func (p *payments) methodsFor(o *order) ([]string, error) {
 	if p.off {
 		return nil, nil
@@ -465,13 +465,13 @@ func (p *payments) methodsFor(o *order) ([]string, error) {
 // A begunAttempt is what begin has found or made.
 type begunAttempt struct {
 	payment *payment
-	op      *paymentOperation // to be sent; nil: the attempt was there already
+	op      *paymentOperation // to be sent; nil: the attempt existed already
 	call    *providerCall
 	closing bool // the attempt is by another method, and is to be closed
 }
 
-// startAttempt begins to pay an order by a method, unless it is being paid so already, and returns where
-// the guest goes: the provider's page, or returnURL if there is nothing to pay any more. An attempt by
+// startAttempt begins an attempt to pay an order by a method, unless one by that method is live, and returns
+// where to send the guest: the provider's page, or returnURL if there is nothing to pay any more. An attempt by
 // another method is closed first. Errors: errOrder, errNotPayable, errMethod, errAttemptLimit, errClosing,
 // errProviderDown.
 func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL string) (string, error) {
@@ -542,7 +542,7 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 			return err
 		}
 		if live := begun.payment; live != nil {
-			if live.Method != method { // the live one is not closed for a method that there is not
+			if live.Method != method { // the live one is not closed for an unavailable method
 				if _, err := p.connectionFor(t, o, method); err != nil {
 					return err
 				}
@@ -558,8 +558,8 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 	return begun, err
 }
 
-// notInReview returns errNotPayable if the last attempt to pay an order is in review: it may hold the
-// guest's money, so that another one could take it twice.
+// notInReview returns errNotPayable if the last attempt to pay an order is in review: it may hold the guest's
+// money, so that another attempt could take the money twice.
 func notInReview(t *tx, o *order) error {
 	if o.PaymentID == nil {
 		return nil
@@ -571,7 +571,7 @@ func notInReview(t *tx, o *order) error {
 	return err
 }
 
-// connectionFor returns the connection by which an order can be paid in a way. Errors: errMethod.
+// connectionFor returns the connection by which an order can be paid by a method. Errors: errMethod.
 func (p *payments) connectionFor(t *tx, o *order, method string) (*paymentConnection, error) {
 	conns, err := t.usedConnections(o.AccountID)
 	if err != nil {
@@ -585,8 +585,7 @@ func (p *payments) connectionFor(t *tx, o *order, method string) (*paymentConnec
 	return nil, errMethod
 }
 
-// closeForMethod has the live attempt to pay an order closed if it is by another method than the guest
-// wants now.
+// closeForMethod requests that the live attempt to pay an order be closed if the guest now wants another method.
 func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
 	if !begun.closing || o.Closing != nil {
 		return nil
@@ -611,7 +610,7 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	pay := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: c.ID, Provider: c.Provider,
 		Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
 	s := &settlement{tx: t, provider: p.providers[c.Provider], payment: pay, order: o}
-	pay.DueAt = s.in(pollDelay(0) + attemptLimit) // the worker's turn, if this process ends before the answer
+	pay.DueAt = s.in(pollDelay(0) + attemptLimit) // then the worker takes over, if this process has ended
 	if err := t.addPayment(pay); err != nil {
 		return err
 	}
@@ -626,8 +625,8 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	return t.addOperation(begun.op)
 }
 
-// settleOrder settles the attempt of an order that is under way, if there is one, for at most
-// receiptLimit: what is not known then, the worker learns.
+// settleOrder settles the live attempt of an order, if there is one, for at most receiptLimit: the worker finds
+// out what is not known by then.
 func (p *payments) settleOrder(ctx context.Context, orderID string) error {
 	live, err := p.store.livePayment(orderID)
 	if err != nil || live == nil || p.off {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// What is decided about an attempt, from what its provider says of it. settle, in payment_operation.go,
-// asks the provider and carries out what is decided here.
+// Decisions about an attempt, based on its provider's report. settle, in payment_operation.go, asks the provider
+// and carries out what is decided here.
 
-// A settlement is an attempt, its order and all that belongs to them, as one transaction sees them, with
-// what the provider has said. decide changes them; save writes them.
+// A settlement is an attempt, its order and all that belongs to them, as one transaction sees them, with the
+// provider's report. decide changes them; save writes them.
 type settlement struct {
 	*tx
 	provider provider
@@ -22,8 +22,8 @@ type settlement struct {
 	disputes []dispute
 	accepts  int  // minutes that the restaurant has to accept the order, once it is authorised
 	closed   bool // the account is closed
-	behind   bool // the provider tells what was before an operation that it has carried out
-	doubted  bool // the clock is, so no attempt ends by it
+	behind   bool // the report is older than an operation that the provider has carried out
+	doubted  bool // the clock is in doubt, so no attempt ends because of the time
 	undone   bool // a refund has failed
 	next     *plannedOperation
 }
@@ -67,7 +67,7 @@ func (s *settlement) addOrderEvent(kind eventType, data ...string) error {
 	return s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
 }
 
-// addTotalEvent is tell with the order's total among the data.
+// addTotalEvent is addOrderEvent with the order's total among the data.
 func (s *settlement) addTotalEvent(kind eventType, data ...string) error {
 	data = append([]string{"payment_id", s.payment.ID}, data...)
 	return s.addEvent(totalEvent(s.order, kind, actorProvider, data...))
@@ -78,12 +78,12 @@ func (s *settlement) money(amount int64) []string {
 	return []string{"amount", strconv.FormatInt(amount, 10), "currency", s.order.Currency}
 }
 
-// decide takes over what the provider says, and sets what is to be asked of it next. What can't be true it
-// ignores, so that the provider is asked again later.
+// decide adopts the provider's report, and sets what is to be asked of the provider next. It ignores a report
+// that can't be true, so that the provider is asked again later.
 func (s *settlement) decide(report *paymentReport) error {
 	s.report = report
 	if report.phase != phaseUnknown && report.captured < s.payment.Captured {
-		return nil // money that was captured stays so: the provider has not caught up with itself
+		return nil // captured money stays captured: this report is out of date
 	}
 	s.takeOver()
 	switch report.phase {
@@ -97,7 +97,7 @@ func (s *settlement) decide(report *paymentReport) error {
 	return s.decideClosed()
 }
 
-// takeOver takes over the ids and numbers of the report.
+// takeOver copies the ids and amounts of the report to the attempt.
 func (s *settlement) takeOver() {
 	p, r := s.payment, s.report
 	p.CheckedAt = s.now
@@ -117,12 +117,12 @@ func (s *settlement) takeOver() {
 	p.URL = nilIfEmpty(r.url)
 }
 
-// unknownFor is how long after it was begun an attempt that a provider has confirmed, and does not find now,
-// is looked for: the guest may be paying it.
+// unknownFor is how long an attempt that the provider has confirmed, but does not find now, is still looked for,
+// counted from when it was begun: the guest may be paying it.
 const unknownFor = 30 * time.Minute
 
-// unknown decides about an attempt that the provider does not know. One that has ended may never have
-// come to be there.
+// unknown decides about an attempt that the provider does not know. An attempt that has ended may never have
+// reached the provider, so nothing follows from that.
 func (s *settlement) unknown() error {
 	p := s.payment
 	switch p.State {
@@ -139,7 +139,7 @@ func (s *settlement) unknown() error {
 	return s.review(reasonUnknown)
 }
 
-// checkMoney marks the attempt for review if the guest is asked for something else than the order costs.
+// checkMoney marks the attempt for review if its amount or its currency at the provider is not ours.
 func (s *settlement) checkMoney() error {
 	switch {
 	case s.report.currency != s.payment.Currency:
@@ -150,8 +150,8 @@ func (s *settlement) checkMoney() error {
 	return nil
 }
 
-// asksOther reports whether the attempt, which is in review, asks the guest for something else than the order
-// costs.
+// asksOther reports whether the attempt, which is in review, is there because the provider asks the guest for
+// another amount or currency.
 func (p *payment) asksOther() bool {
 	reason := valueOr(p.Reason, "")
 	return reason == reasonAmountDiffers || reason == reasonOtherCurrency
@@ -176,7 +176,7 @@ func (s *settlement) decideOpen() error {
 func (s *settlement) decideApproved() error {
 	p, o := s.payment, s.order
 	if !p.EndedAt.IsZero() && o.State == orderOpen && o.PaymentID != nil && *o.PaymentID == p.ID {
-		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid all the same
+		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid after all
 	}
 	s.leaveUnknown()
 	if p.State == paymentCreated || p.State == paymentPending {
@@ -196,7 +196,7 @@ func (s *settlement) decideApproved() error {
 	return s.decideAuthorized()
 }
 
-// leaveUnknown takes an attempt out of review that is in it only since the provider did not know it for a
+// leaveUnknown takes an attempt out of review if it is there only because the provider did not know it for a
 // while.
 func (s *settlement) leaveUnknown() {
 	p := s.payment
@@ -208,8 +208,8 @@ func (s *settlement) leaveUnknown() {
 	}
 }
 
-// authorizeOrder has the order wait for the restaurant, if it waits for its money. What was to be done
-// once the attempt was closed is not done: the guest has paid.
+// authorizeOrder makes an open order wait for the restaurant to accept it. What was to happen once the attempt
+// was closed is dropped, since the guest has paid.
 func (s *settlement) authorizeOrder() error {
 	o := s.order
 	if o.State != orderOpen || s.closed {
@@ -222,8 +222,8 @@ func (s *settlement) authorizeOrder() error {
 	return s.addTotalEvent(eventOrderAuthorized, "method", s.payment.Method)
 }
 
-// decideAuthorized decides about money that can be captured: it is captured if that was asked for,
-// released if nothing is to be paid with it, and else waits.
+// decideAuthorized decides about money that can be captured: it is captured if that was requested, released if
+// nothing is to be paid with it, and otherwise left waiting.
 func (s *settlement) decideAuthorized() error {
 	o, p := s.order, s.payment
 	if s.closed && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
@@ -245,7 +245,7 @@ func (s *settlement) decideAuthorized() error {
 	return nil
 }
 
-// capture has the order's total captured, unless that was done and the provider tells what was before.
+// capture plans the capture of the order's total, unless that was done and the provider's report is older.
 func (s *settlement) capture() error {
 	operations, err := s.operationsOf(s.payment.ID)
 	if err != nil {
@@ -267,7 +267,7 @@ func (s *settlement) cancelOrder() error {
 	return s.addTotalEvent(eventOrderCancelled)
 }
 
-// warnOfEnd tells once that an authorisation is about to lapse.
+// warnOfEnd writes an event, once, when an authorisation is about to lapse.
 func (s *settlement) warnOfEnd() error {
 	p := s.payment
 	if p.Warned || p.CaptureBefore.IsZero() || s.exact.Before(p.CaptureBefore.Add(-endingNotice)) {
@@ -313,15 +313,15 @@ func (s *settlement) decideCaptured() error {
 	}
 	if f := s.refundToMake(); f != nil {
 		s.plan(opRefund, f.Amount, &f.ID)
-	} else if p.Authorized > 0 && p.State != paymentReview { // what was not accepted
+	} else if p.Authorized > 0 && p.State != paymentReview { // release what was not accepted
 		s.plan(opCancel, 0, nil)
 	}
 	return nil
 }
 
-// unaccounted returns how much money the attempt holds that its order does not account for, 0 if that is even:
-// captured - refunds done or under way - disputes lost - what the order counts as paid. late is how much
-// of it is refunds that are under way for longer than refundLate, which count as given back no more.
+// unaccounted returns how much money the attempt holds that its order does not account for, 0 if they agree:
+// captured - refunds done or under way - disputes lost - what the order counts as paid. late is the part of it in
+// refunds that have been under way for longer than refundLate, which no longer count as given back.
 func (s *settlement) unaccounted() (amount, late int64) {
 	p, given := s.payment, int64(0)
 	for i := range s.refunds {
@@ -334,14 +334,14 @@ func (s *settlement) unaccounted() (amount, late int64) {
 			given += f.Amount
 		}
 	}
-	if s.order.paidWith(&p.ID) { // of which it counts all refunds and lost disputes as given back
+	if s.order.paidWith(&p.ID) { // refunds and lost disputes lower both sides alike
 		return p.Captured - s.order.Total + late, late
 	}
 	return max(0, p.Captured-given-lostOf(s.disputes, p.ID)), late
 }
 
-// weigh marks the attempt for review while it holds money that its order does not account for, and reports
-// whether there is none. It tells of that again whenever a refund has failed.
+// weigh marks the attempt for review if its money differs from what its order accounts for, and reports whether
+// they agree. Whenever a refund has failed, it writes the event of the review again.
 func (s *settlement) weigh() (even bool, err error) {
 	p := s.payment
 	amount, late := s.unaccounted()
@@ -369,16 +369,16 @@ func (s *settlement) weigh() (even bool, err error) {
 	return false, nil
 }
 
-// mayLeaveReview reports whether an attempt whose money is even is not in review, or has no reason to be in it
-// any more. Our own refund counts once the provider has it: until then another attempt could take money twice.
+// mayLeaveReview reports whether an attempt whose money is accounted for is not in review, or need not be any
+// more. Our own refund counts once the provider has it: until then another attempt could take money twice.
 func (s *settlement) mayLeaveReview() bool {
 	p := s.payment
 	return p.State != paymentReview || valueOr(p.Reason, "") == reasonRefundPending ||
 		p.Refunded+lostOf(s.disputes, p.ID) >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0
 }
 
-// completesCapture reports whether an attempt is in review since another amount was captured than the
-// order's total, and the rest was captured on the provider's own pages since.
+// completesCapture reports whether an attempt is in review because another amount than the order's total was
+// captured, and the rest has since been captured on the provider's own pages.
 func (s *settlement) completesCapture() bool {
 	p, o := s.payment, s.order
 	return p.State == paymentReview && valueOr(p.Reason, "") == reasonCaptureDiffers && !o.dead() && !o.settled() &&
@@ -412,7 +412,7 @@ func (s *settlement) payOrder() error {
 	return s.addTotalEvent(eventOrderPaid, "method", p.Method)
 }
 
-// addCaptureEvent writes a row of a capture that somebody has made on the provider's own pages.
+// addCaptureEvent records, as an operation, a capture that somebody has made on the provider's own pages.
 func (s *settlement) addCaptureEvent() error {
 	operations, err := s.operationsOf(s.payment.ID)
 	if err != nil {
@@ -427,7 +427,7 @@ func (s *settlement) addCaptureEvent() error {
 		Amount: s.report.captured, Source: sourceProvider, State: operationDone, CreatedAt: s.now, EndedAt: s.now})
 }
 
-// decideClosed decides about an attempt by which nothing is paid and nothing will be.
+// decideClosed decides about an attempt by which nothing was paid and nothing will be.
 func (s *settlement) decideClosed() error {
 	state := map[paymentPhase]string{
 		phaseCancelled: paymentCancelled, phaseExpired: paymentExpired, phaseFailed: paymentFailed,
@@ -435,7 +435,7 @@ func (s *settlement) decideClosed() error {
 	return s.end(state, s.report.reason)
 }
 
-// end ends an attempt by which nothing was paid, and does what waited for that.
+// end ends an attempt by which nothing was paid, and does what was waiting for that.
 func (s *settlement) end(state, reason string) error {
 	o, p := s.order, s.payment
 	ended := p.State == paymentCancelled || p.State == paymentExpired || p.State == paymentFailed
@@ -457,7 +457,7 @@ func (s *settlement) end(state, reason string) error {
 	return nil
 }
 
-// afterClosing does what waited until the attempt of an open order was closed.
+// afterClosing does what was to happen once the attempt of an open order was closed.
 func (s *settlement) afterClosing() error {
 	o := s.order
 	closing := valueOr(o.Closing, "")
@@ -474,7 +474,7 @@ func (s *settlement) afterClosing() error {
 	return nil
 }
 
-// review marks the attempt as one that somebody has to look at, and tells of it.
+// review marks the attempt as one that somebody has to look at, and writes an event.
 func (s *settlement) review(reason string) error {
 	if s.payment.State == paymentReview {
 		return nil
@@ -483,13 +483,13 @@ func (s *settlement) review(reason string) error {
 	return s.addOrderEvent(eventOrderReview, "reason", reason)
 }
 
-// plan has an operation asked of the provider next.
+// plan sets the operation that the provider is asked for next.
 func (s *settlement) plan(kind string, amount int64, refundID *string) {
 	s.next = &plannedOperation{kind, amount, refundID}
 }
 
-// refundToMake returns the oldest refund of the attempt that was not asked of the provider yet, nil if
-// there is none.
+// refundToMake returns the oldest refund of the attempt that the provider was not asked for yet, nil if there is
+// none.
 func (s *settlement) refundToMake() *refund {
 	for i := range s.refunds {
 		f := &s.refunds[i]
@@ -503,8 +503,8 @@ func (s *settlement) refundToMake() *refund {
 // ofPayment reports whether a refund gives the attempt's money back.
 func (s *settlement) ofPayment(f *refund) bool { return valueOr(f.PaymentID, "") == s.payment.ID }
 
-// reconcileRefunds takes over what the provider says of refunds. Those that it has and we have not were
-// made by somebody on its own pages.
+// reconcileRefunds adopts the provider's report on refunds. Refunds that we do not have were made by somebody on
+// the provider's own pages.
 func (s *settlement) reconcileRefunds() error {
 	for _, told := range s.report.refunds {
 		f, err := s.findRefund(told)
@@ -538,7 +538,7 @@ func (s *settlement) reconcileRefunds() error {
 	return nil
 }
 
-// findRefund returns our row of a refund that the provider tells of, nil if there is none.
+// findRefund returns our row of a refund that the provider reports, nil if there is none.
 func (s *settlement) findRefund(told refundReport) (*refund, error) {
 	ours := told.refundID
 	if ours == "" && told.operationID != "" {
@@ -561,7 +561,7 @@ func (s *settlement) findRefund(told refundReport) (*refund, error) {
 	return nil, nil
 }
 
-// takeDisputes takes over what the provider says of disputes.
+// takeDisputes adopts the provider's report on disputes.
 func (s *settlement) takeDisputes() error {
 	for _, told := range s.report.disputes {
 		at := slices.IndexFunc(s.disputes, func(d dispute) bool {
@@ -654,14 +654,14 @@ func (s *settlement) prepare(keys *keyring, returnURL string) (*paymentOperation
 	return op, &call
 }
 
-// pollDelays are how long after each look at an attempt that can still be paid without news the next one
-// follows; the last one is repeated.
+// pollDelays are the pauses between looks at an attempt that can still be paid, as long as there is no news; the
+// last one is repeated.
 var pollDelays = [...]time.Duration{
 	5 * time.Second, 5 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute,
 }
 
-// pollDelay returns how long after that many looks without news the next one follows.
+// pollDelay returns the pause after that many looks without news.
 func pollDelay(polls int) time.Duration { return pollDelays[min(polls, len(pollDelays)-1)] }
 
 const (
@@ -669,10 +669,10 @@ const (
 	dailyLook      = 24 * time.Hour
 	weeklyLook     = 7 * 24 * time.Hour
 	dailyLookFor   = 30 * 24 * time.Hour  // after the money was captured
-	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; then it is not looked at any more
+	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that it is never looked at again
 )
 
-// dueAt returns when the provider is to be asked about the attempt next; zero: not any more.
+// dueAt returns when the provider is to be asked about the attempt next; zero: never again.
 func (s *settlement) dueAt() stamp {
 	p := s.payment
 	pending, hourly := false, s.in(authorizedLook)

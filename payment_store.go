@@ -27,8 +27,8 @@ func (q *queries) paymentsOf(orderID string) ([]payment, error) {
 	return paymentTable.all(q, `WHERE p.order_id = ? ORDER BY p.id`, orderID)
 }
 
-// livePayment returns the attempt to pay an order by which money may still be reserved, nil if there is
-// none. There is at most one.
+// livePayment returns the attempt to pay an order that is live, see payment.live, nil if there is none. There is
+// at most one.
 func (q *queries) livePayment(orderID string) (*payment, error) {
 	return orNil(paymentTable.one(q,
 		`WHERE p.order_id = ? AND p.state IN ('created', 'pending', 'authorized')`, orderID))
@@ -40,8 +40,8 @@ func (t *tx) addPayment(p *payment) error {
 	return paymentTable.insert(t, p)
 }
 
-// savePayment writes an attempt, if it still has the revision with which it was read, and raises that.
-// Errors: errChanged.
+// savePayment writes an attempt if it still has the revision with which it was read, and increments that. Errors:
+// errChanged.
 func (t *tx) savePayment(p *payment) error {
 	n, err := t.exec(`UPDATE payments SET state = ?, authorized = ?, captured = ?, refunded = ?, session_id = ?,
 		intent_id = ?, url = ?, reason = ?, capture_before = ?, warned = ?, due_at = ?, polls = ?,
@@ -57,15 +57,15 @@ func (t *tx) savePayment(p *payment) error {
 	return err
 }
 
-// setPaymentState changes the state of an attempt and has it looked at. Errors: errNotFound.
+// setPaymentState changes the state of an attempt and schedules a look at it. Errors: errNotFound.
 func (t *tx) setPaymentState(id, state string) error {
 	n, err := t.exec(`UPDATE payments SET state = ?, reason = NULL, due_at = ?, polls = 0, revision = revision + 1
 		WHERE id = ?`, state, t.now, id)
 	return requireRow(n, err)
 }
 
-// lookAt has the provider asked about an attempt as soon as possible. It also has whoever decides about
-// it at the same time decide anew. For an id that there is not it does nothing.
+// lookAt has the provider asked about an attempt as soon as possible. The new revision also makes whoever is
+// deciding about the attempt right now start over (errChanged). For an unknown id it does nothing.
 func (t *tx) lookAt(paymentID string) error {
 	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`,
 		t.now, paymentID)
@@ -89,13 +89,13 @@ func (t *tx) lookAtIntent(connectionID, intentID string) error {
 // A duePayment is an attempt whose provider is to be asked.
 type duePayment struct {
 	id, connectionID string
-	live             bool // the connection is no test
-	polls            int  // looks without news; 0: somebody wants it to be looked at, or it is new
+	live             bool // the connection has live keys, not test keys
+	polls            int  // looks without news; 0: somebody asked for a look, or it is new
 }
 
-// duePayments returns attempts that are due at now, the longest due first: up to limit of those that are due for
-// longest, and as many of those that came to be due last, so that whoever has many, which take long, does not
-// keep what others ask for from being seen.
+// duePayments returns attempts that are due at now, the longest due first: up to limit of those that have been
+// due for longest, and up to limit of those that became due last, so that a connection with many slow attempts
+// does not hide what others ask for.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls
 		FROM (SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)
@@ -105,8 +105,8 @@ func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.live, &d.polls} })
 }
 
-// postpone has the provider asked about an attempt at a later time, unless it has another revision than
-// the one with which it was read.
+// postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was
+// read.
 func (t *tx) postpone(p *payment, at stamp) error {
 	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
 		at, p.Polls, p.ID, p.Revision)
@@ -134,8 +134,8 @@ func (q *queries) operationsOf(paymentID string) ([]paymentOperation, error) {
 // addOperation inserts an operation.
 func (t *tx) addOperation(op *paymentOperation) error { return operationTable.insert(t, op) }
 
-// saveOperation writes what came of an operation that was pending. What was to be sent is removed unless
-// it still is. Errors: errChanged if it is not pending any more.
+// saveOperation writes the result of an operation that was pending, and removes the request unless the operation
+// stays pending. Errors: errChanged if it is not pending any more.
 func (t *tx) saveOperation(op *paymentOperation) error {
 	n, err := t.exec(`UPDATE payment_operations SET state = ?1, request = iif(?1 = 'pending', request, NULL),
 		status = ?2, error = ?3, ended_at = ?4 WHERE id = ?5 AND state = 'pending'`,
@@ -154,8 +154,8 @@ func (q *queries) hasDenied(connectionID string) (waits bool, err error) {
 	return waits, err
 }
 
-// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider
-// has refused. Those that it has failed to answer, so that their keys can't be used again, are not counted.
+// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider has
+// refused. Those that it failed to answer, whose keys can't be used again, are not counted.
 func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
 	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'
 		AND status < 500 AND created_at >= coalesce(?, '')`, []any{paymentID, kind, since}, &n)
@@ -226,29 +226,29 @@ func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
 	return collectShown(q, query+` ORDER BY c.id DESC`, args, paymentConnectionTable.destNew)
 }
 
-// addPaymentConnection inserts a connection. Errors: one for which isDuplicate is true if the account has
-// one of that provider in use.
+// addPaymentConnection inserts a connection. If the account has one of that provider in use, isDuplicate is true
+// for the error.
 func (t *tx) addPaymentConnection(c *paymentConnection) error {
 	return paymentConnectionTable.insert(t, c)
 }
 
-// saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just
-// taken. Errors: errNotFound if it is not in use.
+// saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just accepted.
+// Errors: errNotFound if it is not in use.
 func (t *tx) saveConnectionKeys(c *paymentConnection) error {
 	n, err := t.exec(`UPDATE payment_connections SET secrets = ?, webhook_id = ?, webhook_url = ?, failing_since = NULL
 		WHERE id = ? AND removed_at IS NULL`, c.Sealed, c.WebhookID, c.WebhookURL, c.ID)
 	return requireRow(n, err)
 }
 
-// removePaymentConnection ends the use of a connection. Its row stays, since its payments go on.
-// Errors: errNotFound if it is not in use.
+// removePaymentConnection ends the use of a connection. Its row stays, since its payments continue. Errors:
+// errNotFound if it is not in use.
 func (t *tx) removePaymentConnection(id string) error {
 	n, err := t.exec(`UPDATE payment_connections SET removed_at = ? WHERE id = ? AND removed_at IS NULL`, t.now, id)
 	return requireRow(n, err)
 }
 
-// setConnectionFailing notes since when a provider refuses a connection's keys; the zero stamp: it does
-// not. It reports whether that is a change of whether it does.
+// setConnectionFailing notes since when a provider refuses a connection's keys; the zero stamp: it does not
+// refuse them. If that was noted already, it changes nothing and reports false.
 func (t *tx) setConnectionFailing(id string, since stamp) (changed bool, err error) {
 	n, err := t.exec(`UPDATE payment_connections SET failing_since = ?1
 		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
@@ -259,7 +259,7 @@ func (t *tx) setConnectionFailing(id string, since stamp) (changed bool, err err
 type paymentTotals struct {
 	Live     int `json:"live"`      // attempts that the guest can pay, or that are authorised
 	Review   int `json:"in_review"` // attempts that somebody has to look at
-	Overdue  int `json:"overdue"`   // attempts whose provider should have been asked a minute ago
+	Overdue  int `json:"overdue"`   // attempts that have been due for more than a minute
 	Ending   int `json:"ending"`    // authorisations that lapse within a day
 	Refusing int `json:"refusing"`  // connections whose keys the provider refuses
 }
@@ -268,8 +268,8 @@ type paymentTotals struct {
 const oldestLive = `SELECT order_id, state, capture_before FROM payments
 	WHERE state IN ('created', 'pending', 'authorized') ORDER BY order_id`
 
-// paymentTotals counts what is under way at now; each number stops at maxCounted, and those whose authorisation
-// lapses are counted among the maxCounted oldest.
+// paymentTotals counts what is under way at now. The numbers of attempts stop at maxCounted, and authorisations
+// that lapse are only looked for among the maxCounted oldest live attempts.
 func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 	err = q.one(`SELECT
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state IN ('created', 'pending', 'authorized') LIMIT ?3)),
@@ -300,17 +300,17 @@ func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, 
 		})
 }
 
-// An unaccountedPayment is an attempt that is not in review, though it has another amount than its order
+// An unaccountedPayment is an attempt that is not in review, though its money differs from what its order
 // accounts for.
 type unaccountedPayment struct {
 	id, orderID, currency string
 	amount                int64 // that the order does not account for; negative: that the attempt lacks
 }
 
-// unaccountedPayments returns up to limit such attempts, oldest first: those by which captured - refunds done,
-// or under way for less than refundLate - disputes lost is not what the order counts as paid. It is
-// settlement.unaccounted for all attempts. A refund that is late counts once its attempt is not due any more:
-// until then the worker may be about to see that. It reads all attempts: some ten seconds for a million.
+// unaccountedPayments returns up to limit such attempts, oldest first: those by which captured - refunds done, or
+// under way for less than refundLate - disputes lost is not what the order counts as paid. It is
+// settlement.unaccounted for all attempts. A late refund counts only once its attempt is not due any more: until
+// then the worker may be about to notice it. It reads all attempts, some ten seconds for a million.
 func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPayment, error) {
 	return collect(q, `SELECT id, order_id, currency,
 			iif(paid, captured + late - total, max(0, captured + late - back)) AS amount
@@ -346,8 +346,8 @@ type exportedPayment struct {
 }
 
 // exportPayments returns a page of up to limit attempts of an owner by which money was captured, newest first,
-// starting after the id before ("" for the newest). It is for commands: how many others it reads is not
-// bounded.
+// starting after the id before ("" for the newest). It is only for commands, since it may read any number of
+// other attempts.
 func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[exportedPayment], err error) {
 	query, args := o.narrow(`SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency,
 		p.captured, p.refunded, p.intent_id, (SELECT json_group_array(f.provider_id) FROM refunds f
@@ -363,14 +363,14 @@ func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[
 	return p, err
 }
 
-// lookAtLivePayments has providers asked soon about the attempts of an account that may still be paid or
-// hold money. The + keeps the database from reading every attempt that the account ever had.
+// lookAtLivePayments has providers asked soon about the live attempts of an account. The unary + keeps SQLite
+// from using the index on account_id, and so from reading every attempt that the account ever had.
 func (t *tx) lookAtLivePayments(id string) error {
 	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
 		WHERE +account_id = ? AND state IN ('created', 'pending', 'authorized')`, t.now, id)
 	return err
 }
 
-// heldPayments are what guests can still pay, or whose money is authorised.
+// heldPayments counts the attempts that guests can still pay, or whose money is authorised.
 var heldPayments = holding{"payments", "live payment",
 	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`}

@@ -16,28 +16,28 @@ import (
 	"time"
 )
 
-// The client of Stripe (docs.stripe.com/api): Checkout Sessions, whose PaymentIntents are captured by us.
-// Here is what is asked of Stripe; payment_stripe_look.go reads what it says of an attempt.
+// The client of Stripe (docs.stripe.com/api): Checkout Sessions, whose PaymentIntents we capture ourselves. This
+// file has the requests and the webhooks; payment_stripe_look.go reads how an attempt stands at Stripe.
 
 const (
 	stripeBase = "https://api.stripe.com"
 
-	// stripeVersion is the version of Stripe's interface that requests, answers and webhooks have. It is the
-	// one that stripe-mock 0.203.0 describes, which the tests compare all requests with.
+	// stripeVersion is the version of Stripe's API that requests, answers and webhooks use. It is the one that
+	// stripe-mock 0.203.0 describes, against which the tests check all requests.
 	stripeVersion = "2026-08-26.dahlia"
 
 	maxStripeAnswer = 1 << 20    // bytes; disputes come with their evidence
 	maxStripeID     = 255        // characters, as Stripe says
 	maxStripeAmount = 99_999_999 // of a charge: eight digits
 
-	// A session lives for 30 minutes to 24 hours from when Stripe makes it, which is a little later than
-	// its attempt, and later still when it did not answer at first.
+	// Stripe lets a session live for 30 minutes to 24 hours from when Stripe creates it. That is a little later
+	// than its attempt, and later still if Stripe did not answer at first, so the minimum has a margin.
 	minStripeSession = 40 * time.Minute
 	maxStripeSession = 24 * time.Hour
 
 	stripeTolerance     = 300 // seconds that a webhook may be old, or early
 	maxStripeSignature  = 4096
-	maxStripeSignatures = 16 // there is one for each secret in use, while secrets change
+	maxStripeSignatures = 16 // there is one for each secret in use, while secrets are rotated
 
 	reasonMalformed = "malformed_answer"
 )
@@ -60,7 +60,7 @@ var stripeEvents = []string{
 	"charge.dispute.closed",
 }
 
-// stripeSecretPrefix begins the secrets that Stripe signs its webhooks with.
+// stripeSecretPrefix is the prefix of the secrets that Stripe signs its webhooks with.
 const stripeSecretPrefix = "whsec_"
 
 // stripePermissions is what a restricted key needs, by the names on Stripe's pages.
@@ -73,7 +73,7 @@ type stripeProvider struct {
 	base     string // without a slash at its end
 }
 
-// newStripeProvider returns the client of Stripe. base is its address, stripeBase but in tests and in the
+// newStripeProvider returns the client of Stripe. base is its address: stripeBase, except in tests and in the
 // demo.
 func newStripeProvider(o *outbound, base string) *stripeProvider {
 	return &stripeProvider{o, strings.TrimSuffix(base, "/")}
@@ -90,7 +90,7 @@ func (s *stripeProvider) takes(currency string, amount int64) bool {
 // readsFirst implements provider.
 func (s *stripeProvider) readsFirst() bool { return false }
 
-// The paths of what is asked.
+// The paths of Stripe's API.
 const (
 	stripeSessions = "/v1/checkout/sessions"
 	stripeIntents  = "/v1/payment_intents"
@@ -126,7 +126,7 @@ func (s *stripeProvider) call(op *paymentOperation, p *payment, o *order, return
 
 const stripeFormType = "application/x-www-form-urlencoded"
 
-// stripeSessionForm returns the parameters of a new session. They have nothing of the customer.
+// stripeSessionForm returns the parameters of a new session. They contain nothing about the customer.
 func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL string) url.Values {
 	expires := o.ExpiresAt.Time
 	if earliest := p.CreatedAt.Add(minStripeSession); expires.Before(earliest) {
@@ -250,9 +250,9 @@ func isWebAddress(address string) bool {
 		strings.IndexFunc(address, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
 }
 
-// stripeRefusal tells what an answer other than 2xx says of an operation, and why. A 409 says that another
-// request with the key is at work, or that an object is locked; neither it nor a 429 is kept under the key. What
-// says nothing about the operation itself, as a 429, may come after Stripe has acted.
+// stripeRefusal returns the outcome of an operation whose answer is not a 2xx, and the reason. A 409 means that
+// another request with the key is in progress, or that an object is locked; Stripe keeps neither it nor a 429
+// under the key. A status that says nothing about the operation, such as 429, may come after Stripe has acted.
 func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
 	reason := stripeReason(answer)
 	switch {
@@ -268,8 +268,8 @@ func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
 	return sendUnknown, reason
 }
 
-// stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It
-// never has Stripe's texts, in which there may be something of a card.
+// stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It never
+// returns Stripe's messages, which may contain details of a card.
 func stripeReason(answer *outboundAnswer) string {
 	const maxCode = 64
 	var failure struct {
@@ -296,8 +296,8 @@ func stripeReason(answer *outboundAnswer) string {
 	return status
 }
 
-// read sends a request that is no operation, and decodes its answer, which must be an object of that kind.
-// Errors: an *outboundError or a *providerError.
+// read sends a request that is not an operation, and decodes its answer. Errors: an *outboundError or a
+// *providerError.
 func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string, call providerCall, into any) error {
 	answer, err := s.request(ctx, c, key, call)
 	if err != nil {
@@ -318,7 +318,7 @@ func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string
 	return nil
 }
 
-// malformedAnswer is the error for an answer that can't be what was asked for.
+// malformedAnswer returns the error for an answer that can't be what was asked for.
 func malformedAnswer(status int) error {
 	return &providerError{status: status, reason: reasonMalformed}
 }
@@ -331,7 +331,7 @@ func (s *stripeProvider) get(ctx context.Context, c *openConnection, path string
 	return s.read(ctx, c, "", providerCall{Method: http.MethodGet, Path: path}, into)
 }
 
-// notice implements provider. A body that is signed and still no event is about nothing.
+// notice implements provider. A body that is signed but is not an event names no attempt.
 func (s *stripeProvider) notice(c *openConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error) {
 	headers := r.Header.Values("Stripe-Signature")
 	if len(headers) != 1 || !verifyStripe(c.secrets.WebhookSecret, headers[0], body, now) {
@@ -341,8 +341,8 @@ func (s *stripeProvider) notice(c *openConnection, r *http.Request, body []byte,
 }
 
 // verifyStripe checks the header Stripe-Signature, "t=1700000000,v1=…": each v1 is the HMAC-SHA-256, in
-// hexadecimal, of t, a dot and the body, with the secret's whole text as its key. One of them must match,
-// and t be within stripeTolerance of now. Other schemes, as v0, say nothing.
+// hexadecimal, of t, a dot and the body, with the secret's whole text as its key. One of them must match, and t
+// must be within stripeTolerance of now. Other schemes, such as v0, are ignored.
 func verifyStripe(secret, header string, body []byte, now time.Time) bool {
 	sent, signatures := "", []string(nil)
 	for item := range strings.SplitSeq(header[:min(len(header), maxStripeSignature)], ",") {
@@ -370,7 +370,7 @@ func verifyStripe(secret, header string, body []byte, now time.Time) bool {
 	})
 }
 
-// signStripe returns the v1 of a webhook that is sent at a time in Unix seconds.
+// signStripe returns the v1 signature of a webhook that is sent at a time in Unix seconds.
 func signStripe(secret string, at int64, body []byte) []byte {
 	mac := hmac.New(sha256.New, []byte(secret))
 	fmt.Fprintf(mac, "%d.", at)
@@ -378,8 +378,8 @@ func signStripe(secret string, at int64, body []byte) []byte {
 	return hex.AppendEncode(nil, mac.Sum(nil))
 }
 
-// A stripeEvent is a webhook's body. Its object is of many kinds, so what is not there, or of another
-// type, is left out.
+// A stripeEvent is a webhook's body. Its object may be of many kinds, so members that are missing, or of another
+// type, are ignored.
 type stripeEvent struct {
 	Type string `json:"type"`
 	Data struct {
@@ -432,11 +432,11 @@ type stripeWebhook struct {
 	Object string `json:"object"`
 	URL    string `json:"url"`
 	Status string `json:"status"`
-	Secret string `json:"secret"` // in the answer that creates it only
+	Secret string `json:"secret"` // only in the answer that creates it
 }
 
-// connect implements provider. Beside the errors of outbound and of Stripe it may return one that says how
-// the key must be made.
+// connect implements provider. Besides the errors of outbound and of Stripe it may return one that says how to
+// make the key.
 func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
 	key := c.secrets.Key
 	live := isStripeID("rk_live_", key)
@@ -457,8 +457,8 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	}
 	var made stripeWebhook
 	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
-	key = c.ID              // so that a repeated call, after a lost answer, makes no second one
-	if c.WebhookID != nil { // another one is wanted than the key would replay
+	key = c.ID              // so that a repeated call, after a lost answer, makes no second webhook
+	if c.WebhookID != nil { // a new webhook is wanted, which that key would not make
 		key = newID("opr", time.Now())
 	}
 	if err := s.read(ctx, c, key, call, &made); err != nil {
@@ -472,8 +472,8 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	return nil
 }
 
-// readsAll lists each kind of object, which shows whether the key may: those of tomorrow, of which there are
-// none, so that the answers are small.
+// readsAll checks that the key may list each kind of object. It lists those created from tomorrow on, of which
+// there are none, so that the answers are small.
 func (s *stripeProvider) readsAll(ctx context.Context, c *openConnection) error {
 	tomorrow := strconv.FormatInt(time.Now().Add(days(1)).Unix(), 10)
 	for _, path := range []string{stripeSessions, stripeIntents, stripeRefunds, stripeDisputes} {

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// What Stripe says of an attempt: of its session, the session's PaymentIntent with its charge, and the
-// refunds and disputes of that. Answers are decoded by encoding/json, since disputes are nested deeper than
-// the JSON that callers of ours may send; members of a wrong type are an error of it.
+// How an attempt stands at Stripe: its session, the session's PaymentIntent with its charge, and the refunds and
+// disputes of that. Answers are decoded by encoding/json rather than parseJSON, since disputes are nested deeper
+// than the JSON that our own callers may send; a member of a wrong type makes the answer malformed.
 
 const (
 	// The pages of lists are small enough for outbound to read them whole: a session has some 4 KB, and a
@@ -22,7 +22,7 @@ const (
 	stripeDisputesPage = 1
 	maxStripePages     = 50
 
-	// An attempt whose session is not known was asked for at most keysLast after it was made.
+	// An unknown session was requested at most keysLast after its attempt was made, give or take this much.
 	stripeClockSkew = 5 * time.Minute
 )
 
@@ -57,7 +57,7 @@ type stripeIntent struct {
 	} `json:"last_payment_error"`
 }
 
-// A stripeCharge is the charge of a PaymentIntent: of the last card that was tried.
+// A stripeCharge is the latest charge of a PaymentIntent: that of the last card that was tried.
 type stripeCharge struct {
 	ID       string `json:"id"`
 	Object   string `json:"object"`
@@ -67,7 +67,7 @@ type stripeCharge struct {
 	Disputed bool   `json:"disputed"`
 	Details  struct {
 		Card struct {
-			CaptureBefore int64 `json:"capture_before"` // Unix seconds; 0: it says nothing
+			CaptureBefore int64 `json:"capture_before"` // Unix seconds; 0: not known
 		} `json:"card"`
 	} `json:"payment_method_details"`
 }
@@ -96,7 +96,7 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 		return nil, malformedAnswer(http.StatusOK)
 	}
 	if charge := session.charge(); charge != nil && report.captured > 0 {
-		if charge.Refunded > 0 || !p.live() { // one that failed does not count in it any more
+		if charge.Refunded > 0 || !p.live() { // Refunded no longer includes those that failed
 			if err := s.readRefunds(ctx, c, report, charge); err != nil {
 				return nil, err
 			}
@@ -118,8 +118,8 @@ func (s *stripeSession) charge() *stripeCharge {
 	return s.Intent.Charge
 }
 
-// report returns what a session says of an attempt, without refunds and disputes. It reports false for one
-// that is of another attempt, or can't be.
+// report returns what a session says of an attempt, without refunds and disputes. It reports false for a session
+// that belongs to another attempt, or that can't be right.
 func (s *stripeSession) report(id string, p *payment) (*paymentReport, bool) {
 	if s.Object != "checkout.session" || s.ID != id || !isStripeID("cs_", id) || s.Reference != p.ID ||
 		s.Total == nil || *s.Total < 0 || len(s.Currency) != 3 {
@@ -164,12 +164,12 @@ func (i *stripeIntent) valid() bool {
 			isStripeTime(c.Details.Card.CaptureBefore))
 }
 
-// isStripeTime reports whether Unix seconds are a time that can be written: until the year 9999.
+// isStripeTime reports whether Unix seconds are a time that can be written with a four-digit year: until 9999.
 func isStripeTime(seconds int64) bool { return seconds >= 0 && seconds <= 253_402_300_799 }
 
-// phase returns the phase of an attempt, from the states of its session and its PaymentIntent. While the
-// session is open, a card that was declined, or that its bank is asking about, leaves it open. It reports
-// false for states that can't be, or are not known.
+// phase returns the phase of an attempt, from the states of its session and its PaymentIntent. While the session
+// is open, a card that was declined, or whose bank asks the guest for something, leaves the attempt open. It
+// reports false for states that are unknown or contradict each other.
 func (s *stripeSession) phase() (paymentPhase, bool) {
 	if s.Status != "open" && s.Status != "complete" && s.Status != "expired" {
 		return phaseUnknown, false
@@ -207,10 +207,10 @@ func (s *stripeSession) phase() (paymentPhase, bool) {
 	return phaseOpen, s.Intent != nil
 }
 
-// findSession looks for the session of an attempt whose create was never answered: Stripe can't list
-// sessions by our id, so it lists those that were made in the time when ours was asked for. Where one
-// attempt has several, that which was paid counts most, then one that is open. It returns "" if there is
-// none. Errors: those of read, and a *providerError with the reason too_many_sessions.
+// findSession looks for the session of an attempt whose creation was never answered. Stripe can't list sessions
+// by our id, so it lists those that were created in the period in which ours was requested. If an attempt has
+// several, a complete one goes first, then an open one. It returns "" if there is none. Errors: those of read,
+// and a *providerError with the reason too_many_sessions.
 func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *payment) (id string, err error) {
 	query := url.Values{
 		"created[gte]": {strconv.FormatInt(p.CreatedAt.Add(-stripeClockSkew).Unix(), 10)},
@@ -235,8 +235,8 @@ func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *
 	return id, nil
 }
 
-// readList reads a list, at most maxStripePages of it, and reports whether that was all. take is given each
-// element and returns its id, or false for one that can't be.
+// readList reads a list, at most maxStripePages of it, and reports whether that was all. take is called with each
+// element and returns its id, or false for a malformed one.
 func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, path string, query url.Values,
 	pageSize int, take func(*T) (id string, ok bool)) (ended bool, err error) {
 	query.Set("limit", strconv.Itoa(pageSize))
@@ -280,8 +280,8 @@ type stripeRefund struct {
 	} `json:"metadata"`
 }
 
-// releases reports whether a refund is only how Stripe shows that what was authorised and not captured,
-// rest, was released. No money of ours has moved for it, and nobody asked for it.
+// releases reports whether a refund is only Stripe's way to show that rest, the money that was authorised but not
+// captured, was released. No money of ours has moved for it, and nobody asked for it.
 func (r *stripeRefund) releases(rest int64) bool {
 	if r.Metadata.Refund != "" {
 		return false
@@ -291,7 +291,7 @@ func (r *stripeRefund) releases(rest int64) bool {
 		rest > 0 && r.Amount == rest && !moved && r.Status == "succeeded"
 }
 
-// stripeRefundStates are the states of refunds, by Stripe's words.
+// stripeRefundStates maps Stripe's names for the states of refunds to ours.
 var stripeRefundStates = map[string]string{
 	"pending": refundPending, "requires_action": refundPending, "succeeded": refundSucceeded,
 	"failed": refundFailed, "canceled": refundFailed,
@@ -341,7 +341,7 @@ type stripeDispute struct {
 	Reason  string `json:"reason"`
 }
 
-// stripeDisputeStates are the states of disputes, by Stripe's words. A warning is an inquiry, which may
+// stripeDisputeStates maps Stripe's names for the states of disputes to ours. A warning is an inquiry, which may
 // become a dispute; one that was prevented has cost nothing.
 var stripeDisputeStates = map[string]string{
 	"warning_needs_response": disputeOpen, "warning_under_review": disputeOpen, "needs_response": disputeOpen,
@@ -373,8 +373,8 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 // isStripeDisputeID reports whether s is the id of a dispute; older ones begin with dp_.
 func isStripeDisputeID(s string) bool { return isStripeID("du_", s) || isStripeID("dp_", s) }
 
-// stripeName returns a reason as Stripe names it, or otherwise if it is not of the form that its names
-// have: it is kept, and part of events.
+// stripeName returns a reason as Stripe names it, or otherwise if the reason does not have the form of Stripe's
+// names. Reasons are checked because they are stored and become part of events.
 func stripeName(reason, otherwise string) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789_"
 	if reason == "" || len(reason) > 64 || strings.Trim(reason, letters) != "" {

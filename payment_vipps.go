@@ -18,29 +18,29 @@ import (
 	"time"
 )
 
-// Vipps MobilePay's ePayment API (description 1.4.1) and its Access token and Webhooks APIs. A payment has
-// a reference that we choose: the id of our attempt. What can't be seen in an answer is read again later,
-// so an operation whose answer was lost is looked for before it is sent again.
+// Vipps MobilePay's ePayment API (description 1.4.1) and its Access token and Webhooks APIs. A payment has a
+// reference that we choose: the id of our attempt. What an answer leaves open is read from the payment later, so
+// an operation whose answer was lost is looked for before it is sent again.
 
 // vippsLive is the base address where money moves. Every other one is for tests.
 const vippsLive = "https://api.vipps.no"
 
-// The bounds of what Vipps sends and takes.
+// Limits on what Vipps sends and accepts.
 const (
-	maxVippsAmount  = 65_000_000       // of the description, in the minor unit
+	maxVippsAmount  = 65_000_000       // by the API description, in the minor unit
 	maxVippsText    = 200              // characters of a code, a reference or a secret
 	maxVippsURL     = 4096             // characters: the token of a guest is part of it
 	maxVippsTokens  = 1000             // connections whose access tokens are kept
 	maxVippsToken   = 8 << 10          // bytes of an access token
-	vippsTokenEarly = 5 * time.Minute  // before its end a token is replaced
-	vippsTokenLeast = 10 * time.Second // that a token is used, however soon it ends
+	vippsTokenEarly = 5 * time.Minute  // how long before its end a token is replaced
+	vippsTokenLeast = 10 * time.Second // how long a token is used at least, even if it ends sooner
 	vippsTokenMost  = 24 * time.Hour
 	vippsSystemName = "widgetd"
 	maxVippsSystem  = 30 // characters of a system header
 )
 
-// vippsCurrencies are the currencies of the description, with the smallest amount that can be paid and how
-// long an authorisation lasts. Norwegian cards are reserved for longer than those behind MobilePay.
+// vippsCurrencies are the currencies of the API description, with the smallest amount that can be paid and how
+// long an authorisation lasts. Norwegian cards keep money reserved for longer than those behind MobilePay.
 var vippsCurrencies = map[string]struct {
 	least int64 // in the minor unit
 	lasts time.Duration
@@ -60,8 +60,8 @@ type vippsProvider struct {
 	tokens map[string]*vippsToken // by the id of a connection; at most maxVippsTokens
 }
 
-// A vippsToken is an access token, or a request for one that is on its way. Its fields may be read once
-// done is closed, and do not change any more.
+// A vippsToken is an access token, or a request for one that is on its way. Its other fields may be read once
+// done is closed, and do not change after that.
 type vippsToken struct {
 	done  chan struct{}
 	text  string
@@ -69,8 +69,7 @@ type vippsToken struct {
 	err   error     // why there is none
 }
 
-// newVippsProvider makes a client. base is the base address, vippsLive where it is empty. now is the wall
-// clock.
+// newVippsProvider makes a client. base is the base address; empty means vippsLive. now is the wall clock.
 func newVippsProvider(out *outbound, base string, now func() time.Time) *vippsProvider {
 	base = strings.TrimRight(cmp.Or(base, vippsLive), "/")
 	return &vippsProvider{out: out, base: base, now: now, tokens: map[string]*vippsToken{}}
@@ -88,7 +87,7 @@ func (v *vippsProvider) readsFirst() bool { return true }
 // vippsReference returns the reference of an attempt, which may have no underscore.
 func vippsReference(paymentID string) string { return strings.Replace(paymentID, "_", "-", 1) }
 
-// vippsPaymentID returns the id of the attempt that a reference is of; "": it is none of ours.
+// vippsPaymentID returns the id of the attempt that has a reference; "": no attempt of ours can have it.
 func vippsPaymentID(reference string) string {
 	id := strings.Replace(reference, "-", "_", 1)
 	if !validID("pay", id) {
@@ -97,7 +96,7 @@ func vippsPaymentID(reference string) string {
 	return id
 }
 
-// vippsPath returns the path of a payment, and of what is done to it: "/capture".
+// vippsPath returns the path of a payment, or with an action such as "/capture" that of the action.
 func vippsPath(paymentID, action string) string {
 	return "/epayment/v1/payments/" + vippsReference(paymentID) + action
 }
@@ -145,7 +144,7 @@ func (v *vippsProvider) send(
 	if call.ContentType != "" {
 		header.Set("Content-Type", call.ContentType)
 	}
-	once := op.Kind != opCreate // a reference can't be created twice, and its guest waits
+	once := op.Kind != opCreate // creating may be repeated: a reference can't be used twice, and the guest waits
 	q := outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body), 0}
 	answer, err := v.ask(ctx, c, q, once)
 	if err != nil {
@@ -155,7 +154,8 @@ func (v *vippsProvider) send(
 	case failed == nil:
 		return vippsDone(op, answer)
 	case once && failed.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized:
-		// It does not prove that nothing was done: the payment is read, with another token, before it is sent again.
+		// It does not prove that nothing was done: before it is sent again, the payment is read with another
+		// token.
 		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
 	case failed.denied:
 		return sendResult{outcome: sendDenied, status: answer.status, reason: failed.reason}
@@ -221,8 +221,8 @@ func isVippsURL(text string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
-// failure returns what an answer says went wrong, or nil if its status is 2xx. Of the problem only the name
-// of its type is taken (RFC 9457): its other members are texts for people.
+// failure returns what an answer says went wrong, or nil if its status is 2xx. From a problem (RFC 9457) it takes
+// only the name of the type, since the other members are texts for people.
 func (v *vippsProvider) failure(answer *outboundAnswer) *providerError {
 	if answer.status >= 200 && answer.status < 300 {
 		return nil
@@ -284,8 +284,8 @@ func (c *openConnection) vippsHeaders(header http.Header) {
 	header.Set("Vipps-System-Plugin-Version", version)
 }
 
-// token returns an access token of a connection that does not end soon. While one is asked for, others wait
-// for it. Errors: an *outboundError, or a *providerError.
+// token returns an access token of a connection that does not end soon. While one call asks for a token, others
+// wait for it. Errors: an *outboundError, or a *providerError.
 func (v *vippsProvider) token(ctx context.Context, c *openConnection) (*vippsToken, error) {
 	for {
 		v.mu.Lock()
@@ -309,13 +309,13 @@ func (v *vippsProvider) token(ctx context.Context, c *openConnection) (*vippsTok
 		}
 		var broken *outboundError
 		if errors.As(token.err, &broken) && broken.reason == outboundCanceled && ctx.Err() == nil {
-			continue // the one who asked for it has gone
+			continue // the caller that asked for it has gone away
 		}
 		return token, token.err
 	}
 }
 
-// ended reports whether another token is to be asked for: this one has come, and is not of use any more.
+// ended reports whether another token is to be asked for: this one has arrived and is no longer of use.
 func (t *vippsToken) ended(now time.Time) bool {
 	select {
 	case <-t.done:
@@ -336,7 +336,7 @@ func (v *vippsProvider) keep(connectionID string, token *vippsToken) {
 	v.tokens[connectionID] = token
 }
 
-// drop forgets a token of a connection, unless there is another one already; nil: whichever there is.
+// drop forgets a token of a connection, unless another one has replaced it; nil: whichever there is.
 func (v *vippsProvider) drop(connectionID string, token *vippsToken) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -393,7 +393,7 @@ func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string
 	return answer, nil
 }
 
-// look implements provider. What was done is read from the list of events; amounts are those of the payment
+// look implements provider. The operations are read from the list of events, but the amounts from the payment
 // itself, since that list may lack what has just happened.
 func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
 	reference := vippsReference(p.ID)
@@ -412,7 +412,7 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 	answer, err = v.read(ctx, c, vippsPath(p.ID, "/events"))
 	var events []vippsEvent
 	switch {
-	case isVippsNotFound(err): // it is not written yet
+	case isVippsNotFound(err): // the list is not written yet
 	case err != nil:
 		return nil, err
 	default:
@@ -432,8 +432,8 @@ func isVippsNotFound(err error) bool {
 	return errors.As(err, &failed) && failed.status == http.StatusNotFound
 }
 
-// vippsCaptureBefore returns when an authorisation lapses. Vipps does not say, so it is reckoned from the
-// event of the authorisation, else from a time that is not later.
+// vippsCaptureBefore returns when an authorisation lapses. Vipps does not say, so it is computed from the event
+// of the authorisation or, without one, from the attempt's creation, which is earlier.
 func vippsCaptureBefore(events []vippsEvent, p *payment, currency string) time.Time {
 	limits, ok := vippsCurrencies[currency]
 	if !ok {
@@ -452,14 +452,14 @@ func vippsCaptureBefore(events []vippsEvent, p *payment, currency string) time.T
 	return since.Add(limits.lasts)
 }
 
-// A vippsPayment is the state of a payment, as Vipps tells it.
+// A vippsPayment is the state of a payment, as Vipps reports it.
 type vippsPayment struct {
 	state, pspReference, redirectURL, currency string
 
 	amount, authorized, captured, cancelled, refunded int64 // in the minor unit
 }
 
-// vippsStates are the states of a payment, with the phase that each is if no money was authorised.
+// vippsStates maps the states of a payment to phases, which report corrects by the amounts.
 var vippsStates = map[string]paymentPhase{
 	"CREATED": phaseOpen, "ABORTED": phaseCancelled, "EXPIRED": phaseExpired, "TERMINATED": phaseCancelled,
 	"AUTHORIZED": phaseApproved,
@@ -525,9 +525,9 @@ type vippsEvent struct {
 	at                 time.Time
 }
 
-// parseVippsEvents reads the list of events of a payment and returns those that succeeded, in the order of
-// the list. It reports false for anything but a list. An event that lacks what its kind needs is left out,
-// since the amounts are known without it.
+// parseVippsEvents reads the list of events of a payment and returns those that succeeded, in the order of the
+// list. It reports false for anything but a list. An event that lacks a member it needs is left out, since the
+// amounts are known without it.
 func parseVippsEvents(text []byte, reference, currency string) (events []vippsEvent, ok bool) {
 	body, err := parseJSON(slices.Concat([]byte(`{"events":`), text, []byte(`}`)))
 	if err != nil || len(body.members) != 1 || body.members[0].value.kind != jsonArray {
@@ -568,14 +568,14 @@ func (r *paymentReport) addVippsEvents(events []vippsEvent) {
 			refund.operationID = e.key
 		}
 		if slices.ContainsFunc(r.refunds, func(o refundReport) bool { return o.providerID == e.pspReference }) {
-			refund.providerID += "/" + strconv.Itoa(i) // it is meant to be unique
+			refund.providerID += "/" + strconv.Itoa(i) // a providerID must be unique for the attempt
 		}
 		r.refunds = append(r.refunds, refund)
 	}
 }
 
-// vippsText returns a member that is a text of visible ASCII characters and spaces, at most max; "": there
-// is none.
+// vippsText returns a member that is a text of at most max visible ASCII characters and spaces; "": there is
+// none.
 func vippsText(v *jsonValue, name string, max int) string {
 	m, ok := v.member(name)
 	if !ok || m.kind != jsonString || len(m.text) > max ||
@@ -600,12 +600,12 @@ func vippsAmount(v *jsonValue, name string) (value int64, currency string, ok bo
 	return value, currency, ok && value >= 0 && value <= maxVippsAmount && len(currency) == 3
 }
 
-// Webhooks of Vipps MobilePay: their signatures, and their registration by its Webhooks API, with which an
+// Webhooks of Vipps MobilePay: their signatures, and the Webhooks API, which registers our webhook when an
 // account is connected.
 
-// notice implements provider. The signature is over the registered address of the webhook, whatever a proxy
-// in front of this service has made of it. Vipps delivers again for seven days, with the date of the first
-// attempt, so its age is not judged.
+// notice implements provider. The signature covers the registered address of the webhook, whatever a proxy in
+// front of this service has made of it. Vipps repeats a delivery for seven days, with the date of the first
+// attempt, so the age is not checked.
 func (v *vippsProvider) notice(
 	c *openConnection, r *http.Request, body []byte, _ time.Time,
 ) (paymentNotice, error) {
@@ -626,12 +626,12 @@ func (v *vippsProvider) notice(
 	}
 	told, err := parseJSON(body)
 	if err != nil {
-		return paymentNotice{}, nil // it is Vipps' all the same, and would be sent again for a week
+		return paymentNotice{}, nil // it is signed by Vipps, which would repeat it for a week if it were refused
 	}
 	return paymentNotice{paymentID: vippsPaymentID(vippsText(&told, "reference", maxVippsText))}, nil
 }
 
-// A vippsSignature are the headers that prove that a webhook is Vipps'.
+// A vippsSignature holds the headers that prove that a webhook is from Vipps.
 type vippsSignature struct{ hash, authorization string }
 
 // signVipps returns the signature of a webhook, as Vipps' Webhooks API describes it. secret is used as text,

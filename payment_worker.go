@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// The worker of payments: it settles the attempts that are due, whether somebody asked for a look, an
-// answer was lost, or it is time to ask the provider again.
+// The worker of payments. It settles the attempts that are due: somebody asked for a look, an answer was lost, or
+// it is time to ask the provider again.
 
 const (
 	maxSettling           = 32  // attempts that the worker settles at once
 	maxSettlingConnection = 8   // of one connection
-	settleRate            = 20  // a second and connection, of one to three requests each; Stripe takes 100
-	settleRateOfTests     = 10  // with test keys, of which Stripe takes 25
-	settleBurst           = 10  // at once, after a pause
+	settleRate            = 20  // a second and connection, of one to three requests each; Stripe allows 100
+	settleRateOfTests     = 10  // with test keys, for which Stripe allows 25
+	settleBurst           = 10  // attempts at once, after a pause
 	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
 	settleLimit           = time.Minute // of one call of settle by the worker
@@ -38,7 +38,7 @@ func newPaymentWorker(p *payments) *paymentWorker {
 // run settles attempts until ctx ends.
 func (w *paymentWorker) run(ctx context.Context) { w.dueWorker.run(ctx, w.wake, w.startDue) }
 
-// A pace holds how often a connection's provider is asked, as a token bucket of settleBurst.
+// A pace is the token bucket, of settleBurst, that limits how often a connection's provider is asked.
 type pace struct {
 	tokens float64
 	at     time.Time // by the steady clock
@@ -63,8 +63,8 @@ func (w *paymentWorker) mayAsk(d duePayment) bool {
 	return ok
 }
 
-// startDue begins to settle as many of the attempts that are due as may run. Those that somebody wants to
-// have looked at go before those whose time has only come.
+// startDue begins to settle as many of the attempts that are due as may run. Attempts that somebody asked to look
+// at go before those that are only due by the clock.
 func (w *paymentWorker) startDue(ctx context.Context) {
 	if w.full() {
 		return

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// scopeRevenue is the scope that reads what days have brought.
+// scopeRevenue is the scope that allows reading the revenue of days.
 const scopeRevenue = "revenue:read"
 
-// revenueNoun declares business days and what they have brought.
+// revenueNoun declares business days and their revenue.
 func revenueNoun() noun {
 	return noun{
 		name:     "revenue",
@@ -21,20 +21,21 @@ func revenueNoun() noun {
 	}
 }
 
-// Revenue days (contract, section 12): what an account's orders have brought on each business day, in each
-// currency. Triggers note orders whose money has moved in revenue_backlog; recordBacklog then writes what is
-// due as facts, which are never changed, and adds their figures to the sums of a day that is not frozen.
+// Revenue days (contract, section 12): the revenue of an account's orders on each business day, in each currency.
+// Triggers note in revenue_backlog which orders' money has moved; recordBacklog then writes what is due as facts,
+// which never change, and adds their figures to the sums of a day that is not frozen.
 
 const (
-	// revenueGrace is how long after its cut-off a business day is open.
+	// revenueGrace is how long a business day stays open after its cut-off.
 	revenueGrace = 2 * time.Hour
 
-	// maxDayGroups is how many groups the sums of a day and currency have; further ones count as none.
+	// maxDayGroups is how many groups the sums of a day and currency have; figures of further groups get no
+	// group.
 	maxDayGroups = 50
 )
 
-// What a figure is about. A sale, a delivery and a tip are received; a refund of each and a dispute are
-// given back; a discount is told only, since prices are less their discount.
+// The kinds of figures. Money is received by a sale, a delivery and a tip; it is given back by a refund of each
+// and by a dispute. A discount is informative only, since prices are already less their discount.
 const (
 	figureSale           = "sale"
 	figureDelivery       = "delivery"
@@ -46,7 +47,7 @@ const (
 	figureDispute        = "dispute"
 )
 
-// A figure is one amount of a fact. What has changed is taken back by a figure with the opposite sign.
+// A figure is one amount of a fact. A figure with the opposite sign takes it back when something has changed.
 type figure struct {
 	What  string `json:"what"`            // figureSale, …
 	Rate  int64  `json:"rate,omitempty"`  // VAT rate of sales, deliveries and their refunds
@@ -55,7 +56,7 @@ type figure struct {
 	VAT   int64  `json:"vat,omitempty"`
 }
 
-// received returns what the way of paying has brought by a figure: negative for what was given back.
+// received returns how much a figure adds to the money received; it is negative for what was given back.
 func (f *figure) received() int64 {
 	switch f.What {
 	case figureSale, figureDelivery, figureTip:
@@ -74,7 +75,7 @@ type revenueSum struct {
 	Facts int64 // how many were added up
 }
 
-// A revenueTotals is what a day has brought in all.
+// A revenueTotals holds the totals of a day.
 type revenueTotals struct {
 	Sales     int64 `json:"sales"`
 	Delivery  int64 `json:"delivery"`
@@ -83,7 +84,7 @@ type revenueTotals struct {
 	Disputes  int64 `json:"disputes"`
 	Total     int64 `json:"total"`     // sales, delivery and tips less refunds and disputes
 	VAT       int64 `json:"vat"`       // of sales and delivery less refunds
-	Discounts int64 `json:"discounts"` // told only: sales and delivery are less their discount
+	Discounts int64 `json:"discounts"` // informative only: sales and delivery are less their discount
 	Test      int64 `json:"test"`      // of total: with test keys, so no money moved
 }
 
@@ -112,7 +113,7 @@ func (t *revenueTotals) add(s *revenueSum) {
 // A businessDate is a local date in an account's time zone, as "2026-11-22".
 type businessDate = string
 
-// A revenueDayKey names a business day of an account on which something counts.
+// A revenueDayKey names a business day of an account and a currency in which something counts on it.
 type revenueDayKey struct {
 	Date     businessDate
 	Currency string
@@ -137,7 +138,7 @@ type revenueFact struct {
 	Figures   []figure
 }
 
-// received returns what the way of paying has brought by a fact.
+// received returns how much a fact adds to the money received.
 func (f *revenueFact) received() (amount int64) {
 	for i := range f.Figures {
 		amount += f.Figures[i].received()
@@ -150,7 +151,7 @@ func sameKind(a, b figure) int {
 	return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Rate, b.Rate), cmp.Compare(a.Group, b.Group))
 }
 
-// addFigures returns figures with those of one kind added up, sorted, without those that are 0.
+// addFigures returns figures with those of one kind added up, sorted, and without those that become 0.
 func addFigures(all []figure) (sums []figure) {
 	for _, f := range all {
 		at, found := slices.BinarySearchFunc(sums, f, sameKind)
@@ -173,8 +174,8 @@ func negated(all []figure) []figure {
 	return opposite
 }
 
-// soldFigures returns what an order has sold, by rate of VAT and group, and its delivery. The amount and
-// the VAT of each rate are the order's own: its VAT is spread over what has that rate.
+// soldFigures returns what an order has sold, by rate of VAT and group, and its delivery. For each rate the sum
+// of the amounts and of the VAT is that of the order itself, whose VAT is spread over the figures of that rate.
 func soldFigures(o *order) (sold []figure) {
 	for i := range o.Lines {
 		l := &o.Lines[i]
@@ -214,7 +215,7 @@ func spreadFigures(what string, sum vatSum, over []figure) []figure {
 	gross := spread(sum.Gross, weights)
 	vat := spread(sum.VAT, gross)
 	parts := slices.Clone(over)
-	exact := true // all of it is taken, so its VAT is what they have
+	exact := true // everything is taken, so each part keeps its own VAT
 	left := sum.VAT
 	for i := range parts {
 		exact = exact && gross[i] == over[i].Gross && over[i].VAT >= 0 && over[i].VAT <= gross[i]
@@ -229,8 +230,7 @@ func spreadFigures(what string, sum vatSum, over []figure) []figure {
 	return parts
 }
 
-// saleFigures returns the figures of a paid order: what it has sold, its tip, and what its prices were
-// lowered by.
+// saleFigures returns the figures of a paid order: what it has sold, its tip, and its discount.
 func saleFigures(o *order) []figure {
 	discount := o.Delivery - o.DeliveryGross
 	for i := range o.Lines {
@@ -244,10 +244,10 @@ func saleFigures(o *order) []figure {
 // refundOfKind returns the kind of figure that gives back what another kind has received.
 var refundOfKind = map[string]string{figureSale: figureRefund, figureDelivery: figureRefundDelivery}
 
-// refundFigures returns the figures of a refund. left is what was sold by the order and not given back yet.
-// A refund by lines gives back what those are, as far as refunds by amount have left that of their groups; the
-// rest, and another refund, for each rate of VAT, gives back of all that is left in proportion. What has
-// neither VAT nor is tip, more than was left, has the rate 0 and no group.
+// refundFigures returns the figures of a refund. left is what the order has sold and not given back yet. A refund
+// by lines gives back of the groups of those lines, as far as refunds by amount have left enough of them. Its
+// rest, and any other refund, is taken for each rate of VAT from all that is left, in proportion. What exceeds
+// that, with neither VAT nor tip, gets the rate 0 and no group.
 func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 	lines, err := f.lines()
 	if err != nil {
@@ -261,14 +261,14 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 		}
 	}
 	named = addFigures(named)
-	beside := slices.Clone(left) // without what is named
+	beside := slices.Clone(left) // less what is named
 	for i := range named {
 		at := slices.IndexFunc(left, func(l figure) bool { return sameKind(l, named[i]) == 0 })
 		if at < 0 {
 			named[i].Gross = 0
 			continue
 		}
-		named[i].VAT = left[at].VAT // should all of it be given back
+		named[i].VAT = left[at].VAT // applies if all of it is given back
 		named[i].Gross = min(named[i].Gross, left[at].Gross)
 		beside[at].Gross -= named[i].Gross
 	}
@@ -294,7 +294,7 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 	return addFigures(append(given, figure{What: figureRefund, Gross: rest})), nil
 }
 
-// grossOf returns what figures have together.
+// grossOf returns the sum of the gross amounts of figures.
 func grossOf(all []figure) (sum int64) {
 	for i := range all {
 		sum += all[i].Gross
@@ -302,15 +302,15 @@ func grossOf(all []figure) (sum int64) {
 	return sum
 }
 
-// A dueFact is what is to be recorded of one source.
+// A dueFact is what should be on record for one source.
 type dueFact struct {
 	at       stamp
-	figures  []figure // nil: nothing is to be counted
+	figures  []figure // nil: nothing
 	undoneAt stamp    // when it was taken back, if it was; zero: when it happened
-	againAt  stamp    // when it happened again after it was taken back; zero: at at
+	againAt  stamp    // when it happened again after it was taken back; zero: the time at
 }
 
-// A paidOrder is an order with all that says what it has brought.
+// A paidOrder is an order with everything that its revenue depends on.
 type paidOrder struct {
 	*order
 	test     bool // paid with test keys
@@ -320,15 +320,15 @@ type paidOrder struct {
 	sources  []string                 // of recorded, in order of writing
 }
 
-// A recordedNet is what facts of one source have recorded for a way of paying, added up.
+// A recordedNet is the sum of the recorded facts of one source for one way of paying.
 type recordedNet struct {
 	method  string
 	test    bool
 	figures []figure
-	at      stamp // of the last fact that was not taking back
+	at      stamp // of the last fact that left figures standing
 }
 
-// counted returns what of a source is recorded and was not taken back; nil: nothing.
+// counted returns the figures of a source that are recorded and were not taken back; nil: none.
 func (p *paidOrder) counted(source string) []figure {
 	for _, net := range p.recorded[source] {
 		if len(net.figures) > 0 {
@@ -358,7 +358,7 @@ func (p *paidOrder) record(f *revenueFact) {
 	p.recorded[f.Source] = nets
 }
 
-// left returns what the order has sold less what the recorded refunds beside one give back.
+// left returns what the order has sold, less what its recorded refunds, other than beside, give back.
 func (p *paidOrder) left(beside *refund) []figure {
 	left := soldFigures(p.order)
 	for i := range p.refunds {
@@ -376,7 +376,7 @@ func (p *paidOrder) left(beside *refund) []figure {
 	return addFigures(left)
 }
 
-// counts reports whether the order has brought anything.
+// counts reports whether the order has any revenue: it was paid, and its total was not 0.
 func (p *paidOrder) counts() bool { return p.settled() && valueOr(p.Method, methodNone) != methodNone }
 
 // dueSale returns what is to be recorded of the order's sale.
@@ -387,8 +387,8 @@ func (p *paidOrder) dueSale() dueFact {
 	return dueFact{at: p.PaidAt, figures: saleFigures(p.order)}
 }
 
-// dueRefund returns what is to be recorded of a refund: once it is recorded, the same as long as it counts and
-// has the same parts.
+// dueRefund returns what is to be recorded of a refund. One that is recorded keeps its figures as long as it
+// counts and has the same parts.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
 	if f.State != refundSucceeded || !p.counts() || !p.paidWith(f.PaymentID) {
@@ -429,14 +429,14 @@ type recorder struct {
 	*tx
 	calendars map[string]*businessCalendar
 	frozen    map[accountDay]bool
-	groups    map[accountDay]map[string]bool // those that the sums of a day have
+	groups    map[accountDay]map[string]bool // the groups that the sums of a day have
 }
 
-// A accountDay names a row of revenue_days.
+// An accountDay names a row of revenue_days.
 type accountDay struct{ account, date, currency string }
 
-// recordBacklog takes up to limit orders whose money has moved out of the backlog and records what is due. It
-// reports whether more are left.
+// recordBacklog takes up to limit orders out of the backlog and records what is due of them. It reports whether
+// more are left.
 func recordBacklog(t *tx, limit int64) (left bool, err error) {
 	t.invalidate()
 	ids, err := t.backlog(limit)
@@ -458,7 +458,7 @@ func recordBacklog(t *tx, limit int64) (left bool, err error) {
 // recordedAtOnce is how many orders of the backlog one transaction takes, some 20 ms of the writer.
 const recordedAtOnce = 100
 
-// recordOrders takes up to most orders of the backlog, while there are any. Others write in between.
+// recordOrders records up to most orders of the backlog, in transactions between which others can write.
 func recordOrders(ctx context.Context, st *store, most int) error {
 	for ; most > 0; most -= recordedAtOnce {
 		waits, err := st.within(ctx).hasBacklog()
@@ -475,7 +475,7 @@ func recordOrders(ctx context.Context, st *store, most int) error {
 	return nil
 }
 
-// recordOrder records what is due of an order. One that is there no more has nothing due.
+// recordOrder records what is due of an order. For an order that no longer exists, nothing is due.
 func (r *recorder) recordOrder(id string) error {
 	p, err := r.paidOrder(id)
 	if errors.Is(err, errOrder) {
@@ -538,8 +538,8 @@ func (r *recorder) recordSource(p *paidOrder, source string, due dueFact) error 
 	return r.write(p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
 }
 
-// write writes a fact of an order and adds its figures to the sums of the day on which it counts: its own,
-// or if that is frozen the present one, or if that is too the next that is not.
+// write writes a fact of an order and adds its figures to the sums of the day on which it counts: its own day, or
+// today if that is frozen, or the next day that is not frozen if today is frozen too.
 func (r *recorder) write(p *paidOrder, f *revenueFact) error {
 	f.AccountID, f.OrderID, f.Currency = p.AccountID, p.ID, p.Currency
 	calendar, err := r.calendarOf(f.AccountID)
@@ -594,7 +594,7 @@ func (r *recorder) calendarOf(accountID string) (c *businessCalendar, err error)
 	return c, err
 }
 
-// isFrozen reports whether nothing is added to a day any more.
+// isFrozen reports whether a day is frozen, so that nothing is added to it any more.
 func (r *recorder) isFrozen(day accountDay) (bool, error) {
 	if frozen, known := r.frozen[day]; known {
 		return frozen, nil

@@ -31,7 +31,7 @@ var revenueCommands = []command{
 	}, 0, revenueExport},
 }
 
-// withRevenue calls f with the account that -account names, once all that is due was recorded.
+// withRevenue calls f with the account that -account names, after recording everything that is due.
 func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 	id, err := e.needAccount()
 	if err != nil {
@@ -62,7 +62,7 @@ func (e *env) dateRange(st *store, accountID string) (r dateRange, err error) {
 	return r, nil
 }
 
-// revenueList prints what business days have brought.
+// revenueList prints the totals of business days.
 func revenueList(e *env) error {
 	return e.withRevenue(func(st *store, accountID string) error {
 		r, err := e.dateRange(st, accountID)
@@ -83,7 +83,7 @@ func revenueList(e *env) error {
 	})
 }
 
-// revenueShow prints what a business day has brought.
+// revenueShow prints the report of a business day, for each currency.
 func revenueShow(e *env) error {
 	day, ok := parseDate(e.args[0])
 	if !ok {
@@ -130,7 +130,7 @@ func (t moneyTable) line(label string, amounts ...string) {
 	t.WriteString(strings.TrimRight(text, " ") + "\n")
 }
 
-// taxed writes a line of an amount, the VAT in it, and what is left without that.
+// taxed writes a line with an amount, the VAT in it, and the net amount.
 func (t moneyTable) taxed(label string, gross, vat int64) {
 	t.line(label, formatSigned(gross), formatSigned(vat), formatSigned(gross-vat))
 }
@@ -183,7 +183,7 @@ func (l *revenueLine) label(what string) string {
 	return what
 }
 
-// writePayments writes how it was paid.
+// writePayments writes how much was paid in which way.
 func (r *revenueReport) writePayments(t moneyTable) {
 	t.line("Paid by", "RECEIVED", "REFUNDED", "DISPUTED", "TOTAL")
 	sum := revenueMethod{}
@@ -204,7 +204,7 @@ func (r *revenueReport) writePayments(t moneyTable) {
 	row("Total", &sum)
 }
 
-// writeNotes writes what is told beside the two halves.
+// writeNotes writes the notes below the two halves: discounts, test payments, and facts of earlier days.
 func (r *revenueReport) writeNotes(t moneyTable) {
 	t.WriteString("\n")
 	t.line("Discounts, already taken off", formatSigned(r.Totals.Discounts))

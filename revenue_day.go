@@ -20,16 +20,16 @@ type zoneSpan struct {
 // firstDate is before all business days.
 const firstDate businessDate = "0001-01-01"
 
-// A businessCalendar tells the business days of an account.
+// A businessCalendar knows which business day of an account a time belongs to.
 type businessCalendar struct {
-	spans []calendarSpan // in order; the first is for all days before, too
+	spans []calendarSpan // in order; the first one also covers all days before it
 }
 
-// A calendarSpan is a zoneSpan that was parsed.
+// A calendarSpan is a parsed zoneSpan.
 type calendarSpan struct {
 	from   businessDate
 	zone   *time.Location
-	cutOff time.Duration // after midnight, by the clock on the wall
+	cutOff time.Duration // after midnight, by wall clocks
 }
 
 // newCalendar makes a calendar of spans in order of their first days; there is at least one.
@@ -86,7 +86,7 @@ func checkBusinessDate(s string) (code, detail string) {
 	return "", ""
 }
 
-// midnight returns the start of a date, by a clock that shows UTC. It is the zero time for what is no date.
+// midnight returns the start of a date, by a clock that shows UTC; the zero time if the date is malformed.
 func midnight(date businessDate) time.Time {
 	t, _ := parseBusinessDate(date)
 	return t
@@ -97,8 +97,8 @@ func dateAfter(date businessDate) businessDate {
 	return midnight(date).AddDate(0, 0, 1).Format(time.DateOnly)
 }
 
-// lookAround is how many days around a time can be its business day: zones are up to 16 hours from UTC, and
-// a cut-off up to 24 hours after midnight. Days whose zone was changed may move by that much.
+// lookAround is how many days the business day of a time can be away from its date in UTC: zones are up to 16
+// hours from UTC, and a cut-off is up to 24 hours after midnight. A change of zone may move days by that much.
 const lookAround = 4
 
 // dateOf returns the business day of a time: the first one that ends after it. Of two times the later one
@@ -111,8 +111,8 @@ func (c *businessCalendar) dateOf(t time.Time) businessDate {
 	return date.Format(time.DateOnly)
 }
 
-// endOf returns when a business day ends, which is when the next one begins. A day that a change of the
-// time zone has left no time ends when it begins.
+// endOf returns when a business day ends, which is when the next one begins. If a change of the time zone leaves
+// no time to a day, it ends when it begins.
 func (c *businessCalendar) endOf(date businessDate) time.Time {
 	day := midnight(date)
 	end := c.cutOff(day)
@@ -130,12 +130,12 @@ func (c *businessCalendar) startOf(date businessDate) time.Time {
 	return c.endOf(midnight(date).AddDate(0, 0, -1).Format(time.DateOnly))
 }
 
-// finalAt returns when nothing that happened on a business day is waited for any more.
+// finalAt returns when a business day becomes final: after that, nothing that happened on it is waited for.
 func (c *businessCalendar) finalAt(date businessDate) time.Time {
 	return c.endOf(date).Add(revenueGrace)
 }
 
-// cutOff returns when the clock on the wall first shows the cut-off of a day, or more where it skips that.
+// cutOff returns when wall clocks first show the cut-off of a day, or a later time if they skip the cut-off.
 func (c *businessCalendar) cutOff(day time.Time) time.Time {
 	date := day.Format(time.DateOnly)
 	span := c.spans[0]
@@ -168,8 +168,8 @@ func firstShown(wall time.Time, zone *time.Location) time.Time {
 	}
 }
 
-// changeZone keeps the time zone and the cut-off of the days so far when the settings of an account are
-// changed: new ones count from the next business day on. An account without revenue has none to keep.
+// changeZone is called when the settings of an account change. It keeps the time zone and the cut-off of the days
+// so far: new ones apply from the next business day on. An account without revenue has none to keep.
 func changeZone(t *tx, accountID string, before, after accountSettings) error {
 	if before.Zone == after.Zone && before.CutOff == after.CutOff {
 		return nil

@@ -11,7 +11,7 @@ import (
 // A revenueAPI serves the endpoints of revenue days.
 type revenueAPI struct{ *server }
 
-// revenueWing makes the routes of revenue days, and the chore that records what orders have brought.
+// revenueWing makes the routes of revenue days, and the chore that records the revenue of orders.
 func revenueWing(s *server) wing {
 	a := &revenueAPI{s}
 	return wing{
@@ -29,8 +29,8 @@ func revenueWing(s *server) wing {
 }
 
 const (
-	recordedByChore   = 1_000 // orders at most each time, so that other chores get their turn
-	recordedByRequest = 1_000 // orders at most, so that its caller reads what it has just done
+	recordedByChore   = 1_000 // orders at most per run, so that other chores get their turn
+	recordedByRequest = 1_000 // orders at most per request, so that callers see what they have just done
 	maxRevenueDays    = 400   // of one request
 	maxLateShown      = 100   // facts of a day
 )
@@ -55,7 +55,7 @@ type revenueDay struct {
 	Totals    revenueTotals `json:"totals"`
 }
 
-// A revenueLine is what was sold or given back of one rate of VAT and one group.
+// A revenueLine is what was sold or given back at one rate of VAT in one group.
 type revenueLine struct {
 	VATRate int64   `json:"vat_rate"`
 	Group   *string `json:"group"` // nil: none
@@ -63,13 +63,13 @@ type revenueLine struct {
 	VAT     int64   `json:"vat"`
 }
 
-// A refundedLine is what was given back of one rate of VAT and one group.
+// A refundedLine is what was given back at one rate of VAT in one group.
 type refundedLine struct {
 	Of string `json:"of"` // figureSale, figureDelivery or figureTip
 	revenueLine
 }
 
-// A revenueMethod is what one way of paying has brought.
+// A revenueMethod is the revenue of one way of paying.
 type revenueMethod struct {
 	Method   string `json:"method"`
 	Test     bool   `json:"test"`     // with test keys
@@ -79,7 +79,7 @@ type revenueMethod struct {
 	Total    int64  `json:"total"`
 }
 
-// A lateFact is what counts on a day and has happened on an earlier one.
+// A lateFact is a fact that counts on a day but happened on an earlier one.
 type lateFact struct {
 	OrderID string       `json:"order_id"`
 	Kind    string       `json:"kind"` // sale, refund or dispute
@@ -88,7 +88,7 @@ type lateFact struct {
 	At      stamp        `json:"at"`
 	Method  string       `json:"method"`
 	Test    bool         `json:"test"`
-	Amount  int64        `json:"amount"` // of the day's total; negative: it was given back
+	Amount  int64        `json:"amount"` // what it adds to the day's total; negative: it was given back
 }
 
 // A revenueReport is a revenueDay line by line.
@@ -103,7 +103,7 @@ type revenueReport struct {
 	MoreLate bool            `json:"more_late"` // there are more of them
 }
 
-// A revenueDate is all that a business day has brought.
+// A revenueDate holds the reports of a business day.
 type revenueDate struct {
 	Date businessDate    `json:"date"`
 	Days []revenueReport `json:"days"` // one for each currency
@@ -138,7 +138,7 @@ func revenueDays(q *queries, accountID string, from, to businessDate, now time.T
 	return days, err
 }
 
-// reportDate returns all that a business day of an account has brought.
+// reportDate returns the reports of a business day of an account.
 func reportDate(q *queries, accountID string, date businessDate, now time.Time) (*revenueDate, error) {
 	c, err := q.businessCalendar(accountID)
 	if err != nil {
@@ -212,7 +212,7 @@ func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueRe
 	return r
 }
 
-// addPayment adds a sum to what its way of paying has brought. Sums come in the order of those.
+// addPayment adds a sum to its way of paying. The sums must come sorted by way of paying.
 func (r *revenueReport) addPayment(s *revenueSum) {
 	if s.What == figureDiscount {
 		return
@@ -261,12 +261,11 @@ func (q *revenueDaysRequest) read(in *input) {
 // A dateRange is a range of business days.
 type dateRange struct{ from, to businessDate }
 
-// defaultRevenueDays is how many days a list has where no first one is named.
+// defaultRevenueDays is how many days a list has if no first day is given.
 const defaultRevenueDays = 30
 
 // newDateRange returns the range of dates that are given, where zero means not given: by default
-// defaultRevenueDays that end at to, which is today by default. It returns what is wrong with them; "":
-// nothing.
+// defaultRevenueDays that end at to, which is today by default. wrong says what is wrong with them; "": nothing.
 func newDateRange(from, to time.Time, today businessDate) (r dateRange, wrong string) {
 	if to.IsZero() {
 		to = midnight(today)

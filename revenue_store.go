@@ -8,21 +8,21 @@ import (
 
 // All SQL about revenue days.
 
-// zonesOf returns which time zone and cut-off an account has from which business day on, in order; none if
-// those of its settings count for all days.
+// zonesOf returns the time zones and cut-offs of an account, with the business days from which they apply, in
+// order; none if those of its settings apply to all days.
 func (q *queries) zonesOf(accountID string) ([]zoneSpan, error) {
 	return collect(q, `SELECT from_date, zone, cut_off FROM account_zones WHERE account_id = ? ORDER BY from_date`,
 		[]any{accountID}, func(s *zoneSpan) []any { return []any{&s.From, &s.Zone, &s.CutOff} })
 }
 
-// addZone writes from when on an account has a time zone and a cut-off.
+// addZone writes the business day from which a time zone and a cut-off of an account apply.
 func (t *tx) addZone(accountID string, s zoneSpan) error {
 	_, err := t.exec(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
 		accountID, s.From, s.Zone, s.CutOff)
 	return err
 }
 
-// removeZones removes the time zones that an account has from a business day on.
+// removeZones removes the time zones of an account that apply from a business day or a later one.
 func (t *tx) removeZones(accountID string, from businessDate) error {
 	_, err := t.exec(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
 	return err
@@ -34,7 +34,7 @@ func (q *queries) hasFacts(accountID string) (has bool, err error) {
 	return has, err
 }
 
-// hasBacklog reports whether there are orders whose money has moved and that were not looked at since.
+// hasBacklog reports whether there are orders whose money has moved and that were not recorded since.
 func (q *queries) hasBacklog() (has bool, err error) {
 	err = q.one(`SELECT EXISTS (SELECT 1 FROM revenue_backlog)`, nil, &has)
 	return has, err
@@ -52,7 +52,7 @@ func (t *tx) leaveBacklog(orderID string) error {
 	return err
 }
 
-// paidOrder returns an order with all that says what it has brought. Errors: errOrder.
+// paidOrder returns an order with everything that its revenue depends on. Errors: errOrder.
 func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
 	p = &paidOrder{}
 	if p.order, err = t.order(anyAccount, id); err != nil {
@@ -106,7 +106,7 @@ func (t *tx) addFact(f *revenueFact) error {
 	return err
 }
 
-// addRevenueDay writes that something counts on a day.
+// addRevenueDay inserts the row of a day on which something counts, unless it exists.
 func (t *tx) addRevenueDay(day accountDay) error {
 	_, err := t.exec(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
 		day.account, day.date, day.currency)
@@ -150,7 +150,7 @@ func (q *queries) revenueDayKeys(accountID string, from, to businessDate) ([]rev
 		func(k *revenueDayKey) []any { return []any{&k.Date, &k.Currency, &k.FrozenAt} })
 }
 
-// freezeDay writes that nothing is added to a business day any more. For a frozen one it changes nothing.
+// freezeDay freezes a business day, so that nothing is added to it any more. A frozen one stays as it is.
 func (t *tx) freezeDay(accountID string, date businessDate, currency string) error {
 	_, err := t.exec(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
 		ON CONFLICT (account_id, date, currency) DO UPDATE SET frozen_at = excluded.frozen_at
@@ -158,7 +158,7 @@ func (t *tx) freezeDay(accountID string, date businessDate, currency string) err
 	return err
 }
 
-// frozenDay returns since when nothing is added to a business day; the zero stamp if it is not frozen.
+// frozenDay returns since when a business day is frozen; the zero stamp if it is not.
 func (q *queries) frozenDay(accountID string, date businessDate, currency string) (at stamp, err error) {
 	err = q.one(`SELECT frozen_at FROM revenue_days WHERE account_id = ? AND date = ? AND currency = ?`,
 		[]any{accountID, date, currency}, &at)
@@ -168,14 +168,14 @@ func (q *queries) frozenDay(accountID string, date businessDate, currency string
 	return at, err
 }
 
-// A daySums is what a day has brought in all.
+// A daySums holds the totals of a day.
 type daySums struct {
 	revenueDayKey
 	revenueTotals
 }
 
-// revenueTotals returns the business days of an account from one date to another on which something counts,
-// with what each has brought in all, newest first.
+// revenueTotals returns the business days of an account from one date to another on which something counts, with
+// the totals of each, newest first.
 func (q *queries) revenueTotals(accountID string, from, to businessDate) ([]daySums, error) {
 	const received = `CASE WHEN s.what IN ('sale', 'delivery', 'tip') THEN s.gross
 		WHEN s.what = 'discount' THEN 0 ELSE -s.gross END`
