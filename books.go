@@ -195,7 +195,7 @@ type bookEntry struct {
 
 // The states of an export.
 const (
-	exportWaiting  = "waiting"  // its day is open, or it is about to be looked at
+	exportWaiting  = "waiting"  // its day is not over, or it is about to be worked on
 	exportHeld     = "held"     // something is missing, see its reason
 	exportReady    = "ready"    // nothing is missing
 	exportSending  = "sending"  // its entry is being sent; there is no answer yet
@@ -246,7 +246,7 @@ type bookExport struct {
 	MappingAt    stamp
 	Attempts     int64
 	Changes      int64 // grows with each change
-	DueAt        stamp // when it is looked at next; zero: not any more
+	DueAt        stamp // when the worker turns to it next; zero: never
 	HeldAt       stamp // since when it is held, or has failed
 	CreatedAt    stamp
 	SentAt       stamp

@@ -93,8 +93,7 @@ func explainBooksError(err error) error {
 	return errors.New(ref.text())
 }
 
-// withBooks calls f with the engine of books. What the engine would log is discarded, since its errors say the
-// same.
+// withBooks calls f with the engine of books. What it would log is discarded, since its errors say the same.
 func (e *env) withBooks(f func(b *books) error) error {
 	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	if err != nil {

@@ -36,7 +36,7 @@ type books struct {
 	strike  func(fault string, err error, attrs ...any)
 	doubted func() bool   // server.clockDoubted, while which no entry is made or sent; nil: never
 	off     bool          // no product is asked anything: another service works on this database
-	wake    chan struct{} // makes the worker look for what is due
+	wake    chan struct{} // has the worker look for what is due
 
 	mu    sync.Mutex
 	paces map[string]*bookPace // by connection
@@ -392,7 +392,7 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 	})
 }
 
-// wakeUp makes the worker look for what is due.
+// wakeUp has the worker look for what is due.
 func (b *books) wakeUp() {
 	select {
 	case b.wake <- struct{}{}:
@@ -400,7 +400,7 @@ func (b *books) wakeUp() {
 	}
 }
 
-// saveMapping confirms the mapping of a connection, and wakes the exports that wait for it. Errors:
+// saveMapping confirms the mapping of a connection, and has what waits for it looked at. Errors:
 // errBooksConnection.
 func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
 	t.invalidate()
@@ -421,7 +421,7 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 // A connectionChange is what the owner of a connection wants to be different.
 type connectionChange struct {
 	organisation string
-	sendFrom     *businessDate // "": nothing is to be sent on its own; nil: no change
+	sendFrom     *businessDate // "": nothing is to be sent automatically; nil: no change
 	history      bool          // sendFrom may be a day that is past
 	status       string
 	series       *string // "": none; nil: no change
@@ -529,7 +529,7 @@ const (
 	maxTokenAnswer  = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
 	maxAccessToken  = 16 << 10
 	maxRefreshToken = 4 << 10
-	minTokenLife    = time.Minute // less is taken as this
+	minTokenLife    = time.Minute // a shorter life counts as this
 	maxTokenLife    = 24 * time.Hour
 )
 

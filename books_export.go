@@ -27,7 +27,8 @@ func syncKey(accountID string, date businessDate, revision int64) string {
 	return "widgetd:" + accountID + ":" + date + ":r" + strconv.FormatInt(revision, 10)
 }
 
-// become puts an export into a state in which it is neither held nor failed. due is when it is looked at next.
+// become puts an export into a state in which it is neither held nor failed. due is when the worker turns to it
+// next.
 func (x *bookExport) become(state string, due stamp) {
 	x.State, x.DueAt = state, due
 	x.Reason, x.Detail, x.HeldAt = nil, nil, stamp{}
@@ -50,7 +51,7 @@ func exportEvent(c *bookConnection, x *bookExport, kind eventType, actor string)
 	return event{Type: kind, AccountID: x.AccountID, SubjectID: x.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// newExport inserts an export of a connection, which is looked at from due on.
+// newExport inserts an export of a connection that is due at due.
 func newExport(
 	t *tx, c *bookConnection, date businessDate, currency string, revision int64, reverses *bookExport, due stamp,
 ) (*bookExport, error) {
@@ -269,10 +270,10 @@ type booksWorker struct {
 	tick     time.Duration
 	enqueued time.Time        // when days were queued last, by the steady clock
 	running  map[string]bool  // connections
-	turns    map[string]int64 // the number of the last turn of each connection that is due
+	turns    map[string]int64 // of the connections that are due: when each had its last turn, counted by turn
 	turn     int64
 	finished chan string
-	renewing atomic.Bool // a batch of startRenewals is under way
+	renewing atomic.Bool // tokens are being replaced that could not be before
 	working  sync.WaitGroup
 }
 
@@ -282,7 +283,8 @@ func newBooksWorker(b *books) *booksWorker {
 		finished: make(chan string, maxExporting)}
 }
 
-// run works until ctx ends. Then it cancels what is under way, which the next start resumes, and returns.
+// run works until ctx ends. Then it breaks off what is under way, which the next start goes on with, and
+// returns.
 func (w *booksWorker) run(ctx context.Context) {
 	tick := time.NewTicker(w.tick)
 	defer tick.Stop()
@@ -308,8 +310,7 @@ func (w *booksWorker) run(ctx context.Context) {
 	}
 }
 
-// held reports whether exports have to wait because the clock is doubted: it can't tell then whether a day is
-// over.
+// held reports whether exports wait: while the clock is doubted, it can't tell whether a day is over.
 func (b *books) held() bool { return b.doubted != nil && b.doubted() }
 
 // enqueue makes exports of the days that are over, for every connection that sends them automatically.
