@@ -9,7 +9,7 @@ import (
 // scopeBooks is the scope of all endpoints of books.
 const scopeBooks = "books:write"
 
-// booksNoun declares the connections with accounting products, and the days that go there.
+// booksNoun declares the connections with accounting products, and the exports of business days to them.
 func booksNoun() noun {
 	return noun{
 		name:     "books",
@@ -23,10 +23,9 @@ func booksNoun() noun {
 	}
 }
 
-// Books (contract, section 12): the revenue of each business day arrives in the account's bookkeeping
-// software as one balanced entry. Here is what both products have in common; books_entry.go makes the
-// entry of a day, books_export.go takes it into the books once, books_xero.go and books_fortnox.go speak
-// with the products.
+// Books (contract, section 12): the revenue of each business day arrives in the account's bookkeeping software as
+// one balanced entry. This file has what both products have in common; books_entry.go makes the entry of a day,
+// books_export.go exports it exactly once, books_xero.go and books_fortnox.go are the clients of the products.
 
 // The products.
 const (
@@ -78,7 +77,8 @@ var (
 		detail: "This service works on a copy of a database, and asks no books: it was started with -no-books."}
 )
 
-// A booksApp is what the maker of a product has given the operator: the same for all accounts.
+// A booksApp is the application that the operator has registered with the maker of a product. All accounts use the
+// same one.
 type booksApp struct {
 	Product   string
 	ClientID  string
@@ -86,7 +86,7 @@ type booksApp struct {
 	ChangedAt stamp
 }
 
-// The purposes of what rows of books keep sealed, see keyring.sealFor.
+// The purposes under which secrets in rows of books are sealed, see keyring.sealFor.
 const (
 	sealedBooksApp        = "books app"           // the client secret; the id is the product
 	sealedBooksVerifier   = "books authorization" // the verifier of PKCE; the id is the hash of the state, in hex
@@ -119,12 +119,12 @@ type bookConnection struct {
 	Currency         *string // of the books
 	Sealed           []byte  // bookTokens; nil: it has none
 	Tokens           int64   // how often they were replaced
-	RefreshingUntil  stamp   // until when somebody else is replacing them
+	RefreshingUntil  stamp   // until when another call has claimed replacing them
 	NeedsReconnectAt stamp
 	FailingSince     stamp
 	Mapping          *bookMapping // nil: none was confirmed
 	MappingAt        stamp
-	SendFrom         *businessDate // the first day that is sent on its own; nil: none is
+	SendFrom         *businessDate // the first day that is sent automatically; nil: none is
 	Status           string        // entryDraft or entryPosted, for Xero
 	Series           *string       // Fortnox: where vouchers are numbered
 	Outside          bool          // what was paid outside is sent too
@@ -195,10 +195,10 @@ type bookEntry struct {
 
 // The states of an export.
 const (
-	exportWaiting  = "waiting"  // its day is open, or it is about to be looked at
+	exportWaiting  = "waiting"  // its day is not over, or it is about to be worked on
 	exportHeld     = "held"     // something is missing, see its reason
 	exportReady    = "ready"    // nothing is missing
-	exportSending  = "sending"  // its entry was given away; the answer is not there yet
+	exportSending  = "sending"  // its entry is being sent; there is no answer yet
 	exportUnknown  = "unknown"  // the answer was lost: it is looked for in the books
 	exportPosted   = "posted"   // its entry is in the books
 	exportFailed   = "failed"   // the books refuse it
@@ -212,7 +212,7 @@ const (
 	heldCurrency       = "currency"        // the books have another one
 	heldLocked         = "locked_period"
 	heldNoYear         = "no_financial_year"
-	heldNoSeries       = "no_series" // of vouchers, that is there in that year and takes manual entries
+	heldNoSeries       = "no_series" // no voucher series of that year that takes manual entries
 	heldUnusable       = "account_unusable"
 	heldReconnect      = "needs_reconnect"
 	heldEdited         = "edited_in_books"
@@ -246,7 +246,7 @@ type bookExport struct {
 	MappingAt    stamp
 	Attempts     int64
 	Changes      int64 // grows with each change
-	DueAt        stamp // when it is looked at next; zero: not any more
+	DueAt        stamp // when the worker turns to it next; zero: never
 	HeldAt       stamp // since when it is held, or has failed
 	CreatedAt    stamp
 	SentAt       stamp
@@ -272,7 +272,7 @@ type bookTaxRate struct {
 	Usable bool   `json:"usable"` // active, and for revenue
 }
 
-// A bookChart is what the books say of themselves, for entries of one date.
+// A bookChart is what the books report about themselves (accounts, rates, locked days), for entries of one date.
 type bookChart struct {
 	Currency    string
 	LockedUntil businessDate // the last day that is locked; "": none
@@ -293,13 +293,13 @@ type bookedEntry struct {
 	Entry   bookEntry // Text, VAT and Rate of its lines are not compared
 }
 
-// A ledgerSession is what a call to the books needs: whose they are, and a valid access token.
+// A ledgerSession is what a call to the books needs: the connection, and a valid access token.
 type ledgerSession struct {
 	connection *bookConnection
 	access     string
 	linkID     string
 
-	// wait returns once another request may be made for the company, as pace says, or when ctx ends.
+	// wait blocks until another request may be made for the company, see books.pace, or ctx ends.
 	wait func(ctx context.Context) error // nil: nothing has to be waited for
 }
 
@@ -321,8 +321,8 @@ type ledgerError struct {
 	status     int           // HTTP status; 0: there was no answer
 	reason     string        // one of the held reasons, ledgerBusy, a code of the product, or outboundError.reason
 	detail     string        // for people, from the product's own message; "": none
-	retryAfter time.Duration // that the product asks to wait; 0: nothing
-	denied     bool          // the access token is not taken: it is to be replaced
+	retryAfter time.Duration // how long the product asks to wait; 0: it does not say
+	denied     bool          // the access token was refused and has to be replaced
 	refused    bool          // nothing was written, and nothing will be when the same is sent again
 	removed    bool          // the product says that the application was removed there: its owner has to connect again
 }
@@ -334,18 +334,17 @@ func (e *ledgerError) Error() string {
 	return e.reason + ": " + e.detail
 }
 
-// A grantError is the refusal of tokens by a product (RFC 6749, section 5.2): its owner has to connect
-// again. invalid_grant is one; so are invalid_client and unauthorized_client, about which the operator has
-// to do something.
+// A grantError is the refusal of a product to issue tokens (RFC 6749, section 5.2). After invalid_grant the owner
+// has to connect again; after any of operatorsGrantErrors the operator has to do something.
 type grantError struct{ code string }
 
 func (e *grantError) Error() string { return "the tokens are refused: " + e.code }
 
-// appSecrets are those of an application.
+// appSecrets are the client id and the client secret of an application.
 type appSecrets struct{ clientID, clientSecret string }
 
-// A ledger is the client of a product. Its methods keep nothing. None retries. Requests time out as
-// outbound's do. Errors: a *ledgerError; of exchange and renew also a *grantError.
+// A ledger is the client of a product. Its methods keep no state and do not retry. Requests time out as outbound's
+// do. Errors: a *ledgerError; of exchange and renew also a *grantError.
 type ledger interface {
 	// authorizeURL returns the address to which the owner is sent (RFC 6749, section 4.1.1, and RFC 7636).
 	authorizeURL(app appSecrets, redirectURL, state, challenge string) string
@@ -360,17 +359,17 @@ type ledger interface {
 	// credentials and the tenant's id.
 	renew(ctx context.Context, app appSecrets, c *bookConnection, old *bookTokens) (*bookTokens, error)
 
-	// disconnect ends what was agreed to, where the product can do that for one company.
+	// disconnect ends the access that was granted, if the product can do that for a single company.
 	disconnect(ctx context.Context, s *ledgerSession) error
 
-	// chart reads what the books say of themselves, for entries of a date.
+	// chart reads what the books report about themselves, for entries of a date.
 	chart(ctx context.Context, s *ledgerSession, date businessDate) (*bookChart, error)
 
 	// encode returns the body of the request that writes an entry. It is a pure function.
 	encode(entry *bookEntry) string
 
-	// post writes an entry. key is its idempotency key, where the product has those. It returns the id of
-	// the entry in the books. If that is not known, the error is not refused.
+	// post writes an entry. key is its idempotency key, where the product has those. It returns the id of the
+	// entry in the books. If it is unknown whether the entry was written, the error does not have refused set.
 	post(ctx context.Context, s *ledgerSession, entry *bookEntry, body, key string) (id string, err error)
 
 	// find looks for an entry whose narration has a sync key, among those of its date and of the days
@@ -383,6 +382,6 @@ type ledger interface {
 	// withdraw deletes a draft. Only called where read says that it is one.
 	withdraw(ctx context.Context, s *ledgerSession, id string) error
 
-	// pace is how many requests may be made for a company in a time.
+	// pace returns how many requests may be made for one company within a time.
 	pace() (requests int, in time.Duration)
 }

@@ -93,8 +93,7 @@ func explainBooksError(err error) error {
 	return errors.New(ref.text())
 }
 
-// withBooks calls f with the engine of books. Nothing of what it notes in a log is printed, since its errors
-// say the same.
+// withBooks calls f with the engine of books. What it would log is discarded, since its errors say the same.
 func (e *env) withBooks(f func(b *books) error) error {
 	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	if err != nil {
@@ -514,11 +513,11 @@ func booksDisconnect(e *env) error {
 type booksStatus struct {
 	Books       booksTotals       `json:"books"`
 	connections []*bookConnection // in use
-	exports     []bookExport      // that are refused, or held for long
+	exports     []bookExport      // those that are refused, or held for too long
 	sealed      []string          // what was sealed with another key file
 }
 
-// booksFailLong is for how long books must have given no usable answer to be shown.
+// booksFailLong is how long books must have given no usable answer before the status command shows it.
 const booksFailLong = time.Hour
 
 func (r *booksStatus) read(v *statusView) (err error) {
@@ -561,7 +560,7 @@ func (r *booksStatus) show(v *statusView, to *statusLines) {
 	to.todo = append(to.todo, r.sealed...)
 }
 
-// checkBooks is a rowCheck: of what was sealed with another key file.
+// checkBooks is a rowCheck. It reports what was sealed with another key file.
 func checkBooks(q *queries, keys *keyring, _ time.Time) (faults []string, err error) {
 	lines, err := booksSealedElsewhere(q, keys)
 	for _, line := range lines {

@@ -20,7 +20,7 @@ import (
 
 const (
 	authorizationLife    = 10 * time.Minute
-	maxAuthorizations    = 20 // of an account that wait at once; the oldest are dropped
+	maxAuthorizations    = 20 // pending ones of an account; the oldest are dropped
 	disconnectLimit      = 20 * time.Second
 	maxBookOrganisations = 100 // to choose from
 )
@@ -34,8 +34,8 @@ type books struct {
 	paces map[string]*bookPace // by connection
 }
 
-// newLedgers makes the clients of all products, by name. The addresses are theirs, but in tests. now is the
-// wall clock.
+// newLedgers makes the clients of all products, by name. The URLs replace the products' own addresses, for tests;
+// "": they do not. now is the wall clock.
 func newLedgers(out *outbound, xeroURL, fortnoxURL string, now func() time.Time) map[string]ledger {
 	return map[string]ledger{
 		productXero:    newXeroLedger(out, xeroURL, now),
@@ -49,8 +49,8 @@ func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
 		Sealed: keys.sealFor(sealedBooksApp, product, []byte(app.clientSecret))})
 }
 
-// booksSealedElsewhere returns what an operator is told of the secrets of books that can't be read with a key
-// file, since another one sealed them: of applications, and of connections in use.
+// booksSealedElsewhere returns a line for the operator about each secret of books that can't be read because
+// another key file sealed it: those of applications, and of connections in use.
 func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error) {
 	for _, product := range bookProducts {
 		app, err := q.booksApp(product)
@@ -76,14 +76,14 @@ func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error)
 	return lines, err
 }
 
-// connectAgain is what an operator is told of a connection that its owner has to connect again.
+// connectAgain tells the operator what to do about a connection that its owner has to connect again.
 func connectAgain(c *bookConnection) string {
 	return fmt.Sprintf("have its owner connect it again, on the address that "+
 		"'widgetd books connect %s -account %s' prints", c.Product, c.AccountID)
 }
 
-// warnOfSealed logs what can't be used of books because it was sealed with another key file. It is a worker
-// that ends at once.
+// warnOfSealed logs which secrets of books can't be used because another key file sealed them. It is a worker that
+// ends at once.
 func (b *books) warnOfSealed(context.Context) {
 	lines, err := booksSealedElsewhere(b.store.queries, b.keys())
 	if err != nil {
@@ -106,9 +106,9 @@ func (a *bookAuthorization) ofApp() bool { return strings.HasPrefix(a.MadeBy, ap
 
 func (a *bookAuthorization) ofPerson() bool { return strings.HasPrefix(a.MadeBy, actorPersons) }
 
-// authorize returns the address to which somebody is sent who may agree that an account is connected with a
-// product, and until when it can be used, once. It is the product's, but for an application one of ours, where
-// the owner signs in before anybody can agree. base is the base address of this service. Errors: errAccount,
+// authorize returns the address at which somebody can agree that an account is connected with a product, and until
+// when it works; it works once. It is an address of the product; if an application asks for it, it is one of this
+// service, where the owner has to sign in first. base is the base address of this service. Errors: errAccount,
 // books_not_available, errBooksOff.
 func (b *books) authorize(
 	ctx context.Context, accountID, product, base, actor string,
@@ -146,7 +146,7 @@ func (b *books) authorize(
 	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier)), a.ExpiresAt, err
 }
 
-// The refusals of somebody who comes back from a product.
+// The reasons why somebody who comes back from a product is not connected.
 var (
 	errBooksState     = errors.New("this link was used already, or it is older than ten minutes: begin again")
 	errBooksSignin    = errors.New("you are not signed in for the account of this link: sign in for it first")
@@ -156,9 +156,10 @@ var (
 	errBooksExchange  = errors.New("the product did not answer as expected: begin again")
 )
 
-// callback connects an account, of which somebody has come back from a product with a state, and a code or an
-// error. If several companies were agreed to, the connection waits until one is chosen (chooseOrganisation). A
-// company that is connected anew gets its former connection back. Errors: those above, errAccount, errBooksOff.
+// callback finishes connecting an account, after the product has sent somebody back with a state, and with a code
+// or an error. If access to several companies was granted, the connection waits until one is chosen
+// (chooseOrganisation). A company that is connected anew gets its former connection back. Errors: those above,
+// errAccount, errBooksOff.
 func (b *books) callback(
 	ctx context.Context, product, state, code, refusal string,
 ) (*bookConnection, error) {
@@ -200,7 +201,7 @@ func (b *books) callback(
 	return c, err
 }
 
-// exchange swaps a code for tokens, and returns the companies that they are good for.
+// exchange swaps a code for tokens, and returns the companies that they give access to.
 func (b *books) exchange(
 	ctx context.Context, a *bookAuthorization, code string,
 ) (tokens *bookTokens, companies []bookOrganisation, err error) {
@@ -220,8 +221,8 @@ func (b *books) exchange(
 	return tokens, companies, err
 }
 
-// connectBooks writes the connection of an account with one of the companies that were agreed to, or one that
-// waits for a choice. Errors: errAccount, errBooksConnected.
+// connectBooks writes the connection of an account with one of the companies to which access was granted, or one
+// that waits for a choice. Errors: errAccount, errBooksConnected.
 func connectBooks(
 	t *tx, keys *keyring, a *bookAuthorization, tokens *bookTokens, companies []bookOrganisation,
 ) (*bookConnection, error) {
@@ -261,8 +262,8 @@ func connectBooks(
 	return used, t.saveBookTokens(used, sealed)
 }
 
-// bindOrganisation gives a connection without a company the one that was chosen. If the account had a
-// connection with that before, it gets that one back.
+// bindOrganisation gives the chosen company to a connection that has none. If the account had a connection with
+// that company before, that one is used again instead.
 func bindOrganisation(
 	t *tx, keys *keyring, c *bookConnection, company bookOrganisation, tokens *bookTokens, actor string,
 ) (*bookConnection, error) {
@@ -280,7 +281,7 @@ func bindOrganisation(
 	return c, reconnectBooks(t, keys, c, company, tokens, eventBooksConnected, actor)
 }
 
-// reconnectBooks gives a connection a company and tokens, with an event, and has what waits for it looked at.
+// reconnectBooks gives a connection a company and tokens, with an event, and wakes the exports that wait for it.
 func reconnectBooks(
 	t *tx, keys *keyring, c *bookConnection, company bookOrganisation, tokens *bookTokens,
 	kind eventType, actor string,
@@ -336,9 +337,9 @@ func chooseOrganisation(
 	return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
 }
 
-// disconnect ends the use of a connection: at the product as far as it allows that, and here in any case. What was
-// not sent is dropped; what was exported stays known, should the company be connected again, and what may be in the
-// books is looked for then. Errors: errBooksConnection.
+// disconnect ends the use of a connection: here in any case, and at the product as far as it allows that. Exports
+// that were not sent are dropped. Those that were sent stay known, in case the company is connected again: entries
+// of which it is uncertain whether they are in the books are looked for then. Errors: errBooksConnection.
 func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error {
 	c, err := b.store.usedBookConnection(o, id)
 	if err != nil {
@@ -404,7 +405,7 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 // A connectionChange is what the owner of a connection wants to be different.
 type connectionChange struct {
 	organisation string
-	sendFrom     *businessDate // "": nothing is to be sent on its own; nil: no change
+	sendFrom     *businessDate // "": nothing is to be sent automatically; nil: no change
 	history      bool          // sendFrom may be a day that is past
 	status       string
 	series       *string // "": none; nil: no change
@@ -412,7 +413,7 @@ type connectionChange struct {
 	tests        *bool
 }
 
-// apply changes a connection as is wished, but for its company.
+// apply applies the change to a connection, except for its company, see chooseOrganisation.
 func (w *connectionChange) apply(c *bookConnection) {
 	if w.status != "" {
 		c.Status = w.status
@@ -431,7 +432,7 @@ func (w *connectionChange) apply(c *bookConnection) {
 	}
 }
 
-// changeBooks carries out what the owner of a connection wants, and returns the connection. Errors:
+// changeBooks makes a change that the owner of a connection wants, and returns the connection. Errors:
 // errBooksConnection, books_connection_state, a refusal that names the member.
 func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, actor string) (*bookConnection, error) {
 	c, err := t.usedBookConnection(o, id)
@@ -456,7 +457,7 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	return changeConnection(t, o, c.ID, w.apply, actor)
 }
 
-// checkSendFrom checks the first day that is to be sent on its own: history is never sent unasked.
+// checkSendFrom checks the first day that is to be sent automatically: past days are sent only on request.
 func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
 	if *w.sendFrom == "" {
 		return nil
@@ -475,9 +476,9 @@ func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
 	return nil
 }
 
-// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. Where
-// days are sent from another date on, those before it that are not in the books are not sent any more.
-// Errors: errBooksConnection.
+// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. If SendFrom
+// changes, the exports of earlier days that are not in the books are dropped, or those of all days if it is nil
+// now. Errors: errBooksConnection.
 func changeConnection(t *tx, o owner, id string, change func(*bookConnection), actor string) (*bookConnection, error) {
 	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
@@ -512,20 +513,20 @@ const (
 	maxTokenAnswer  = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
 	maxAccessToken  = 16 << 10
 	maxRefreshToken = 4 << 10
-	minTokenLife    = time.Minute // less is taken as this
+	minTokenLife    = time.Minute // a shorter life counts as this
 	maxTokenLife    = 24 * time.Hour
 )
 
-// grantErrors are the errors of token endpoints about which somebody has to do something: invalid_grant the owner
-// of the connection, the others the operator (RFC 6749, section 5.2).
+// grantErrors are the errors of token endpoints that no retry mends: invalid_grant is for the owner of the
+// connection to resolve, the others for the operator (RFC 6749, section 5.2).
 var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope"}
 
 // operatorsGrantErrors are those about which only the operator can do something.
 var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}
 
-// requestTokens posts a form to a token endpoint. The application proves itself by HTTP Basic, both halves
-// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts.
-// Errors: a *ledgerError, a *grantError.
+// requestTokens posts a form to a token endpoint. The application authenticates by HTTP Basic, both halves
+// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts. Errors: a
+// *ledgerError, a *grantError.
 func requestTokens(
 	ctx context.Context, out *outbound, endpoint string, app appSecrets, form url.Values, header http.Header,
 	now func() time.Time,

@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Entries of books (contract, section 12): the sums of a business day, by the rules of a mapping, as lines
-// whose debits are equal to their credits. All of it is pure. What no rule is for is never put on another
-// account: the whole entry is held instead.
+// Entries of books (contract, section 12): the sums of a business day, by the rules of a mapping, as lines whose
+// debits are equal to their credits. All functions but books.preview are pure. A sum that no rule covers is never
+// booked on some other account: the whole entry is held instead.
 
 const (
 	// maxEntryLines bounds an entry. Neither product states how many lines it takes: Xero bounds a request
@@ -77,8 +77,8 @@ func (m *bookMapping) clearing(method string) *mappingRule {
 	return &m.Lines[i]
 }
 
-// wants reports whether a sum belongs into the entries of a connection. A discount never does, since prices
-// are less their discount.
+// wants reports whether a sum belongs in the entries of a connection. A discount never does, since the sums of
+// sales and delivery are already reduced by it.
 func (c *bookConnection) wants(s *revenueSum) bool {
 	switch {
 	case s.What == figureDiscount || s.Gross == 0 && s.VAT == 0:
@@ -89,9 +89,9 @@ func (c *bookConnection) wants(s *revenueSum) bool {
 	return c.Outside || !slices.Contains(outsideMethods, s.Method)
 }
 
-// buildEntry makes the entry of a day in one currency by the connection's mapping. If something is not named
-// by the mapping, there is no entry, and the issues say what. If nothing is to be booked, there is neither.
-// The caller sets Year. Amounts are in the minor unit.
+// buildEntry makes the entry of a day in one currency by the connection's mapping. If the mapping lacks a rule,
+// there is no entry, and the issues say for what. If nothing is to be booked, there is neither an entry nor an
+// issue. The caller sets Year. Amounts are in the minor unit.
 func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	sums []revenueSum) (*bookEntry, []entryIssue) {
 	b := entryBuilder{product: c.Product, mapping: c.Mapping}
@@ -150,7 +150,7 @@ const (
 	placeDisputed
 )
 
-// A figurePlace says where the figures of one kind stand in an entry.
+// A figurePlace says where in an entry the figures of one kind go.
 type figurePlace struct {
 	sign          int64 // 1: what it is for is credited, and its clearing account debited; -1: the reverse
 	order         int   // of the line of what it is for
@@ -199,8 +199,8 @@ func (b *entryBuilder) add(s *revenueSum) {
 	b.line(place.clearingOrder, clearing, place.paid+s.Method, "", 0).net -= place.sign * s.Gross
 }
 
-// addRevenue adds a sum to the line of what it is for: at Xero with its VAT in it, at Fortnox without, and
-// its VAT to a line of its own.
+// addRevenue adds a sum to the line of what it is for. At Xero the amount of that line includes VAT; at Fortnox it
+// does not, and the VAT goes to a line of its own.
 func (b *entryBuilder) addRevenue(s *revenueSum, place figurePlace, rule *mappingRule) {
 	l := b.line(place.order, rule, place.prefix+rule.about(), valueOr(rule.Tax, ""), s.Rate)
 	l.net += place.sign * s.Gross
@@ -232,8 +232,8 @@ func (r *mappingRule) about() string {
 	return "sales " + formatRate(*r.VATRate)
 }
 
-// line returns the line of a rule and a text, which is made if there is none. tax is a TaxType of Xero; there
-// a line without tax says so.
+// line returns the line of a rule and a text, and adds it if there is none yet. tax is a TaxType of Xero, where a
+// line without tax has xeroNoTax.
 func (b *entryBuilder) line(order int, rule *mappingRule, text, tax string, rate int64) *draftLine {
 	if tax = cmp.Or(tax, valueOr(rule.Tax, ""), xeroNoTax); b.product == productFortnox {
 		tax = "" // its lines name accounts only
@@ -252,7 +252,8 @@ func (b *entryBuilder) line(order int, rule *mappingRule, text, tax string, rate
 	return l
 }
 
-// finish returns the lines whose amount is not 0: received first, and in one order whatever the sums' is.
+// finish returns the lines whose amount is not 0, in an order that does not depend on that of the sums: what was
+// received comes first.
 func (b *entryBuilder) finish() []entryLine {
 	slices.SortFunc(b.lines, func(x, y *draftLine) int {
 		return cmp.Or(cmp.Compare(x.order, y.order), cmp.Compare(y.Rate, x.Rate),
@@ -320,9 +321,10 @@ type lineTax struct {
 	Difference int64 `json:"difference"` // Theirs less Ours
 }
 
-// taxDifference returns for each line of an entry at Xero that has tax what Xero will compute, which it does
-// by line, rounded half up, and the sum of the differences. Fortnox is told the VAT, so nothing differs
-// there. A line whose TaxType the books do not know is left out: checkEntry holds it.
+// taxDifference compares, for each line of an entry at Xero that has tax, our VAT with what Xero will compute,
+// which it does line by line, rounding half up. It also returns the sum of the differences. Fortnox is sent the
+// VAT itself, so nothing differs there. A line whose TaxType the books do not know is left out: checkEntry holds
+// it.
 func taxDifference(entry *bookEntry, chart *bookChart) (lines []lineTax, sum int64) {
 	for i := range entry.Lines {
 		l := &entry.Lines[i]
@@ -360,8 +362,8 @@ func (chart *bookChart) account(code string) *bookAccount {
 	return &chart.Accounts[i]
 }
 
-// checkEntry compares an entry with what the books say of themselves for its date, and returns why they
-// would not take it. It sets nothing.
+// checkEntry compares an entry with what the books report about themselves for its date, and returns why they
+// would not accept it. It changes nothing.
 func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIssue {
 	issues := entryIssues{}
 	if chart.Currency != entry.Currency {
@@ -388,7 +390,7 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 	return issues
 }
 
-// addLine notes why the books would not take a line: its account, its tax or its cost centre.
+// addLine notes why the books would not accept a line: its account, its tax or its cost centre.
 func (all *entryIssues) addLine(product string, l *entryLine, chart *bookChart) {
 	switch account := chart.account(l.Account); {
 	case account == nil:
@@ -413,8 +415,8 @@ func (all *entryIssues) addLine(product string, l *entryLine, chart *bookChart) 
 	}
 }
 
-// reverseEntry returns the entry that takes another one back, on a date, under a sync key of its own.
-// reversed is what the books call the other one, such as its voucher number. The caller sets Year.
+// reverseEntry returns the entry that reverses another one, on a date, under a sync key of its own. reversed is
+// what the books call the other one, such as its voucher number. The caller sets Year.
 func reverseEntry(entry *bookEntry, date businessDate, syncKey, reversed string) *bookEntry {
 	back := *entry
 	text, _, _ := strings.Cut(entry.Narration, " (") // without the sync key, which must find one entry only
@@ -454,8 +456,8 @@ func (e *bookEntry) compared() (lines []entryLine) {
 	return lines
 }
 
-// hasSyncKey reports whether a text has a sync key as a word of its own: the key of a revision is not part
-// of that of another one.
+// hasSyncKey reports whether a text has a sync key as a word of its own, so that the key of revision 1 is not
+// found within that of revision 12.
 func hasSyncKey(text, syncKey string) bool {
 	for at := 0; syncKey != ""; at++ {
 		i := strings.Index(text[at:], syncKey)
@@ -514,8 +516,8 @@ func (b *books) preview(ctx context.Context, c *bookConnection, date businessDat
 	return all, nil
 }
 
-// previewEntry returns the entry of a day by the mapping of a connection, and what is missing by what the books
-// say of themselves.
+// previewEntry returns the entry of a day by the mapping of a connection, and what is missing according to the
+// chart of the books.
 func previewEntry(
 	c *bookConnection, date businessDate, currency string, sums []revenueSum, chart *bookChart,
 ) bookPreview {

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// Exports (contract, section 12): the entry of a day gets into the books once. It is on disk, and its day
-// frozen, before it is given away; when the answer is lost, it is looked for in the books by its sync key, and
-// sent again only when it was not found for ten minutes. An export of a day and a revision is one row, and
-// a further revision comes only after the one before was reversed.
+// Exports (contract, section 12): the entry of a day gets into the books exactly once. It is on disk, and its day
+// frozen, before it is sent. If the answer is lost, it is looked for in the books by its sync key, and sent again
+// only if it was not found for ten minutes. An export of a day and a revision is one row, and a further revision
+// comes only after the one before was reversed.
 
-// heldTooLong is how long an export may be held before status tells of it.
+// heldTooLong is how long an export may be held before the status command reports it.
 const heldTooLong = 72 * time.Hour
 
 // syncKey returns the text by which the entry of a day is found in the books.
@@ -27,7 +27,8 @@ func syncKey(accountID string, date businessDate, revision int64) string {
 	return "widgetd:" + accountID + ":" + date + ":r" + strconv.FormatInt(revision, 10)
 }
 
-// become puts an export into a state in which it is neither held nor failed. due is when it is looked at next.
+// become puts an export into a state in which it is neither held nor failed. due is when the worker turns to it
+// next.
 func (x *bookExport) become(state string, due stamp) {
 	x.State, x.DueAt = state, due
 	x.Reason, x.Detail, x.HeldAt = nil, nil, stamp{}
@@ -50,7 +51,7 @@ func exportEvent(c *bookConnection, x *bookExport, kind eventType, actor string)
 	return event{Type: kind, AccountID: x.AccountID, SubjectID: x.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// newExport inserts an export of a connection, which is looked at from due on.
+// newExport inserts an export of a connection that is due at due.
 func newExport(
 	t *tx, c *bookConnection, date businessDate, currency string, revision int64, reverses *bookExport, due stamp,
 ) (*bookExport, error) {
@@ -111,7 +112,7 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	revision := int64(1)
 	if last != nil {
 		revision = last.Revision + 1
-		of := last // whose entry counts unless it is reversed
+		of := last // the export whose entry counts, unless it was reversed
 		if last.Reverses != nil {
 			if of, err = t.bookExport(anyAccount, *last.Reverses); err != nil {
 				return nil, err
@@ -158,8 +159,8 @@ func errExportState(x *bookExport, why string) error {
 	return &refusal{code: codeExportState, detail: "The export is " + x.State + ". " + why}
 }
 
-// retryExport has an export that is held, failed or unknown looked at now. connectionID is "" if it does not
-// matter. Errors: errExport, errBooksConnection, export_state.
+// retryExport makes an export that is held, failed or unknown due now. connectionID is "" if any connection will
+// do. Errors: errExport, errBooksConnection, export_state.
 func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 	t.invalidate()
 	_, x, err := ownExport(t, o, connectionID, id)
@@ -178,10 +179,10 @@ func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 	return x, t.saveExport(x)
 }
 
-// reverseExport has the entry of an export taken back by another entry, or by deleting it where it is a draft,
-// and returns the export that does so. Asked for again, it changes nothing but the date in the books, until
-// that is done. date is the date there; "" is that of the entry. Errors: errExport, errBooksConnection,
-// export_state, a refusal of the date.
+// reverseExport requests that the entry of an export is reversed by another entry, or deleted if it is a draft,
+// and returns the export that does so. A repeated request can only change the date in the books, as long as the
+// reversal is not written there. date is the date there; "" is that of the entry. Errors: errExport,
+// errBooksConnection, export_state, a refusal of the date.
 func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (*bookExport, error) {
 	t.invalidate()
 	c, x, err := ownExport(t, o, connectionID, id)
@@ -223,8 +224,8 @@ func (x *bookExport) unwritten() bool {
 	return false
 }
 
-// enqueueDays makes exports of the business days that a connection sends on its own, that are over, and of
-// which it has none. It returns how many.
+// enqueueDays makes exports of the business days that a connection sends automatically, that are over and that
+// have no export yet. It returns how many.
 func enqueueDays(t *tx, c *bookConnection, limit int) (n int, err error) {
 	calendar, err := t.businessCalendar(c.AccountID)
 	if err != nil {
@@ -246,12 +247,12 @@ func enqueueDays(t *tx, c *bookConnection, limit int) (n int, err error) {
 	return n, nil
 }
 
-// The worker of books: it makes exports of the days that are over, and takes what is due to the books, one
-// connection's exports after another, and some connections at once.
+// The worker of books: it makes exports of the days that are over, and works on the exports that are due, one
+// after another for each connection, and for up to maxExporting connections at once.
 
 const (
 	maxExporting     = 4                // connections at once
-	maxRenewing      = 64               // connections whose tokens are replaced at once, beside those
+	maxRenewing      = 64               // connections whose tokens are replaced at once, besides those
 	exportsAtOnce    = 50               // of a connection, after which others have their turn
 	maxDue           = 1000             // connections that are considered at once
 	booksTick        = time.Second      // between two looks for what is due
@@ -293,10 +294,10 @@ func (w *booksWorker) run(ctx context.Context) {
 	})
 }
 
-// held reports whether exports wait: whether a day is over can't be told by a clock that is doubted.
+// held reports whether exports wait: while the clock is doubted, it can't tell whether a day is over.
 func (b *books) held() bool { return b.doubted != nil && b.doubted() }
 
-// enqueue makes exports of the days that are over, for every connection that sends on its own.
+// enqueue makes exports of the days that are over, for every connection that sends them automatically.
 func (w *booksWorker) enqueue(ctx context.Context) {
 	connections, err := w.store.sendingConnections()
 	if err != nil {
@@ -332,7 +333,7 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 	})
 }
 
-// startRenewals begins to replace tokens that could not be replaced before, where that is due, whatever else waits.
+// startRenewals starts the due retries of token replacements that failed. Exports that wait do not delay them.
 func (w *booksWorker) startRenewals(ctx context.Context) {
 	if w.renewing.Load() {
 		return
@@ -359,8 +360,8 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 	})
 }
 
-// startDue begins to work on connections that have something due: those first whose last turn is the longest
-// ago, so that some with much to send, or that are slow, do not keep others waiting.
+// startDue starts work on the connections that have something due, those whose last turn is the longest ago first,
+// so that slow ones, or ones with much to send, do not keep the others waiting.
 func (w *booksWorker) startDue(ctx context.Context) {
 	if w.full() {
 		return

@@ -40,7 +40,7 @@ func viewExport(x bookExport) exportView {
 		Reason: x.Reason, Detail: x.Detail, SyncKey: x.SyncKey, EntryID: x.EntryID, Attempts: x.Attempts,
 		DueAt: x.DueAt, CreatedAt: x.CreatedAt, SentAt: x.SentAt, PostedAt: x.PostedAt, ReversedAt: x.ReversedAt}
 	if len(x.Entry) > 0 {
-		v.Entry, _ = x.sentEntry() // null if somebody has broken it
+		v.Entry, _ = x.sentEntry() // null if the stored JSON is malformed
 	}
 	return v
 }
@@ -72,7 +72,7 @@ func (a *booksAPI) preview(ctx context.Context, c *call, q *previewRequest) (*da
 	return &datePreview{q.date, all}, err
 }
 
-// previewNow is preview with what orders have just brought.
+// previewNow is preview, after the revenue of the latest orders has been recorded.
 func (b *books) previewNow(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
 	if c.OrganisationID == nil {
 		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
@@ -84,7 +84,7 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 	return all, booksRefusal(err)
 }
 
-// The states of an export, as a filter takes them.
+// exportStates are the states of an export that a filter accepts.
 var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSending, exportUnknown, exportPosted,
 	exportFailed, exportReversed}
 
@@ -122,7 +122,7 @@ func (q *newExportRequest) read(in *input) {
 	q.date = in.text("date", required, 10, checkBusinessDate)
 }
 
-// The exports of a business day, one for each currency.
+// A dateExports has the exports of a business day, one for each currency.
 type dateExports struct {
 	AccountID string       `json:"account_id"`
 	Data      []exportView `json:"data"`
@@ -214,7 +214,7 @@ func (q *chartRequest) read(in *input) {
 	q.date = in.date("date")
 }
 
-// A chartView is what the books say of themselves, for entries of a date.
+// A chartView is what the books report about themselves, for entries of a date.
 type chartView struct {
 	Date        businessDate  `json:"date"`
 	Currency    string        `json:"currency"`
@@ -326,8 +326,8 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) 
 	return v, err
 }
 
-// saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What holds for one product only is
-// judged once the connection's product is known.
+// saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What depends on the product is checked
+// once the connection's product is known.
 type saveMappingRequest struct {
 	rowRequest
 	in *input
@@ -364,9 +364,8 @@ func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingReque
 	return v, nil
 }
 
-// readMapping reads {"lines":[…]} from the body of a request, for a product; "" judges only what holds for all
-// of them. Members that are null count as
-// absent, so that a mapping can be sent as it was answered.
+// readMapping reads {"lines":[…]} from the body of a request, for a product; "": it checks only what holds for
+// every product. Members that are null count as absent, so that a mapping can be sent back as it was answered.
 func readMapping(in *input, product string) bookMapping {
 	m := bookMapping{Lines: []mappingRule{}}
 	seen := map[string]bool{}
@@ -376,7 +375,7 @@ func readMapping(in *input, product string) bookMapping {
 		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
 			valueOr(r.Group, ""), valueOr(r.Method, ""))
 		switch {
-		case product == "" || len(*in.errs) > before: // then what it is for is not known
+		case product == "" || len(*in.errs) > before: // what the line is for is not known then
 		case seen[key]:
 			line.wrong("kind", "repeated", "Another line is for the same.")
 		default:
@@ -420,8 +419,8 @@ func readTax(in *input, product string, r *mappingRule) {
 	}
 }
 
-// ofKinds reports whether a member belongs to a line of a mapping of that kind. One that does not, and is not
-// null, is wrong. Where no product is known, what a member belongs to is not judged.
+// ofKinds reports whether a member belongs to a line of a mapping of that kind. If it does not, but is given and
+// not null, that is noted as an error. Without a product it reports only whether the member is given.
 func (in *input) ofKinds(product, name, kind string, kinds ...string) bool {
 	if product == "" {
 		return in.given(name)

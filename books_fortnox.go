@@ -39,7 +39,7 @@ const (
 	maxFortnoxAccounts    = 5000
 	maxFortnoxPages       = 20 // of vouchers that are searched
 	fortnoxPage           = 500
-	fortnoxDaysAround     = 3 // that vouchers are searched before and after the date of an entry
+	fortnoxDaysAround     = 3 // days before and after the date of an entry that are searched
 )
 
 // A fortnoxLedger is the client of Fortnox. Make one with newFortnoxLedger.
@@ -49,8 +49,8 @@ type fortnoxLedger struct {
 	now       func() time.Time
 }
 
-// newFortnoxLedger makes a client. base is the base address of both hosts, Fortnox' own ones where it is
-// empty. now is the wall clock.
+// newFortnoxLedger makes a client. base replaces the base addresses of both hosts; "": Fortnox' own. now is the
+// wall clock.
 func newFortnoxLedger(out *outbound, base string, now func() time.Time) *fortnoxLedger {
 	base = strings.TrimRight(base, "/")
 	f := &fortnoxLedger{out, base, base, now}
@@ -60,8 +60,8 @@ func newFortnoxLedger(out *outbound, base string, now func() time.Time) *fortnox
 	return f
 }
 
-// authorizeURL implements ledger. Fortnox does not say that it knows PKCE. The challenge is sent all the
-// same: a server without it ignores it (RFC 7636, section 5).
+// authorizeURL implements ledger. Fortnox does not document PKCE. The challenge is sent anyway: a server that does
+// not support PKCE ignores it (RFC 7636, section 5).
 func (f *fortnoxLedger) authorizeURL(app appSecrets, redirectURL, state, challenge string) string {
 	return f.auth + "/oauth-v1/auth?" + url.Values{
 		"client_id":             {app.clientID},
@@ -119,8 +119,8 @@ func (f *fortnoxLedger) withdraw(context.Context, *ledgerSession, string) error 
 	return &ledgerError{reason: "no_drafts", detail: "Fortnox has no drafts of vouchers.", refused: true}
 }
 
-// pace implements ledger. Fortnox allows 25 requests in 5 seconds for a company, of all that the same
-// application does there.
+// pace implements ledger. Fortnox allows an application 25 requests in 5 seconds for a company, counting
+// everything that it does there.
 func (f *fortnoxLedger) pace() (requests int, in time.Duration) { return 20, fortnoxWindow }
 
 // organisations implements ledger.
@@ -175,8 +175,8 @@ func (f *fortnoxLedger) ask(
 	return &value, nil
 }
 
-// The codes of Fortnox' errors that mean something to us. The list in its guide has few of them, so that
-// what is not here is told by the words of its message, see fortnoxWords.
+// fortnoxCodes are the error codes of Fortnox that matter here. The list in its guide has few of them, so other
+// errors are told apart by the words of their message, see fortnoxWords.
 var fortnoxCodes = map[int64]string{
 	2000401: heldLocked,
 	2002141: heldLocked,
@@ -193,8 +193,8 @@ const (
 	fortnoxNoLogin2        = 2000311
 )
 
-// fortnoxWords are words of Fortnox' messages, which are in Swedish or English, in lower case. The first row
-// counts that has a word of the message: a series may be missing in a year, which names both.
+// fortnoxWords are words of Fortnox' messages, which are in Swedish or English, in lower case. The first row with
+// a word that is in the message decides: a message about a series that is missing in a year names both.
 var fortnoxWords = []struct {
 	reason string
 	words  []string
@@ -206,8 +206,8 @@ var fortnoxWords = []struct {
 	{heldUnusable, []string{"kostnadsställe", "cost center", "cost centre", "konto", "account"}},
 }
 
-// failure returns what an answer says went wrong: its status is not 2xx. A refusal counts as one only if
-// Fortnox itself says so in its own words, not something in between.
+// failure returns the error for an answer whose status is not 2xx. It is a refusal only if Fortnox itself says so,
+// in its own form of errors: the answer may also come from a proxy in between.
 func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 	failed := &ledgerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status)}
 	failed.retryAfter, _ = retryAfter(answer.header, f.now())
@@ -215,7 +215,7 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 	code, said := int64(0), false
 	if information, ok := body.member("ErrorInformation"); ok {
 		if code, said = integerMember(information, "Code"); !said {
-			code, said = integerMember(information, "code") // some are answered like this
+			code, said = integerMember(information, "code") // some answers write it like this
 		}
 		failed.detail = textMember(information, "Message", maxFortnoxText)
 		if failed.detail == "" {
@@ -230,7 +230,7 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 		}
 	case answer.status == http.StatusUnauthorized, code == fortnoxNoLogin, code == fortnoxNoLogin2:
 		failed.denied = true
-	case answer.status == http.StatusForbidden && !said && failed.detail == "": // of something in between
+	case answer.status == http.StatusForbidden && !said && failed.detail == "": // a proxy in between
 	case answer.status == http.StatusForbidden:
 		failed.reason, failed.refused, failed.removed = heldReconnect, true, true
 	case said && code != fortnoxSystemException && answer.status >= 400 && answer.status < 500 &&
@@ -240,7 +240,7 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 	return failed
 }
 
-// fortnoxPassing are the statuses below 500 that say nothing about a request itself.
+// fortnoxPassing are the statuses below 500 that do not mean that the request itself is wrong.
 var fortnoxPassing = []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly}
 
 // fortnoxReason returns why Fortnox refuses something.
@@ -273,7 +273,7 @@ func (f *fortnoxLedger) page(
 	}
 	meta, _ := body.member("MetaInformation")
 	total, ok := integerMember(meta, "@TotalPages")
-	if !ok { // without it there must be no more
+	if !ok { // without a count, only a page that is not full can be the last one
 		total = 1
 		if len(list.list) >= fortnoxPage {
 			return nil, 0, malformedLedger(http.StatusOK)
@@ -368,13 +368,13 @@ func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date bus
 	return nil
 }
 
-// fortnoxKept are the accounts that other parts of the books keep, so that entries of ours must not name
-// them: the customers' and the suppliers' ledgers, and what is compared with statements of the bank. The
-// numbers are those of BAS, the chart that nearly all Swedish books use. Of its group 15, 151, 156 and 157
-// are customers' ("kundfordringar"), but 158 is "fordringar för kontokort och kuponger": what providers of
-// cards owe, which is a clearing account. Of 19, 191 is the cash in the till, all from 192 up to 198 is banks,
-// and 199 is where many have clearing accounts. Of 24, 244, 246 and 247 are suppliers' ("leverantörsskulder");
-// 242 has prepayments and gift cards.
+// fortnoxKept are the accounts that other parts of the books maintain, so entries of ours must not name them: the
+// customers' and the suppliers' ledgers, and what is compared with statements of the bank. The numbers are those
+// of BAS, the chart that nearly all Swedish books use. Of its group 15, 151, 156 and 157 are customers'
+// ("kundfordringar"), but 158 is "fordringar för kontokort och kuponger": what providers of cards owe, which is a
+// clearing account. Of 19, 191 is the cash in the till, all from 192 up to 198 is banks, and 199 is where many
+// have clearing accounts. Of 24, 244, 246 and 247 are suppliers' ("leverantörsskulder"); 242 has prepayments and
+// gift cards.
 var fortnoxKept = []struct {
 	from, to int64
 	why      string
@@ -446,8 +446,9 @@ func fortnoxAccount(code string) (int64, bool) {
 	return n, err == nil && n >= 1000 && n <= 9999 && len(code) == 4
 }
 
-// fortnoxText makes a text one line of characters that Fortnox takes: it refuses a voucher for one that it
-// does not (error 2000359), and has no list of them. Letters, digits, punctuation and currency symbols stay.
+// fortnoxText makes a text one line of characters that Fortnox takes: it refuses a voucher with any other
+// character (error 2000359), and does not list those that it takes. Letters, digits, punctuation and currency
+// symbols stay.
 func fortnoxText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -463,8 +464,8 @@ func fortnoxText(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// fortnoxDescription returns the description of a voucher. A narration that is too long begins with its
-// sync key there, so that the key is never cut.
+// fortnoxDescription returns the description of a voucher. If the narration is too long, its sync key is moved to
+// the beginning, so that the key is never cut.
 func fortnoxDescription(narration string) string {
 	text := fortnoxText(narration)
 	words := strings.Fields(text)
@@ -547,8 +548,8 @@ func parseFortnoxID(id string) (series string, number, year int64, ok bool) {
 	return series, number, year, err == nil && err2 == nil && year > 0 && number > 0 && series != ""
 }
 
-// parseFortnoxVoucher parses {"Voucher":{…}}. year is the financial year it was asked for in, which counts
-// where the voucher does not say.
+// parseFortnoxVoucher parses {"Voucher":{…}}. year is the financial year in which it was asked for, which is used
+// if the voucher names none.
 func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
 	voucher, ok := body.member("Voucher")
 	if !ok {
@@ -564,7 +565,7 @@ func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
 	}
 	for i := range rows.list {
 		row := &rows.list[i]
-		if trueMember(row, "Removed") { // somebody has struck it
+		if trueMember(row, "Removed") { // somebody has struck it out
 			continue
 		}
 		number, ok := integerMember(row, "Account")
@@ -584,7 +585,7 @@ func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
 	return parsed, true
 }
 
-// parseFortnoxHead parses what a voucher in a list has, too.
+// parseFortnoxHead parses those members of a voucher that lists have, too.
 func parseFortnoxHead(v *jsonValue, year int64) (fortnoxVoucher, bool) {
 	parsed := fortnoxVoucher{
 		series:      textMember(v, "VoucherSeries", 4*maxFortnoxSeries),
@@ -628,17 +629,17 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
 const fortnoxBadParameter = "fortnox_2000588"
 
-// isFortnoxMissing reports whether Fortnox itself says that something is not there. A 404 of something in between
-// says nothing, and what is taken as missing may be written once more.
+// isFortnoxMissing reports whether Fortnox itself says that something does not exist. A 404 from a proxy in
+// between proves nothing, and an entry that is taken as missing may be written again.
 func isFortnoxMissing(err error) bool {
 	failed, ok := err.(*ledgerError)
 	return ok && failed.refused && isMissing(err)
 }
 
-// find implements ledger. It asks for the days around the date only, which Fortnox' guide says is there for
-// vouchers, but its description does not. If that is refused or ignored there are all vouchers of the series
-// in that year, of which the newest are looked at first, at most maxFortnoxPages of fortnoxPage. If there
-// are more, that an entry is not among them says nothing, so that is an error.
+// find implements ledger. It asks only for the days around the date, a filter that Fortnox' guide has for
+// vouchers, but its description does not. If the filter is refused or ignored, all vouchers of the series in that
+// year are listed, of which the newest are searched first, at most maxFortnoxPages pages of fortnoxPage. If there
+// are more, the entry may be among the rest, so that is an error.
 func (f *fortnoxLedger) find(
 	ctx context.Context, s *ledgerSession, entry *bookEntry, syncKey string,
 ) (*bookedEntry, error) {

@@ -16,7 +16,7 @@ type booksAPI struct {
 	books *books
 }
 
-// maxMappingRules lines take more than other bodies have.
+// The bounds of the body of a mapping: maxMappingRules lines need more than other bodies do.
 const (
 	maxMappingBody   = 256 << 10 // bytes
 	maxMappingValues = 4100      // of JSON
@@ -79,7 +79,7 @@ func (a *booksAPI) expireLinks(ctx context.Context) error {
 	return err
 }
 
-// booksMetrics are what the database tells of books, which is left out while it can't be read.
+// booksMetrics are the metrics of books, read from the database. They are left out while it can't be read.
 func booksMetrics(st *store) []metric {
 	return []metric{{"widgetd_books", "gauge",
 		"Connections with books, those that fail or need their owner; exports that are held, unknown or failed.",
@@ -100,7 +100,7 @@ func booksMetrics(st *store) []metric {
 		}}}
 }
 
-// booksRefusal gives errors of the books their public face.
+// booksRefusal turns errors of the books into refusals for the caller. Other errors are returned as they are.
 func booksRefusal(err error) error {
 	var failed *ledgerError
 	if !errors.As(err, &failed) {
@@ -194,7 +194,7 @@ func (q *connectRequest) read(in *input) {
 	q.product = in.text("product", required, 20, oneOf(bookProducts...))
 }
 
-// A bookLink is where the owner of an account is sent who may agree that it is connected.
+// A bookLink is the address at which the owner of an account can agree that it is connected.
 type bookLink struct {
 	AuthorizeURL string `json:"authorize_url"`
 	ExpiresAt    stamp  `json:"expires_at"`
@@ -288,9 +288,9 @@ func (a *booksAPI) changeConnection(
 	return &v, nil
 }
 
-// The page for who comes back from a product.
+// The page for people who come back from a product.
 
-// booksTemplate makes it from a booksPage.
+// booksTemplate renders that page from a booksPage.
 var booksTemplate = pageTemplateOf("books.html")
 
 // A booksPage is what the template shows.
@@ -302,7 +302,7 @@ type booksPage struct {
 	RequestID   string
 }
 
-// booksRefused shows a refusal to who comes back. It is a refusalPage.
+// booksRefused shows a refusal to people who come back from a product. It is a refusalPage.
 func booksRefused(_ *http.Request, ref *refusal, requestID string) *htmlPage {
 	p := &booksPage{Title: "Not connected", Text: ref.text(), Tone: toneBad}
 	if ref.code.status == http.StatusInternalServerError {
@@ -311,7 +311,8 @@ func booksRefused(_ *http.Request, ref *refusal, requestID string) *htmlPage {
 	return booksTemplate.renderRefusal(ref.code.status, p)
 }
 
-// A comeBackRequest is what a product's pages send somebody back with (RFC 6749, section 4.1.2).
+// A comeBackRequest holds the parameters with which a product's pages send somebody back (RFC 6749, section
+// 4.1.2).
 type comeBackRequest struct{ product, state, code, refusal string }
 
 func (q *comeBackRequest) read(in *input) {
@@ -326,9 +327,10 @@ func (q *comeBackRequest) read(in *input) {
 // productNames are the products as people write them.
 var productNames = map[string]string{productXero: "Xero", productFortnox: "Fortnox"}
 
-// followLink answers GET /books/connect/{product}, where links lead that applications have asked for: it sends
-// who has signed in for the account on to the product, and who has not to sign in first. So whoever began it can
-// neither finish it, nor have the owner finish it with somebody else's company.
+// followLink answers GET /books/connect/{product}, where the links lead that applications have asked for. It
+// redirects people who have signed in for the account to the product, and others to the page to sign in first. So
+// whoever asked for the link can neither finish the connection, nor have the owner finish it with somebody else's
+// company.
 func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) (any, error) {
 	if !slices.Contains(bookProducts, q.product) {
 		return nil, &refusal{code: codeNotFound}
@@ -357,7 +359,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 	return &redirect{to: address, referrers: pageReferrers}, nil
 }
 
-// comeBack answers GET /books/callback/{product} with a page that says what came of it.
+// comeBack answers GET /books/callback/{product} with a page that shows the result.
 func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*htmlPage, error) {
 	if !slices.Contains(bookProducts, q.product) {
 		return nil, &refusal{code: codeNotFound}
@@ -400,12 +402,13 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 	return booksTemplate.render(http.StatusOK, p)
 }
 
-// mayFinish returns nil unless an application's link was begun with, which only who has signed in for the account
-// finishes. Errors: errBooksState, errBooksSignin.
+// mayFinish returns nil if the caller may finish an authorization. One that a person began, see followLink, can be
+// finished only by somebody who has signed in for its account; one that an application began can't be finished at
+// all. Errors: errBooksState, errBooksSignin.
 func (a *booksAPI) mayFinish(c *call, q *comeBackRequest) error {
 	begun, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if err != nil {
-		return notUnless(err, errNotFound) // callback says so
+		return notUnless(err, errNotFound) // callback reports that the state is unknown
 	}
 	if begun.ofApp() { // its state leads to followLink, which makes another one for the owner
 		return errBooksState

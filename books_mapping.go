@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// Mappings (contract, section 12): which account of the books gets what. One is used only as its owner has
-// confirmed it; what is suggested here is for reading, and what is not clear is left to the owner.
+// Mappings (contract, section 12): which account of the books gets what. A mapping is used only once its owner has
+// confirmed it. The suggestions made here are for the owner to read, and leave out what is ambiguous.
 
 const (
 	maxMappingRules = 500
@@ -79,9 +79,9 @@ type suggestion struct {
 	lines   []mappingRule
 }
 
-// suggestMapping suggests a mapping from the books' own chart, for the rates, groups and ways of paying of
-// sums that were seen; without any, for all rates that the chart has, and for payments by card and mobile
-// phone. What has no account that is clear is left out. No account is named that entries can't use.
+// suggestMapping suggests a mapping from the books' own chart, for the rates, groups and ways of paying of sums
+// that were seen; without any, for all rates that the chart has, and for payments by card and mobile phone. A rule
+// whose account would be ambiguous is left out, and so are accounts that entries can't use.
 func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMapping {
 	g := suggestion{product: product, chart: chart, lines: []mappingRule{}}
 	sales, deliveries := map[int64][]string{}, map[int64]bool{} // groups by rate
@@ -133,8 +133,8 @@ func (g *suggestion) rates() (rates []int64) {
 	return rates
 }
 
-// sales suggests the accounts of a rate: one for each group whose name an account of revenue has in its own,
-// and one for all others.
+// sales suggests the accounts of a rate: one for each group whose name is part of the name of a revenue account,
+// and one for all other groups.
 func (g *suggestion) sales(rate int64, groups []string) {
 	others := g.salesAccount(rate)
 	for _, group := range slices.Sorted(slices.Values(groups)) {
@@ -151,8 +151,8 @@ func (g *suggestion) sales(rate int64, groups []string) {
 	g.add(ruleSales, others, rate)
 }
 
-// add adds a rule with its tax, unless there is no account, or no tax that is clear. It reports whether it
-// has.
+// add adds a rule with its tax, unless there is no account or its tax is ambiguous. It reports whether it added
+// one.
 func (g *suggestion) add(kind, account string, rate int64) bool {
 	r := mappingRule{Kind: kind, Account: account}
 	byRate := kind == ruleSales || kind == ruleDelivery
@@ -172,9 +172,9 @@ func (g *suggestion) add(kind, account string, rate int64) bool {
 	return account != ""
 }
 
-// tax returns the tax of a rate, and whether it is clear. At Xero it is that of the account itself if it has
-// the rate, else one for sales (OUTPUT, OUTPUT2, …), else the only one. At Fortnox it is the account of the
-// VAT.
+// tax returns the tax of a rate, and whether it is unambiguous. At Xero it is that of the account itself if it has
+// the rate, else the only one for sales (OUTPUT, OUTPUT2, …), else the only one of that rate. At Fortnox it is the
+// account of the VAT.
 func (g *suggestion) tax(account string, rate int64, sales bool) (tax string, sure bool) {
 	if g.product == productFortnox {
 		vat, known := basRates[rate]
@@ -208,8 +208,8 @@ func (g *suggestion) tax(account string, rate int64, sales bool) (tax string, su
 	return "", false
 }
 
-// salesAccount returns the account of sales at a rate: at Fortnox BAS has one for each rate; at Xero the one
-// that is named so, else the only one for revenue.
+// salesAccount returns the account of sales at a rate: at Fortnox the one that BAS has for the rate; at Xero one
+// with a word for sales in its name, else the only revenue account.
 func (g *suggestion) salesAccount(rate int64) string {
 	if g.product == productFortnox {
 		return g.bas(basRates[rate].sales)
@@ -229,8 +229,8 @@ func (g *suggestion) salesAccount(rate int64) string {
 	return only
 }
 
-// payment suggests the clearing account of a way of paying: one that is named after it, else for providers
-// and terminals one for clearing.
+// payment suggests the clearing account of a way of paying: one that is named after it, else, for providers and
+// terminals, one that is named as a clearing account.
 func (g *suggestion) payment(method string) {
 	account := ""
 	switch method {
@@ -255,8 +255,8 @@ func (g *suggestion) bas(code string) string {
 	return code
 }
 
-// named returns the first account by code that is of a kind, that entries can use, and whose name has one of
-// the words; of several words an earlier one counts more.
+// named returns the account of a kind that entries can use and whose name has one of the words, or "". Earlier
+// words take precedence, then lower codes.
 func (g *suggestion) named(words []string, kind func(*bookAccount) bool) string {
 	for _, word := range words {
 		found := ""
@@ -273,8 +273,8 @@ func (g *suggestion) named(words []string, kind func(*bookAccount) bool) string 
 	return ""
 }
 
-// hasWord reports whether a name has a word, in any case. One of more than five letters may be a part of
-// another word, since languages put words together: Speisenumsatz.
+// hasWord reports whether a name has a word, ignoring case. A word of more than five letters may be a part of
+// another one, since languages join words: Speisenumsatz.
 func hasWord(name, word string) bool {
 	name = strings.ToLower(name)
 	if len([]rune(word)) > 5 || strings.Contains(word, " ") {
@@ -305,7 +305,8 @@ func isClearing(a *bookAccount) bool {
 
 func isVouchers(a *bookAccount) bool { return ofType(a, "242", "CURRLIAB", "LIABILITY") }
 
-// ofType reports whether an account has one of Xero's types, or at Fortnox, which has none, begins so.
+// ofType reports whether an account has one of Xero's types, or, at Fortnox, which has no types, whether its code
+// begins with bas.
 func ofType(a *bookAccount, bas string, types ...string) bool {
 	if a.Type == "" {
 		return strings.HasPrefix(a.Code, bas)

@@ -13,32 +13,32 @@ import (
 	"time"
 )
 
-// What the worker does with the exports of one connection: it checks what is missing, gives an entry away, and
-// looks for one whose answer was lost.
+// What the worker does with the exports of one connection: it checks whether anything is missing, sends entries,
+// and looks for those whose answer was lost.
 
 const (
 	lostAnswerAfter  = 2 * time.Minute  // an export that is being sent for longer has lost its answer
-	notFoundAfter    = 10 * time.Minute // what is not in the books so long after it was sent is not there
-	heldRecheck      = 30 * time.Minute // whether what an export is held for is gone
-	backlogPause     = time.Second      // until the facts of orders are written
-	othersFirst      = 2 * time.Second  // how much longer than the others an export waits that got no answer
+	notFoundAfter    = 10 * time.Minute // an entry not found this long after it was sent is not in the books
+	heldRecheck      = 30 * time.Minute // between two checks whether the reason of a held export is gone
+	backlogPause     = time.Second      // to wait for the facts of orders to be written
+	othersFirst      = 2 * time.Second  // added to the pause of the one export that got no answer
 	maxBacklogAtOnce = 500              // orders whose facts are written while a day is frozen
 	maxExportDetail  = 500              // characters
 )
 
-// retryPauses are how long an export waits after a look or an attempt that gave no answer.
+// retryPauses are how long an export waits after a look-up or an attempt that got no answer.
 var retryPauses = []time.Duration{
 	10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
 	30 * time.Minute,
 }
 
-// An exportRound is one look of the worker at the exports of a connection that are due.
+// An exportRound is one pass of the worker over the exports of a connection that are due.
 type exportRound struct {
 	*books
 	connection *bookConnection
-	chart      *bookChart // what the books said last
+	chart      *bookChart // that the books gave last
 	chartDate  businessDate
-	answered   bool // they have done what they were asked, at least once
+	answered   bool // the books have given a usable answer at least once
 }
 
 // ask is books.ask for the round's connection.
@@ -55,8 +55,8 @@ func (r *exportRound) write(ctx context.Context, f func(*ledgerSession) error) e
 	return err
 }
 
-// advance does with an export what can be done now. It returns false if the books could not be asked, so that
-// the round ends. Errors: those of the store.
+// advance takes an export as far as it can get now. It returns false if the books could not be asked or gave no
+// usable answer, which ends the round. Errors: those of the store.
 func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err error) {
 	x, err := r.store.bookExport(anyAccount, id)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 	switch {
 	case errors.As(err, &failed):
 		return false, r.unanswered(ctx, x, failed)
-	case err == nil, errors.Is(err, errChanged): // it is looked at again
+	case err == nil, errors.Is(err, errChanged): // the worker tries it again
 		return true, nil
 	}
 	return true, errors.Join(err, r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
@@ -98,8 +98,9 @@ func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) e
 	})
 }
 
-// unanswered notes that the books could not be asked about an export, which waits a little longer than all
-// others of its connection: so these have their turn, should it be about that one export only.
+// unanswered notes that the books gave no usable answer about an export, and postpones all exports of its
+// connection. That one waits a little longer than the others, so that they get their turn in case only it has the
+// problem.
 func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledgerError) error {
 	if why.reason == heldReconnect {
 		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
@@ -120,7 +121,7 @@ func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledger
 	})
 }
 
-// pauseFor returns how long an export waits that had no answer.
+// pauseFor returns how long an export waits that got no answer.
 func (r *exportRound) pauseFor(x *bookExport, now stamp) time.Duration {
 	switch {
 	case x.State == exportUnknown || x.State == exportSending:
@@ -131,7 +132,8 @@ func (r *exportRound) pauseFor(x *bookExport, now stamp) time.Duration {
 	return pauseAfter(r.connection.FailingSince, now)
 }
 
-// pauseAfter returns how long to wait for what goes wrong since a time: the longer, the longer that has lasted.
+// pauseAfter returns the pause before something is retried that has failed since a time: the longer it has failed,
+// the longer the pause.
 func pauseAfter(since, now stamp) time.Duration {
 	if since.IsZero() {
 		return retryPauses[0]
@@ -145,7 +147,7 @@ func pauseAfter(since, now stamp) time.Duration {
 	return retryPauses[len(retryPauses)-1]
 }
 
-// hold writes that an export waits for something, with an event unless it waited for that before. One whose
+// hold marks an export as held for a reason, with an event unless it was held for that reason before. One whose
 // answer was lost stays unknown.
 func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail string) error {
 	detail = cutText(detail, maxExportDetail)
@@ -168,7 +170,7 @@ func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail st
 	})
 }
 
-// holdFor holds an export for the first of some issues, and tells all of them.
+// holdFor holds an export for the first of some issues, with the details of all of them.
 func (r *exportRound) holdFor(ctx context.Context, x *bookExport, issues []entryIssue) error {
 	var details []string
 	for _, issue := range issues {
@@ -177,8 +179,8 @@ func (r *exportRound) holdFor(ctx context.Context, x *bookExport, issues []entry
 	return r.hold(ctx, x, issues[0].Reason, strings.Join(details, " "))
 }
 
-// chartFor returns what the books say of themselves for entries of a date. It asks them once a round for each
-// financial year.
+// chartFor returns what the books report about themselves, for entries of a date. It asks them once a round for
+// each financial year.
 func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookChart, error) {
 	if r.chart != nil {
 		anyDate := r.connection.Product == productXero
@@ -194,7 +196,8 @@ func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookCha
 	return chart, err
 }
 
-// chart reads what the books of a connection say of themselves, for entries of a date. Errors: a *ledgerError.
+// chart reads what the books of a connection report about themselves, for entries of a date. Errors: a
+// *ledgerError.
 func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate) (chart *bookChart, err error) {
 	err = b.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
 		chart, err = b.ledgers[c.Product].chart(ctx, s, date)
@@ -263,8 +266,8 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 	return r.send(ctx, x, entry, func(t *tx) (*bookEntry, error) { return freezeEntry(t, c, x, chart.Year) })
 }
 
-// formerCounts reports whether a former entry of the day counts again in the books, since somebody has voided
-// the entry that reversed it. A draft that was deleted needs no such entry.
+// formerCounts reports whether a former entry of the day counts again in the books, because somebody has voided
+// the entry that reversed it. A draft was deleted instead, so no entry reverses it.
 func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts bool, err error) {
 	if x.Revision == 1 {
 		return false, nil
@@ -290,9 +293,9 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 	return counts, err
 }
 
-// leaveOut is for a day of which nothing is to be booked. If nothing counts on it any more its export goes. If
-// what counts adds up to nothing on each account, the export waits for more, so that the day does not get
-// another one each minute.
+// leaveOut handles an export of a day on which nothing is to be booked. If the day no longer has revenue that the
+// connection sends, the export is removed. If that revenue adds up to nothing on each account, the export stays
+// and waits for more: otherwise the day would get a new export every minute.
 func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
 	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
 		t.invalidate()
@@ -306,7 +309,7 @@ func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenu
 	})
 }
 
-// freezeEntry makes the entry of a day once more, of all that has happened until now, and freezes the day.
+// freezeEntry makes the entry of a day again, from everything that has happened until now, and freezes the day.
 // Errors: errChanged if that is not possible yet.
 func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
 	left, err := recordBacklog(t, maxBacklogAtOnce)
@@ -333,10 +336,10 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 	return entry, t.freezeDay(c.AccountID, x.Date, x.Currency)
 }
 
-// send writes that an entry is given away, and gives it away, unless the books have it already: a database that
-// was restored from a backup does not know what was sent since, and a refusal may have been that of something in
-// between. prepare makes the entry anew in the transaction;
-// it has to be the one that was checked. Errors: errChanged, a *ledgerError.
+// send notes that an entry is being sent, and sends it, unless the books have it already: a database that was
+// restored from a backup does not know what was sent since, and a refusal may have come from a proxy in between.
+// prepare makes the entry again in the transaction; it is sent only if it equals the one that was checked. Errors:
+// errChanged, a *ledgerError.
 func (r *exportRound) send(
 	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
 ) error {
@@ -374,8 +377,8 @@ func (r *exportRound) send(
 	return r.post(ctx, x)
 }
 
-// findUnsent looks in the books for an entry that should not be there, as far as this database knows; nil: it is
-// not, or was voided. Errors: a *ledgerError.
+// findUnsent looks in the books for an entry that has not been sent as far as this database knows; nil: it is not
+// there, or was voided. Errors: a *ledgerError.
 func (r *exportRound) findUnsent(ctx context.Context, x *bookExport, entry *bookEntry) (*bookedEntry, error) {
 	var found *bookedEntry
 	err := r.ask(ctx, func(s *ledgerSession) (err error) {
@@ -388,15 +391,16 @@ func (r *exportRound) findUnsent(ctx context.Context, x *bookExport, entry *book
 	return found, nil
 }
 
-// idempotencyKey returns the key under which an export is sent: the same for the same bytes, another one when
-// these have changed since, which products refuse under one key.
+// idempotencyKey returns the key under which an export is sent. It changes when the bytes change, since products
+// refuse other bytes under the same key.
 func (x *bookExport) idempotencyKey() string {
 	sum := sha256.Sum256([]byte(valueOr(x.Request, "")))
 	return x.ID + "-" + hex.EncodeToString(sum[:8])
 }
 
-// post gives away the entry of an export that was written down. It is sent again only after a look, unless the
-// books themselves refuse it, or it was not sent at all. Errors: errChanged, a *ledgerError, those of the store.
+// post sends the entry that is stored with an export. It is sent again only after lookUp has not found it, unless
+// the books themselves refuse it, or it was not sent at all. Errors: errChanged, a *ledgerError, those of the
+// store.
 func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {
@@ -430,14 +434,14 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		if err != nil || refused.reason != ledgerBusy && !refused.denied {
 			return err
 		}
-		return refused // all others would have the same answer
+		return refused // all other exports would get the same answer
 	}
 	x.State = exportReady // nothing was written
 	return r.holdOrFail(ctx, x, refused)
 }
 
-// holdOrFail holds an export that the books refuse for what may pass, and ends one that they refuse for another
-// reason, until somebody has it tried again.
+// holdOrFail holds an export that the books refuse for one of heldReasons, which may pass, and fails one that they
+// refuse for another reason, until somebody retries it.
 func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledgerError) error {
 	if slices.Contains(heldReasons, why.reason) {
 		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
@@ -445,7 +449,7 @@ func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledger
 	return r.fail(ctx, x, why)
 }
 
-// fail writes that the books refuse an entry, for a reason about which somebody has to do something.
+// fail notes that the books refuse an entry, for a reason that somebody has to resolve.
 func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError) error {
 	r.log.Warn("books refuse an entry", "export", x.ID, "status", why.status, "error", why.reason)
 	return r.change(ctx, x, func(t *tx) error {
@@ -456,7 +460,7 @@ func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError)
 	})
 }
 
-// posted writes that an entry is in the books. If it reverses another, that one is reversed.
+// posted notes that an entry is in the books. If it reverses another, that one becomes reversed.
 func (r *exportRound) posted(ctx context.Context, x *bookExport, id string) error {
 	return r.change(ctx, x, func(t *tx) error {
 		x.become(exportPosted, stamp{})
@@ -470,7 +474,7 @@ func (r *exportRound) posted(ctx context.Context, x *bookExport, id string) erro
 	})
 }
 
-// markReversed writes that the entry of an export counts no more in the books.
+// markReversed notes that the entry of an export no longer counts in the books.
 func markReversed(t *tx, c *bookConnection, id string) error {
 	x, err := t.bookExport(anyAccount, id)
 	if err != nil || x.State == exportReversed {
@@ -483,8 +487,8 @@ func markReversed(t *tx, c *bookConnection, id string) error {
 	return t.addEvent(exportEvent(c, x, eventBooksReversed, actorProvider))
 }
 
-// lookUp looks in the books for an entry whose answer was lost. What is not there ten minutes after it was sent
-// is sent again, the same bytes under the same key; or its export is dropped, see reasonDisconnected. Errors:
+// lookUp looks in the books for an entry whose answer was lost. If it is not there ten minutes after it was sent,
+// the same bytes are sent again under the same key; or the export is removed, see reasonDisconnected. Errors:
 // errChanged, a *ledgerError.
 func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
@@ -531,7 +535,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	return r.post(ctx, x)
 }
 
-// voided writes that an entry got into the books and was voided there since.
+// voided notes that an entry got into the books and has been voided there since.
 func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) error {
 	return r.change(ctx, x, func(t *tx) error {
 		x.become(exportReversed, stamp{})
@@ -540,8 +544,8 @@ func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) erro
 	})
 }
 
-// prepareReversal reverses the entry of another export, if it is still in the books as it was sent: a draft is
-// deleted, for another one an entry is sent. Errors: errChanged, a *ledgerError.
+// prepareReversal reverses the entry of another export, if it is still in the books as it was sent: it deletes a
+// draft, and sends a reversing entry for any other. Errors: errChanged, a *ledgerError.
 func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error {
 	c := r.connection
 	if !c.NeedsReconnectAt.IsZero() {
@@ -559,7 +563,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	ledger := r.ledgers[c.Product]
 	err = r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = ledger.read(ctx, s, valueOr(of.EntryID, ""))
-		if err == nil && found == nil { // as if it were gone, which would allow the day to be sent again
+		if err == nil && found == nil { // a missing entry would allow the day to be sent again, so make sure
 			found, err = ledger.find(ctx, s, sent, of.SyncKey)
 		}
 		return err
@@ -590,7 +594,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	}
 	entry := reverseEntry(sent, x.EntryDate, x.SyncKey, valueOr(of.EntryID, of.ID))
 	entry.Year = chart.Year
-	if chart.Year != 0 && !slices.Contains(chart.Series, entry.Series) { // the one of then is not there any more
+	if chart.Year != 0 && !slices.Contains(chart.Series, entry.Series) { // its series does not exist any more
 		entry.Series = valueOr(c.Series, entry.Series)
 	}
 	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
@@ -599,7 +603,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	return r.send(ctx, x, entry, func(*tx) (*bookEntry, error) { return entry, nil })
 }
 
-// needless writes that there is nothing to be reversed any more, since somebody has voided the entry.
+// needless notes that there is nothing left to reverse, since somebody has voided the entry.
 func (r *exportRound) needless(ctx context.Context, x *bookExport, of string) error {
 	return r.change(ctx, x, func(t *tx) error {
 		x.become(exportReversed, stamp{})

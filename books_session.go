@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Sessions with books: whose turn it is to ask, and the tokens that prove who asks. One process and one call
-// replaces tokens at a time, and new ones are on disk before they are used, so that a lost answer or a kill leaves
-// tokens that the product still takes (contract, section 12).
+// Sessions with books: when requests may be made, and the tokens that authorize them. Only one call in one process
+// replaces the tokens of a connection at a time, and new ones are on disk before they are used, so that after a
+// lost answer or a kill there still are tokens that the product accepts (contract, section 12).
 
 const (
 	tokenMargin      = time.Minute      // an access token that ends sooner is replaced
-	tokenClaim       = 45 * time.Second // for which one call may replace tokens: longer than a request takes
+	tokenClaim       = 45 * time.Second // how long a claim on replacing tokens lasts: longer than a request
 	tokenPoll        = 200 * time.Millisecond
 	faultBooksTokens = "tokens of books can't be replaced"
 	reasonUnsealable = "sealed_with_another_key"
@@ -25,14 +25,14 @@ const (
 	reasonOff        = "off"
 )
 
-// A bookPace holds when requests to one company were made last, or will be made by those who wait.
+// A bookPace holds the times of the last requests to one company, including those of requests that still wait.
 type bookPace struct {
 	sync.Mutex
 	sent []time.Time // the last ones, by the steady clock, the earliest first
 }
 
-// pace returns once another request may be made for a connection. It does not wait at all if that is after ctx
-// ends. Errors: a *ledgerError, ledgerBusy.
+// pace returns once another request may be made for a connection. If that is only after ctx ends, it returns an
+// error at once. Errors: a *ledgerError, ledgerBusy.
 func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	requests, in := b.ledgers[c.Product].pace()
 	b.mu.Lock()
@@ -57,8 +57,8 @@ func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	}
 }
 
-// reserve notes another request, of so many in a time, and returns how long it has to wait. It notes none, and
-// reports false, if that is longer than ctx lasts.
+// reserve reserves the time of another request, where so many are allowed in a time, and returns how long it has
+// to wait. If that is longer than ctx lasts, it reserves nothing and reports false.
 func (p *bookPace) reserve(
 	ctx context.Context, now time.Time, requests int, in time.Duration,
 ) (wait time.Duration, ok bool) {
@@ -93,7 +93,7 @@ func (b *books) appSecrets(product string) (app appSecrets, err error) {
 	return appSecrets{row.ClientID, string(secret)}, nil
 }
 
-// sealTokens returns what a connection keeps of its tokens.
+// sealTokens returns the sealed tokens of a connection, as they are stored.
 func sealTokens(keys *keyring, connectionID string, tokens *bookTokens) ([]byte, error) {
 	plain, err := json.Marshal(tokens)
 	return keys.sealFor(sealedBooksConnection, connectionID, plain), err
@@ -112,9 +112,9 @@ func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
 	return tokens, nil
 }
 
-// ask calls f, which reads or does what may be done twice, with a session of a connection in use. If the access
-// token is not taken, it is replaced and f is called once more. If the product says that the application was removed
-// there, that is noted. Errors: those of f, a *ledgerError, errBooksConnection.
+// ask calls f with a session of a connection in use. f must be safe to call twice: if the product refuses the
+// access token, ask replaces it and calls f once more. If the product says that the application was removed there,
+// that is noted. Errors: those of f, a *ledgerError, errBooksConnection.
 func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
 	s, tokens, err := b.session(ctx, id, -1)
 	if err != nil {
@@ -131,8 +131,8 @@ func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error
 	return b.noteRemoved(ctx, s, err)
 }
 
-// askOnce is ask for an f that writes. It is called once: an answer with 401 does not prove that nothing was
-// written, so the caller looks for it first, with ask, which replaces the token.
+// askOnce is ask for an f that writes, and calls it only once: a 401 does not prove that nothing was written, so
+// the caller first looks for the entry with ask, which replaces the token.
 func (b *books) askOnce(ctx context.Context, id string, f func(*ledgerSession) error) error {
 	s, _, err := b.session(ctx, id, -1)
 	if err != nil {
@@ -154,10 +154,11 @@ func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) er
 	return err
 }
 
-// session returns a session of a connection in use. Its tokens are replaced first if they end soon, or if they
-// were replaced as often as stale says, which is how often when they were refused; -1: they were not. It
-// returns also how often its own tokens were replaced. Where no product is asked, there is no session: replacing
-// tokens on a copy of a database would end those of the original.
+// session returns a session of a connection in use. It replaces the tokens first if they end soon, or if they are
+// still those that the product refused: stale is how often they had been replaced by then, or -1 if none were
+// refused. The second result is how often the session's own tokens were replaced. Where no product is asked
+// (books.off) there is no session: replacing tokens on a copy of a database would invalidate those of the
+// original.
 func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, int64, error) {
 	if b.off {
 		return nil, 0, &ledgerError{reason: reasonOff}
@@ -202,16 +203,16 @@ func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, 
 		t.invalidate()
 		until := t.now.after(tokenClaim)
 		if mine, err = t.claimBookTokens(c.ID, c.Tokens, until); err == nil && mine {
-			err = t.noteRenewal(c.ID, until) // should this process end before the answer
+			err = t.noteRenewal(c.ID, until) // in case this process ends before the answer comes
 		}
 		return err
 	})
 }
 
 // renew replaces the tokens of a connection, which the caller has claimed. The new ones are on disk when it
-// returns. What the owner has to mend by connecting again is noted, and never tried again; after any other failure
-// the worker tries it again as renewalPause says. The work goes on when ctx ends: tokens that are replaced and not
-// written would be lost. Errors: a *ledgerError, those of the store.
+// returns. A failure that only the owner can resolve, by connecting again, is noted and never retried; after any
+// other the worker retries as renewalPause says. Cancelling ctx does not stop it: tokens that were replaced but
+// not written would be lost. Errors: a *ledgerError, those of the store.
 func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) error {
 	ctx = context.WithoutCancel(ctx)
 	app, err := b.appSecrets(c.Product)
@@ -250,15 +251,15 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 	}))
 }
 
-// renewalPauses are how long the worker waits before it replaces tokens again whose replacement had no usable
-// answer; the last one counts until renewalWindow has passed. The answer that was lost may have brought new
-// tokens, and Xero takes the old one for 30 minutes more only.
+// renewalPauses are how long the worker waits between attempts to replace tokens after one that got no usable
+// answer; the last one is repeated until renewalWindow has passed. The answer that was lost may have had new
+// tokens, and Xero accepts the old refresh token for only 30 minutes more.
 var renewalPauses = []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute}
 
 const renewalWindow = 25 * time.Minute
 
-// renewalPause returns how long to wait before tokens are replaced again that could not be for a time. It reports
-// false if that is left to whoever needs them, at the connection's own pace.
+// renewalPause returns how long to wait before the next attempt to replace tokens, when attempts have failed for a
+// time. It reports false if that is left to the next call that needs the tokens.
 func renewalPause(lasted time.Duration) (time.Duration, bool) {
 	sum := time.Duration(0)
 	for _, pause := range renewalPauses {
@@ -269,7 +270,7 @@ func renewalPause(lasted time.Duration) (time.Duration, bool) {
 	return renewalPauses[len(renewalPauses)-1], lasted < renewalWindow
 }
 
-// scheduleRenewal writes when the tokens of a connection are replaced again that could not be.
+// scheduleRenewal writes when the worker retries replacing the tokens of a connection.
 func scheduleRenewal(t *tx, id string) error {
 	lost, err := t.renewalLostAt(id)
 	if errors.Is(err, errNotFound) { // it was connected anew meanwhile, or disconnected
@@ -294,7 +295,7 @@ func (b *books) renewLost(ctx context.Context, id string) error {
 	if err == nil {
 		return nil
 	}
-	later := b.store.update(context.WithoutCancel(ctx), func(t *tx) error { // also where nobody was asked
+	later := b.store.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
 		t.invalidate()
 		return scheduleRenewal(t, id)
 	})

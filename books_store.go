@@ -48,7 +48,7 @@ func (t *tx) saveBooksApp(a *booksApp) error {
 	return err
 }
 
-// A bookAuthorization is somebody who was sent to a product's pages to connect it.
+// A bookAuthorization records that somebody was sent to a product's pages to agree to a connection.
 type bookAuthorization struct {
 	StateHash   []byte
 	AccountID   string
@@ -207,7 +207,7 @@ func (t *tx) removeBookConnection(id string) error {
 }
 
 // saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
-// ends the claim on replacing them. Errors: errChanged.
+// releases the claim on replacing them. Errors: errChanged.
 func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 	n, err := t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL
 		WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens)
@@ -221,21 +221,22 @@ func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 	return err
 }
 
-// noteRenewal notes that the tokens of a connection are being replaced, to be done again at due unless the answer
-// comes. It keeps since when that has not worked.
+// noteRenewal notes that the tokens of a connection are being replaced, and that the worker retries at due unless
+// an answer comes before. It keeps the lost_at of earlier attempts.
 func (t *tx) noteRenewal(id string, due stamp) error {
 	_, err := t.exec(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
 		ON CONFLICT (connection_id) DO UPDATE SET due_at = excluded.due_at`, id, t.now, due)
 	return err
 }
 
-// renewalLostAt returns since when replacing the tokens of a connection has had no usable answer, or errNotFound.
+// renewalLostAt returns since when attempts to replace the tokens of a connection have had no usable answer, or
+// errNotFound.
 func (q *queries) renewalLostAt(id string) (lost stamp, err error) {
 	err = q.one(`SELECT lost_at FROM books_renewals WHERE connection_id = ?`, []any{id}, &lost)
 	return lost, err
 }
 
-// postponeRenewal writes when tokens are replaced again that could not be; the zero stamp: not by the worker.
+// postponeRenewal writes when the worker retries replacing tokens; the zero stamp: it does not.
 func (t *tx) postponeRenewal(id string, due stamp) error {
 	_, err := t.exec(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
 	return err
@@ -254,9 +255,9 @@ func (q *queries) dueRenewals(now stamp, limit int) (ids []string, err error) {
 		[]any{now, limit}, func(id *string) []any { return []any{id} })
 }
 
-// claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody
-// else is or they were replaced. It reports whether it is the caller who does. A claim until later than that was
-// made before the clock was set back.
+// claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody else
+// is or they were replaced. It reports whether the caller has the claim. A stored claim that lasts longer than
+// until was made before the clock was set back, and does not count.
 func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, err error) {
 	n, err := t.exec(`UPDATE books_connections SET refreshing_until = ?
 		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ? OR refreshing_until > ?)`,
@@ -264,14 +265,14 @@ func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, e
 	return n > 0, err
 }
 
-// dropTokenClaim ends a claim on replacing tokens that has not led to new ones.
+// dropTokenClaim releases a claim on replacing tokens that has not led to new ones.
 func (t *tx) dropTokenClaim(id string, tokens int64) error {
 	_, err := t.exec(`UPDATE books_connections SET refreshing_until = NULL WHERE id = ? AND tokens = ?`, id, tokens)
 	return err
 }
 
-// setBooksFailing notes since when a connection gives no usable answers; the zero stamp: it does. It reports
-// whether that is a change of whether it does.
+// setBooksFailing notes since when a connection has given no usable answers; the zero stamp: it gives them. It
+// writes nothing, and reports false, if that does not change whether the connection is failing.
 func (t *tx) setBooksFailing(id string, since stamp) (changed bool, err error) {
 	n, err := t.exec(`UPDATE books_connections SET failing_since = ?1
 		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
@@ -300,14 +301,14 @@ func (q *queries) lastExport(connectionID string, date businessDate, currency st
 		ORDER BY x.revision DESC LIMIT 1`, connectionID, date, currency))
 }
 
-// lastReversal returns the last export before another of the same day that reverses one; nil: there is none.
+// lastReversal returns the last reversing export of the same day before another one; nil: there is none.
 func (q *queries) lastReversal(of *bookExport) (*bookExport, error) {
 	return orNil(exportTable.one(q, `WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? AND x.revision < ?
 		AND x.reverses IS NOT NULL ORDER BY x.revision DESC LIMIT 1`,
 		of.ConnectionID, of.Date, of.Currency, of.Revision))
 }
 
-// An exportFilter chooses exports of an owner; what else is empty narrows nothing.
+// An exportFilter selects exports of an owner; a connectionID or state that is empty selects all.
 type exportFilter struct {
 	owner        owner
 	connectionID string
@@ -315,7 +316,7 @@ type exportFilter struct {
 }
 
 // bookExports returns a page of exports, newest first, starting after the id before ("" for the newest). An
-// account has some for each business day and product, which bounds what is read.
+// account has only a few for each business day and product, which bounds how many rows are read.
 func (q *queries) bookExports(f exportFilter, before string, limit int) (p listPage[bookExport], err error) {
 	list := listQuery{columns: `SELECT ` + exportTable.columns + ` FROM books_exports x`, table: `books_exports x`,
 		key: `x.id`}
@@ -371,28 +372,28 @@ func (t *tx) dropUnsentExports(connectionID string, before *businessDate) error 
 	return err
 }
 
-// postponeExports has nothing of a connection looked at before a time.
+// postponeExports makes sure that no export of a connection is due before a time.
 func (t *tx) postponeExports(connectionID string, until stamp) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
 	return err
 }
 
-// postponeExport has an export that waits looked at at a time.
+// postponeExport sets when an export that waits is due.
 func (t *tx) postponeExport(id string, at stamp) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE id = ? AND due_at IS NOT NULL`, at, id)
 	return err
 }
 
-// wakeExports has everything of a connection that is not in the books looked at now.
+// wakeExports makes all exports of a connection that are not in the books due now.
 func (t *tx) wakeExports(connectionID string) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE connection_id = ? AND state IN ('waiting', 'held', 'ready', 'sending', 'unknown')`, t.now, connectionID)
 	return err
 }
 
-// pauseExports has nothing of a connection looked at any more, and notes reasonDisconnected.
+// pauseExports makes sure that no export of a connection becomes due any more, and notes reasonDisconnected.
 func (t *tx) pauseExports(connectionID string) error {
 	_, err := t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
 		reason = CASE WHEN state IN ('sending', 'unknown') THEN ?2 ELSE reason END
@@ -422,8 +423,8 @@ type unsentDay struct {
 	currency string
 }
 
-// unsentDays returns up to limit business days from a date on, and before another, that have something that a
-// connection sends and of which it has no export, the earliest first. It reads the account's days from then on.
+// unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
+// for which a connection has something to send but no export. It reads all days of the account in between.
 func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]unsentDay, error) {
 	return collect(q, `SELECT d.date, d.currency FROM revenue_days d
 		WHERE d.account_id = ?1 AND d.date >= ?2 AND d.date < ?3
@@ -438,7 +439,7 @@ func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit
 		func(d *unsentDay) []any { return []any{&d.date, &d.currency} })
 }
 
-// sendingConnections returns the connections that send days on their own, of accounts that are open.
+// sendingConnections returns the connections that send days automatically, of accounts that are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
 	return collect(q, `SELECT `+bookConnectionTable.columns+` FROM books_connections b
 		JOIN accounts a ON a.id = b.account_id
@@ -446,14 +447,14 @@ func (q *queries) sendingConnections() ([]*bookConnection, error) {
 		AND a.closed_at IS NULL`, nil, bookConnectionTable.destNew)
 }
 
-// A booksTotals counts what is under way, for status and the metrics: of connections in use, of accounts that
-// are open.
+// A booksTotals counts what is under way, for the status command and the metrics: only connections in use of
+// accounts that are open, and their exports.
 type booksTotals struct {
 	Connections int `json:"connections"`
 	NeedOwner   int `json:"need_reconnect"` // connections that their owner has to connect again
 	Failing     int `json:"failing"`        // connections that give no usable answers
 	Held        int `json:"held"`           // exports
-	HeldLong    int `json:"held_long"`      // exports that are held for heldTooLong
+	HeldLong    int `json:"held_long"`      // exports that have been held for heldTooLong
 	Unknown     int `json:"unknown"`        // exports whose answer was lost
 	Failed      int `json:"failed"`         // exports that the books refuse
 }
@@ -466,8 +467,8 @@ const (
 		CROSS JOIN accounts a ON a.id = b.account_id WHERE b.removed_at IS NULL AND a.closed_at IS NULL`
 )
 
-// booksTotals counts what is under way; of exports it counts maxCounted of each kind. heldBefore is when
-// exports were held that are held for too long.
+// booksTotals counts what is under way, up to maxCounted of each kind. Exports that have been held since
+// heldBefore or longer count as held for too long.
 func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 	count := func(from string) string { return `(SELECT count(*) FROM (SELECT 1` + from + ` LIMIT ?2))` }
 	err = q.one(`SELECT `+strings.Join([]string{
@@ -483,8 +484,8 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 	return n, err
 }
 
-// troubledExports returns up to limit exports that the books refuse, or that are held since before a time, the
-// longest first.
+// troubledExports returns up to limit exports that the books refuse, or that have been held since before a time,
+// those that wait longest first.
 func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
 	return collectShown(q, `SELECT `+exportTable.columns+fromWaitingExports+`
 		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)

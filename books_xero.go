@@ -33,7 +33,7 @@ const xeroScopes = "offline_access accounting.manualjournals accounting.settings
 const (
 	maxXeroAnswer        = 4 << 20 // bytes
 	maxXeroConnections   = 1 << 20 // bytes of the list of connections
-	maxXeroOrganisations = 100     // that are taken of one consent
+	maxXeroOrganisations = 100     // of one consent; the rest is ignored
 	maxXeroAccounts      = 5000    // of a chart, and as many rates of tax
 	maxXeroID            = 100     // characters of an id or a code
 	maxXeroName          = 200     // characters of a name, and of a message that is kept
@@ -49,8 +49,8 @@ type xeroLedger struct {
 	now                                func() time.Time
 }
 
-// newXeroLedger makes a client. base is the address below which all paths are; Xero's own hosts where it is
-// empty. now is the wall clock.
+// newXeroLedger makes a client. base replaces the base addresses of all hosts; "": Xero's own. now is the wall
+// clock.
 func newXeroLedger(out *outbound, base string, now func() time.Time) *xeroLedger {
 	base = strings.TrimRight(base, "/")
 	return &xeroLedger{
@@ -96,8 +96,7 @@ func (x *xeroLedger) exchange(
 	return tokens, err
 }
 
-// renew implements ledger. The refresh token that was used is taken for 30 minutes more, in case the answer
-// was lost.
+// renew implements ledger. Xero accepts a refresh token for 30 minutes after its use, in case the answer was lost.
 func (x *xeroLedger) renew(
 	ctx context.Context, app appSecrets, _ *bookConnection, old *bookTokens,
 ) (*bookTokens, error) {
@@ -196,19 +195,20 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 	return failed
 }
 
-// xeroRemoved is the detail of a 403 by which Xero says that the company does not have the application any more. A
-// 403 of something in between says nothing.
+// xeroRemoved is the detail of a 403 by which Xero says that the company has removed the application. A 403 from a
+// proxy in between proves nothing.
 const xeroRemoved = "AuthenticationUnsuccessful"
 
-// xeroPassing are the statuses below 500 that say nothing about a request itself.
+// xeroPassing are the statuses below 500 that do not mean that the request itself is wrong.
 var xeroPassing = []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly}
 
-// lacksScope reports whether an access token is refused for what it does not allow (RFC 6750, section 3.1).
+// lacksScope reports whether an access token was refused because its scope does not allow the request (RFC 6750,
+// section 3.1).
 func lacksScope(h http.Header) bool {
 	return strings.Contains(h.Get("WWW-Authenticate"), "insufficient_scope")
 }
 
-// xeroWait is how long to wait if Xero only says which of its limits was met: minute, appminute, day or
+// xeroWait returns how long to wait if Xero only says which of its limits was reached: minute, appminute, day or
 // concurrent.
 func xeroWait(problem string) time.Duration {
 	switch strings.ToLower(problem) {
@@ -220,8 +220,8 @@ func xeroWait(problem string) time.Duration {
 	return time.Minute
 }
 
-// xeroInvalid makes an error of what Xero says is wrong with a request: in an answer to one (400), or in the
-// one journal of an answer that sums up no errors (200).
+// xeroInvalid makes an error of what Xero says is wrong with a request: in an answer with 400, or in the only
+// journal of an answer with 200 that does not summarize errors.
 func xeroInvalid(status int, body *jsonValue) *ledgerError {
 	failed := &ledgerError{status: status, reason: "validation", refused: true}
 	messages := xeroMessages(body)
@@ -241,7 +241,8 @@ func xeroInvalid(status int, body *jsonValue) *ledgerError {
 	return failed
 }
 
-// xeroMessages returns what is wrong: with each element first, then with the whole.
+// xeroMessages returns the messages about what is wrong: first those about single elements, then those about the
+// whole request.
 func xeroMessages(body *jsonValue) (all []string) {
 	for _, v := range append(listMember(body, "Elements"), *body) {
 		for _, e := range listMember(&v, "ValidationErrors") {
@@ -252,7 +253,7 @@ func xeroMessages(body *jsonValue) (all []string) {
 	return slices.DeleteFunc(all, func(m string) bool { return m == "" })
 }
 
-// xeroReason returns why an export is held that is refused with a message; "": another reason.
+// xeroReason returns the reason for which a refusal with a message holds the export; "": it does not.
 func xeroReason(message string) string {
 	m := strings.ToLower(message)
 	about := func(words ...string) bool {
@@ -278,8 +279,8 @@ func cutMessage(s string) string {
 	}, s), maxXeroName)
 }
 
-// organisations implements ledger. Earlier consents of the same person are in the list too, so that those of
-// this one are chosen by the event that the access token names.
+// organisations implements ledger. The list also has companies of earlier consents by the same person, so those of
+// this consent are chosen by the event that the access token names.
 func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
 	answer, err := x.send(ctx, tokens.Access, "",
 		outboundRequest{method: http.MethodGet, url: x.connections, largest: maxXeroConnections})
@@ -313,8 +314,8 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 	return found[:min(len(found), maxXeroOrganisations)], nil
 }
 
-// xeroEvent returns the event of the consent that an access token came from; "": it names none. The token
-// is a JWT (RFC 7519), which came over TLS from who made it: its signature is not verified.
+// xeroEvent returns the event of the consent that an access token came from; "": it names none. The token is a JWT
+// (RFC 7519), which came over TLS from its issuer, so its signature is not verified.
 func xeroEvent(access string) string {
 	parts := strings.Split(access, ".")
 	if len(parts) != 3 || len(access) > maxAccessToken {
@@ -428,7 +429,7 @@ func readXeroAccounts(chart *bookChart, list []jsonValue) bool {
 	return true
 }
 
-// readXeroRates reads the rates of tax. One that is finer than a hundredth of a percent is none of ours.
+// readXeroRates reads the rates of tax. Those finer than a hundredth of a percent are skipped: no rate of ours is.
 func readXeroRates(chart *bookChart, list []jsonValue) bool {
 	for _, v := range list {
 		r := bookTaxRate{Code: textMember(&v, "TaxType", maxXeroID), Name: cutMessage(rawMember(&v, "Name"))}
@@ -550,9 +551,9 @@ func (x *xeroLedger) post(
 	return id, nil
 }
 
-// find implements ledger. It looks at the days before and after too, and at deleted entries; one that is not
-// deleted goes before one that is. If there are more than maxXeroPages can hold, nobody knows: that is an
-// error.
+// find implements ledger. It looks at the days before and after too, and at deleted entries; an entry that is not
+// deleted takes precedence. If there are more than maxXeroPages can hold, the entry may be among the rest, so that
+// is an error.
 func (x *xeroLedger) find(
 	ctx context.Context, s *ledgerSession, entry *bookEntry, syncKey string,
 ) (*bookedEntry, error) {
@@ -615,8 +616,8 @@ func (x *xeroLedger) read(ctx context.Context, s *ledgerSession, id string) (*bo
 	return nil, malformedLedger(http.StatusOK)
 }
 
-// parseXeroJournal reads a manual journal. It reports false for one that can't be understood. Its amounts
-// include VAT, in whatever way Xero shows them.
+// parseXeroJournal reads a manual journal. It reports false for one that can't be understood. The amounts that it
+// returns include VAT, however Xero shows them.
 func parseXeroJournal(v *jsonValue) (*bookedEntry, bool) {
 	status := rawMember(v, "Status")
 	date, ok := xeroDate(rawMember(v, "Date"))
@@ -673,8 +674,8 @@ func parseXeroLine(v *jsonValue, kind string) (line entryLine, ok bool) {
 	return line, true
 }
 
-// withdraw implements ledger. The description wants a narration in every journal, so the entry is read
-// first, and is left alone if it has been posted meanwhile.
+// withdraw implements ledger. Xero's description requires a narration in every journal, so the entry is read
+// first; it is left alone if it has been posted meanwhile.
 func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) error {
 	booked, err := x.read(ctx, s, id)
 	switch {

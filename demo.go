@@ -33,7 +33,7 @@ type demo struct {
 	yesterday  businessDate
 	dir        string
 	widget     string // id
-	line       string // that includes its script
+	line       string // of HTML that includes the widget's script
 	key        string // of a licence with two free seats
 	token      string
 	portal     string            // token of a portal, which makes codes to sign in
@@ -438,8 +438,8 @@ var demoTypes = codeList{
 // demoAuthor is who changes the demo's webhooks.
 var demoAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { return true }}
 
-// prepareWebhook adds the webhook whose events the terminal shows, or takes the one of an earlier run. The
-// test that the service sends when it runs enables it.
+// prepareWebhook adds the webhook whose events the terminal shows, or reuses that of an earlier run. The test that
+// the service sends once it runs enables it.
 func (d *demo) prepareWebhook(t *tx, keys *keyring, account string) error {
 	w, err := findWebhook(t, account, demoWebhook)
 	if errors.Is(err, errWebhook) {
@@ -471,8 +471,8 @@ func findWebhook(t *tx, account, description string) (*webhook, error) {
 	return nil, errWebhook
 }
 
-// prepareDocs adds what the lines of /docs act on: licences for each call that changes one so
-// that another would fail, a device, and tokens.
+// prepareDocs adds what the lines of /docs act on: a separate licence for each call whose change would make
+// another call fail, a device, and tokens.
 func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 	add := func(id *string, state string) error {
 		key, err := parseLicenseKey(newLicenseKey())
@@ -533,9 +533,9 @@ func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
 	return nil
 }
 
-// prepareDocsWebhooks adds the webhooks that the lines of /docs act on, or takes those of an earlier
-// run: an enabled one with a delivery, and one to be changed and removed. No test is sent to them, and
-// the receiver prints nothing of what they get.
+// prepareDocsWebhooks adds the webhooks that the lines of /docs act on, or reuses those of an earlier run: an
+// enabled one with a delivery, and one to be changed and removed. No test is sent to them, and the receiver prints
+// nothing of what they get.
 func (d *demo) prepareDocsWebhooks(t *tx, account string) error {
 	ids := map[string]string{}
 	for description, state := range map[string]string{
@@ -582,7 +582,7 @@ func (d *demo) prepareDocsWebhooks(t *tx, account string) error {
 	return d.prepareDocsApps(t, account)
 }
 
-// prepareDocsApps adds the applications that the lines of /docs act on, or takes those of an earlier run: one
+// prepareDocsApps adds the applications that the lines of /docs act on, or reuses those of an earlier run: one
 // that is kept, with a grant to be ended, and one to be changed and removed.
 func (d *demo) prepareDocsApps(t *tx, account string) error {
 	known, err := t.apps(ownedBy(account), "", maxApps)
@@ -654,8 +654,7 @@ func (d *demo) receiverHandler(out io.Writer, now func() time.Time) http.Handler
 	return mux
 }
 
-// A lineWriter writes what webhookListener prints of a request as one line: its time, type and id, and
-// what came of it.
+// A lineWriter writes what webhookListener prints of a request as one line: its time, type and id, and the result.
 type lineWriter struct{ out io.Writer }
 
 // Write writes one request.
@@ -678,7 +677,7 @@ func (d *demo) pageHandler(s *server) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		host, port, _ := net.SplitHostPort(r.Host)
 		if host == "localhost" && strings.HasSuffix(d.page, "127.0.0.1:"+port) {
-			// The page would have another origin there, which the account does not have.
+			// There the page would have an origin that the account does not list.
 			http.Redirect(w, r, d.page, http.StatusTemporaryRedirect)
 			return
 		}
@@ -723,7 +722,7 @@ func (d *demo) text() string {
 	).Replace(demoText)
 }
 
-// demoText is what the demo prints, with the names of what text puts in.
+// demoText is what the demo prints, with placeholders that text replaces.
 const demoText = `
   A lunch menu on a partner's site:  {page}/
   The service behind it:             {base}

@@ -19,7 +19,7 @@ var demoBooksHTML string
 
 var demoBooksPage = template.Must(template.New("").Parse(demoBooksHTML))
 
-// xeroExample is what the books of a restaurant in Switzerland might say of themselves at Xero, where the
+// xeroExample is what the books of a restaurant in Switzerland might report about themselves at Xero, where the
 // rates of VAT have codes of the books' own.
 func xeroExample() *bookChart {
 	return &bookChart{
@@ -45,7 +45,7 @@ func xeroExample() *bookChart {
 	}
 }
 
-// fortnoxExample is what the books of a restaurant in Sweden might say of themselves at Fortnox: a part of
+// fortnoxExample is what the books of a restaurant in Sweden might report about themselves at Fortnox: a part of
 // the chart of accounts BAS, for the year of a date.
 func fortnoxExample(date businessDate) *bookChart {
 	year := midnight(date).Format("2006")
@@ -81,7 +81,7 @@ type demoBooks struct {
 	Entries []demoEntry
 	Held    []string // amounts of the day that neither product would take
 
-	seen map[string][]revenueSum // of the month by currency: mappings are suggested for them
+	seen map[string][]revenueSum // of the month, by currency; the mappings are suggested from them
 }
 
 // A demoReport is what 'widgetd revenue show' prints of a day in one currency.
@@ -109,7 +109,7 @@ type demoEntry struct {
 	Product, Name, Currency   string
 	Entry                     *bookEntry // nil: nothing would be sent
 	Lines                     []demoEntryLine
-	Debit, Credit, Difference string // sums; of the VAT, by Xero's figures less ours
+	Debit, Credit, Difference string // sums; Difference is that of the VAT, Xero's figures less ours
 	Differs                   bool
 	Issues                    []entryIssue
 	Rules                     []demoRule
@@ -138,7 +138,7 @@ func (d *demo) handleBooks(mux *http.ServeMux, s *server) {
 	})
 }
 
-// books returns what the page shows, with a business day opened: yesterday where date is none.
+// books returns what the page shows, with a business day opened: yesterday if date is not valid.
 func (d *demo) books(ctx context.Context, st *store, now time.Time, date businessDate) (*demoBooks, error) {
 	if err := recordOrders(ctx, st, recordedByRequest); err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The demo's application: a table planner of somebody else's that asks to act for the restaurant. It does
-// what an application on a server does (contract, section 13): code with PKCE, then tokens.
+// The demo's application: a third party's table planner that asks to act for the restaurant. It does what an
+// application on a server does (contract, section 13): code with PKCE, then tokens.
 
 //go:embed web/demo_connect.html
 var demoConnectHTML string
@@ -58,12 +58,12 @@ func (d *demo) prepareApp(t *tx, keys *keyring) error {
 	known.rows = slices.DeleteFunc(known.rows, func(p *app) bool { return p.Name != demoAppName })
 	p := &app{AccountID: owner, Name: demoAppName, HomePage: d.page, Kind: appWeb, Scope: demoAppScope,
 		VerifiedAt: t.now, MadeBy: actorCommand, CreatedAt: t.now}
-	if len(known.rows) > 0 { // a directory that is used again
+	if len(known.rows) > 0 { // a directory of an earlier run
 		p = known.rows[0]
 	}
 	d.app.clientID = p.ID
 	d.app.clientSecret, p.SecretHash = newClientSecret()
-	// On this machine there is no TLS, which people have to be sent back to otherwise.
+	// Elsewhere the redirect URIs of a web application must be https, but on this machine there is no TLS.
 	p.RedirectURIs, p.UpdatedAt = codeList{d.page + demoAppBack}, t.now
 	if len(known.rows) > 0 {
 		return t.saveApp(p)
@@ -130,7 +130,8 @@ var (
 	errDemoDeclined = errors.New("it was not agreed to")
 )
 
-// connected takes the answer of the authorization endpoint, and shows what its code brings.
+// connected takes the answer of the authorization endpoint, exchanges its code for tokens, and returns what the
+// page shows.
 func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
 	q := r.URL.Query()
 	cookie, err := r.Cookie(demoAppCookie)

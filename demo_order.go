@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// The demo's direct orders: what a partner's server does to have an order paid. It knows the prices, makes
-// the order at the service with its token, and sends the guest's browser to pay_url. The restaurant's side
-// is a page that lists the orders, with buttons to accept, reject and refund them.
+// The demo's direct orders: what a partner's server does to get an order paid. It knows the prices, makes the
+// order at the service with its token, and sends the guest's browser to pay_url. The restaurant's side is a page
+// that lists the orders, with buttons to accept, reject and refund them.
 
 //go:embed web/demo_orders.html
 var demoOrdersHTML string
@@ -192,8 +192,8 @@ func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/orders", http.StatusSeeOther)
 }
 
-// connectProvider connects the demo's account to the test provider, which must be served already. That
-// remembers nothing of an earlier run, so a connection of one is replaced.
+// connectProvider connects the demo's account to the test provider, which must be served already. The provider
+// remembers nothing of an earlier run, so connections of that run are replaced.
 func (d *demo) connectProvider(ctx context.Context, s *server) error {
 	client := newStripeProvider(s.outbound, d.provider)
 	c := &openConnection{
@@ -226,7 +226,7 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 	})
 }
 
-// endEarlierRun has the orders expire that were being paid in an earlier run, whose test provider is gone.
+// endEarlierRun expires the orders that were being paid in an earlier run, whose test provider is gone.
 func endEarlierRun(t *tx, account string) error {
 	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted} {
 		page, err := t.orders(orderFilter{owner: ownedBy(account), state: state}, "", maxOpenOrders)
@@ -266,8 +266,8 @@ func prepareOrders(t *tx, account string) error {
 // docsReference begins the references of the orders for /docs, which the restaurant's side does not show.
 const docsReference = "for /docs: "
 
-// prepareDocsOrders adds the orders that the lines of /docs act on: one for each call that changes one so
-// that another would fail. Those that a restaurant accepts, captures or rejects are paid at the test
+// prepareDocsOrders adds the orders that the lines of /docs act on: a separate one for each call whose change
+// would make another call fail. Those that a restaurant accepts, captures or rejects are paid at the test
 // provider, which must be served already.
 func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testProvider) error {
 	engine := paymentsOf(s)
@@ -300,7 +300,7 @@ func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testP
 		if err != nil {
 			return err
 		}
-		o.Capture = false // as where cards are charged at handing over
+		o.Capture = false // as for accounts that charge cards at handover
 		return t.saveOrder(o)
 	})
 	d.examples["return_url"], d.examples["reference"] = d.page+"/thanks", newID("R", s.now())
@@ -323,7 +323,7 @@ func (d *demo) addDocsOrder(ctx context.Context, s *server, path string) (*order
 	})
 }
 
-// payDocsOrder does what a guest does.
+// payDocsOrder pays an order as a guest would.
 func (d *demo) payDocsOrder(ctx context.Context, engine *payments, provider *testProvider, o *order) error {
 	at, err := engine.startAttempt(ctx, o.ID, methodCard, d.page+"/thanks")
 	if err != nil {

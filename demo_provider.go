@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// The demo's test provider speaks the part of Stripe's interface that stripeProvider uses, and has pages of
-// its own on which a guest pays. It is part of the demo command only: no money moves. It keeps the rules of
-// Stripe that matter here: what may follow what, one partial capture, keys of idempotency that replay what
-// was answered, failures too, and webhooks that come when they come.
+// The demo's test provider speaks the part of Stripe's interface that stripeProvider uses, and has pages of its
+// own on which a guest pays. It is part of the demo command only: no money moves. It keeps the rules of Stripe
+// that matter here: the order of states, a single partial capture, idempotency keys that replay answers, including
+// failures, and webhooks that arrive at any time and in any order.
 
 const (
 	maxTestSessions   = 2000 // the oldest are forgotten, with all that is theirs
@@ -38,9 +38,10 @@ type testProvider struct {
 	now      func() time.Time
 	outbound *outbound
 
-	// watch, if not nil, is told of each call of the interface, first with nil and then with what is to be
-	// answered. What it returns, if not nil, is answered instead; if that was before, without acting. It may
-	// read the body both times, and break the connection by panicking with http.ErrAbortHandler.
+	// watch, if not nil, is called for each call of the interface, before it is carried out with nil, and after
+	// that with the answer. A result that is not nil is sent instead of the answer; if it comes before, the call
+	// is not carried out. watch may read the body both times, and break the connection by panicking with
+	// http.ErrAbortHandler.
 	watch func(r *http.Request, acted *testAnswer) *testAnswer
 	// deliver, if not nil, is given each webhook instead of having it posted: post posts it once and
 	// returns the status, 0 without an answer. It is called with mu held, so it must not post by itself.
@@ -101,7 +102,7 @@ type testWebhook struct {
 	events                  []string
 }
 
-// A testKey is what a key of idempotency was used for.
+// A testKey is what an idempotency key was used for.
 type testKey struct {
 	request string // method, path and body
 	answer  *testAnswer
@@ -190,7 +191,7 @@ func (p *testProvider) watched(r *http.Request, body []byte, acted *testAnswer) 
 	return watch(r, acted)
 }
 
-// answer carries out a call, or replays what its key was answered before.
+// answer carries out a call, or replays the answer to an earlier one with the same key.
 func (p *testProvider) answer(r *http.Request, body []byte, act testAction) *testAnswer {
 	if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer rk_") {
 		return testFailure(http.StatusUnauthorized, "invalid_request_error", "")
@@ -263,7 +264,7 @@ func testRefused(code string) *testAnswer {
 	return testFailure(http.StatusBadRequest, "invalid_request_error", code)
 }
 
-// testList returns a page of a list, of which all is given, the newest first.
+// testList returns a page of a list; all is the whole list, the newest first.
 func testList(form url.Values, all []testObject) *testAnswer {
 	if after := form.Get("starting_after"); after != "" {
 		at := slices.IndexFunc(all, func(o testObject) bool { return o["id"] == after })
@@ -283,7 +284,7 @@ func (p *testProvider) newID(prefix string) string {
 	return fmt.Sprintf("%stest_%06d", prefix, p.number)
 }
 
-// passTime expires sessions, and lets authorisations lapse, whose time is over.
+// passTime expires the sessions and lets the authorisations lapse whose time is over.
 func (p *testProvider) passTime() {
 	now := p.now().Unix()
 	for _, s := range p.sessions {
@@ -381,7 +382,8 @@ func (p *testProvider) createSession(_ string, form url.Values) *testAnswer {
 	return testOK(s.object(p, false))
 }
 
-// object returns a session, expanded to its payment and the charge of that or not.
+// object returns a session, with its payment and that payment's charge if expanded, else with the id of its
+// payment.
 func (s *testSession) object(p *testProvider, expanded bool) testObject {
 	o := testObject{
 		"id": s.id, "object": "checkout.session", "status": s.status, "client_reference_id": s.reference,
@@ -436,8 +438,8 @@ func (p *testProvider) expireSession(id string, _ url.Values) *testAnswer {
 	return testOK(s.object(p, false))
 }
 
-// tryCard is what a guest does on the page of an open session: pay with a card that is good, or with one
-// that is declined. It reports false if the session is not open.
+// tryCard pays an open session as a guest does on its page, with a card that is good or one that is declined. It
+// reports false if the session is not open.
 func (p *testProvider) tryCard(id string, good bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

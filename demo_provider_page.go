@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What the demo's test provider shows to guests, and what it tells whoever has registered a webhook.
+// What the demo's test provider shows to guests, and the webhooks that it sends.
 
 func (p *testProvider) createWebhook(_ string, form url.Values) *testAnswer {
 	h := &testWebhook{url: form.Get("url"), status: "enabled"}
@@ -55,7 +55,7 @@ func (p *testProvider) deleteWebhook(id string, _ url.Values) *testAnswer {
 	return testOK(testObject{"id": id, "object": "webhook_endpoint", "deleted": true})
 }
 
-// emit sends an event to all webhooks that ask for it, each by itself and in no order.
+// emit sends an event to all webhooks that ask for it, independently of each other and in no particular order.
 func (p *testProvider) emit(kind string, object testObject) {
 	body := encodeJSON(testObject{
 		"id": p.newID("evt_"), "object": "event", "type": kind, "api_version": stripeVersion,
@@ -123,8 +123,8 @@ text-decoration:none;cursor:pointer}
 .pay{background:var(--pay);border-color:var(--pay);color:var(--on);font-weight:600}
 `
 
-// testPolicy is the Content-Security-Policy of the pages. It has no form-action, which browsers also apply
-// to where the answer to a form redirects.
+// testPolicy is the Content-Security-Policy of the pages. It has no form-action, since browsers apply that also to
+// redirects that answer a form.
 var testPolicy = func() string {
 	hash := sha256.Sum256([]byte(testStyle))
 	return "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-" +

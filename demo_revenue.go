@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// The demo's month of revenue: orders of the last demoDays business days that were paid, given back and
-// disputed, as they would be had the demo run since. Amounts and times are drawn with a fixed seed; no
-// guest is a real one and no money has moved, so that the payments are of connections with test keys.
+// The demo's month of revenue: orders of the last demoDays business days that were paid, given back and disputed,
+// as if the demo had been running since then. Amounts and times are drawn with a fixed seed; the guests are
+// invented and no money has moved, so the payments belong to connections with test keys.
 
 const (
 	demoDays        = 30        // business days before the present one that have revenue
@@ -25,7 +25,7 @@ type demoItem struct {
 // A demoCounter is where the demo's restaurant sells in one currency.
 type demoCounter struct {
 	currency             string
-	orders               [7]int // on each day of the week, from Sunday on; one more or less is sold
+	orders               [7]int // on each day of the week, Sunday first; if more than 1, it varies by one
 	methods              []string
 	food, drinks         []demoItem
 	foodRate, drinksRate int64
@@ -76,7 +76,7 @@ type demoPast struct {
 // add adds something that was done.
 func (p *demoPast) add(at time.Time, do func(*tx) error) { p.deeds = append(p.deeds, demoDeed{at, do}) }
 
-// write writes all that was done, the oldest first, as events are ordered by when they are written.
+// write writes all that was done, the oldest first, since events are ordered by when they are written.
 func (p *demoPast) write(t *tx) error {
 	slices.SortStableFunc(p.deeds, func(a, b demoDeed) int { return a.at.Compare(b.at) })
 	for _, deed := range p.deeds {
@@ -87,8 +87,8 @@ func (p *demoPast) write(t *tx) error {
 	return nil
 }
 
-// addMonth adds the orders of the days before the present one, and what was given back of them. keys seal the
-// keys of the providers, which are none.
+// addMonth adds the orders of the days before the present one, and what was given back of them. keys seals the
+// keys of the providers, which are not real ones.
 func (p *demoPast) addMonth(t *tx, keys *keyring) error {
 	calendar, err := t.businessCalendar(p.account)
 	if err != nil {
@@ -117,8 +117,8 @@ func (p *demoPast) addMonth(t *tx, keys *keyring) error {
 	return nil
 }
 
-// addDay adds the orders of a counter on a business day that begins at start, so many days ago. It opens
-// seven and a half hours after that: at 11:30 where days begin at 04:00.
+// addDay adds the orders of a counter on a business day that begins at start, so many days ago. The counter opens
+// seven and a half hours after start: at 11:30 where days begin at 04:00.
 func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
 	most := c.orders[midnight(date).Weekday()]
 	if most > 1 {
@@ -214,7 +214,7 @@ func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int
 	}
 }
 
-// giveBackSample gives money of an order back, as its provider would have.
+// giveBackSample refunds an order, and updates its payment as its provider would have reported it.
 func giveBackSample(t *tx, orderID string, w refundWish) error {
 	o, f, err := refundOrder(t, anyAccount, orderID, w, actorCommand)
 	if err != nil {
@@ -255,7 +255,7 @@ func disputeSample(t *tx, orderID string) error {
 	return t.addEvent(told)
 }
 
-// bookAll records what all orders have brought.
+// bookAll records the revenue of all orders.
 func bookAll(t *tx) error {
 	for left := true; left; {
 		var err error

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// How applications prove themselves and come for tokens (RFC 6749, RFC 7636, RFC 9700; contract, section 13).
+// How applications authenticate and get tokens (RFC 6749, RFC 7636, RFC 9700; contract, section 13).
 
 // What the token endpoint issues tokens for (RFC 6749, sections 4.1.3, 4.4.2 and 6).
 const (
@@ -20,8 +20,8 @@ const (
 	grantTypeOwn     = "client_credentials"
 )
 
-// The errors of the token and revocation endpoints (RFC 6749, section 5.2; RFC 8707, section 2). They are no
-// problem codes: each answer has only the name and the detail.
+// The errors of the token and revocation endpoints (RFC 6749, section 5.2; RFC 8707, section 2). They are not
+// problem codes: an answer has only their name and detail.
 var (
 	oauthErrors problemTable
 
@@ -80,10 +80,10 @@ func (p *app) acceptsSecret(secret string, now time.Time) bool {
 	return current || earlier
 }
 
-// clientFields are the parameters with which an application names and proves itself in the body.
+// clientFields are the parameters in the body with which an application identifies and authenticates itself.
 type clientFields struct {
 	clientID, clientSecret string
-	inURL                  bool // a parameter is in the URL, where logs and proxies keep it
+	inURL                  bool // a parameter is in the URL, which logs and proxies keep
 }
 
 // A tokenRequest asks the token endpoint for tokens; "": the parameter is absent.
@@ -135,9 +135,9 @@ type tokenAnswer struct {
 	Scope        string `json:"scope"`
 }
 
-// checkTokenRequest returns by which grant a code or refresh token is the application's, with all that proves it, and
-// with the error why it yields no tokens all the same. A code that has no grant yet is by its account; "": nothing
-// of what r has proves anything. It changes nothing.
+// checkTokenRequest checks what a request asks tokens for. It returns as by what proves that the request is from
+// the application: the grant to which its code or refresh token belongs, or the account of a code that has no
+// grant yet; "": nothing does. It may return both that and the error why there are no tokens. It changes nothing.
 func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by string, err error) {
 	switch r.grantType {
 	case grantTypeCode:
@@ -157,8 +157,8 @@ func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by strin
 	return "", err
 }
 
-// issueTokens is the transaction of the token endpoint, for an application that has proved itself by a
-// secret or does so by what r holds. Its refusals are errors of the token endpoint; one that ends a grant is
+// issueTokens is the transaction of the token endpoint, for an application that has authenticated by a secret, or
+// does so by the code or token in r. Its refusals are errors of the token endpoint; one that ends a grant is
 // committed.
 func issueTokens(t *tx, keys *keyring, appID string, r *tokenRequest) (*tokenAnswer, error) {
 	t.invalidate()
@@ -182,13 +182,13 @@ func issueTokens(t *tx, keys *keyring, appID string, r *tokenRequest) (*tokenAns
 	return signAccess(t, keys, appToken{AppID: p.ID, AccountID: p.AccountID, Scope: scope}, "")
 }
 
-// signAccess issues an access token, which the answer has beside a refresh token; "": there is none.
+// signAccess issues an access token and returns it together with a refresh token; "": there is none.
 func signAccess(t *tx, keys *keyring, row appToken, refresh string) (*tokenAnswer, error) {
 	token, issued, err := issueAppToken(t, keys, row)
 	return &tokenAnswer{token, "Bearer", int(appTokenLife / time.Second), refresh, issued.Scope}, err
 }
 
-// ownScope returns what an application gets for its owner's account by client credentials.
+// ownScope returns the scope that an application gets for its owner's account by client credentials.
 func ownScope(p *app, r *tokenRequest) (string, error) {
 	if p.public() || p.OwnScope == nil {
 		return "", errOwnTokens
@@ -224,9 +224,9 @@ func accountOpen(q *queries, id string) error {
 	return err
 }
 
-// checkGrantCode looks up an authorization code. It returns nil unless the code is the application's and redirect
-// URI and verifier are right, and with an error the code if they are. Errors: errCodeUsed for a code that has
-// been used, also after its time, and other refusals.
+// checkGrantCode looks up an authorization code. It returns nil unless the code is the application's and its
+// redirect URI and verifier are right; if they are, it returns the code, even with an error. Errors: errCodeUsed
+// for a code that has been used, also after its time, and other refusals.
 func checkGrantCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, error) {
 	c, err := q.grantCode(hashOf(r.code))
 	if errors.Is(err, errNotFound) {
@@ -256,8 +256,8 @@ func checkGrantCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode,
 	return c, err
 }
 
-// exchangeCode makes the grant that an authorization code stands for, and its first tokens. A code that comes
-// a second time ends the grant.
+// exchangeCode makes the grant that an authorization code stands for, and its first tokens. The reuse of a code
+// ends the grant.
 func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
 	c, err := checkGrantCode(t.queries, p, r, t.now)
 	if errors.Is(err, errCodeUsed) {
@@ -320,9 +320,9 @@ type refreshUse struct {
 	scope string // of the next access token
 }
 
-// checkRefresh looks up a refresh token. It returns nil unless the token is the application's, and with an
-// error the token if it is. Errors: errRefreshReused, if it was replaced and must not come again, and other
-// refusals.
+// checkRefresh looks up a refresh token. It returns nil unless the token is the application's; if it is, it
+// returns the token, even with an error. Errors: errRefreshReused, if it was replaced and must not be used again,
+// and other refusals.
 func checkRefresh(q *queries, p *app, r *tokenRequest, now stamp) (*refreshUse, error) {
 	u, err := findRefreshToken(q, p.ID, r.refresh)
 	if err != nil {
@@ -367,8 +367,8 @@ func findRefreshToken(q *queries, appID, token string) (*refreshUse, error) {
 	return &refreshUse{row: row, grant: g}, nil
 }
 
-// useRefreshToken issues an access token for a refresh token, which a public application gets replaced. The
-// reuse of one that was replaced ends the grant.
+// useRefreshToken issues an access token for a refresh token, and replaces the refresh token of a public
+// application. The reuse of one that was replaced ends the grant.
 func useRefreshToken(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
 	u, err := checkRefresh(t.queries, p, r, t.now)
 	if errors.Is(err, errRefreshReused) {
@@ -391,9 +391,9 @@ func useRefreshToken(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswe
 	return signAccess(t, keys, row, next)
 }
 
-// renewRefreshToken returns the refresh token to use after token, whose row is u's: the same one for an
-// application that can keep a secret, which then works longer; for others its successor, which is made when
-// token comes first. Either lasts refreshLife, but not past maxGrantLife.
+// renewRefreshToken returns the refresh token to use after token, whose row is u's: for an application that can
+// keep a secret the same one, which then works longer; for others its successor, which is made when token is used
+// for the first time. Either lasts refreshLife, but not past maxGrantLife.
 func renewRefreshToken(t *tx, p *app, u *refreshUse, token string) (next string, err error) {
 	g, row := u.grant, u.row
 	g.UsedAt = t.now
@@ -423,8 +423,8 @@ func renewRefreshToken(t *tx, p *app, u *refreshUse, token string) (next string,
 		ExpiresAt: g.ExpiresAt})
 }
 
-// successorKey derives the key under which the successor of a refresh token is sealed, by HKDF with SHA-256
-// (RFC 5869): only who has the token can read it.
+// successorKey derives the key under which the successor of a refresh token is sealed, by HKDF with SHA-256 (RFC
+// 5869): only a holder of the token can open it.
 func successorKey(token string) []byte {
 	key, err := hkdf.Key(sha256.New, []byte(token), nil, "widgetd refresh successor", 32)
 	if err != nil {
@@ -433,15 +433,14 @@ func successorKey(token string) []byte {
 	return key
 }
 
-// A revocation is what a token that an application gives back stands for: a grant, if it is a refresh token,
-// or an access token.
+// A revocation is what a token to be revoked stands for: a grant, if it is a refresh token, or an access token.
 type revocation struct {
 	grantID string // of the token; "": of an access token by client credentials
 	jti     string // of an access token; "": it is a refresh token
 }
 
-// findRevocation returns what a token of an application stands for, or nil if it is no such token. The times
-// of an access token make no difference. It changes nothing.
+// findRevocation returns what a token of an application stands for, or nil if it is no such token. An access token
+// counts even if it has expired. It changes nothing.
 func findRevocation(q *queries, keys *keyring, appID, token string) (*revocation, error) {
 	u, err := findRefreshToken(q, appID, token)
 	if err == nil {

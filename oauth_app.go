@@ -17,7 +17,7 @@ const (
 	scopeConsent = "oauth:consent" // makes codes to sign in for any account; for portals
 )
 
-// appNoun declares applications of others.
+// appNoun declares the applications of third parties.
 func appNoun() noun {
 	return noun{
 		name:     "app",
@@ -30,7 +30,7 @@ func appNoun() noun {
 	}
 }
 
-// Applications of others that act for accounts (contract, section 13): how they are registered.
+// Applications of third parties that act for accounts (contract, section 13): how they are registered.
 
 // The event types of applications. They are events of the account that owns the application.
 var (
@@ -51,7 +51,7 @@ const (
 	maxRedirectURIs = 20
 	maxAppOrigins   = 20
 
-	appSecretOverlap = 7 * 24 * time.Hour // for which the secret before the last rotation is taken too
+	appSecretOverlap = 7 * 24 * time.Hour // how long the previous secret is accepted, too
 )
 
 // appKinds are the kinds that an application can have.
@@ -75,7 +75,7 @@ func hidesItself(r rune) bool {
 		unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
-// checkAppName is a textCheck for the name of an application, which people read who are asked to agree to it.
+// checkAppName is a textCheck for the name of an application, which people see when they are asked to agree to it.
 func checkAppName(s string) (code, detail string) {
 	switch {
 	case strings.IndexFunc(s, hidesItself) >= 0:
@@ -90,13 +90,13 @@ func checkAppName(s string) (code, detail string) {
 }
 
 // isLoopback reports whether the host of a URL is exactly one of the addresses on which installed applications
-// listen: the name localhost may be anybody's (RFC 8252, section 8.3).
+// listen: the name localhost may resolve to some other host (RFC 8252, section 8.3).
 func isLoopback(u *url.URL) bool {
 	return slices.Contains([]string{"127.0.0.1", "::1"}, u.Hostname())
 }
 
-// parseAppURL parses an absolute URL that is registered for an application: visible ASCII, without fragment,
-// user name and backslash. It returns why it is refused, with the code of a fieldError; "": it is not.
+// parseAppURL parses an absolute URL that is registered for an application: visible ASCII, without fragment, user
+// name and backslash. If it is refused, it returns the code and the detail of a fieldError, else "".
 func parseAppURL(s string) (u *url.URL, code, detail string) {
 	if len(s) > maxAppURL {
 		return nil, "too_long", fmt.Sprintf("This must have at most %d characters.", maxAppURL)
@@ -145,8 +145,8 @@ func checkHomePage(s string) (code, detail string) {
 	return "https_required", "This must begin with https://."
 }
 
-// checkRedirectURI checks an address to which people are sent back from our page by an application of a kind.
-// Its results are those of a textCheck.
+// checkRedirectURI checks an address to which our page is to send people back, for an application of a kind. Its
+// results are those of a textCheck.
 func checkRedirectURI(kind, s string) (code, detail string) {
 	u, code, detail := parseAppURL(s)
 	switch {
@@ -223,7 +223,8 @@ func withoutPort(uri string) (string, bool) {
 type memberFault func(member, code, detail string)
 
 // normalise brings what somebody has chosen for an application into the form in which it is stored, and calls
-// wrong for each member that is refused. What is empty is left to the caller, for whom it may be absent.
+// wrong for each member that is refused. Empty members are left to the caller, which knows whether they may be
+// absent.
 func (p *app) normalise(wrong memberFault) {
 	note := func(member, code, detail string) {
 		if code != "" {
@@ -313,8 +314,8 @@ type appAuthor struct {
 	has      func(scope string) bool
 }
 
-// permits returns a refusal (403) unless the author has every scope that an application gets for itself.
-// Without that rule a token that may only register applications could get more by their client credentials.
+// permits returns a refusal (403) unless the author has every scope that an application gets for itself. Otherwise
+// a token that may only register applications could get more scopes by their client credentials.
 func (by appAuthor) permits(ownScope *string) error {
 	for _, scope := range strings.Fields(valueOr(ownScope, "")) {
 		if !by.has(scope) {
@@ -324,8 +325,8 @@ func (by appAuthor) permits(ownScope *string) error {
 	return nil
 }
 
-// checkOrigins returns a refusal (422) if a site on which an application runs is an account's: those are not
-// judged by token, so neither list may give the other's rights.
+// checkOrigins returns a refusal (422) if an account lists an origin of an application as one of its own site.
+// Requests from listed origins are not judged by a token, so neither list may grant the rights of the other.
 func checkOrigins(q *queries, p *app) error {
 	var wrong []fieldError
 	for i, origin := range p.Origins {
@@ -344,9 +345,9 @@ func checkOrigins(q *queries, p *app) error {
 	return nil
 }
 
-// createApp registers an application with what somebody has chosen, normalised, and sets the rest of p. It
-// returns the client secret, which is shown once; "" for a public application. Errors: errAccount,
-// errAppLimit, refusals of an origin (422) and for want of scope (403).
+// createApp registers an application with what somebody has chosen, normalised, and sets the rest of p. It returns
+// the client secret, which is shown once; "" for a public application. Errors: errAccount, errAppLimit, refusals
+// of an origin (422) and of a missing scope (403).
 func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 	if err := t.openAccount(p.AccountID); err != nil {
 		return "", err
@@ -406,9 +407,9 @@ func sameElements(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// patchApp changes an application of an owner and returns it. An operator's word holds only for what it had
-// seen: after a tenant's change of anything but own_scope, the application is not verified any more. A change
-// without effect writes nothing. Errors: errApp, refusals of members (422) and for want of scope (403).
+// patchApp changes an application of an owner and returns it. An operator vouches only for what it has seen: a
+// tenant's change of anything but own_scope ends the verification. A change without effect writes nothing. Errors:
+// errApp, refusals of members (422) and of a missing scope (403).
 func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, error) {
 	before, err := t.usedApp(o, id)
 	if err != nil {
@@ -452,8 +453,8 @@ func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, 
 		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
 }
 
-// verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or
-// with undo no longer, and returns it. What accounts have agreed to stays. Errors: errApp.
+// verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or with
+// undo no longer, and returns it. Existing grants stay. Errors: errApp.
 func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error) {
 	p, err := t.usedApp(o, id)
 	if err != nil || p.VerifiedAt.IsZero() == undo {
@@ -469,9 +470,9 @@ func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error)
 	return p, t.addEvent(appEvent(p, eventAppVerified, actor, "verified", strconv.FormatBool(!undo)))
 }
 
-// rotateAppSecret gives an application of an owner another client secret, and returns both. The one before is
-// taken too for appSecretOverlap, or with atOnce not any more; one from before that is not in any case.
-// Errors: errApp, errAppPublic, a refusal for want of scope (403).
+// rotateAppSecret gives an application of an owner a new client secret, and returns both. The previous secret is
+// accepted for appSecretOverlap, or with atOnce no longer; the one before it never is. Errors: errApp,
+// errAppPublic, a refusal of a missing scope (403).
 func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *app, secret string, err error) {
 	if p, err = t.usedApp(o, id); err != nil {
 		return nil, "", err
@@ -495,8 +496,8 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *a
 		"at_once", trueOrNone(atOnce)))
 }
 
-// removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit
-// on. What is left of it an appSweeper ends and removes. Errors: errApp.
+// removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit on. An
+// appSweeper ends and removes what is left of it. Errors: errApp.
 func removeApp(t *tx, o owner, id, actor string) error {
 	p, err := t.usedApp(o, id)
 	if err != nil {

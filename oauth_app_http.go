@@ -34,7 +34,7 @@ type appView struct {
 	Scope               string   `json:"scope"`
 	OwnScope            *string  `json:"own_scope"`
 	VerifiedAt          stamp    `json:"verified_at"`
-	PreviousSecretUntil stamp    `json:"previous_secret_until"` // until when the secret before is taken too
+	PreviousSecretUntil stamp    `json:"previous_secret_until"` // until when the previous secret is accepted, too
 	MadeBy              string   `json:"made_by"`
 	CreatedAt           stamp    `json:"created_at"`
 	UpdatedAt           stamp    `json:"updated_at"`
@@ -58,7 +58,7 @@ func appAuthorOf(c *call) appAuthor {
 	return appAuthor{actor: actorToken(c), operator: c.caller.admin(), has: c.caller.has}
 }
 
-// permitsReplay returns why the author must not have an earlier answer with an application.
+// permitsReplay returns a refusal unless the author may get an earlier answer with an application again.
 func (by appAuthor) permitsReplay(p *struct {
 	OwnScope *string `json:"own_scope"`
 }) error {
@@ -108,7 +108,7 @@ func readOwnScope(in *input) (own *string, ok bool) {
 
 // createApp answers POST /apps.
 func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*appWithSecret, error) {
-	o := q.oneOwner(c) // an application is one account's: the caller's, if it names none
+	o := q.oneOwner(c) // an application belongs to one account: the caller's, if none is named
 	by := appAuthorOf(c)
 	c.stillTrue = replaysOf(o, by.permitsReplay)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
@@ -187,7 +187,7 @@ func (s *server) removeApp(ctx context.Context, c *call, q *rowRequest) (noConte
 // rotateAppRequest is the body of POST /apps/{id}/rotate-secret.
 type rotateAppRequest struct {
 	rowRequest
-	now bool // the secret before ends at once
+	now bool // the previous secret ends at once
 }
 
 func (q *rotateAppRequest) read(in *input) {
@@ -241,7 +241,7 @@ func grantWing(s *server) wing {
 	return wing{routes: routes}
 }
 
-// A grantedApp is the application of a grant, as who has agreed to it sees it.
+// A grantedApp is the application of a grant, as the account that agreed to it sees it.
 type grantedApp struct {
 	ID       string `json:"id"`
 	Name     string `json:"name"`
@@ -308,7 +308,7 @@ func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*li
 	return showPage(page, viewGrant), nil
 }
 
-// signinWing makes the route that makes codes to sign in with.
+// signinWing makes the route for sign-in codes.
 func signinWing(s *server) wing {
 	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", token: tokenRequired, scope: scopeConsent,
 		creates: true, noBody: true, run: endpoint(s.giveSigninCode)}}}

@@ -6,16 +6,15 @@ import (
 	"strings"
 )
 
-// The kinds of applications. One on the web runs on a server and can keep a secret; the others are public
-// clients (RFC 6749, section 2.1), for which PKCE is all.
+// The kinds of applications. One on the web runs on a server and can keep a secret; the others are public clients
+// (RFC 6749, section 2.1), which have only PKCE.
 const (
 	appWeb       = "web"
 	appBrowser   = "browser"
 	appInstalled = "installed"
 )
 
-// An app is an application of somebody else's that may act for accounts (contract, section 13). Its id is its
-// client_id.
+// An app is a third party's application that may act for accounts (contract, section 13). Its id is its client_id.
 type app struct {
 	ID           string
 	AccountID    string // the account that owns it
@@ -25,10 +24,10 @@ type app struct {
 	RedirectURIs codeList
 	Origins      codeList // of the sites on which it runs in browsers
 	Scope        string   // that it may ask for, space-separated
-	OwnScope     *string  // that client credentials give it; nil: it may not use them
+	OwnScope     *string  // that it gets by client credentials; nil: it may not use them
 	SecretHash   []byte   // SHA-256 of its secret; nil: it has none
-	EarlierHash  []byte   // of the secret before
-	EarlierUntil stamp    // until when that one is taken too
+	EarlierHash  []byte   // of the previous secret
+	EarlierUntil stamp    // until when the previous secret is accepted, too
 	VerifiedAt   stamp    // since when an operator vouches for it
 	MadeBy       string
 	CreatedAt    stamp
@@ -185,9 +184,9 @@ type appToken struct {
 	ExpiresAt stamp
 }
 
-// usableAppToken returns the row of an application's access token that works: it is not revoked, its grant has
-// not ended, its application is not removed, and neither its account nor the application's owner is closed.
-// Its scope is what the application is still registered for of that. Errors: errNotFound.
+// usableAppToken returns the row of an application's access token that works: it is not revoked, its grant has not
+// ended, its application is not removed, and neither its account nor the application's owner is closed. Its scope
+// is reduced to what the application is still registered for. Errors: errNotFound.
 func (q *queries) usableAppToken(jti string) (r appToken, err error) {
 	registered, own := "", ""
 	err = q.one(`SELECT t.id, t.app_id, t.grant_id, t.account_id, t.scope, t.kid, t.created_at, t.expires_at,
@@ -211,23 +210,23 @@ func (t *tx) addAppToken(r appToken) error {
 	return err
 }
 
-// revokeAppToken has an access token refused from now on, if it is an application's and was not revoked before.
+// revokeAppToken revokes an access token, if it is the application's and was not revoked before.
 func (t *tx) revokeAppToken(appID, jti string) error {
 	_, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
 	return err
 }
 
-// removedApp returns the id of the application that was removed first of those of which the grants and
-// webhooks may not all have ended, or errNotFound.
+// removedApp returns the id of the application that was removed first among those whose grants and webhooks may
+// not all have ended, or errNotFound.
 func (q *queries) removedApp() (id string, err error) {
 	err = q.one(`SELECT id FROM apps WHERE removed_at IS NOT NULL AND scope <> '' ORDER BY removed_at LIMIT 1`,
 		nil, &id)
 	return id, err
 }
 
-// setAppEnded notes of a removed application that none of its grants and webhooks is left: that it may ask for
-// nothing any more. removedApp then passes over it.
+// setAppEnded notes that a removed application has no grants and webhooks left, by clearing the scopes that it may
+// ask for. removedApp then passes over it.
 func (t *tx) setAppEnded(id string) error {
 	_, err := t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
 	return err

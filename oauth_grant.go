@@ -29,8 +29,8 @@ type grant struct {
 	Scope     string // space-separated
 	AgreedBy  string // who made the code with which the person had signed in
 	CreatedAt stamp
-	UsedAt    stamp // when the application last came for tokens
-	ExpiresAt stamp // until when it can
+	UsedAt    stamp // when the application last got tokens
+	ExpiresAt stamp // until when it can get them
 	EndedAt   stamp
 	EndedBy   *string // one of the constants below
 	App       string  // name of the application
@@ -44,14 +44,14 @@ const (
 	endedByOwner    = "owner"
 	endedByOperator = "operator"
 	endedByApp      = "app"          // which revoked its refresh token
-	endedByCode     = "code_reused"  // its authorization code came a second time
-	endedByReuse    = "token_reused" // a refresh token came that had been replaced
+	endedByCode     = "code_reused"  // its authorization code was used a second time
+	endedByReuse    = "token_reused" // a refresh token was used that had been replaced
 	endedByMore     = "replaced"     // the account agreed to the same application too often since
 	endedByTime     = "expired"
 	endedByRemoval  = "app_removed"
 )
 
-// A grantCode is an authorization code: what a person has agreed to, until the application comes for it.
+// A grantCode is an authorization code: what a person has agreed to, until the application exchanges it.
 type grantCode struct {
 	Hash        []byte // SHA-256 of the code
 	AppID       string
@@ -60,7 +60,7 @@ type grantCode struct {
 	Challenge   string // of PKCE, by S256
 	Scope       string
 	AgreedBy    string
-	GrantID     *string // what came of it; nil: it was not used
+	GrantID     *string // the grant that was made of it; nil: it was not used
 	CreatedAt   stamp
 	ExpiresAt   stamp
 }
@@ -70,7 +70,7 @@ type grantCode struct {
 const (
 	maxGrants         = 100                  // of an account for one application; the oldest end
 	grantCodeLife     = time.Minute          // of an authorization code
-	keptGrantCode     = 24 * time.Hour       // for which a code that was used twice is noticed
+	keptGrantCode     = 24 * time.Hour       // in which the reuse of a code is noticed
 	refreshLife       = 30 * 24 * time.Hour  // of a refresh token, unless it is used
 	maxGrantLife      = 365 * 24 * time.Hour // however often its refresh tokens are used
 	refreshOverlap    = 30 * time.Second     // in which a replaced token yields its successor again
@@ -147,11 +147,11 @@ type appSweeper struct {
 
 	sweptAt time.Time
 	more    bool     // the last sweep did not come to its end
-	app     string   // that was removed, of which the grants up to another one have ended
-	upTo    appGrant // that one
+	app     string   // a removed one, whose grants up to upTo have ended
+	upTo    appGrant // the last of those grants
 }
 
-// sweep does that each appSweep. It is a chore.
+// sweep sweeps if appSweep has passed since the last time, or that sweep was not finished. It is a chore.
 func (w *appSweeper) sweep(ctx context.Context) error {
 	now := w.steady()
 	if !w.more && closerThan(appSweep, w.sweptAt, now) {
@@ -159,7 +159,7 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 	}
 	w.sweptAt, w.more = now, false
 	wall, ended := newStamp(w.now()), newStamp(w.kept(w.now()))
-	removed := ended // by then no code of the application is left, of which the last is kept for keptGrantCode
+	removed := ended // by then no code of the application is left: codes are kept for keptGrantCode
 	if latest := wall.after(-2 * keptGrantCode); latest.Before(removed.Time) {
 		removed = latest
 	}
@@ -184,7 +184,7 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 			return step.run(t, step.atOnce)
 		})
 		if err != nil {
-			w.app, w.upTo = "", appGrant{} // what this transaction did is undone
+			w.app, w.upTo = "", appGrant{} // the transaction was rolled back
 			return err
 		}
 		if w.more {
@@ -206,8 +206,8 @@ func endOverdueGrants(t *tx, limit int64) (int64, error) {
 	return int64(len(ids)), err
 }
 
-// endRemoved ends up to limit grants or webhooks of an application that was removed. It returns limit as long
-// as there may be more. That nothing of such an application works does not wait for it.
+// endRemoved ends up to limit grants or webhooks of an application that was removed. It returns limit as long as
+// there may be more. The application has stopped working before, when it was removed.
 func (w *appSweeper) endRemoved(t *tx, limit int64) (int64, error) {
 	t.invalidate()
 	id, err := t.removedApp()
@@ -293,8 +293,8 @@ var (
 	eventSignedIn       = signinEvents.add("account.signed_in")
 )
 
-// errSigninCode means that a code is malformed, unknown, expired or used, or that its account is closed.
-// Which of these it is, nobody learns.
+// errSigninCode means that a code is malformed, unknown, expired or used, or that its account is closed. The
+// person is not told which.
 var errSigninCode = errors.New("the code to sign in is not right")
 
 // newSigninCode makes a code of 60 random bits in the printed form: "XXXX-XXXX-XXXX".
@@ -359,8 +359,8 @@ func knowsSigninCode(q *queries, keys *keyring, typed string, now stamp) (bool, 
 }
 
 // signIn uses up a code that somebody has typed and begins a session. It returns the secret that the browser
-// keeps, which is new each time and stored nowhere. before is what the browser had until now: that session
-// ends. Errors: errSigninCode, after which the code, if there is one, can still be used.
+// keeps, which is new each time and stored nowhere. before is the secret that the browser had until now; its
+// session ends. Errors: errSigninCode, after which the code, if there is one, can still be used.
 func signIn(t *tx, keys *keyring, typed, before string) (secret string, err error) {
 	t.invalidate()
 	plain, ok := parseSigninCode(typed)

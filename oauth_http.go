@@ -15,19 +15,19 @@ import (
 // The token and revocation endpoints (RFC 6749, section 3.2; RFC 7009; contract, section 13).
 
 const (
-	// Requests a minute of an application that has proved itself. One that no operator vouches for acts for a
-	// single account, so it needs fewer; each that is answered is a row for more than an hour.
+	// Requests a minute of an application that has authenticated by a secret. One that no operator vouches for
+	// acts for a single account, so it needs fewer. Each that gets a token leaves a row for more than an hour.
 	appRate           = 6000
 	unverifiedAppRate = 600
 
-	grantRate     = 60 // requests a minute of an application without a secret that one grant proves
-	unprovedShare = 10 // times -anonymous-rate: requests a minute and address that no secret proves
+	grantRate     = 60 // requests a minute under one grant, for applications without a secret
+	unprovedShare = 10 // times -anonymous-rate: requests a minute and address whose sender nothing proves
 )
 
 // An oauthAPI serves the endpoints at which applications get and give back tokens.
 type oauthAPI struct {
 	*server
-	proofs *lookupGuard // of applications that failed
+	proofs *lookupGuard // the failed proofs of applications
 }
 
 // oauthWing makes the routes of the token and revocation endpoints.
@@ -58,8 +58,8 @@ type oauthFailure struct {
 	Description string `json:"error_description"`
 }
 
-// refuseOAuth makes the answer to a refusal. It is a refusalForm. What RFC 6749 has no name for gets one of
-// those of its section 4.1.2.1.
+// refuseOAuth makes the answer to a refusal. It is a refusalForm. A refusal that is not among oauthErrors gets one
+// of the names of RFC 6749, section 4.1.2.1.
 func refuseOAuth(h http.Header, ref *refusal) reply {
 	status, name, text := ref.code.status, ref.code.name, ref.text()
 	if !slices.Contains(oauthErrors, ref.code) {
@@ -160,9 +160,9 @@ func readProof(authorization []string, f *clientFields) (*clientProof, error) {
 	return p, nil
 }
 
-// authenticate returns the application that sends a request, and whether a secret has proved that. One that
-// can keep no secret must not send any. Every failure gets the same answer. Failures are limited by address
-// as those of licence keys are; the right secret is taken all the same, since nobody guesses one.
+// authenticate returns the application that sends a request, and whether a secret has proved that. A public
+// application must not send a secret. Every failure gets the same answer. Failures are limited by address as those
+// of licence keys are; the right secret is accepted even then, since nobody can guess one.
 func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, err error) {
 	proof, err := readProof(c.request.Header.Values("Authorization"), f)
 	if err != nil {
@@ -182,7 +182,7 @@ func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, 
 		return p, true, a.limitApp(p)
 	case p.public() && proof.secret == "" && !proof.basic:
 		return p, false, nil
-	case p.public() && proof.secret == "": // how some libraries find out which way is right
+	case p.public() && proof.secret == "": // some libraries try this to find out which way is right
 		return nil, false, a.unproved(c, proof.refused())
 	}
 	if err := a.countFailure(c, proof); err != nil {
@@ -215,8 +215,8 @@ func (a *oauthAPI) unproved(c *call, err error) error {
 	return err
 }
 
-// limitApp takes a token from the bucket of an application that has proved itself: before that, anybody
-// could use it up.
+// limitApp takes a token from the bucket of an application that has authenticated: without that, anybody could
+// drain it.
 func (a *oauthAPI) limitApp(p *app) error {
 	rate := appRate
 	if p.VerifiedAt.IsZero() {
@@ -228,9 +228,10 @@ func (a *oauthAPI) limitApp(p *app) error {
 	return nil
 }
 
-// prove counts a request of an application that has no secret, once it is known by which grant what it holds is
-// the application's ("": by none), and returns err or rate_limited. Everybody who uses such an application holds a
-// code or token of it, so each grant has a bucket of its own: else one of them could use it up for all others.
+// prove counts a request of an application that has no secret, and returns err or rate_limited. by is what proves
+// that the request is from the application, such as a grant, see checkTokenRequest; "": nothing does. Everybody
+// who uses such an application holds a code or token of it, so each grant has a bucket of its own: otherwise one
+// of them could drain it for all others.
 func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
 	if by == "" {
 		return a.unproved(c, err)
@@ -241,8 +242,8 @@ func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
 	return err
 }
 
-// issue answers with tokens. While signing is held nothing is looked at, so that codes and refresh tokens stay
-// as they are.
+// issue answers with tokens. While signing is held it refuses before it looks at codes and refresh tokens, so that
+// these stay as they are.
 func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, error) {
 	if a.signingHeld() {
 		return nil, errClock
@@ -253,7 +254,7 @@ func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, er
 	}
 	err = r.check(a.routing.Load().bases[0].URL)
 	by := ""
-	if err == nil { // what is wrong never reaches the writer
+	if err == nil { // requests that are wrong never reach the writer
 		by, err = checkTokenRequest(a.store.queries, p, r, newStamp(c.now))
 	}
 	if !secret {
@@ -273,7 +274,7 @@ func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, er
 	return answer, nil
 }
 
-// A revokeRequest gives a token back.
+// A revokeRequest asks for the revocation of a token.
 type revokeRequest struct {
 	clientFields
 	token string
@@ -281,11 +282,11 @@ type revokeRequest struct {
 
 func (r *revokeRequest) read(in *input) {
 	r.readClient(in, "token", "token_type_hint")
-	r.token = in.field("token") // the hint is of no use: a token shows of which kind it is
+	r.token = in.field("token") // the hint is not needed: a token itself shows its kind
 }
 
-// revoke ends what a token of the application stands for. What is no such token gets the same answer
-// (RFC 7009, section 2.2).
+// revoke ends what a token of the application stands for. Anything that is no such token gets the same answer (RFC
+// 7009, section 2.2).
 func (a *oauthAPI) revoke(ctx context.Context, c *call, r *revokeRequest) (any, error) {
 	p, secret, err := a.authenticate(c, &r.clientFields)
 	if err != nil {
@@ -313,7 +314,7 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call, r *revokeRequest) (any, 
 	return emptyAnswer{}, err
 }
 
-// What programs are told of the authorization server and of the interface that its tokens are for
+// The metadata for programs about the authorization server and about the interface that its tokens are for
 // (contract, section 13).
 
 // serverMetadataPath stands before the path of the base address, which is the issuer (RFC 8414, section 3.1).

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// The pages on which the owner of an account signs in, agrees that an application acts for the account, and
-// ends that (contract, section 13). No script runs on them. What is asked for stays in the query of their
-// URLs, so that nothing has to be remembered for who has not signed in.
+// The pages on which the owner of an account signs in, agrees that an application acts for the account, and ends
+// that (contract, section 13). No script runs on them. What is asked for stays in the query of their URLs, so that
+// nothing has to be stored for people who have not signed in.
 
 // oauthTemplate makes every one of these pages from an oauthPage.
 var oauthTemplate = pageTemplateOf("oauth.html")
@@ -49,7 +49,8 @@ func oauthPageWing(s *server) wing {
 	return wing{routes: routes}
 }
 
-// onlyFromHere refuses forms that pages of other sites send: they would sign people in, or agree, for them.
+// onlyFromHere refuses forms that pages of other sites submit (CSRF): they would sign people in, or agree, for
+// them.
 func (a *oauthPages) onlyFromHere(run endpointFunc) endpointFunc {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		if a.elsewhere.Check(c.request) != nil {
@@ -96,8 +97,8 @@ func (s *server) cookie(secret string, life time.Duration) *http.Cookie {
 	return c
 }
 
-// secretOf returns the secret of a session that a request has, or "". One of two cookies may be somebody
-// else's, so that neither is taken.
+// secretOf returns the secret of a session that a request has, or "". If there are two cookies, one of them may be
+// somebody else's, so neither is accepted.
 func (s *server) secretOf(r *http.Request) string {
 	if all := r.CookiesNamed(s.cookie("", 0).Name); len(all) == 1 {
 		return all[0].Value
@@ -105,7 +106,7 @@ func (s *server) secretOf(r *http.Request) string {
 	return ""
 }
 
-// signedIn returns the session of who sends a request; nil: nobody has signed in.
+// signedIn returns the session of the person who sends a request; nil: nobody has signed in.
 func (s *server) signedIn(c *call) (*session, error) {
 	secret := s.secretOf(c.request)
 	if secret == "" {
@@ -123,8 +124,8 @@ func (a *oauthPages) askCode(_ context.Context, c *call, r *oauthPageRequest) (a
 	return signinPage(c, r, "", http.StatusOK)
 }
 
-// signinPage makes the page that asks for a code; notice, the key of a text, is what was wrong with
-// another.
+// signinPage makes the page that asks for a code; notice, the key of a text, says what was wrong with the last
+// code.
 func signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlPage, error) {
 	p := newOAuthPage(c.request, "title_signin")
 	p.SignIn, p.Notice = r.link("signin"), notice
@@ -134,12 +135,12 @@ func signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlP
 const (
 	signinTries = 20 // wrong codes a minute and address
 
-	// booksSignin is the parameter that names the product to which somebody goes on who signs in to connect books.
+	// booksSignin is the parameter that names the product to go on to after signing in to connect books.
 	booksSignin = "books"
 )
 
-// takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going. Only wrong codes are
-// limited by address, so that nobody behind the same one keeps somebody else out; nobody guesses 60 random bits.
+// takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going. Only wrong codes
+// are limited by address, so nobody can lock out others behind the same one; nobody can guess 60 random bits.
 func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
 	known, err := knowsSigninCode(a.store.queries, a.keys.Load(), r.form["code"], newStamp(c.now))
 	if err == nil && !known {
@@ -182,7 +183,7 @@ func (a *oauthPages) signOut(ctx context.Context, c *call, r *oauthPageRequest) 
 	return &redirect{r.link("signin"), a.cookie("", -time.Second), pageReferrers}, nil
 }
 
-// A consent is what an application asks somebody for who has signed in (RFC 6749, section 4.1.1).
+// A consent is what an application asks of somebody who has signed in (RFC 6749, section 4.1.1).
 type consent struct {
 	app         *app
 	redirectURI string // registered by the application
@@ -192,15 +193,15 @@ type consent struct {
 	session     *session
 }
 
-// An authorizeError is told the application by a redirect (RFC 6749, section 4.1.2.1).
+// An authorizeError is an error that a redirect reports to the application (RFC 6749, section 4.1.2.1).
 type authorizeError struct{ code, description string }
 
 var errDenied = &authorizeError{"access_denied", "The owner of the account has not agreed."}
 
-// readConsent returns what a request asks for. Where nobody is to be asked it returns nil and what is answered
-// instead. Until the application and the address to send people back to are known to be right, and somebody
-// has signed in, nothing is redirected, since that could be made use of for links that seem to lead here
-// (RFC 9700, section 4.11.2). Nor is it for an application that nobody vouches for.
+// readConsent returns what a request asks for. If nobody is to be asked, it returns nil and what to answer
+// instead. Nothing is redirected before the application and its redirect URI are known to be right and somebody
+// has signed in, since that could be abused for links that seem to lead here (RFC 9700, section 4.11.2); nor for
+// an application that may not act for the account, as nobody vouches for it.
 func (a *oauthPages) readConsent(c *call, r *oauthPageRequest) (q *consent, instead any, err error) {
 	q = &consent{}
 	fault, err := a.findApp(q, r.query)
@@ -311,7 +312,7 @@ func isChallenge(s string) bool {
 	return err == nil && len(sum) == sha256.Size && len(s) == base64.RawURLEncoding.EncodedLen(sha256.Size)
 }
 
-// sendBack returns the redirect that gives the application an answer. What the address has of a query stays.
+// sendBack returns the redirect that gives the application an answer. A query that the redirect URI has stays.
 func (q *consent) sendBack(issuer string, answer url.Values) *redirect {
 	answer.Set("iss", issuer) // RFC 9207
 	if q.state != "" {
@@ -340,7 +341,7 @@ func (a *oauthPages) askConsent(_ context.Context, c *call, r *oauthPageRequest)
 	return consentPage(c, r, q, "", http.StatusOK)
 }
 
-// scopeBox and a scope are the name of a box of the form that asks for consent.
+// scopeBox and a scope together name a checkbox of the form that asks for consent.
 const scopeBox = "allow:"
 
 // agreedScope returns the scopes that somebody has left ticked. It reports false for a scope that was not on
@@ -528,7 +529,7 @@ func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status
 		Version: q.app.UpdatedAt.String(), Verified: !q.app.VerifiedAt.IsZero()}
 	f.App = connectedApp{Name: p.Subject, Owner: printable(q.app.Owner), HomePage: printable(q.app.HomePage),
 		Scopes: strings.Fields(q.scope)}
-	if notice == "undecided" { // it shows what is ticked by now
+	if notice == "undecided" { // keep what the person has ticked
 		f.Unticked = map[string]bool{}
 		for _, scope := range f.App.Scopes {
 			f.Unticked[scope] = r.form[scopeBox+scope] == ""

@@ -37,9 +37,9 @@ func (t *tx) addRefreshToken(r *refreshToken) error {
 	return err
 }
 
-// replaceRefreshToken notes when a refresh token was replaced, and by what. What replaced the one before is
-// forgotten: it has been used, and whoever had an early token and a copy of the database could follow the
-// chain from there.
+// replaceRefreshToken notes when a refresh token was replaced, and by what. The sealed successor of the token
+// before it is deleted: that successor has been used, and whoever had an early token and a copy of the database
+// could follow the chain.
 func (t *tx) replaceRefreshToken(r *refreshToken) error {
 	n, err := t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ?
 		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)
@@ -51,13 +51,13 @@ func (t *tx) replaceRefreshToken(r *refreshToken) error {
 	return err
 }
 
-// extendRefreshToken moves the end of a refresh token.
+// extendRefreshToken changes when a refresh token expires.
 func (t *tx) extendRefreshToken(hash []byte, expires stamp) error {
 	_, err := t.exec(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
 	return err
 }
 
-// saveGrantUse notes when the application of a grant came for tokens, and until when it can come again.
+// saveGrantUse notes when the application of a grant got tokens, and until when it can get more.
 func (t *tx) saveGrantUse(g *grant) error {
 	_, err := t.exec(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
 	return err
@@ -86,7 +86,7 @@ func (q *queries) grants(o owner, ended bool, before string, limit int) (p listP
 	case ended:
 	case o.every:
 		list.filter(` AND g.ended_at IS NULL`)
-	default: // an index has only those
+	default: // a partial index covers only those
 		list.scope(` AND g.ended_at IS NULL`, nil)
 	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, grantTable.destNew,
@@ -97,8 +97,8 @@ func (q *queries) grants(o owner, ended bool, before string, limit int) (p listP
 // addGrant inserts a grant.
 func (t *tx) addGrant(g *grant) error { return grantTable.insert(t, g) }
 
-// markGrantEnded ends a grant that has not ended, removes its refresh tokens, of which there are at most
-// keptRefreshTokens. It reports whether it had not ended.
+// markGrantEnded ends a grant that has not ended, and removes its refresh tokens, of which there are at most
+// keptRefreshTokens. It reports whether it ended the grant.
 func (t *tx) markGrantEnded(id, why string) (bool, error) {
 	n, err := t.exec(`UPDATE grants SET ended_at = ?, ended_by = ? WHERE id = ? AND ended_at IS NULL`, t.now, why, id)
 	if err != nil || n == 0 {
@@ -114,8 +114,8 @@ func (q *queries) webhooksOfGrant(id string) ([]string, error) {
 		func(id *string) []any { return []any{id} })
 }
 
-// oldestGrants returns the ids of those grants of an account for an application that have not ended, without
-// the newest, which are kept.
+// oldestGrants returns the ids of up to 100 grants of an account for an application that have not ended and are
+// not among the newest ones, which are kept.
 func (q *queries) oldestGrants(appID, accountID string, kept int) ([]string, error) {
 	return collect(q, `SELECT id FROM grants WHERE app_id = ? AND account_id = ? AND ended_at IS NULL
 		ORDER BY id DESC LIMIT 100 OFFSET ?`, []any{appID, accountID, kept},
@@ -139,13 +139,13 @@ func (t *tx) addGrantCode(c *grantCode) error {
 	return err
 }
 
-// useGrantCode notes what came of an authorization code. It reports whether it had not been used.
+// useGrantCode notes the grant that was made of an authorization code. It reports whether the code was unused.
 func (t *tx) useGrantCode(hash []byte, grantID string) (bool, error) {
 	n, err := t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ? AND grant_id IS NULL`, grantID, hash)
 	return n > 0, err
 }
 
-// An appGrant is a grant as those of one application are gone through, in the order of account and id.
+// An appGrant is a grant in an iteration over those of one application, in the order of account and id.
 type appGrant struct {
 	AccountID, ID string
 	ended         bool
@@ -272,8 +272,8 @@ func (t *tx) removeSignins(accountID string) error {
 	return err
 }
 
-// removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns how
-// many of that kind of which there were more.
+// removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns the
+// larger of the two counts.
 func (t *tx) removeExpiredSignins(limit int64) (int64, error) {
 	t.invalidate()
 	codes, err := t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash
