@@ -31,27 +31,42 @@ func orderNoun() noun {
 // knows the prices. Amounts are integers in the minor unit of the order's currency; prices include VAT; rates of
 // VAT are in hundredths of a percent, so that 810 is 8.1 %.
 
+// The problem codes of orders.
+var (
+	orderProblems problemTable
+
+	codeOrderNotFound = orderProblems.add(404, "order_not_found", "Order not found",
+		"There is no order with this id.")
+	codeReferenceUsed = orderProblems.add(409, "reference_used", "Reference used",
+		"The account has an order with this reference already.")
+	codeOrderState = orderProblems.add(409, "order_state", "Not in this state",
+		"The order's state does not allow this.")
+	codeOrderLimit = orderProblems.add(409, "order_limit_reached", "Too many open orders",
+		"The account has 10,000 open orders already.")
+	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
+		"More would be given back than was paid.")
+	codeRefundLimit = orderProblems.add(409, "refund_limit_reached", "Too many refunds",
+		"The order has 100 refunds already.")
+
+	errOrder = &refusal{code: codeOrderNotFound}
+)
+
 // The event types of orders. Their data never contains the customer or the reference.
 var (
 	orderEvents = eventTable{scope: scopeOrders}
 
-	eventOrderCreated       = orderEvents.add("order.created")
-	eventOrderAuthorized    = orderEvents.add("order.authorized")
-	eventOrderAccepted      = orderEvents.add("order.accepted")
-	eventOrderPaid          = orderEvents.add("order.paid")
-	eventOrderUnpaid        = orderEvents.add("order.unpaid") // it is no longer marked as paid outside
-	eventOrderRefunded      = orderEvents.add("order.refunded")
-	eventOrderRefundFailed  = orderEvents.add("order.refund_failed")
-	eventOrderCancelled     = orderEvents.add("order.cancelled")
-	eventOrderExpired       = orderEvents.add("order.expired")
-	eventOrderDisputed      = orderEvents.add("order.disputed")
-	eventOrderReview        = orderEvents.add("order.review")
-	eventOrderEnding        = orderEvents.add("order.authorization_ending") // a day before it lapses
-	eventConnectionAdded    = orderEvents.add("payment.connected")
-	eventConnectionRemoved  = orderEvents.add("payment.disconnected")
-	eventConnectionChanged  = orderEvents.add("payment.keys_changed")
-	eventConnectionRefused  = orderEvents.add("payment.connection_refused") // the provider refuses its keys
-	eventConnectionRestored = orderEvents.add("payment.connection_restored")
+	eventOrderCreated      = orderEvents.add("order.created")
+	eventOrderAuthorized   = orderEvents.add("order.authorized")
+	eventOrderAccepted     = orderEvents.add("order.accepted")
+	eventOrderPaid         = orderEvents.add("order.paid")
+	eventOrderUnpaid       = orderEvents.add("order.unpaid") // it is no longer marked as paid outside
+	eventOrderRefunded     = orderEvents.add("order.refunded")
+	eventOrderRefundFailed = orderEvents.add("order.refund_failed")
+	eventOrderCancelled    = orderEvents.add("order.cancelled")
+	eventOrderExpired      = orderEvents.add("order.expired")
+	eventOrderDisputed     = orderEvents.add("order.disputed")
+	eventOrderReview       = orderEvents.add("order.review")
+	eventOrderEnding       = orderEvents.add("order.authorization_ending") // a day before it lapses
 )
 
 // The states of an order.

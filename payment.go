@@ -19,6 +19,8 @@ func paymentNoun() noun {
 			return []wing{orderPageWing(s, engine), paymentWing(s, engine)}
 		},
 		commands: paymentCommands,
+		problems: paymentProblems,
+		events:   paymentEvents,
 		sealed:   []string{"payment_connections", "payment_operations"},
 		status:   func() []statusPart { return []statusPart{{"payments", false, &paymentStatus{}}} },
 		check:    checkPayments,
@@ -31,24 +33,20 @@ func paymentNoun() noun {
 // (Vipps MobilePay). This file has what all providers have in common; payment_settle.go decides what is done,
 // payment_stripe.go and payment_vipps.go talk to the providers.
 
-// The problem codes of orders and payments.
+// The problem code and the event types of payments.
 var (
-	orderProblems problemTable
+	paymentProblems problemTable
 
-	codeOrderNotFound = orderProblems.add(404, "order_not_found", "Order not found",
-		"There is no order with this id.")
-	codeReferenceUsed = orderProblems.add(409, "reference_used", "Reference used",
-		"The account has an order with this reference already.")
-	codeOrderState = orderProblems.add(409, "order_state", "Not in this state",
-		"The order's state does not allow this.")
-	codeOrderLimit = orderProblems.add(409, "order_limit_reached", "Too many open orders",
-		"The account has 10,000 open orders already.")
-	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
-		"More would be given back than was paid.")
-	codeRefundLimit = orderProblems.add(409, "refund_limit_reached", "Too many refunds",
-		"The order has 100 refunds already.")
+	codeNotice = paymentProblems.add(401, "invalid_signature", "Invalid signature",
+		"The signature of this webhook is not right.")
 
-	errOrder = &refusal{code: codeOrderNotFound}
+	paymentEvents = eventTable{scope: scopeOrders}
+
+	eventConnectionAdded    = paymentEvents.add("payment.connected")
+	eventConnectionRemoved  = paymentEvents.add("payment.disconnected")
+	eventConnectionChanged  = paymentEvents.add("payment.keys_changed")
+	eventConnectionRefused  = paymentEvents.add("payment.connection_refused") // the provider refuses its keys
+	eventConnectionRestored = paymentEvents.add("payment.connection_restored")
 )
 
 // The names of providers.
@@ -368,9 +366,6 @@ func (e *providerError) Error() string { return "the provider answers " + e.reas
 // errNotice refuses a webhook of a provider whose signature is not right. It does not say why.
 var errNotice = &refusal{code: codeNotice}
 
-var codeNotice = orderProblems.add(401, "invalid_signature", "Invalid signature",
-	"The signature of this webhook is not right.")
-
 // Connecting an account of ours with its account at a payment provider.
 
 // newProviders makes the clients of all payment providers, by name. The addresses are the providers' own, except
@@ -381,8 +376,6 @@ func newProviders(out *outbound, stripeURL, vippsURL string, now func() time.Tim
 		providerVipps:  newVippsProvider(out, vippsURL, now),
 	}
 }
-
-const ()
 
 // secretFields returns the fields of the secrets that an operator types for a provider, by name.
 func (s *connectionSecrets) secretFields(provider string) map[string]*string {
