@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// docsNoun declares what the service says of itself: the OpenAPI document and the pages of the documentation.
+// docsNoun declares what the service says about itself: the OpenAPI document and the pages of the documentation.
 func docsNoun() noun {
 	return noun{name: "docs", wings: func(s *server) []wing { return []wing{openapiWing(s), docsWing(s)} }}
 }
 
-// The pages for people: /docs, made from the OpenAPI document and the chapters in web/docs.html, and
-// /, which leads there. Beside them stand the files by which programs discover a site.
+// The HTML pages: /docs, made from the OpenAPI document and the chapters in web/docs.html, and /, which
+// links to it. With them are served the files by which programs discover a site.
 
 const (
 	pageCaching = "public, max-age=300" // of pages and what belongs to them
@@ -30,8 +30,8 @@ const (
 	pageLinks = `</openapi.json>; rel="service-desc", </docs>; rel="service-doc"`
 )
 
-// A docsAPI serves the pages. They are made when one is asked for first, so that a start does not wait
-// for them, and again after the base addresses have changed or the old paths have ended.
+// A docsAPI serves the pages. They are made on the first request, so that the start does not wait for
+// them, and again after the base addresses have changed or the legacy paths have ended.
 type docsAPI struct {
 	*server
 	problems []*problemCode
@@ -100,7 +100,7 @@ func (a *docsAPI) page(which func(*docsPages) *staticFile) func(*response, *http
 	}
 }
 
-// pages returns the pages as they are now.
+// pages returns the current pages. It makes them if there are none yet or they are out of date.
 func (a *docsAPI) pages() (*docsPages, error) {
 	rt, ended := a.routing.Load(), !a.now().Before(a.legacySunset)
 	a.making.Lock()
@@ -171,8 +171,8 @@ func robotsText(prefixes []string) string {
 const (
 	securityTxtPath = "/.well-known/security.txt"
 
-	// How long security.txt says that it is right, from the day that it is asked for. RFC 9116
-	// recommends less than a year, so that a copy does not stay in use for longer.
+	// For how many days security.txt declares itself valid, from the day of the request. RFC 9116
+	// recommends less than a year, so that no copy stays in use for longer.
 	securityTxtDays = 180
 )
 
@@ -191,12 +191,12 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 	s.write(w, reply{http.StatusOK, []byte(text.String())})
 }
 
-// The names of tokens among the examples. The other names are those of members and parameters, and
-// the paths, or resources such as /webhooks/{id}, that want an id of their own.
 const ()
 
 // placeholders are the values in the curl lines of /docs where the service has no examples that work:
-// words in capitals for the reader to replace.
+// words in capitals for the reader to replace. Their names are those of members and parameters,
+// exampleToken and exampleAdmin, and paths, or resources such as /webhooks/{id}, that need an id of
+// their own.
 var placeholders = map[string]string{
 	"license_key": "LICENSE_KEY",
 	"widget":      "WIDGET_ID",
@@ -287,7 +287,8 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 	return v
 }
 
-// call returns the operation with a method and path: "POST /widget/events". With an error it is an empty one.
+// call returns the operation with a method and path, such as "POST /widget/events". If the document lacks
+// it, call returns an error and an empty docsCall, so that the result can be read either way.
 func (v *docsView) call(name string) (*docsCall, error) {
 	for _, group := range v.Groups {
 		for _, c := range group.Calls {
@@ -299,7 +300,7 @@ func (v *docsView) call(name string) (*docsCall, error) {
 	return &docsCall{}, fmt.Errorf("the OpenAPI document has no %s", name)
 }
 
-// groupEvents sorts event types by their noun, in the order in which nouns come first.
+// groupEvents groups event types by their noun, in the order in which the nouns first appear.
 func groupEvents(types []eventType) (groups []docsEvents) {
 	for _, typ := range types {
 		noun, name, _ := strings.Cut(string(typ), ".")
@@ -313,7 +314,7 @@ func groupEvents(types []eventType) (groups []docsEvents) {
 	return groups
 }
 
-// showRetries returns retryDelays for people, and how long they are together: "75 h 35 min".
+// showRetries returns retryDelays in readable form, and their sum: "75 h 35 min".
 func showRetries() (delays []string, sum string) {
 	var all time.Duration
 	for _, delay := range retryDelays {
@@ -338,11 +339,11 @@ func showDelay(d time.Duration) string {
 	return strings.Join(parts, " ")
 }
 
-// The OpenAPI document (contract, section 9). It is written by hand; docs_openapi_test.go holds it
-// against the routes, the problem codes and every answer that a test gets.
+// The OpenAPI document (contract, section 9). It is written by hand; docs_openapi_test.go compares it
+// with the routes, the problem codes and every answer that a test gets.
 
-// The addresses that the document is written with, in its servers, its examples and the paths of the metadata. It
-// is served with the configured ones in their place.
+// documentPath is the path of documentBase. The document also has it in the paths of the metadata,
+// where the configured prefix replaces it.
 const (
 	documentPath = "/v1"
 )
@@ -370,8 +371,8 @@ func (a *openapiAPI) showDocument(context.Context, *call, *emptyRequest) (*stati
 	return a.document(), nil
 }
 
-// document returns the document with the current base address. It is made, and compressed, when it
-// is asked for first and after the base address was changed.
+// document returns the document with the current base address. It is made, and compressed, on the
+// first request and again after the base address has changed.
 func (a *openapiAPI) document() *staticFile {
 	rt := a.routing.Load()
 	a.making.Lock()

@@ -27,7 +27,7 @@ type docsCall struct {
 	Method, Path  string
 	Summary       string
 	Text          template.HTML
-	Where         string // "" or the address before its path, where that is not the base address
+	Where         string // the address before its path; "": the base address
 	Scopes        []string
 	TokenOptional bool
 	TokenRequired bool
@@ -63,7 +63,7 @@ type docsObject struct {
 	Members []docsMember
 }
 
-// An apiDocument is the OpenAPI document, as it is read for people.
+// An apiDocument is the OpenAPI document, as it is read to make /docs.
 type apiDocument struct {
 	all        jsonValue
 	base, root string            // of the service, in place of documentBase and documentRoot
@@ -71,7 +71,8 @@ type apiDocument struct {
 	fromSites  map[string]bool   // calls, as "POST /widget/leads", that a browser makes from a listed site
 }
 
-// documentDepth is how deep the values of an OpenAPI document may be nested. What strangers send has maxJSONDepth.
+// documentDepth is how deep the values of an OpenAPI document may be nested. What clients send is limited
+// to maxJSONDepth.
 const documentDepth = 64
 
 // newAPIDocument parses an OpenAPI document.
@@ -118,7 +119,7 @@ func (d *apiDocument) localize(text string) string {
 
 // follow returns what a $ref refers to, and its name; any other value is returned as it is.
 func (d *apiDocument) follow(v *jsonValue) (target *jsonValue, name string) {
-	for range 8 { // a document whose references go in a circle is wrong, and must not hang the service
+	for range 8 { // bounded, so that a document with circular references can't hang the service
 		ref, ok := v.member("$ref")
 		if !ok {
 			break
@@ -147,8 +148,8 @@ func (d *apiDocument) groups() (all []docsGroup) {
 	return all
 }
 
-// posted returns what the service posts to webhooks, which is the document's member webhooks, and an example of the
-// body.
+// posted returns what the service posts to webhooks, from the document's member webhooks, and an
+// example of the body.
 func (d *apiDocument) posted() (call *docsCall, example string) {
 	item := d.all.at("webhooks", "event")
 	op := item.at("post")
@@ -200,7 +201,7 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 	for _, m := range op.at("responses").members {
 		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
 	}
-	if op.at("x-called-by").text == "" { // nobody else can sign what a provider posts
+	if op.at("x-called-by").text == "" { // only the provider can sign what it posts
 		c.Curl = d.curl(c, op, parameters)
 	}
 	return c
@@ -236,7 +237,7 @@ func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
 }
 
 // objects returns the schemas that answers and other schemas refer to, in the order of the document.
-// The body of a request stands with its call.
+// Bodies of requests are left out, since they are shown with their calls.
 func (d *apiDocument) objects() (all []docsObject) {
 	bodies := map[string]bool{}
 	for _, path := range d.all.at("paths").members {
@@ -288,7 +289,7 @@ func (d *apiDocument) typeOf(schema *jsonValue) template.HTML {
 		for i := range target.at(choice).list {
 			part := &target.at(choice).list[i]
 			if _, constrains := part.member("required"); constrains && part.at("type").kind == jsonNull {
-				continue // it says which members go together, and the description does that too
+				continue // it only says which members go together, as the description does
 			}
 			parts = append(parts, string(d.typeOf(part)))
 		}
@@ -312,7 +313,7 @@ func (d *apiDocument) typeOf(schema *jsonValue) template.HTML {
 	return text
 }
 
-// shownValues is how many values of an enum are listed; of longer ones a chapter has the list.
+// shownValues is how many values an enum has at most to be listed here; chapters list longer ones.
 const shownValues = 20
 
 // kindOf says in words what a schema with one type allows.
@@ -366,7 +367,7 @@ func grouped(digits string) string {
 	return digits
 }
 
-// curl returns a line for the shell that makes a call with the first example of the document.
+// curl returns a shell command that makes a call with the first example of the document.
 func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) string {
 	address, query := c.Where, []string{}
 	if address == "" {
@@ -420,13 +421,13 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 		command += "-X " + c.Method + " "
 	}
 	if _, empty := op.at("responses").member("204"); empty {
-		command += "-i " // else it would print nothing
+		command += "-i " // otherwise it would print nothing
 	}
 	return strings.Join(append([]string{command + shellQuote(address)}, options...), " \\\n  ")
 }
 
-// exampleOf returns the value of a parameter or member in a curl line: one that works on this
-// service where there is one, else that of the document.
+// exampleOf returns the value of a parameter or member in a curl line: that of d.values if there is
+// one, else the document's own.
 func (d *apiDocument) exampleOf(path, name, documented string) string {
 	if name == "id" {
 		resource, _, _ := strings.Cut(path, "{id}")
@@ -448,7 +449,7 @@ func (d *apiDocument) withExamples(path string, v *jsonValue) *jsonValue {
 	return &out
 }
 
-// plainWord matches what a shell takes as it is.
+// plainWord matches words that a shell takes literally without quotes.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=-]+$`)
 
 // shellQuote quotes a text as one word for a POSIX shell.
@@ -461,8 +462,8 @@ func shellQuote(text string) string {
 
 const jsonWidth = 76 // of a line of JSON
 
-// layOutJSON writes a value for people, in lines that are indented by indent after the first: on one line if it has
-// at most width characters, else with each member on its own.
+// layOutJSON writes a value for people: on one line if it has at most width characters, else with each
+// member on a line of its own. Lines after the first are indented by indent.
 func layOutJSON(v *jsonValue, indent string, width int) string {
 	switch v.kind {
 	case jsonString:
@@ -500,7 +501,7 @@ var (
 	proseBold = regexp.MustCompile(`\*\*([^*]+)\*\*`)
 )
 
-// prose turns what the document uses of CommonMark into HTML: paragraphs, `code` and **strong**.
+// prose turns the CommonMark that the document uses into HTML: paragraphs, `code` and **strong**.
 func prose(text string) template.HTML {
 	var out strings.Builder
 	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
@@ -515,10 +516,12 @@ func prose(text string) template.HTML {
 	return template.HTML(out.String())
 }
 
+// documentBase is the base address that the document is written with, in its servers and examples. The
+// document is served with the configured one in its place.
 const documentBase = "https://api.example.com/v1"
 
-const documentRoot = "https://api.example.com"
+const documentRoot = "https://api.example.com" // the same for the root of the service
 
-const exampleAdmin = "admin" // of the operator
+const exampleAdmin = "admin" // name of the operator's token among apiDocument.values
 
-const exampleToken = "token" // of the account
+const exampleToken = "token" // name of the account's token among them

@@ -61,9 +61,9 @@ type license struct {
 
 	SeatLimitNotedAt     stamp `json:"-"` // when license.seat_limit_reached was last written
 	TransferLimitNotedAt stamp `json:"-"` // when license.transfer_limit_reached was last written
-	TokensEndAt          stamp `json:"-"` // device tokens issued until then, to the second, have ended
+	TokensEndAt          stamp `json:"-"` // device tokens issued up to and in this second have ended
 
-	transfersGiven bool // a change of terms names max_transfers, so that it gets no default
+	transfersGiven bool // the terms that were read name max_transfers, so no default is applied
 }
 
 // The kinds of a licence, and from when its duration counts.
@@ -192,8 +192,8 @@ func (l *license) keyRetired(now time.Time) bool {
 	return !l.KeyRetiresAt.IsZero() && !l.KeyRetiresAt.After(now)
 }
 
-// endedBy reports whether the licence has an end that is not later than now, without regard to
-// days of grace.
+// endedBy reports whether the licence has an end and it has been reached at now. Days of grace are
+// ignored.
 func (l *license) endedBy(now time.Time) bool {
 	return !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(now)
 }
@@ -253,7 +253,7 @@ func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code 
 	return "valid", true
 }
 
-// verdictDetails are the texts for people, by code of a verdict.
+// verdictDetails are the human-readable texts of verdicts, by code.
 var verdictDetails = map[string]string{
 	"valid":                "The licence is valid.",
 	"grace":                "The licence has expired; this device may go on until grace_until.",
@@ -274,7 +274,7 @@ var verdictDetails = map[string]string{
 	"entitlement_missing":  "The licence does not include every entitlement that was asked for.",
 }
 
-// verdictDetail returns the text for people of a verdict about a device, which may be nil.
+// verdictDetail returns the human-readable text of a verdict about d, which may be nil.
 func verdictDetail(code string, d *device) string {
 	if code == "device_released" && d.replaced() {
 		return "Another device has replaced this one and taken its seat; activate it again if a seat is free."
@@ -308,7 +308,7 @@ func checkActivation(l *license, d *device, q verdictInput, unknown bool, now ti
 		return &refusal{code: refused}
 	}
 	switch {
-	case q.tokenEnded: // else a device that was released may come back
+	case q.tokenEnded: // the device was released; without an ended token it may come back
 		return &refusal{code: codeDeviceReleased}
 	case unknown && l.status(now) == statusGrace:
 		return &refusal{code: codeLicenseInGrace}
@@ -343,8 +343,8 @@ func errTransition(l *license, action string) error {
 	}
 }
 
-// transfers tell how many fingerprints count for a licence beside those for which it has seats, and
-// how many may (contract, section 4, Transfers).
+// transfers tells how many fingerprints count for a licence beyond the number of its seats, and how
+// many may (contract, section 4, Transfers).
 type transfers struct {
 	Used int `json:"used"`
 	Max  int `json:"max"`
@@ -560,15 +560,15 @@ func parseLicenseKey(s string) (licenseKey, error) {
 }
 
 // hasOwnShape reports whether a text without dashes and spaces is 25 ASCII letters and digits,
-// which every key is that this program makes.
+// the shape of every key that this program makes.
 func hasOwnShape(plain string) bool {
 	return len(plain) == keySymbols && strings.IndexFunc(plain, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9')
 	}) < 0
 }
 
-// mistyped reports whether a key has the shape of those that this program makes, but not their
-// check symbol. It is another vendor's key that was imported, or else a key with a wrong symbol.
+// mistyped reports whether a key has the shape of those that this program makes, but a wrong check
+// symbol: either it is another vendor's key that was imported, or a symbol of it is wrong.
 func (k licenseKey) mistyped() bool {
 	if !hasOwnShape(string(k)) {
 		return false

@@ -210,7 +210,7 @@ func (e *env) licenseChange(f func(*tx) (*license, error), describe func(license
 
 func describeStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
 
-// licensePatch changes the terms that the JSON object on the command line has, which is
+// licensePatch changes the terms that the JSON object on the command line names. The object is
 // read like the body of PATCH /licenses/{id}.
 func licensePatch(e *env) error {
 	body, err := parseJSON([]byte(e.args[1]))

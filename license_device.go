@@ -58,7 +58,7 @@ type device struct {
 	Activations    int
 }
 
-// holdsSeat reports whether d is there, is active and has not lapsed.
+// holdsSeat reports whether d is active and has not lapsed. d may be nil: then it is false.
 func (d *device) holdsSeat(now time.Time) bool {
 	return d != nil && d.State == deviceActive && !d.lapsed(now)
 }
@@ -104,8 +104,8 @@ var (
 	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
 )
 
-// An activation is the request of a device for a seat and a lease. Either keyHash or
-// licenseID says on which licence, either fingerprint or presented for which device.
+// An activation is the request of a device for a seat and a lease. The licence is named by keyHash,
+// or else by licenseID; the device by presented, or else by fingerprint.
 type activation struct {
 	licenseID   string    // from the device token; "": there is none
 	keyHash     *[32]byte // SHA-256 of the key; nil: none was sent
@@ -117,10 +117,10 @@ type activation struct {
 	replace     string // id of the device whose seat it takes over; "": none
 	nonce       string
 	presented   *claims // of the device token that was sent; nil: none
-	keepLapsed  bool    // release no seats that have lapsed: the clock is doubted
+	keepLapsed  bool    // don't release lapsed seats, since the clock may be wrong
 }
 
-// A activationResult is what an activation returns to the device.
+// An activationResult is what an activation returns to the device.
 type activationResult struct {
 	code    string // activated, already_active or reactivated
 	license *license
@@ -131,7 +131,7 @@ type activationResult struct {
 // activate gives a device a seat of a licence, unless it holds one, and a new lease. It decides
 // whether a seat is free in the same transaction, so that concurrent callers never get more seats
 // than the licence has. Errors: the refusals of checkActivation, license_not_found,
-// seat_limit_reached and transfer_limit_reached (their transaction commits, with the event),
+// seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
 // credential_mismatch, validation_failed for replace_device_id.
 func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	l, err := a.findLicense(t)
@@ -211,7 +211,7 @@ type foundDevice struct {
 	device   *device // nil: a new one
 	active   bool    // it holds a seat
 	drifted  bool    // it sends a fingerprint that no device of the licence has, in place of its own
-	mismatch bool    // its fingerprint is another, and it may not change
+	mismatch bool    // the fingerprint that was sent is not its own, and it may not adopt it
 }
 
 // arrives reports whether no device of the licence has the fingerprint that was sent.
@@ -251,30 +251,30 @@ func (a *activation) findDevice(t *tx, l *license) (f foundDevice, err error) {
 	return f, nil
 }
 
-// check is checkActivation for an activation and the device that it is for.
+// check runs checkActivation for an activation and the device that it is for.
 func (a *activation) check(l *license, f foundDevice, now time.Time) error {
 	ended := a.presented != nil && f.device.tokenEnded(l, a.presented)
 	q := verdictInput{product: a.product, mismatch: f.mismatch || f.drifted && ended, tokenEnded: ended}
 	return checkActivation(l, f.device, q, f.arrives(), now)
 }
 
-// tokenEnded reports whether a token of the device has ended: its seat was taken away since, or all
-// of the licence's tokens were ended (contract, section 4). d may be nil: a restored database may
-// lack the device.
+// tokenEnded reports whether a token of the device has ended: since it was issued, the device's seat
+// was taken away, or all of the licence's tokens were ended (contract, section 4). d may be nil: a
+// restored database may lack the device.
 //
-// A seat ends tokens by their number, and by their time too: a token from before a database was
-// restored may have a number that the database does not know.
+// Taking a seat away ends tokens by their number and also by their time: after the database was
+// restored from a copy, a token issued before may have a higher number than any that it knows.
 func (d *device) tokenEnded(l *license, c *claims) bool {
 	return c.IssuedAt <= l.TokensEndAt.Unix() ||
 		d != nil && (c.Seq <= d.EndedSeq || c.IssuedAt < d.TokensEndAt.Unix())
 }
 
-// endTokens ends the tokens that the device has got until now.
+// endTokens ends all tokens that the device has been issued so far.
 func (d *device) endTokens(now stamp) {
 	d.EndedSeq, d.TokensEndAt = max(d.EndedSeq, d.LeaseSeq, d.PresentedSeq), now
 }
 
-// releaseLapsed releases the floating seats of a licence whose lease has lapsed.
+// releaseLapsed releases the floating seats of a licence whose leases have lapsed.
 func releaseLapsed(t *tx, l *license) error {
 	if l.Kind != kindFloating {
 		return nil
@@ -315,7 +315,7 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
-// findLicense returns the licence that the key names, or else the token. Errors:
+// findLicense returns the licence that the key names, or the token's if no key was sent. Errors:
 // errLicenseNotFound, errCredentialMismatch when key and token name different ones.
 func (a *activation) findLicense(t *tx) (l *license, err error) {
 	if a.keyHash != nil {
@@ -346,7 +346,7 @@ func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error
 		freed = 1
 	}
 	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
-		return refuseForSeatLimit(t, l, g.device) // this commits, so nothing may have been released before
+		return refuseForSeatLimit(t, l, g.device) // this commits, so no seat may have been released yet
 	}
 	if err := found.checkTransferLimit(t, l, a.fingerprint); err != nil {
 		return err
@@ -399,8 +399,8 @@ func (d *device) replaced() bool {
 }
 
 // refuseForSeatLimit returns seat_limit_reached with the devices that hold the seats, and
-// writes the event about it, at most once an hour. The transaction commits with it. d is the device
-// that asked; nil: a new one.
+// writes the event about it, at most once an hour. The transaction commits despite the refusal (see
+// keep). d is the device that asked; nil: a new one.
 func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	holders, err := t.seatHolders(l.ID, maxHoldersShown)
 	if err != nil {
@@ -423,8 +423,8 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 const maxHoldersShown = 50 // devices in a seat_limit_reached
 
 // releaseSeat makes d released and writes the event of type typ. d must hold a seat, or be blocked.
-// releasedBy is device, replacement, portal, operator or lease: unless the device or its lease gave
-// the seat up, the device's tokens end.
+// releasedBy is device, replacement, portal, operator or lease; the device's tokens end unless the
+// seat was given up by the device itself or by the end of its lease.
 func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) error {
 	held := d.State == deviceActive
 	if held {
@@ -443,7 +443,7 @@ func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType,
 	return t.addEvent(e)
 }
 
-// blockDevice shuts a device out for good; only an operator's release lets it in again.
+// blockDevice shuts a device out until an operator releases it.
 func blockDevice(t *tx, l *license, d *device, actor string) error {
 	if d.State == deviceBlocked {
 		return nil
@@ -465,9 +465,9 @@ func deviceEvent(l *license, d *device, typ eventType, actor string) event {
 const maxTransitions = 500
 
 // applyTransitions applies time-driven transitions: it releases floating seats that have lapsed,
-// lets fingerprints that no longer count leave the counts of their licences, and writes the events
-// of licences that have come into grace or expired, also while the service was not running. It
-// returns how many rows it changed; less than maxTransitions means that nothing is left to do.
+// takes fingerprints that no longer count out of the counts of their licences, and writes the events
+// of licences that have entered grace or expired, even if the service was not running then. It
+// returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
 func applyTransitions(t *tx) (done int, err error) {
 	t.invalidate()
 	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
@@ -500,7 +500,7 @@ type licenseCheck struct {
 	code    string   // as licenseVerdict returns it
 	valid   bool
 
-	// What verdictInput says; code may say something else.
+	// As in verdictInput. code does not always show them: a reason that comes first hides them.
 	mismatch, tokenEnded bool
 }
 
@@ -556,7 +556,7 @@ func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c l
 	in := r.verdictInput
 	in.hasDevice = r.presented != nil || r.fingerprint != nil
 	if c.license != nil && r.presented != nil {
-		want := r.presented.Fingerprint // where a restored database lacks the device
+		want := r.presented.Fingerprint // compared if a restored database lacks the device
 		if c.device != nil {
 			want = base64.RawURLEncoding.EncodeToString(c.device.Fingerprint)
 		}
@@ -568,7 +568,7 @@ func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c l
 	return c, err
 }
 
-// fingerprintText returns the fingerprint that was sent, or else the token's, as in its claims.
+// fingerprintText returns the hash of the fingerprint that was sent, or else of the token's, as in claims.
 func (r *checkRequest) fingerprintText() string {
 	if r.fingerprint != nil {
 		return base64.RawURLEncoding.EncodeToString(r.fingerprint)

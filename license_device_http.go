@@ -20,7 +20,7 @@ type deviceAPI struct {
 	lookups *lookupGuard // keys that failed
 }
 
-// bucketLicenses is charged for licence calls without an account's token, those with a device token among them.
+// bucketLicenses is charged for licence calls without an account's own token, including those of devices.
 const bucketLicenses = "licenses"
 
 func deviceWing(s *server) wing {
@@ -28,7 +28,7 @@ func deviceWing(s *server) wing {
 		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
 	return wing{
 		routes: []route{
-			// on these, an application that can't read licences counts as anybody, so that it can't guess keys
+			// appScope: an application without this scope is treated as anonymous, so that it can't guess keys
 			{pattern: "POST /widget/license/activate", token: tokenLate, appScope: scopeLicenses, creates: true,
 				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.activate)},
 			{pattern: "POST /widget/license/verify", token: tokenLate, appScope: scopeLicenses,
@@ -58,7 +58,7 @@ type credential struct {
 	keyErr     error     // why the key is malformed
 	mistyped   bool      // the key's check symbol is wrong, so it is malformed unless it is known
 	deviceHash []byte    // SHA-256 of the fingerprint; nil: none was sent
-	license    *license  // that the key names, else the device token; nil: the caller finds none
+	license    *license  // named by the key, or else the device token; nil: none that the caller may use
 }
 
 // read reads the members license_key and fingerprint; n says whether the fingerprint is required.
@@ -123,16 +123,16 @@ var errMalformedMember = &refusal{
 // licenseCredential returns cr itself, for requests that embed it.
 func (cr *credential) licenseCredential() *credential { return cr }
 
-// How often an address may ask, in requests a minute (contract, section 2).
+// The rate limit of an address, in requests a minute (contract, section 2).
 const (
 	knownDeviceRate = 300 // by the keys of active devices, while too many other keys have failed
 )
 
-// charge is the chargeFunc of licence calls: the account of the caller's own token, else the one that
-// owns the licence that the key or the device token names, while these are current, else none. It sets
-// the credential's licence, so that the handler need not look it up again. Before it looks anything up
-// it refuses a request with invalid members, so that the fields of the rate limit tell nothing about a
-// key (contract, section 1).
+// charge is the chargeFunc of licence calls. It charges the account of the caller's own token; without
+// one, the account that owns the licence named by the key or the device token, while licence, key and
+// token are current; otherwise none. It sets the credential's licence, so that the handler need not look
+// it up again. A request with invalid members is refused before any look-up, so that the RateLimit
+// headers of its answer reveal nothing about a key (contract, section 1).
 func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err error) {
 	if err := in.err(); err != nil {
 		return "", err
@@ -186,9 +186,9 @@ func (a *deviceAPI) findOwnLicense(c *call, cr *credential) error {
 }
 
 // tokenCurrent reports whether calls with a device token are charged to the account of l, a current
-// licence: not when the device is gone or blocked, or the token has ended. A device that gave its
-// seat back itself, or whose floating lease has lapsed, returns with its token, and a fleet that was
-// off at night does so all at once, behind one address.
+// licence. They are not if the device is gone or blocked, or the token has ended. They still are if the
+// device gave its seat back itself or its floating lease has lapsed: it comes back with its token, and
+// a fleet that was off at night does so all at once from one address, whose own limit would be too low.
 func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
 	d, err := orNil(a.device(l.ID, token.Device))
 	if err != nil || d == nil {
@@ -197,15 +197,15 @@ func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
 	return d.State != deviceBlocked && !d.tokenEnded(l, token), nil
 }
 
-// errGuessing is the refusal of every key from an address from which too many have failed, whether it
-// is known or not; wait is how long until another one may fail.
+// errGuessing is the refusal of a key, known or not, from an address from which too many keys have
+// failed; wait is how long until another one may fail.
 func errGuessing(wait time.Duration) error {
 	return errRate("Too many licence keys from this address have failed.", wait)
 }
 
-// checkLookup holds the client's address to the rule against guessing (contract, section 2), after
-// charge has looked a key up. It counts a key that is unknown or not current. Past the limit it
-// lets nothing pass but the key of an active device, which the fingerprint or a device token names.
+// checkLookup applies the rule against guessing keys (contract, section 2) to the client's address,
+// after charge has looked a key up. A key that is unknown or not current counts as failed. Past the
+// limit, only keys pass that come with the fingerprint or the token of an active device.
 func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 	address, now := a.address(c.request), a.steady()
 	if !cr.license.current(c.now) {
@@ -236,8 +236,8 @@ func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 }
 
 // readFingerprint reads the member fingerprint, 1 to 255 characters that identify a device,
-// and returns its SHA-256; nil when there is none. When it is required, a device token
-// does as well.
+// and returns its SHA-256; nil when there is none. Where it is required, a device token may
+// take its place.
 func readFingerprint(in *input, n need) []byte {
 	if n == required && !carriesDevice(in) && !in.has("fingerprint") {
 		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
@@ -337,7 +337,7 @@ func (k *keyring) stillActivated(t *tx, answer []byte) (bool, error) {
 	}
 	c, err := k.verify(earlier.Token)
 	if err != nil {
-		return false, nil // its key was retired since
+		return false, nil // the key that signed it has been retired
 	}
 	l, err := orNil(t.license(anyAccount, c.License))
 	if err != nil || l == nil {
@@ -381,7 +381,7 @@ func (q *verifyRequest) read(in *input) {
 }
 
 // verifyResponse is the answer of verify. Every such answer has the member valid, which
-// tells it from a problem.
+// distinguishes it from a problem document.
 type verifyResponse struct {
 	Valid        bool         `json:"valid"`
 	Code         string       `json:"code"`
@@ -436,12 +436,12 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// writeWait is how long verify waits for the write of last_seen_at. It answers also when
-// that fails: reading works while the database is locked or the disk is full.
+// writeWait is how long verify waits for the write of last_seen_at. It answers even if the write
+// fails, since reads still work while the database is locked or the disk is full.
 const writeWait = 2 * time.Second
 
 // verify answers POST /widget/license/verify. The status is 200 whether or not the licence
-// is valid. While signing is held, nothing is written of the device, and the answer has no token.
+// is valid. While signing is held, nothing is recorded about the device, and the answer has no token.
 func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
 	now := c.now
 	if q.keyErr != nil {

@@ -51,7 +51,7 @@ func (q *queries) devices(licenseID, before string, limit int) (listPage[*device
 	return q.devicePage(query, args, limit)
 }
 
-// devicePage returns the page of devices that a query reads, which ends with LIMIT ?.
+// devicePage reads a page of devices with a query that ends with LIMIT ?.
 func (q *queries) devicePage(query string, args []any, limit int) (p listPage[*device], err error) {
 	p.rows, p.next, err = collectPage(q, query, args, "id", limit, deviceTable.destNew,
 		func(d *device) string { return d.ID })
@@ -65,10 +65,10 @@ func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
 	return collect(q, query, append(args, limit), deviceTable.destNew)
 }
 
-// devicesIn returns a query, and its arguments but the last, for the devices of a licence that are in one of the
-// states, newest first. It merges one query for each state,
-// which the index on licence and state returns in order, so that a page of a licence with
-// a million devices costs no more than one of a small licence.
+// devicesIn returns a query for the devices of a licence that are in one of the states, newest first,
+// and its arguments except the last, the limit. It merges one query for each state, whose rows the
+// index on licence and state returns in order, so that a page of a licence with a million devices
+// costs no more than one of a small licence.
 func devicesIn(licenseID string, states []string, before string) (query string, args []any) {
 	for i, state := range states {
 		if i > 0 {
@@ -110,14 +110,14 @@ func (t *tx) saveDevice(d *device) error {
 	return err
 }
 
-// setFingerprint stores another fingerprint of a device.
+// setFingerprint stores the changed fingerprint of a device.
 func (t *tx) setFingerprint(d *device) error {
 	_, err := t.exec(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
 	return err
 }
 
-// saveSeen updates the columns that change when a device that holds a seat is seen. No index
-// but that of lapsing seats has any of them.
+// saveSeen updates the columns that change when a device that holds a seat is seen. While it holds
+// one, only the indexes of lapsing seats contain any of these columns.
 func (t *tx) saveSeen(d *device) error {
 	_, err := t.exec(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
 		lease_kid = nullif(?, ''), leased_at = ?, lease_expires_at = ?, lapses_at = ?, clone_suspected_at = ?,
@@ -151,13 +151,13 @@ func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*de
 		[]any{licenseID, now, limit}, deviceTable.destNew)
 }
 
-// countDue is the SQL condition for devices that hold no seat and whose fingerprint counts
-// no longer than until a time, which is the ?. It repeats the condition of two partial indexes in schema.sql, so
-// that SQLite uses those.
+// countDue is the SQL condition for devices that hold no seat and whose fingerprint stops counting at
+// the time ? or earlier. It repeats the condition of two partial indexes in schema.sql, so that
+// SQLite uses those.
 const countDue = `state <> 'active' AND counts_until IS NOT NULL AND counts_until <= ?`
 
-// pastFingerprint returns until when a fingerprint counts that a device of the licence had before
-// the one it has now; the zero stamp: there is none.
+// pastFingerprint returns until when a former fingerprint of one of the licence's devices counts; the
+// zero stamp: the licence has no such former fingerprint.
 func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err error) {
 	err = t.one(`SELECT counts_until FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`,
 		[]any{licenseID, hash}, &until)
@@ -167,22 +167,23 @@ func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err er
 	return until, err
 }
 
-// addPastFingerprint stores until when a fingerprint counts that a device no longer has.
+// addPastFingerprint stores a fingerprint that a device no longer has, and until when it still counts.
 func (t *tx) addPastFingerprint(licenseID string, hash []byte, until stamp) error {
 	_, err := t.exec(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
 		ON CONFLICT DO UPDATE SET counts_until = max(counts_until, excluded.counts_until)`, licenseID, hash, until)
 	return err
 }
 
-// removePastFingerprint removes a fingerprint that a device has again.
+// removePastFingerprint removes a fingerprint from the former ones, because a device has it again.
 func (t *tx) removePastFingerprint(licenseID string, hash []byte) error {
 	_, err := t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
 	return err
 }
 
-// expireFingerprints has up to limit fingerprints of each kind that count for a licence until then
-// or less leave its count, and returns how many did. For "" it does so on any licence. Indexes name
-// these rows, so it costs the same however many others count.
+// expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until,
+// up to limit each of devices without a seat and of former fingerprints, and returns how many they were.
+// licenseID "" means any licence. It finds the rows by indexes, so it costs the same however many others
+// count.
 func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int, err error) {
 	of, args := ``, []any{until, limit}
 	if licenseID != "" {
@@ -203,9 +204,10 @@ func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expir
 	return expired, nil
 }
 
-// nextFingerprintEnd returns when the fingerprints that count for a licence without holding a seat
-// will be fewer by more than leaving; the zero stamp: not by time, or there are more of them than a
-// list reads. It reads as many entries of two indexes as are to leave.
+// nextFingerprintEnd returns when more than leaving of the fingerprints that count for a licence
+// without holding a seat will have stopped counting. It returns the zero stamp if there are not that
+// many, or if leaving is maxListRows or more. Its cost grows with leaving: it reads that many entries
+// of two indexes.
 func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err error) {
 	if leaving >= maxListRows {
 		return stamp{}, nil
@@ -236,7 +238,7 @@ func (m *licenseCache) deviceByFingerprint(licenseID string, hash []byte) (*devi
 	})
 }
 
-// cachedDevice returns the cached device, or reads and caches it. That there is none is
+// cachedDevice returns the cached device, or reads and caches it. The absence of a device is
 // cached too: a portal asks about devices that were never activated. Errors: errNotFound.
 func (m *licenseCache) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
 	d, err := m.devices.load(m.auth.store, key, func() (*device, string, error) {

@@ -46,7 +46,7 @@ func (s *server) announceEnds(ctx context.Context) error {
 	for due && err == nil {
 		written := 0
 		err = s.store.update(ctx, func(t *tx) (err error) {
-			t.invalidate() // no cached licence has what this changes
+			t.invalidate() // without ids: the column that this changes is in no cached licence
 			written, err = t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
 			return err
 		})
@@ -302,7 +302,7 @@ func (in *input) codesTerm(name string) (codeList, bool) {
 	}
 	codes := in.texts(name, maxEntitlements, 64)
 	checkCodes(codes, func(at int, code, detail string) {
-		if codes[at] != "" { // an empty code was recorded by in.texts
+		if codes[at] != "" { // in.texts has already reported an empty code
 			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
 		}
 	})

@@ -42,13 +42,13 @@ var importColumns = []string{
 	"metadata",
 }
 
-const metadataColumn = "metadata." // begins the name of a column for one member of the metadata
+const metadataColumn = "metadata." // prefix of the names of columns that hold one member of the metadata
 
-// importSizes are numbers of rows; those of tests are smaller.
+// importSizes are numbers of rows. Tests use smaller ones.
 type importSizes struct {
 	progress int // between two progress messages
-	whole    int // that are imported in one transaction, all of them or none
-	batch    int // of a transaction when there are more
+	whole    int // up to so many are imported in one transaction, all of them or none
+	batch    int // in each transaction if there are more
 }
 
 var usualImport = importSizes{progress: 10_000, whole: 10_000, batch: 1_000}
@@ -60,7 +60,7 @@ type importedLicense struct {
 	key     licenseKey
 }
 
-// A licenseImporter imports licences from one CSV file. It first checks every row.
+// A licenseImporter imports licences from one CSV file. It checks every row before it stores any.
 type licenseImporter struct {
 	importSizes
 	defaults     license // what applies where a row has an empty cell
@@ -71,7 +71,7 @@ type licenseImporter struct {
 	actor        string // of the events
 	faults       importFaults
 	rows         []importedLicense
-	total        int // rows of the file, those left out among them
+	total        int // rows of the file, including those left out
 }
 
 // licenseImport imports licences from a CSV file. When a row is invalid nothing is imported, and
@@ -172,7 +172,7 @@ const (
 	maxFaultValue  = 40 // characters
 )
 
-// add records a fault of the row on a line. value is what people shall see of the row; see
+// add records a fault of the row on a line. value is the part of the row that the message shows; see
 // quoteValue.
 func (f *importFaults) add(line int, column, value, detail string) {
 	at := [2]string{column, detail}
@@ -202,7 +202,7 @@ func quoteValue(cell string) string {
 	return strconv.Quote(cell)
 }
 
-// err returns all faults, one kind a line in the order of their first lines, or nil.
+// err returns all faults, with a line for each group in the order of the first rows, or nil.
 func (f *importFaults) err() error {
 	if len(f.groups) == 0 {
 		return nil
@@ -323,8 +323,8 @@ func readImportKey(cells *textTerms, firstLine map[licenseKey]int, line int) lic
 }
 
 // openImport returns a reader of the rows and the checked header. It skips the byte order mark
-// that some programs write at the start of a file, and takes as separator what the header has
-// most of: commas, semicolons or tabs.
+// that some programs write at the start of a file. The separator is whichever of comma, semicolon
+// and tab is most frequent in the header.
 func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 	buffered := bufio.NewReader(f)
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
@@ -356,7 +356,7 @@ func checkColumns(header []string) error {
 		code, _ := checkText(member, required, maxNameLength)
 		return isMetadata && code == "" || slices.Contains(importColumns, name)
 	}
-	if !slices.ContainsFunc(header, known) { // perhaps a row, whose key must not be shown
+	if !slices.ContainsFunc(header, known) { // it may be a row of data, whose key must not be shown
 		return fmt.Errorf("the first line must name the columns: they are %s and metadata.NAME, "+
 			"separated by commas, semicolons or tabs", strings.Join(importColumns, ", "))
 	}
@@ -399,7 +399,7 @@ func readMetadata(cells *textTerms, header []string, l *license) {
 	text := cmp.Or(string(bytes.TrimSpace(l.Metadata)), "{}")
 	object, err := parseJSON([]byte(text))
 	if err != nil {
-		return // objectTerm has said so
+		return // objectTerm has reported it
 	}
 	added := []byte(strings.TrimSuffix(text, "}"))
 	separator := ","
@@ -431,8 +431,9 @@ func readMetadata(cells *textTerms, header []string, l *license) {
 	}
 }
 
-// compare compares the rows with the database. It adds to the faults those whose account does not
-// exist or is closed, and those whose key exists already; with skipExisting it removes the latter.
+// compare compares the rows with the database. Rows whose account does not exist or is closed are
+// faults, and so are those whose key exists already, unless skipExisting is set and a licence of the
+// same account has the key: such rows are left out.
 func (im *licenseImporter) compare(st *store) error {
 	open := map[string]bool{} // by account id: whether it exists and is not closed
 	fresh := make([]importedLicense, 0, len(im.rows))
@@ -445,7 +446,7 @@ func (im *licenseImporter) compare(st *store) error {
 			}
 			open[id] = err == nil
 		}
-		if !open[id] && id != "" { // readTerms has recorded an empty one
+		if !open[id] && id != "" { // readTerms has reported an empty one
 			im.faults.add(row.line, "account_id", quoteValue(id), errAccount.text())
 		}
 		if row.key == "" {
@@ -485,7 +486,7 @@ func (im *licenseImporter) save(ctx context.Context, st *store) (imported int, e
 			fmt.Fprintf(im.messages, "%d rows written\n", imported)
 		}
 		if imported < len(im.rows) {
-			// Others that wait for SQLite's lock poll for it: without a pause they would never find it free.
+			// Other processes poll for SQLite's write lock: without a pause they would never find it free.
 			time.Sleep(time.Since(began))
 		}
 	}
@@ -528,7 +529,7 @@ func (c *textTerms) textTerm(name string, max int, check textCheck) (*string, bo
 	return &cell, true
 }
 
-// noLimit stands in a cell for the absence of a limit that would else have a default.
+// noLimit in a cell means that there is no limit, where an empty cell would mean the default.
 const noLimit = "none"
 
 func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {

@@ -28,15 +28,15 @@ func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.
 	return lease{token: token, claims: c, kid: k.signer().kid}, err
 }
 
-// leaseStale reports whether d needs a new lease instead of its last one: that is a minute
-// old, was signed with another key than kid, or ends early because l was extended since.
+// leaseStale reports whether d needs a new lease because its last one is at least leaseReuse old,
+// was signed with another key than kid, or ends too early since l has been extended.
 func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
 	return !closerThan(leaseReuse, d.LeasedAt.Time, now) || d.LeaseKid != kid ||
 		l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
-// nextLease signs a lease with d's next lease number, and sets what d records of it. The
-// caller must save d.
+// nextLease signs a lease with d's next lease number, and records it in the fields of d, which the
+// caller must save.
 func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, error) {
 	bases, err := t.baseURLs()
 	if err != nil {
@@ -58,7 +58,7 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, 
 const maxNonce = 128
 
 // A leaseCache holds the last lease of each device, so that a device that asks again within
-// leaseReuse gets it without another signature. When full it evicts any other lease.
+// leaseReuse gets it without another signature. When full it evicts an arbitrary other lease.
 type leaseCache struct {
 	mu     sync.Mutex
 	leases map[string]lease
@@ -146,7 +146,7 @@ func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
 		Seq:          d.LeaseSeq,
 		Nonce:        nonce,
 	}
-	if !d.LeaseExpiresAt.IsZero() { // signed again, a lease has the end that was recorded of it
+	if !d.LeaseExpiresAt.IsZero() { // a lease that is signed again keeps its recorded end
 		c.Expires = min(c.Expires, d.LeaseExpiresAt.Unix())
 	}
 	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())

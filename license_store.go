@@ -57,8 +57,8 @@ type licenseFilter struct {
 	now           stamp
 }
 
-// graceEnd is SQL for graceUntil. The indexes of schema.sql have the same expression,
-// without which SQLite would not use them.
+// graceEnd is SQL for graceUntil. It must be the same expression as in the indexes of
+// schema.sql, or SQLite would not use them.
 const graceEnd = `strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days')`
 
 // statusFilters are the SQL conditions for each status, in the precedence of
@@ -115,7 +115,7 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPag
 	return p, err
 }
 
-// licenseOfText returns the licence of which a text is a whole key, or nil.
+// licenseOfText returns the licence that a text is a whole key of, or nil.
 func (q *queries) licenseOfText(text string) (*license, error) {
 	key, err := parseLicenseKey(text)
 	if err != nil {
@@ -192,8 +192,8 @@ func (t *tx) noteTransferLimit(l *license) error {
 	return t.noteLimit(l, `transfer_limit_noted_at`, l.TransferLimitNotedAt, eventLicenseTransferLimitReached)
 }
 
-// noteLimit writes an event about a limit of l and its moment in a column, unless that was done
-// last at a moment within the last hour.
+// noteLimit writes an event about a limit of l and stores the time of it in a column, unless last,
+// the time that the column has now, is less than an hour ago.
 func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) error {
 	if closerThan(time.Hour, last.Time, t.now.Time) {
 		return nil
@@ -204,8 +204,9 @@ func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) er
 	return t.addEvent(licenseEvent(l, kind, actorDevice))
 }
 
-// endTokens ends every device token of a licence that was issued until now: also when that was done
-// already in this second, after which tokens were issued as if it were the next one.
+// endTokens ends every device token of a licence that was issued until now. Tokens issued in the
+// second of an earlier call are dated a second later (see leaseClaims), so a call in the same second
+// ends those too by setting TokensEndAt one second later.
 func (t *tx) endTokens(l *license) error {
 	if last := l.TokensEndAt.after(time.Second); !last.After(t.now.Time) {
 		l.TokensEndAt = t.now
@@ -216,9 +217,9 @@ func (t *tx) endTokens(l *license) error {
 	return err
 }
 
-// withoutTransferLimit returns up to limit licences of an owner, in the order of their ids after
-// the id after, that limit devices but not transfers and are not revoked. It reads all licences
-// between these, some two seconds for a million: for a command that is run once.
+// withoutTransferLimit returns up to limit licences of an owner that limit devices but not transfers
+// and are not revoked, in the order of their ids, starting after the id after. It also reads all
+// licences in between, some two seconds for a million, which will do for a command that is run once.
 func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*license, error) {
 	query, args := o.narrow(licenseTable.query+`WHERE l.id > ?
 		AND l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`,
@@ -227,7 +228,7 @@ func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*lic
 }
 
 // The conditions for time-driven transitions; every ? is the present time. graceDue and
-// expiryDue match licences that have come into grace or expired and whose event is not
+// expiryDue match licences that have entered grace or expired and whose event is not
 // written yet, lapseDue devices whose floating seat has lapsed. They repeat the conditions
 // of the partial indexes in schema.sql, so that SQLite uses those. Rows without a licence
 // or an account, which the sqlite3 shell can leave behind because it does not enforce
@@ -273,8 +274,8 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 	return written, nil
 }
 
-// expiringDue is the SQL condition for licences whose end lies ahead and is near, and for which
-// license.expiring is not written yet: after the first ?, and not after the second.
+// expiringDue is the SQL condition for licences that end after the first ? and not after the second,
+// and for whose present end license.expiring is not written yet.
 const expiringDue = `state <> 'revoked' AND expiring_noted IS NOT expires_at` +
 	` AND expires_at > ? AND expires_at <= ?` + hasAccount
 
@@ -328,8 +329,8 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 	return err
 }
 
-// retireKeys makes end the last moment of a licence's current key, and of earlier keys
-// that would work longer.
+// retireKeys has a licence's current key retire at end, and so earlier keys that would work
+// longer.
 func (t *tx) retireKeys(licenseID string, end stamp) error {
 	_, err := t.exec(`UPDATE license_keys SET retires_at = ?1
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
@@ -377,7 +378,7 @@ func (m *licenseCache) license(o owner, id string) (*license, error) {
 type licenseTally struct {
 	byStatus  map[string]int64
 	ending    int64
-	unlimited int64 // that limit devices and not transfers, without revoked ones
+	unlimited int64 // those that limit devices but not transfers, except revoked ones
 }
 
 // tallyLicenses counts the licences by the status that they have at now, and the active ones that

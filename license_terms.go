@@ -24,7 +24,7 @@ const (
 	maxReason       = 500
 	maxMetadata     = 16 << 10 // bytes of JSON
 	maxEntitlements = 100
-	maxCodesBytes   = 1200 // of all entitlements as JSON: the longest lease has 4,062 bytes, of maxTokenBytes
+	maxCodesBytes   = 1200 // of all entitlements as JSON: the longest lease, 4,062 bytes, must fit maxTokenBytes
 )
 
 // A termsReader is a source of terms: a JSON body, a line of a CSV file, or the command
@@ -148,7 +148,7 @@ func (l *license) fillDefaults(now stamp) {
 	}
 }
 
-// defaultLease returns the hours of a lease of a licence for which none were chosen.
+// defaultLease returns the lease_hours of a licence for which none were given.
 func (l *license) defaultLease() int {
 	if l.Kind == kindFloating {
 		return floatingLeaseHours
@@ -156,8 +156,8 @@ func (l *license) defaultLease() int {
 	return defaultLeaseHours
 }
 
-// defaultTransfers returns the max_transfers of a licence for which none was chosen: as many as it
-// has seats, at least 2; nil without a limit of devices (contract, section 4, Transfers).
+// defaultTransfers returns the max_transfers of a licence for which none was given: as many as it
+// has seats, but at least 2; nil if devices are not limited (contract, section 4, Transfers).
 func defaultTransfers(maxDevices *int) *int {
 	if maxDevices == nil {
 		return nil
@@ -166,8 +166,8 @@ func defaultTransfers(maxDevices *int) *int {
 	return &n
 }
 
-// raiseTransfers raises the max_transfers of a licence whose max_devices a change raised, if the
-// change does not name max_transfers and the default is more.
+// raiseTransfers raises max_transfers to the default if a change has raised max_devices from before's,
+// unless the change names max_transfers or the licence allows as many already.
 func (l *license) raiseTransfers(before *license) {
 	raised := before.MaxDevices != nil && l.MaxDevices != nil && *l.MaxDevices > *before.MaxDevices
 	if least := defaultTransfers(l.MaxDevices); raised && !l.transfersGiven &&
@@ -223,7 +223,7 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 	return l, t.addEvent(e)
 }
 
-// termsDiff are the terms that a change made different, as the data of its event.
+// termsDiff lists the terms that a change has altered. It is the data of the change's event.
 type termsDiff struct {
 	Names string                     `json:"changed"` // sorted, separated by spaces: "expires_at max_devices"
 	From  map[string]json.RawMessage `json:"from"`    // values before the change, without those of privateTerms
@@ -301,8 +301,8 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 
 // rotateKey gives a licence of an owner a new key, which is returned only here. The current key
 // works until oldUntil (the zero stamp: it stops working now), and earlier keys no longer than that.
-// endTokens ends the tokens that devices have got until now; their seats stay. Errors: errNotFound,
-// illegal_transition when the licence is revoked.
+// endTokens ends all tokens that devices have been issued so far; the devices keep their seats.
+// Errors: errNotFound, illegal_transition when the licence is revoked.
 func rotateKey(
 	t *tx, o owner, id string, oldUntil stamp, endTokens bool, actor string,
 ) (l *license, key string, err error) {
@@ -338,9 +338,9 @@ func rotateKey(
 	return l, key, t.addEvent(e)
 }
 
-// resetTransfers has only the holders of a licence's seats count from now on, in transactions of a
-// bounded number of rows, and returns the licence afterwards. The event is written with the last one.
-// Errors: errNotFound.
+// resetTransfers lets only the fingerprints of devices that hold a seat count for a licence from now on,
+// and returns the licence afterwards. It runs in transactions of a bounded number of rows, the last of
+// which writes the event. Errors: errNotFound.
 func resetTransfers(ctx context.Context, st *store, id, actor string) (l *license, err error) {
 	for done := false; !done && err == nil; {
 		err = st.update(ctx, func(t *tx) error {
@@ -388,7 +388,7 @@ func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor 
 	return limited, err
 }
 
-// limitTransfersOf is limitTransfers for some licences.
+// limitTransfersOf gives the default max_transfers to some licences, with their events.
 func limitTransfersOf(t *tx, rows []*license, actor string) error {
 	for _, l := range rows {
 		t.invalidate(l.ID)
@@ -414,7 +414,7 @@ func checkCode(s string) (code, detail string) {
 }
 
 // checkCodes checks a list of entitlement codes and calls wrong for each that is invalid,
-// with its index. It stops at a list that is too long.
+// with its index. It stops at the code that makes the list too long.
 func checkCodes(codes []string, wrong func(at int, code, detail string)) {
 	total := 0
 	for i, c := range codes {

@@ -2,15 +2,15 @@ package main
 
 import "time"
 
-// Transfers: which fingerprints count for a licence, so that one seat is never many machines in turn
-// (contract, section 4).
+// Transfers: which fingerprints count for a licence, so that one seat can't serve many machines in
+// turn (contract, section 4).
 
-// transferWindow is how long a fingerprint counts for a node-locked licence, at least, after it held
-// a seat.
+// transferWindow is the least time for which a fingerprint still counts for a node-locked licence
+// after it held a seat.
 const transferWindow = 30 * 24 * time.Hour
 
-// checkTransferLimit refuses a fingerprint that does not count for the licence yet if as many count
-// as it allows (contract, section 4, Transfers). Errors: transfer_limit_reached.
+// checkTransferLimit refuses a fingerprint that does not count for the licence yet if as many as the
+// licence allows count already (contract, section 4, Transfers). Errors: transfer_limit_reached.
 func (f foundDevice) checkTransferLimit(t *tx, l *license, fingerprint []byte) error {
 	if l.MaxDevices == nil || l.MaxTransfers == nil || !f.arrives() && f.device.counts(t.now.Time) {
 		return nil
@@ -36,7 +36,8 @@ func (f foundDevice) checkTransferLimit(t *tx, l *license, fingerprint []byte) e
 }
 
 // refuseForTransferLimit returns transfer_limit_reached, and writes the event about it, at most once
-// an hour. The transaction commits with it. over is by how many more fingerprints count than may.
+// an hour. The transaction commits despite the refusal (see keep). over is by how many the
+// fingerprints that count exceed the limit.
 func refuseForTransferLimit(t *tx, l *license, over int) error {
 	next, err := t.nextFingerprintEnd(l.ID, over)
 	if err != nil {
@@ -66,8 +67,8 @@ func (d *device) counts(now time.Time) bool {
 	return d.State == deviceActive || d.CountsUntil.After(now)
 }
 
-// changeFingerprint gives d the fingerprint that was sent, unless it has it. The one that it had
-// counts on as if its machine had been released.
+// changeFingerprint gives d the fingerprint that was sent, unless a device of the licence has it
+// already. The previous fingerprint goes on counting as if its machine had been released.
 func (f foundDevice) changeFingerprint(t *tx, l *license, d *device, fingerprint []byte) error {
 	if !f.arrives() {
 		return nil
@@ -92,8 +93,8 @@ func (f foundDevice) changeFingerprint(t *tx, l *license, d *device, fingerprint
 	return nil
 }
 
-// countsAfterSeat returns until when the device's fingerprint counts once it holds no seat, which it
-// held until now if held; the zero stamp: it no longer counts.
+// countsAfterSeat returns until when the device's fingerprint counts once it holds no seat; the zero
+// stamp: it no longer counts. held tells whether the device has held a seat until now.
 func (d *device) countsAfterSeat(l *license, held bool, now stamp) stamp {
 	until := d.CountsUntil
 	if kept := now.after(transferWindow); held && l.Kind == kindNodeLocked && kept.After(until.Time) {

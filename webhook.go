@@ -33,9 +33,9 @@ func webhookNoun() noun {
 func receiverNoun() noun { return noun{name: "receiver", commands: webhookListenCommands} }
 
 // Webhooks (contract, section 8): the events of an account are posted to addresses that it names,
-// signed as Standard Webhooks 1.0.0 says. Here are their rules; webhook_worker.go sends.
+// signed as Standard Webhooks 1.0.0 says. This file has their rules; webhook_worker.go sends them.
 
-// The event types of webhooks. Their data never has an address, whose path may be a secret.
+// The event types of webhooks. Their data never contains an address, since its path may be a secret.
 var (
 	webhookEvents eventTable
 
@@ -82,25 +82,25 @@ const (
 const (
 	disabledByOwner = "owner"
 	disabledGone    = "gone"    // it answered 410
-	disabledFailing = "failing" // every attempt of maxFailing failed
+	disabledFailing = "failing" // every attempt within maxFailing failed
 )
 
 const (
 	maxWebhooks       = 50 // of an account
-	maxAppWebhooks    = 10 // among them of one application
+	maxAppWebhooks    = 10 // of these, made by one application
 	maxWebhookURL     = 2048
 	maxWebhookText    = 200                 // characters of a description
-	secretOverlap     = 24 * time.Hour      // how long the secret before the last rotation also signs
-	maxFailing        = 5 * 24 * time.Hour  // after which a webhook of which every attempt failed is disabled
+	secretOverlap     = 24 * time.Hour      // for how long after a rotation the previous secret also signs
+	maxFailing        = 5 * 24 * time.Hour  // after which a webhook is disabled if every attempt failed
 	maxReplay         = 30 * 24 * time.Hour // how far back events can be replayed
 	keptDeliveries    = 1000                // of a webhook
 	keptDeliveriesFor = 30 * 24 * time.Hour
 	maxWebhookBody    = 20 << 10 // bytes
-	maxDeliveryAnswer = 2 << 10  // bytes of the answer to a failure that are kept
+	maxDeliveryAnswer = 2 << 10  // bytes that are kept of the answer to a failed attempt
 )
 
-// retryDelays are how long after each failed attempt an event is sent again, before jitter. After
-// the last one it is given up.
+// retryDelays are the times from each failed attempt to send an event to the next one, before jitter.
+// If the attempt after the last of them fails too, the event is given up.
 var retryDelays = [...]time.Duration{
 	5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
 	10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
@@ -124,10 +124,10 @@ type webhook struct {
 	UpdatedAt    stamp    `json:"updated_at"`
 
 	SecretNumber int   `json:"-"` // of the rotation, from 1
-	TestSeq      int64 `json:"-"` // of the test that is still to be sent; 0: none
+	TestSeq      int64 `json:"-"` // number of the event of the test that is still to be sent; 0: none
 }
 
-// What came of an attempt to send an event.
+// The outcomes of an attempt to send an event.
 const (
 	outcomeSucceeded = "succeeded" // the answer was 2xx
 	outcomeFailed    = "failed"
@@ -145,7 +145,7 @@ type delivery struct {
 	Status       *int      `json:"status"`  // of the answer; nil: there was none
 	Error        *string   `json:"error"`   // why there was none: outboundError.reason
 	Milliseconds int64     `json:"duration_ms"`
-	Answer       *string   `json:"answer"`          // the beginning of the answer to a failure
+	Answer       *string   `json:"answer"`          // the beginning of the answer if the attempt failed
 	NextAt       stamp     `json:"next_attempt_at"` // zero: it is not tried again
 
 	eventSeq int64
@@ -154,8 +154,8 @@ type delivery struct {
 // succeeded reports whether a status means that a webhook has accepted what it was sent.
 func succeeded(status int) bool { return status >= 200 && status <= 299 }
 
-// missingScope returns the first scope that reading events of these types needs and has denies; ""
-// if there is none.
+// missingScope returns the first scope that is needed to read events of these types and for which has
+// reports false; "" if there is none.
 func missingScope(types []string, has func(scope string) bool) string {
 	for _, t := range types {
 		if scope := scopeOfEvent[eventType(t)]; !has(scope) {
@@ -165,7 +165,7 @@ func missingScope(types []string, has func(scope string) bool) string {
 	return ""
 }
 
-// subscribable returns those event types of nouns that a webhook can name: all but webhook.test.
+// subscribable returns the event types of nouns that a webhook can subscribe to: all but webhook.test.
 func subscribable(of []noun) []eventType {
 	return slices.DeleteFunc(eventTypesOf(of), func(t eventType) bool { return t == eventWebhookTest })
 }
@@ -175,8 +175,8 @@ func webhookEvent(w *webhook, kind eventType, actor string, data ...string) even
 	return event{Type: kind, AccountID: w.AccountID, SubjectID: w.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// host returns the host of the address, with its port if it has one: for people, since the path may be
-// a secret.
+// host returns the host of the address, with its port if it has one. People are shown it in place of the
+// address, whose path may be a secret.
 func (w *webhook) host() string {
 	u, err := url.Parse(w.URL)
 	if err != nil { // an operator has edited the row
@@ -209,8 +209,8 @@ func (w *webhook) secrets(keys *keyring, now time.Time) [][]byte {
 }
 
 // webhookBody returns what is posted for an event (Standard Webhooks 1.0.0: id, type, timestamp,
-// data), in less than maxWebhookBody bytes: members that would not fit are left out, which the member
-// truncated tells.
+// data), in less than maxWebhookBody bytes: if the event's own members would not fit, the member
+// truncated takes their place.
 func webhookBody(e *event) ([]byte, error) {
 	own := map[string]json.RawMessage{}
 	if err := json.Unmarshal(e.Data, &own); err != nil {
@@ -223,8 +223,8 @@ func webhookBody(e *event) ([]byte, error) {
 	return body, nil
 }
 
-// encodeWebhookBody encodes what is posted for an event. It adds the ids of what the event is about to
-// own, the event's own members.
+// encodeWebhookBody encodes what is posted for an event. To the map own, which holds the event's own
+// members, it adds the ids of the rows that the event concerns.
 func encodeWebhookBody(e *event, own map[string]json.RawMessage) []byte {
 	for name, id := range map[string]string{
 		"account_id": e.AccountID,
@@ -252,13 +252,14 @@ type webhookAuthor struct {
 	has   func(scope string) bool
 
 	app   string  // an application, which makes webhooks for itself; "": none
-	grant *string // under which it acts; nil: by client credentials
-	token string  // with which it does
+	grant *string // under which it acts; nil: it acts by client credentials
+	token string  // id of the token with which it acts
 }
 
-// bindToGrant has a webhook that an application adds or changes end with the grant under which it does, whose scopes
-// are those that the webhook needs. By then the grant may have ended, with all webhooks that were made under
-// it, so that the token is looked at again. Errors: errInvalidToken.
+// bindToGrant ties a webhook that an application adds or changes to the grant under which the application
+// acts, so that the webhook ends with the grant whose scopes it needs. The grant, and all webhooks tied to
+// it, may have ended since the request was authenticated, so the token is checked again in the transaction.
+// Errors: errTokenRevoked, which wraps errInvalidToken.
 func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 	if by.app == "" {
 		return nil
@@ -272,7 +273,8 @@ func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 	return t.setAppWebhook(w.ID, by.app, by.grant)
 }
 
-// hasRoom returns errWebhookLimit, or errAppWebhookLimit, if an account has as many webhooks as it can have.
+// hasRoom returns errWebhookLimit if an account has maxWebhooks already, or errAppWebhookLimit if the
+// author is an application that has maxAppWebhooks in it.
 func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
 	n, err := t.countWebhooks(accountID)
 	switch {
@@ -289,8 +291,8 @@ func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
 	return err
 }
 
-// permits returns a refusal (403) unless the author may read events of these types. Without that rule a
-// caller who may not read leads could have them sent to itself by a webhook that gets them.
+// permits returns insufficient_scope (403) unless the author may read events of these types. Without this
+// rule, a caller who may not read leads could subscribe a webhook to them and receive them that way.
 func (by webhookAuthor) permits(types []string) error {
 	if scope := missingScope(types, by.has); scope != "" {
 		return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
@@ -298,8 +300,8 @@ func (by webhookAuthor) permits(types []string) error {
 	return nil
 }
 
-// permitted returns a webhook of an owner. Errors: errWebhook, and a refusal (403) unless the author may
-// read the events that it gets.
+// permitted returns a webhook of an owner. Errors: errWebhook, insufficient_scope (403) unless the author
+// may read the events that the webhook gets.
 func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
 	w, err := t.webhook(o, id)
 	if err == nil {
@@ -309,8 +311,8 @@ func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
 }
 
 // createWebhook adds a webhook with the account, address, types and description of w, sets the rest of
-// w, and has a test sent to it. Errors: errAccount, errWebhookLimit, errAppWebhookLimit, errInvalidToken, a
-// refusal for want of scope (403).
+// w, and has a test sent to it. Errors: errAccount, errWebhookLimit, errAppWebhookLimit, errInvalidToken,
+// insufficient_scope (403).
 func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	t.invalidate(webhooksChanged)
 	if err := t.openAccount(w.AccountID); err != nil {
@@ -338,8 +340,8 @@ func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	return err
 }
 
-// sendTest has the worker send a test to a webhook, and returns the id of its event. Where one is still
-// to be sent it is that one.
+// sendTest has the worker send a test to a webhook, and returns the id of the test's event. While an
+// earlier test is still to be sent, it only returns the id of that one's.
 func sendTest(t *tx, w *webhook, actor string) (eventID string, err error) {
 	if w.TestSeq != 0 {
 		e, err := t.eventBySeq(w.TestSeq)
@@ -365,8 +367,8 @@ type webhookChange struct {
 	disable        bool
 }
 
-// apply makes the change to a webhook. Another address has to answer a test before it gets events, and
-// a test that is to be sent to the one before is not sent any more.
+// apply makes the change to a webhook. A new address has to answer a test before it gets events, and a
+// test that is still to be sent to the old address is dropped.
 func (c webhookChange) apply(w *webhook) {
 	if c.url != "" && c.url != w.URL {
 		w.URL, w.FailingSince, w.TestSeq = c.url, stamp{}, 0
@@ -385,14 +387,14 @@ func (c webhookChange) apply(w *webhook) {
 	}
 }
 
-// disable disables a webhook. One that is disabled keeps its reason.
+// disable disables a webhook. One that is disabled already keeps its reason.
 func (w *webhook) disable(reason string) {
 	if w.State != webhookDisabled {
 		w.State, w.Reason, w.FailingSince, w.TestSeq = webhookDisabled, &reason, stamp{}, 0
 	}
 }
 
-// changedMembers returns the names of the members that a PATCH has made different, sorted.
+// changedMembers returns the names of the members that a PATCH has changed, sorted.
 func changedMembers(before, after *webhook) (names []string) {
 	for _, m := range []struct {
 		name    string
@@ -410,9 +412,9 @@ func changedMembers(before, after *webhook) (names []string) {
 	return names
 }
 
-// patchWebhook changes a webhook of an owner and returns it. Another address is tested at once, unless
-// the same change disables the webhook. A change without effect writes nothing. Errors: errWebhook,
-// errInvalidToken, and a refusal (403) unless the author may read the events that it gets after the change.
+// patchWebhook changes a webhook of an owner and returns it. A new address is tested at once, unless the
+// webhook is disabled after the change. A change without effect writes nothing. Errors: errWebhook,
+// errInvalidToken, insufficient_scope (403) unless the author may read the events that it gets from then on.
 func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAuthor) (*webhook, error) {
 	t.invalidate(webhooksChanged)
 	before, err := t.webhook(o, id)
@@ -444,7 +446,7 @@ func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAut
 	return &after, err
 }
 
-// addChangeEvents writes the events of a PATCH that has made these members of w different.
+// addChangeEvents writes the events of a PATCH that has changed these members of w.
 func addChangeEvents(t *tx, w *webhook, changed []string, actor string) error {
 	if w.State == webhookDisabled {
 		if at := slices.Index(changed, "state"); at >= 0 {
@@ -467,8 +469,8 @@ func addChangeEvents(t *tx, w *webhook, changed []string, actor string) error {
 }
 
 // requestTest has a test sent to a webhook of an owner, whatever its state, and returns the id of the
-// test's event. While one is still to be sent it is that one, and nothing is written. Errors: errWebhook,
-// a refusal for want of scope (403).
+// test's event. While an earlier test is still to be sent, it returns the id of that one's and writes
+// nothing. Errors: errWebhook, insufficient_scope (403).
 func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, err error) {
 	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
@@ -478,9 +480,9 @@ func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, e
 	return sendTest(t, w, by.actor)
 }
 
-// enableWebhook has a test sent to a webhook of an owner, which enables it if it answers with 2xx, and
-// returns it: a disabled one is pending then. An enabled one stays as it is. Errors: errWebhook, a
-// refusal for want of scope (403).
+// enableWebhook has a test sent to a webhook of an owner, and returns the webhook. It becomes enabled
+// when it answers the test with 2xx; until then a disabled one is pending. An enabled one is left as it
+// is. Errors: errWebhook, insufficient_scope (403).
 func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
 	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
@@ -500,9 +502,9 @@ func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error
 	return w, err
 }
 
-// rotateWebhookSecret gives a webhook of an owner another secret and returns it. The secret before also
-// signs for secretOverlap; one from before that does not, even if it was to. Errors: errWebhook, a refusal
-// for want of scope (403).
+// rotateWebhookSecret gives a webhook of an owner a new secret and returns the webhook. The previous secret
+// also signs for secretOverlap. The one before that stops signing at once, even if its own overlap has not
+// ended. Errors: errWebhook, insufficient_scope (403).
 func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
 	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
@@ -517,9 +519,10 @@ func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook,
 	return w, t.addEvent(webhookEvent(w, eventWebhookSecretRotated, by.actor))
 }
 
-// replayEvents has every event since a time that a webhook of an owner names sent to it again, and
-// returns it. If a replay runs already, both run as one. Errors: errWebhook, errWebhookDisabled,
-// validation_failed for a time in the future or before maxReplay, a refusal for want of scope (403).
+// replayEvents has all events since a time that a webhook of an owner subscribes to sent to it again, and
+// returns the webhook. A replay that is already running is merged with this one. Errors: errWebhook,
+// errWebhookDisabled, insufficient_scope (403), validation_failed for a time in the future or more than
+// maxReplay ago.
 func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*webhook, error) {
 	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
@@ -547,9 +550,9 @@ func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*we
 }
 
 // retryDelivery has the event of a delivery sent again to a webhook of an owner, at once, and returns the
-// event's id. For the delivery of a test it is requestTest. The event may be of a type that the webhook
-// does not name any more, so the author must be permitted to read it too. Errors: errWebhook, errDelivery,
-// also where the event is gone from the file, errWebhookDisabled, a refusal for want of scope (403).
+// event's id. For the delivery of a test it does what requestTest does. The event may be of a type that the
+// webhook no longer subscribes to, so the author must be permitted to read that type too. Errors: errWebhook,
+// errDelivery (also if the event has gone from the database), errWebhookDisabled, insufficient_scope (403).
 func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eventID string, err error) {
 	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
@@ -583,8 +586,8 @@ func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eve
 	return d.EventID, t.addEvent(retried)
 }
 
-// removeWebhook removes a webhook of an owner. What was still to be sent to it is not sent. Errors:
-// errWebhook.
+// removeWebhook removes a webhook of an owner. Events that were still to be sent to it are dropped.
+// Errors: errWebhook.
 func removeWebhook(t *tx, o owner, id, actor string) error {
 	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)

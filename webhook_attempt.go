@@ -15,10 +15,10 @@ import (
 	"unicode"
 )
 
-// What the worker does with attempts to send events: it posts them, records what came of them, and takes
-// over what that tells about their webhooks.
+// What the worker does with attempts to send events: it posts them, records their outcomes, and adjusts
+// how it sends to their webhooks.
 
-// An attempt is one request to a webhook. Its goroutine owns it until it is back.
+// An attempt is one request to a webhook. Its goroutine owns it until it passes it back over results.
 type attempt struct {
 	sender  *webhookSender // owned by run
 	lane    *lane          // where the event is from; nil: a retry, or a test
@@ -31,16 +31,16 @@ type attempt struct {
 	holder  string    // the account whose place it takes
 	began   time.Time // by the steady clock
 	suspect bool      // it counts among webhookWorker.suspects
-	slow    bool      // it has lasted for slowAfter, or was begun beside one that had; run's
+	slow    bool      // it has lasted for slowAfter, or began while another to the webhook was slow; owned by run
 
 	event    event
 	at       time.Time // by the wall clock
 	took     time.Duration
 	status   int           // 0: no answer
 	reason   string        // why there was none
-	answer   string        // the beginning of the answer to a failure
+	answer   string        // the beginning of the answer if the attempt failed
 	pause    time.Duration // what Retry-After asked for
-	missing  bool          // there is no such event for it any more
+	missing  bool          // there is nothing to send any more; see send
 	canceled bool          // it says nothing about the webhook: the service stops, or can't read the event
 
 	id    string        // of the delivery
@@ -50,15 +50,15 @@ type attempt struct {
 // succeeded reports whether the webhook has accepted the event.
 func (a *attempt) succeeded() bool { return succeeded(a.status) }
 
-// unwanted reports whether an event is not to be tried again because the webhook does not name its type
-// any more. Those of a lane were chosen by what it names, and one that was not tried yet is sent because
-// somebody asked for it.
+// unwanted reports whether an event is not to be tried again because the webhook no longer subscribes to
+// its type. Events of a lane were selected by the types of the webhook, and a retry that is a first attempt
+// was asked for explicitly, so these are sent.
 func (a *attempt) unwanted() bool {
 	return a.lane == nil && !a.test && a.number > 1 && !slices.Contains(a.webhook.Types, string(a.event.Type))
 }
 
-// dueAt returns when an attempt that is recorded in a transaction is to be followed by the next: the
-// first whole second after its delay.
+// dueAt returns when the next attempt is due after one that is recorded in t: after its delay, rounded up
+// to a whole second.
 func (a *attempt) dueAt(t *tx) stamp { return newStamp(t.exact.Add(a.delay + time.Second - 1)) }
 
 // send carries out an attempt.
@@ -102,8 +102,8 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	}
 }
 
-// excerpt returns the beginning of what somebody has answered as text: valid UTF-8 without control
-// characters other than line breaks and tabs. Those of C1, as U+009B, begin escape sequences too.
+// excerpt returns the beginning of an answer's body as text: valid UTF-8 without control characters other
+// than line breaks and tabs. C1 controls such as U+009B are dropped too, since they begin escape sequences.
 func excerpt(body []byte, most int) string {
 	text := strings.ToValidUTF8(string(body[:min(len(body), most)]), "")
 	return strings.Map(func(r rune) rune {
@@ -114,7 +114,7 @@ func excerpt(body []byte, most int) string {
 	}, text)
 }
 
-// A progress is how far the lanes of a webhook are, to be recorded.
+// A progress is how far the lanes of a webhook have got, to be recorded.
 type progress struct {
 	sender   *webhookSender
 	queue    int64
@@ -124,9 +124,9 @@ type progress struct {
 	seq      int64
 }
 
-// record writes what came of the attempts that are back, and how far their webhooks are, in one
-// transaction. It waits recordDelay for others to come back, so that requests which write seldom have to
-// wait for it. When it fails, nothing is sent until it has succeeded.
+// record writes the outcomes of the attempts that are back, and the progress of their webhooks, in one
+// transaction. It gathers them for recordDelay first, so that requests that write seldom have to wait for
+// such a transaction. After a failure, nothing is sent until a later call has succeeded.
 func (w *webhookWorker) record() {
 	early := w.steady().Before(w.recordFrom) && (w.recordFailed || len(w.unrecorded) < maxUnrecorded)
 	if len(w.unrecorded) == 0 && !w.saveAll || early {
@@ -180,14 +180,14 @@ func (w *webhookWorker) record() {
 	w.unrecorded = w.unrecorded[:0]
 }
 
-// recordIn has record called, and not before, after a time.
+// recordIn makes run call record after delay. Until then record waits, unless many attempts are back.
 func (w *webhookWorker) recordIn(delay time.Duration) {
 	w.recordFrom = w.steady().Add(delay)
 	w.recordTimer.Reset(delay)
 }
 
-// progressMade returns how far the webhooks are of which attempts are back, or all with saveAll, where
-// that is not on disk yet.
+// progressMade returns the progress that is not on disk yet, of the webhooks whose attempts are back, or
+// with saveAll of all webhooks.
 func (w *webhookWorker) progressMade() (all []progress) {
 	add := func(s *webhookSender) {
 		if s.live == nil || s.number <= 0 {
@@ -219,7 +219,7 @@ func (w *webhookWorker) progressMade() (all []progress) {
 	return all
 }
 
-// recordProgress writes how far lanes are.
+// recordProgress writes how far lanes have got.
 func recordProgress(t *tx, lanes []progress) error {
 	for _, p := range lanes {
 		if p.sent != p.live.saved {
@@ -236,7 +236,7 @@ func recordProgress(t *tx, lanes []progress) error {
 	return nil
 }
 
-// recordAttempt writes what came of an attempt. failing holds the queues of webhooks that have failed
+// recordAttempt writes the outcome of an attempt. failing holds the queues for which a failure was recorded
 // earlier in the transaction.
 func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool) (err error) {
 	a.delay = 0
@@ -282,7 +282,7 @@ func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool)
 	return t.addDelivery(d)
 }
 
-// recordTest has a test not sent again, and enables a webhook that was waiting for it to succeed.
+// recordTest ends a test, so that it is not sent again, and enables a pending webhook that has accepted it.
 func recordTest(t *tx, a *attempt) error {
 	latest, err := t.endTest(a.webhook.ID, a.seq)
 	if err != nil || !latest || !a.succeeded() {
@@ -295,10 +295,10 @@ func recordTest(t *tx, a *attempt) error {
 	if err := t.addEvent(webhookEvent(hook, eventWebhookEnabled, actorReceiver)); err != nil {
 		return err
 	}
-	return t.setWebhookState(hook.ID, webhookEnabled, nil) // after the event, with the next of which its queue begins
+	return t.setWebhookState(hook.ID, webhookEnabled, nil) // after addEvent: its queue begins after the last event
 }
 
-// recordFailure has an event tried again, or disables its webhook.
+// recordFailure schedules the next attempt to send an event, gives the event up, or disables its webhook.
 func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	hook, err := t.webhookOfQueue(a.queue)
 	if err != nil {
@@ -333,7 +333,7 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	return t.setRetry(a.queue, a.seq, a.number, a.dueAt(t))
 }
 
-// settle frees the place of an attempt, and takes over what it tells about its webhook.
+// settle frees the place of an attempt, and adjusts how its webhook is sent to by the outcome.
 func (w *webhookWorker) settle(a *attempt) {
 	s := a.sender
 	s.sending--
@@ -348,7 +348,7 @@ func (w *webhookWorker) settle(a *attempt) {
 	w.count(a, -1)
 	w.dropIfGone(s)
 	w.markBusy(s)
-	current := a.queue == s.number // else it was disabled since, which says nothing about what is sent now
+	current := a.queue == s.number // else its queue was removed since, or is to be read again
 	switch {
 	case a.canceled || a.missing:
 	case a.succeeded():
@@ -364,7 +364,7 @@ func (w *webhookWorker) settle(a *attempt) {
 	}
 }
 
-// learnFromFailure takes over what a failure tells about a webhook.
+// learnFromFailure adjusts how a webhook is sent to after a failure.
 func (w *webhookWorker) learnFromFailure(s *webhookSender, a *attempt) {
 	s.failing = true
 	switch a.status {
@@ -459,7 +459,7 @@ func verifyWebhook(secret []byte, h http.Header, body []byte, now time.Time) err
 		return errWebhookHeaders
 	}
 	seconds, err := strconv.ParseInt(sent, 10, 64)
-	if err != nil || sent != strconv.FormatInt(seconds, 10) { // signed as its digits
+	if err != nil || sent != strconv.FormatInt(seconds, 10) { // the digits themselves are signed
 		return errWebhookTimestamp
 	}
 	const tolerance = int64(webhookTolerance / time.Second)

@@ -330,7 +330,7 @@ func webhookDeliveries(e *env) error {
 		return printRows(e, rows, header, func(d delivery) []any {
 			return []any{
 				d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID, d.EventID,
-				printable(valueOr(d.Answer, "")), // the receiver's own words
+				printable(valueOr(d.Answer, "")), // from the receiver, so not trusted
 			}
 		})
 	})
@@ -351,7 +351,7 @@ type webhookStatus struct {
 	troubled []*webhook       // that do not accept what they are sent
 }
 
-// failingShown is how long a webhook must have failed to be shown.
+// failingShown is how long a webhook must have been failing before status shows it.
 const failingShown = 24 * time.Hour
 
 func (r *webhookStatus) read(v *statusView) (err error) {

@@ -56,8 +56,8 @@ func webhookWorkerOf(s *server) *webhookWorker {
 	return w
 }
 
-// webhookMetrics are what the worker counts, and what the database tells of webhooks, which is left out
-// while it can't be read.
+// webhookMetrics returns the counters of the worker, and counts of webhooks from the database, which are
+// left out while it can't be read.
 func webhookMetrics(w *webhookWorker) []metric {
 	return []metric{
 		{"widgetd_webhook_deliveries_total", "counter", "Attempts to send an event, by outcome.", func() []string {
@@ -106,7 +106,7 @@ func shownWebhook(w *webhook) *webhook {
 type webhookWithSecret struct {
 	*webhook
 	Secret        string `json:"secret"`
-	PreviousUntil stamp  `json:"previous_secret_until,omitzero"` // until when the secret before signs too
+	PreviousUntil stamp  `json:"previous_secret_until,omitzero"` // until when the previous secret signs too
 }
 
 // withSecret returns a webhook with its current secret.
@@ -115,7 +115,8 @@ func (a *webhookAPI) withSecret(w *webhook) *webhookWithSecret {
 	return &webhookWithSecret{webhook: shownWebhook(w), Secret: formatWebhookSecret(secret)}
 }
 
-// permitsReplay returns why the author must not have an earlier answer with a webhook.
+// permitsReplay returns why the author must not be given the stored answer to an earlier call, which shows
+// webhook w; nil: it may be. It is for replaysOf.
 func (by webhookAuthor) permitsReplay(w *struct {
 	Types []string `json:"types"`
 }) error {
@@ -147,7 +148,7 @@ func (a *webhookAPI) readTypes(in *input) codeList {
 	}
 	types := in.texts("types", len(a.types), maxNameLength)
 	checkWebhookTypes(types, a.types, func(at int, code, detail string) {
-		if types[at] != "" { // an empty one was recorded by in.texts
+		if types[at] != "" { // in.texts has already reported an empty one
 			in.wrong(fmt.Sprintf("types/%d", at), code, detail)
 		}
 	})
@@ -180,7 +181,7 @@ func (q *createWebhookRequest) read(in *input) {
 func (a *webhookAPI) createWebhook(
 	ctx context.Context, c *call, q *createWebhookRequest,
 ) (*webhookWithSecret, error) {
-	o := q.oneOwner(c) // a webhook is one account's: the caller's, if it names none
+	o := q.oneOwner(c) // a webhook belongs to one account: the caller's, if it names none
 	by := webhookAuthorOf(c)
 	if err := by.permits(q.webhook.Types); err != nil {
 		return nil, err
@@ -256,8 +257,8 @@ func (a *webhookAPI) changeWebhook(
 	})
 }
 
-// webhookRequest is a request whose path names a webhook, and perhaps one of its deliveries, and that has
-// no members.
+// webhookRequest is a request whose path names a webhook, and perhaps one of its deliveries, and whose
+// body has no members.
 type webhookRequest struct {
 	accountScope
 	id, delivery string

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// The options of this command. -addr has no environment variable here: that of serve's -addr would
-// have the receiver take the service's place.
+// The options of this command. -addr has no environment variable here, since that of serve's -addr would
+// make the receiver listen on the service's address.
 var (
 	optListenAddr = option{name: "addr", value: "HOST:PORT", def: "127.0.0.1:9090",
 		help: "address to listen on"}
@@ -88,7 +88,7 @@ func webhookListen(e *env) error {
 func (e *env) webhookSecret() ([]byte, error) {
 	text, file := e.str("secret"), e.str("secret-file")
 	switch {
-	case file != "" && e.values["secret"].given: // the variable may be set for other receivers
+	case file != "" && e.values["secret"].given: // only the option: the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
 		read, err := e.readSecretFile(file)
@@ -107,7 +107,8 @@ func (e *env) webhookSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// readSecretFile returns the beginning of a file, of standard input for "-": more than a secret has.
+// readSecretFile returns the first 1,024 bytes of a file, or of standard input for "-": more than any
+// secret has.
 func (e *env) readSecretFile(name string) (string, error) {
 	file := io.NopCloser(e.stdin)
 	if name != "-" {
@@ -140,11 +141,11 @@ type webhookReceiver struct {
 	now    func() time.Time
 	json   bool // print one JSON object a line
 
-	mu  sync.Mutex // of what is printed
+	mu  sync.Mutex // guards out
 	out io.Writer
 }
 
-// A receivedWebhook is what is printed of a request. Its texts can be anybody's.
+// A receivedWebhook is what is printed of a request. Its texts may come from anybody.
 type receivedWebhook struct {
 	ReceivedAt stamp           `json:"received_at"`
 	Type       *string         `json:"type"`

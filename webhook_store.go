@@ -33,12 +33,12 @@ func (q *queries) webhook(o owner, id string) (*webhook, error) {
 	return w, err
 }
 
-// webhooksChanged is what transactions that change webhooks invalidate, so that the worker reads
-// them again.
+// webhooksChanged is the id that transactions which change webhooks invalidate, so that the worker
+// reads the webhooks again.
 const webhooksChanged = "webhooks"
 
-// setWebhookState changes the state of a webhook, and why it is disabled. A trigger gives it a queue,
-// or removes the one that it has.
+// setWebhookState changes the state of a webhook, and the reason why it is disabled. A trigger adds its
+// queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) setWebhookState(id, state string, reason *string) error {
 	t.invalidate(webhooksChanged)
 	n, err := t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ? WHERE id = ?`,
@@ -72,15 +72,16 @@ func (q *queries) countAppWebhooks(appID, accountID string) (n int, err error) {
 	return n, err
 }
 
-// setAppWebhook notes that an application has made a webhook for itself, or changed it, under a grant; nil: by
-// client credentials. The webhook ends with that grant.
+// setAppWebhook records that an application has made a webhook for itself, or changed it, under a grant;
+// grantID nil: by client credentials. The webhook ends with that grant.
 func (t *tx) setAppWebhook(id, appID string, grantID *string) error {
 	_, err := t.exec(`INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES (?, ?, ?)
 		ON CONFLICT (webhook_id) DO UPDATE SET grant_id = excluded.grant_id`, id, appID, grantID)
 	return err
 }
 
-// addWebhook inserts a webhook. It must not be enabled yet, so that a trigger gives it a queue when it is.
+// addWebhook inserts a webhook. It must not be enabled yet: the trigger that adds its queue runs only when
+// an update enables it.
 func (t *tx) addWebhook(w *webhook) error {
 	_, err := t.exec(`INSERT INTO webhooks
 		(id, account_id, url, types, description, state, secret_number, made_by, created_at, updated_at)
@@ -90,8 +91,8 @@ func (t *tx) addWebhook(w *webhook) error {
 	return err
 }
 
-// saveWebhook writes what can change of a webhook, or returns errNotFound. A trigger gives it a queue
-// when it is enabled, and removes the one that it has when it is not any more.
+// saveWebhook writes the columns of a webhook that can change, or returns errNotFound. A trigger adds its
+// queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) saveWebhook(w *webhook) error {
 	n, err := t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
 		failing_since = ?, secret_number = ?, rotated_at = ?, test_seq = nullif(?, 0), updated_at = ? WHERE id = ?`,
@@ -107,9 +108,9 @@ func (t *tx) deleteWebhook(id string) error {
 	return requireRow(n, err)
 }
 
-// startReplay has the events since a time sent again that an enabled webhook was sent, or would have been
-// sent if it had been enabled. A replay that runs already gets the earlier beginning and the later end of
-// both. Where there are no such events it changes nothing.
+// startReplay has the events since a time sent to an enabled webhook again, including those that it was not
+// sent because it was not enabled then. A replay that is already running is extended to the earlier
+// beginning and the later end of both. If there are no such events, it changes nothing.
 func (t *tx) startReplay(id string, since stamp) error {
 	first, err := t.firstSince(`events`, `at`, since)
 	if err != nil {
@@ -121,8 +122,8 @@ func (t *tx) startReplay(id string, since stamp) error {
 	return err
 }
 
-// retryNow has an event sent at once to an enabled webhook. How often it was tried stays, if it waits to
-// be tried again. Errors: errWebhookDisabled.
+// retryNow makes an event due at once for an enabled webhook. If the event is already waiting to be tried
+// again, its count of attempts is kept. Errors: errWebhookDisabled.
 func (t *tx) retryNow(id string, eventSeq int64) error {
 	n, err := t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 		SELECT q.id, ?, 0, ? FROM webhook_queues q WHERE q.webhook_id = ?
@@ -151,7 +152,7 @@ func (q *queries) delivery(webhookID, id string) (*delivery, error) {
 	return d, err
 }
 
-// A deliveryFilter chooses deliveries of a webhook; what else is empty narrows nothing.
+// A deliveryFilter chooses deliveries of a webhook. An empty eventID or outcome matches all of them.
 type deliveryFilter struct {
 	webhookID string
 	eventID   string
@@ -175,22 +176,22 @@ func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p list
 	return p, err
 }
 
-// The SQL of sending events to webhooks: what is still to be sent, and what came of each attempt.
+// The SQL of sending events to webhooks: what is still to be sent, and the outcome of each attempt.
 
 // A webhookQueue is what is still to be sent to a webhook.
 type webhookQueue struct {
 	webhook
 	number               int64 // 0: the webhook is not enabled, and has a test to be sent only
 	sentSeq              int64 // every event up to it was sent, or waits to be tried again
-	replaySeq, replayEnd int64 // the same for what is replayed, and its last event; -1: nothing is
+	replaySeq, replayEnd int64 // the same for a replay, and its last event; -1: there is no replay
 
-	// The account whose places its attempts take: its own, or that of the application that has made it, whose
-	// webhooks count as one over all accounts.
+	// The account whose places its attempts take: its own, or the one that owns the application that made
+	// it, so that an application's webhooks in all accounts share places.
 	holder string
 }
 
-// webhookQueues returns every webhook of an open account that is enabled or has a test to be sent, but for
-// those that an application has made of which nothing works any more. It reads all webhooks.
+// webhookQueues returns every webhook of an open account that is enabled or has a test to be sent, except
+// those made by an application that was removed or whose owner's account is closed. It reads all webhooks.
 func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 	return collect(q, `SELECT `+webhookTable.columns+`,
 		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0),
@@ -208,17 +209,17 @@ func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 		})
 }
 
-// maxScanned is how many events one look for those that a webhook is to get goes through.
+// maxScanned is how many events one call of eventsToSend reads at most.
 const maxScanned = 10_000
 
 var errEnough = errors.New("enough rows were read")
 
-// eventsToSend returns the numbers of up to limit events of an account after one number and up to
-// another that a webhook names, in their order, without those that already wait to be tried again. What
-// it names is read together with the events: a caller that read it before could pass over those of a type
-// that was added since. read is the number up to which it has looked, more tells that there may be others
-// after it: it goes through maxScanned rows at most. With an error, read and more tell that it has not
-// looked.
+// eventsToSend returns the numbers of up to limit events that a webhook subscribes to, in ascending order,
+// from those above after and up to end, without those that already wait to be tried again. The webhook's
+// types are read in the same query as the events: a caller that read them before could miss events of a type
+// that was added since. read is the number up to which it has looked; more reports whether there may be
+// others above it, because it stopped at limit or after maxScanned rows. With an error, read is after and
+// more is true, as if it had not looked.
 func (q *queries) eventsToSend(
 	w *webhookQueue, after, end int64, limit int,
 ) (seqs []int64, read int64, more bool, err error) {
@@ -254,11 +255,11 @@ func (q *queries) eventsToSend(
 	return seqs, read, scanned == maxScanned, nil
 }
 
-// maxSeq is above every number of an event.
+// maxSeq is higher than the number of any event.
 const maxSeq = 1<<63 - 1
 
-// countFailingWebhooks returns how many enabled webhooks have not accepted what they were sent last. It
-// reads all webhooks.
+// countFailingWebhooks returns the number of enabled webhooks whose last attempt failed. It reads all
+// webhooks.
 func (q *queries) countFailingWebhooks() (n int64, err error) {
 	err = q.one(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since IS NOT NULL`, nil, &n)
 	return n, err
@@ -270,8 +271,8 @@ type webhookRetry struct {
 	attempts int // so far
 }
 
-// retriesDue returns up to limit events of a queue that are due at now, the longest due first. Those
-// that are due later than any retry can be are due too: the clock was set back.
+// retriesDue returns up to limit events of a queue that are due at now, the longest due first. Events with
+// a due time later than any retry can have count as due too, since the clock must have been set back.
 func (q *queries) retriesDue(queue int64, now stamp, limit int) ([]webhookRetry, error) {
 	return collect(q, `SELECT event_seq, attempts FROM
 		(SELECT event_seq, attempts, due_at FROM webhook_retries
@@ -304,8 +305,8 @@ func (t *tx) addDelivery(d *delivery) error {
 	return err
 }
 
-// setRetry has an event tried again at due, unless its queue was removed meanwhile. attempts is how
-// often it was tried.
+// setRetry schedules an event to be tried again at due, unless its queue was removed meanwhile. attempts is
+// how often it was tried so far.
 func (t *tx) setRetry(queue, eventSeq int64, attempts int, due stamp) error {
 	_, err := t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 		SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhook_queues WHERE id = ?1)
@@ -314,20 +315,21 @@ func (t *tx) setRetry(queue, eventSeq int64, attempts int, due stamp) error {
 	return err
 }
 
-// removeRetry has an event not tried again.
+// removeRetry removes an event from those of a queue that are to be tried again.
 func (t *tx) removeRetry(queue, eventSeq int64) error {
 	_, err := t.exec(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
 	return err
 }
 
-// setSent sets up to which number the events of a queue were sent.
+// setSent records up to which number the events of a queue were sent.
 func (t *tx) setSent(queue, seq int64) error {
 	_, err := t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
 	return err
 }
 
-// setReplayed sets up to which number the events that are replayed were sent, or with end reached that
-// none are replayed any more. A replay that was started anew meanwhile, after was, stays as it is.
+// setReplayed records up to which number the events of a replay were sent; once seq has reached end, the
+// replay is over. It compares and sets: was and end are the recorded values that the caller knows, and if
+// they differ, the replay was started anew meanwhile and stays as it is.
 func (t *tx) setReplayed(queue, was, seq, end int64) error {
 	next := sql.NullInt64{Int64: seq, Valid: seq < end}
 	_, err := t.exec(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
@@ -335,8 +337,8 @@ func (t *tx) setReplayed(queue, was, seq, end int64) error {
 	return err
 }
 
-// setFailing sets since when every attempt of an enabled webhook has failed; the zero stamp: the last
-// one did not.
+// setFailing records since when every attempt of an enabled webhook has failed; the zero stamp: the last
+// attempt succeeded.
 func (t *tx) setFailing(queue int64, since stamp) error {
 	_, err := t.exec(`UPDATE webhooks SET failing_since = ?
 		WHERE id = (SELECT webhook_id FROM webhook_queues WHERE id = ?)`, since, queue)
@@ -348,19 +350,19 @@ func (q *queries) webhookOfQueue(queue int64) (*webhook, error) {
 	return webhookTable.one(q, `JOIN webhook_queues k ON w.id = k.webhook_id WHERE k.id = ?`, queue)
 }
 
-// endTest has a webhook's test not sent again. It reports false if another one is to be sent instead,
-// or none.
+// endTest clears the test that a webhook is to be sent. It reports false, and changes nothing, if that is
+// another test than testSeq, or none.
 func (t *tx) endTest(id string, testSeq int64) (bool, error) {
 	n, err := t.exec(`UPDATE webhooks SET test_seq = NULL WHERE id = ? AND test_seq = ?`, id, testSeq)
 	return n > 0, err
 }
 
-// A deliveryRange is the deliveries of a webhook that are kept no longer: those with an id below one.
+// A deliveryRange is the deliveries of a webhook that are no longer kept: those with an id less than below.
 type deliveryRange struct{ webhookID, below string }
 
-// nextDeliveries returns the webhook after another, in the order of ids, of which there are deliveries,
-// and those of them that are kept no longer at now; below is "" if all are. With "" it begins, and
-// errNotFound is the end.
+// nextDeliveries returns the first webhook with an id higher than after that has deliveries, and which of
+// these are no longer kept at now; below is "" if all are kept. It iterates: after is "" for the first
+// webhook, and errNotFound tells that there are no more.
 func (q *queries) nextDeliveries(after string, now time.Time) (r deliveryRange, err error) {
 	err = q.one(`SELECT webhook_id FROM deliveries WHERE webhook_id > ? ORDER BY webhook_id LIMIT 1`, []any{after},
 		&r.webhookID)
@@ -390,7 +392,8 @@ func (t *tx) removeDeliveries(r deliveryRange) (int64, error) {
 		r.webhookID, r.below, sweptAtOnce)
 }
 
-// abandonedQueue returns the first queue after another that is gone and has retries left, or errNotFound.
+// abandonedQueue returns the first queue with a number above after that was removed but has retries left, or
+// errNotFound.
 func (q *queries) abandonedQueue(after int64) (queue int64, err error) {
 	for queue = after; err == nil; {
 		var gone bool

@@ -13,8 +13,8 @@ import (
 )
 
 // The worker that sends events to webhooks. The table events is the outbox: a webhook's queue says up
-// to which number its events were sent, so that writing an event costs nothing more however many
-// webhooks get it, and a restart continues where the last process stood.
+// to which number its events were sent, so that writing an event costs the same however many webhooks
+// get it, and a restart continues where the last process stopped.
 
 const (
 	maxSending         = 256             // attempts under way at once
@@ -25,9 +25,9 @@ const (
 	slowAfter          = 2 * time.Second // an attempt that has lasted so long is slow
 	webhookTick        = 250 * time.Millisecond
 	webhookReload      = time.Second           // least time between two reloads that a foreign commit causes
-	webhookSave        = time.Minute           // between two looks for events that no webhook wants
-	webhookSweep       = time.Minute           // between two removals of what is kept no longer
-	recordDelay        = 50 * time.Millisecond // in which results are gathered
+	webhookSave        = time.Minute           // between two times that progress past unwanted events is recorded
+	webhookSweep       = time.Minute           // between two removals of what is no longer kept
+	recordDelay        = 50 * time.Millisecond // for which results are gathered before they are recorded
 	maxUnrecorded      = 256
 	recordRetry        = time.Second // after results could not be recorded
 	webhookStop        = 5 * time.Second
@@ -40,10 +40,10 @@ const (
 // that are set once, channels, atomics, and what mu guards. Each attempt has a goroutine of its own,
 // which gets an attempt and passes it back over results.
 //
-// The path of an event: a transaction that wrote it is committed → the writer calls note → run marks
+// The path of an event: the transaction that wrote it commits → the writer calls committed → run marks
 // the lanes of the webhooks that want it → fill reads the numbers of their next events and begins
 // attempts → an attempt reads its event, posts it, and passes itself back → take frees its place →
-// record writes what came of all that are back, and how far their lanes are, in one transaction.
+// record writes the outcomes of all that are back, and how far their lanes have got, in one transaction.
 type webhookWorker struct {
 	store    *store
 	keys     func() *keyring
@@ -58,10 +58,10 @@ type webhookWorker struct {
 
 	wake    chan struct{}
 	results chan *attempt
-	wanted  atomic.Pointer[map[string][]codeList] // by account: the types of its webhooks; for note
+	wanted  atomic.Pointer[map[string][]codeList] // by account: the types of its webhooks; for committed
 
 	mu      sync.Mutex
-	noted   map[writtenEvent]bool // that a webhook wants, since run last looked
+	noted   map[writtenEvent]bool // committed events that a webhook wants, since run last looked
 	changed bool                  // webhooks or accounts have changed since then
 
 	senders      map[string]*webhookSender // by the webhook's id
@@ -70,10 +70,10 @@ type webhookWorker struct {
 	reloadedAt   time.Time                 // by the steady clock, as all times below
 	savedAt      time.Time
 	unrecorded   []*attempt     // that are back
-	recordFrom   time.Time      // not before, unless there are many
+	recordFrom   time.Time      // record waits until then, unless there are many
 	recordFailed bool           // the last try failed
 	recordTimer  *time.Timer    // fires at recordFrom
-	fillFrom     time.Time      // not before: the database could not be read
+	fillFrom     time.Time      // fill waits until then, since the database could not be read
 	saveAll      bool           // record how far every lane is
 	flying       []*attempt     // that are under way, in the order in which they began
 	suspects     int            // of flying, those to webhooks that fail or are not enabled
@@ -87,8 +87,8 @@ type webhookWorker struct {
 	failed     atomic.Int64
 }
 
-// newWebhookWorker makes a worker over an open store. The caller sets the clocks and what else the
-// server knows, and calls run.
+// newWebhookWorker makes a worker over an open store. The caller sets the clocks and the other fields
+// that come from the server, and calls run.
 func newWebhookWorker(st *store) *webhookWorker {
 	w := &webhookWorker{
 		store:     st,
@@ -110,31 +110,31 @@ type webhookSender struct {
 	live     *lane // the events since it was enabled
 	replayed *lane // nil: none
 	retries  []webhookRetry
-	retrying map[int64]bool // numbers of events that were taken from the queue of retries and are not settled
+	retrying map[int64]bool // numbers of events taken from the retries, until their outcomes are recorded
 	retryAt  time.Time      // when the next retry is due, by the steady clock; zero: none is
-	turn     bool           // the last attempt was a retry, so the next is not
+	turn     bool           // next last tried retries before new events; it alternates
 
 	sending      int       // attempts under way
-	testing      int64     // the test that is being sent
+	testing      int64     // number of the event of the test that was begun last
 	failing      bool      // the last attempt failed
 	failingSaved bool      // failing_since is set on disk
 	slow         int       // of sending, those that are slow
 	cautious     bool      // after 429, 502 or 504: one at a time until a 2xx
 	pausedUntil  time.Time // by the steady clock: it has asked for a pause
-	notBefore    time.Time // by the steady clock: one of its events could not be read
+	notBefore    time.Time // by the steady clock: it waits, since one of its events could not be read
 	isBusy       bool      // it is in busy
-	gone         bool      // it is not to be sent to any more
+	gone         bool      // nothing is to be sent to it any more
 }
 
-// A lane is a run of an account's events that a webhook gets, in the order of their numbers.
+// A lane is a range of an account's events that a webhook gets, in the order of their numbers.
 type lane struct {
 	read    int64   // up to this number the events were looked at
 	end     int64   // the last one
 	more    bool    // there may be others after read
 	ready   []int64 // that are wanted and not begun
 	begun   []int64 // that are under way
-	saved   int64   // done, as it is on disk
-	endedAt int64   // end, as it is on disk
+	saved   int64   // what done returned when it was last recorded on disk
+	endedAt int64   // of a replay: replay_end on disk
 }
 
 // done returns the number up to which every event was sent or waits to be tried again.
@@ -148,7 +148,7 @@ func (l *lane) done() int64 {
 	return first - 1
 }
 
-// unread has the events that are ready looked at again, since the webhook may want others now.
+// unread puts the events that are ready back, to be selected again, since the webhook may want others now.
 func (s *webhookSender) unread() {
 	for _, l := range []*lane{s.live, s.replayed} {
 		if l != nil && len(l.ready) > 0 {
@@ -157,7 +157,7 @@ func (s *webhookSender) unread() {
 	}
 }
 
-// settle takes an event off those that are under way.
+// settle removes an event from those that are under way.
 func (l *lane) settle(seq int64) {
 	if i := slices.Index(l.begun, seq); i >= 0 {
 		l.begun = slices.Delete(l.begun, i, i+1)
@@ -187,7 +187,7 @@ func (w *webhookWorker) run(ctx context.Context) {
 			w.take(a)
 		case <-w.recordTimer.C:
 		case <-tick.C:
-			w.store.cachesFresh() // has the writer look for foreign commits
+			w.store.cachesFresh() // makes the writer check for foreign commits
 			w.wakeDue()
 		}
 	}
@@ -215,7 +215,7 @@ func (w *webhookWorker) lock(ctx context.Context) bool {
 	}
 }
 
-// committed is told of every commit by the writer, on any goroutine: see writer.watch.
+// committed is called by the writer after every commit, on any goroutine; see writer.watch.
 func (w *webhookWorker) committed(written []writtenEvent) {
 	wanted := *w.wanted.Load()
 	worthIt := written == nil
@@ -239,8 +239,8 @@ func (w *webhookWorker) committed(written []writtenEvent) {
 	}
 }
 
-// changesWebhooks reports whether a transaction that wrote an event of a type has changed which
-// webhooks are to be sent to.
+// changesWebhooks reports whether a transaction that wrote an event of this type may have changed
+// which webhooks there are to send to, or how.
 func changesWebhooks(kind string) bool {
 	return strings.HasPrefix(kind, "webhook.") || kind == string(eventAccountClosed) ||
 		kind == string(eventAccountReopened)
@@ -253,7 +253,7 @@ func (w *webhookWorker) wakeUp() {
 	}
 }
 
-// step does what is to be done now.
+// step does everything that is due now.
 func (w *webhookWorker) step(calls context.Context) {
 	for len(w.results) > 0 {
 		w.take(<-w.results)
@@ -267,8 +267,8 @@ func (w *webhookWorker) step(calls context.Context) {
 	w.fill(calls)
 }
 
-// takeNoted returns the events of which note was told since the last call, nil if there are none. note
-// does not change what it has returned.
+// takeNoted returns the events that committed has noted since the last call, nil if there are none. The
+// caller owns the map: committed goes on with another one.
 func (w *webhookWorker) takeNoted() map[writtenEvent]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,7 +280,7 @@ func (w *webhookWorker) takeNoted() map[writtenEvent]bool {
 	return noted
 }
 
-// markWanting has the webhooks that want events which were written look for them.
+// markWanting marks the webhooks that want any of the events that were written, so that they look for them.
 func (w *webhookWorker) markWanting(noted map[writtenEvent]bool) {
 	for _, s := range w.senders {
 		if s.live != nil && slices.ContainsFunc(s.Types, func(kind string) bool {
@@ -292,7 +292,7 @@ func (w *webhookWorker) markWanting(noted map[writtenEvent]bool) {
 	}
 }
 
-// markBusy has a webhook's turn come.
+// markBusy gives a webhook a turn in fill.
 func (w *webhookWorker) markBusy(s *webhookSender) {
 	if !s.isBusy && !s.gone {
 		s.isBusy = true
@@ -300,8 +300,8 @@ func (w *webhookWorker) markBusy(s *webhookSender) {
 	}
 }
 
-// wakeDue marks the webhooks that have a retry due or whose pause has ended, and each webhookSave all,
-// so that events which nobody wants are passed over too.
+// wakeDue marks the webhooks that have a retry due or whose pause has ended. Once each webhookSave it marks
+// all of them, so that progress past events that no webhook wants is recorded too.
 func (w *webhookWorker) wakeDue() {
 	now := w.steady()
 	save := !closerThan(webhookSave, w.savedAt, now)
@@ -355,15 +355,15 @@ func (w *webhookWorker) reload() {
 	w.wanted.Store(&wanted)
 }
 
-// dropIfGone forgets a webhook that is not to be sent to any more when nothing is on its way to it: until
-// then its attempts count, should it be enabled again.
+// dropIfGone forgets a webhook to which nothing is to be sent any more, once no attempt to it is under way.
+// Until then its attempts must go on counting, in case it is enabled again.
 func (w *webhookWorker) dropIfGone(s *webhookSender) {
 	if s.gone && s.sending == 0 {
 		delete(w.senders, s.ID)
 	}
 }
 
-// update takes over a webhook as it is in the database.
+// update brings what the worker knows of a webhook up to date with the database.
 func (w *webhookWorker) update(row *webhookQueue) {
 	s := w.senders[row.webhook.ID]
 	if s == nil {
@@ -388,14 +388,14 @@ func (w *webhookWorker) update(row *webhookQueue) {
 	if row.number != 0 {
 		s.live.more = true
 		if s.retryAt.IsZero() || len(s.retries) == 0 {
-			s.retryAt = w.steady() // some may have been made due by a command
+			s.retryAt = w.steady() // a command may have made some due
 		}
 		w.updateReplay(s, row)
 	}
 	w.markBusy(s)
 }
 
-// updateReplay takes over a replay that was begun, or begun anew.
+// updateReplay begins, restarts or ends the replay of a webhook as its row says.
 func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 	switch {
 	case row.replaySeq < 0:
@@ -406,8 +406,8 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 	}
 }
 
-// fill begins as many attempts as may run, one of each webhook in turn. After a look that has found no
-// event among many it returns, and wakes run: what came back meanwhile is taken first.
+// fill begins as many attempts as may run, one of each webhook in turn. When a webhook has looked through
+// many events and found none, it returns and wakes run, so that attempts that came back are taken first.
 func (w *webhookWorker) fill(calls context.Context) {
 	if w.stopping() || w.recordFailed || w.steady().Before(w.fillFrom) {
 		return
@@ -430,9 +430,9 @@ func (w *webhookWorker) fill(calls context.Context) {
 	}
 }
 
-// begin begins the next attempt of a webhook. It reports whether it did; whether it has looked at many
-// events without finding one, but there may be one after them; and whether the webhook waits for a place
-// that others have.
+// begin begins the next attempt of a webhook. begun reports whether it did; looked, whether it has looked
+// through many events without finding one, and there may be one after them; waits, whether the webhook has
+// to wait, for a place that others have or for the database.
 func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, looked, waits bool) {
 	most := maxSendingWebhook
 	if s.cautious {
@@ -443,7 +443,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 	case s.gone || s.sending >= most:
 		return false, false, false // a result marks it busy again
 	case s.number < 0 || w.steady().Before(s.notBefore):
-		return false, false, true // its queue is to be read anew, or an event could not be read
+		return false, false, true // its queue is to be read again, or an event could not be read
 	case !w.hasPlace(s.holder) || suspect && w.suspects >= maxSuspects:
 		return false, false, true
 	case !suspect && s.slow > 0 && w.suspects+w.slow >= maxSuspects: // those that fail do not wait for slow ones
@@ -473,15 +473,16 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 	return true, false, false
 }
 
-// hasPlace reports whether an account may have another attempt under way: one that has none always, as long as
-// there is a place; others up to twice as many as they leave free of those that are not kept. So one alone gets
-// 128, two get 76 each, six 29 each, and whoever comes then still finds some.
+// hasPlace reports whether an account may have another attempt under way. An account with none may, as long
+// as fill finds any place free. Others may while they have fewer than twice the places that are free, not
+// counting keptPlaces. So an account alone gets 128, two get 77 each, and six 29 or 30 each, which leaves
+// places for accounts that come later.
 func (w *webhookWorker) hasPlace(holder string) bool {
 	has := w.perHolder[holder]
 	return has == 0 || has < 2*(maxSending-keptPlaces-len(w.flying))
 }
 
-// count counts an attempt that begins, with 1, or is settled, with -1.
+// count updates the counts for an attempt: n is 1 when it begins and -1 when it is settled.
 func (w *webhookWorker) count(a *attempt, n int) {
 	w.sendingNow.Store(int64(len(w.flying)))
 	if a.suspect {
@@ -501,8 +502,8 @@ func (w *webhookWorker) countSlow(a *attempt) {
 	}
 }
 
-// markSlow counts the attempts that have lasted for slowAfter as slow: what an answer took the last time says little
-// about the next, and a receiver may choose it.
+// markSlow counts the attempts that have lasted for slowAfter as slow. It looks only at attempts under way:
+// how long earlier answers took says little about the next one, and the receiver can choose it.
 func (w *webhookWorker) markSlow() {
 	now := w.steady()
 	for _, a := range w.flying {
@@ -515,8 +516,8 @@ func (w *webhookWorker) markSlow() {
 	}
 }
 
-// next returns the next attempt of a webhook: its test, then new events and retries in turn, then what
-// is replayed. nil: there is none now; looked tells that there may be one after those that it has
+// next returns the next attempt of a webhook: its test, then new events and retries in turn, then events of
+// a replay. a is nil if there is none now; looked reports that there may be one after the events that it has
 // looked at.
 func (w *webhookWorker) next(s *webhookSender) (a *attempt, looked bool, err error) {
 	if s.TestSeq != 0 && s.testing != s.TestSeq {
@@ -602,7 +603,7 @@ func (w *webhookWorker) take(a *attempt) {
 	w.settle(a)
 	if a.canceled {
 		s := a.sender
-		s.number, s.testing, s.notBefore = -1, 0, w.steady().Add(recordRetry) // its queue is read anew, with this event
+		s.number, s.testing, s.notBefore = -1, 0, w.steady().Add(recordRetry) // its queue is read again, with it
 		w.reloadedAt = time.Time{}
 		return
 	}
@@ -620,7 +621,7 @@ func (w *webhookWorker) take(a *attempt) {
 	}
 }
 
-// finish ends the attempts that are under way.
+// finish waits for the attempts under way, cancels those that take longer than webhookStop, and records.
 func (w *webhookWorker) finish(cancel context.CancelFunc) {
 	patience := time.NewTimer(webhookStop)
 	defer patience.Stop()
@@ -636,8 +637,8 @@ func (w *webhookWorker) finish(cancel context.CancelFunc) {
 	w.record()
 }
 
-// sweep removes deliveries and retries that are kept no longer, in short transactions, each
-// webhookSweep. It is a chore, and may run beside run.
+// sweep removes deliveries and retries that are no longer kept, in short transactions, at most once each
+// webhookSweep. It is a chore, and may run concurrently with run.
 func (w *webhookWorker) sweep(ctx context.Context) error {
 	now := w.steady()
 	if closerThan(webhookSweep, w.sweptAt, now) {
