@@ -191,8 +191,6 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 	s.write(w, reply{http.StatusOK, []byte(text.String())})
 }
 
-const ()
-
 // placeholders are the values in the curl lines of /docs where the service has no examples that work:
 // words in capitals for the reader to replace. Their names are those of members and parameters,
 // exampleToken and exampleAdmin, and paths, or resources such as /webhooks/{id}, that need an id of
