@@ -185,13 +185,13 @@ func printDevices(e *env, rows []*device) error {
 
 func deviceList(e *env) error {
 	return e.withStore(func(st *store) error {
-		if _, err := st.license(anyAccount, e.args[0]); err != nil {
-			return err
-		}
 		rows, err := listRows(e, func(before string, limit int) (listPage[*device], error) {
 			return st.devices(e.args[0], before, limit)
 		}, "")
 		if err != nil {
+			return err
+		}
+		if _, err := st.license(anyAccount, e.args[0]); err != nil {
 			return err
 		}
 		return printDevices(e, rows)

@@ -317,14 +317,14 @@ func webhookDeliveries(e *env) error {
 		filter.outcome = outcomeFailed
 	}
 	return e.withStore(func(st *store) error {
-		if _, err := st.webhook(anyAccount, e.args[0]); err != nil {
-			return webhookStep(e.args[0], err)
-		}
 		rows, err := listRows(e, func(before string, limit int) (listPage[delivery], error) {
 			return st.deliveries(filter, before, limit)
 		}, "")
 		if err != nil {
 			return err
+		}
+		if _, err := st.webhook(anyAccount, e.args[0]); err != nil {
+			return webhookStep(e.args[0], err)
 		}
 		const header = "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER"
 		return printRows(e, rows, header, func(d delivery) []any {
