@@ -39,13 +39,7 @@ func demoFile(name string) string {
 
 // demoPages are the demo's templates, by the names of their files.
 var demoPages = template.Must(template.New("").Funcs(template.FuncMap{
-	"signed": func(amounts ...int64) (text string) {
-		sum := int64(0)
-		for _, amount := range amounts {
-			sum += amount
-		}
-		return formatSigned(sum)
-	},
+	"signed":   formatSigned,
 	"negative": func(amount int64) string { return formatSigned(-amount) },
 	"amount":   formatAmount,
 	"actions":  func(state string) []string { return demoActions[state] },
@@ -462,11 +456,6 @@ func (d *demo) issue(t *tx, keys *keyring, client string, scopes ...string) (tok
 // demoWebhook is the description of a webhook, by which the next run with the same -dir finds it.
 const demoWebhook = "Prints what it gets in the terminal of the demo"
 
-// demoTypes are the events that the terminal of the demo shows.
-var demoTypes = codeList{
-	"lead.created", "license.created", "device.activated", "device.reactivated", "device.released",
-}
-
 // demoAuthor is who changes the demo's webhooks.
 var demoAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { return true }}
 
@@ -475,7 +464,9 @@ var demoAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { ret
 func (d *demo) prepareWebhook(t *tx, keys *keyring) error {
 	w, err := d.findWebhook(t, demoWebhook)
 	if errors.Is(err, errWebhook) {
-		w = &webhook{AccountID: d.account, URL: d.receiver, Types: demoTypes, Description: new(demoWebhook)}
+		w = &webhook{AccountID: d.account, URL: d.receiver, Description: new(demoWebhook),
+			Types: codeList{"lead.created", "license.created", "device.activated", "device.reactivated",
+				"device.released"}}
 		err = createWebhook(t, w, demoAuthor)
 	} else if err == nil {
 		_, err = patchWebhook(t, ownedBy(d.account), w.ID, webhookChange{url: d.receiver}, demoAuthor)

@@ -35,6 +35,7 @@ type demoMonth struct {
 // A demoDay is a row of a month.
 type demoDay struct {
 	Date, Label, Total string
+	Sales              int64 // with delivery
 	Totals             revenueTotals
 	Methods            []revenueMethod
 	Open               bool // it is the one that is opened
@@ -119,7 +120,8 @@ func viewDemoDay(sums []revenueSum) demoDay {
 	sums = slices.SortedStableFunc(slices.Values(sums),
 		func(a, b revenueSum) int { return strings.Compare(a.Method, b.Method) })
 	r := newReport(revenueDay{}, sums, nil)
-	return demoDay{Totals: r.Totals, Methods: r.Payments, Total: formatSigned(r.Totals.Total)}
+	return demoDay{Sales: r.Totals.Sales + r.Totals.Delivery, Totals: r.Totals, Methods: r.Payments,
+		Total: formatSigned(r.Totals.Total)}
 }
 
 // demoReport returns what 'widgetd revenue show' prints of a day in one currency.

@@ -78,9 +78,7 @@ func showConnect(w http.ResponseWriter, status int, shown demoConnect) {
 
 // startConnecting makes a code to sign in with, and the address that asks the owner to agree.
 func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
-	var signin struct {
-		Code string `json:"code"`
-	}
+	var signin struct{ Code string }
 	err := d.ask(r.Context(), d.portal, "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
 	if err != nil {
 		showConnect(w, http.StatusBadGateway, demoConnect{Fault: err.Error()})

@@ -58,19 +58,15 @@ func (p *testProvider) emit(kind string, object testObject) {
 		"created": p.now().Unix(), "livemode": false, "data": testObject{"object": object},
 	})
 	for _, h := range p.hooks {
-		if h.status != "enabled" || !slices.Contains(h.events, kind) {
-			continue
-		}
 		post := func() int { return p.post(h.url, h.secret, body) }
-		if p.deliver != nil {
+		switch {
+		case h.status != "enabled" || !slices.Contains(h.events, kind):
+		case p.deliver != nil:
 			p.deliver(kind, post)
-			continue
+		case p.pending < maxTestDeliveries:
+			p.pending++
+			p.posts.Go(func() { p.postUntilTaken(post) })
 		}
-		if p.pending >= maxTestDeliveries {
-			continue
-		}
-		p.pending++
-		p.posts.Go(func() { p.postUntilTaken(post) })
 	}
 }
 

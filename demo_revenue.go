@@ -143,14 +143,10 @@ func (p *demoPast) sell(t *tx, o *order, method string) error {
 		return markPaid(t, o, method, t.now, actorCommand)
 	}
 	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection.ID,
-		Provider: connection.Provider, Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency,
-		CreatedAt: t.now, Revision: 1}
-	if err := t.addPayment(paid); err != nil {
-		return err
-	}
-	paid.State, paid.Captured = paymentCaptured, paid.Amount
-	paid.AuthorizedAt, paid.CapturedAt, paid.CheckedAt = t.now, t.now, t.now
-	if err := t.savePayment(paid); err != nil {
+		Provider: connection.Provider, Method: method, State: paymentCaptured, Amount: o.Total, Captured: o.Total,
+		Currency: o.Currency, CreatedAt: t.now, AuthorizedAt: t.now, CapturedAt: t.now, CheckedAt: t.now,
+		Revision: 2} // as if it had been written when it began, and when it was paid
+	if err := paymentTable.insert(t, paid); err != nil {
 		return err
 	}
 	o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &paid.ID, 1, t.now, t.now
