@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	_ "embed"
+	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -14,14 +17,70 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
-//go:embed web/demo.html
-var demoHTML string
+// demoFiles are what the demo prints, its pages, and the data that it begins with.
+//
+//go:embed web/demo*
+var demoFiles embed.FS
+
+// demoFile returns the text of a file of demoFiles, such as "demo.txt"; it panics if there is none.
+func demoFile(name string) string {
+	text, err := demoFiles.ReadFile("web/" + name)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// demoPages are the demo's templates, by the names of their files.
+var demoPages = template.Must(template.New("").Funcs(template.FuncMap{
+	"signed":   formatSigned,
+	"negative": func(amount int64) string { return formatSigned(-amount) },
+	"amount":   formatAmount,
+	"actions":  func(state string) []string { return demoActions[state] },
+	"report":   demoReport,
+}).ParseFS(demoFiles, "web/demo_*.html"))
+
+// showDemo sends a page of demoPages, which is told what it shows.
+func showDemo(w http.ResponseWriter, status int, page string, shown any) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	demoPages.ExecuteTemplate(w, page, shown) // fails only when the client has gone
+}
+
+// demoData returns what is in web/demo.json: what the demo begins with, and what the books of restaurants might report
+// about themselves: at Xero in Switzerland, where the rates of VAT have codes of the books' own, and at Fortnox in
+// Sweden, with a part of the chart of accounts BAS.
+var demoData = sync.OnceValue(func() (data struct {
+	Licenses []struct {
+		Days int // until it ends
+		license
+	}
+	Counters []demoCounter
+
+	// What the lines of /docs act on, which end in these paths: a separate licence and order for each call whose
+	// change would make another call fail.
+	DocsLicenses map[string]string // their states; "": active
+	DocsWebhooks []struct {
+		Description, State string
+		Paths              []string
+	}
+	DocsApps   map[string]string // their names
+	DocsOrders map[string]bool   // those that are true are paid at the test provider
+	DocsLines  []orderLine       // of each order
+
+	Xero, Fortnox bookChart
+}) {
+	if err := json.Unmarshal([]byte(demoFile("demo.json")), &data); err != nil {
+		panic(err)
+	}
+	return data
+})
 
 // A demo holds what the demo command runs and prints: a service with data, a partner's page and a
 // receiver of webhooks on other ports, and the values in the curl lines.
@@ -43,18 +102,13 @@ type demo struct {
 	examples   map[string]string // for the lines of /docs, as serverOptions has them
 }
 
-// The options of these commands.
-var (
-	optDir = option{name: "dir", value: "DIR",
-		help: "directory for the demo's files, which are kept; by default a temporary one"}
-)
+var optDir = option{name: "dir", value: "DIR",
+	help: "directory for the demo's files, which are kept; by default a temporary one"}
 
 var demoCommands = []command{
 	{"demo", "", "run a service with sample data, serve a page that uses it, and print curl lines to paste",
 		[]option{
-			optAddr.says("where to listen; the page and a receiver of webhooks take the next ports"),
-			optDir,
-			optLog,
+			optAddr.says("where to listen; the page and a receiver of webhooks take the next ports"), optDir, optLog,
 		}, 0, demoCommand},
 }
 
@@ -133,9 +187,9 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 	usual.synchronised = kernelSynchronised
 	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {
-		return nil, errors.Join(err, st.close())
+		err = errors.Join(err, st.close())
 	}
-	return s, nil
+	return s, err
 }
 
 // demoOutbound is what a demo's service may call: this machine, where its receiver is, and public
@@ -157,11 +211,8 @@ func usualServerOptions(all []command) (serverOptions, error) {
 func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
 	for range n {
 		host, port, err := net.SplitHostPort(addr.String())
-		if err != nil {
-			return all, err
-		}
-		number, err := strconv.Atoi(port)
-		if err != nil {
+		number, wrong := strconv.Atoi(port)
+		if err := cmp.Or(err, wrong); err != nil {
 			return all, err
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number+1)))
@@ -241,16 +292,10 @@ func (d *demo) seed(t *tx, keys *keyring) error {
 		return err
 	}
 	past := &demoPast{account: id, page: d.page, random: rand.New(rand.NewPCG(16, 2026))}
-	source, page := "footer", "/lunch"
 	for i := range 12 {
 		past.add(t.exact.Add(-time.Duration(11-i)*55*time.Hour), func(t *tx) error {
-			_, err := t.addLead(lead{
-				AccountID: id,
-				Type:      "newsletter",
-				Email:     fmt.Sprintf("guest%d@example.com", i+1),
-				Source:    &source,
-				Page:      &page,
-			})
+			_, err := t.addLead(lead{AccountID: id, Type: "newsletter", Email: fmt.Sprintf("guest%d@example.com", i+1),
+				Source: new("footer"), Page: new("/lunch")})
 			return err
 		})
 	}
@@ -279,7 +324,7 @@ func (t *tx) at(shift time.Duration) *tx {
 // The same seed gives the same numbers.
 func seedMonth(t *tx, widget string, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 2026))
-	dishes := []string{"Pizza Margherita", "Risotto ai funghi", "Insalata mista", "Tiramisù"}
+	dishes := demoDishes()
 	for quarter := range 30 * 24 * 4 {
 		then := t.at(-time.Duration(quarter) * quarterHour)
 		views := int64(random.IntN(3))
@@ -298,8 +343,7 @@ func seedMonth(t *tx, widget string, seed uint64) {
 		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
 		var items []nameCount
 		if c.Clicks > 0 {
-			dish := dishes[random.IntN(len(dishes))]
-			items = []nameCount{{dish, counts{Clicks: c.Clicks, Orders: c.Orders}}}
+			items = []nameCount{{dishes[random.IntN(len(dishes))].Name, counts{Clicks: c.Clicks, Orders: c.Orders}}}
 		}
 		then.addCounts(widget, c, items, []nameCount{{"/", counts{Views: c.Views, Clicks: c.Clicks, Orders: c.Orders}}})
 	}
@@ -308,41 +352,15 @@ func seedMonth(t *tx, widget string, seed uint64) {
 // seedLicenses adds three licences, with three devices each: one that is active, one in grace
 // and a trial that has expired.
 func seedLicenses(t *tx, account string) error {
-	pro, seats := "pro", 5
-	for _, l := range []*license{
-		{
-			AccountID:    account,
-			Product:      "kitchen-display",
-			Plan:         &pro,
-			MaxDevices:   &seats,
-			Entitlements: codeList{"kds", "reports"},
-			ExpiresAt:    t.now.after(days(200)),
-			GraceDays:    14,
-		},
-		{AccountID: account, Product: "menu-board", ExpiresAt: t.now.after(-days(3)), GraceDays: 7},
-		{AccountID: account, Product: "courier-app", Trial: true, ExpiresAt: t.now.after(-days(20))},
-	} {
-		key, err := parseLicenseKey(newLicenseKey())
-		if err != nil {
-			return err
-		}
-		id, err := t.at(-days(90)).addLicense(l, key, actorCommand)
+	for _, l := range demoData().Licenses {
+		l.AccountID, l.ExpiresAt = account, t.now.after(days(l.Days))
+		id, _, err := addSampleLicense(t.at(-days(90)), &l.license)
 		if err != nil {
 			return err
 		}
 		for i := range 3 {
-			hash, name := fingerprintHash(fmt.Sprintf("%s %d", id, i)), fmt.Sprintf("Device %d", i+1)
-			seen := t.at(-time.Duration(i) * 7 * time.Hour)
-			err := seen.saveDevice(&device{
-				ID:          seen.newID("dev"),
-				LicenseID:   id,
-				Fingerprint: hash[:],
-				Name:        &name,
-				State:       deviceActive,
-				ActivatedAt: t.now.after(-days(80)),
-				LastSeenAt:  seen.now,
-				Activations: 1,
-			})
+			seen, name := t.at(-time.Duration(i)*7*time.Hour), fmt.Sprint("Device ", i+1)
+			_, err := addSampleDevice(seen, id, name, fmt.Sprint(id, " ", i), t.now.after(-days(80)))
 			if err != nil {
 				return err
 			}
@@ -351,120 +369,124 @@ func seedLicenses(t *tx, account string) error {
 	return nil
 }
 
+// addSampleLicense adds a licence with a new key and returns its id and the key.
+func addSampleLicense(t *tx, l *license) (id, key string, err error) {
+	key = newLicenseKey()
+	parsed, err := parseLicenseKey(key)
+	if err != nil {
+		return "", "", err
+	}
+	id, err = t.addLicense(l, parsed, actorCommand)
+	return id, key, err
+}
+
+// addSampleDevice adds a device that was activated at a time and is seen now, and returns its id.
+func addSampleDevice(t *tx, licenseID, name, fingerprint string, activated stamp) (string, error) {
+	hash := fingerprintHash(fingerprint)
+	d := &device{ID: t.newID("dev"), LicenseID: licenseID, Fingerprint: hash[:], Name: &name, State: deviceActive,
+		ActivatedAt: activated, LastSeenAt: t.now, Activations: 1}
+	return d.ID, t.saveDevice(d)
+}
+
 // prepare adds what this run needs: its base address, the page's origin, a licence and a token.
 func (d *demo) prepare(t *tx, keys *keyring) error {
-	accounts, err := t.accounts()
-	if err != nil {
+	if err := d.find(t); err != nil {
 		return err
-	}
-	id := ""
-	for _, a := range accounts {
-		if a.Name == demoAccount {
-			id = a.ID
-		}
-	}
-	widgets, err := t.widgets(ownedBy(id))
-	for _, w := range widgets {
-		if w.Name == demoWidget {
-			d.widget = w.ID
-		}
-	}
-	if err != nil || id == "" || d.widget == "" {
-		const text = "%s holds a database that the demo did not create: name another -dir"
-		return errors.Join(err, fmt.Errorf(text, d.dir))
 	}
 	line, err := newSnippet(d.widget, d.base)
 	if err != nil {
 		return err
 	}
 	d.line = line.HTML
-	if err := d.moveHere(t, id); err != nil {
+	if err := t.setBaseURL(d.base); err != nil {
 		return err
 	}
-	d.account = id
-	seats := 2
-	d.key = newLicenseKey()
-	key, err := parseLicenseKey(d.key)
+	if err := t.addOrigin(d.account, d.page); err != nil {
+		return err
+	}
+	_, d.key, err = addSampleLicense(t, &license{AccountID: d.account, Product: "kitchen-display", MaxDevices: new(2),
+		Entitlements: codeList{"kds"}})
 	if err != nil {
 		return err
 	}
-	_, err = t.addLicense(&license{
-		AccountID:    id,
-		Product:      "kitchen-display",
-		MaxDevices:   &seats,
-		Entitlements: codeList{"kds"},
-	}, key, actorCommand)
-	if err != nil {
+	if d.token, err = d.issue(t, keys, "demo", demoScopes...); err != nil {
 		return err
 	}
-	token := tokenRow{AccountID: id, ClientID: "demo", Scope: strings.Join(demoScopes, " ")}
-	if d.token, _, err = issueToken(t, keys, token, days(30)); err != nil {
+	if err := d.prepareWebhook(t, keys); err != nil {
 		return err
 	}
-	if err := d.prepareWebhook(t, keys, id); err != nil {
-		return err
-	}
-	calendar, err := t.businessCalendar(id)
+	calendar, err := t.businessCalendar(d.account)
 	if err != nil {
 		return err
 	}
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
-	return errors.Join(prepareOrders(t, id), d.prepareDocs(t, keys, id), d.prepareDocsWebhooks(t, id),
+	return errors.Join(prepareOrders(t, d.account), d.prepareDocs(t, keys), d.prepareDocsWebhooks(t),
 		d.prepareApp(t, keys))
 }
 
-// moveHere gives the service the addresses of this run.
-func (d *demo) moveHere(t *tx, account string) error {
-	if err := t.setBaseURL(d.base); err != nil {
+// find sets the ids of the account and of the widget that seed has added.
+func (d *demo) find(t *tx) error {
+	accounts, err := t.accountsNamed(demoAccount)
+	if err != nil {
 		return err
 	}
-	return t.addOrigin(account, d.page)
+	for _, a := range accounts {
+		d.account = a.ID
+	}
+	widgets, err := t.widgets(ownedBy(d.account))
+	for _, w := range widgets {
+		if w.Name == demoWidget {
+			d.widget = w.ID
+		}
+	}
+	if err != nil || d.widget == "" {
+		const text = "%s holds a database that the demo did not create: name another -dir"
+		return errors.Join(err, fmt.Errorf(text, d.dir))
+	}
+	return nil
 }
 
-// The descriptions of the demo's webhooks, by which the next run with the same -dir finds them.
-const (
-	demoWebhook    = "Prints what it gets in the terminal of the demo"
-	docsWebhook    = "For the lines of /docs"
-	docsThrowaway  = "For the lines of /docs that change and remove one"
-	docsApp        = "Kitchen printer"
-	docsRemovedApp = "Menu board"
-)
-
-// demoTypes are the events that the terminal of the demo shows.
-var demoTypes = codeList{
-	"lead.created", "license.created", "device.activated", "device.reactivated", "device.released",
+// issue makes a token of the account that is valid for 30 days.
+func (d *demo) issue(t *tx, keys *keyring, client string, scopes ...string) (token string, err error) {
+	row := tokenRow{AccountID: d.account, ClientID: client, Scope: strings.Join(scopes, " ")}
+	token, _, err = issueToken(t, keys, row, days(30))
+	return token, err
 }
+
+// demoWebhook is the description of a webhook, by which the next run with the same -dir finds it.
+const demoWebhook = "Prints what it gets in the terminal of the demo"
 
 // demoAuthor is who changes the demo's webhooks.
 var demoAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { return true }}
 
 // prepareWebhook adds the webhook whose events the terminal shows, or reuses that of an earlier run. The test that
 // the service sends once it runs enables it.
-func (d *demo) prepareWebhook(t *tx, keys *keyring, account string) error {
-	w, err := findWebhook(t, account, demoWebhook)
+func (d *demo) prepareWebhook(t *tx, keys *keyring) error {
+	w, err := d.findWebhook(t, demoWebhook)
 	if errors.Is(err, errWebhook) {
-		w = &webhook{AccountID: account, URL: d.receiver, Types: demoTypes}
-		w.Description = nilIfEmpty(demoWebhook)
+		w = &webhook{AccountID: d.account, URL: d.receiver, Description: new(demoWebhook),
+			Types: codeList{"lead.created", "license.created", "device.activated", "device.reactivated",
+				"device.released"}}
 		err = createWebhook(t, w, demoAuthor)
 	} else if err == nil {
-		_, err = patchWebhook(t, ownedBy(account), w.ID, webhookChange{url: d.receiver}, demoAuthor)
+		_, err = patchWebhook(t, ownedBy(d.account), w.ID, webhookChange{url: d.receiver}, demoAuthor)
 	}
 	if err != nil {
 		return err
 	}
 	d.webhook, d.secret = w.ID, webhookSecret(keys, w.ID, w.SecretNumber)
-	_, err = enableWebhook(t, ownedBy(account), w.ID, demoAuthor)
+	_, err = enableWebhook(t, ownedBy(d.account), w.ID, demoAuthor)
 	return err
 }
 
-// findWebhook returns the webhook of an account with a description, or errWebhook.
-func findWebhook(t *tx, account, description string) (*webhook, error) {
-	page, err := t.webhooks(ownedBy(account), "", maxWebhooks)
+// findWebhook returns the account's webhook with a description, or errWebhook.
+func (d *demo) findWebhook(t *tx, description string) (*webhook, error) {
+	page, err := t.webhooks(ownedBy(d.account), "", maxWebhooks)
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range page.rows {
-		if w.Description != nil && *w.Description == description {
+		if valueOr(w.Description, "") == description {
 			return w, nil
 		}
 	}
@@ -473,148 +495,92 @@ func findWebhook(t *tx, account, description string) (*webhook, error) {
 
 // prepareDocs adds what the lines of /docs act on: a separate licence for each call whose change would make
 // another call fail, a device, and tokens.
-func (d *demo) prepareDocs(t *tx, keys *keyring, account string) error {
-	add := func(id *string, state string) error {
-		key, err := parseLicenseKey(newLicenseKey())
-		if err != nil {
-			return err
-		}
-		year := 365
-		*id, err = t.addLicense(&license{
-			AccountID:    account,
-			Product:      "kitchen-display",
-			State:        state,
-			ExpiresAt:    t.now.after(days(year)),
-			DurationDays: &year,
-		}, key, actorCommand)
-		return err
-	}
-	var usual, renewable, suspended, suspendable, revocable string
-	err := errors.Join(add(&usual, ""), add(&renewable, ""), add(&suspended, statusSuspended), add(&suspendable, ""),
-		add(&revocable, ""))
-	if err != nil {
-		return err
-	}
-	hash, name, dev := fingerprintHash("docs"), "Kitchen 2", t.newID("dev")
-	err = t.saveDevice(&device{
-		ID:          dev,
-		LicenseID:   usual,
-		Fingerprint: hash[:],
-		Name:        &name,
-		State:       deviceActive,
-		ActivatedAt: t.now,
-		LastSeenAt:  t.now,
-		Activations: 1,
-	})
-	if err != nil {
-		return err
-	}
-	d.examples = map[string]string{
-		"license_key":              d.key,
-		"widget":                   d.widget,
-		"Origin":                   d.page,
-		"account_id":               account,
-		"device_id":                dev,
-		"/licenses/{id}":           usual,
-		"/licenses/{id}/renew":     renewable,
-		"/licenses/{id}/reinstate": suspended,
-		"/licenses/{id}/suspend":   suspendable,
-		"/licenses/{id}/revoke":    revocable,
-	}
-	for name, scopes := range map[string][]string{
-		exampleToken: demoScopes,
-		exampleAdmin: {scopeAdmin},
-	} {
-		row := tokenRow{AccountID: account, ClientID: "docs", Scope: strings.Join(scopes, " ")}
-		if d.examples[name], _, err = issueToken(t, keys, row, days(30)); err != nil {
+func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
+	d.examples = map[string]string{"license_key": d.key, "widget": d.widget, "Origin": d.page, "account_id": d.account}
+	year := 365
+	for path, state := range demoData().DocsLicenses {
+		l := &license{AccountID: d.account, Product: "kitchen-display", State: state,
+			ExpiresAt: t.now.after(days(year)), DurationDays: &year}
+		if d.examples["/licenses/{id}"+path], _, err = addSampleLicense(t, l); err != nil {
 			return err
 		}
 	}
-	return nil
+	d.examples["device_id"], err = addSampleDevice(t, d.examples["/licenses/{id}"], "Kitchen 2", "docs", t.now)
+	if err != nil {
+		return err
+	}
+	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
+		return err
+	}
+	d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin)
+	return err
 }
 
 // prepareDocsWebhooks adds the webhooks that the lines of /docs act on, or reuses those of an earlier run: an
 // enabled one with a delivery, and one to be changed and removed. No test is sent to them, and the receiver prints
 // nothing of what they get.
-func (d *demo) prepareDocsWebhooks(t *tx, account string) error {
-	ids := map[string]string{}
-	for description, state := range map[string]string{
-		docsWebhook:   webhookEnabled,
-		docsThrowaway: webhookPending,
-	} {
-		w, err := findWebhook(t, account, description)
+func (d *demo) prepareDocsWebhooks(t *tx) error {
+	for _, wanted := range demoData().DocsWebhooks {
+		w, err := d.findWebhook(t, wanted.Description)
 		if errors.Is(err, errWebhook) {
-			w = &webhook{
-				ID:           t.newID("whe"),
-				AccountID:    account,
-				URL:          d.receiver,
-				Types:        codeList{"license.created"},
-				Description:  &description,
-				State:        webhookPending,
-				SecretNumber: 1,
-				MadeBy:       actorCommand,
-				CreatedAt:    t.now,
-				UpdatedAt:    t.now,
-			}
+			w = &webhook{ID: t.newID("whe"), AccountID: d.account, URL: d.receiver, Types: codeList{"license.created"},
+				Description: &wanted.Description, State: webhookPending, SecretNumber: 1, MadeBy: actorCommand,
+				CreatedAt: t.now, UpdatedAt: t.now}
 			err = t.addWebhook(w)
 		}
 		if err != nil {
 			return err
 		}
-		w.URL, w.State, w.Reason = d.receiver+docsPath, state, nil
+		w.URL, w.State, w.Reason = d.receiver+docsPath, wanted.State, nil
 		if err := t.saveWebhook(w); err != nil {
 			return err
 		}
-		ids[description] = w.ID
+		for _, path := range wanted.Paths {
+			d.examples["/webhooks/{id}"+path] = w.ID
+		}
 	}
-	for _, path := range []string{
-		"/test", "/enable", "/rotate-secret", "/replay", "/deliveries", "/deliveries/{delivery}/retry",
-	} {
-		d.examples["/webhooks/{id}"+path] = ids[docsWebhook]
-	}
-	d.examples["/webhooks/{id}"] = ids[docsThrowaway]
 	d.examples["url"] = d.receiver + docsPath
 	d.examples["since"] = t.now.after(-days(1)).String()
 	var err error
-	if d.examples["delivery"], err = addFailure(t, ids[docsWebhook]); err != nil {
+	if d.examples["delivery"], err = addFailure(t, d.examples["/webhooks/{id}/deliveries"]); err != nil {
 		return err
 	}
-	return d.prepareDocsApps(t, account)
+	return d.prepareDocsApps(t)
 }
 
 // prepareDocsApps adds the applications that the lines of /docs act on, or reuses those of an earlier run: one
 // that is kept, with a grant to be ended, and one to be changed and removed.
-func (d *demo) prepareDocsApps(t *tx, account string) error {
-	known, err := t.apps(ownedBy(account), "", maxApps)
-	if err != nil {
-		return err
-	}
-	for path, name := range map[string]string{"/apps/{id}/rotate-secret": docsApp, "/apps/{id}": docsRemovedApp} {
-		p := &app{AccountID: account, Name: name, HomePage: d.page, Kind: appWeb, Scope: scopeOrders,
-			RedirectURIs: codeList{"https://app.example/connected"}, MadeBy: actorCommand,
-			CreatedAt: t.now, UpdatedAt: t.now}
-		if i := slices.IndexFunc(known.rows, func(k *app) bool { return k.Name == name }); i >= 0 {
-			p = known.rows[i]
-		} else {
-			p.ID = t.newID("app")
-			if err := t.addApp(p); err != nil {
-				return err
-			}
+func (d *demo) prepareDocsApps(t *tx) error {
+	for path, name := range demoData().DocsApps {
+		p, err := d.appNamed(t, &app{AccountID: d.account, Name: name, Scope: scopeOrders,
+			RedirectURIs: codeList{"https://app.example/connected"}})
+		if err != nil {
+			return err
 		}
-		d.examples[path] = p.ID
+		d.examples["/apps/{id}"+path] = p.ID
 	}
-	g := &grant{
-		ID:        t.newID("grt"),
-		AppID:     d.examples["/apps/{id}/rotate-secret"],
-		AccountID: account,
-		Scope:     scopeOrders,
-		AgreedBy:  actorCommand,
-		CreatedAt: t.now,
-		UsedAt:    t.now,
-		ExpiresAt: t.now.after(refreshLife),
-	}
+	g := &grant{ID: t.newID("grt"), AppID: d.examples["/apps/{id}/rotate-secret"], AccountID: d.account,
+		Scope: scopeOrders, AgreedBy: actorCommand, CreatedAt: t.now, UsedAt: t.now,
+		ExpiresAt: t.now.after(refreshLife)}
 	d.examples["/grants/{id}"] = g.ID
 	return t.addGrant(g)
+}
+
+// appNamed returns the application with the account and the name of p: that of an earlier run, or p, which it
+// then adds.
+func (d *demo) appNamed(t *tx, p *app) (*app, error) {
+	known, err := t.apps(ownedBy(p.AccountID), "", maxApps)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range known.rows {
+		if k.Name == p.Name {
+			return k, nil
+		}
+	}
+	p.ID, p.HomePage, p.Kind, p.MadeBy = t.newID("app"), d.page, appWeb, actorCommand
+	p.CreatedAt, p.UpdatedAt = t.now, t.now
+	return p, t.addApp(p)
 }
 
 // addFailure adds a delivery of the last event to a webhook, one that failed, and returns its id.
@@ -627,17 +593,8 @@ func addFailure(t *tx, webhookID string) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	status := http.StatusServiceUnavailable
-	d := &delivery{
-		ID:        t.newID("whd"),
-		WebhookID: webhookID,
-		EventID:   e.ID,
-		Type:      e.Type,
-		Attempt:   1,
-		At:        t.now,
-		Status:    &status,
-		eventSeq:  seq,
-	}
+	d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1, At: t.now,
+		Status: new(http.StatusServiceUnavailable), eventSeq: seq}
 	return d.ID, t.addDelivery(d)
 }
 
@@ -666,13 +623,8 @@ func (l lineWriter) Write(block []byte) (int, error) {
 
 // pageHandler serves the partner's page, and takes the forms that a browser submits by itself.
 func (d *demo) pageHandler(s *server) http.Handler {
-	values := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
-		"{{snippet}}", d.line)
-	page := values.Replace(demoHTML)
-	send := func(w http.ResponseWriter, text string) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		fmt.Fprint(w, text)
-	}
+	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
+		"{{snippet}}", d.line).Replace(demoFile("demo.html"))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		host, port, _ := net.SplitHostPort(r.Host)
@@ -681,37 +633,17 @@ func (d *demo) pageHandler(s *server) http.Handler {
 			http.Redirect(w, r, d.page, http.StatusTemporaryRedirect)
 			return
 		}
-		send(w, page)
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		io.WriteString(w, page)
 	})
 	d.handleOrders(mux)
 	d.handleBooks(mux, s)
 	d.handleConnect(mux, s)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
-		send(w, fmt.Sprintf(demoAnswer, "Thank you",
-			"The widget’s script did not run, so your browser sent the form to this site. The demo does not keep it."))
+		showDemo(w, http.StatusOK, "demo_newsletter.html", nil)
 	})
 	return mux
 }
-
-// demoAnswer is the page after a form, with a title and a text.
-const demoAnswer = `<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>Trattoria Altstadt</title>
-</head>
-<body>
-<main>
-<h1>%s</h1>
-<p>%s</p>
-<p><a href="/">Back to the menu</a></p>
-</main>
-</body>
-</html>
-`
 
 // text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {
@@ -719,72 +651,5 @@ func (d *demo) text() string {
 		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{account}", d.account,
 		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
 		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
-	).Replace(demoText)
+	).Replace(demoFile("demo.txt"))
 }
-
-// demoText is what the demo prints, with placeholders that text replaces.
-const demoText = `
-  A lunch menu on a partner's site:  {page}/
-  The service behind it:             {base}
-  Its documentation:                 {root}/docs
-  A receiver of its webhooks:        {receiver}
-  The orders, for the restaurant:    {page}/orders
-  Its revenue, for the books:        {page}/revenue
-  An application that asks to act:   {page}/connect
-  A test provider of payments:       {provider}
-  Its database:                      {db}
-
-The receiver prints a line here, "webhook: …", for each lead and for what happens to licences and devices.
-
-# the health of the service
-curl -s {base}/widget/health
-
-# a newsletter form
-curl -s {base}/widget/leads {json} -H 'Origin: {page}' -d '{"type":"newsletter","email":"guest@example.com","source":"footer","page":"/lunch"}'
-
-# a device takes a seat, verifies its licence, and releases the seat
-curl -s {base}/widget/license/activate {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1","device":{"name":"Kitchen 1"}}'
-curl -s {base}/widget/license/verify {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1"}'
-curl -s {base}/widget/license/deactivate {json} -d '{"license_key":"{key}","fingerprint":"kitchen-1"}'
-
-# a widget reports events; everybody may read its statistics, except for the orders
-curl -s {base}/widget/events {json} -H 'Origin: {page}' -d '{"widget":"{widget}","events":[{"type":"view"},{"type":"click","item":"Tiramisù"}]}' -w '%{http_code}\n'
-curl -s '{base}/widget/stats?widget={widget}&interval=week&timezone=Europe/Zurich'
-
-# what the account sees with a token
-TOKEN={token}
-curl -s '{base}/widget/stats?interval=month' -H "Authorization: Bearer $TOKEN"
-curl -s '{base}/leads?limit=2' -H "Authorization: Bearer $TOKEN"
-curl -s '{base}/licenses?limit=2' -H "Authorization: Bearer $TOKEN"
-
-# what the business days of the last month have brought, and yesterday as a till reports it
-curl -s {base}/revenue/days -H "Authorization: Bearer $TOKEN"
-curl -s {base}/revenue/days/{yesterday} -H "Authorization: Bearer $TOKEN"
-
-# an order, made by who knows the prices; a browser pays it at pay_url, where no money moves
-curl -s {base}/orders {json} -H "Authorization: Bearer $TOKEN" -d '{"currency":"CHF","lines":[{"name":"Pizza Margherita","quantity":2,"unit_amount":1650,"vat_rate":260},{"name":"Merlot","quantity":1,"unit_amount":2400,"vat_rate":810}],"tip":300,"return_url":"{page}/thanks"}'
-
-# once it is paid, the restaurant accepts it, which charges the card, and then gives a part of the money back
-ORDER=ord_…
-curl -s -X POST {base}/orders/$ORDER/accept -H "Authorization: Bearer $TOKEN"
-curl -s {base}/orders/$ORDER/refunds {json} -H "Authorization: Bearer $TOKEN" -d '{"lines":[{"line":0,"quantity":1}],"reason":"one was cold"}'
-curl -s {base}/orders/$ORDER -H "Authorization: Bearer $TOKEN"
-
-# how a service takes real payments by card and by phone: its base address must be an https one, and
-# 'widgetd help payment connect' tells which secrets the files hold
-# widgetd payment connect stripe -account {account} -secrets stripe.secrets
-# widgetd payment connect vipps -account {account} -secrets vipps.secrets
-
-# the webhook that the receiver stands behind, and a test for it
-curl -s {base}/webhooks/{webhook} -H "Authorization: Bearer $TOKEN"
-curl -s -X POST {base}/webhooks/{webhook}/test -H "Authorization: Bearer $TOKEN"
-
-# the keys that devices verify their leases with, and a legacy path, which has ended
-curl -s {root}/.well-known/jwks.json
-curl -s {root}/api/legacy/widget/stats
-
-# the database, while the service runs
-sqlite3 -readonly -box {db} 'SELECT product, status, seats_used, seats_max, expires_at FROM v_licenses'
-
-Ctrl-C stops it.
-`

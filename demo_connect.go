@@ -1,25 +1,17 @@
 package main
 
 import (
-	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"html/template"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 )
 
 // The demo's application: a third party's table planner that asks to act for the restaurant. It does what an
 // application on a server does (contract, section 13): code with PKCE, then tokens.
-
-//go:embed web/demo_connect.html
-var demoConnectHTML string
-
-var demoConnectPage = template.Must(template.New("").Parse(demoConnectHTML))
 
 const (
 	demoAppName   = "Table Planner"
@@ -28,9 +20,8 @@ const (
 	demoAppCookie = "demo-connect"  // holds what belongs to one attempt: state and PKCE verifier
 )
 
-// A demoConnect is what demoConnectPage shows.
+// A demoConnect is what the application's page shows.
 type demoConnect struct {
-	Account string // name
 	Code    string // to sign in with; "": none was made
 	To      string // URL of the authorization endpoint, with the request
 	Claims  string // of the access token, as JSON
@@ -51,38 +42,27 @@ func (d *demo) prepareApp(t *tx, keys *keyring) error {
 	if d.portal, _, err = issueToken(t, keys, row, days(365)); err != nil {
 		return err
 	}
-	known, err := t.apps(ownedBy(owner), "", maxApps)
+	p, err := d.appNamed(t, &app{AccountID: owner, Name: demoAppName, Scope: demoAppScope, VerifiedAt: t.now})
 	if err != nil {
 		return err
-	}
-	known.rows = slices.DeleteFunc(known.rows, func(p *app) bool { return p.Name != demoAppName })
-	p := &app{AccountID: owner, Name: demoAppName, HomePage: d.page, Kind: appWeb, Scope: demoAppScope,
-		VerifiedAt: t.now, MadeBy: actorCommand, CreatedAt: t.now}
-	if len(known.rows) > 0 { // a directory of an earlier run
-		p = known.rows[0]
 	}
 	d.app.clientID = p.ID
 	d.app.clientSecret, p.SecretHash = newClientSecret()
 	// Elsewhere the redirect URIs of a web application must be https, but on this machine there is no TLS.
 	p.RedirectURIs, p.UpdatedAt = codeList{d.page + demoAppBack}, t.now
-	if len(known.rows) > 0 {
-		return t.saveApp(p)
-	}
-	p.ID = t.newID("app")
-	d.app.clientID = p.ID
-	return t.addApp(p)
+	return t.saveApp(p)
 }
 
 // handleConnect adds the application's pages to the demo's.
 func (d *demo) handleConnect(mux *http.ServeMux, s *server) {
 	mux.HandleFunc("GET /connect", func(w http.ResponseWriter, _ *http.Request) {
-		showConnect(w, http.StatusOK, demoConnect{Account: demoAccount})
+		showConnect(w, http.StatusOK, demoConnect{})
 	})
 	mux.HandleFunc("POST /connect", d.startConnecting)
 	mux.HandleFunc("GET "+demoAppBack, func(w http.ResponseWriter, r *http.Request) {
 		shown, err := d.connected(r, s)
 		if err != nil {
-			showConnect(w, http.StatusBadGateway, demoConnect{Account: demoAccount, Fault: sentence(err)})
+			showConnect(w, http.StatusBadGateway, demoConnect{Fault: sentence(err)})
 			return
 		}
 		showConnect(w, http.StatusOK, *shown)
@@ -91,21 +71,17 @@ func (d *demo) handleConnect(mux *http.ServeMux, s *server) {
 
 // showConnect sends the page.
 func showConnect(w http.ResponseWriter, status int, shown demoConnect) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer") // an address may hold a code
-	w.WriteHeader(status)
-	demoConnectPage.Execute(w, shown) // fails only when the client has gone
+	showDemo(w, status, "demo_connect.html", shown)
 }
 
 // startConnecting makes a code to sign in with, and the address that asks the owner to agree.
 func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
-	var signin struct {
-		Code string `json:"code"`
-	}
-	err := d.askAs(r.Context(), d.portal, "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
+	var signin struct{ Code string }
+	err := d.ask(r.Context(), d.portal, "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
 	if err != nil {
-		showConnect(w, http.StatusBadGateway, demoConnect{Account: demoAccount, Fault: err.Error()})
+		showConnect(w, http.StatusBadGateway, demoConnect{Fault: err.Error()})
 		return
 	}
 	state, verifier := randomText(32), randomText(32)
@@ -120,32 +96,24 @@ func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
 		"code_challenge":        {pkceChallenge(verifier)},
 		"code_challenge_method": {"S256"},
 	}.Encode()
-	showConnect(w, http.StatusOK, demoConnect{Account: demoAccount, Code: signin.Code, To: to})
+	showConnect(w, http.StatusOK, demoConnect{Code: signin.Code, To: to})
 }
-
-// Why somebody who comes back is not connected.
-var (
-	errDemoState    = errors.New("this answer belongs to no attempt of this browser: begin again")
-	errDemoIssuer   = errors.New("the answer is not of the service that was asked")
-	errDemoDeclined = errors.New("it was not agreed to")
-)
 
 // connected takes the answer of the authorization endpoint, exchanges its code for tokens, and returns what the
 // page shows.
 func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
 	q := r.URL.Query()
-	cookie, err := r.Cookie(demoAppCookie)
-	if err != nil {
-		return nil, errDemoState
+	state, verifier := "", ""
+	if cookie, err := r.Cookie(demoAppCookie); err == nil {
+		state, verifier, _ = strings.Cut(cookie.Value, ".")
 	}
-	state, verifier, _ := strings.Cut(cookie.Value, ".")
 	switch {
 	case state == "" || q.Get("state") != state:
-		return nil, errDemoState
+		return nil, errors.New("this answer belongs to no attempt of this browser: begin again")
 	case q.Get("iss") != d.base: // RFC 9207
-		return nil, errDemoIssuer
+		return nil, errors.New("the answer is not of the service that was asked")
 	case q.Get("code") == "":
-		return nil, errDemoDeclined
+		return nil, errors.New("it was not agreed to")
 	}
 	form := url.Values{
 		"grant_type":    {"authorization_code"},
@@ -157,12 +125,12 @@ func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
 	if err != nil {
 		return nil, err
 	}
-	shown := &demoConnect{Account: demoAccount, Refresh: tokens.Refresh != "", Ended: d.base + "/oauth/connected"}
+	shown := &demoConnect{Refresh: tokens.Refresh != "", Ended: d.base + "/oauth/connected"}
 	if shown.Claims, err = claimsText(tokens.Access); err != nil {
 		return nil, err
 	}
 	var account json.RawMessage
-	if err := d.askAs(r.Context(), tokens.Access, "GET", "/account", nil, &account); err != nil {
+	if err := d.ask(r.Context(), tokens.Access, "GET", "/account", nil, &account); err != nil {
 		return nil, err
 	}
 	shown.Answer, err = indented(account)

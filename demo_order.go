@@ -3,13 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,70 +18,40 @@ import (
 // order at the service with its token, and sends the guest's browser to pay_url. The restaurant's side is a page
 // that lists the orders, with buttons to accept, reject and refund them.
 
-//go:embed web/demo_orders.html
-var demoOrdersHTML string
-
-// demoOrdersPage is the page of the restaurant's side, and of what guests see after an order.
-var demoOrdersPage = template.Must(template.New("").Parse(demoOrdersHTML))
-
-// demoDishes are the dishes that can be ordered on the demo's page, with their prices in centimes. The
-// fields of the form have their names.
-var demoDishes = []struct {
-	name  string
-	price int64
-}{
-	{"Pizza Margherita", 1650},
-	{"Risotto ai funghi", 2100},
-	{"Insalata mista", 1100},
-	{"Tiramisù", 850},
-}
+// demoDishes returns the dishes that can be ordered on the demo's page. The fields of the form have their names.
+func demoDishes() []orderLine { return demoData().Counters[0].Food[:4] }
 
 const (
-	demoFoodRate = 260             // VAT on food that is taken away, in hundredths of a percent
 	demoMost     = 20              // of a dish in one order
 	demoPatience = 5 * time.Second // longer than the service takes
 )
 
-// A demoShown is what demoOrdersPage shows.
+// A demoShown is what the page of the restaurant's side shows, on which guests see what came of an order, too.
 type demoShown struct {
 	Title, Text string
 	List        bool // also Orders
-	Orders      []demoOrder
-}
-
-// A demoOrder is an order as the restaurant's side shows it.
-type demoOrder struct {
-	ID, State, Total, Refunded, CreatedAt string // Refunded: "" if nothing was
-	Lines                                 []lineView
-	Actions                               []string // values of its buttons
+	Orders      []orderView
 }
 
 // handleOrders adds the paths of direct orders to the demo's page.
 func (d *demo) handleOrders(mux *http.ServeMux) {
 	mux.HandleFunc("POST /order", d.takeOrder)
 	mux.HandleFunc("GET /thanks", func(w http.ResponseWriter, _ *http.Request) {
-		showDemo(w, http.StatusOK, demoShown{Title: "Thank you for your order",
-			Text: "This is a demo: nobody cooks it, and no money has moved."})
+		showText(w, http.StatusOK, "Thank you for your order",
+			"This is a demo: nobody cooks it, and no money has moved.")
 	})
 	mux.HandleFunc("GET /orders", d.listOrders)
 	mux.HandleFunc("POST /orders/{id}", d.actOnOrder)
 }
 
-// showDemo sends a page.
-func showDemo(w http.ResponseWriter, status int, shown demoShown) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	demoOrdersPage.Execute(w, shown) // fails only when the client has gone
+// showText sends a page with a title and a text.
+func showText(w http.ResponseWriter, status int, title, text string) {
+	showDemo(w, status, "demo_orders.html", demoShown{Title: title, Text: text})
 }
 
-// ask is askAs with the demo's token.
-func (d *demo) ask(ctx context.Context, method, path string, body, answer any) error {
-	return d.askAs(ctx, d.token, method, path, body, answer)
-}
-
-// askAs calls the service with a token. It decodes a 2xx answer into answer. Errors: the detail of a problem,
+// ask calls the service with a token. It decodes a 2xx answer into answer. Errors: the detail of a problem,
 // or that there was no answer.
-func (d *demo) askAs(ctx context.Context, token, method, path string, body, answer any) error {
+func (d *demo) ask(ctx context.Context, token, method, path string, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, demoPatience)
 	defer cancel()
 	var reader io.Reader
@@ -115,19 +84,18 @@ func (d *demo) askAs(ctx context.Context, token, method, path string, body, answ
 func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	lines, sum := []map[string]any{}, int64(0)
-	for _, dish := range demoDishes {
-		n, err := strconv.ParseInt(r.PostFormValue(dish.name), 10, 64)
+	for _, dish := range demoDishes() {
+		n, err := strconv.ParseInt(r.PostFormValue(dish.Name), 10, 64)
 		if err != nil || n < 1 || n > demoMost {
 			continue
 		}
-		sum += n * dish.price
-		lines = append(lines, map[string]any{
-			"name": dish.name, "quantity": n, "unit_amount": dish.price, "vat_rate": demoFoodRate, "group": "food",
-		})
+		sum += n * dish.UnitAmount
+		lines = append(lines, map[string]any{"name": dish.Name, "quantity": n, "unit_amount": dish.UnitAmount,
+			"vat_rate": dish.VATRate, "group": dish.Group})
 	}
 	if len(lines) == 0 {
-		showDemo(w, http.StatusUnprocessableEntity, demoShown{Title: "Nothing was ordered",
-			Text: fmt.Sprintf("Please choose 1 to %d of at least one dish.", demoMost)})
+		showText(w, http.StatusUnprocessableEntity, "Nothing was ordered",
+			fmt.Sprintf("Please choose 1 to %d of at least one dish.", demoMost))
 		return
 	}
 	percent, _ := strconv.ParseInt(r.PostFormValue("tip"), 10, 64) // without a choice: no tip
@@ -137,8 +105,8 @@ func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
 		order["customer"] = map[string]string{"name": name}
 	}
 	var made createdOrder
-	if err := d.ask(r.Context(), http.MethodPost, "/orders", order, &made); err != nil {
-		showDemo(w, http.StatusBadGateway, demoShown{Title: "The order was not taken", Text: err.Error()})
+	if err := d.ask(r.Context(), d.token, http.MethodPost, "/orders", order, &made); err != nil {
+		showText(w, http.StatusBadGateway, "The order was not taken", err.Error())
 		return
 	}
 	http.Redirect(w, r, made.PayURL, http.StatusSeeOther)
@@ -154,24 +122,15 @@ var demoActions = map[string][]string{
 // listOrders shows the restaurant's side.
 func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
 	var page list[orderView]
-	if err := d.ask(r.Context(), http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
-		showDemo(w, http.StatusBadGateway, demoShown{Title: "Orders", Text: err.Error()})
+	if err := d.ask(r.Context(), d.token, http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
+		showText(w, http.StatusBadGateway, "Orders", err.Error())
 		return
 	}
-	shown := demoShown{Title: "Orders", List: true}
-	for _, o := range page.Data {
+	page.Data = slices.DeleteFunc(page.Data, func(o orderView) bool {
 		reference := valueOr(o.Reference, "")
-		if strings.HasPrefix(reference, docsReference) || strings.HasPrefix(reference, sampleReference) {
-			continue
-		}
-		row := demoOrder{ID: o.ID, State: o.State, Total: o.Currency + " " + formatAmount(o.Total),
-			CreatedAt: o.CreatedAt.Format("2 January, 15:04 MST"), Lines: o.Lines, Actions: demoActions[o.State]}
-		if o.Refunded > 0 {
-			row.Refunded = o.Currency + " " + formatAmount(o.Refunded)
-		}
-		shown.Orders = append(shown.Orders, row)
-	}
-	showDemo(w, http.StatusOK, shown)
+		return strings.HasPrefix(reference, docsReference) || strings.HasPrefix(reference, sampleReference)
+	})
+	showDemo(w, http.StatusOK, "demo_orders.html", demoShown{Title: "Orders", List: true, Orders: page.Data})
 }
 
 // actOnOrder takes a button of the restaurant's side.
@@ -181,12 +140,12 @@ func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
 	path, known := paths[r.PostFormValue("do")]
 	id := r.PathValue("id")
 	if !known || !validID("ord", id) {
-		showDemo(w, http.StatusUnprocessableEntity, demoShown{Title: "There is no such order or button"})
+		showText(w, http.StatusUnprocessableEntity, "There is no such order or button", "")
 		return
 	}
 	var answer json.RawMessage
-	if err := d.ask(r.Context(), http.MethodPost, "/orders/"+id+path, struct{}{}, &answer); err != nil {
-		showDemo(w, http.StatusConflict, demoShown{Title: "That could not be done", Text: err.Error()})
+	if err := d.ask(r.Context(), d.token, http.MethodPost, "/orders/"+id+path, struct{}{}, &answer); err != nil {
+		showText(w, http.StatusConflict, "That could not be done", err.Error())
 		return
 	}
 	http.Redirect(w, r, "/orders", http.StatusSeeOther)
@@ -196,12 +155,7 @@ func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
 // remembers nothing of an earlier run, so connections of that run are replaced.
 func (d *demo) connectProvider(ctx context.Context, s *server) error {
 	client := newStripeProvider(s.outbound, d.provider)
-	c := &openConnection{
-		paymentConnection: &paymentConnection{
-			ID: newID("con", s.now()), AccountID: d.account, Provider: providerStripe, CreatedAt: newStamp(s.now()),
-		},
-		secrets: connectionSecrets{Key: "rk_test_demo"},
-	}
+	c := newTestConnection(d.account, providerStripe, s.now())
 	if err := client.connect(ctx, c, d.base+"/payments/stripe/"+c.ID); err != nil {
 		return fmt.Errorf("connect the test provider: %w", err)
 	}
@@ -224,6 +178,12 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 		}
 		return t.addPaymentConnection(c.paymentConnection)
 	})
+}
+
+// newTestConnection returns a connection of an account that is added at a time, with a key that is no real one.
+func newTestConnection(accountID, provider string, now time.Time) *openConnection {
+	return &openConnection{&paymentConnection{ID: newID("con", now), AccountID: accountID, Provider: provider,
+		CreatedAt: newStamp(now)}, connectionSecrets{Key: "rk_test_demo"}}
 }
 
 // endEarlierRun expires the orders that were being paid in an earlier run, whose test provider is gone.
@@ -257,9 +217,9 @@ func endEarlierRun(t *tx, account string) error {
 
 // prepareOrders gives the demo's account what its receipts show.
 func prepareOrders(t *tx, account string) error {
-	legal, address, number := "Trattoria Altstadt GmbH", "Hauptgasse 12\n4500 Solothurn", "CHE-123.456.789 MWST"
 	return changeSettings(t, nouns(), account, settingsChange{func(s *accountSettings) {
-		s.Zone, s.LegalName, s.Address, s.VATNumber = "Europe/Zurich", &legal, &address, &number
+		s.Zone, s.LegalName = "Europe/Zurich", new("Trattoria Altstadt GmbH")
+		s.Address, s.VATNumber = new("Hauptgasse 12\n4500 Solothurn"), new("CHE-123.456.789 MWST")
 	}}, actorCommand)
 }
 
@@ -270,24 +230,10 @@ const docsReference = "for /docs: "
 // would make another call fail. Those that a restaurant accepts, captures or rejects are paid at the test
 // provider, which must be served already.
 func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testProvider) error {
-	engine := paymentsOf(s)
-	for path, paid := range map[string]bool{
-		"/orders/{id}":         false,
-		"/orders/{id}/cancel":  false,
-		"/orders/{id}/paid":    false,
-		"/orders/{id}/refunds": false,
-		"/orders/{id}/accept":  true,
-		"/orders/{id}/capture": true,
-		"/orders/{id}/reject":  true,
-	} {
-		o, err := d.addDocsOrder(ctx, s, path)
-		if err == nil && paid {
-			err = d.payDocsOrder(ctx, engine, provider, o)
-		}
-		if err != nil {
+	for path, paid := range demoData().DocsOrders {
+		if err := d.addDocsOrder(ctx, s, provider, "/orders/{id}"+path, paid); err != nil {
 			return fmt.Errorf("prepare an order for /docs: %w", err)
 		}
-		d.examples[path] = o.ID
 	}
 	err := s.store.update(ctx, func(t *tx) error {
 		t.invalidate()
@@ -307,24 +253,21 @@ func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testP
 	return err
 }
 
-// addDocsOrder adds an order for the lines of /docs.
-func (d *demo) addDocsOrder(ctx context.Context, s *server, path string) (*order, error) {
-	reference := docsReference + path + " " + newID("run", s.now())
-	o := &order{
-		AccountID: d.account, Currency: "CHF", Reference: &reference, ReturnURL: d.page + "/thanks",
-		Lines: []orderLine{
-			{Name: "Pizza Margherita", Quantity: 2, UnitAmount: 1650, VATRate: demoFoodRate},
-			{Name: "Merlot", Quantity: 1, UnitAmount: 2400, VATRate: 810},
-		},
-	}
-	return o, s.store.update(ctx, func(t *tx) error {
+// addDocsOrder adds an order for the lines of /docs, and pays it as a guest would if paid is true.
+func (d *demo) addDocsOrder(
+	ctx context.Context, s *server, provider *testProvider, path string, paid bool,
+) error {
+	o := &order{AccountID: d.account, Currency: "CHF", ReturnURL: d.page + "/thanks",
+		Reference: new(docsReference + path + " " + newID("run", s.now())), Lines: slices.Clone(demoData().DocsLines)}
+	err := s.store.update(ctx, func(t *tx) error {
 		_, err := createOrder(t, o, guest{}, maxOrderLife, actorCommand)
 		return err
 	})
-}
-
-// payDocsOrder pays an order as a guest would.
-func (d *demo) payDocsOrder(ctx context.Context, engine *payments, provider *testProvider, o *order) error {
+	d.examples[path] = o.ID
+	if err != nil || !paid {
+		return err
+	}
+	engine := paymentsOf(s)
 	at, err := engine.startAttempt(ctx, o.ID, methodCard, d.page+"/thanks")
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ type testSession struct {
 // A testIntent is a payment with its charge.
 type testIntent struct {
 	session                       *testSession
-	id, charge, status, cancelled string
+	id, charge, status, cancelled string // charge: of the last card; cancelled: why, "" if nothing is said
 	capturable, received          int64
 	captureBefore                 int64 // Unix seconds
 	declined                      bool  // the last card
@@ -134,27 +134,41 @@ type testAction func(p *testProvider, id string, form url.Values) *testAnswer
 
 // handler returns the interface and the pages.
 func (p *testProvider) handler() http.Handler {
+	intents := listOf(func(i *testIntent) []testObject { return []testObject{i.object()} })
+	refunds := listOf(func(i *testIntent) []testObject { return objectsOf(i, i.refunds) })
+	disputes := listOf(func(i *testIntent) []testObject { return objectsOf(i, i.disputes) })
 	mux := http.NewServeMux()
 	for pattern, act := range map[string]testAction{
 		"POST /v1/checkout/sessions":             (*testProvider).createSession,
 		"GET /v1/checkout/sessions":              (*testProvider).listSessions,
-		"GET /v1/checkout/sessions/{id}":         (*testProvider).readSession,
-		"POST /v1/checkout/sessions/{id}/expire": (*testProvider).expireSession,
-		"GET /v1/payment_intents":                (*testProvider).listIntents,
-		"POST /v1/payment_intents/{id}/capture":  (*testProvider).captureIntent,
-		"POST /v1/payment_intents/{id}/cancel":   (*testProvider).cancelIntent,
+		"GET /v1/checkout/sessions/{id}":         actOn((*testProvider).session, (*testProvider).readSession),
+		"POST /v1/checkout/sessions/{id}/expire": actOn((*testProvider).session, (*testProvider).expireSession),
+		"GET /v1/payment_intents":                intents,
+		"POST /v1/payment_intents/{id}/capture":  actOn((*testProvider).intent, (*testProvider).captureIntent),
+		"POST /v1/payment_intents/{id}/cancel":   actOn((*testProvider).intent, (*testProvider).cancelIntent),
 		"POST /v1/refunds":                       (*testProvider).createRefund,
-		"GET /v1/refunds":                        (*testProvider).listRefunds,
-		"GET /v1/disputes":                       (*testProvider).listDisputes,
+		"GET /v1/refunds":                        refunds,
+		"GET /v1/disputes":                       disputes,
 		"POST /v1/webhook_endpoints":             (*testProvider).createWebhook,
-		"GET /v1/webhook_endpoints/{id}":         (*testProvider).readWebhook,
-		"DELETE /v1/webhook_endpoints/{id}":      (*testProvider).deleteWebhook,
+		"GET /v1/webhook_endpoints/{id}":         actOn((*testProvider).webhook, (*testProvider).readWebhook),
+		"DELETE /v1/webhook_endpoints/{id}":      actOn((*testProvider).webhook, (*testProvider).deleteWebhook),
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, act) })
 	}
 	mux.HandleFunc("GET /pay/{id}", p.showPage)
 	mux.HandleFunc("POST /pay/{id}", p.takeForm)
 	return mux
+}
+
+// actOn makes an action of one that acts on an object, which find returns; nil: there is none.
+func actOn[T any](find func(*testProvider, string) *T, act func(*testProvider, *T, url.Values) *testAnswer) testAction {
+	return func(p *testProvider, id string, form url.Values) *testAnswer {
+		object := find(p, id)
+		if object == nil {
+			return testMissing()
+		}
+		return act(p, object, form)
+	}
 }
 
 // serve answers one call of the interface.
@@ -278,6 +292,27 @@ func testList(form url.Values, all []testObject) *testAnswer {
 	return testOK(testObject{"object": "list", "data": page, "has_more": len(page) < len(all)})
 }
 
+// listOf makes an action that lists what payments have, the newest first: all of them, or the one that is named.
+func listOf(has func(i *testIntent) []testObject) testAction {
+	return func(p *testProvider, _ string, form url.Values) *testAnswer {
+		var all []testObject
+		for _, s := range slices.Backward(p.sessions) {
+			if id := form.Get("payment_intent"); s.intent != nil && (id == "" || id == s.intent.id) {
+				all = append(all, has(s.intent)...)
+			}
+		}
+		return testList(form, all)
+	}
+}
+
+// objectsOf returns the refunds or the disputes of a payment, the newest first.
+func objectsOf[T interface{ object(*testIntent) testObject }](i *testIntent, has []T) (all []testObject) {
+	for _, part := range slices.Backward(has) {
+		all = append(all, part.object(i))
+	}
+	return all
+}
+
 // newID returns the id of a new object. The last digits are its number.
 func (p *testProvider) newID(prefix string) string {
 	p.number++
@@ -300,7 +335,7 @@ func (p *testProvider) passTime() {
 // endSession expires a session.
 func (p *testProvider) endSession(s *testSession) {
 	s.status = "expired"
-	p.emit("checkout.session.expired", s.object(p, false))
+	p.emit("checkout.session.expired", s.object(p))
 	if s.intent != nil {
 		p.endIntent(s.intent, "")
 	}
@@ -342,9 +377,14 @@ func testMetadata(form url.Values, name string) map[string]string {
 	return all
 }
 
-// testAmount parses an amount, or a time in Unix seconds; 0: it is not one.
-func testAmount(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
+// testAmount returns a parameter that is an amount, or a time in Unix seconds; 0: it is not one. Without the parameter
+// it returns the other amount.
+func testAmount(form url.Values, name string, other int64) int64 {
+	text := form.Get(name)
+	if text == "" {
+		return other
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		return 0
 	}
@@ -359,9 +399,9 @@ func (p *testProvider) createSession(_ string, form url.Values) *testAnswer {
 		reference:      form.Get("client_reference_id"),
 		name:           form.Get(price + "[product_data][name]"),
 		returnURL:      form.Get("success_url"),
-		amount:         testAmount(form.Get(price + "[unit_amount]")),
+		amount:         testAmount(form, price+"[unit_amount]", 0),
 		currency:       form.Get(price + "[currency]"),
-		expires:        testAmount(form.Get("expires_at")),
+		expires:        testAmount(form, "expires_at", 0),
 		metadata:       testMetadata(form, "metadata"),
 		intentMetadata: testMetadata(form, "payment_intent_data[metadata]"),
 	}
@@ -379,12 +419,11 @@ func (p *testProvider) createSession(_ string, form url.Values) *testAnswer {
 	if len(p.sessions) > maxTestSessions {
 		p.sessions = slices.Delete(p.sessions, 0, 1)
 	}
-	return testOK(s.object(p, false))
+	return testOK(s.object(p))
 }
 
-// object returns a session, with its payment and that payment's charge if expanded, else with the id of its
-// payment.
-func (s *testSession) object(p *testProvider, expanded bool) testObject {
+// object returns a session with the id of its payment.
+func (s *testSession) object(p *testProvider) testObject {
 	o := testObject{
 		"id": s.id, "object": "checkout.session", "status": s.status, "client_reference_id": s.reference,
 		"amount_total": s.amount, "currency": s.currency, "mode": "payment", "payment_status": "unpaid",
@@ -396,46 +435,37 @@ func (s *testSession) object(p *testProvider, expanded bool) testObject {
 	}
 	if s.intent != nil {
 		o["payment_intent"] = s.intent.id
-		if expanded {
-			intent := s.intent.object()
-			if s.intent.charge != "" {
-				intent["latest_charge"] = s.intent.chargeObject()
-			}
-			o["payment_intent"] = intent
-		}
 	}
 	return o
 }
 
 func (p *testProvider) listSessions(_ string, form url.Values) *testAnswer {
 	var all []testObject
-	first, last := testAmount(form.Get("created[gte]")), testAmount(form.Get("created[lte]"))
+	first, last := testAmount(form, "created[gte]", 0), testAmount(form, "created[lte]", 0)
 	for _, s := range slices.Backward(p.sessions) {
 		if s.created >= first && (last == 0 || s.created <= last) {
-			all = append(all, s.object(p, false))
+			all = append(all, s.object(p))
 		}
 	}
 	return testList(form, all)
 }
 
-func (p *testProvider) readSession(id string, form url.Values) *testAnswer {
-	s := p.session(id)
-	if s == nil {
-		return testMissing()
+func (p *testProvider) readSession(s *testSession, form url.Values) *testAnswer {
+	o := s.object(p)
+	if s.intent != nil && slices.Contains(form["expand[]"], "payment_intent.latest_charge") {
+		intent := s.intent.object()
+		intent["latest_charge"] = s.intent.chargeObject()
+		o["payment_intent"] = intent
 	}
-	return testOK(s.object(p, slices.Contains(form["expand[]"], "payment_intent.latest_charge")))
+	return testOK(o)
 }
 
-func (p *testProvider) expireSession(id string, _ url.Values) *testAnswer {
-	s := p.session(id)
-	switch {
-	case s == nil:
-		return testMissing()
-	case s.status != "open":
+func (p *testProvider) expireSession(s *testSession, _ url.Values) *testAnswer {
+	if s.status != "open" {
 		return testRefused("")
 	}
 	p.endSession(s)
-	return testOK(s.object(p, false))
+	return testOK(s.object(p))
 }
 
 // tryCard pays an open session as a guest does on its page, with a card that is good or one that is declined. It
@@ -459,7 +489,7 @@ func (p *testProvider) tryCard(id string, good bool) bool {
 	s.status, i.status, i.capturable = "complete", "requires_capture", s.amount
 	i.captureBefore = p.now().Add(testAuthorization).Unix()
 	p.emit("payment_intent.amount_capturable_updated", i.object())
-	p.emit("checkout.session.completed", s.object(p, false))
+	p.emit("checkout.session.completed", s.object(p))
 	return true
 }
 
@@ -469,10 +499,7 @@ func (i *testIntent) object() testObject {
 		"id": i.id, "object": "payment_intent", "status": i.status, "amount": i.session.amount,
 		"amount_capturable": i.capturable, "amount_received": i.received, "currency": i.session.currency,
 		"capture_method": "manual", "metadata": i.session.intentMetadata, "livemode": false,
-		"cancellation_reason": nil, "last_payment_error": nil, "latest_charge": nilIfEmpty(i.charge),
-	}
-	if i.cancelled != "" {
-		o["cancellation_reason"] = i.cancelled
+		"cancellation_reason": nilIfEmpty(i.cancelled), "last_payment_error": nil, "latest_charge": i.charge,
 	}
 	if i.declined {
 		o["last_payment_error"] = testObject{"type": "card_error", "code": "card_declined"}
@@ -504,25 +531,8 @@ func (i *testIntent) chargeObject() testObject {
 	}
 }
 
-func (p *testProvider) listIntents(_ string, form url.Values) *testAnswer {
-	var all []testObject
-	for _, s := range slices.Backward(p.sessions) {
-		if s.intent != nil {
-			all = append(all, s.intent.object())
-		}
-	}
-	return testList(form, all)
-}
-
-func (p *testProvider) captureIntent(id string, form url.Values) *testAnswer {
-	i := p.intent(id)
-	if i == nil {
-		return testMissing()
-	}
-	amount := i.capturable
-	if text := form.Get("amount_to_capture"); text != "" {
-		amount = testAmount(text)
-	}
+func (p *testProvider) captureIntent(i *testIntent, form url.Values) *testAnswer {
+	amount := testAmount(form, "amount_to_capture", i.capturable)
 	switch {
 	case i.status != "requires_capture":
 		return testRefused("payment_intent_unexpected_state")
@@ -533,35 +543,19 @@ func (p *testProvider) captureIntent(id string, form url.Values) *testAnswer {
 	}
 	i.status, i.received, i.capturable = "succeeded", amount, 0
 	if rest := i.session.amount - amount; rest > 0 {
-		i.refunds = append(i.refunds, &testRefund{
-			id: p.newID("re_"), status: "succeeded", amount: rest, created: p.now().Unix(), released: true,
-		})
+		i.refunds = append(i.refunds, &testRefund{id: p.newID("re_"), status: "succeeded", amount: rest,
+			created: p.now().Unix(), released: true})
 	}
 	p.emit("payment_intent.succeeded", i.object())
 	return testOK(i.object())
 }
 
-func (p *testProvider) cancelIntent(id string, _ url.Values) *testAnswer {
-	i := p.intent(id)
-	switch {
-	case i == nil:
-		return testMissing()
-	case i.status != "requires_capture":
+func (p *testProvider) cancelIntent(i *testIntent, _ url.Values) *testAnswer {
+	if i.status != "requires_capture" {
 		return testRefused("payment_intent_unexpected_state")
 	}
 	p.endIntent(i, "")
 	return testOK(i.object())
-}
-
-// refundable returns how much of a payment can still be given back.
-func (i *testIntent) refundable() int64 {
-	left := i.received
-	for _, r := range i.refunds {
-		if r.status != "failed" && !r.released {
-			left -= r.amount
-		}
-	}
-	return left
 }
 
 func (p *testProvider) createRefund(_ string, form url.Values) *testAnswer {
@@ -569,11 +563,13 @@ func (p *testProvider) createRefund(_ string, form url.Values) *testAnswer {
 	if i == nil {
 		return testMissing()
 	}
-	left := i.refundable()
-	amount := left
-	if text := form.Get("amount"); text != "" {
-		amount = testAmount(text)
+	left := i.received
+	for _, r := range i.refunds {
+		if r.status != "failed" && !r.released {
+			left -= r.amount
+		}
 	}
+	amount := testAmount(form, "amount", left)
 	switch {
 	case i.status != "succeeded":
 		return testRefused("payment_intent_unexpected_state")
@@ -584,10 +580,8 @@ func (p *testProvider) createRefund(_ string, form url.Values) *testAnswer {
 	case amount > left:
 		return testRefused("amount_too_large")
 	}
-	r := &testRefund{
-		id: p.newID("re_"), status: "succeeded", amount: amount, created: p.now().Unix(),
-		metadata: testMetadata(form, "metadata"),
-	}
+	r := &testRefund{id: p.newID("re_"), status: "succeeded", amount: amount, created: p.now().Unix(),
+		metadata: testMetadata(form, "metadata")}
 	i.refunds = append(i.refunds, r)
 	p.emit("refund.created", r.object(i))
 	p.emit("charge.refunded", i.chargeObject())
@@ -610,18 +604,6 @@ func (r *testRefund) object(i *testIntent) testObject {
 	return o
 }
 
-func (p *testProvider) listRefunds(_ string, form url.Values) *testAnswer {
-	var all []testObject
-	for _, s := range slices.Backward(p.sessions) {
-		if i := s.intent; i != nil && (form.Get("payment_intent") == "" || form.Get("payment_intent") == i.id) {
-			for _, r := range slices.Backward(i.refunds) {
-				all = append(all, r.object(i))
-			}
-		}
-	}
-	return testList(form, all)
-}
-
 // object returns a dispute.
 func (d *testDispute) object(i *testIntent) testObject {
 	return testObject{
@@ -629,16 +611,4 @@ func (d *testDispute) object(i *testIntent) testObject {
 		"amount": d.amount, "currency": i.session.currency, "created": d.created, "reason": "fraudulent",
 		"metadata": testObject{},
 	}
-}
-
-func (p *testProvider) listDisputes(_ string, form url.Values) *testAnswer {
-	var all []testObject
-	for _, s := range slices.Backward(p.sessions) {
-		if i := s.intent; i != nil && (form.Get("payment_intent") == "" || form.Get("payment_intent") == i.id) {
-			for _, d := range slices.Backward(i.disputes) {
-				all = append(all, d.object(i))
-			}
-		}
-	}
-	return testList(form, all)
 }

@@ -39,20 +39,16 @@ func (h *testWebhook) object() testObject {
 	}
 }
 
-func (p *testProvider) readWebhook(id string, _ url.Values) *testAnswer {
-	h := p.hooks[id]
-	if h == nil {
-		return testMissing()
-	}
+// webhook returns a webhook endpoint; nil: there is none.
+func (p *testProvider) webhook(id string) *testWebhook { return p.hooks[id] }
+
+func (p *testProvider) readWebhook(h *testWebhook, _ url.Values) *testAnswer {
 	return testOK(h.object())
 }
 
-func (p *testProvider) deleteWebhook(id string, _ url.Values) *testAnswer {
-	if p.hooks[id] == nil {
-		return testMissing()
-	}
-	delete(p.hooks, id)
-	return testOK(testObject{"id": id, "object": "webhook_endpoint", "deleted": true})
+func (p *testProvider) deleteWebhook(h *testWebhook, _ url.Values) *testAnswer {
+	delete(p.hooks, h.id)
+	return testOK(testObject{"id": h.id, "object": "webhook_endpoint", "deleted": true})
 }
 
 // emit sends an event to all webhooks that ask for it, independently of each other and in no particular order.
@@ -62,19 +58,15 @@ func (p *testProvider) emit(kind string, object testObject) {
 		"created": p.now().Unix(), "livemode": false, "data": testObject{"object": object},
 	})
 	for _, h := range p.hooks {
-		if h.status != "enabled" || !slices.Contains(h.events, kind) {
-			continue
-		}
 		post := func() int { return p.post(h.url, h.secret, body) }
-		if p.deliver != nil {
+		switch {
+		case h.status != "enabled" || !slices.Contains(h.events, kind):
+		case p.deliver != nil:
 			p.deliver(kind, post)
-			continue
+		case p.pending < maxTestDeliveries:
+			p.pending++
+			p.posts.Go(func() { p.postUntilTaken(post) })
 		}
-		if p.pending >= maxTestDeliveries {
-			continue
-		}
-		p.pending++
-		p.posts.Go(func() { p.postUntilTaken(post) })
 	}
 }
 
@@ -108,20 +100,7 @@ func (p *testProvider) post(url, secret string, body []byte) int {
 }
 
 // testStyle is the style of the pages.
-const testStyle = `
-:root{color-scheme:light dark;--back:#fff;--text:#1f2328;--warn:#ffe8a3;--line:#8c959f;--pay:#0a5c7d;--on:#fff}
-@media(prefers-color-scheme:dark){
-:root{--back:#0d1117;--text:#f0f6fc;--warn:#5c4400;--line:#8b949e;--pay:#7cc7e8;--on:#0d1117}}
-body{margin:0;background:var(--back);color:var(--text);font:1.0625rem/1.5 system-ui,sans-serif}
-.test{margin:0;padding:.75rem 1rem;background:var(--warn);text-align:center}
-main{max-width:26rem;margin:0 auto;padding:1rem}
-h1{font-size:1.25rem;overflow-wrap:anywhere}
-.amount{font-size:2rem;margin:.5rem 0 1rem}
-button,.back{display:block;box-sizing:border-box;width:100%;min-height:3rem;margin:.75rem 0;padding:.6rem 1rem;
-border:1px solid var(--line);border-radius:.5rem;background:none;color:inherit;font:inherit;text-align:center;
-text-decoration:none;cursor:pointer}
-.pay{background:var(--pay);border-color:var(--pay);color:var(--on);font-weight:600}
-`
+var testStyle = demoFile("demo_pay.css")
 
 // testPolicy is the Content-Security-Policy of the pages. It has no form-action, since browsers apply that also to
 // redirects that answer a form.
@@ -130,40 +109,6 @@ var testPolicy = func() string {
 	return "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-" +
 		base64.StdEncoding.EncodeToString(hash[:]) + "'"
 }()
-
-// testPage is the page of a session.
-var testPage = template.Must(template.New("").Parse(`<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Test payment</title>
-<style>{{.Style}}</style>
-</head>
-<body>
-<p class="test"><strong>This is a test provider of the demo. No money moves.</strong></p>
-<main>
-{{- if .Open}}
-<h1>{{.Name}}</h1>
-<p class="amount">{{.Amount}}</p>
-{{- if .Declined}}
-<p role="alert">The card was declined. Nothing was taken; you can try again.</p>
-{{- end}}
-<form method="post">
-<button class="pay" name="do" value="pay">Pay</button>
-<button name="do" value="decline">Decline</button>
-<button name="do" value="back">Go back</button>
-</form>
-{{- else}}
-<h1>{{.Title}}</h1>
-{{- if .Return}}
-<a class="back" href="{{.Return}}">Go back</a>
-{{- end}}
-{{- end}}
-</main>
-</body>
-</html>
-`))
 
 // A testView is what a page shows.
 type testView struct {
@@ -177,7 +122,7 @@ func (p *testProvider) view(id string) (testView, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.passTime()
-	v := testView{Style: testStyle, Title: "There is no such payment"}
+	v := testView{Style: template.CSS(testStyle), Title: "There is no such payment"}
 	s := p.session(id)
 	if s == nil {
 		return v, http.StatusNotFound
@@ -195,13 +140,11 @@ func (p *testProvider) view(id string) (testView, int) {
 func (p *testProvider) showPage(w http.ResponseWriter, r *http.Request) {
 	v, status := p.view(r.PathValue("id"))
 	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", testPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	testPage.Execute(w, v) // the client has gone, so write errors are ignored
+	showDemo(w, status, "demo_pay.html", v)
 }
 
 // takeForm does what a guest has chosen on the page of a session.

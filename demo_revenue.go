@@ -16,47 +16,15 @@ const (
 	sampleReference = "sample " // begins the references of their orders, which no provider knows
 )
 
-// A demoItem is something that the demo's restaurant sells.
-type demoItem struct {
-	name  string
-	price int64 // VAT included, in the minor unit
-}
-
-// A demoCounter is where the demo's restaurant sells in one currency.
+// A demoCounter is where the demo's restaurant sells in one currency: in Solothurn, at a stand that it has in Malmö,
+// and to guests from abroad who pay in euros with their telephones.
 type demoCounter struct {
-	currency             string
-	orders               [7]int // on each day of the week, Sunday first; if more than 1, it varies by one
-	methods              []string
-	food, drinks         []demoItem
-	foodRate, drinksRate int64
-	delivery             int64 // at drinksRate
-	round                int64 // tips are multiples of this
-}
-
-// demoCounters are the restaurant in Solothurn, a stand that it has in Malmö, and guests from abroad who
-// pay in euros with their telephones.
-var demoCounters = []demoCounter{
-	{
-		currency: "CHF", orders: [7]int{3, 6, 6, 7, 7, 8, 4}, round: 50,
-		methods: []string{methodCard, methodCard, methodCard, methodCard, methodCash, methodTerminal},
-		food: []demoItem{{"Pizza Margherita", 1650}, {"Risotto ai funghi", 2100}, {"Insalata mista", 1100},
-			{"Tiramisù", 850}, {"Lasagne della nonna", 1950}},
-		drinks:   []demoItem{{"Merlot, half a litre", 2400}, {"Birra Moretti", 650}, {"Prosecco", 890}},
-		foodRate: demoFoodRate, drinksRate: 810, delivery: 700,
-	},
-	{
-		currency: "SEK", orders: [7]int{2, 2, 2, 2, 3, 4, 3}, round: 500,
-		methods:  []string{methodCard, methodCard, methodCard, methodCash},
-		food:     []demoItem{{"Pizza Margherita", 13_500}, {"Lasagne", 14_900}, {"Tiramisù", 6_900}},
-		drinks:   []demoItem{{"Merlot, a glass", 9_500}, {"Birra Moretti", 7_200}},
-		foodRate: 1200, drinksRate: 2500, delivery: 5_900,
-	},
-	{
-		currency: "EUR", orders: [7]int{6: 1}, methods: []string{methodMobile}, round: 50,
-		food:     []demoItem{{"Pizza Margherita", 1750}, {"Risotto ai funghi", 2250}},
-		drinks:   []demoItem{{"Prosecco", 950}},
-		foodRate: demoFoodRate, drinksRate: 810, delivery: 750,
-	},
+	Currency               string
+	Orders                 [7]int // on each day of the week, Sunday first; if more than 1, it varies by one
+	Methods                []string
+	Food, Drinks           []orderLine
+	Delivery, DeliveryRate int64
+	Round                  int64 // tips are multiples of this
 }
 
 // A demoDeed is something that was done at a time of the past.
@@ -67,8 +35,8 @@ type demoDeed struct {
 
 // A demoPast collects what was done, to be written in the order of the times.
 type demoPast struct {
-	account, page string // the account's id, and where guests come back to
-	connections   map[string]string
+	account, page string                        // the account's id, and where guests come back to
+	connections   map[string]*paymentConnection // by ways of paying; the others are paid outside
 	random        *rand.Rand
 	deeds         []demoDeed
 }
@@ -95,23 +63,22 @@ func (p *demoPast) addMonth(t *tx, keys *keyring) error {
 		return err
 	}
 	today := midnight(calendar.dateOf(t.exact))
-	p.connections = map[string]string{}
+	p.connections = map[string]*paymentConnection{}
 	before := t.at(-days(demoDays + 2))
 	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
-		c := &openConnection{paymentConnection: &paymentConnection{ID: before.newID("con"), AccountID: p.account,
-			Provider: provider, CreatedAt: before.now}, secrets: connectionSecrets{Key: "rk_test_demo"}}
+		c := newTestConnection(p.account, provider, before.exact)
 		if err := c.seal(keys); err != nil {
 			return err
 		}
 		if err := before.addPaymentConnection(c.paymentConnection); err != nil {
 			return err
 		}
-		p.connections[method] = c.ID
+		p.connections[method] = c.paymentConnection
 	}
 	for ago := demoDays; ago > 0; ago-- {
 		date := today.AddDate(0, 0, -ago).Format(time.DateOnly)
-		for i := range demoCounters {
-			p.addDay(&demoCounters[i], date, calendar.startOf(date), ago)
+		for _, c := range demoData().Counters {
+			p.addDay(&c, date, calendar.startOf(date), ago)
 		}
 	}
 	return nil
@@ -120,7 +87,7 @@ func (p *demoPast) addMonth(t *tx, keys *keyring) error {
 // addDay adds the orders of a counter on a business day that begins at start, so many days ago. The counter opens
 // seven and a half hours after start: at 11:30 where days begin at 04:00.
 func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
-	most := c.orders[midnight(date).Weekday()]
+	most := c.Orders[midnight(date).Weekday()]
 	if most > 1 {
 		most += p.random.IntN(3) - 1
 	}
@@ -130,13 +97,12 @@ func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ag
 			opens, open = opens.Add(6*time.Hour+30*time.Minute), 3*time.Hour
 		}
 		at := opens.Add(time.Duration(p.random.Int64N(int64(open))).Truncate(time.Second))
-		method := c.methods[p.random.IntN(len(c.methods))]
+		method := c.Methods[p.random.IntN(len(c.Methods))]
 		if n == 0 {
-			method = c.methods[0]
+			method = c.Methods[0]
 		}
 		o := p.draw(c)
-		reference := fmt.Sprintf("%s%s %s %d", sampleReference, date, c.currency, n+1)
-		o.Reference = &reference
+		o.Reference = new(fmt.Sprintf("%s%s %s %d", sampleReference, date, c.Currency, n+1))
 		p.add(at, func(t *tx) error { return p.sell(t, o, method) })
 		p.addReturns(c, o, at, ago, n)
 	}
@@ -144,21 +110,22 @@ func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ag
 
 // draw makes an order.
 func (p *demoPast) draw(c *demoCounter) *order {
-	o := &order{AccountID: p.account, Currency: c.currency, ReturnURL: p.page + "/thanks",
-		DeliveryRate: c.drinksRate}
-	pick := func(items []demoItem, rate int64, group string, least int) {
+	o := &order{AccountID: p.account, Currency: c.Currency, ReturnURL: p.page + "/thanks",
+		DeliveryRate: c.DeliveryRate}
+	pick := func(items []orderLine, least int) {
 		for _, i := range p.random.Perm(len(items))[:least+p.random.IntN(2)] {
-			o.Lines = append(o.Lines, orderLine{Name: items[i].name, Quantity: 1 + p.random.Int64N(2),
-				UnitAmount: items[i].price, VATRate: rate, Group: group})
+			line := items[i]
+			line.Quantity = 1 + p.random.Int64N(2)
+			o.Lines = append(o.Lines, line)
 		}
 	}
-	pick(c.food, c.foodRate, "food", 1)
-	pick(c.drinks, c.drinksRate, "drinks", 0)
+	pick(c.Food, 1)
+	pick(c.Drinks, 0)
 	if p.random.IntN(4) == 0 {
-		o.Delivery = c.delivery
+		o.Delivery = c.Delivery
 	}
 	if p.random.IntN(2) == 0 {
-		o.Tip = c.round * (1 + p.random.Int64N(8))
+		o.Tip = c.Round * (1 + p.random.Int64N(8))
 	}
 	if p.random.IntN(8) == 0 {
 		o.Discount = o.Lines[0].UnitAmount / 10
@@ -172,21 +139,14 @@ func (p *demoPast) sell(t *tx, o *order, method string) error {
 		return err
 	}
 	connection := p.connections[method]
-	if connection == "" {
+	if connection == nil {
 		return markPaid(t, o, method, t.now, actorCommand)
 	}
-	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
-		Provider: providerStripe, Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency,
-		CreatedAt: t.now, Revision: 1}
-	if method == methodMobile {
-		paid.Provider = providerVipps
-	}
-	if err := t.addPayment(paid); err != nil {
-		return err
-	}
-	paid.State, paid.Captured = paymentCaptured, paid.Amount
-	paid.AuthorizedAt, paid.CapturedAt, paid.CheckedAt = t.now, t.now, t.now
-	if err := t.savePayment(paid); err != nil {
+	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection.ID,
+		Provider: connection.Provider, Method: method, State: paymentCaptured, Amount: o.Total, Captured: o.Total,
+		Currency: o.Currency, CreatedAt: t.now, AuthorizedAt: t.now, CapturedAt: t.now, CheckedAt: t.now,
+		Revision: 2} // as if it had been written when it began, and when it was paid
+	if err := paymentTable.insert(t, paid); err != nil {
 		return err
 	}
 	o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &paid.ID, 1, t.now, t.now
@@ -200,17 +160,16 @@ func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int
 	giveBack := func(after time.Duration, w refundWish) {
 		p.add(at.Add(after), func(t *tx) error { return giveBackSample(t, o.ID, w) })
 	}
-	unit := refundWish{lines: []lineQuantity{{0, 1}}, reason: "one was cold"}
 	switch {
-	case c.currency == "CHF" && ago == 2 && n == 0:
-		o.Tip = 4 * c.round // given back, too
+	case c.Currency == "CHF" && ago == 2 && n == 0:
+		o.Tip = 4 * c.Round // given back, too
 		giveBack(days(1), refundWish{reason: "it never came"})
-	case c.currency == "CHF" && ago == 20 && n == 1:
+	case c.Currency == "CHF" && ago == 20 && n == 1:
 		giveBack(days(3), refundWish{reason: "it was paid twice"})
-	case c.currency == "CHF" && ago == 12 && n == 0:
+	case c.Currency == "CHF" && ago == 12 && n == 0:
 		p.add(at.Add(days(4)), func(t *tx) error { return disputeSample(t, o.ID) })
-	case c.currency == "CHF" && ago%5 == 1 && n == 1, c.currency == "SEK" && ago%9 == 1 && n == 0:
-		giveBack(time.Hour, unit)
+	case c.Currency == "CHF" && ago%5 == 1 && n == 1, c.Currency == "SEK" && ago%9 == 1 && n == 0:
+		giveBack(time.Hour, refundWish{lines: []lineQuantity{{0, 1}}, reason: "one was cold"})
 	}
 }
 
@@ -240,10 +199,9 @@ func disputeSample(t *tx, orderID string) error {
 	if err != nil {
 		return err
 	}
-	open, reason := disputeOpen, "fraudulent"
-	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_demo", OrderID: o.ID, Amount: o.Total, State: open,
-		Reason: &reason, OpenedAt: t.now}
-	o.Dispute = &open
+	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_demo", OrderID: o.ID, Amount: o.Total, State: disputeOpen,
+		Reason: new("fraudulent"), OpenedAt: t.now}
+	o.Dispute = new(disputeOpen)
 	told := orderEvent(o, eventOrderDisputed, actorProvider, "amount", fmt.Sprint(d.Amount),
 		"currency", o.Currency, "dispute_id", d.ID, "state", d.State)
 	if err := t.saveDispute(d); err != nil {
@@ -257,11 +215,9 @@ func disputeSample(t *tx, orderID string) error {
 
 // bookAll records the revenue of all orders.
 func bookAll(t *tx) error {
-	for left := true; left; {
-		var err error
-		if left, err = recordBacklog(t, recordedAtOnce); err != nil {
+	for {
+		if left, err := recordBacklog(t, recordedAtOnce); err != nil || !left {
 			return err
 		}
 	}
-	return nil
 }

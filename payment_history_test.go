@@ -327,7 +327,7 @@ func (h *history) portalActs() error {
 			h.vipps.portalRefund(p.ID, 300)
 		case m.authorized > 0 && p.IntentID != nil:
 			h.provider.mu.Lock()
-			h.provider.captureIntent(*p.IntentID, nil)
+			h.provider.captureIntent(h.provider.intent(*p.IntentID), nil)
 			h.provider.mu.Unlock()
 		case m.captured-m.refunded >= 300 && p.IntentID != nil:
 			h.provider.mu.Lock()
