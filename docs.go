@@ -150,13 +150,10 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 		return nil, err
 	}
 	const html = "text/html; charset=utf-8"
-	return &docsPages{
-		routing: rt,
-		ended:   ended,
-		home:    newStaticFile(html, pageCaching, home.Bytes()),
-		docs:    newStaticFile(html, pageCaching, docs.Bytes()),
-		robots:  newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes))),
-	}, nil
+	return &docsPages{routing: rt, ended: ended,
+		home:   newStaticFile(html, pageCaching, home.Bytes()),
+		docs:   newStaticFile(html, pageCaching, docs.Bytes()),
+		robots: newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes)))}, nil
 }
 
 // robotsText asks crawlers to read the pages and to leave the interface alone (RFC 9309).
@@ -259,22 +256,10 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 	for i := range a.routes {
 		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
 	}
-	v := &docsView{
-		Base:         d.base,
-		Root:         d.root,
-		Prefix:       rt.prefixes[0],
-		Release:      buildName(),
-		Demo:         a.examples != nil,
-		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"),
-		LegacyEnded:  ended,
-		Groups:       d.groups(),
-		Objects:      d.objects(),
-		Events:       groupEvents(a.events),
-		Token:        d.values[exampleToken],
-		Origin:       d.values["Origin"],
-
-		StripePermissions: stripePermissions,
-	}
+	v := &docsView{Base: d.base, Root: d.root, Prefix: rt.prefixes[0], Release: buildName(), Demo: a.examples != nil,
+		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"), LegacyEnded: ended,
+		Groups: d.groups(), Objects: d.objects(), Events: groupEvents(a.events),
+		Token: d.values[exampleToken], Origin: d.values["Origin"], StripePermissions: stripePermissions}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range a.problems {
@@ -342,9 +327,7 @@ func showDelay(d time.Duration) string {
 
 // documentPath is the path of documentBase. The document also has it in the paths of the metadata,
 // where the configured prefix replaces it.
-const (
-	documentPath = "/v1"
-)
+const documentPath = "/v1"
 
 // An openapiAPI serves the OpenAPI document.
 type openapiAPI struct {

@@ -32,31 +32,42 @@ const (
 	deviceBlocked  = "blocked"
 )
 
-// A device is one machine that was activated on a licence.
+// A device is one machine that was activated on a licence. Its JSON is for the account that owns the licence, for
+// operators, and for the other devices of a full licence.
 type device struct {
-	ID             string
-	LicenseID      string
-	Fingerprint    []byte // SHA-256
-	Name           *string
-	Platform       *string
-	AppVersion     *string
-	State          string
-	LeaseSeq       int64
-	PresentedSeq   int64
-	LeaseKid       string
-	LeasedAt       stamp
-	LeaseExpiresAt stamp
-	LapsesAt       stamp // when a floating seat is free again; zero for node_locked
-	CloneAt        stamp // when the device last presented an older lease than before
-	CountsUntil    stamp // the latest end of its leases; see counts
-	EndedSeq       int64 // number of the last lease that ended because its seat was taken away
-	TokensEndAt    stamp // when that was; zero: never
-	ActivatedAt    stamp
-	LastSeenAt     stamp
-	ReleasedAt     stamp
-	ReleasedBy     *string
-	Activations    int
+	ID          string     `json:"id"`
+	Name        *string    `json:"name"`
+	State       string     `json:"state"`
+	Platform    *string    `json:"platform"`
+	AppVersion  *string    `json:"app_version"`
+	Fingerprint maskedHash `json:"fingerprint"`
+	ActivatedAt stamp      `json:"activated_at"`
+	LastSeenAt  stamp      `json:"last_seen_at"`
+	ReleasedAt  stamp      `json:"released_at"`
+	ReleasedBy  *string    `json:"released_by"`
+	CloneAt     stamp      `json:"clone_suspected_at"` // when it last presented an older lease than before
+
+	LicenseID      string `json:"-"`
+	LeaseSeq       int64  `json:"-"`
+	PresentedSeq   int64  `json:"-"`
+	LeaseKid       string `json:"-"`
+	LeasedAt       stamp  `json:"-"`
+	LeaseExpiresAt stamp  `json:"-"`
+	LapsesAt       stamp  `json:"-"` // when a floating seat is free again; zero for node_locked
+	CountsUntil    stamp  `json:"-"` // the latest end of its leases; see counts
+	EndedSeq       int64  `json:"-"` // number of the last lease that ended because its seat was taken away
+	TokensEndAt    stamp  `json:"-"` // when that was; zero: never
+	Activations    int    `json:"-"`
 }
+
+// A maskedHash is a SHA-256 of which JSON has the first 8 hexadecimal digits only.
+type maskedHash []byte
+
+// masked returns the digits that JSON has.
+func (h maskedHash) masked() string { return hex.EncodeToString(h[:4]) }
+
+// MarshalJSON implements json.Marshaler.
+func (h maskedHash) MarshalJSON() ([]byte, error) { return []byte(`"` + h.masked() + `"`), nil }
 
 // holdsSeat reports whether d is active and has not lapsed. d may be nil: then it is false.
 func (d *device) holdsSeat(now time.Time) bool {
@@ -377,15 +388,9 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	}
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
-		return nil, &refusal{
-			code:   codeValidation,
-			detail: "The device to replace is not one of this licence.",
-			fields: []fieldError{{
-				Pointer: "#/replace_device_id",
-				Code:    "unknown_device",
-				Detail:  "The licence has no such device.",
-			}},
-		}
+		return nil, &refusal{code: codeValidation, detail: "The device to replace is not one of this licence.",
+			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device",
+				Detail: "The licence has no such device."}}}
 	}
 	if err != nil || old.State != deviceActive {
 		return nil, err
@@ -413,11 +418,8 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	if d.replaced() {
 		detail = "Another device has replaced this one, and no other seat is free."
 	}
-	return keep(&refusal{
-		code:    codeSeatLimit,
-		detail:  detail,
-		members: []extraMember{{"seats", seatsOf(l)}, {"devices", newDeviceViews(holders)}},
-	})
+	return keep(&refusal{code: codeSeatLimit, detail: detail,
+		members: []extraMember{{"seats", seatsOf(l)}, {"devices", append([]*device{}, holders...)}}})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -438,9 +440,7 @@ func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType,
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
-	e := deviceEvent(l, d, typ, actor)
-	e.Data = eventData("by", releasedBy)
-	return t.addEvent(e)
+	return t.addEvent(deviceEvent(l, d, typ, actor, "by", releasedBy))
 }
 
 // blockDevice shuts a device out until an operator releases it.
@@ -457,8 +457,10 @@ func blockDevice(t *tx, l *license, d *device, actor string) error {
 	return t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
 }
 
-func deviceEvent(l *license, d *device, typ eventType, actor string) event {
-	return event{Type: typ, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
+func deviceEvent(l *license, d *device, typ eventType, actor string, data ...string) event {
+	e := licenseEvent(l, typ, actor, data...)
+	e.DeviceID = d.ID
+	return e
 }
 
 // maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
@@ -622,42 +624,6 @@ type deviceState struct {
 }
 
 func newDeviceState(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
-
-// A deviceView is a device as shown to the account that owns the licence, to operators, and
-// to the other devices of a full licence. Its fingerprint is masked.
-type deviceView struct {
-	deviceState
-	Platform    *string `json:"platform"`
-	AppVersion  *string `json:"app_version"`
-	Fingerprint string  `json:"fingerprint"` // the first 8 hexadecimal digits of its SHA-256
-	ActivatedAt stamp   `json:"activated_at"`
-	LastSeenAt  stamp   `json:"last_seen_at"`
-	ReleasedAt  stamp   `json:"released_at"`
-	ReleasedBy  *string `json:"released_by"`
-	CloneAt     stamp   `json:"clone_suspected_at"`
-}
-
-func newDeviceView(d *device) deviceView {
-	return deviceView{
-		deviceState: newDeviceState(d),
-		Platform:    d.Platform,
-		AppVersion:  d.AppVersion,
-		Fingerprint: hex.EncodeToString(d.Fingerprint[:4]),
-		ActivatedAt: d.ActivatedAt,
-		LastSeenAt:  d.LastSeenAt,
-		ReleasedAt:  d.ReleasedAt,
-		ReleasedBy:  d.ReleasedBy,
-		CloneAt:     d.CloneAt,
-	}
-}
-
-func newDeviceViews(rows []*device) []deviceView {
-	views := make([]deviceView, 0, len(rows))
-	for _, d := range rows {
-		views = append(views, newDeviceView(d))
-	}
-	return views
-}
 
 // fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the
 // database keeps of it.

@@ -300,9 +300,10 @@ func (by webhookAuthor) permits(types []string) error {
 	return nil
 }
 
-// permitted returns a webhook of an owner. Errors: errWebhook, insufficient_scope (403) unless the author
-// may read the events that the webhook gets.
+// permitted returns a webhook of an owner, which the transaction is to change. Errors: errWebhook,
+// insufficient_scope (403) unless the author may read the events that the webhook gets.
 func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
+	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)
 	if err == nil {
 		err = by.permits(w.Types)
@@ -472,7 +473,6 @@ func addChangeEvents(t *tx, w *webhook, changed []string, actor string) error {
 // test's event. While an earlier test is still to be sent, it returns the id of that one's and writes
 // nothing. Errors: errWebhook, insufficient_scope (403).
 func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, err error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return "", err
@@ -484,7 +484,6 @@ func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, e
 // when it answers the test with 2xx; until then a disabled one is pending. An enabled one is left as it
 // is. Errors: errWebhook, insufficient_scope (403).
 func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil || w.State == webhookEnabled {
 		return w, err
@@ -506,7 +505,6 @@ func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error
 // also signs for secretOverlap. The one before that stops signing at once, even if its own overlap has not
 // ended. Errors: errWebhook, insufficient_scope (403).
 func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return nil, err
@@ -524,7 +522,6 @@ func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook,
 // errWebhookDisabled, insufficient_scope (403), validation_failed for a time in the future or more than
 // maxReplay ago.
 func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return nil, err
@@ -554,7 +551,6 @@ func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*we
 // webhook no longer subscribes to, so the author must be permitted to read that type too. Errors: errWebhook,
 // errDelivery (also if the event has gone from the database), errWebhookDisabled, insufficient_scope (403).
 func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eventID string, err error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return "", err

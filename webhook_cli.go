@@ -22,18 +22,14 @@ var (
 // The operator's commands on webhooks.
 var webhookCommands = []command{
 	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
-		optAccount.says("the account whose events are sent"),
-		optTypes,
-		optDescription,
+		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first",
 		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
 	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
 	{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
-		optURL,
-		optTypes,
-		optDescription.says("another description; an empty one removes it"),
+		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
 	{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
@@ -169,9 +165,8 @@ func webhookList(e *env) error {
 		}
 		rows := []webhookRow{}
 		for _, w := range all {
-			rows = append(rows, webhookRow{
-				w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description, w.AccountID,
-			})
+			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
+				w.AccountID})
 		}
 		const header = "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT"
 		return printRows(e, rows, header, func(w webhookRow) []any {
@@ -186,17 +181,12 @@ func webhookShow(e *env) error {
 		if err != nil {
 			return webhookStep(e.args[0], err)
 		}
-		return e.showWebhook(w)
+		members, err := memberDetails(w)
+		if err != nil {
+			return err
+		}
+		return e.printDetails(w, members)
 	})
-}
-
-// showWebhook prints the members of a webhook.
-func (e *env) showWebhook(w *webhook) error {
-	members, err := memberDetails(w)
-	if err != nil {
-		return err
-	}
-	return e.printDetails(w, members)
 }
 
 func webhookPatch(e *env) (err error) {
@@ -317,10 +307,10 @@ func webhookDeliveries(e *env) error {
 		filter.outcome = outcomeFailed
 	}
 	return e.withStore(func(st *store) error {
-		if _, err := st.webhook(anyAccount, e.args[0]); err != nil {
-			return webhookStep(e.args[0], err)
-		}
-		rows, err := listRows(e, func(before string, limit int) (listPage[delivery], error) {
+		rows, err := listRows(e, func(before string, limit int) (p listPage[delivery], err error) {
+			if _, err = st.webhook(anyAccount, e.args[0]); err != nil {
+				return p, webhookStep(e.args[0], err)
+			}
 			return st.deliveries(filter, before, limit)
 		}, "")
 		if err != nil {
@@ -328,10 +318,9 @@ func webhookDeliveries(e *env) error {
 		}
 		const header = "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER"
 		return printRows(e, rows, header, func(d delivery) []any {
-			return []any{
-				d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID, d.EventID,
-				printable(valueOr(d.Answer, "")), // from the receiver, so not trusted
-			}
+			answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
+			return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
+				d.EventID, answer}
 		})
 	})
 }

@@ -162,8 +162,7 @@ type deliveryFilter struct {
 // deliveries returns a page of the deliveries of a webhook, newest first, starting after the id before
 // ("" for the newest).
 func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p listPage[delivery], err error) {
-	const table = `deliveries d`
-	list := listQuery{columns: `SELECT ` + deliveryTable.columns + ` FROM ` + table, table: table, key: `d.id`}
+	list := deliveryTable.list()
 	list.scope(` AND d.webhook_id = ?`, []any{f.webhookID})
 	if f.eventID != "" {
 		list.filter(` AND d.event_id = ?`, f.eventID)
