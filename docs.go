@@ -49,19 +49,12 @@ type docsPages struct {
 	robots  *staticFile
 }
 
-// The files that are the same for every service.
-var (
-	styleFile = sync.OnceValue(func() *staticFile {
-		return newStaticFile("text/css; charset=utf-8", pageCaching, []byte(embedded("web/docs.css")))
-	})
-	faviconFile = sync.OnceValue(func() *staticFile {
-		return newStaticFile("image/svg+xml", pageCaching, []byte(embedded("web/favicon.svg")))
-	})
-)
-
 func docsWing(s *server) wing {
 	a := &docsAPI{server: s, problems: problemsOf(s.nouns), events: eventTypesOf(s.nouns)}
-	file := func(path string, made func() *staticFile) rootPath {
+	file := func(path, contentType, name string) rootPath { // made on the first request
+		made := sync.OnceValue(func() *staticFile {
+			return newStaticFile(contentType, pageCaching, []byte(embedded(name)))
+		})
 		serve := func(w *response, r *http.Request) { a.sendStatic(w, r, made()) }
 		return rootPath{path: path, page: true, serve: serve}
 	}
@@ -69,8 +62,8 @@ func docsWing(s *server) wing {
 		{path: "/{$}", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.home })},
 		{path: "/docs", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.docs })},
 		{path: "/robots.txt", page: true, serve: a.file(func(p *docsPages) *staticFile { return p.robots })},
-		file("/docs.css", styleFile),
-		file("/favicon.ico", faviconFile),
+		file("/docs.css", "text/css; charset=utf-8", "web/docs.css"),
+		file("/favicon.ico", "image/svg+xml", "web/favicon.svg"),
 	}
 	if len(s.securityContacts) > 0 {
 		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})

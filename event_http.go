@@ -94,13 +94,11 @@ func eventsShow(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	for _, id := range []struct {
-		option, prefix string
-		to             *string
-	}{{"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
-		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
-			return err
-		}
+	if filter.licenseID, err = e.filterID("license", "lic"); err != nil {
+		return err
+	}
+	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
+		return err
 	}
 	if filter.since, err = e.pastTime("since"); err != nil {
 		return err

@@ -235,13 +235,8 @@ func licenseRotate(e *env) error {
 
 func licenseList(e *env) error {
 	var err error
-	filter := licenseFilter{
-		product:  e.str("product"),
-		customer: e.str("customer"),
-		status:   e.str("status"),
-		search:   e.str("search"),
-		now:      newStamp(e.now()),
-	}
+	filter := licenseFilter{product: e.str("product"), customer: e.str("customer"), status: e.str("status"),
+		search: e.str("search"), now: newStamp(e.now())}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}

@@ -115,20 +115,13 @@ var (
 	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
 )
 
-// An activation is the request of a device for a seat and a lease. The licence is named by keyHash,
-// or else by licenseID; the device by presented, or else by fingerprint.
+// An activation is the request of a device for a seat and a lease. The device is named by presented, or
+// else by fingerprint.
 type activation struct {
-	licenseID   string    // from the device token; "": there is none
-	keyHash     *[32]byte // SHA-256 of the key; nil: none was sent
-	fingerprint []byte    // SHA-256; nil: none was sent
-	name        *string
-	platform    *string
-	appVersion  *string
-	product     string
-	replace     string // id of the device whose seat it takes over; "": none
-	nonce       string
-	presented   *claims // of the device token that was sent; nil: none
-	keepLapsed  bool    // don't release lapsed seats, since the clock may be wrong
+	checkRequest
+	name, platform *string
+	replace        string // id of the device whose seat it takes over; "": none
+	keepLapsed     bool   // don't release lapsed seats, since the clock may be wrong
 }
 
 // An activationResult is what an activation returns to the device.
@@ -145,7 +138,7 @@ type activationResult struct {
 // seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
 // credential_mismatch, validation_failed for replace_device_id.
 func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
-	l, err := a.findLicense(t)
+	l, err := a.needLicense(t)
 	if err != nil {
 		return nil, err
 	}
@@ -326,23 +319,6 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
-// findLicense returns the licence that the key names, or the token's if no key was sent. Errors:
-// errLicenseNotFound, errCredentialMismatch when key and token name different ones.
-func (a *activation) findLicense(t *tx) (l *license, err error) {
-	if a.keyHash != nil {
-		l, err = t.licenseByKey(*a.keyHash)
-	} else {
-		l, err = t.license(anyAccount, a.licenseID) // see checkRequest.findLicense
-	}
-	if errors.Is(err, errNotFound) {
-		return nil, errLicenseNotFound
-	}
-	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
-		return nil, errCredentialMismatch
-	}
-	return l, err
-}
-
 // takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
 // It releases the device that a replaces. Errors: seat_limit_reached,
 // transfer_limit_reached, validation_failed.
@@ -411,7 +387,7 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	if err != nil {
 		return err
 	}
-	if err := t.noteSeatLimit(l); err != nil {
+	if err := t.noteLimit(l, eventLicenseSeatLimitReached); err != nil {
 		return err
 	}
 	detail := ""
@@ -541,32 +517,43 @@ func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	return orNil(q.license(anyAccount, r.presented.License))
 }
 
+// needLicense is findLicense for a request that must name a licence. Errors: errLicenseNotFound,
+// errCredentialMismatch when key and token name different ones.
+func (r *checkRequest) needLicense(t *tx) (*license, error) {
+	l, err := r.findLicense(t)
+	switch {
+	case err != nil:
+		return nil, err
+	case l == nil:
+		return nil, errLicenseNotFound
+	case r.presented != nil && r.presented.License != l.ID:
+		return nil, errCredentialMismatch
+	}
+	return l, nil
+}
+
 // evaluate looks up the device on l, which findLicense returned, and returns the verdict.
 // Errors: errCredentialMismatch when key and token name different licences, those of q.
 func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c licenseCheck, err error) {
 	c.license = l
-	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
-		return c, errCredentialMismatch
-	}
+	p := r.presented
 	switch {
-	case c.license == nil:
-	case r.presented != nil:
-		c.device, err = orNil(q.device(c.license.ID, r.presented.Device))
-	case r.fingerprint != nil:
-		c.device, err = orNil(q.deviceByFingerprint(c.license.ID, r.fingerprint))
-	}
-	in := r.verdictInput
-	in.hasDevice = r.presented != nil || r.fingerprint != nil
-	if c.license != nil && r.presented != nil {
-		want := r.presented.Fingerprint // compared if a restored database lacks the device
+	case l == nil:
+	case p != nil && p.License != l.ID:
+		return c, errCredentialMismatch
+	case p != nil:
+		c.device, err = orNil(q.device(l.ID, p.Device))
+		want := p.Fingerprint // compared if a restored database lacks the device
 		if c.device != nil {
 			want = base64.RawURLEncoding.EncodeToString(c.device.Fingerprint)
 		}
-		c.mismatch = r.fingerprintText() != want
-		c.tokenEnded = c.device.tokenEnded(c.license, r.presented)
+		c.mismatch, c.tokenEnded = r.fingerprintText() != want, c.device.tokenEnded(l, p)
+	case r.fingerprint != nil:
+		c.device, err = orNil(q.deviceByFingerprint(l.ID, r.fingerprint))
 	}
-	in.mismatch, in.tokenEnded = c.mismatch, c.tokenEnded
-	c.code, c.valid = licenseVerdict(c.license, c.device, in, now)
+	in := r.verdictInput
+	in.hasDevice, in.mismatch, in.tokenEnded = p != nil || r.fingerprint != nil, c.mismatch, c.tokenEnded
+	c.code, c.valid = licenseVerdict(l, c.device, in, now)
 	return c, err
 }
 

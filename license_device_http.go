@@ -291,17 +291,10 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
 		}
-		return &activateResponse{
-			OK:           true,
-			Code:         g.code,
-			License:      newLicenseView(g.license, t.now.Time),
-			Device:       newDeviceState(g.device),
-			Token:        g.lease.token,
-			TokenType:    "Bearer",
-			ExpiresIn:    g.lease.claims.Expires - t.now.Unix(),
-			RefreshAfter: g.lease.claims.RefreshAfter,
-			Nonce:        q.nonce,
-		}, nil
+		return &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time),
+			Device: newDeviceState(g.device), Token: g.lease.token, TokenType: "Bearer",
+			ExpiresIn: g.lease.claims.Expires - t.now.Unix(), RefreshAfter: g.lease.claims.RefreshAfter,
+			Nonce: q.nonce}, nil
 	})
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
@@ -341,7 +334,7 @@ func (q *activateRequest) setTargets(c *call) {
 		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
 	if token := c.deviceToken(); token != nil {
-		q.licenseID, q.presented = token.License, token
+		q.presented = token
 		c.idemScope += " device " + token.Device
 	}
 	c.idemScope += " fingerprint " + hex.EncodeToString(q.fingerprint)
@@ -551,18 +544,15 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 	res := &deactivateResponse{OK: true}
 	err := a.store.update(ctx, func(t *tx) error {
 		res.Released = false
-		l, err := check.findLicense(t)
+		l, err := check.needLicense(t)
 		if err != nil {
 			return err
-		}
-		if l == nil {
-			return errLicenseNotFound
 		}
 		found, err := check.evaluate(t, l, t.now.Time)
 		if err != nil {
 			return err
 		}
-		t.invalidate(found.license.ID)
+		t.invalidate(l.ID)
 		switch {
 		case found.code == "key_retired":
 			return &refusal{code: codeKeyRetired}
@@ -572,12 +562,9 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 			return nil
 		}
 		res.Released = true
-		return releaseSeat(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
+		return releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
+	return res, err
 }
 
 // listDevices answers GET /licenses/{id}/devices.

@@ -164,20 +164,13 @@ func (t *tx) startLicense(l *license) error {
 	return t.addEvent(licenseEvent(l, eventLicenseFirstActivated, actorDevice))
 }
 
-// noteSeatLimit writes license.seat_limit_reached, unless that was done within the last hour.
-func (t *tx) noteSeatLimit(l *license) error {
-	return t.noteLimit(l, `seat_limit_noted_at`, l.SeatLimitNotedAt, eventLicenseSeatLimitReached)
-}
-
-// noteTransferLimit writes license.transfer_limit_reached, unless that was done within the last
-// hour.
-func (t *tx) noteTransferLimit(l *license) error {
-	return t.noteLimit(l, `transfer_limit_noted_at`, l.TransferLimitNotedAt, eventLicenseTransferLimitReached)
-}
-
-// noteLimit writes an event about a limit of l and stores the time of it in a column, unless last,
-// the time that the column has now, is less than an hour ago.
-func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) error {
+// noteLimit writes license.seat_limit_reached or license.transfer_limit_reached, unless that was done
+// within the last hour.
+func (t *tx) noteLimit(l *license, kind eventType) error {
+	column, last := `seat_limit_noted_at`, l.SeatLimitNotedAt
+	if kind == eventLicenseTransferLimitReached {
+		column, last = `transfer_limit_noted_at`, l.TransferLimitNotedAt
+	}
 	if closerThan(time.Hour, last.Time, t.now.Time) {
 		return nil
 	}
@@ -324,12 +317,8 @@ type licenseCache struct {
 
 func newLicenseCache(g *authenticator) licenseCache {
 	const most = 4_000 // of each: together they take at most about 8 MiB
-	return licenseCache{
-		auth:     g,
-		byKey:    newCache[[32]byte, *license](most),
-		licenses: newCache[string, *license](most),
-		devices:  newCache[deviceKey, *device](most),
-	}
+	return licenseCache{auth: g, byKey: newCache[[32]byte, *license](most),
+		licenses: newCache[string, *license](most), devices: newCache[deviceKey, *device](most)}
 }
 
 func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {

@@ -229,11 +229,8 @@ func changedTerms(before, after *license) termsDiff {
 	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool {
 		return bytes.Equal(value, was[name])
 	})
-	diff := termsDiff{
-		Names: strings.Join(slices.Sorted(maps.Keys(is)), " "),
-		From:  map[string]json.RawMessage{},
-		To:    map[string]json.RawMessage{},
-	}
+	diff := termsDiff{Names: strings.Join(slices.Sorted(maps.Keys(is)), " "),
+		From: map[string]json.RawMessage{}, To: map[string]json.RawMessage{}}
 	for name, value := range is {
 		if !slices.Contains(privateTerms, name) {
 			diff.From[name], diff.To[name] = was[name], value

@@ -154,17 +154,6 @@ type delivery struct {
 // succeeded reports whether a status means that a webhook has accepted what it was sent.
 func succeeded(status int) bool { return status >= 200 && status <= 299 }
 
-// missingScope returns the first scope that is needed to read events of these types and for which has
-// reports false; "" if there is none.
-func missingScope(types []string, has func(scope string) bool) string {
-	for _, t := range types {
-		if scope := scopeOfEvent[eventType(t)]; !has(scope) {
-			return scope
-		}
-	}
-	return ""
-}
-
 // subscribable returns the event types of nouns that a webhook can subscribe to: all but webhook.test.
 func subscribable(of []noun) []eventType {
 	return slices.DeleteFunc(eventTypesOf(of), func(t eventType) bool { return t == eventWebhookTest })
@@ -276,26 +265,26 @@ func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 // hasRoom returns errWebhookLimit if an account has maxWebhooks already, or errAppWebhookLimit if the
 // author is an application that has maxAppWebhooks in it.
 func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
-	n, err := t.countWebhooks(accountID)
+	all, made, err := t.countWebhooks(accountID, by.app)
 	switch {
 	case err != nil:
 		return err
-	case n >= maxWebhooks:
+	case all >= maxWebhooks:
 		return errWebhookLimit
-	case by.app == "":
-		return nil
+	case made >= maxAppWebhooks:
+		return errAppWebhookLimit
 	}
-	if n, err = t.countAppWebhooks(by.app, accountID); err == nil && n >= maxAppWebhooks {
-		err = errAppWebhookLimit
-	}
-	return err
+	return nil
 }
 
 // permits returns insufficient_scope (403) unless the author may read events of these types. Without this
-// rule, a caller who may not read leads could subscribe a webhook to them and receive them that way.
+// rule, a caller who may not read leads could subscribe a webhook to them and receive them that way. A type that
+// does not exist, which only an operator can have written to the row, needs no scope, since it has no events.
 func (by webhookAuthor) permits(types []string) error {
-	if scope := missingScope(types, by.has); scope != "" {
-		return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
+	for _, t := range types {
+		if scope := scopeOfEvent[eventType(t)]; scope != "" && !by.has(scope) {
+			return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
+		}
 	}
 	return nil
 }

@@ -72,9 +72,14 @@ func webhookStep(id string, err error) error {
 	return err
 }
 
-// changeWebhook runs f in a transaction, on the webhook that the command's first argument names.
-func (e *env) changeWebhook(f func(t *tx, id string) error) error {
-	return e.change(func(t *tx) error { return webhookStep(e.args[0], f(t, e.args[0])) })
+// changeNamedWebhook runs f in a transaction, on the webhook that the command's first argument names, and
+// returns its result.
+func changeNamedWebhook[T any](e *env, f func(t *tx, id string) (T, error)) (result T, err error) {
+	err = e.change(func(t *tx) (err error) {
+		result, err = f(t, e.args[0])
+		return webhookStep(e.args[0], err)
+	})
+	return result, err
 }
 
 // webhookURL checks an address that an operator typed, as far as that can be done without looking up its
@@ -221,11 +226,7 @@ func (e *env) patchWebhook(change webhookChange) error {
 
 // printChanged runs f in a transaction and prints the webhook that f returns.
 func (e *env) printChanged(f func(t *tx, id string) (*webhook, error)) error {
-	var w *webhook
-	err := e.changeWebhook(func(t *tx, id string) (err error) {
-		w, err = f(t, id)
-		return err
-	})
+	w, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
@@ -240,11 +241,7 @@ func webhookEnable(e *env) error {
 
 // printSent runs f in a transaction and prints the id of the event that f returns.
 func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
-	eventID := ""
-	err := e.changeWebhook(func(t *tx, id string) (err error) {
-		eventID, err = f(t, id)
-		return err
-	})
+	eventID, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
@@ -269,10 +266,8 @@ func webhookRotate(e *env) error {
 	if err != nil {
 		return err
 	}
-	var w *webhook
-	err = e.changeWebhook(func(t *tx, id string) (err error) {
-		w, err = rotateWebhookSecret(t, anyAccount, id, e.webhookAuthor())
-		return err
+	w, err := changeNamedWebhook(e, func(t *tx, id string) (*webhook, error) {
+		return rotateWebhookSecret(t, anyAccount, id, e.webhookAuthor())
 	})
 	if err != nil {
 		return err
@@ -326,12 +321,9 @@ func webhookDeliveries(e *env) error {
 }
 
 func webhookRemove(e *env) error {
-	if err := e.changeWebhook(func(t *tx, id string) error {
-		return removeWebhook(t, anyAccount, id, e.actor())
-	}); err != nil {
-		return err
-	}
-	return e.done()
+	return e.changeQuietly(func(t *tx) error {
+		return webhookStep(e.args[0], removeWebhook(t, anyAccount, e.args[0], e.actor()))
+	})
 }
 
 // webhookStatus is what the status command says of webhooks.

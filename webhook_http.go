@@ -33,11 +33,8 @@ func webhookWing(s *server) wing {
 		routes[i].token, routes[i].scope = tokenRequired, scopeWebhooks
 	}
 	w := webhookWorkerOf(s)
-	all := wing{
-		routes:  routes,
-		chores:  []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}},
-		metrics: webhookMetrics(w),
-	}
+	all := wing{routes: routes, metrics: webhookMetrics(w),
+		chores: []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}}}
 	if !s.noWebhooks {
 		all.workers = append(all.workers, w.run)
 	}

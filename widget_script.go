@@ -41,11 +41,8 @@ type widgetScript struct {
 func newWidgetScript(source []byte, base string) widgetScript {
 	text := bytes.ReplaceAll(stripScript(source), []byte("{{base}}"), []byte(base))
 	short, long := sha256.Sum256(text), sha512.Sum384(text)
-	return widgetScript{
-		path:      "/widget-" + hex.EncodeToString(short[:6]) + ".js",
-		integrity: "sha384-" + base64.StdEncoding.EncodeToString(long[:]),
-		text:      text,
-	}
+	return widgetScript{path: "/widget-" + hex.EncodeToString(short[:6]) + ".js",
+		integrity: "sha384-" + base64.StdEncoding.EncodeToString(long[:]), text: text}
 }
 
 // stripScript returns a script without its empty lines, its comment lines and its indentation. It does not
