@@ -373,12 +373,10 @@ type verifyResponse struct {
 // appendJSON appends what encoding/json would produce. It exists because encoding/json
 // takes longer than all the rest of verify (BenchmarkVerifyAnswer).
 func (v *verifyResponse) appendJSON(b []byte) []byte {
-	b = append(b, `{"valid":`...)
-	b = strconv.AppendBool(b, v.Valid)
+	b = strconv.AppendBool(append(b, `{"valid":`...), v.Valid)
 	b = appendUnescaped(b, "code", v.Code)
 	b = appendUnescaped(b, "detail", v.Detail)
-	b = append(b, `,"checked_at":`...)
-	b = v.CheckedAt.appendJSON(b)
+	b = v.CheckedAt.appendJSON(append(b, `,"checked_at":`...))
 	if v.Nonce != "" {
 		b = appendMember(b, "nonce", v.Nonce)
 	}
@@ -400,13 +398,11 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	if v.Token != "" {
 		b = appendUnescaped(b, "token", v.Token)
 	}
-	for _, n := range []struct {
-		name  string
-		value int64
-	}{{`,"expires_in":`, v.ExpiresIn}, {`,"refresh_after":`, v.RefreshAfter}} {
-		if n.value != 0 {
-			b = strconv.AppendInt(append(b, n.name...), n.value, 10)
-		}
+	if v.ExpiresIn != 0 {
+		b = strconv.AppendInt(append(b, `,"expires_in":`...), v.ExpiresIn, 10)
+	}
+	if v.RefreshAfter != 0 {
+		b = strconv.AppendInt(append(b, `,"refresh_after":`...), v.RefreshAfter, 10)
 	}
 	return append(b, '}')
 }

@@ -322,15 +322,14 @@ func checkColumns(header []string) error {
 		code, _ := checkText(member, required, maxNameLength)
 		return isMetadata && code == "" || slices.Contains(importColumns, name)
 	}
+	all := strings.Join(importColumns, ", ") + " and metadata.NAME, separated by commas, semicolons or tabs"
 	if !slices.ContainsFunc(header, known) { // it may be a row of data, whose key must not be shown
-		return fmt.Errorf("the first line must name the columns: they are %s and metadata.NAME, "+
-			"separated by commas, semicolons or tabs", strings.Join(importColumns, ", "))
+		return errors.New("the first line must name the columns: they are " + all)
 	}
 	for i, name := range header {
 		if !known(name) || slices.Contains(header[:i], name) {
-			return fmt.Errorf("column %s is unknown or appears twice: the columns are %s and metadata.NAME, "+
-				"separated by commas, semicolons or tabs",
-				cmp.Or(quoteValue(name), `""`), strings.Join(importColumns, ", "))
+			return fmt.Errorf("column %s is unknown or appears twice: the columns are %s",
+				cmp.Or(quoteValue(name), `""`), all)
 		}
 	}
 	if !slices.Contains(header, "key") {

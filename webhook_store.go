@@ -61,9 +61,9 @@ func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webho
 
 // countWebhooks returns how many webhooks an account has, and how many of them an application has made.
 func (q *queries) countWebhooks(accountID, appID string) (all, made int, err error) {
-	err = q.one(`SELECT count(*), count(x.app_id) FROM webhooks w
-		LEFT JOIN app_webhooks x ON x.webhook_id = w.id AND x.app_id = ?2 WHERE w.account_id = ?1`,
-		[]any{accountID, appID}, &all, &made)
+	err = q.one(`SELECT (SELECT count(*) FROM webhooks WHERE account_id = ?1),
+		(SELECT count(*) FROM webhooks w JOIN app_webhooks x ON x.webhook_id = w.id
+		WHERE w.account_id = ?1 AND x.app_id = ?2)`, []any{accountID, appID}, &all, &made)
 	return all, made, err
 }
 

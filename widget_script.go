@@ -142,11 +142,9 @@ func newSnippet(widgetID, base string) (*snippet, error) {
 		Widget: widgetID,
 		HTML: fmt.Sprintf(`<script async src="%s%s" data-widget="%s" integrity="%s" crossorigin="anonymous"></script>`,
 			root, script.path, widgetID, script.integrity),
-		Script:    root + script.path,
-		Integrity: script.integrity,
-		Latest:    root + scriptPath,
-		Policy:    map[string]string{"script-src": root, "connect-src": root, "img-src": root},
-		Origins:   []string{},
+		Script: root + script.path, Integrity: script.integrity, Latest: root + scriptPath,
+		Policy:  map[string]string{"script-src": root, "connect-src": root, "img-src": root},
+		Origins: []string{},
 	}, nil
 }
 
