@@ -49,19 +49,12 @@ type docsPages struct {
 	robots  *staticFile
 }
 
-// The files that are the same for every service.
-var (
-	styleFile = sync.OnceValue(func() *staticFile {
-		return newStaticFile("text/css; charset=utf-8", pageCaching, []byte(embedded("web/docs.css")))
-	})
-	faviconFile = sync.OnceValue(func() *staticFile {
-		return newStaticFile("image/svg+xml", pageCaching, []byte(embedded("web/favicon.svg")))
-	})
-)
-
 func docsWing(s *server) wing {
 	a := &docsAPI{server: s, problems: problemsOf(s.nouns), events: eventTypesOf(s.nouns)}
-	file := func(path string, made func() *staticFile) rootPath {
+	file := func(path, contentType, name string) rootPath { // made on the first request
+		made := sync.OnceValue(func() *staticFile {
+			return newStaticFile(contentType, pageCaching, []byte(embedded(name)))
+		})
 		serve := func(w *response, r *http.Request) { a.sendStatic(w, r, made()) }
 		return rootPath{path: path, page: true, serve: serve}
 	}
@@ -69,8 +62,8 @@ func docsWing(s *server) wing {
 		{path: "/{$}", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.home })},
 		{path: "/docs", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.docs })},
 		{path: "/robots.txt", page: true, serve: a.file(func(p *docsPages) *staticFile { return p.robots })},
-		file("/docs.css", styleFile),
-		file("/favicon.ico", faviconFile),
+		file("/docs.css", "text/css; charset=utf-8", "web/docs.css"),
+		file("/favicon.ico", "image/svg+xml", "web/favicon.svg"),
 	}
 	if len(s.securityContacts) > 0 {
 		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})
@@ -150,13 +143,10 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 		return nil, err
 	}
 	const html = "text/html; charset=utf-8"
-	return &docsPages{
-		routing: rt,
-		ended:   ended,
-		home:    newStaticFile(html, pageCaching, home.Bytes()),
-		docs:    newStaticFile(html, pageCaching, docs.Bytes()),
-		robots:  newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes))),
-	}, nil
+	return &docsPages{routing: rt, ended: ended,
+		home:   newStaticFile(html, pageCaching, home.Bytes()),
+		docs:   newStaticFile(html, pageCaching, docs.Bytes()),
+		robots: newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes)))}, nil
 }
 
 // robotsText asks crawlers to read the pages and to leave the interface alone (RFC 9309).
@@ -259,22 +249,10 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 	for i := range a.routes {
 		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
 	}
-	v := &docsView{
-		Base:         d.base,
-		Root:         d.root,
-		Prefix:       rt.prefixes[0],
-		Release:      buildName(),
-		Demo:         a.examples != nil,
-		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"),
-		LegacyEnded:  ended,
-		Groups:       d.groups(),
-		Objects:      d.objects(),
-		Events:       groupEvents(a.events),
-		Token:        d.values[exampleToken],
-		Origin:       d.values["Origin"],
-
-		StripePermissions: stripePermissions,
-	}
+	v := &docsView{Base: d.base, Root: d.root, Prefix: rt.prefixes[0], Release: buildName(), Demo: a.examples != nil,
+		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"), LegacyEnded: ended,
+		Groups: d.groups(), Objects: d.objects(), Events: groupEvents(a.events),
+		Token: d.values[exampleToken], Origin: d.values["Origin"], StripePermissions: stripePermissions}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range a.problems {
@@ -342,9 +320,7 @@ func showDelay(d time.Duration) string {
 
 // documentPath is the path of documentBase. The document also has it in the paths of the metadata,
 // where the configured prefix replaces it.
-const (
-	documentPath = "/v1"
-)
+const documentPath = "/v1"
 
 // An openapiAPI serves the OpenAPI document.
 type openapiAPI struct {

@@ -97,11 +97,6 @@ func (v *jsonValue) at(names ...string) *jsonValue {
 	return v
 }
 
-// has reports whether an array holds a string.
-func (v *jsonValue) has(text string) bool {
-	return slices.ContainsFunc(v.list, func(e jsonValue) bool { return e.kind == jsonString && e.text == text })
-}
-
 // texts returns the strings of an array, without its other values.
 func (v *jsonValue) texts() (all []string) {
 	for _, e := range v.list {
@@ -115,6 +110,11 @@ func (v *jsonValue) texts() (all []string) {
 // localize replaces the addresses that the document is written with by those of this service.
 func (d *apiDocument) localize(text string) string {
 	return strings.NewReplacer(documentBase, d.base, documentRoot, d.root).Replace(text)
+}
+
+// textOf returns the description of a part of the document.
+func (d *apiDocument) textOf(v *jsonValue) template.HTML {
+	return prose(d.localize(v.at("description").text))
 }
 
 // follow returns what a $ref refers to, and its name; any other value is returned as it is.
@@ -138,7 +138,7 @@ func (d *apiDocument) groups() (all []docsGroup) {
 		group := docsGroup{Anchor: "tag-" + name, Name: name, Text: prose(tag.at("description").text)}
 		for _, path := range d.all.at("paths").members {
 			for _, m := range path.value.members {
-				if m.value.at("tags").has(name) {
+				if slices.Contains(m.value.at("tags").texts(), name) {
 					group.Calls = append(group.Calls, d.call(path.name, &path.value, m.name, &m.value))
 				}
 			}
@@ -162,14 +162,8 @@ func (d *apiDocument) posted() (call *docsCall, example string) {
 
 // call reads one operation.
 func (d *apiDocument) call(path string, item *jsonValue, method string, op *jsonValue) *docsCall {
-	c := &docsCall{
-		Anchor:  "call-" + op.at("operationId").text,
-		Method:  strings.ToUpper(method),
-		Path:    path,
-		Summary: op.at("summary").text,
-		Text:    prose(d.localize(op.at("description").text)),
-		Scopes:  op.at("x-required-scopes").texts(),
-	}
+	c := &docsCall{Anchor: "call-" + op.at("operationId").text, Method: strings.ToUpper(method), Path: path,
+		Summary: op.at("summary").text, Text: d.textOf(op), Scopes: op.at("x-required-scopes").texts()}
 	if servers := item.at("servers").list; len(servers) > 0 {
 		c.Where = d.localize(servers[0].at("url").text)
 	}
@@ -192,8 +186,8 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 				where = "in the query"
 			}
 			kind := template.HTML(html.EscapeString(where)+", ") + d.typeOf(p.at("schema"))
-			text := prose(d.localize(p.at("description").text))
-			c.Parameters = append(c.Parameters, docsMember{p.at("name").text, p.at("required").boolean, kind, text})
+			c.Parameters = append(c.Parameters,
+				docsMember{p.at("name").text, p.at("required").boolean, kind, d.textOf(p)})
 		}
 	}
 	schema, _ := d.follow(bodyOf(op).at("schema"))
@@ -219,11 +213,7 @@ func bodyOf(op *jsonValue) *jsonValue {
 // answer reads one response of an operation.
 func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
 	response, _ = d.follow(response)
-	out := docsAnswer{
-		Status: status,
-		Text:   prose(d.localize(response.at("description").text)),
-		Codes:  response.at("x-problem-codes").texts(),
-	}
+	out := docsAnswer{Status: status, Text: d.textOf(response), Codes: response.at("x-problem-codes").texts()}
 	content := response.at("content").members
 	if len(content) == 0 || len(out.Codes) > 0 {
 		return out
@@ -248,8 +238,7 @@ func (d *apiDocument) objects() (all []docsObject) {
 	}
 	for _, m := range d.all.at("components", "schemas").members {
 		if members := d.members(&m.value); len(members) > 0 && !bodies[m.name] {
-			text := prose(d.localize(m.value.at("description").text))
-			all = append(all, docsObject{"object-" + m.name, m.name, text, members})
+			all = append(all, docsObject{"object-" + m.name, m.name, d.textOf(&m.value), members})
 		}
 	}
 	return all
@@ -262,10 +251,9 @@ func (d *apiDocument) members(schema *jsonValue) (all []docsMember) {
 		part, _ := d.follow(&schema.at("allOf").list[i])
 		all = append(all, d.members(part)...)
 	}
-	required := schema.at("required")
+	required := schema.at("required").texts()
 	for _, m := range schema.at("properties").members {
-		text := prose(d.localize(m.value.at("description").text))
-		all = append(all, docsMember{m.name, required.has(m.name), d.typeOf(&m.value), text})
+		all = append(all, docsMember{m.name, slices.Contains(required, m.name), d.typeOf(&m.value), d.textOf(&m.value)})
 		inner := &m.value
 		if items := m.value.at("items"); items.kind == jsonObject {
 			inner = items

@@ -13,10 +13,8 @@ func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
 	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
-		routes: []route{
-			{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-				run: endpoint(s.listEvents(eventTypesOf(s.nouns)))},
-		},
+		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
+			run: endpoint(s.listEvents(eventTypesOf(s.nouns)))}},
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) { return t.removeEvents(oldest(), sweptAtOnce) },
 			func(t *tx) (n int64, err error) {
@@ -45,16 +43,11 @@ func (q *eventsQuery) read(in *input) {
 
 // listEvents returns the endpoint of GET /events. It refuses a type that is not in types, which
 // could never match anything.
-func (s *server) listEvents(
-	types []eventType,
-) func(context.Context, *call, *eventsQuery) (*list[event], error) {
+func (s *server) listEvents(types []eventType) func(context.Context, *call, *eventsQuery) (*list[event], error) {
 	return func(ctx context.Context, c *call, q *eventsQuery) (*list[event], error) {
 		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
-			return nil, errFields(fieldError{
-				Parameter: "type",
-				Code:      "unknown_value",
-				Detail:    "There is no such type of event.",
-			})
+			return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
+				Detail: "There is no such type of event."})
 		}
 		q.filter.owner = q.owner
 		page, err := s.store.within(ctx).events(q.filter, q.page.before, q.page.limit)
@@ -85,15 +78,9 @@ var (
 
 // The operator's command on events.
 var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first",
-		[]option{
-			optLimit,
-			optType,
-			optAccount.says("show only events of this account"),
-			optLicense,
-			optDevice,
-			optSince,
-		}, 0, eventsShow},
+	{"events", "", "show what happened and who did it, newest first", []option{
+		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
+	}, 0, eventsShow},
 }
 
 func eventsShow(e *env) error {
@@ -107,13 +94,11 @@ func eventsShow(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	for _, id := range []struct {
-		option, prefix string
-		to             *string
-	}{{"license", "lic", &filter.licenseID}, {"device", "dev", &filter.deviceID}} {
-		if *id.to, err = e.filterID(id.option, id.prefix); err != nil {
-			return err
-		}
+	if filter.licenseID, err = e.filterID("license", "lic"); err != nil {
+		return err
+	}
+	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
+		return err
 	}
 	if filter.since, err = e.pastTime("since"); err != nil {
 		return err

@@ -155,10 +155,7 @@ func (q *queries) licenseOfEvents(licenseID, deviceID string) (id, account strin
 	if id != "" && err == nil {
 		account, err = q.licenseOwner(id)
 	}
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return id, account, err
+	return id, account, notUnless(err, errNotFound)
 }
 
 func (e *event) dest() []any {

@@ -18,11 +18,9 @@ var (
 // The operator's commands on leads.
 var leadCommands = []command{
 	{"leads list", "", "list leads, newest first", []option{
-		optLimit,
-		optType.says("show only leads of this type, as newsletter"),
+		optLimit, optType.says("show only leads of this type, as newsletter"),
 		optSince.says("show only leads since a date or an RFC 3339 time, or of the last days, as 7d"),
-		optUntil,
-		optAccount.says("show only leads of this account"),
+		optUntil, optAccount.says("show only leads of this account"),
 	}, 0, leadsList},
 	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
 	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +

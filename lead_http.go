@@ -23,17 +23,9 @@ type leadAPI struct {
 func leadWing(s *server) wing {
 	a := &leadAPI{server: s}
 	return wing{routes: []route{
-		{
-			pattern: "POST /widget/leads",
-			origin:  originListed,
-			address: "leads",
-			bucket:  bucketLeads,
-			creates: true,
-			members: []extraMember{{"ok", false}},
-			run:     endpoint(a.createLead),
-		},
-		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true,
-			run: endpoint(s.listLeads)},
+		{pattern: "POST /widget/leads", origin: originListed, address: "leads", bucket: bucketLeads, creates: true,
+			members: []extraMember{{"ok", false}}, run: endpoint(a.createLead)},
+		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true, run: endpoint(s.listLeads)},
 		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
 	}}
 }

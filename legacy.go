@@ -171,7 +171,7 @@ func (l *legacyCounter) count(path, caller string, now time.Time) {
 	key := legacyCall{Day: now.UTC().Format(time.DateOnly), Path: path, Caller: caller}
 	c := l.calls[key]
 	if c == nil {
-		c = &legacyCall{Day: key.Day, Path: path, Caller: caller}
+		c = new(key)
 		l.calls[key] = c
 	}
 	c.Calls++

@@ -142,14 +142,7 @@ const (
 	statusGrace      = "grace"
 )
 
-var statuses = []string{
-	statusActive,
-	statusGrace,
-	statusExpired,
-	statusNotStarted,
-	statusSuspended,
-	statusRevoked,
-}
+var statuses = []string{statusActive, statusGrace, statusExpired, statusNotStarted, statusSuspended, statusRevoked}
 
 // status returns the licence's status at now: the first that applies in the contract's
 // order revoked, suspended, not_started, expired, grace, active. A licence of a closed
@@ -211,10 +204,10 @@ type verdictInput struct {
 // it: the first of the contract's list that applies. l is nil when no licence was found,
 // d when the request names no device or one that was never activated.
 func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code string, valid bool) {
-	if l == nil {
+	switch {
+	case l == nil:
 		return "not_found", false
-	}
-	if l.keyRetired(now) {
+	case l.keyRetired(now):
 		return "key_retired", false
 	}
 	status := l.status(now)
@@ -229,18 +222,14 @@ func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code 
 		return "fingerprint_required", false
 	case q.mismatch:
 		return "fingerprint_mismatch", false
-	}
-	if q.hasDevice {
-		switch {
-		case d != nil && d.State == deviceBlocked:
-			return "device_blocked", false
-		case d != nil && !d.holdsSeat(now):
-			return "device_released", false
-		case q.tokenEnded:
-			return "token_ended", false
-		case d == nil:
-			return "device_not_activated", false
-		}
+	case d != nil && d.State == deviceBlocked:
+		return "device_blocked", false
+	case d != nil && !d.holdsSeat(now):
+		return "device_released", false
+	case q.tokenEnded:
+		return "token_ended", false
+	case q.hasDevice && d == nil:
+		return "device_not_activated", false
 	}
 	for _, code := range q.entitlements {
 		if !slices.Contains(l.Entitlements, code) {
@@ -337,10 +326,8 @@ func errTransition(l *license, action string) error {
 	if action == "renew" && state != statusRevoked {
 		state += " and has no end yet"
 	}
-	return &refusal{
-		code:   codeIllegalTransition,
-		detail: "The licence is " + state + "; " + action + " does not apply to it.",
-	}
+	return &refusal{code: codeIllegalTransition,
+		detail: "The licence is " + state + "; " + action + " does not apply to it."}
 }
 
 // transfers tells how many fingerprints count for a licence beyond the number of its seats, and how
@@ -368,8 +355,7 @@ type seats struct {
 func seatsOf(l *license) seats {
 	s := seats{Used: l.SeatsUsed, Max: l.MaxDevices}
 	if l.MaxDevices != nil {
-		free := max(0, *l.MaxDevices-l.SeatsUsed)
-		s.Free = &free
+		s.Free = new(max(0, *l.MaxDevices-l.SeatsUsed))
 	}
 	return s
 }
@@ -412,18 +398,8 @@ func (v *licenseView) appendJSON(b []byte) []byte {
 }
 
 func newLicenseView(l *license, now time.Time) licenseView {
-	return licenseView{
-		ID:           l.ID,
-		Product:      l.Product,
-		Plan:         l.Plan,
-		Kind:         l.Kind,
-		Status:       l.status(now),
-		Trial:        l.Trial,
-		ExpiresAt:    l.ExpiresAt,
-		GraceUntil:   l.graceUntil(),
-		Entitlements: l.Entitlements,
-		Seats:        seatsOf(l),
-	}
+	return licenseView{ID: l.ID, Product: l.Product, Plan: l.Plan, Kind: l.Kind, Status: l.status(now), Trial: l.Trial,
+		ExpiresAt: l.ExpiresAt, GraceUntil: l.graceUntil(), Entitlements: l.Entitlements, Seats: seatsOf(l)}
 }
 
 // A licenseDetail is a licence as shown to the account that owns it and to operators:
@@ -438,6 +414,15 @@ type licenseDetail struct {
 
 func newLicenseDetail(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l)}
+}
+
+// licenseDetails returns newLicenseDetail of each of the rows.
+func licenseDetails(rows []*license, now time.Time) []licenseDetail {
+	all := make([]licenseDetail, len(rows))
+	for i, l := range rows {
+		all[i] = newLicenseDetail(l, now)
+	}
+	return all
 }
 
 // stateEvents are the events of an operator's actions.
@@ -553,7 +538,7 @@ func parseLicenseKey(s string) (licenseKey, error) {
 	if hasOwnShape(plain) {
 		return licenseKey(lookalikes.Replace(strings.ToUpper(plain))), nil
 	}
-	if len(s) < minImported || strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+	if len(s) < minImported || strings.IndexFunc(s, isNotVisible) >= 0 {
 		return "", errKeyMalformed
 	}
 	return licenseKey(s), nil

@@ -21,10 +21,9 @@ var (
 		help: "days that activated devices may go on after the end"}
 	optLeaseHours = option{name: "lease-hours", value: "N",
 		help: "hours that a device may work offline, 1 to 2160; 336 by default, 8 on a floating licence"}
-	optEntitlements = option{name: "entitlements", value: "CODE,…",
-		help: "codes of what the licence includes"}
-	optTrial    = option{name: "trial", help: "mark the licence as a trial"}
-	optMetadata = option{name: "metadata", value: "JSON",
+	optEntitlements = option{name: "entitlements", value: "CODE,…", help: "codes of what the licence includes"}
+	optTrial        = option{name: "trial", help: "mark the licence as a trial"}
+	optMetadata     = option{name: "metadata", value: "JSON",
 		help: "data of your own, a JSON object of at most 16 KiB"}
 	optFloating     = option{name: "floating", help: "free a seat when its lease lapses"}
 	optMaxTransfers = option{name: "max-transfers", value: "N",
@@ -34,15 +33,13 @@ var (
 		help: "days that the licence runs, and that a renewal adds"}
 	optFromActivation = option{name: "from-activation",
 		help: "count the duration from the first activation, not from now"}
-	optDays = option{name: "days", value: "N",
-		help: "days to add; by default the licence's own duration"}
+	optDays        = option{name: "days", value: "N", help: "days to add; by default the licence's own duration"}
 	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
 		help: "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
 	optEndTokens = option{name: "end-tokens",
 		help: "end the tokens that devices have got until now, too; they keep their seats"}
-	optSkipExisting = option{name: "skip-existing",
-		help: "leave out rows whose key the account has already"}
-	optStatus = option{name: "status", value: "STATUS",
+	optSkipExisting = option{name: "skip-existing", help: "leave out rows whose key the account has already"}
+	optStatus       = option{name: "status", value: "STATUS",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
 	optSearch = option{name: "search", value: "TEXT",
 		help: "only the licence with this key, or those with this text in product, plan, customer, " +
@@ -52,31 +49,15 @@ var (
 // The operator's commands on licences.
 var licenseCommands = []command{
 	{"license add", "", "issue a licence; its key is shown once", []option{
-		optAccount,
-		optProduct,
-		optPlan,
-		optCustomer,
-		optFloating,
-		optMaxDevices,
-		optMaxTransfers,
-		optStarts,
-		optExpires,
-		optGraceDays,
-		optDurationDays,
-		optFromActivation,
-		optLeaseHours,
-		optEntitlements,
-		optTrial,
-		optMetadata,
-		optForce.says("issue a licence whose end is in the past"),
+		optAccount, optProduct, optPlan, optCustomer, optFloating, optMaxDevices, optMaxTransfers, optStarts,
+		optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optEntitlements, optTrial,
+		optMetadata, optForce.says("issue a licence whose end is in the past"),
 	}, 0, licenseAdd},
 	{"license list", "", "list licences, newest first", []option{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
 		optCustomer.says("only licences of exactly this customer"),
-		optStatus,
-		optSearch,
-		optLimit,
+		optStatus, optSearch, optLimit,
 	}, 0, licenseList},
 	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
 	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
@@ -84,26 +65,19 @@ var licenseCommands = []command{
 	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
 	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
 	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
-	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{
-		optOldKeyUntil,
-		optEndTokens,
-	}, 1, licenseRotate},
+	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
+		licenseRotate},
 	{"license reset-transfers", "ID", "have only the machines that hold seats count from now on", nil, 1,
 		licenseResetTransfers},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
-		optAccount.says("only licences of this account"),
-		optDryRun,
+		optAccount.says("only licences of this account"), optDryRun,
 	}, 0, licenseLimitTransfers},
 	{"license import", "FILE.csv", "import licences with their keys; - reads standard input", []option{
 		optAccount.says("account of the rows that name none"),
 		optProduct.says("product of the rows that name none"),
-		optSkipExisting,
-		optDryRun,
-		optForce.says("import licences whose end is in the past, too"),
+		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),
 	}, 1, licenseImport},
-	{"license export", "", "print all licences, one JSON object a line or CSV", []option{
-		optCSV,
-	}, 0, licenseExport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV}, 0, licenseExport},
 }
 
 // licenseFromOptions returns the licence that the options of license add describe. Like a
@@ -121,13 +95,8 @@ func (e *env) licenseFromOptions() (*license, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, basis := "", ""
-	if e.on("floating") {
-		kind = kindFloating
-	}
-	if e.on("from-activation") {
-		basis = basisFirstActivation
-	}
+	kind := map[bool]string{true: kindFloating}[e.on("floating")]
+	basis := map[bool]string{true: basisFirstActivation}[e.on("from-activation")]
 	terms := map[string]struct{ option, text string }{
 		"product":       {"product", e.str("product")},
 		"plan":          {"plan", e.str("plan")},
@@ -266,13 +235,8 @@ func licenseRotate(e *env) error {
 
 func licenseList(e *env) error {
 	var err error
-	filter := licenseFilter{
-		product:  e.str("product"),
-		customer: e.str("customer"),
-		status:   e.str("status"),
-		search:   e.str("search"),
-		now:      newStamp(e.now()),
-	}
+	filter := licenseFilter{product: e.str("product"), customer: e.str("customer"), status: e.str("status"),
+		search: e.str("search"), now: newStamp(e.now())}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
@@ -286,16 +250,10 @@ func licenseList(e *env) error {
 		if err != nil {
 			return err
 		}
-		all := []licenseDetail{}
-		for _, l := range rows {
-			all = append(all, newLicenseDetail(l, e.now()))
-		}
 		const header = "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT"
-		return printRows(e, all, header, func(l licenseDetail) []any {
-			return []any{
-				l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
-				l.ExpiresAt, l.AccountID,
-			}
+		return printRows(e, licenseDetails(rows, e.now()), header, func(l licenseDetail) []any {
+			return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
+				l.ExpiresAt, l.AccountID}
 		})
 	})
 }
@@ -303,7 +261,7 @@ func licenseList(e *env) error {
 // formatSeats returns "2/5", or "2" when the licence has no limit.
 func formatSeats(s seats) string {
 	if s.Max == nil {
-		return fmt.Sprintf("%d", s.Used)
+		return strconv.Itoa(s.Used)
 	}
 	return fmt.Sprintf("%d/%d", s.Used, *s.Max)
 }
@@ -323,8 +281,8 @@ func licenseShow(e *env) error {
 		if e.on("json") {
 			return e.print(struct {
 				licenseDetail
-				Devices []deviceView `json:"devices"`
-			}{detail, newDeviceViews(devices)}, "")
+				Devices []*device `json:"devices"`
+			}{detail, append([]*device{}, devices...)}, "")
 		}
 		members, err := memberDetails(detail)
 		if err != nil {
@@ -394,16 +352,17 @@ func licenseLimitTransfers(e *env) error {
 	if err != nil {
 		return err
 	}
+	verb := " got"
+	if e.on("dry-run") {
+		verb = " would get"
+	}
 	return e.withStore(func(st *store) error {
 		limited, err := limitTransfers(e.ctx, st, o, e.on("dry-run"), e.actor())
 		if err != nil {
 			return err
 		}
-		text := countOf(limited, "licence") + " got the default limit of transfers"
-		if e.on("dry-run") {
-			text = countOf(limited, "licence") + " would get the default limit of transfers"
-		}
-		return e.print(map[string]int{"licenses": limited}, text)
+		return e.print(map[string]int{"licenses": limited},
+			countOf(limited, "licence")+verb+" the default limit of transfers")
 	})
 }
 
@@ -412,14 +371,10 @@ func licenseExport(e *env) error {
 	for i, column := range exportedColumns {
 		header[i] = column.name
 	}
-	return exportRows(e, header, func(st *store, before string) (page listPage[licenseDetail], err error) {
+	return exportRows(e, header, func(st *store, before string) (listPage[licenseDetail], error) {
 		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
-		licenses, err := st.licenses(filter, before, exportPageSize)
-		for _, l := range licenses.rows {
-			page.rows = append(page.rows, newLicenseDetail(l, e.now()))
-		}
-		page.next = licenses.next
-		return page, err
+		page, err := st.licenses(filter, before, exportPageSize)
+		return listPage[licenseDetail]{licenseDetails(page.rows, e.now()), page.next}, err
 	}, func(l licenseDetail) []string {
 		cells := make([]string, len(exportedColumns))
 		for i, column := range exportedColumns {
@@ -429,21 +384,16 @@ func licenseExport(e *env) error {
 	})
 }
 
-// licenseStatus is what the status command says of licences.
-type licenseStatus struct {
-	Licenses  map[string]int64 `json:"licenses"`      // by status
-	Ending    int64            `json:"licenses_soon"` // active ones that end within 14 days
-	Unlimited int64            `json:"licenses_without_transfer_limit"`
-}
+// licenseStatus is what the status command says of licences; soon is within 14 days.
+type licenseStatus struct{ licenseTally }
 
-func (r *licenseStatus) read(v *statusView) error {
-	n, err := v.tallyLicenses(newStamp(v.now), newStamp(v.now.Add(endingSoon)))
-	r.Licenses, r.Ending, r.Unlimited = n.byStatus, n.ending, n.unlimited
+func (r *licenseStatus) read(v *statusView) (err error) {
+	r.licenseTally, err = v.tallyLicenses(newStamp(v.now), newStamp(v.now.Add(endingSoon)))
 	return err
 }
 
 func (r *licenseStatus) show(_ *statusView, to *statusLines) {
-	line := countsText(statuses, r.Licenses)
+	line := countsText(statuses, r.ByStatus)
 	if r.Ending > 0 {
 		line += fmt.Sprintf("; %d of the active end within 14 days", r.Ending)
 	}

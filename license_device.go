@@ -32,31 +32,42 @@ const (
 	deviceBlocked  = "blocked"
 )
 
-// A device is one machine that was activated on a licence.
+// A device is one machine that was activated on a licence. Its JSON is for the account that owns the licence, for
+// operators, and for the other devices of a full licence.
 type device struct {
-	ID             string
-	LicenseID      string
-	Fingerprint    []byte // SHA-256
-	Name           *string
-	Platform       *string
-	AppVersion     *string
-	State          string
-	LeaseSeq       int64
-	PresentedSeq   int64
-	LeaseKid       string
-	LeasedAt       stamp
-	LeaseExpiresAt stamp
-	LapsesAt       stamp // when a floating seat is free again; zero for node_locked
-	CloneAt        stamp // when the device last presented an older lease than before
-	CountsUntil    stamp // the latest end of its leases; see counts
-	EndedSeq       int64 // number of the last lease that ended because its seat was taken away
-	TokensEndAt    stamp // when that was; zero: never
-	ActivatedAt    stamp
-	LastSeenAt     stamp
-	ReleasedAt     stamp
-	ReleasedBy     *string
-	Activations    int
+	ID          string     `json:"id"`
+	Name        *string    `json:"name"`
+	State       string     `json:"state"`
+	Platform    *string    `json:"platform"`
+	AppVersion  *string    `json:"app_version"`
+	Fingerprint maskedHash `json:"fingerprint"`
+	ActivatedAt stamp      `json:"activated_at"`
+	LastSeenAt  stamp      `json:"last_seen_at"`
+	ReleasedAt  stamp      `json:"released_at"`
+	ReleasedBy  *string    `json:"released_by"`
+	CloneAt     stamp      `json:"clone_suspected_at"` // when it last presented an older lease than before
+
+	LicenseID      string `json:"-"`
+	LeaseSeq       int64  `json:"-"`
+	PresentedSeq   int64  `json:"-"`
+	LeaseKid       string `json:"-"`
+	LeasedAt       stamp  `json:"-"`
+	LeaseExpiresAt stamp  `json:"-"`
+	LapsesAt       stamp  `json:"-"` // when a floating seat is free again; zero for node_locked
+	CountsUntil    stamp  `json:"-"` // the latest end of its leases; see counts
+	EndedSeq       int64  `json:"-"` // number of the last lease that ended because its seat was taken away
+	TokensEndAt    stamp  `json:"-"` // when that was; zero: never
+	Activations    int    `json:"-"`
 }
+
+// A maskedHash is a SHA-256 of which JSON has the first 8 hexadecimal digits only.
+type maskedHash []byte
+
+// masked returns the digits that JSON has.
+func (h maskedHash) masked() string { return hex.EncodeToString(h[:4]) }
+
+// MarshalJSON implements json.Marshaler.
+func (h maskedHash) MarshalJSON() ([]byte, error) { return []byte(`"` + h.masked() + `"`), nil }
 
 // holdsSeat reports whether d is active and has not lapsed. d may be nil: then it is false.
 func (d *device) holdsSeat(now time.Time) bool {
@@ -104,20 +115,13 @@ var (
 	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
 )
 
-// An activation is the request of a device for a seat and a lease. The licence is named by keyHash,
-// or else by licenseID; the device by presented, or else by fingerprint.
+// An activation is the request of a device for a seat and a lease. The device is named by presented, or
+// else by fingerprint.
 type activation struct {
-	licenseID   string    // from the device token; "": there is none
-	keyHash     *[32]byte // SHA-256 of the key; nil: none was sent
-	fingerprint []byte    // SHA-256; nil: none was sent
-	name        *string
-	platform    *string
-	appVersion  *string
-	product     string
-	replace     string // id of the device whose seat it takes over; "": none
-	nonce       string
-	presented   *claims // of the device token that was sent; nil: none
-	keepLapsed  bool    // don't release lapsed seats, since the clock may be wrong
+	checkRequest
+	name, platform *string
+	replace        string // id of the device whose seat it takes over; "": none
+	keepLapsed     bool   // don't release lapsed seats, since the clock may be wrong
 }
 
 // An activationResult is what an activation returns to the device.
@@ -134,7 +138,7 @@ type activationResult struct {
 // seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
 // credential_mismatch, validation_failed for replace_device_id.
 func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
-	l, err := a.findLicense(t)
+	l, err := a.needLicense(t)
 	if err != nil {
 		return nil, err
 	}
@@ -315,23 +319,6 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
-// findLicense returns the licence that the key names, or the token's if no key was sent. Errors:
-// errLicenseNotFound, errCredentialMismatch when key and token name different ones.
-func (a *activation) findLicense(t *tx) (l *license, err error) {
-	if a.keyHash != nil {
-		l, err = t.licenseByKey(*a.keyHash)
-	} else {
-		l, err = t.license(anyAccount, a.licenseID) // see checkRequest.findLicense
-	}
-	if errors.Is(err, errNotFound) {
-		return nil, errLicenseNotFound
-	}
-	if err == nil && a.licenseID != "" && l.ID != a.licenseID {
-		return nil, errCredentialMismatch
-	}
-	return l, err
-}
-
 // takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
 // It releases the device that a replaces. Errors: seat_limit_reached,
 // transfer_limit_reached, validation_failed.
@@ -377,15 +364,9 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	}
 	old, err := t.device(l.ID, a.replace)
 	if errors.Is(err, errNotFound) {
-		return nil, &refusal{
-			code:   codeValidation,
-			detail: "The device to replace is not one of this licence.",
-			fields: []fieldError{{
-				Pointer: "#/replace_device_id",
-				Code:    "unknown_device",
-				Detail:  "The licence has no such device.",
-			}},
-		}
+		return nil, &refusal{code: codeValidation, detail: "The device to replace is not one of this licence.",
+			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device",
+				Detail: "The licence has no such device."}}}
 	}
 	if err != nil || old.State != deviceActive {
 		return nil, err
@@ -406,18 +387,15 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	if err != nil {
 		return err
 	}
-	if err := t.noteSeatLimit(l); err != nil {
+	if err := t.noteLimit(l, eventLicenseSeatLimitReached); err != nil {
 		return err
 	}
 	detail := ""
 	if d.replaced() {
 		detail = "Another device has replaced this one, and no other seat is free."
 	}
-	return keep(&refusal{
-		code:    codeSeatLimit,
-		detail:  detail,
-		members: []extraMember{{"seats", seatsOf(l)}, {"devices", newDeviceViews(holders)}},
-	})
+	return keep(&refusal{code: codeSeatLimit, detail: detail,
+		members: []extraMember{{"seats", seatsOf(l)}, {"devices", append([]*device{}, holders...)}}})
 }
 
 const maxHoldersShown = 50 // devices in a seat_limit_reached
@@ -438,9 +416,7 @@ func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType,
 	if err := t.saveDevice(d); err != nil {
 		return err
 	}
-	e := deviceEvent(l, d, typ, actor)
-	e.Data = eventData("by", releasedBy)
-	return t.addEvent(e)
+	return t.addEvent(deviceEvent(l, d, typ, actor, "by", releasedBy))
 }
 
 // blockDevice shuts a device out until an operator releases it.
@@ -457,8 +433,10 @@ func blockDevice(t *tx, l *license, d *device, actor string) error {
 	return t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
 }
 
-func deviceEvent(l *license, d *device, typ eventType, actor string) event {
-	return event{Type: typ, AccountID: l.AccountID, LicenseID: l.ID, DeviceID: d.ID, Actor: actor}
+func deviceEvent(l *license, d *device, typ eventType, actor string, data ...string) event {
+	e := licenseEvent(l, typ, actor, data...)
+	e.DeviceID = d.ID
+	return e
 }
 
 // maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
@@ -539,32 +517,43 @@ func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
 	return orNil(q.license(anyAccount, r.presented.License))
 }
 
+// needLicense is findLicense for a request that must name a licence. Errors: errLicenseNotFound,
+// errCredentialMismatch when key and token name different ones.
+func (r *checkRequest) needLicense(t *tx) (*license, error) {
+	l, err := r.findLicense(t)
+	switch {
+	case err != nil:
+		return nil, err
+	case l == nil:
+		return nil, errLicenseNotFound
+	case r.presented != nil && r.presented.License != l.ID:
+		return nil, errCredentialMismatch
+	}
+	return l, nil
+}
+
 // evaluate looks up the device on l, which findLicense returned, and returns the verdict.
 // Errors: errCredentialMismatch when key and token name different licences, those of q.
 func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c licenseCheck, err error) {
 	c.license = l
-	if c.license != nil && r.presented != nil && r.presented.License != c.license.ID {
-		return c, errCredentialMismatch
-	}
+	p := r.presented
 	switch {
-	case c.license == nil:
-	case r.presented != nil:
-		c.device, err = orNil(q.device(c.license.ID, r.presented.Device))
-	case r.fingerprint != nil:
-		c.device, err = orNil(q.deviceByFingerprint(c.license.ID, r.fingerprint))
-	}
-	in := r.verdictInput
-	in.hasDevice = r.presented != nil || r.fingerprint != nil
-	if c.license != nil && r.presented != nil {
-		want := r.presented.Fingerprint // compared if a restored database lacks the device
+	case l == nil:
+	case p != nil && p.License != l.ID:
+		return c, errCredentialMismatch
+	case p != nil:
+		c.device, err = orNil(q.device(l.ID, p.Device))
+		want := p.Fingerprint // compared if a restored database lacks the device
 		if c.device != nil {
 			want = base64.RawURLEncoding.EncodeToString(c.device.Fingerprint)
 		}
-		c.mismatch = r.fingerprintText() != want
-		c.tokenEnded = c.device.tokenEnded(c.license, r.presented)
+		c.mismatch, c.tokenEnded = r.fingerprintText() != want, c.device.tokenEnded(l, p)
+	case r.fingerprint != nil:
+		c.device, err = orNil(q.deviceByFingerprint(l.ID, r.fingerprint))
 	}
-	in.mismatch, in.tokenEnded = c.mismatch, c.tokenEnded
-	c.code, c.valid = licenseVerdict(c.license, c.device, in, now)
+	in := r.verdictInput
+	in.hasDevice, in.mismatch, in.tokenEnded = p != nil || r.fingerprint != nil, c.mismatch, c.tokenEnded
+	c.code, c.valid = licenseVerdict(l, c.device, in, now)
 	return c, err
 }
 
@@ -622,42 +611,6 @@ type deviceState struct {
 }
 
 func newDeviceState(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
-
-// A deviceView is a device as shown to the account that owns the licence, to operators, and
-// to the other devices of a full licence. Its fingerprint is masked.
-type deviceView struct {
-	deviceState
-	Platform    *string `json:"platform"`
-	AppVersion  *string `json:"app_version"`
-	Fingerprint string  `json:"fingerprint"` // the first 8 hexadecimal digits of its SHA-256
-	ActivatedAt stamp   `json:"activated_at"`
-	LastSeenAt  stamp   `json:"last_seen_at"`
-	ReleasedAt  stamp   `json:"released_at"`
-	ReleasedBy  *string `json:"released_by"`
-	CloneAt     stamp   `json:"clone_suspected_at"`
-}
-
-func newDeviceView(d *device) deviceView {
-	return deviceView{
-		deviceState: newDeviceState(d),
-		Platform:    d.Platform,
-		AppVersion:  d.AppVersion,
-		Fingerprint: hex.EncodeToString(d.Fingerprint[:4]),
-		ActivatedAt: d.ActivatedAt,
-		LastSeenAt:  d.LastSeenAt,
-		ReleasedAt:  d.ReleasedAt,
-		ReleasedBy:  d.ReleasedBy,
-		CloneAt:     d.CloneAt,
-	}
-}
-
-func newDeviceViews(rows []*device) []deviceView {
-	views := make([]deviceView, 0, len(rows))
-	for _, d := range rows {
-		views = append(views, newDeviceView(d))
-	}
-	return views
-}
 
 // fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the
 // database keeps of it.

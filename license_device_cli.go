@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
@@ -28,14 +29,9 @@ var deviceCommands = []command{
 	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
 	{"device release", "ID", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
 	{"device block", "ID", "block a device until it is released", nil, 1, deviceBlock},
-	{"device export", "", "print all devices, one JSON object a line or CSV", []option{
-		optCSV,
-	}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token and check it, without the database", []option{
-		optPublic,
-		optFingerprint,
-		optAudience,
-	}, 1, leaseInspect},
+	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
+	{"lease inspect", "TOKEN", "explain a device token and check it, without the database",
+		[]option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
 }
 
 // claimMeanings explain the claims of a device token, in the order they are shown.
@@ -79,19 +75,16 @@ func leaseInspect(e *env) error {
 	} else {
 		fault = leaseFault(c, e.str("fingerprint"), e.str("audience"), e.now())
 	}
+	var invalid error
+	if fault != "" {
+		invalid = errors.New("the lease is not valid: " + fault)
+	}
 	if e.on("json") {
 		result := map[string]any{"holds": fault == "", "fault": fault, "claims": trusted}
-		if err := e.print(result, ""); err != nil {
-			return err
-		}
-	} else {
-		explainLease(e.stdout, token)
+		return cmp.Or(e.print(result, ""), invalid)
 	}
-	if fault != "" {
-		return errors.New("the lease is not valid: " + fault)
-	}
-	if e.on("json") {
-		return nil
+	if explainLease(e.stdout, token); invalid != nil {
+		return invalid
 	}
 	left := time.Unix(c.Expires, 0).Sub(e.now())
 	until := left.Round(time.Second).String()
@@ -154,12 +147,7 @@ func loadPublicKeys(path string) (*keyring, error) {
 		return nil, err
 	}
 	ring := &keyring{}
-	for {
-		block, rest := pem.Decode(content)
-		if block == nil {
-			break
-		}
-		content = rest
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 		public, ok := parsed.(ed25519.PublicKey)
 		if err != nil || !ok {
@@ -175,11 +163,9 @@ func loadPublicKeys(path string) (*keyring, error) {
 
 func printDevices(e *env, rows []*device) error {
 	header := "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY"
-	return printRows(e, newDeviceViews(rows), header, func(d deviceView) []any {
-		return []any{
-			d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint + "…",
-			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy,
-		}
+	return printRows(e, rows, header, func(d *device) []any {
+		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked() + "…",
+			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
 	})
 }
 
@@ -232,7 +218,7 @@ func deviceBlock(e *env) error {
 // An exportedDevice is a device with the licence it belongs to.
 type exportedDevice struct {
 	LicenseID string `json:"license_id"`
-	deviceView
+	*device
 }
 
 func deviceExport(e *env) error {
@@ -243,16 +229,14 @@ func deviceExport(e *env) error {
 	return exportRows(e, header, func(st *store, before string) (page listPage[exportedDevice], err error) {
 		devices, err := st.allDevices(anyAccount, before, exportPageSize)
 		for _, d := range devices.rows {
-			page.rows = append(page.rows, exportedDevice{d.LicenseID, newDeviceView(d)})
+			page.rows = append(page.rows, exportedDevice{d.LicenseID, d})
 		}
 		page.next = devices.next
 		return page, err
 	}, func(d exportedDevice) []string {
-		return []string{
-			d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State,
-			csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint,
+		return []string{d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State,
+			csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint.masked(),
 			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt),
-			valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt),
-		}
+			valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
 	})
 }

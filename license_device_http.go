@@ -40,11 +40,8 @@ func deviceWing(s *server) wing {
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
 				run: endpoint(s.releaseDevice)},
 		},
-		chores: []chore{{
-			fault:      "lapsed seats and ended licences can't be written",
-			timeDriven: true,
-			run:        s.runTransitions,
-		}},
+		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timeDriven: true,
+			run: s.runTransitions}},
 		metrics: []metric{{"widgetd_lookup_addresses", "gauge",
 			"Addresses of which licence keys that failed are remembered.",
 			func() []string { return []string{fmt.Sprintf(" %d", a.lookups.len())} }}},
@@ -55,7 +52,7 @@ func deviceWing(s *server) wing {
 // has a device token, and the fingerprint.
 type credential struct {
 	hash       *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
-	keyErr     error     // why the key is malformed
+	malformed  bool      // no key has this form
 	mistyped   bool      // the key's check symbol is wrong, so it is malformed unless it is known
 	deviceHash []byte    // SHA-256 of the fingerprint; nil: none was sent
 	license    *license  // named by the key, or else the device token; nil: none that the caller may use
@@ -72,7 +69,7 @@ func (cr *credential) read(in *input, n need) {
 			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
 		} else if key, err := parseLicenseKey(v.text); err != nil {
-			cr.keyErr = err
+			cr.malformed = true
 		} else {
 			hash := key.hash()
 			cr.hash, cr.mistyped = &hash, key.mistyped()
@@ -93,40 +90,28 @@ func (c *call) deviceToken() *claims {
 	return &c.caller.claims
 }
 
-// malformedKeyErr returns the refusal key_malformed when no key can have this form, else nil.
-func (cr *credential) malformedKeyErr() error {
-	if cr.keyErr == nil {
-		return nil
-	}
-	return errMalformedMember
-}
-
-// unknownKeyErr returns the refusal of a key that no licence has: key_malformed when its check
-// symbol is wrong, else license_not_found.
-func (cr *credential) unknownKeyErr() error {
-	if cr.mistyped {
+// check returns nil if the licence was found, else the refusal of the key: key_malformed when no key has
+// this form, or its check symbol is wrong, else license_not_found.
+func (cr *credential) check() error {
+	switch {
+	case cr.malformed, cr.license == nil && cr.mistyped:
 		return errMalformedMember
+	case cr.license == nil:
+		return errLicenseNotFound
 	}
-	return errLicenseNotFound
+	return nil
 }
 
 // errMalformedMember is the refusal key_malformed, which names the member license_key.
-var errMalformedMember = &refusal{
-	code: codeKeyMalformed,
-	fields: []fieldError{{
-		Pointer: "#/license_key",
-		Code:    codeKeyMalformed.name,
-		Detail:  codeKeyMalformed.detail,
-	}},
-}
+var errMalformedMember = &refusal{code: codeKeyMalformed, fields: []fieldError{
+	{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
 
 // licenseCredential returns cr itself, for requests that embed it.
 func (cr *credential) licenseCredential() *credential { return cr }
 
-// The rate limit of an address, in requests a minute (contract, section 2).
-const (
-	knownDeviceRate = 300 // by the keys of active devices, while too many other keys have failed
-)
+// knownDeviceRate is the limit of an address, in requests a minute (contract, section 2), by the keys of active
+// devices, while too many other keys have failed.
+const knownDeviceRate = 300
 
 // charge is the chargeFunc of licence calls. It charges the account of the caller's own token; without
 // one, the account that owns the licence named by the key or the device token, while licence, key and
@@ -252,7 +237,7 @@ func readFingerprint(in *input, n need) []byte {
 
 // checkNonce checks the nonce that a device wants included in the signed token.
 func checkNonce(s string) (code, detail string) {
-	if strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) >= 0 {
+	if strings.IndexFunc(s, isNotVisible) >= 0 {
 		return "invalid_nonce", "A nonce has 1 to 128 visible ASCII characters."
 	}
 	return notEmpty(s)
@@ -294,11 +279,8 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 		return nil, errClock
 	}
 	q.keepLapsed = a.clockDoubted()
-	if err := q.malformedKeyErr(); err != nil {
+	if err := q.credential.check(); err != nil {
 		return nil, err
-	}
-	if q.license == nil {
-		return nil, q.unknownKeyErr()
 	}
 	q.setTargets(c)
 	keys := a.keys.Load()
@@ -309,17 +291,10 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
 		}
-		return &activateResponse{
-			OK:           true,
-			Code:         g.code,
-			License:      newLicenseView(g.license, t.now.Time),
-			Device:       newDeviceState(g.device),
-			Token:        g.lease.token,
-			TokenType:    "Bearer",
-			ExpiresIn:    g.lease.claims.Expires - t.now.Unix(),
-			RefreshAfter: g.lease.claims.RefreshAfter,
-			Nonce:        q.nonce,
-		}, nil
+		return &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time),
+			Device: newDeviceState(g.device), Token: g.lease.token, TokenType: "Bearer",
+			ExpiresIn: g.lease.claims.Expires - t.now.Unix(), RefreshAfter: g.lease.claims.RefreshAfter,
+			Nonce: q.nonce}, nil
 	})
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
@@ -359,7 +334,7 @@ func (q *activateRequest) setTargets(c *call) {
 		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
 	if token := c.deviceToken(); token != nil {
-		q.licenseID, q.presented = token.License, token
+		q.presented = token
 		c.idemScope += " device " + token.Device
 	}
 	c.idemScope += " fingerprint " + hex.EncodeToString(q.fingerprint)
@@ -398,12 +373,10 @@ type verifyResponse struct {
 // appendJSON appends what encoding/json would produce. It exists because encoding/json
 // takes longer than all the rest of verify (BenchmarkVerifyAnswer).
 func (v *verifyResponse) appendJSON(b []byte) []byte {
-	b = append(b, `{"valid":`...)
-	b = strconv.AppendBool(b, v.Valid)
+	b = strconv.AppendBool(append(b, `{"valid":`...), v.Valid)
 	b = appendUnescaped(b, "code", v.Code)
 	b = appendUnescaped(b, "detail", v.Detail)
-	b = append(b, `,"checked_at":`...)
-	b = v.CheckedAt.appendJSON(b)
+	b = v.CheckedAt.appendJSON(append(b, `,"checked_at":`...))
 	if v.Nonce != "" {
 		b = appendMember(b, "nonce", v.Nonce)
 	}
@@ -425,13 +398,11 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 	if v.Token != "" {
 		b = appendUnescaped(b, "token", v.Token)
 	}
-	for _, n := range []struct {
-		name  string
-		value int64
-	}{{`,"expires_in":`, v.ExpiresIn}, {`,"refresh_after":`, v.RefreshAfter}} {
-		if n.value != 0 {
-			b = strconv.AppendInt(append(b, n.name...), n.value, 10)
-		}
+	if v.ExpiresIn != 0 {
+		b = strconv.AppendInt(append(b, `,"expires_in":`...), v.ExpiresIn, 10)
+	}
+	if v.RefreshAfter != 0 {
+		b = strconv.AppendInt(append(b, `,"refresh_after":`...), v.RefreshAfter, 10)
 	}
 	return append(b, '}')
 }
@@ -444,13 +415,9 @@ const writeWait = 2 * time.Second
 // is valid. While signing is held, nothing is recorded about the device, and the answer has no token.
 func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
 	now := c.now
-	if q.keyErr != nil {
-		return &verifyResponse{
-			Code:      codeKeyMalformed.name,
-			Detail:    codeKeyMalformed.detail,
-			CheckedAt: newStamp(now),
-			Nonce:     q.nonce,
-		}, nil
+	if q.malformed {
+		return &verifyResponse{Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail,
+			CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
 	q.keyHash, q.presented = q.hash, c.deviceToken()
 	found, err := q.evaluate(a, q.license, now)
@@ -472,21 +439,14 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 // newVerifyResponse returns the answer to a check; issued is the zero lease when the answer
 // includes none.
 func newVerifyResponse(found licenseCheck, issued lease, nonce string, now time.Time) *verifyResponse {
-	res := &verifyResponse{
-		Valid:     found.valid,
-		Code:      found.code,
-		Detail:    verdictDetail(found.code, found.device),
-		CheckedAt: newStamp(now),
-		Nonce:     nonce,
-	}
+	res := &verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetail(found.code, found.device),
+		CheckedAt: newStamp(now), Nonce: nonce}
 	if found.license == nil {
 		return res
 	}
-	view := newLicenseView(found.license, now)
-	res.License = &view
+	res.License = new(newLicenseView(found.license, now))
 	if found.device != nil {
-		state := newDeviceState(found.device)
-		res.Device = &state
+		res.Device = new(newDeviceState(found.device))
 	}
 	if found.valid {
 		left := found.license.leaseEnd(now).Sub(newStamp(now).Time)
@@ -572,31 +532,23 @@ type deactivateResponse struct {
 
 // deactivate answers POST /widget/license/deactivate: it releases the device's seat. When
 // the device holds none, released is false and nothing changes.
-func (a *deviceAPI) deactivate(
-	ctx context.Context, c *call, q *deactivateRequest,
-) (*deactivateResponse, error) {
-	if err := q.malformedKeyErr(); err != nil {
+func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
+	if err := q.credential.check(); err != nil {
 		return nil, err
-	}
-	if q.license == nil {
-		return nil, q.unknownKeyErr()
 	}
 	check := checkRequest{keyHash: q.hash, presented: c.deviceToken(), fingerprint: q.deviceHash}
 	res := &deactivateResponse{OK: true}
 	err := a.store.update(ctx, func(t *tx) error {
 		res.Released = false
-		l, err := check.findLicense(t)
+		l, err := check.needLicense(t)
 		if err != nil {
 			return err
-		}
-		if l == nil {
-			return errLicenseNotFound
 		}
 		found, err := check.evaluate(t, l, t.now.Time)
 		if err != nil {
 			return err
 		}
-		t.invalidate(found.license.ID)
+		t.invalidate(l.ID)
 		switch {
 		case found.code == "key_retired":
 			return &refusal{code: codeKeyRetired}
@@ -606,17 +558,14 @@ func (a *deviceAPI) deactivate(
 			return nil
 		}
 		res.Released = true
-		return releaseSeat(t, found.license, found.device, "device", eventDeviceReleased, actorDevice)
+		return releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return res, nil
+	return res, err
 }
 
 // listDevices answers GET /licenses/{id}/devices.
-func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*list[deviceView], error) {
-	l, err := q.find(s, c)
+func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*list[*device], error) {
+	l, err := q.find(s)
 	if err != nil {
 		return nil, err
 	}
@@ -624,13 +573,13 @@ func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return showPage(page, newDeviceView), nil
+	return showPage(page, func(d *device) *device { return d }), nil
 }
 
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it releases the device's
 // seat. A device that holds none is left as it is.
 func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) (noContent, error) {
-	l, err := q.find(s, c)
+	l, err := q.find(s)
 	if err != nil {
 		return noContent{}, err
 	}

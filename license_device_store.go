@@ -1,19 +1,16 @@
 package main
 
-import (
-	"cmp"
-	"errors"
-)
+import "cmp"
 
 // deviceTable describes the table devices.
 var deviceTable = newTable("devices", "d", func(d *device) []field {
-	return []field{{"id", &d.ID}, {"license_id", &d.LicenseID}, {"fingerprint", &d.Fingerprint}, {"name", &d.Name},
-		{"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", &d.State}, {"lease_seq", &d.LeaseSeq},
-		{"presented_seq", &d.PresentedSeq}, {"coalesce(d.lease_kid, '')", &d.LeaseKid}, {"leased_at", &d.LeasedAt},
-		{"lease_expires_at", &d.LeaseExpiresAt}, {"lapses_at", &d.LapsesAt}, {"clone_suspected_at", &d.CloneAt},
-		{"counts_until", &d.CountsUntil}, {"ended_seq", &d.EndedSeq}, {"tokens_end_at", &d.TokensEndAt},
-		{"activated_at", &d.ActivatedAt}, {"last_seen_at", &d.LastSeenAt}, {"released_at", &d.ReleasedAt},
-		{"released_by", &d.ReleasedBy}, {"activations", &d.Activations}}
+	return []field{{"id", &d.ID}, {"license_id", &d.LicenseID}, {"fingerprint", (*[]byte)(&d.Fingerprint)},
+		{"name", &d.Name}, {"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", &d.State},
+		{"lease_seq", &d.LeaseSeq}, {"presented_seq", &d.PresentedSeq}, {"coalesce(d.lease_kid, '')", &d.LeaseKid},
+		{"leased_at", &d.LeasedAt}, {"lease_expires_at", &d.LeaseExpiresAt}, {"lapses_at", &d.LapsesAt},
+		{"clone_suspected_at", &d.CloneAt}, {"counts_until", &d.CountsUntil}, {"ended_seq", &d.EndedSeq},
+		{"tokens_end_at", &d.TokensEndAt}, {"activated_at", &d.ActivatedAt}, {"last_seen_at", &d.LastSeenAt},
+		{"released_at", &d.ReleasedAt}, {"released_by", &d.ReleasedBy}, {"activations", &d.Activations}}
 })
 
 // deviceByFingerprint returns the device of a licence whose fingerprint has this SHA-256, or
@@ -161,10 +158,7 @@ const countDue = `state <> 'active' AND counts_until IS NOT NULL AND counts_unti
 func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err error) {
 	err = t.one(`SELECT counts_until FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`,
 		[]any{licenseID, hash}, &until)
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return until, err
+	return until, notUnless(err, errNotFound)
 }
 
 // addPastFingerprint stores a fingerprint that a device no longer has, and until when it still counts.
@@ -216,10 +210,7 @@ func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err er
 		WHERE license_id = ? AND state <> 'active' AND counts_until IS NOT NULL
 		UNION ALL SELECT counts_until FROM past_fingerprints WHERE license_id = ?
 		ORDER BY counts_until LIMIT 1 OFFSET ?`, []any{licenseID, licenseID, leaving}, &at)
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return at, err
+	return at, notUnless(err, errNotFound)
 }
 
 // deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its

@@ -19,20 +19,17 @@ func licenseWing(s *server) wing {
 		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			creates: true, run: endpoint(s.renewLicense)},
 		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeAdmin, noBody: true,
-			run: endpoint(s.suspendLicense)},
+			run: endpoint(s.setState("suspend"))},
 		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeAdmin, noBody: true,
-			run: endpoint(s.reinstateLicense)},
+			run: endpoint(s.setState("reinstate"))},
 		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeAdmin, noBody: true,
-			run: endpoint(s.revokeLicense)},
+			run: endpoint(s.setState("revoke"))},
 		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			creates: true, run: endpoint(s.rotateKey)},
 		{pattern: "POST /licenses/{id}/reset-transfers", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.resetTransfers)},
-	}, chores: []chore{{
-		fault:      "the events of licences that are about to end can't be written",
-		timeDriven: true,
-		run:        s.announceEnds,
-	}}}
+	}, chores: []chore{{fault: "the events of licences that are about to end can't be written", timeDriven: true,
+		run: s.announceEnds}}}
 }
 
 // announceEnds writes the event license.expiring for every licence that ends within the notice
@@ -90,9 +87,7 @@ type licenseWithKey struct {
 }
 
 // createLicense answers POST /licenses.
-func (s *server) createLicense(
-	ctx context.Context, c *call, q *createLicenseRequest,
-) (*licenseWithKey, error) {
+func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseRequest) (*licenseWithKey, error) {
 	return create(ctx, s, c, func(t *tx) (*licenseWithKey, error) {
 		l := q.terms.apply(&license{AccountID: q.accountID})
 		id, key, err := createLicense(t, l, actorToken(c))
@@ -132,8 +127,7 @@ func (s *server) changeLicense(
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
-		detail := newLicenseDetail(l, t.now.Time)
-		return &detail, nil
+		return new(newLicenseDetail(l, t.now.Time)), nil
 	})
 }
 
@@ -163,24 +157,13 @@ func (q *stateRequest) read(in *input) {
 	q.reason = in.text("reason", optional, maxReason, nil)
 }
 
-func (s *server) suspendLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
-	return s.setState(ctx, c, q, "suspend")
-}
-
-func (s *server) reinstateLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
-	return s.setState(ctx, c, q, "reinstate")
-}
-
-func (s *server) revokeLicense(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
-	return s.setState(ctx, c, q, "revoke")
-}
-
-func (s *server) setState(
-	ctx context.Context, c *call, q *stateRequest, action string,
-) (*licenseDetail, error) {
-	return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
-		return changeState(t, anyAccount, q.id, action, q.reason, actorToken(c))
-	})
+// setState returns the endpoint of an action on a licence: suspend, reinstate or revoke.
+func (s *server) setState(action string) func(context.Context, *call, *stateRequest) (*licenseDetail, error) {
+	return func(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
+		return s.changeLicense(ctx, c, func(t *tx) (*license, error) {
+			return changeState(t, anyAccount, q.id, action, q.reason, actorToken(c))
+		})
+	}
 }
 
 // rotateRequest is the body of POST /licenses/{id}/rotate-key.
@@ -218,8 +201,7 @@ func (s *server) resetTransfers(ctx context.Context, c *call, q *resetRequest) (
 	if err != nil {
 		return nil, licenseNotFound(err)
 	}
-	detail := newLicenseDetail(l, s.now())
-	return &detail, nil
+	return new(newLicenseDetail(l, s.now())), nil
 }
 
 // licensesRequest is the query of GET /licenses.
@@ -235,13 +217,7 @@ func (q *licensesRequest) read(in *input) {
 	q.filter.product = in.parameter("product", isText(maxNameLength))
 	q.filter.customer = in.parameter("customer", isText(maxCustomer))
 	q.filter.search = in.parameter("q", isText(maxKeyBytes))
-	in.parameter("expires_before", func(s string) (string, string) {
-		var ok bool
-		if q.filter.expiresBefore, ok = parseStamp(s); !ok {
-			return "invalid_time", "This must be a time such as 2027-01-31T12:00:00Z."
-		}
-		return "", ""
-	})
+	q.filter.expiresBefore = in.moment("expires_before")
 	q.page = in.page("lic")
 }
 
@@ -271,19 +247,18 @@ func (q *licenseRequest) read(in *input) {
 
 // find returns the licence, or license_not_found when there is none or the caller may
 // not see it.
-func (q *licenseRequest) find(s *server, c *call) (*license, error) {
+func (q *licenseRequest) find(s *server) (*license, error) {
 	l, err := s.store.license(q.owner, q.id)
 	return l, licenseNotFound(err)
 }
 
 // showLicense answers GET /licenses/{id}.
-func (s *server) showLicense(_ context.Context, c *call, q *licenseRequest) (*licenseDetail, error) {
-	l, err := q.find(s, c)
+func (s *server) showLicense(_ context.Context, _ *call, q *licenseRequest) (*licenseDetail, error) {
+	l, err := q.find(s)
 	if err != nil {
 		return nil, err
 	}
-	detail := newLicenseDetail(l, s.now())
-	return &detail, nil
+	return new(newLicenseDetail(l, s.now())), nil
 }
 
 // readPatch reads changed terms from a JSON body; null removes a term.

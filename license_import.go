@@ -21,25 +21,9 @@ import (
 // importColumns are the columns that a CSV file of licences may have, besides metadata.NAME; key
 // is required.
 var importColumns = []string{
-	"key",
-	"account_id",
-	"product",
-	"plan",
-	"kind",
-	"customer",
-	"state",
-	"reason",
-	"trial",
-	"max_devices",
-	"max_transfers",
-	"starts_at",
-	"expires_at",
-	"grace_days",
-	"duration_days",
-	"expiry_basis",
-	"lease_hours",
-	"entitlements",
-	"metadata",
+	"key", "account_id", "product", "plan", "kind", "customer", "state", "reason", "trial", "max_devices",
+	"max_transfers", "starts_at", "expires_at", "grace_days", "duration_days", "expiry_basis", "lease_hours",
+	"entitlements", "metadata",
 }
 
 const metadataColumn = "metadata." // prefix of the names of columns that hold one member of the metadata
@@ -79,12 +63,9 @@ type licenseImporter struct {
 func licenseImport(e *env) error { return importLicenses(e, usualImport) }
 
 func importLicenses(e *env, sizes importSizes) error {
-	account := e.str("account")
-	if account != "" {
-		var err error
-		if account, err = e.accountID(account); err != nil {
-			return err
-		}
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
 	}
 	product, err := e.text("product", maxNameLength)
 	if err != nil {
@@ -98,15 +79,8 @@ func importLicenses(e *env, sizes importSizes) error {
 		}
 	}
 	defer file.Close()
-	im := &licenseImporter{
-		importSizes:  sizes,
-		defaults:     license{AccountID: account, Product: product},
-		force:        e.on("force"),
-		skipExisting: e.on("skip-existing"),
-		now:          e.now(),
-		messages:     e.stderr,
-		actor:        e.actor(),
-	}
+	im := &licenseImporter{importSizes: sizes, defaults: license{AccountID: o.account, Product: product},
+		force: e.on("force"), skipExisting: e.on("skip-existing"), now: e.now(), messages: e.stderr, actor: e.actor()}
 	if err := im.read(file); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -151,10 +125,7 @@ func (im *licenseImporter) describeFailure(name string, imported int, err error)
 
 // importFaults collect what is wrong with the rows of a file. Equal faults form a group, so that
 // a mistake that is in every row is described once.
-type importFaults struct {
-	groups []*faultGroup
-	byText map[[2]string]*faultGroup // by column and detail
-}
+type importFaults struct{ groups []*faultGroup }
 
 // A faultGroup is one fault, and the rows that have it.
 type faultGroup struct {
@@ -175,16 +146,11 @@ const (
 // add records a fault of the row on a line. value is the part of the row that the message shows; see
 // quoteValue.
 func (f *importFaults) add(line int, column, value, detail string) {
-	at := [2]string{column, detail}
-	g := f.byText[at]
-	if g == nil {
-		g = &faultGroup{column: column, detail: detail, value: value}
-		if f.byText == nil {
-			f.byText = map[[2]string]*faultGroup{}
-		}
-		f.byText[at] = g
-		f.groups = append(f.groups, g)
+	at := slices.IndexFunc(f.groups, func(g *faultGroup) bool { return g.column == column && g.detail == detail })
+	if at < 0 {
+		at, f.groups = len(f.groups), append(f.groups, &faultGroup{column: column, detail: detail, value: value})
 	}
+	g := f.groups[at]
 	g.others = g.others || value != g.value
 	if g.count++; len(g.lines) < maxFaultLines {
 		g.lines = append(g.lines, line)
@@ -356,15 +322,14 @@ func checkColumns(header []string) error {
 		code, _ := checkText(member, required, maxNameLength)
 		return isMetadata && code == "" || slices.Contains(importColumns, name)
 	}
+	all := strings.Join(importColumns, ", ") + " and metadata.NAME, separated by commas, semicolons or tabs"
 	if !slices.ContainsFunc(header, known) { // it may be a row of data, whose key must not be shown
-		return fmt.Errorf("the first line must name the columns: they are %s and metadata.NAME, "+
-			"separated by commas, semicolons or tabs", strings.Join(importColumns, ", "))
+		return errors.New("the first line must name the columns: they are " + all)
 	}
 	for i, name := range header {
 		if !known(name) || slices.Contains(header[:i], name) {
-			return fmt.Errorf("column %s is unknown or appears twice: the columns are %s and metadata.NAME, "+
-				"separated by commas, semicolons or tabs",
-				cmp.Or(quoteValue(name), `""`), strings.Join(importColumns, ", "))
+			return fmt.Errorf("column %s is unknown or appears twice: the columns are %s",
+				cmp.Or(quoteValue(name), `""`), all)
 		}
 	}
 	if !slices.Contains(header, "key") {

@@ -132,20 +132,10 @@ func refreshAfter(lease time.Duration) time.Duration {
 // leaseClaims are the claims of the device token that is the lease of d on l
 // (contract, section 4). The caller adds iss, aud and jti.
 func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
-	c := claims{
-		Subject:      l.AccountID,
-		ClientID:     d.ID,
-		Scope:        scopeDevice,
-		IssuedAt:     max(now.Unix(), l.TokensEndAt.Unix()+1), // see license.TokensEndAt
-		Expires:      l.leaseEnd(now).Unix(),
-		License:      l.ID,
-		Device:       d.ID,
-		Fingerprint:  base64.RawURLEncoding.EncodeToString(d.Fingerprint),
-		Product:      l.Product,
-		Entitlements: l.Entitlements,
-		Seq:          d.LeaseSeq,
-		Nonce:        nonce,
-	}
+	c := claims{Subject: l.AccountID, ClientID: d.ID, Scope: scopeDevice, License: l.ID, Device: d.ID,
+		IssuedAt: max(now.Unix(), l.TokensEndAt.Unix()+1), // see license.TokensEndAt
+		Expires:  l.leaseEnd(now).Unix(), Fingerprint: base64.RawURLEncoding.EncodeToString(d.Fingerprint),
+		Product: l.Product, Entitlements: l.Entitlements, Seq: d.LeaseSeq, Nonce: nonce}
 	if !d.LeaseExpiresAt.IsZero() { // a lease that is signed again keeps its recorded end
 		c.Expires = min(c.Expires, d.LeaseExpiresAt.Unix())
 	}

@@ -82,31 +82,25 @@ const (
 func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
 	list := licenseTable.list()
 	list.scope(f.owner.narrow(``, `l.account_id`))
-	and := func(condition string, arg any) {
-		list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)
+	filter := func(given bool, condition string, arg any) {
+		if given {
+			list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)
+		}
 	}
-	if f.status != "" {
-		and(statusFilters[f.status], f.now)
-	}
-	if f.product != "" {
-		and(`l.product = ?`, f.product)
-	}
-	if f.customer != "" {
-		and(`l.customer = ?`, f.customer)
-	}
-	if !f.expiresBefore.IsZero() {
-		and(`l.expires_at < ?`, f.expiresBefore)
-	}
+	filter(f.status != "", statusFilters[f.status], f.now)
+	filter(f.product != "", `l.product = ?`, f.product)
+	filter(f.customer != "", `l.customer = ?`, f.customer)
+	filter(!f.expiresBefore.IsZero(), `l.expires_at < ?`, f.expiresBefore)
 	if f.search != "" {
 		keyed, err := q.licenseOfText(f.search)
 		switch {
 		case err != nil:
 			return p, err
 		case keyed != nil && f.owner.owns(keyed.AccountID):
-			and(`l.id = ?`, keyed.ID)
+			filter(true, `l.id = ?`, keyed.ID)
 		default:
-			and(`(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || coalesce(l.customer, '') || ' '
-				|| l.id), lower(?)) > 0 OR EXISTS (SELECT 1 FROM license_keys k
+			filter(true, `(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || coalesce(l.customer, '')
+				|| ' ' || l.id), lower(?)) > 0 OR EXISTS (SELECT 1 FROM license_keys k
 				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
 		}
 	}
@@ -140,12 +134,7 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 	if err := t.addKey(added.ID, key); err != nil {
 		return "", err
 	}
-	return added.ID, t.addEvent(event{
-		Type:      eventLicenseCreated,
-		AccountID: l.AccountID,
-		LicenseID: added.ID,
-		Actor:     actor,
-	})
+	return added.ID, t.addEvent(licenseEvent(&added, eventLicenseCreated, actor))
 }
 
 // setLicenseState stores the state that an operator's action leads to, and writes the
@@ -168,33 +157,20 @@ func (t *tx) startLicense(l *license) error {
 	if l.ExpiryBasis == basisFirstActivation && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		l.ExpiresAt = t.now.after(days(*l.DurationDays))
 	}
-	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ?
-		WHERE id = ?`,
+	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`,
 		l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
 		return err
 	}
-	return t.addEvent(event{
-		Type:      eventLicenseFirstActivated,
-		AccountID: l.AccountID,
-		LicenseID: l.ID,
-		Actor:     actorDevice,
-	})
+	return t.addEvent(licenseEvent(l, eventLicenseFirstActivated, actorDevice))
 }
 
-// noteSeatLimit writes license.seat_limit_reached, unless that was done within the last hour.
-func (t *tx) noteSeatLimit(l *license) error {
-	return t.noteLimit(l, `seat_limit_noted_at`, l.SeatLimitNotedAt, eventLicenseSeatLimitReached)
-}
-
-// noteTransferLimit writes license.transfer_limit_reached, unless that was done within the last
-// hour.
-func (t *tx) noteTransferLimit(l *license) error {
-	return t.noteLimit(l, `transfer_limit_noted_at`, l.TransferLimitNotedAt, eventLicenseTransferLimitReached)
-}
-
-// noteLimit writes an event about a limit of l and stores the time of it in a column, unless last,
-// the time that the column has now, is less than an hour ago.
-func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) error {
+// noteLimit writes license.seat_limit_reached or license.transfer_limit_reached, unless that was done
+// within the last hour.
+func (t *tx) noteLimit(l *license, kind eventType) error {
+	column, last := `seat_limit_noted_at`, l.SeatLimitNotedAt
+	if kind == eventLicenseTransferLimitReached {
+		column, last = `transfer_limit_noted_at`, l.TransferLimitNotedAt
+	}
 	if closerThan(time.Hour, last.Time, t.now.Time) {
 		return nil
 	}
@@ -208,11 +184,7 @@ func (t *tx) noteLimit(l *license, column string, last stamp, kind eventType) er
 // second of an earlier call are dated a second later (see leaseClaims), so a call in the same second
 // ends those too by setting TokensEndAt one second later.
 func (t *tx) endTokens(l *license) error {
-	if last := l.TokensEndAt.after(time.Second); !last.After(t.now.Time) {
-		l.TokensEndAt = t.now
-	} else {
-		l.TokensEndAt = last
-	}
+	l.TokensEndAt = stamp{later(l.TokensEndAt.after(time.Second).Time, t.now.Time)}
 	_, err := t.exec(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
 	return err
 }
@@ -264,8 +236,7 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
 				return written, err
 			}
-			e := event{Type: due.event, AccountID: l.AccountID, LicenseID: l.ID, Actor: actorTime}
-			if err := t.addEvent(e); err != nil {
+			if err := t.addEvent(licenseEvent(&l, due.event, actorTime)); err != nil {
 				return written, err
 			}
 			written++
@@ -294,12 +265,11 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for i := range rows {
-		l := &rows[i]
+	for _, l := range rows {
 		if _, err := t.exec(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID); err != nil {
 			return 0, err
 		}
-		e := licenseEvent(l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
+		e := licenseEvent(&l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
 		if err := t.addEvent(e); err != nil {
 			return 0, err
 		}
@@ -347,12 +317,8 @@ type licenseCache struct {
 
 func newLicenseCache(g *authenticator) licenseCache {
 	const most = 4_000 // of each: together they take at most about 8 MiB
-	return licenseCache{
-		auth:     g,
-		byKey:    newCache[[32]byte, *license](most),
-		licenses: newCache[string, *license](most),
-		devices:  newCache[deviceKey, *device](most),
-	}
+	return licenseCache{auth: g, byKey: newCache[[32]byte, *license](most),
+		licenses: newCache[string, *license](most), devices: newCache[deviceKey, *device](most)}
 }
 
 func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {
@@ -376,37 +342,26 @@ func (m *licenseCache) license(o owner, id string) (*license, error) {
 // A licenseTally is how many licences there are by status, and how many of those that are active
 // end soon.
 type licenseTally struct {
-	byStatus  map[string]int64
-	ending    int64
-	unlimited int64 // those that limit devices but not transfers, except revoked ones
+	ByStatus  map[string]int64 `json:"licenses"`
+	Ending    int64            `json:"licenses_soon"`
+	Unlimited int64            `json:"licenses_without_transfer_limit"` // but with one of devices, and not revoked
 }
 
 // tallyLicenses counts the licences by the status that they have at now, and the active ones that
 // end before soon. It reads every licence once: some two seconds for a million.
 func (q *queries) tallyLicenses(now, soon stamp) (licenseTally, error) {
-	filters, args := []string{}, []any{}
-	for _, status := range statuses {
-		filters = append(filters, `count(*) FILTER (WHERE `+statusFilters[status]+`)`)
-		for range strings.Count(statusFilters[status], "?") {
-			args = append(args, now)
-		}
-	}
-	filters = append(filters, `count(*) FILTER (WHERE `+statusFilters["active"]+` AND l.expires_at < ?)`)
-	for range strings.Count(statusFilters["active"], "?") {
-		args = append(args, now)
-	}
-	filters = append(filters, `count(*) FILTER (WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL
-		AND l.state <> 'revoked')`)
-	counts := make([]int64, len(statuses)+2)
-	dest := []any{}
-	for i := range counts {
+	t := licenseTally{ByStatus: map[string]int64{}}
+	dest, counts := []any{&t.Ending, &t.Unlimited}, make([]int64, len(statuses))
+	has := func(status string) string { return strings.ReplaceAll(statusFilters[status], "?", "?1") }
+	query := `SELECT count(*) FILTER (WHERE ` + has(statusActive) + ` AND l.expires_at < ?2),
+		count(*) FILTER (WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked')`
+	for i, status := range statuses {
+		query += `, count(*) FILTER (WHERE ` + has(status) + `)`
 		dest = append(dest, &counts[i])
 	}
-	err := q.one(`SELECT `+strings.Join(filters, ", ")+` FROM licenses l JOIN accounts a ON a.id = l.account_id`,
-		append(args, soon), dest...)
-	t := licenseTally{byStatus: map[string]int64{}, ending: counts[len(statuses)], unlimited: counts[len(statuses)+1]}
+	err := q.one(query+` FROM licenses l JOIN accounts a ON a.id = l.account_id`, []any{now, soon}, dest...)
 	for i, status := range statuses {
-		t.byStatus[status] = counts[i]
+		t.ByStatus[status] = counts[i]
 	}
 	return t, err
 }

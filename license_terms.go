@@ -52,43 +52,33 @@ func (c termsChange) apply(l *license) *license {
 
 // readTerms reads the terms that can also be changed after a licence was issued.
 func readTerms(r termsReader) (c termsChange) {
-	if v, ok := r.textTerm("plan", maxNameLength, nil); ok {
-		c = append(c, func(l *license) { l.Plan = v })
-	}
-	if v, ok := r.textTerm("customer", maxCustomer, nil); ok {
-		c = append(c, func(l *license) { l.Customer = v })
-	}
-	if v, ok := r.boolTerm("trial"); ok {
-		c = append(c, func(l *license) { l.Trial = v })
-	}
-	if v, ok := r.numberTerm("max_devices", 1, maxCount); ok {
-		c = append(c, func(l *license) { l.MaxDevices = v })
-	}
-	if v, ok := r.numberTerm("max_transfers", 0, maxCount); ok {
-		c = append(c, func(l *license) { l.MaxTransfers, l.transfersGiven = v, true })
-	}
-	if v, ok := r.timeTerm("starts_at"); ok {
-		c = append(c, func(l *license) { l.StartsAt = v })
-	}
-	if v, ok := r.timeTerm("expires_at"); ok {
-		c = append(c, func(l *license) { l.ExpiresAt = v })
-	}
-	if v, ok := r.numberTerm("grace_days", 0, maxGraceDays); ok {
-		c = append(c, func(l *license) { l.GraceDays = valueOr(v, 0) })
-	}
-	if v, ok := r.numberTerm("duration_days", 1, maxDurationDays); ok {
-		c = append(c, func(l *license) { l.DurationDays = v })
-	}
-	if v, ok := r.numberTerm("lease_hours", 1, maxLeaseHours); ok {
-		c = append(c, func(l *license) { l.LeaseHours = valueOr(v, l.defaultLease()) })
-	}
-	if v, ok := r.codesTerm("entitlements"); ok {
-		c = append(c, func(l *license) { l.Entitlements = v })
-	}
-	if v, ok := r.objectTerm("metadata"); ok {
-		c = append(c, func(l *license) { l.Metadata = v })
-	}
+	term(&c, func(l *license, v *string) { l.Plan = v })(r.textTerm("plan", maxNameLength, nil))
+	term(&c, func(l *license, v *string) { l.Customer = v })(r.textTerm("customer", maxCustomer, nil))
+	term(&c, func(l *license, v bool) { l.Trial = v })(r.boolTerm("trial"))
+	term(&c, func(l *license, v *int) { l.MaxDevices = v })(r.numberTerm("max_devices", 1, maxCount))
+	term(&c, func(l *license, v *int) {
+		l.MaxTransfers, l.transfersGiven = v, true
+	})(r.numberTerm("max_transfers", 0, maxCount))
+	term(&c, func(l *license, v stamp) { l.StartsAt = v })(r.timeTerm("starts_at"))
+	term(&c, func(l *license, v stamp) { l.ExpiresAt = v })(r.timeTerm("expires_at"))
+	term(&c, func(l *license, v *int) { l.GraceDays = valueOr(v, 0) })(r.numberTerm("grace_days", 0, maxGraceDays))
+	term(&c, func(l *license, v *int) { l.DurationDays = v })(r.numberTerm("duration_days", 1, maxDurationDays))
+	term(&c, func(l *license, v *int) {
+		l.LeaseHours = valueOr(v, l.defaultLease())
+	})(r.numberTerm("lease_hours", 1, maxLeaseHours))
+	term(&c, func(l *license, v codeList) { l.Entitlements = v })(r.codesTerm("entitlements"))
+	term(&c, func(l *license, v json.RawMessage) { l.Metadata = v })(r.objectTerm("metadata"))
 	return c
+}
+
+// term returns a function that takes what a method of termsReader has read, and adds its assignment to c if the
+// term was present.
+func term[T any](c *termsChange, assign func(l *license, value T)) func(value T, present bool) {
+	return func(value T, present bool) {
+		if present {
+			*c = append(*c, func(l *license) { assign(l, value) })
+		}
+	}
 }
 
 // readNewTerms reads the terms of a new licence: those of readTerms, and those that are
@@ -140,10 +130,7 @@ func (l *license) fillDefaults(now stamp) {
 		l.MaxTransfers = defaultTransfers(l.MaxDevices)
 	}
 	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
-		begin := now
-		if l.StartsAt.After(now.Time) {
-			begin = l.StartsAt
-		}
+		begin := stamp{later(now.Time, l.StartsAt.Time)}
 		l.ExpiresAt = begin.after(days(*l.DurationDays))
 	}
 }
@@ -162,8 +149,7 @@ func defaultTransfers(maxDevices *int) *int {
 	if maxDevices == nil {
 		return nil
 	}
-	n := max(2, *maxDevices)
-	return &n
+	return new(max(2, *maxDevices))
 }
 
 // raiseTransfers raises max_transfers to the default if a change has raised max_devices from before's,
@@ -243,11 +229,8 @@ func changedTerms(before, after *license) termsDiff {
 	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool {
 		return bytes.Equal(value, was[name])
 	})
-	diff := termsDiff{
-		Names: strings.Join(slices.Sorted(maps.Keys(is)), " "),
-		From:  map[string]json.RawMessage{},
-		To:    map[string]json.RawMessage{},
-	}
+	diff := termsDiff{Names: strings.Join(slices.Sorted(maps.Keys(is)), " "),
+		From: map[string]json.RawMessage{}, To: map[string]json.RawMessage{}}
 	for name, value := range is {
 		if !slices.Contains(privateTerms, name) {
 			diff.From[name], diff.To[name] = was[name], value
@@ -257,13 +240,7 @@ func changedTerms(before, after *license) termsDiff {
 }
 
 func licenseEvent(l *license, typ eventType, actor string, data ...string) event {
-	return event{
-		Type:      typ,
-		AccountID: l.AccountID,
-		LicenseID: l.ID,
-		Actor:     actor,
-		Data:      eventData(data...),
-	}
+	return event{Type: typ, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
 }
 
 // renewLicense sets the end of a licence of an owner to a number of days after the later
@@ -285,10 +262,7 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 		return nil, errFields(fieldError{Pointer: "#/days", Code: "required",
 			Detail: "The licence has no duration of its own; say how many days."})
 	}
-	base := t.now
-	if l.ExpiresAt.After(base.Time) {
-		base = l.ExpiresAt
-	}
+	base := stamp{later(t.now.Time, l.ExpiresAt.Time)}
 	if l.ExpiresAt = base.after(days(*addDays)); l.ExpiresAt.Year() > lastYear {
 		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range",
 			Detail: fmt.Sprintf("The licence would end after the year %d.", lastYear)})

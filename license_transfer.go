@@ -43,21 +43,17 @@ func refuseForTransferLimit(t *tx, l *license, over int) error {
 	if err != nil {
 		return err
 	}
-	if err := t.noteTransferLimit(l); err != nil {
+	if err := t.noteLimit(l, eventLicenseTransferLimitReached); err != nil {
 		return err
 	}
 	detail := codeTransferLimit.detail
 	if !next.IsZero() {
 		detail += " Another can be activated at " + next.String() + "."
 	}
-	return keep(&refusal{
-		code:   codeTransferLimit,
-		detail: detail,
-		members: []extraMember{{"transfers", struct {
-			transfers
-			NextAt stamp `json:"next_at"` // null: not before a seat is given up
-		}{*transfersOf(l), next}}},
-	})
+	return keep(&refusal{code: codeTransferLimit, detail: detail, members: []extraMember{{"transfers", struct {
+		transfers
+		NextAt stamp `json:"next_at"` // null: not before a seat is given up
+	}{*transfersOf(l), next}}}})
 }
 
 // counts reports whether the device's fingerprint counts for its licence (contract, section 4,

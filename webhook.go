@@ -154,17 +154,6 @@ type delivery struct {
 // succeeded reports whether a status means that a webhook has accepted what it was sent.
 func succeeded(status int) bool { return status >= 200 && status <= 299 }
 
-// missingScope returns the first scope that is needed to read events of these types and for which has
-// reports false; "" if there is none.
-func missingScope(types []string, has func(scope string) bool) string {
-	for _, t := range types {
-		if scope := scopeOfEvent[eventType(t)]; !has(scope) {
-			return scope
-		}
-	}
-	return ""
-}
-
 // subscribable returns the event types of nouns that a webhook can subscribe to: all but webhook.test.
 func subscribable(of []noun) []eventType {
 	return slices.DeleteFunc(eventTypesOf(of), func(t eventType) bool { return t == eventWebhookTest })
@@ -276,33 +265,34 @@ func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 // hasRoom returns errWebhookLimit if an account has maxWebhooks already, or errAppWebhookLimit if the
 // author is an application that has maxAppWebhooks in it.
 func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
-	n, err := t.countWebhooks(accountID)
+	all, made, err := t.countWebhooks(accountID, by.app)
 	switch {
 	case err != nil:
 		return err
-	case n >= maxWebhooks:
+	case all >= maxWebhooks:
 		return errWebhookLimit
-	case by.app == "":
-		return nil
-	}
-	if n, err = t.countAppWebhooks(by.app, accountID); err == nil && n >= maxAppWebhooks {
-		err = errAppWebhookLimit
-	}
-	return err
-}
-
-// permits returns insufficient_scope (403) unless the author may read events of these types. Without this
-// rule, a caller who may not read leads could subscribe a webhook to them and receive them that way.
-func (by webhookAuthor) permits(types []string) error {
-	if scope := missingScope(types, by.has); scope != "" {
-		return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
+	case made >= maxAppWebhooks:
+		return errAppWebhookLimit
 	}
 	return nil
 }
 
-// permitted returns a webhook of an owner. Errors: errWebhook, insufficient_scope (403) unless the author
-// may read the events that the webhook gets.
+// permits returns insufficient_scope (403) unless the author may read events of these types. Without this
+// rule, a caller who may not read leads could subscribe a webhook to them and receive them that way. A type that
+// does not exist, which only an operator can have written to the row, needs no scope, since it has no events.
+func (by webhookAuthor) permits(types []string) error {
+	for _, t := range types {
+		if scope := scopeOfEvent[eventType(t)]; scope != "" && !by.has(scope) {
+			return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
+		}
+	}
+	return nil
+}
+
+// permitted returns a webhook of an owner, which the transaction is to change. Errors: errWebhook,
+// insufficient_scope (403) unless the author may read the events that the webhook gets.
 func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
+	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)
 	if err == nil {
 		err = by.permits(w.Types)
@@ -472,7 +462,6 @@ func addChangeEvents(t *tx, w *webhook, changed []string, actor string) error {
 // test's event. While an earlier test is still to be sent, it returns the id of that one's and writes
 // nothing. Errors: errWebhook, insufficient_scope (403).
 func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, err error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return "", err
@@ -484,7 +473,6 @@ func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, e
 // when it answers the test with 2xx; until then a disabled one is pending. An enabled one is left as it
 // is. Errors: errWebhook, insufficient_scope (403).
 func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil || w.State == webhookEnabled {
 		return w, err
@@ -506,7 +494,6 @@ func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error
 // also signs for secretOverlap. The one before that stops signing at once, even if its own overlap has not
 // ended. Errors: errWebhook, insufficient_scope (403).
 func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return nil, err
@@ -524,7 +511,6 @@ func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook,
 // errWebhookDisabled, insufficient_scope (403), validation_failed for a time in the future or more than
 // maxReplay ago.
 func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return nil, err
@@ -554,7 +540,6 @@ func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*we
 // webhook no longer subscribes to, so the author must be permitted to read that type too. Errors: errWebhook,
 // errDelivery (also if the event has gone from the database), errWebhookDisabled, insufficient_scope (403).
 func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eventID string, err error) {
-	t.invalidate(webhooksChanged)
 	w, err := by.permitted(t, o, id)
 	if err != nil {
 		return "", err

@@ -261,18 +261,9 @@ func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool)
 	if err != nil {
 		return err
 	}
-	d := &delivery{
-		ID:           a.id,
-		WebhookID:    a.webhook.ID,
-		EventID:      a.event.ID,
-		Type:         a.event.Type,
-		Attempt:      a.number,
-		At:           newStamp(a.at),
-		Error:        nilIfEmpty(a.reason),
-		Milliseconds: a.took.Milliseconds(),
-		Answer:       nilIfEmpty(a.answer),
-		eventSeq:     a.seq,
-	}
+	d := &delivery{ID: a.id, WebhookID: a.webhook.ID, EventID: a.event.ID, Type: a.event.Type, Attempt: a.number,
+		At: newStamp(a.at), Error: nilIfEmpty(a.reason), Milliseconds: a.took.Milliseconds(),
+		Answer: nilIfEmpty(a.answer), eventSeq: a.seq}
 	if a.status != 0 {
 		d.Status = &a.status
 	}

@@ -22,18 +22,14 @@ var (
 // The operator's commands on webhooks.
 var webhookCommands = []command{
 	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
-		optAccount.says("the account whose events are sent"),
-		optTypes,
-		optDescription,
+		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first",
 		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
 	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
 	{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
-		optURL,
-		optTypes,
-		optDescription.says("another description; an empty one removes it"),
+		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
 	{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
@@ -76,9 +72,14 @@ func webhookStep(id string, err error) error {
 	return err
 }
 
-// changeWebhook runs f in a transaction, on the webhook that the command's first argument names.
-func (e *env) changeWebhook(f func(t *tx, id string) error) error {
-	return e.change(func(t *tx) error { return webhookStep(e.args[0], f(t, e.args[0])) })
+// changeNamedWebhook runs f in a transaction, on the webhook that the command's first argument names, and
+// returns its result.
+func changeNamedWebhook[T any](e *env, f func(t *tx, id string) (T, error)) (result T, err error) {
+	err = e.change(func(t *tx) (err error) {
+		result, err = f(t, e.args[0])
+		return webhookStep(e.args[0], err)
+	})
+	return result, err
 }
 
 // webhookURL checks an address that an operator typed, as far as that can be done without looking up its
@@ -169,9 +170,8 @@ func webhookList(e *env) error {
 		}
 		rows := []webhookRow{}
 		for _, w := range all {
-			rows = append(rows, webhookRow{
-				w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description, w.AccountID,
-			})
+			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
+				w.AccountID})
 		}
 		const header = "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT"
 		return printRows(e, rows, header, func(w webhookRow) []any {
@@ -186,17 +186,12 @@ func webhookShow(e *env) error {
 		if err != nil {
 			return webhookStep(e.args[0], err)
 		}
-		return e.showWebhook(w)
+		members, err := memberDetails(w)
+		if err != nil {
+			return err
+		}
+		return e.printDetails(w, members)
 	})
-}
-
-// showWebhook prints the members of a webhook.
-func (e *env) showWebhook(w *webhook) error {
-	members, err := memberDetails(w)
-	if err != nil {
-		return err
-	}
-	return e.printDetails(w, members)
 }
 
 func webhookPatch(e *env) (err error) {
@@ -231,11 +226,7 @@ func (e *env) patchWebhook(change webhookChange) error {
 
 // printChanged runs f in a transaction and prints the webhook that f returns.
 func (e *env) printChanged(f func(t *tx, id string) (*webhook, error)) error {
-	var w *webhook
-	err := e.changeWebhook(func(t *tx, id string) (err error) {
-		w, err = f(t, id)
-		return err
-	})
+	w, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
@@ -250,11 +241,7 @@ func webhookEnable(e *env) error {
 
 // printSent runs f in a transaction and prints the id of the event that f returns.
 func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
-	eventID := ""
-	err := e.changeWebhook(func(t *tx, id string) (err error) {
-		eventID, err = f(t, id)
-		return err
-	})
+	eventID, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
@@ -279,10 +266,8 @@ func webhookRotate(e *env) error {
 	if err != nil {
 		return err
 	}
-	var w *webhook
-	err = e.changeWebhook(func(t *tx, id string) (err error) {
-		w, err = rotateWebhookSecret(t, anyAccount, id, e.webhookAuthor())
-		return err
+	w, err := changeNamedWebhook(e, func(t *tx, id string) (*webhook, error) {
+		return rotateWebhookSecret(t, anyAccount, id, e.webhookAuthor())
 	})
 	if err != nil {
 		return err
@@ -328,21 +313,17 @@ func webhookDeliveries(e *env) error {
 		}
 		const header = "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER"
 		return printRows(e, rows, header, func(d delivery) []any {
-			return []any{
-				d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID, d.EventID,
-				printable(valueOr(d.Answer, "")), // from the receiver, so not trusted
-			}
+			answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
+			return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
+				d.EventID, answer}
 		})
 	})
 }
 
 func webhookRemove(e *env) error {
-	if err := e.changeWebhook(func(t *tx, id string) error {
-		return removeWebhook(t, anyAccount, id, e.actor())
-	}); err != nil {
-		return err
-	}
-	return e.done()
+	return e.changeQuietly(func(t *tx) error {
+		return webhookStep(e.args[0], removeWebhook(t, anyAccount, e.args[0], e.actor()))
+	})
 }
 
 // webhookStatus is what the status command says of webhooks.

@@ -18,29 +18,23 @@ func webhookWing(s *server) wing {
 	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
 	routes := []route{
 		{pattern: "GET /webhooks", question: true, run: endpoint(a.listWebhooks)},
-		{pattern: "POST /webhooks", creates: true,
-			run: endpointFrom(createWebhookRequest{api: a}, a.createWebhook)},
+		{pattern: "POST /webhooks", creates: true, run: endpointFrom(createWebhookRequest{api: a}, a.createWebhook)},
 		{pattern: "GET /webhooks/{id}", run: endpoint(a.showWebhook)},
 		{pattern: "PATCH /webhooks/{id}", run: endpointFrom(patchWebhookRequest{api: a}, a.patchWebhook)},
 		{pattern: "DELETE /webhooks/{id}", run: endpoint(a.removeWebhook)},
 		{pattern: "POST /webhooks/{id}/test", noBody: true, run: endpoint(a.testWebhook)},
 		{pattern: "POST /webhooks/{id}/enable", noBody: true, run: endpoint(a.enableWebhook)},
-		{pattern: "POST /webhooks/{id}/rotate-secret", noBody: true, creates: true,
-			run: endpoint(a.rotateSecret)},
+		{pattern: "POST /webhooks/{id}/rotate-secret", noBody: true, creates: true, run: endpoint(a.rotateSecret)},
 		{pattern: "POST /webhooks/{id}/replay", creates: true, run: endpoint(a.replayEvents)},
 		{pattern: "GET /webhooks/{id}/deliveries", question: true, run: endpoint(a.listDeliveries)},
-		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true,
-			run: endpoint(a.retryDelivery)},
+		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true, run: endpoint(a.retryDelivery)},
 	}
 	for i := range routes {
 		routes[i].token, routes[i].scope = tokenRequired, scopeWebhooks
 	}
 	w := webhookWorkerOf(s)
-	all := wing{
-		routes:  routes,
-		chores:  []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}},
-		metrics: webhookMetrics(w),
-	}
+	all := wing{routes: routes, metrics: webhookMetrics(w),
+		chores: []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}}}
 	if !s.noWebhooks {
 		all.workers = append(all.workers, w.run)
 	}
@@ -178,9 +172,7 @@ func (q *createWebhookRequest) read(in *input) {
 }
 
 // createWebhook answers POST /webhooks.
-func (a *webhookAPI) createWebhook(
-	ctx context.Context, c *call, q *createWebhookRequest,
-) (*webhookWithSecret, error) {
+func (a *webhookAPI) createWebhook(ctx context.Context, c *call, q *createWebhookRequest) (*webhookWithSecret, error) {
 	o := q.oneOwner(c) // a webhook belongs to one account: the caller's, if it names none
 	by := webhookAuthorOf(c)
 	if err := by.permits(q.webhook.Types); err != nil {
@@ -203,14 +195,12 @@ func (a *webhookAPI) createWebhook(
 // patchWebhookRequest is the body of PATCH /webhooks/{id}.
 type patchWebhookRequest struct {
 	api *webhookAPI
-	accountScope
-	id     string
+	rowRequest
 	change webhookChange
 }
 
 func (q *patchWebhookRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
+	q.rowRequest.read(in)
 	if in.has("url") {
 		q.change.url = q.api.readURL(in)
 	}
@@ -245,9 +235,7 @@ func (a *webhookAPI) patchWebhook(ctx context.Context, c *call, q *patchWebhookR
 }
 
 // changeWebhook runs f in a transaction and answers with the webhook that f returns.
-func (a *webhookAPI) changeWebhook(
-	ctx context.Context, c *call, f func(*tx) (*webhook, error),
-) (*webhook, error) {
+func (a *webhookAPI) changeWebhook(ctx context.Context, c *call, f func(*tx) (*webhook, error)) (*webhook, error) {
 	return create(ctx, a.server, c, func(t *tx) (*webhook, error) {
 		w, err := f(t)
 		if err != nil {
@@ -260,13 +248,13 @@ func (a *webhookAPI) changeWebhook(
 // webhookRequest is a request whose path names a webhook, and perhaps one of its deliveries, and whose
 // body has no members.
 type webhookRequest struct {
-	accountScope
-	id, delivery string
+	rowRequest
+	delivery string
 }
 
 func (q *webhookRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id, q.delivery = in.pathValue("id"), in.pathValue("delivery")
+	q.rowRequest.read(in)
+	q.delivery = in.pathValue("delivery")
 }
 
 // showWebhook answers GET /webhooks/{id}.
@@ -293,9 +281,7 @@ func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, q *webhookReque
 }
 
 // rotateSecret answers POST /webhooks/{id}/rotate-secret.
-func (a *webhookAPI) rotateSecret(
-	ctx context.Context, c *call, q *webhookRequest,
-) (*webhookWithSecret, error) {
+func (a *webhookAPI) rotateSecret(ctx context.Context, c *call, q *webhookRequest) (*webhookWithSecret, error) {
 	by := webhookAuthorOf(c)
 	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
@@ -316,39 +302,35 @@ type sentEvent struct {
 
 // testWebhook answers POST /webhooks/{id}/test.
 func (a *webhookAPI) testWebhook(ctx context.Context, c *call, q *webhookRequest) (*sentEvent, error) {
-	return a.sendEvent(ctx, c, q, func(t *tx, o owner) (string, error) {
-		return requestTest(t, o, q.id, webhookAuthorOf(c))
+	return a.sendEvent(ctx, func(t *tx) (string, error) {
+		return requestTest(t, q.owner, q.id, webhookAuthorOf(c))
 	})
 }
 
 // retryDelivery answers POST /webhooks/{id}/deliveries/{delivery}/retry.
 func (a *webhookAPI) retryDelivery(ctx context.Context, c *call, q *webhookRequest) (*sentEvent, error) {
-	return a.sendEvent(ctx, c, q, func(t *tx, o owner) (string, error) {
-		return retryDelivery(t, o, q.id, q.delivery, webhookAuthorOf(c))
+	return a.sendEvent(ctx, func(t *tx) (string, error) {
+		return retryDelivery(t, q.owner, q.id, q.delivery, webhookAuthorOf(c))
 	})
 }
 
 // sendEvent runs f in a transaction and answers with the id of the event that f returns.
-func (a *webhookAPI) sendEvent(
-	ctx context.Context, c *call, q *webhookRequest, f func(*tx, owner) (string, error),
-) (*sentEvent, error) {
+func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error)) (*sentEvent, error) {
 	sent := &sentEvent{}
 	return sent, a.store.update(ctx, func(t *tx) (err error) {
-		sent.EventID, err = f(t, q.owner)
+		sent.EventID, err = f(t)
 		return err
 	})
 }
 
 // replayRequest is the body of POST /webhooks/{id}/replay.
 type replayRequest struct {
-	accountScope
-	id    string
+	rowRequest
 	since stamp
 }
 
 func (q *replayRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
+	q.rowRequest.read(in)
 	if q.since = in.timestamp("since"); !in.has("since") {
 		in.wrong("since", "required", "This member is required.")
 	}
@@ -399,9 +381,7 @@ func (q *deliveriesRequest) read(in *input) {
 }
 
 // listDeliveries answers GET /webhooks/{id}/deliveries.
-func (a *webhookAPI) listDeliveries(
-	ctx context.Context, c *call, q *deliveriesRequest,
-) (*list[delivery], error) {
+func (a *webhookAPI) listDeliveries(ctx context.Context, c *call, q *deliveriesRequest) (*list[delivery], error) {
 	if _, err := a.store.within(ctx).webhook(q.owner, q.id); err != nil {
 		return nil, err
 	}

@@ -33,12 +33,8 @@ var (
 
 // The command for partners to try webhooks with.
 var webhookListenCommands = []command{
-	{"webhook listen", "", "receive webhooks, verify and print them, to try them out", []option{
-		optListenAddr,
-		optWebhookSecret,
-		optSecretFile,
-		optAnswer,
-	}, 0, webhookListen},
+	{"webhook listen", "", "receive webhooks, verify and print them, to try them out",
+		[]option{optListenAddr, optWebhookSecret, optSecretFile, optAnswer}, 0, webhookListen},
 }
 
 // The bounds of the receiver.
@@ -63,13 +59,8 @@ func webhookListen(e *env) error {
 		return fmt.Errorf("listen: %w: choose another address with -addr", err)
 	}
 	receiver := &webhookReceiver{secret: secret, status: status, out: e.stdout, now: e.now, json: e.on("json")}
-	web := &http.Server{
-		Handler:           receiver,
-		ReadHeaderTimeout: listenTimeout,
-		ReadTimeout:       listenTimeout,
-		WriteTimeout:      listenTimeout,
-		MaxHeaderBytes:    maxOutboundHeader,
-	}
+	web := &http.Server{Handler: receiver, ReadHeaderTimeout: listenTimeout, ReadTimeout: listenTimeout,
+		WriteTimeout: listenTimeout, MaxHeaderBytes: maxOutboundHeader}
 	fmt.Fprintf(e.stderr, "listening on http://%s; end with Ctrl-C\n", listener.Addr())
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(e.ctx, func() {
@@ -91,11 +82,19 @@ func (e *env) webhookSecret() ([]byte, error) {
 	case file != "" && e.values["secret"].given: // only the option: the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
-		read, err := e.readSecretFile(file)
-		if err != nil {
-			return nil, err
+		from := io.NopCloser(e.stdin)
+		if file != "-" {
+			var err error
+			if from, err = os.Open(file); err != nil {
+				return nil, err
+			}
 		}
-		text = strings.TrimSpace(read)
+		defer from.Close()
+		read, err := io.ReadAll(io.LimitReader(from, 1024)) // more than any secret has
+		if err != nil {
+			return nil, fmt.Errorf("read the secret: %w", err)
+		}
+		text = strings.TrimSpace(string(read))
 	case text == "":
 		return nil, usageError("the webhook's secret is needed: give it in the environment variable " +
 			optWebhookSecret.variable() + " or with -secret-file FILE")
@@ -105,25 +104,6 @@ func (e *env) webhookSecret() ([]byte, error) {
 		return nil, usageError(err.Error())
 	}
 	return secret, nil
-}
-
-// readSecretFile returns the first 1,024 bytes of a file, or of standard input for "-": more than any
-// secret has.
-func (e *env) readSecretFile(name string) (string, error) {
-	file := io.NopCloser(e.stdin)
-	if name != "-" {
-		opened, err := os.Open(name)
-		if err != nil {
-			return "", err
-		}
-		file = opened
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, 1024))
-	if err != nil {
-		return "", fmt.Errorf("read the secret: %w", err)
-	}
-	return string(text), nil
 }
 
 // webhookListener returns a receiver of webhooks, for people to see what arrives. It verifies each
@@ -163,19 +143,17 @@ func (l *webhookReceiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	got := receivedWebhook{ReceivedAt: newStamp(l.now()), ID: nilIfEmpty(r.Header.Get(webhookIDHeader))}
 	refused := l.receive(&got, w, r)
 	if refused != nil {
-		reason := refused.Error()
-		got.Reason = &reason
+		got.Reason = new(refused.Error())
 	}
 	l.print(&got)
-	switch {
-	case refused != nil:
-		if got.Answered == http.StatusMethodNotAllowed {
-			w.Header().Set("Allow", http.MethodPost)
-		}
-		http.Error(w, refused.Error(), got.Answered)
-	default:
+	if refused == nil {
 		w.WriteHeader(got.Answered)
+		return
 	}
+	if got.Answered == http.StatusMethodNotAllowed {
+		w.Header().Set("Allow", http.MethodPost)
+	}
+	http.Error(w, refused.Error(), got.Answered)
 }
 
 // receive reads and checks a request. It returns why it is refused, and sets got.

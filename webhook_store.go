@@ -59,17 +59,12 @@ func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webho
 	return p, err
 }
 
-// countWebhooks returns how many webhooks an account has.
-func (q *queries) countWebhooks(accountID string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM webhooks WHERE account_id = ?`, []any{accountID}, &n)
-	return n, err
-}
-
-// countAppWebhooks returns how many webhooks of an account an application has made.
-func (q *queries) countAppWebhooks(appID, accountID string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM webhooks w JOIN app_webhooks x ON x.webhook_id = w.id
-		WHERE w.account_id = ? AND x.app_id = ?`, []any{accountID, appID}, &n)
-	return n, err
+// countWebhooks returns how many webhooks an account has, and how many of them an application has made.
+func (q *queries) countWebhooks(accountID, appID string) (all, made int, err error) {
+	err = q.one(`SELECT (SELECT count(*) FROM webhooks WHERE account_id = ?1),
+		(SELECT count(*) FROM webhooks w JOIN app_webhooks x ON x.webhook_id = w.id
+		WHERE w.account_id = ?1 AND x.app_id = ?2)`, []any{accountID, appID}, &all, &made)
+	return all, made, err
 }
 
 // setAppWebhook records that an application has made a webhook for itself, or changed it, under a grant;
@@ -162,8 +157,7 @@ type deliveryFilter struct {
 // deliveries returns a page of the deliveries of a webhook, newest first, starting after the id before
 // ("" for the newest).
 func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p listPage[delivery], err error) {
-	const table = `deliveries d`
-	list := listQuery{columns: `SELECT ` + deliveryTable.columns + ` FROM ` + table, table: table, key: `d.id`}
+	list := deliveryTable.list()
 	list.scope(` AND d.webhook_id = ?`, []any{f.webhookID})
 	if f.eventID != "" {
 		list.filter(` AND d.event_id = ?`, f.eventID)

@@ -258,26 +258,17 @@ type shownPage struct {
 
 // show returns the counts, with or without the orders.
 func (c counts) show(withOrders bool) shownCounts {
-	return shownCounts{c.Views, c.Visitors, c.Clicks, shownOrders(c.Orders, withOrders)}
-}
-
-func shownOrders(n int64, shown bool) *int64 {
-	if !shown {
-		return nil
+	shown := shownCounts{Views: c.Views, Visitors: c.Visitors, Clicks: c.Clicks}
+	if withOrders {
+		shown.Orders = &c.Orders
 	}
-	return &n
+	return shown
 }
 
 // report returns the report of a range with what a series has counted, with or without the orders.
 func (r statsRange) report(s *series, withOrders bool) *statsReport {
-	report := &statsReport{
-		From:     r.From.Format(time.DateOnly),
-		To:       r.To.Format(time.DateOnly),
-		Interval: r.Interval,
-		Timezone: r.Zone.String(),
-		Totals:   s.totals.show(withOrders),
-		Series:   make([]shownPoint, 0, len(s.points)),
-	}
+	report := &statsReport{From: r.From.Format(time.DateOnly), To: r.To.Format(time.DateOnly), Interval: r.Interval,
+		Timezone: r.Zone.String(), Totals: s.totals.show(withOrders), Series: make([]shownPoint, 0, len(s.points))}
 	for _, p := range s.points {
 		report.Series = append(report.Series, shownPoint{p.Date, p.show(withOrders)})
 	}
@@ -298,18 +289,12 @@ func reportWidget(q *queries, w *widget, r statsRange, withOrders, withPages boo
 	if err != nil {
 		return nil, err
 	}
-	report.TopItems = []shownItem{}
-	for _, i := range items {
-		report.TopItems = append(report.TopItems, shownItem{i.Name, i.Clicks, shownOrders(i.Orders, withOrders)})
-	}
+	report.TopItems = append([]shownItem{}, items...)
 	if !withPages {
 		return report, nil
 	}
 	pages, err := q.topPages(w.ID, from, until, topNamesShown)
-	report.TopPages = []shownPage{}
-	for _, p := range pages {
-		report.TopPages = append(report.TopPages, shownPage{p.Name, p.Views, p.Clicks, p.Orders})
-	}
+	report.TopPages = append([]shownPage{}, pages...)
 	return report, err
 }
 

@@ -170,35 +170,23 @@ func (r *statsReport) print(e *env) error {
 	if r.Widget != "" {
 		head = append([]detail{{"widget", r.Widget}, {"name", printable(r.Name)}}, head...)
 	}
-	parts := []func() error{
-		func() error { return e.printDetails(r, head) },
-		func() error { return r.printBars(e) },
-	}
+	err := e.printDetails(r, head)
+	fmt.Fprintln(e.stdout)
+	err = errors.Join(err, r.printBars(e))
+	fmt.Fprintln(e.stdout)
 	if r.Widget == "" {
-		parts = append(parts, func() error {
-			return printRows(e, r.Widgets, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", func(w widgetRow) []any {
-				return []any{w.Widget, w.Name, w.Views, w.Visitors, w.Clicks, w.Orders}
-			})
-		})
-	} else {
-		parts = append(parts, func() error {
-			return printRows(e, r.TopItems, "TOP-ITEM CLICKS ORDERS", func(i shownItem) []any {
-				return []any{printable(i.Item), i.Clicks, *i.Orders}
-			})
-		}, func() error {
-			return printRows(e, r.TopPages, "TOP-PAGE VIEWS CLICKS ORDERS", func(p shownPage) []any {
-				return []any{printable(p.Page), p.Views, p.Clicks, p.Orders}
-			})
-		})
+		const header = "WIDGET NAME VIEWS VISITORS CLICKS ORDERS"
+		return errors.Join(err, printRows(e, r.Widgets, header, func(w widgetRow) []any {
+			return []any{w.Widget, w.Name, w.Views, w.Visitors, w.Clicks, w.Orders}
+		}))
 	}
-	var failed error
-	for i, part := range parts {
-		if i > 0 {
-			fmt.Fprintln(e.stdout)
-		}
-		failed = errors.Join(failed, part())
-	}
-	return failed
+	err = errors.Join(err, printRows(e, r.TopItems, "TOP-ITEM CLICKS ORDERS", func(i shownItem) []any {
+		return []any{printable(i.Item), i.Clicks, *i.Orders}
+	}))
+	fmt.Fprintln(e.stdout)
+	return errors.Join(err, printRows(e, r.TopPages, "TOP-PAGE VIEWS CLICKS ORDERS", func(p shownPage) []any {
+		return []any{printable(p.Page), p.Views, p.Clicks, p.Orders}
+	}))
 }
 
 // printBars prints the counts of each interval with a bar in proportion to its views, in the width that the

@@ -22,48 +22,23 @@ type widgetAPI struct {
 }
 
 func widgetWing(s *server) wing {
-	a := &widgetAPI{
-		server:  s,
-		widgets: newCache[string, *widget](1_000),
-		stats:   newCache[statsKey, taggedBody](500),
-	}
+	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000), stats: newCache[statsKey, taggedBody](500)}
 	return wing{routes: []route{
-		{
-			pattern: "POST /widget/events",
-			origin:  originRequired,
-			address: "events",
-			beacon:  true,
-			creates: true,
-			bucket:  bucketWidgets,
-			charge:  a.charge,
-			run:     endpoint(a.countEvents),
-		},
-		{
-			pattern:  "GET /widget/stats",
-			token:    tokenOptional,
-			scope:    scopeStats,
-			address:  "stats",
-			question: true,
-			bucket:   bucketWidgets,
-			charge:   a.charge,
-			run:      endpoint(a.widgetStats),
-		},
-		{
-			pattern:  "GET /widget/stats.svg",
-			token:    tokenOptional,
-			scope:    scopeStats,
-			address:  "stats",
-			question: true,
-			bucket:   bucketWidgets,
-			charge:   a.charge,
-			run:      endpoint(a.statsPicture),
-		},
+		{pattern: "POST /widget/events", origin: originRequired, address: "events", beacon: true, creates: true,
+			bucket: bucketWidgets, charge: a.charge, run: endpoint(a.countEvents)},
+		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats", question: true,
+			bucket: bucketWidgets, charge: a.charge, run: endpoint(a.showStats(false))},
+		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, address: "stats", question: true,
+			bucket: bucketWidgets, charge: a.charge, run: endpoint(a.showStats(true))},
 	}}
 }
 
-// findWidget returns a widget of an open account, or errWidget.
+// findWidget returns a widget of an open account, from the cache if it is there, or errWidget.
 func (a *widgetAPI) findWidget(id string) (*widget, error) {
-	w, err := a.cachedWidget(id)
+	w, err := a.widgets.load(a.store, id, func() (*widget, string, error) {
+		w, err := a.store.widget(id)
+		return w, "", err
+	})
 	if errors.Is(err, errNotFound) {
 		err = errWidget
 	}
@@ -77,11 +52,11 @@ func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
 		return c.caller.claims.Subject, nil
 	}
 	if id := request.(interface{ widgetID() string }).widgetID(); id != "" {
-		w, err := a.cachedWidget(id)
+		w, err := a.findWidget(id)
 		if err == nil {
 			return w.AccountID, nil
 		}
-		if !errors.Is(err, errNotFound) {
+		if !errors.Is(err, errWidget) {
 			return "", err
 		}
 	}
@@ -117,55 +92,32 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 	return noContent{}, err
 }
 
-// cachedWidget is store.widget with a cache before it.
-func (a *widgetAPI) cachedWidget(id string) (*widget, error) {
-	return a.widgets.load(a.store, id, func() (*widget, string, error) {
-		w, err := a.store.widget(id)
-		return w, "", err
-	})
-}
-
-// widgetStats answers GET /widget/stats.
-func (a *widgetAPI) widgetStats(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
-	return a.showStats(ctx, c, q, false)
-}
-
-// statsPicture answers GET /widget/stats.svg.
-func (a *widgetAPI) statsPicture(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
-	answer, err := a.showStats(ctx, c, q, true)
-	if err == nil {
-		answer.contentType, answer.policy = "image/svg+xml", picturePolicy
-	}
-	return answer, err
-}
-
-// showStats answers with the statistics that are asked for, as JSON or as a picture.
-func (a *widgetAPI) showStats(ctx context.Context, c *call, q *statsRequest, asPicture bool) (*cacheable, error) {
-	if err := q.complete(a.now()); err != nil {
-		return nil, err
-	}
-	answer := &cacheable{cacheControl: "public, max-age=60"}
-	if c.caller != nil {
-		answer.cacheControl = "private, max-age=60"
-	}
-	if q.widget != "" {
+// showStats returns the endpoint of GET /widget/stats, or as a picture of GET /widget/stats.svg.
+func (a *widgetAPI) showStats(asPicture bool) func(context.Context, *call, *statsRequest) (*cacheable, error) {
+	return func(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
+		if err := q.complete(a.now()); err != nil {
+			return nil, err
+		}
+		answer := &cacheable{cacheControl: "public, max-age=60"}
+		if c.caller != nil {
+			answer.cacheControl = "private, max-age=60"
+		}
+		if asPicture {
+			answer.contentType, answer.policy = "image/svg+xml", picturePolicy
+		}
+		stats := a.accountStats
+		if q.widget != "" {
+			stats = a.oneWidgetStats
+		}
 		var err error
-		answer.taggedBody, err = a.oneWidgetStats(ctx, c, q, asPicture)
+		answer.taggedBody, err = stats(ctx, c, q, asPicture)
 		return answer, err
 	}
-	report, err := a.accountStats(ctx, c, q)
-	if err != nil {
-		return nil, err
-	}
-	answer.taggedBody = report.encode(asPicture)
-	return answer, nil
 }
 
 // oneWidgetStats returns the report for one widget. For a caller without a token it leaves out the pages,
 // and the orders unless the widget shows them to everybody. Another account's token gets errWidget.
-func (a *widgetAPI) oneWidgetStats(
-	ctx context.Context, c *call, q *statsRequest, asPicture bool,
-) (taggedBody, error) {
+func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest, asPicture bool) (taggedBody, error) {
 	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return taggedBody{}, err
@@ -187,12 +139,16 @@ func (a *widgetAPI) oneWidgetStats(
 }
 
 // accountStats returns the report for all widgets of an account. It needs a token.
-func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest) (*statsReport, error) {
+func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest, asPicture bool) (taggedBody, error) {
 	if c.caller == nil {
-		return nil, errTokenRequired
+		return taggedBody{}, errTokenRequired
 	}
 	o := q.oneOwner(c) // a report is about one account: the caller's, if it names none
-	return reportWidgets(a.store.within(ctx), o, q.statsRange)
+	report, err := reportWidgets(a.store.within(ctx), o, q.statsRange)
+	if err != nil {
+		return taggedBody{}, err
+	}
+	return report.encode(asPicture), nil
 }
 
 // eventsRequest is the body of POST /widget/events (contract, section 5).

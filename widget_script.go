@@ -41,11 +41,8 @@ type widgetScript struct {
 func newWidgetScript(source []byte, base string) widgetScript {
 	text := bytes.ReplaceAll(stripScript(source), []byte("{{base}}"), []byte(base))
 	short, long := sha256.Sum256(text), sha512.Sum384(text)
-	return widgetScript{
-		path:      "/widget-" + hex.EncodeToString(short[:6]) + ".js",
-		integrity: "sha384-" + base64.StdEncoding.EncodeToString(long[:]),
-		text:      text,
-	}
+	return widgetScript{path: "/widget-" + hex.EncodeToString(short[:6]) + ".js",
+		integrity: "sha384-" + base64.StdEncoding.EncodeToString(long[:]), text: text}
 }
 
 // stripScript returns a script without its empty lines, its comment lines and its indentation. It does not
@@ -145,11 +142,9 @@ func newSnippet(widgetID, base string) (*snippet, error) {
 		Widget: widgetID,
 		HTML: fmt.Sprintf(`<script async src="%s%s" data-widget="%s" integrity="%s" crossorigin="anonymous"></script>`,
 			root, script.path, widgetID, script.integrity),
-		Script:    root + script.path,
-		Integrity: script.integrity,
-		Latest:    root + scriptPath,
-		Policy:    map[string]string{"script-src": root, "connect-src": root, "img-src": root},
-		Origins:   []string{},
+		Script: root + script.path, Integrity: script.integrity, Latest: root + scriptPath,
+		Policy:  map[string]string{"script-src": root, "connect-src": root, "img-src": root},
+		Origins: []string{},
 	}, nil
 }
 

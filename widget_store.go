@@ -25,13 +25,7 @@ func (q *queries) widgets(o owner) ([]widget, error) {
 
 // widgetEvent returns an event about a widget.
 func widgetEvent(w *widget, kind eventType, actor string, data ...string) event {
-	return event{
-		Type:      kind,
-		AccountID: w.AccountID,
-		SubjectID: w.ID,
-		Actor:     actor,
-		Data:      eventData(data...),
-	}
+	return event{Type: kind, AccountID: w.AccountID, SubjectID: w.ID, Actor: actor, Data: eventData(data...)}
 }
 
 // anyWidget returns a widget, also of a closed account, or errNotFound.
@@ -119,11 +113,9 @@ func (t *tx) removeWidget(id, actor string, removed *int64) (gone bool, err erro
 
 // A nameTable is a table with the counters of names by widget and UTC day.
 type nameTable struct {
-	table, column string // of the name
-	sums          string // of views, clicks and orders, in this order
-	add           string // adds to the row of a name, if there is one
-	insert        string // inserts the row, or adds to it
-	names         string // counts the names of a day
+	add    string // adds to the row of a name, if there is one
+	insert string // inserts the row, or adds to it
+	names  string // counts the names of a day
 }
 
 var (
@@ -133,10 +125,9 @@ var (
 
 // newNameTable makes the statements for a table; views says whether it counts views.
 func newNameTable(table, column string, views bool) *nameTable {
-	n := &nameTable{table: table, column: column, sums: `0, sum(clicks), sum(orders)`}
+	n := &nameTable{}
 	add, columns, values := `clicks = clicks + ?5, orders = orders + ?6`, `clicks, orders`, `?5, ?6`
 	if views {
-		n.sums = `sum(views), sum(clicks), sum(orders)`
 		add, columns, values = `views = views + ?4, `+add, `views, `+columns, `?4, `+values
 	}
 	n.add = `UPDATE ` + table + ` SET ` + add + ` WHERE widget_id = ?1 AND day = ?2 AND ` + column + ` = ?3`
@@ -308,27 +299,30 @@ func (q *queries) periods(query string, args []any, all []period, f periodFunc) 
 
 // topItems returns the items of a widget with the most clicks, or withOrders the most clicks and orders
 // together, on the UTC days that a range touches; from is included, until is not.
-func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) ([]nameCount, error) {
-	return q.topNames(itemTable, `sum(clicks) + ?1 * sum(orders)`, withOrders, widgetID, from, until, limit)
+func (q *queries) topItems(widgetID string, from, until stamp, withOrders bool, limit int) ([]shownItem, error) {
+	return topNames(q, `item, sum(clicks), iif(?1, sum(orders), NULL) FROM item_counts`,
+		`sum(clicks) + ?1 * sum(orders)`, []any{withOrders, widgetID, limit}, from, until,
+		func(i *shownItem) []any { return []any{&i.Item, &i.Clicks, &i.Orders} })
 }
 
 // topPages returns the pages of a widget with the most views, clicks and orders together, like topItems.
-func (q *queries) topPages(widgetID string, from, until stamp, limit int) ([]nameCount, error) {
-	return q.topNames(pageTable, `sum(views) + sum(clicks) + ?1 * sum(orders)`, true, widgetID, from, until, limit)
+func (q *queries) topPages(widgetID string, from, until stamp, limit int) ([]shownPage, error) {
+	return topNames(q, `page, sum(views), sum(clicks), sum(orders) FROM page_counts`,
+		`sum(views) + sum(clicks) + ?1 * sum(orders)`, []any{true, widgetID, limit}, from, until,
+		func(p *shownPage) []any { return []any{&p.Page, &p.Views, &p.Clicks, &p.Orders} })
 }
 
-// topNames returns the names of a table with the largest weight, an SQL expression in which ?1 is withOrders.
-func (q *queries) topNames(of *nameTable, weight string, withOrders bool, widgetID string,
-	from, until stamp, limit int) ([]nameCount, error) {
+// topNames returns the names of a table with the largest weight. In what is selected and in the weight, both SQL,
+// ?1 is whether orders count. args are that, the widget and the limit.
+func topNames[T any](
+	q *queries, selected, weight string, args []any, from, until stamp, dest func(*T) []any,
+) ([]T, error) {
 	if !from.Before(until.Time) {
 		return nil, nil
 	}
 	firstDay, lastDay := from.Format(time.DateOnly), until.after(-time.Second).Format(time.DateOnly)
-	return collect(q, `SELECT `+of.column+`, `+of.sums+` FROM `+of.table+`
-		WHERE widget_id = ?2 AND day >= ?3 AND day <= ?4
-		GROUP BY 1 HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, 1 LIMIT ?5`,
-		[]any{withOrders, widgetID, firstDay, lastDay, limit},
-		func(n *nameCount) []any { return []any{&n.Name, &n.Views, &n.Clicks, &n.Orders} })
+	return collect(q, `SELECT `+selected+` WHERE widget_id = ?2 AND day >= ?4 AND day <= ?5
+		GROUP BY 1 HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, 1 LIMIT ?3`, append(args, firstDay, lastDay), dest)
 }
 
 var heldWidgets = holding{"widgets", "widget", `SELECT count(*) FROM widgets WHERE account_id = ?1`}
