@@ -80,10 +80,10 @@ var (
 // A booksApp is the application that the operator has registered with the maker of a product. All accounts use the
 // same one.
 type booksApp struct {
-	Product   string
-	ClientID  string
-	Sealed    []byte // the client secret, see sealedBooksApp
-	ChangedAt stamp
+	Product   string `json:"product"`
+	ClientID  string `json:"client_id"`
+	Sealed    []byte `json:"-"` // the client secret, see sealedBooksApp
+	ChangedAt stamp  `json:"changed_at"`
 }
 
 // The purposes under which secrets in rows of books are sealed, see keyring.sealFor.
@@ -228,30 +228,30 @@ var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldL
 
 // A bookExport is the entry of a day, or one that reverses it.
 type bookExport struct {
-	ID           string
-	ConnectionID string
-	AccountID    string
-	Date         businessDate
-	Currency     string
-	Revision     int64
-	Reverses     *string      // the export whose entry this one reverses
-	EntryDate    businessDate // in the books; another than Date only for a reversal
-	State        string
-	Reason       *string
-	Detail       *string
-	SyncKey      string
-	Entry        json.RawMessage // a bookEntry, as it was sent last; nil: it was not sent
-	Request      *string         // exactly what was sent last
-	EntryID      *string         // in the books
-	MappingAt    stamp
-	Attempts     int64
-	Changes      int64 // grows with each change
-	DueAt        stamp // when the worker turns to it next; zero: never
-	HeldAt       stamp // since when it is held, or has failed
-	CreatedAt    stamp
-	SentAt       stamp
-	PostedAt     stamp
-	ReversedAt   stamp
+	ID           string          `json:"id"`
+	ConnectionID string          `json:"connection_id"`
+	AccountID    string          `json:"account_id"`
+	Date         businessDate    `json:"date"`
+	Currency     string          `json:"currency"`
+	Revision     int64           `json:"revision"`
+	Reverses     *string         `json:"reverses"`   // the export whose entry this one reverses
+	EntryDate    businessDate    `json:"entry_date"` // in the books; another than Date only for a reversal
+	State        string          `json:"state"`
+	Reason       *string         `json:"reason"`
+	Detail       *string         `json:"detail"`
+	SyncKey      string          `json:"sync_key"`
+	Entry        json.RawMessage `json:"entry"`    // a bookEntry, as it was sent last; nil: it was not sent
+	Request      *string         `json:"-"`        // exactly what was sent last
+	EntryID      *string         `json:"entry_id"` // in the books
+	MappingAt    stamp           `json:"-"`
+	Attempts     int64           `json:"attempts"`
+	Changes      int64           `json:"-"`      // grows with each change
+	DueAt        stamp           `json:"due_at"` // when the worker turns to it next; zero: never
+	HeldAt       stamp           `json:"-"`      // since when it is held, or has failed
+	CreatedAt    stamp           `json:"created_at"`
+	SentAt       stamp           `json:"sent_at"`
+	PostedAt     stamp           `json:"posted_at"`
+	ReversedAt   stamp           `json:"reversed_at"`
 }
 
 // A bookAccount is an account of the books' own chart.

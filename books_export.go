@@ -61,7 +61,7 @@ func newExport(
 	if reverses != nil {
 		x.Reverses, x.EntryDate = &reverses.ID, reverses.EntryDate
 	}
-	return x, t.addExport(x)
+	return x, exportTable.insert(t, x)
 }
 
 // requestExport asks for the export of a business day of a connection, in each currency that has something to
@@ -322,8 +322,7 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 	if err != nil || len(unsent) == 0 || calendar.finalAt(unsent[0].date).After(w.now()) {
 		return err
 	}
-	return w.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return w.update(ctx, func(t *tx) error {
 		now, err := t.usedBookConnection(anyAccount, c.ID)
 		if err != nil || now.SendFrom == nil {
 			return err
@@ -416,9 +415,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 	if !round.answered || c.FailingSince.IsZero() {
 		return all
 	}
-	return errors.Join(all, w.store.update(ctx, func(t *tx) error {
-		t.invalidate()
-		_, err := t.setBooksFailing(c.ID, stamp{})
-		return err
+	return errors.Join(all, w.update(ctx, func(t *tx) error {
+		return t.setBooksFailing(c.ID, stamp{})
 	}))
 }

@@ -117,43 +117,37 @@ func booksRefusal(err error) error {
 	return &refusal{code: codeBooksUnavailable, retryAfter: failed.retryAfter}
 }
 
-// A companyView is a company that a connection writes the books of.
-type companyView struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-}
-
 // A bookConnectionView is a connection as callers see it.
 type bookConnectionView struct {
-	ID               string        `json:"id"`
-	AccountID        string        `json:"account_id"`
-	Product          string        `json:"product"`
-	State            string        `json:"state"` // choosing, in_use, failing, needs_reconnect or removed
-	Organisation     *companyView  `json:"organisation"`
-	Choices          []companyView `json:"choices"` // of which one is to be chosen
-	Currency         *string       `json:"currency"`
-	MappingAt        stamp         `json:"mapping_confirmed_at"`
-	SendFrom         *businessDate `json:"send_from"`
-	Status           *string       `json:"status"` // Xero
-	Series           *string       `json:"series"` // Fortnox
-	Outside          bool          `json:"outside"`
-	Tests            bool          `json:"tests"`
-	FailingSince     stamp         `json:"failing_since"`
-	NeedsReconnectAt stamp         `json:"needs_reconnect_at"`
-	CreatedAt        stamp         `json:"created_at"`
+	ID               string             `json:"id"`
+	AccountID        string             `json:"account_id"`
+	Product          string             `json:"product"`
+	State            string             `json:"state"` // choosing, in_use, failing, needs_reconnect or removed
+	Organisation     *bookOrganisation  `json:"organisation"`
+	Choices          []bookOrganisation `json:"choices"` // of which one is to be chosen
+	Currency         *string            `json:"currency"`
+	MappingAt        stamp              `json:"mapping_confirmed_at"`
+	SendFrom         *businessDate      `json:"send_from"`
+	Status           *string            `json:"status"` // Xero
+	Series           *string            `json:"series"` // Fortnox
+	Outside          bool               `json:"outside"`
+	Tests            bool               `json:"tests"`
+	FailingSince     stamp              `json:"failing_since"`
+	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
+	CreatedAt        stamp              `json:"created_at"`
 }
 
 // viewBooks returns a connection as callers see it.
 func viewBooks(c *bookConnection) bookConnectionView {
 	v := bookConnectionView{ID: c.ID, AccountID: c.AccountID, Product: c.Product, State: "in_use",
-		Choices: []companyView{}, Currency: c.Currency, MappingAt: c.MappingAt, SendFrom: c.SendFrom,
+		Choices: []bookOrganisation{}, Currency: c.Currency, MappingAt: c.MappingAt, SendFrom: c.SendFrom,
 		Series: c.Series, Outside: c.Outside, Tests: c.Tests, FailingSince: c.FailingSince,
 		NeedsReconnectAt: c.NeedsReconnectAt, CreatedAt: c.CreatedAt}
 	for _, o := range c.Choices {
-		v.Choices = append(v.Choices, companyView{o.ID, o.Name})
+		v.Choices = append(v.Choices, bookOrganisation{ID: o.ID, Name: o.Name})
 	}
 	if c.OrganisationID != nil {
-		v.Organisation = &companyView{*c.OrganisationID, c.Organisation}
+		v.Organisation = &bookOrganisation{ID: *c.OrganisationID, Name: c.Organisation}
 	}
 	if c.Product == productXero {
 		v.Status = &c.Status
@@ -171,15 +165,11 @@ func viewBooks(c *bookConnection) bookConnectionView {
 	return v
 }
 
-// booksListRequest is the query of GET /books/connections.
-type booksListRequest struct{ accountScope }
-
 // listConnections answers GET /books/connections. An account has one for each product at most.
 func (a *booksAPI) listConnections(
-	_ context.Context, c *call, q *booksListRequest,
+	_ context.Context, c *call, q *accountScope,
 ) (*list[bookConnectionView], error) {
-	id := q.oneOwner(c).account
-	rows, err := a.store.bookConnections(ownedBy(id))
+	rows, err := a.store.bookConnections(ownedBy(q.oneOwner(c).account))
 	return showPage(listPage[*bookConnection]{rows: rows}, viewBooks), err
 }
 
@@ -216,8 +206,7 @@ func (a *booksAPI) showConnection(_ context.Context, c *call, q *rowRequest) (*b
 	if err != nil {
 		return nil, err
 	}
-	v := viewBooks(b)
-	return &v, nil
+	return new(viewBooks(b)), nil
 }
 
 // disconnect answers DELETE /books/connections/{id}.
@@ -272,20 +261,16 @@ func (q *changeBooksRequest) read(in *input) {
 func (a *booksAPI) changeConnection(
 	ctx context.Context, c *call, q *changeBooksRequest,
 ) (*bookConnectionView, error) {
-	var v bookConnectionView
-	err := a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
-		b, err := changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
-		if err == nil {
-			v = viewBooks(b)
-		}
+	var b *bookConnection
+	err := a.store.update(ctx, func(t *tx) (err error) {
+		b, err = changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.books.wakeUp()
-	return &v, nil
+	return new(viewBooks(b)), nil
 }
 
 // The page for people who come back from a product.
@@ -298,7 +283,7 @@ type booksPage struct {
 	Title, Text string
 	Tone        string // toneGood or toneBad
 	Facts       [][2]string
-	Choices     []companyView
+	Choices     []bookOrganisation
 	RequestID   string
 }
 
@@ -337,7 +322,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 	}
 	link, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if errors.Is(err, errNotFound) || err == nil && !link.ofApp() {
-		return nil, &refusal{code: codeBooksState, detail: sentence(errBooksState)}
+		return nil, errBooksState
 	}
 	if err != nil {
 		return nil, err
@@ -350,7 +335,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 		query := url.Values{booksSignin: {q.product}, "state": {q.state}}
 		return &redirect{to: "../../oauth/signin?" + query.Encode(), referrers: pageReferrers}, nil
 	case s.AccountID != link.AccountID:
-		return nil, &refusal{code: codeBooksState, detail: sentence(errBooksSignin)}
+		return nil, errBooksSignin
 	}
 	address, _, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
 	if err != nil {
@@ -368,15 +353,6 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 	err := a.mayFinish(c, q)
 	if err == nil {
 		b, err = a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
-	}
-	for _, known := range []error{errBooksState, errBooksSignin, errBooksDeclined, errBooksNobody,
-		errBooksConnected} {
-		if errors.Is(err, known) {
-			return nil, &refusal{code: codeBooksState, detail: sentence(known)}
-		}
-	}
-	if errors.Is(err, errBooksExchange) {
-		return nil, &refusal{code: codeBooksUnavailable, detail: sentence(errBooksExchange)}
 	}
 	if err != nil {
 		return nil, err
@@ -396,7 +372,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 		p.Title, p.Facts, p.Tone = "Choose a company", p.Facts[:2], ""
 		p.Text = "Access to more than one company was granted. Choose one of them for this connection, " + b.ID + "."
 		for _, o := range b.Choices {
-			p.Choices = append(p.Choices, companyView{o.ID, o.Name})
+			p.Choices = append(p.Choices, bookOrganisation{ID: o.ID, Name: o.Name})
 		}
 	}
 	return booksTemplate.render(http.StatusOK, p)

@@ -199,8 +199,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 
 // claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
 func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
-	return mine, b.store.update(ctx, func(t *tx) (err error) {
-		t.invalidate()
+	return mine, b.update(ctx, func(t *tx) (err error) {
 		until := t.now.after(tokenClaim)
 		if mine, err = t.claimBookTokens(c.ID, c.Tokens, until); err == nil && mine {
 			err = t.noteRenewal(c.ID, until) // in case this process ends before the answer comes
@@ -228,8 +227,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		if err != nil {
 			return err
 		}
-		return b.store.update(ctx, func(t *tx) error {
-			t.invalidate()
+		return b.update(ctx, func(t *tx) error {
 			err := t.saveBookTokens(c, sealed)
 			if errors.Is(err, errChanged) { // it was connected anew meanwhile, or disconnected
 				return nil
@@ -242,8 +240,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		b.noteFault(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))
 		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
 	}
-	return errors.Join(err, b.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return errors.Join(err, b.update(ctx, func(t *tx) error {
 		if err := t.dropTokenClaim(c.ID, c.Tokens); err != nil {
 			return err
 		}
@@ -295,8 +292,7 @@ func (b *books) renewLost(ctx context.Context, id string) error {
 	if err == nil {
 		return nil
 	}
-	later := b.store.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
-		t.invalidate()
+	later := b.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
 		return scheduleRenewal(t, id)
 	})
 	var known *ledgerError
@@ -310,8 +306,7 @@ func (b *books) renewLost(ctx context.Context, id string) error {
 func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) error {
 	b.log.Warn("a connection with books has to be connected again", "connection", c.ID, "product", c.Product,
 		"error", why.Error())
-	return b.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return b.update(ctx, func(t *tx) error {
 		now, err := t.usedBookConnection(anyAccount, c.ID)
 		if err != nil || now.Tokens != c.Tokens || !now.NeedsReconnectAt.IsZero() {
 			return err // it was connected anew meanwhile

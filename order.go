@@ -141,9 +141,9 @@ type vatSum struct {
 
 // A guest is the person who placed an order.
 type guest struct {
-	Name  string `json:"name,omitempty"`
-	Phone string `json:"phone,omitempty"`
-	Note  string `json:"note,omitempty"`
+	Name  *string `json:"name"`
+	Phone *string `json:"phone"`
+	Note  *string `json:"note"`
 }
 
 // An order is a row of orders.
@@ -315,8 +315,7 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashOf(k)
 	o.CreatedAt, o.ExpiresAt = t.now, t.now.after(lives)
 	if o.Total == 0 {
-		method := methodNone
-		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, t.now, t.now
+		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, new(methodNone), t.now, t.now
 	}
 	if err := t.addOrder(o); err != nil {
 		return "", err
@@ -450,10 +449,7 @@ func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string)
 // keepAccepted writes that an order was accepted.
 func keepAccepted(t *tx, o *order, actor string) error {
 	o.State, o.AcceptedAt = orderAccepted, t.now
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
-	if err := t.lookAt(*o.PaymentID); err != nil {
+	if err := t.saveAndLook(o, *o.PaymentID); err != nil {
 		return err
 	}
 	ordered := strconv.FormatInt(o.OrderedTotal, 10)
@@ -537,10 +533,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 		return o, nil
 	}
 	o.Capture = true
-	if err := t.saveOrder(o); err != nil {
-		return nil, err
-	}
-	return o, t.lookAt(*o.PaymentID)
+	return o, t.saveAndLook(o, *o.PaymentID)
 }
 
 // endOrder writes that an order was cancelled or has expired, and schedules a look at its attempt, so that the
@@ -625,12 +618,8 @@ func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*or
 	if live == nil {
 		return o, markPaid(t, o, method, at, actor)
 	}
-	closing := closingPaid
-	o.Closing, o.OutsideMethod, o.OutsideAt = &closing, &method, at
-	if err := t.saveOrder(o); err != nil {
-		return nil, err
-	}
-	return o, t.lookAt(live.ID)
+	o.Closing, o.OutsideMethod, o.OutsideAt = new(closingPaid), &method, at
+	return o, t.saveAndLook(o, live.ID)
 }
 
 // finishPayOutside marks an order with closingPaid as paid outside, once its attempt is closed.
@@ -682,12 +671,8 @@ func expireOrder(t *tx, o *order) error {
 	if live == nil {
 		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_paid"))
 	}
-	closing := closingExpired
-	o.Closing = &closing
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
-	return t.lookAt(live.ID)
+	o.Closing = new(closingExpired)
+	return t.saveAndLook(o, live.ID)
 }
 
 // expireOrders expires up to limit open orders whose time is over, and returns how many there were.

@@ -68,10 +68,7 @@ func (e *env) changeOrder(f func(t *tx, id string) (*order, error)) error {
 		if err != nil {
 			return explainOrderError(err)
 		}
-		views, err := viewOrders(t.queries, []order{*o})
-		if err == nil {
-			view = &views[0]
-		}
+		view, err = viewOrder(t.queries, o)
 		return err
 	})
 	if err != nil {

@@ -38,8 +38,6 @@ const (
 	stripeTolerance     = 300 // seconds that a webhook may be old, or early
 	maxStripeSignature  = 4096
 	maxStripeSignatures = 16 // there is one for each secret in use, while secrets are rotated
-
-	reasonMalformed = "malformed_answer"
 )
 
 // stripeMinimum is the least amount of a charge by currency, in its minor unit (docs.stripe.com/currencies,
@@ -200,7 +198,7 @@ func (s *stripeProvider) send(ctx context.Context, c *openConnection, op *paymen
 	case answer.status >= 200 && answer.status < 300:
 		var done stripeObject
 		if json.Unmarshal(answer.body, &done) != nil || !done.answers(op, call) {
-			result.reason = reasonMalformed
+			result.reason = outboundMalformed
 			return result
 		}
 		result.outcome = sendDone
@@ -271,15 +269,11 @@ func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
 // stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It never
 // returns Stripe's messages, which may contain details of a card.
 func stripeReason(answer *outboundAnswer) string {
-	const maxCode = 64
 	var failure struct {
 		Error struct {
 			Type string `json:"type"`
 			Code string `json:"code"`
 		} `json:"error"`
-	}
-	isCode := func(s string) bool {
-		return s != "" && len(s) <= maxCode && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 	}
 	status := fmt.Sprintf("http_%d", answer.status)
 	if json.Unmarshal(answer.body, &failure) != nil {
@@ -288,12 +282,7 @@ func stripeReason(answer *outboundAnswer) string {
 	if failure.Error.Type == "idempotency_error" && answer.status == http.StatusBadRequest {
 		return failure.Error.Type
 	}
-	for _, code := range []string{failure.Error.Code, failure.Error.Type} {
-		if isCode(code) {
-			return code
-		}
-	}
-	return status
+	return stripeName(failure.Error.Code, stripeName(failure.Error.Type, status))
 }
 
 // read sends a request that is not an operation, and decodes its answer. Errors: an *outboundError or a
@@ -320,7 +309,7 @@ func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string
 
 // malformedAnswer returns the error for an answer that can't be what was asked for.
 func malformedAnswer(status int) error {
-	return &providerError{status: status, reason: reasonMalformed}
+	return &providerError{status: status, reason: outboundMalformed}
 }
 
 // get reads an object, or a page of a list.

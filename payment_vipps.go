@@ -114,7 +114,7 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 	case opCreate:
 		call.Path = "/epayment/v1/payments"
 		wallet := map[string]string{"type": "WALLET"}
-		call.Body = vippsBody(struct {
+		call.Body = bodyText(struct {
 			Amount        vippsMoney        `json:"amount"`
 			PaymentMethod map[string]string `json:"paymentMethod"`
 			Reference     string            `json:"reference"`
@@ -124,17 +124,15 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 		}{amount, wallet, vippsReference(p.ID), "WEB_REDIRECT", returnURL, "Order " + o.ID})
 	case opCapture, opRefund:
 		call.Path = vippsPath(p.ID, "/"+op.Kind)
-		call.Body = vippsBody(map[string]vippsMoney{"modificationAmount": amount})
+		call.Body = bodyText(map[string]vippsMoney{"modificationAmount": amount})
 	case opExpire: // it is refused if the guest has paid meanwhile
 		call.Path = vippsPath(p.ID, "/cancel")
-		call.Body = vippsBody(map[string]bool{"cancelTransactionOnly": true})
+		call.Body = bodyText(map[string]bool{"cancelTransactionOnly": true})
 	default: // opCancel: of what is not captured
 		call.Path, call.ContentType = vippsPath(p.ID, "/cancel"), ""
 	}
 	return call
 }
-
-func vippsBody(v any) string { return strings.TrimSpace(string(encodeJSON(v))) }
 
 // send implements provider.
 func (v *vippsProvider) send(
@@ -166,11 +164,6 @@ func (v *vippsProvider) send(
 	default:
 		return sendResult{outcome: sendRefused, status: answer.status, reason: failed.reason}
 	}
-}
-
-// passingStatuses are the statuses below 500 that say nothing about an operation itself, of any provider.
-var passingStatuses = []int{
-	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
 }
 
 // notSent returns the result of an operation that has no answer of its own.
@@ -370,15 +363,10 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 		seconds, _ = lasts.integer()
 	}
 	if err != nil || text == "" || strings.Contains(text, " ") || seconds <= 0 {
-		return "", time.Time{}, malformedVipps(answer)
+		return "", time.Time{}, malformedAnswer(answer.status)
 	}
 	lasts := time.Duration(min(seconds, int64(vippsTokenMost/time.Second))) * time.Second
 	return text, asked.Add(max(lasts-vippsTokenEarly, vippsTokenLeast)), nil
-}
-
-// malformedVipps returns the error of an answer that can't be used, though its status is 2xx.
-func malformedVipps(answer *outboundAnswer) *providerError {
-	return &providerError{status: answer.status, reason: outboundMalformed}
 }
 
 // read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
@@ -406,7 +394,7 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 	}
 	state, ok := parseVippsPayment(answer.body, reference)
 	if !ok {
-		return nil, malformedVipps(answer)
+		return nil, malformedAnswer(answer.status)
 	}
 	report := state.report()
 	answer, err = v.read(ctx, c, vippsPath(p.ID, "/events"))
@@ -417,7 +405,7 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 		return nil, err
 	default:
 		if events, ok = parseVippsEvents(answer.body, reference, state.currency); !ok {
-			return nil, malformedVipps(answer)
+			return nil, malformedAnswer(answer.status)
 		}
 	}
 	report.addVippsEvents(events)
@@ -666,7 +654,7 @@ var vippsWebhookID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 // registered.
 func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
 	v.drop(c.ID, nil)
-	body := vippsBody(map[string]any{"url": webhookURL, "events": vippsEvents})
+	body := bodyText(map[string]any{"url": webhookURL, "events": vippsEvents})
 	answer, err := v.ask(ctx, c, outboundRequest{http.MethodPost, v.base + vippsWebhooks,
 		http.Header{"Content-Type": {"application/json"}}, []byte(body), 0}, false)
 	if err == nil {
@@ -682,7 +670,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 			c.secrets.WebhookSecret = secret
 			return nil
 		}
-		err = malformedVipps(answer)
+		err = malformedAnswer(answer.status)
 	}
 	var failed *providerError
 	if !errors.As(err, &failed) || failed.reason == outboundMalformed || failed.status >= 500 {
@@ -706,7 +694,7 @@ func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) (all []
 	body, err := parseJSON(answer.body)
 	list, ok := body.member("webhooks")
 	if err != nil || !ok || list.kind != jsonArray {
-		return nil, malformedVipps(answer)
+		return nil, malformedAnswer(answer.status)
 	}
 	for _, w := range list.list {
 		all = append(all, vippsWebhook{vippsText(&w, "id", maxVippsText), vippsText(&w, "url", maxOutboundURL)})
