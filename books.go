@@ -108,29 +108,34 @@ type bookOrganisation struct {
 	LinkID string `json:"link_id,omitempty"` // as bookTokens.LinkID
 }
 
-// A bookConnection is a company whose books an account is connected with.
+// A bookConnection is a company whose books an account is connected with. What callers see of one also has the
+// members that are no columns, see show.
 type bookConnection struct {
-	ID               string
-	AccountID        string
-	Product          string
-	OrganisationID   *string // nil: it is to be chosen among Choices
-	Organisation     string
-	Choices          []bookOrganisation
-	Currency         *string // of the books
-	Sealed           []byte  // bookTokens; nil: it has none
-	Tokens           int64   // how often they were replaced
-	RefreshingUntil  stamp   // until when another call has claimed replacing them
-	NeedsReconnectAt stamp
-	FailingSince     stamp
-	Mapping          *bookMapping // nil: none was confirmed
-	MappingAt        stamp
-	SendFrom         *businessDate // the first day that is sent automatically; nil: none is
-	Status           string        // entryDraft or entryPosted, for Xero
-	Series           *string       // Fortnox: where vouchers are numbered
-	Outside          bool          // what was paid outside is sent too
-	Tests            bool          // what was paid with test keys is sent too
-	CreatedAt        stamp
-	RemovedAt        stamp
+	ID               string             `json:"id"`
+	AccountID        string             `json:"account_id"`
+	Product          string             `json:"product"`
+	State            string             `json:"state"` // no column: choosing, in_use, failing, …
+	OrganisationID   *string            `json:"-"`     // nil: it is to be chosen among Choices
+	Organisation     string             `json:"-"`
+	Company          *bookOrganisation  `json:"organisation"` // no column: the two above
+	Choices          []bookOrganisation `json:"-"`
+	ChoiceViews      []bookOrganisation `json:"choices"`  // no column: Choices, of which one is to be chosen
+	Currency         *string            `json:"currency"` // of the books
+	Sealed           []byte             `json:"-"`        // bookTokens; nil: it has none
+	Tokens           int64              `json:"-"`        // how often they were replaced
+	RefreshingUntil  stamp              `json:"-"`        // until when another call has claimed replacing them
+	Mapping          *bookMapping       `json:"-"`        // nil: none was confirmed
+	MappingAt        stamp              `json:"mapping_confirmed_at"`
+	SendFrom         *businessDate      `json:"send_from"` // the first day that is sent automatically; nil: none is
+	Status           string             `json:"-"`         // entryDraft or entryPosted, for Xero
+	StatusView       *string            `json:"status"`    // no column: Status; nil: another product
+	Series           *string            `json:"series"`    // Fortnox: where vouchers are numbered
+	Outside          bool               `json:"outside"`   // what was paid outside is sent too
+	Tests            bool               `json:"tests"`     // what was paid with test keys is sent too
+	FailingSince     stamp              `json:"failing_since"`
+	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
+	CreatedAt        stamp              `json:"created_at"`
+	RemovedAt        stamp              `json:"-"`
 }
 
 // What Xero is to make of an entry.

@@ -204,11 +204,12 @@ func booksList(e *env) error {
 		if err != nil {
 			return err
 		}
-		rows := showPage(listPage[*bookConnection]{rows: all}, viewBooks).Data
+		for _, c := range all {
+			c.show()
+		}
 		const header = "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT"
-		return printRows(e, rows, header, func(v bookConnectionView) []any {
-			return []any{v.ID, v.Product, v.State, valueOr(v.Organisation, bookOrganisation{}).Name, v.Currency,
-				v.MappingAt, v.SendFrom, v.AccountID}
+		return printRows(e, all, header, func(c *bookConnection) []any {
+			return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
 		})
 	})
 }
@@ -264,18 +265,16 @@ func booksSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	var v bookConnectionView
-	err = e.change(func(t *tx) error {
-		c, err := changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
-		if err == nil {
-			v = viewBooks(c)
-		}
+	var c *bookConnection
+	err = e.change(func(t *tx) (err error) {
+		c, err = changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
 		return explainBooksError(err)
 	})
 	if err != nil {
 		return err
 	}
-	return e.print(v, v.ID+" is "+v.State+"; it sends from: "+cmp.Or(valueOr(v.SendFrom, ""), "never"))
+	c.show()
+	return e.print(c, c.ID+" is "+c.State+"; it sends from: "+cmp.Or(valueOr(c.SendFrom, ""), "never"))
 }
 
 // readMappingFile returns the mapping that -set names.

@@ -11,7 +11,7 @@ import (
 
 // previewRequest is the path of GET /books/connections/{id}/preview/{date}.
 type previewRequest struct {
-	rowRequest
+	connectionRequest
 	date businessDate
 }
 
@@ -28,11 +28,7 @@ type datePreview struct {
 
 // preview answers GET /books/connections/{id}/preview/{date}.
 func (a *booksAPI) preview(ctx context.Context, c *call, q *previewRequest) (*datePreview, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	all, err := a.books.previewNow(ctx, b, q.date)
+	all, err := a.books.previewNow(ctx, q.connection, q.date)
 	return &datePreview{q.date, all}, err
 }
 
@@ -153,7 +149,7 @@ func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest
 
 // chartRequest is the query of GET /books/connections/{id}/accounts.
 type chartRequest struct {
-	rowRequest
+	connectionRequest
 	date time.Time // zero: today
 }
 
@@ -202,15 +198,11 @@ func viewChart(date businessDate, chart *bookChart) *chartView {
 
 // showChart answers GET /books/connections/{id}/accounts.
 func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*chartView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
 	date := ""
 	if !q.date.IsZero() {
 		date = q.date.Format(time.DateOnly)
 	}
-	chart, date, err := a.books.chartOn(ctx, b, date)
+	chart, date, err := a.books.chartOn(ctx, q.connection, date)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +211,7 @@ func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*ch
 
 // mappingRequest is the query of GET /books/connections/{id}/mapping.
 type mappingRequest struct {
-	rowRequest
+	connectionRequest
 	suggest bool
 }
 
@@ -262,14 +254,10 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 }
 
 // showMapping answers GET /books/connections/{id}/mapping.
-func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (*mappingView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	v := &mappingView{Mapping: b.Mapping, ConfirmedAt: b.MappingAt}
+func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (v *mappingView, err error) {
+	v = &mappingView{Mapping: q.connection.Mapping, ConfirmedAt: q.connection.MappingAt}
 	if q.suggest {
-		v.Suggested, err = a.books.suggestFor(ctx, b)
+		v.Suggested, err = a.books.suggestFor(ctx, q.connection)
 	}
 	return v, err
 }
@@ -277,7 +265,7 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) 
 // saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What depends on the product is checked
 // once the connection's product is known.
 type saveMappingRequest struct {
-	rowRequest
+	connectionRequest
 	in *input
 }
 
@@ -289,16 +277,12 @@ func (q *saveMappingRequest) read(in *input) {
 
 // saveMapping answers PUT /books/connections/{id}/mapping.
 func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingRequest) (*mappingView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	m := readMapping(q.in, b.Product)
+	m := readMapping(q.in, q.connection.Product)
 	if err := q.in.err(); err != nil {
 		return nil, err
 	}
 	v := &mappingView{Mapping: &m}
-	err = a.store.update(ctx, func(t *tx) error {
+	err := a.store.update(ctx, func(t *tx) error {
 		b, err := saveMapping(t, q.owner, q.id, &m, actorToken(c))
 		if err == nil {
 			v.ConfirmedAt = b.MappingAt

@@ -117,60 +117,52 @@ func booksRefusal(err error) error {
 	return &refusal{code: codeBooksUnavailable, retryAfter: failed.retryAfter}
 }
 
-// A bookConnectionView is a connection as callers see it.
-type bookConnectionView struct {
-	ID               string             `json:"id"`
-	AccountID        string             `json:"account_id"`
-	Product          string             `json:"product"`
-	State            string             `json:"state"` // choosing, in_use, failing, needs_reconnect or removed
-	Organisation     *bookOrganisation  `json:"organisation"`
-	Choices          []bookOrganisation `json:"choices"` // of which one is to be chosen
-	Currency         *string            `json:"currency"`
-	MappingAt        stamp              `json:"mapping_confirmed_at"`
-	SendFrom         *businessDate      `json:"send_from"`
-	Status           *string            `json:"status"` // Xero
-	Series           *string            `json:"series"` // Fortnox
-	Outside          bool               `json:"outside"`
-	Tests            bool               `json:"tests"`
-	FailingSince     stamp              `json:"failing_since"`
-	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
-	CreatedAt        stamp              `json:"created_at"`
-}
-
-// viewBooks returns a connection as callers see it.
-func viewBooks(c *bookConnection) bookConnectionView {
-	v := bookConnectionView{ID: c.ID, AccountID: c.AccountID, Product: c.Product, State: "in_use",
-		Choices: []bookOrganisation{}, Currency: c.Currency, MappingAt: c.MappingAt, SendFrom: c.SendFrom,
-		Series: c.Series, Outside: c.Outside, Tests: c.Tests, FailingSince: c.FailingSince,
-		NeedsReconnectAt: c.NeedsReconnectAt, CreatedAt: c.CreatedAt}
+// show sets what only callers see of a connection, and returns it.
+func (c *bookConnection) show() *bookConnection {
+	c.State, c.ChoiceViews = "in_use", []bookOrganisation{}
 	for _, o := range c.Choices {
-		v.Choices = append(v.Choices, bookOrganisation{ID: o.ID, Name: o.Name})
+		c.ChoiceViews = append(c.ChoiceViews, bookOrganisation{ID: o.ID, Name: o.Name})
 	}
 	if c.OrganisationID != nil {
-		v.Organisation = &bookOrganisation{ID: *c.OrganisationID, Name: c.Organisation}
+		c.Company = &bookOrganisation{ID: *c.OrganisationID, Name: c.Organisation}
 	}
 	if c.Product == productXero {
-		v.Status = &c.Status
+		c.StatusView = &c.Status
 	}
 	switch {
 	case !c.RemovedAt.IsZero():
-		v.State = "removed"
+		c.State = "removed"
 	case c.OrganisationID == nil:
-		v.State = "choosing"
+		c.State = "choosing"
 	case !c.NeedsReconnectAt.IsZero():
-		v.State = "needs_reconnect"
+		c.State = "needs_reconnect"
 	case !c.FailingSince.IsZero():
-		v.State = "failing"
+		c.State = "failing"
 	}
-	return v
+	return c
 }
 
 // listConnections answers GET /books/connections. An account has one for each product at most.
 func (a *booksAPI) listConnections(
 	_ context.Context, c *call, q *accountScope,
-) (*list[bookConnectionView], error) {
+) (*list[*bookConnection], error) {
 	rows, err := a.store.bookConnections(ownedBy(q.oneOwner(c).account))
-	return showPage(listPage[*bookConnection]{rows: rows}, viewBooks), err
+	return showPage(listPage[*bookConnection]{rows: rows}, (*bookConnection).show), err
+}
+
+// A connectionRequest is a request whose path names a connection in use.
+type connectionRequest struct {
+	rowRequest
+	connection *bookConnection
+}
+
+// resolve also reads the connection. Errors: also errBooksConnection.
+func (q *connectionRequest) resolve(s *server, c *call) error {
+	err := q.rowRequest.resolve(s, c)
+	if err == nil {
+		q.connection, err = s.store.usedBookConnection(q.owner, q.id)
+	}
+	return err
 }
 
 // connectRequest is the body of POST /books/connections.
@@ -201,12 +193,8 @@ func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bo
 }
 
 // showConnection answers GET /books/connections/{id}.
-func (a *booksAPI) showConnection(_ context.Context, c *call, q *rowRequest) (*bookConnectionView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	return new(viewBooks(b)), nil
+func (a *booksAPI) showConnection(_ context.Context, c *call, q *connectionRequest) (*bookConnection, error) {
+	return q.connection.show(), nil
 }
 
 // disconnect answers DELETE /books/connections/{id}.
@@ -260,7 +248,7 @@ func (q *changeBooksRequest) read(in *input) {
 // answers with its former connection, whose id differs.
 func (a *booksAPI) changeConnection(
 	ctx context.Context, c *call, q *changeBooksRequest,
-) (*bookConnectionView, error) {
+) (*bookConnection, error) {
 	var b *bookConnection
 	err := a.store.update(ctx, func(t *tx) (err error) {
 		b, err = changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
@@ -270,7 +258,7 @@ func (a *booksAPI) changeConnection(
 		return nil, err
 	}
 	a.books.wakeUp()
-	return new(viewBooks(b)), nil
+	return b.show(), nil
 }
 
 // The page for people who come back from a product.
@@ -371,9 +359,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 	if b.OrganisationID == nil {
 		p.Title, p.Facts, p.Tone = "Choose a company", p.Facts[:2], ""
 		p.Text = "Access to more than one company was granted. Choose one of them for this connection, " + b.ID + "."
-		for _, o := range b.Choices {
-			p.Choices = append(p.Choices, bookOrganisation{ID: o.ID, Name: o.Name})
-		}
+		p.Choices = b.Choices
 	}
 	return booksTemplate.render(http.StatusOK, p)
 }

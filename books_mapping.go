@@ -86,8 +86,7 @@ func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMap
 	g := suggestion{product: product, chart: chart, lines: []mappingRule{}}
 	sales, deliveries := map[int64][]string{}, map[int64]bool{} // groups by rate
 	methods := []string{methodCard, methodMobile}
-	for i := range seen {
-		s := &seen[i]
+	for _, s := range seen {
 		switch s.What {
 		case figureSale, figureRefund:
 			if !slices.Contains(sales[s.Rate], s.Group) {

@@ -293,7 +293,7 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 // and waits for more: otherwise the day would get a new export every minute.
 func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
-		if !slices.ContainsFunc(sums, func(s revenueSum) bool { return r.connection.wants(&s) }) {
+		if !r.connection.wantsAny(sums) {
 			return t.removeExport(x)
 		}
 		x.become(exportWaiting, t.now.after(heldRecheck))

@@ -399,15 +399,9 @@ func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []s
 		func(id *string) []any { return []any{id} })
 }
 
-// An unsentDay is a business day that a connection has no export of.
-type unsentDay struct {
-	date     businessDate
-	currency string
-}
-
 // unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
 // for which a connection has something to send but no export. It reads all days of the account in between.
-func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]unsentDay, error) {
+func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]revenueDayKey, error) {
 	return collect(q, `SELECT d.date, d.currency FROM revenue_days d
 		WHERE d.account_id = ?1 AND d.date >= ?2 AND d.date < ?3
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
@@ -418,7 +412,7 @@ func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit
 			AND (?5 OR s.method IN ('card', 'mobile')) AND (?6 OR NOT s.test))
 		ORDER BY d.date, d.currency LIMIT ?7`,
 		[]any{c.AccountID, from, before, c.ID, c.Outside, c.Tests, limit},
-		func(d *unsentDay) []any { return []any{&d.date, &d.currency} })
+		func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
 }
 
 // sendingConnections returns the connections that send days automatically, of accounts that are open.

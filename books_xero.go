@@ -165,7 +165,8 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 		if failed.retryAfter == 0 {
 			failed.retryAfter = xeroWait(answer.header.Get("X-Rate-Limit-Problem"))
 		}
-	case status == http.StatusUnauthorized && !lacksScope(answer.header):
+	case status == http.StatusUnauthorized &&
+		!strings.Contains(answer.header.Get("WWW-Authenticate"), "insufficient_scope"): // RFC 6750, section 3.1
 		failed.denied = true
 	case status == http.StatusUnauthorized: // another token would not help
 		failed.reason, failed.refused = heldReconnect, true
@@ -184,12 +185,6 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 // xeroRemoved is the detail of a 403 by which Xero says that the company has removed the application. A 403 from a
 // proxy in between proves nothing.
 const xeroRemoved = "AuthenticationUnsuccessful"
-
-// lacksScope reports whether an access token was refused because its scope does not allow the request (RFC 6750,
-// section 3.1).
-func lacksScope(h http.Header) bool {
-	return strings.Contains(h.Get("WWW-Authenticate"), "insufficient_scope")
-}
 
 // xeroWait returns how long to wait if Xero only says which of its limits was reached: minute, appminute, day or
 // concurrent.
@@ -459,11 +454,7 @@ func xeroDate(text string) (businessDate, bool) {
 
 // Manual journals of Xero, as they are written and read.
 
-// xeroJournals is the body of requests about manual journals.
-type xeroJournals struct {
-	ManualJournals []xeroJournal
-}
-
+// A xeroJournal is a manual journal. Requests about it have the body {"ManualJournals":[…]}.
 type xeroJournal struct {
 	ManualJournalID string `json:",omitempty"`
 	Narration       string
@@ -502,7 +493,7 @@ func (x *xeroLedger) encode(entry *bookEntry) string {
 		}
 		j.JournalLines = append(j.JournalLines, l)
 	}
-	return bodyText(xeroJournals{[]xeroJournal{j}})
+	return bodyText(map[string][]xeroJournal{"ManualJournals": {j}})
 }
 
 // post implements ledger. key has at most 128 characters.
@@ -669,7 +660,7 @@ func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) 
 	list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{
 		method: http.MethodPost,
 		url:    "/ManualJournals/" + url.PathEscape(id),
-		body:   []byte(bodyText(xeroJournals{[]xeroJournal{deleted}})),
+		body:   []byte(bodyText(map[string][]xeroJournal{"ManualJournals": {deleted}})),
 	})
 	switch {
 	case err != nil:

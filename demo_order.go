@@ -153,7 +153,7 @@ var demoActions = map[string][]string{
 
 // listOrders shows the restaurant's side.
 func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
-	var page list[orderView]
+	var page list[order]
 	if err := d.ask(r.Context(), http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
 		showDemo(w, http.StatusBadGateway, demoShown{Title: "Orders", Text: err.Error()})
 		return
@@ -165,7 +165,7 @@ func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		row := demoOrder{ID: o.ID, State: o.State, Total: o.Currency + " " + formatAmount(o.Total),
-			CreatedAt: o.CreatedAt.Format("2 January, 15:04 MST"), Lines: o.Lines, Actions: demoActions[o.State]}
+			CreatedAt: o.CreatedAt.Format("2 January, 15:04 MST"), Lines: o.LineViews, Actions: demoActions[o.State]}
 		if o.Refunded > 0 {
 			row.Refunded = o.Currency + " " + formatAmount(o.Refunded)
 		}

@@ -146,40 +146,62 @@ type guest struct {
 	Note  *string `json:"note"`
 }
 
-// An order is a row of orders.
+// An order is a row of orders. What callers see of one also has the members that are no columns, see viewOrder.
 type order struct {
-	ID            string
-	AccountID     string
-	Reference     *string
-	State         string
-	Dispute       *string // open, won or lost
-	Currency      string
-	Lines         []orderLine
-	Discount      int64
-	Delivery      int64
-	DeliveryRate  int64
-	DeliveryGross int64 // less its part of the discount
-	Tip           int64
-	OrderedTotal  int64
-	Total         int64    // of the accepted units; OrderedTotal until it is accepted
-	VAT           []vatSum // of Total
-	Refunded      int64    // of Total, by refunds that are pending or done
-	Method        *string
-	PaymentID     *string // the last attempt
-	Attempts      int
-	Capture       bool    // its money is to be captured
-	Closing       *string // closingExpired, closingPaid or closingMethod
-	OutsideMethod *string // with closingPaid
-	OutsideAt     stamp   // with closingPaid
-	ReturnURL     string
-	PageKey       []byte // SHA-256 of the k in its pay_url
-	ExpiresAt     stamp
-	AcceptBy      stamp
-	CreatedAt     stamp
-	AuthorizedAt  stamp
-	AcceptedAt    stamp
-	PaidAt        stamp
-	EndedAt       stamp
+	ID            string        `json:"id"`
+	AccountID     string        `json:"account_id"`
+	Reference     *string       `json:"reference"`
+	State         string        `json:"state"`
+	Dispute       *string       `json:"dispute"` // open, won or lost
+	Currency      string        `json:"currency"`
+	Lines         []orderLine   `json:"-"`
+	LineViews     []lineView    `json:"lines"` // no column: Lines
+	Discount      int64         `json:"discount"`
+	Delivery      int64         `json:"-"`
+	DeliveryRate  int64         `json:"-"`
+	DeliveryGross int64         `json:"-"`        // less its part of the discount
+	DeliveryView  *deliveryView `json:"delivery"` // no column: Delivery and its rate; nil: it costs nothing
+	Tip           int64         `json:"tip"`
+	OrderedTotal  int64         `json:"ordered_total"`
+	Total         int64         `json:"total"`    // of the accepted units; OrderedTotal until it is accepted
+	VAT           []vatSum      `json:"vat"`      // of Total
+	Refunded      int64         `json:"refunded"` // of Total, by refunds that are pending or done
+	Method        *string       `json:"method"`
+	PaymentID     *string       `json:"-"` // the last attempt
+	Attempts      int           `json:"-"`
+	Capture       bool          `json:"-"`        // its money is to be captured
+	Closing       *string       `json:"closing"`  // closingExpired, closingPaid or closingMethod
+	OutsideMethod *string       `json:"-"`        // with closingPaid
+	OutsideAt     stamp         `json:"-"`        // with closingPaid
+	Customer      *guest        `json:"customer"` // no column; nil: not given, erased, or the caller can't read it
+	Payment       *payment      `json:"payment"`  // no column; the last attempt; nil: none, or the caller can't read it
+	ReturnURL     string        `json:"return_url"`
+	PageKey       []byte        `json:"-"` // SHA-256 of the k in its pay_url
+	ExpiresAt     stamp         `json:"expires_at"`
+	AcceptBy      stamp         `json:"accept_by"`
+	CreatedAt     stamp         `json:"created_at"`
+	AuthorizedAt  stamp         `json:"authorized_at"`
+	AcceptedAt    stamp         `json:"accepted_at"`
+	PaidAt        stamp         `json:"paid_at"`
+	EndedAt       stamp         `json:"ended_at"`
+}
+
+// A lineView is a line of an order as callers see it.
+type lineView struct {
+	Name       string  `json:"name"`
+	Quantity   int64   `json:"quantity"`
+	UnitAmount int64   `json:"unit_amount"`
+	VATRate    int64   `json:"vat_rate"`
+	Group      *string `json:"group"`
+	Amount     int64   `json:"amount"` // of the units that are accepted, less their part of the discount
+	Accepted   int64   `json:"accepted"`
+	Refunded   int64   `json:"refunded"`
+}
+
+// A deliveryView is what the delivery of an order costs.
+type deliveryView struct {
+	Amount  int64 `json:"amount"` // before its part of the discount
+	VATRate int64 `json:"vat_rate"`
 }
 
 // dead reports whether the order was cancelled or has expired, so that nothing is to be paid for it any more.
@@ -279,8 +301,7 @@ func (o *order) price() error {
 func (o *order) addLines() {
 	sums := map[int64]int64{o.DeliveryRate: o.DeliveryGross}
 	o.Total = o.DeliveryGross + o.Tip
-	for i := range o.Lines {
-		l := &o.Lines[i]
+	for _, l := range o.Lines {
 		sums[l.VATRate] += l.part(l.Accepted)
 		o.Total += l.part(l.Accepted)
 	}

@@ -43,56 +43,8 @@ const (
 	maxOrderValues = 1500     // of JSON
 )
 
-// An orderView is an order as callers see it.
-type orderView struct {
-	ID           string        `json:"id"`
-	AccountID    string        `json:"account_id"`
-	Reference    *string       `json:"reference"`
-	State        string        `json:"state"`
-	Dispute      *string       `json:"dispute"`
-	Currency     string        `json:"currency"`
-	Lines        []lineView    `json:"lines"`
-	Discount     int64         `json:"discount"`
-	Delivery     *deliveryView `json:"delivery"` // nil: it costs nothing
-	Tip          int64         `json:"tip"`
-	OrderedTotal int64         `json:"ordered_total"`
-	Total        int64         `json:"total"`
-	VAT          []vatSum      `json:"vat"`
-	Refunded     int64         `json:"refunded"`
-	Method       *string       `json:"method"`
-	Closing      *string       `json:"closing"`
-	Customer     *guest        `json:"customer"` // nil: none was given, it was erased, or the caller can't read it
-	Payment      *payment      `json:"payment"`  // the last attempt; nil: none, or the caller can't read it
-	ReturnURL    string        `json:"return_url"`
-	ExpiresAt    stamp         `json:"expires_at"`
-	AcceptBy     stamp         `json:"accept_by"`
-	CreatedAt    stamp         `json:"created_at"`
-	AuthorizedAt stamp         `json:"authorized_at"`
-	AcceptedAt   stamp         `json:"accepted_at"`
-	PaidAt       stamp         `json:"paid_at"`
-	EndedAt      stamp         `json:"ended_at"`
-}
-
-// A lineView is a line of an order as callers see it.
-type lineView struct {
-	Name       string  `json:"name"`
-	Quantity   int64   `json:"quantity"`
-	UnitAmount int64   `json:"unit_amount"`
-	VATRate    int64   `json:"vat_rate"`
-	Group      *string `json:"group"`
-	Amount     int64   `json:"amount"` // of the units that are accepted, less their part of the discount
-	Accepted   int64   `json:"accepted"`
-	Refunded   int64   `json:"refunded"`
-}
-
-// A deliveryView is what the delivery of an order costs.
-type deliveryView struct {
-	Amount  int64 `json:"amount"` // before its part of the discount
-	VATRate int64 `json:"vat_rate"`
-}
-
 // viewOrder returns an order as callers see it, with its guest and its last attempt.
-func viewOrder(q *queries, o *order) (*orderView, error) {
+func viewOrder(q *queries, o *order) (*order, error) {
 	views, left, err := listedOrders(q, []order{*o})
 	switch {
 	case err != nil:
@@ -106,7 +58,7 @@ func viewOrder(q *queries, o *order) (*orderView, error) {
 // listedOrders returns the orders of a list as callers see them, with their guests and last attempts. The guests of
 // all orders take one query, and so do the attempts. It leaves out orders whose attempt can't be read; left is one of
 // those attempts, or nil.
-func listedOrders(q *queries, rows []order) (views []orderView, left *unreadableRow, err error) {
+func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow, err error) {
 	ids, paymentIDs := []string{}, []string{}
 	for i := range rows {
 		if ids = append(ids, rows[i].ID); rows[i].PaymentID != nil {
@@ -129,38 +81,29 @@ func listedOrders(q *queries, rows []order) (views []orderView, left *unreadable
 	for i := range attempts {
 		payments[attempts[i].ID] = &attempts[i]
 	}
-	views = make([]orderView, 0, len(rows))
-	for i := range rows {
-		v := plainOrder(&rows[i])
-		if bad := unreadable[valueOr(rows[i].PaymentID, "")]; bad != nil {
+	views = make([]order, 0, len(rows))
+	for _, o := range rows {
+		if bad := unreadable[valueOr(o.PaymentID, "")]; bad != nil {
 			left = bad
 			continue
 		}
-		v.Customer, v.Payment = customers[v.ID], payments[valueOr(rows[i].PaymentID, "")]
-		views = append(views, v)
+		o.Customer, o.Payment = customers[o.ID], payments[valueOr(o.PaymentID, "")]
+		o.setViews()
+		views = append(views, o)
 	}
 	return views, left, nil
 }
 
-// plainOrder returns an order as callers see it, without its guest and its last attempt.
-func plainOrder(o *order) orderView {
-	v := orderView{
-		ID: o.ID, AccountID: o.AccountID, Reference: o.Reference, State: o.State, Dispute: o.Dispute,
-		Currency: o.Currency, Lines: []lineView{}, Discount: o.Discount, Tip: o.Tip,
-		OrderedTotal: o.OrderedTotal, Total: o.Total, VAT: append([]vatSum{}, o.VAT...), Refunded: o.Refunded,
-		Method: o.Method, Closing: o.Closing, ReturnURL: o.ReturnURL, ExpiresAt: o.ExpiresAt, AcceptBy: o.AcceptBy,
-		CreatedAt: o.CreatedAt, AuthorizedAt: o.AuthorizedAt, AcceptedAt: o.AcceptedAt, PaidAt: o.PaidAt,
-		EndedAt: o.EndedAt,
-	}
+// setViews sets what callers see of the lines, the delivery and the VAT.
+func (o *order) setViews() {
+	o.VAT, o.LineViews = append([]vatSum{}, o.VAT...), []lineView{}
 	if o.Delivery > 0 {
-		v.Delivery = &deliveryView{o.Delivery, o.DeliveryRate}
+		o.DeliveryView = &deliveryView{o.Delivery, o.DeliveryRate}
 	}
-	for i := range o.Lines {
-		l := &o.Lines[i]
-		v.Lines = append(v.Lines, lineView{l.Name, l.Quantity, l.UnitAmount, l.VATRate, nilIfEmpty(l.Group),
+	for _, l := range o.Lines {
+		o.LineViews = append(o.LineViews, lineView{l.Name, l.Quantity, l.UnitAmount, l.VATRate, nilIfEmpty(l.Group),
 			l.part(l.Accepted), l.Accepted, l.Refunded})
 	}
-	return v
 }
 
 // viewRefund returns a refund as callers see it.
@@ -171,7 +114,7 @@ func viewRefund(f refund) refund {
 
 // An orderHistory is an order with all that was done to pay it and to give its money back.
 type orderHistory struct {
-	orderView
+	order
 	Refunds  []refund  `json:"refunds"`
 	Payments []payment `json:"payments"`
 	Disputes []dispute `json:"disputes"`
@@ -253,12 +196,12 @@ func checkReturnURL(s string) (code, detail string) {
 
 // A createdOrder is a new order, with the address where it is paid, which no other endpoint returns.
 type createdOrder struct {
-	orderView
+	order
 	PayURL string `json:"pay_url"`
 }
 
 // hideGuest leaves out the guest and the payment of an order if the token of a call can't read orders.
-func hideGuest(c *call, v *orderView) {
+func hideGuest(c *call, v *order) {
 	if !c.caller.has(scopeOrders) {
 		v.Customer, v.Payment = nil, nil
 	}
@@ -316,7 +259,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 	if c.replay != nil {
 		return nil, hideGuestOfReplay(c)
 	}
-	hideGuest(c, &made.orderView)
+	hideGuest(c, &made.order)
 	return made, nil
 }
 
@@ -335,7 +278,7 @@ func (q *ordersRequest) read(in *input) {
 }
 
 // listOrders answers GET /orders.
-func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[orderView], error) {
+func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[order], error) {
 	q.filter.owner = q.owner
 	from := a.store.within(ctx)
 	page, err := from.orders(q.filter, q.page.before, q.page.limit)
@@ -346,7 +289,7 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return showPage(listPage[orderView]{views, page.next}, func(v orderView) orderView { return v }), nil
+	return showPage(listPage[order]{views, page.next}, func(v order) order { return v }), nil
 }
 
 // showOrder answers GET /orders/{id}.
@@ -359,7 +302,7 @@ func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderH
 }
 
 // decide runs f in a transaction and answers with the order that f returns.
-func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (view *orderView, err error) {
+func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (view *order, err error) {
 	err = a.store.update(ctx, func(t *tx) error {
 		o, err := f(t)
 		if err != nil {
@@ -400,24 +343,24 @@ func (in *input) lineQuantities(least int64) (all []lineQuantity) {
 }
 
 // acceptOrder answers POST /orders/{id}/accept.
-func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (*orderView, error) {
+func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (*order, error) {
 	return a.decide(ctx, c, func(t *tx) (*order, error) {
 		return acceptOrder(t, q.owner, q.id, q.lines, actorToken(c))
 	})
 }
 
 // captureOrder answers POST /orders/{id}/capture.
-func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
+func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
 	return a.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, q.owner, q.id) })
 }
 
 // rejectOrder answers POST /orders/{id}/reject.
-func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
+func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
 	return a.decide(ctx, c, func(t *tx) (*order, error) { return rejectOrder(t, q.owner, q.id, actorToken(c)) })
 }
 
 // cancelOrder answers POST /orders/{id}/cancel.
-func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
+func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
 	return a.decide(ctx, c, func(t *tx) (*order, error) { return cancelOrder(t, q.owner, q.id, actorToken(c)) })
 }
 
@@ -473,13 +416,13 @@ func (q *paidRequest) read(in *input) {
 }
 
 // markPaid answers POST /orders/{id}/paid.
-func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*orderView, error) {
+func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*order, error) {
 	return a.decide(ctx, c, func(t *tx) (*order, error) {
 		return payOutside(t, q.owner, q.id, q.method, q.at, actorToken(c))
 	})
 }
 
 // undoPaid answers DELETE /orders/{id}/paid.
-func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
+func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *rowRequest) (*order, error) {
 	return a.decide(ctx, c, func(t *tx) (*order, error) { return undoPaid(t, q.owner, q.id, actorToken(c)) })
 }

@@ -359,12 +359,8 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), statusRows); err != nil {
 		return err
 	}
-	conns, err := v.paymentConnections(anyAccount)
-	for _, c := range conns {
-		if c.RemovedAt.IsZero() {
-			r.connections = append(r.connections, c)
-		}
-	}
+	all, err := v.paymentConnections(anyAccount)
+	r.connections = slices.DeleteFunc(all, func(c *paymentConnection) bool { return !c.RemovedAt.IsZero() })
 	return err
 }
 

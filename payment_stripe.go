@@ -172,14 +172,15 @@ func (s *stripeProvider) request(ctx context.Context, c *openConnection, key str
 		maxStripeAnswer})
 }
 
-// A stripeObject is what the answers to operations have in common.
+// A stripeObject is what the answers to operations have in common, and those about webhook endpoints.
 type stripeObject struct {
 	ID        string `json:"id"`
 	Object    string `json:"object"`
 	Status    string `json:"status"`
 	Reference string `json:"client_reference_id"` // of a session
-	URL       string `json:"url"`                 // of a session
+	URL       string `json:"url"`                 // of a session or a webhook endpoint
 	Amount    int64  `json:"amount"`              // of a refund
+	Secret    string `json:"secret"`              // of a webhook endpoint, only in the answer that creates it
 }
 
 // send implements provider.
@@ -415,15 +416,6 @@ func isStripeEvent(s string) bool {
 	return s != "" && len(s) <= maxType && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_.") == ""
 }
 
-// A stripeWebhook is a webhook endpoint at Stripe.
-type stripeWebhook struct {
-	ID     string `json:"id"`
-	Object string `json:"object"`
-	URL    string `json:"url"`
-	Status string `json:"status"`
-	Secret string `json:"secret"` // only in the answer that creates it
-}
-
 // connect implements provider. Besides the errors of outbound and of Stripe it may return one that says how to
 // make the key.
 func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
@@ -444,7 +436,7 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	for i, event := range stripeEvents {
 		form.Set(fmt.Sprintf("enabled_events[%d]", i), event)
 	}
-	var made stripeWebhook
+	var made stripeObject
 	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
 	key = c.ID              // so that a repeated call, after a lost answer, makes no second webhook
 	if c.WebhookID != nil { // a new webhook is wanted, which that key would not make
@@ -484,7 +476,7 @@ func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) erro
 		return nil
 	}
 	call := providerCall{Method: http.MethodDelete, Path: stripeWebhooks + "/" + url.PathEscape(*c.WebhookID)}
-	var deleted stripeWebhook
+	var deleted stripeObject
 	err := s.read(ctx, c, "", call, &deleted)
 	if isStripeMissing(err) {
 		return nil
@@ -504,7 +496,7 @@ func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
 	if err := s.readsAll(ctx, c); err != nil {
 		return err
 	}
-	var found stripeWebhook
+	var found stripeObject
 	err := s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
 	switch {
 	case c.WebhookID == nil || isStripeMissing(err):

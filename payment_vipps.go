@@ -369,9 +369,16 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 	return text, asked.Add(max(lasts-vippsTokenEarly, vippsTokenLeast)), nil
 }
 
-// read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
-func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
-	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodGet, url: v.base + path}, false)
+// request is ask for a request with a body of JSON; "": with none. A status other than 2xx is a *providerError, beside
+// the answer.
+func (v *vippsProvider) request(
+	ctx context.Context, c *openConnection, method, path, body string,
+) (*outboundAnswer, error) {
+	q := outboundRequest{method: method, url: v.base + path, body: []byte(body)}
+	if body != "" {
+		q.header = http.Header{"Content-Type": {"application/json"}}
+	}
+	answer, err := v.ask(ctx, c, q, false)
 	if err != nil {
 		return answer, err
 	}
@@ -379,6 +386,11 @@ func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string
 		return answer, failed
 	}
 	return answer, nil
+}
+
+// read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
+func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
+	return v.request(ctx, c, http.MethodGet, path, "")
 }
 
 // look implements provider. The operations are read from the list of events, but the amounts from the payment
@@ -655,13 +667,7 @@ var vippsWebhookID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
 	v.drop(c.ID, nil)
 	body := bodyText(map[string]any{"url": webhookURL, "events": vippsEvents})
-	answer, err := v.ask(ctx, c, outboundRequest{http.MethodPost, v.base + vippsWebhooks,
-		http.Header{"Content-Type": {"application/json"}}, []byte(body), 0}, false)
-	if err == nil {
-		if failed := v.failure(answer); failed != nil {
-			err = failed
-		}
-	}
+	answer, err := v.request(ctx, c, http.MethodPost, vippsWebhooks, body)
 	if err == nil {
 		told, _ := parseJSON(answer.body)
 		id, secret := vippsText(&told, "id", maxVippsText), vippsText(&told, "secret", maxVippsText)
@@ -720,15 +726,11 @@ func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id
 	if !vippsWebhookID.MatchString(id) {
 		return &providerError{reason: outboundMalformed}
 	}
-	q := outboundRequest{method: http.MethodDelete, url: v.base + vippsWebhooks + "/" + id}
-	answer, err := v.ask(ctx, c, q, false)
-	if err != nil {
-		return err
+	_, err := v.request(ctx, c, http.MethodDelete, vippsWebhooks+"/"+id, "")
+	if isVippsNotFound(err) {
+		return nil
 	}
-	if failed := v.failure(answer); failed != nil && !isVippsNotFound(failed) {
-		return failed
-	}
-	return nil
+	return err
 }
 
 // disconnect implements provider.

@@ -177,8 +177,7 @@ func negated(all []figure) []figure {
 // soldFigures returns what an order has sold, by rate of VAT and group, and its delivery. For each rate the sum
 // of the amounts and of the VAT is that of the order itself, whose VAT is spread over the figures of that rate.
 func soldFigures(o *order) (sold []figure) {
-	for i := range o.Lines {
-		l := &o.Lines[i]
+	for _, l := range o.Lines {
 		sold = append(sold, figure{What: figureSale, Rate: l.VATRate, Group: l.Group, Gross: l.part(l.Accepted)})
 	}
 	if o.DeliveryGross > 0 {
@@ -233,8 +232,7 @@ func spreadFigures(what string, sum vatSum, over []figure) []figure {
 // saleFigures returns the figures of a paid order: what it has sold, its tip, and its discount.
 func saleFigures(o *order) []figure {
 	discount := o.Delivery - o.DeliveryGross
-	for i := range o.Lines {
-		l := &o.Lines[i]
+	for _, l := range o.Lines {
 		discount += l.UnitAmount*l.Accepted - l.part(l.Accepted)
 	}
 	return addFigures(append(soldFigures(o), figure{What: figureTip, Gross: o.Tip},

@@ -186,13 +186,12 @@ func (r *revenueReport) writePayments(t moneyTable) {
 		t.line(label, formatSigned(m.Received), formatSigned(-m.Refunded), formatSigned(-m.Disputed),
 			formatSigned(m.Total))
 	}
-	for i := range r.Payments {
-		m := &r.Payments[i]
+	for _, m := range r.Payments {
 		label := m.Method
 		if m.Test {
 			label += ", with test keys"
 		}
-		row(label, m)
+		row(label, &m)
 		sum.Received, sum.Refunded = sum.Received+m.Received, sum.Refunded+m.Refunded
 		sum.Disputed, sum.Total = sum.Disputed+m.Disputed, sum.Total+m.Total
 	}
