@@ -148,24 +148,15 @@ func booksAppSet(e *env) error {
 }
 
 func booksAppList(e *env) error {
-	rows := []*booksApp{}
-	err := e.withStore(func(st *store) error {
-		for _, product := range bookProducts {
-			a, err := st.booksApp(product)
-			if errors.Is(err, errNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			rows = append(rows, a)
-		}
-		return nil
+	var rows []booksApp
+	err := e.withStore(func(st *store) (err error) {
+		rows, err = st.booksApps()
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	return printRows(e, rows, "PRODUCT CLIENT CHANGED", func(r *booksApp) []any {
+	return printRows(e, rows, "PRODUCT CLIENT CHANGED", func(r booksApp) []any {
 		return []any{r.Product, r.ClientID, r.ChangedAt}
 	})
 }

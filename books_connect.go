@@ -52,17 +52,14 @@ func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
 // booksSealedElsewhere returns a line for the operator about each secret of books that can't be read because
 // another key file sealed it: those of applications, and of connections in use.
 func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error) {
-	for _, product := range bookProducts {
-		app, err := q.booksApp(product)
-		if errors.Is(err, errNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if _, err := keys.unsealFor(sealedBooksApp, product, app.Sealed); err != nil {
+	apps, err := q.booksApps()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range apps {
+		if _, err := keys.unsealFor(sealedBooksApp, a.Product, a.Sealed); err != nil {
 			lines = append(lines, fmt.Sprintf("the secret of the application for %s was sealed with another key file: "+
-				"run 'widgetd books app set %s -secrets FILE'", product, product))
+				"run 'widgetd books app set %s -secrets FILE'", a.Product, a.Product))
 		}
 	}
 	all, err := q.openBooks()

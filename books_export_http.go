@@ -50,7 +50,7 @@ var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSendin
 
 // exportsRequest is the query of GET /books/connections/{id}/exports.
 type exportsRequest struct {
-	rowRequest
+	connectionRequest
 	state string
 	page  pageQuery
 }
@@ -63,11 +63,7 @@ func (q *exportsRequest) read(in *input) {
 
 // listExports answers GET /books/connections/{id}/exports.
 func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[bookExport], error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	page, err := a.store.within(ctx).bookExports(exportFilter{q.owner, b.ID, q.state}, q.page.before, q.page.limit)
+	page, err := a.store.within(ctx).bookExports(exportFilter{q.owner, q.id, q.state}, q.page.before, q.page.limit)
 	return showPage(page, func(x bookExport) bookExport { return x }), err
 }
 

@@ -336,10 +336,9 @@ func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date bus
 	if !ok || years.kind != jsonArray {
 		return malformedLedger(http.StatusOK)
 	}
-	for i := range years.list {
-		year := &years.list[i]
-		from, to := textMember(year, "FromDate", maxFortnoxText), textMember(year, "ToDate", maxFortnoxText)
-		id, ok := integerMember(year, "Id")
+	for _, year := range years.list {
+		from, to := textMember(&year, "FromDate", maxFortnoxText), textMember(&year, "ToDate", maxFortnoxText)
+		id, ok := integerMember(&year, "Id")
 		if ok && id > 0 && isBusinessDate(from) && isBusinessDate(to) && from <= date && date <= to {
 			chart.Year, chart.YearFrom, chart.YearTo = id, from, to
 		}

@@ -33,11 +33,20 @@ func (c jsonColumn[T]) Scan(v any) error {
 	return fmt.Errorf("a JSON value is stored as %T", v)
 }
 
+// booksAppTable describes the table books_apps.
+var booksAppTable = newTable("books_apps", "a", func(a *booksApp) []field {
+	return []field{{"product", &a.Product}, {"client_id", &a.ClientID}, {"secret", &a.Sealed},
+		{"changed_at", &a.ChangedAt}}
+})
+
 // booksApp returns the application of a product, or errNotFound.
 func (q *queries) booksApp(product string) (*booksApp, error) {
-	a := &booksApp{}
-	return a, q.one(`SELECT product, client_id, secret, changed_at FROM books_apps WHERE product = ?`,
-		[]any{product}, &a.Product, &a.ClientID, &a.Sealed, &a.ChangedAt)
+	return booksAppTable.one(q, `WHERE a.product = ?`, product)
+}
+
+// booksApps returns the applications that are set, in the order of bookProducts.
+func (q *queries) booksApps() ([]booksApp, error) {
+	return booksAppTable.all(q, `ORDER BY a.product DESC`)
 }
 
 // saveBooksApp writes the application of a product.

@@ -404,18 +404,19 @@ type lineQuantity struct {
 func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(*orderLine) int64) error {
 	var wrong []fieldError
 	for i, l := range lines {
-		at := fmt.Sprintf("#/lines/%d/", i)
+		refuse := func(member, code, detail string) {
+			at := fmt.Sprintf("#/lines/%d/%s", i, member)
+			wrong = append(wrong, fieldError{Pointer: at, Code: code, Detail: detail})
+		}
 		same := func(other lineQuantity) bool { return other.Line == l.Line }
 		switch {
 		case l.Line < 0 || l.Line >= len(o.Lines):
-			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "unknown_value",
-				Detail: fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1)})
+			refuse("line", "unknown_value", fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1))
 		case slices.ContainsFunc(lines[:i], same):
-			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "repeated",
-				Detail: "This line appears twice."})
+			refuse("line", "repeated", "This line appears twice.")
 		case l.Quantity < least || l.Quantity > most(&o.Lines[l.Line]):
-			wrong = append(wrong, fieldError{Pointer: at + "quantity", Code: "out_of_range",
-				Detail: fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line]))})
+			refuse("quantity", "out_of_range",
+				fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line])))
 		}
 	}
 	if len(wrong) > 0 {

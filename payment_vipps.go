@@ -148,22 +148,23 @@ func (v *vippsProvider) send(
 	if err != nil {
 		return v.notSent(answer, err)
 	}
-	switch failed := v.failure(answer); {
-	case failed == nil:
+	failed := v.failure(answer)
+	if failed == nil {
 		return vippsDone(op, answer)
+	}
+	result := sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
+	switch {
 	case once && failed.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized:
 		// It does not prove that nothing was done: before it is sent again, the payment is read with another
 		// token.
-		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
 	case failed.denied:
-		return sendResult{outcome: sendDenied, status: answer.status, reason: failed.reason}
+		result.outcome, result.retryAfter = sendDenied, 0
 	case answer.status == http.StatusConflict && op.Kind == opCreate: // the reference exists, or will in a moment
-		return sendResult{outcome: sendStale, status: answer.status, reason: failed.reason, retryAfter: failed.wait}
-	case answer.status < 400 || answer.status >= 500 || slices.Contains(passingStatuses, answer.status):
-		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
-	default:
-		return sendResult{outcome: sendRefused, status: answer.status, reason: failed.reason}
+		result.outcome = sendStale
+	case answer.status >= 400 && answer.status < 500 && !slices.Contains(passingStatuses, answer.status):
+		result.outcome, result.retryAfter = sendRefused, 0
 	}
+	return result
 }
 
 // notSent returns the result of an operation that has no answer of its own.

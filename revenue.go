@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -476,11 +475,8 @@ func recordOrders(ctx context.Context, st *store, most int) error {
 // recordOrder records what is due of an order. For an order that no longer exists, nothing is due.
 func (r *recorder) recordOrder(id string) error {
 	p, err := r.paidOrder(id)
-	if errors.Is(err, errOrder) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return notUnless(err, errOrder)
 	}
 	if err := r.recordSource(p, factSale, p.dueSale()); err != nil {
 		return err
