@@ -101,6 +101,12 @@ type bookTokens struct {
 	LinkID    string `json:"link_id,omitempty"` // Xero's id of the connection, for disconnecting
 }
 
+// A bookLink is the address at which the owner of an account can agree that it is connected.
+type bookLink struct {
+	AuthorizeURL string `json:"authorize_url"`
+	ExpiresAt    stamp  `json:"expires_at"`
+}
+
 // A bookOrganisation is a company that a product lets us write the books of.
 type bookOrganisation struct {
 	ID     string `json:"id"` // Xero's tenant id, Fortnox' database number

@@ -170,13 +170,13 @@ func booksConnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	var link bookLink
+	var link *bookLink
 	err = e.withBooks(func(b *books) error {
 		base, err := currentBase(b.store)
 		if err != nil {
 			return err
 		}
-		link.AuthorizeURL, link.ExpiresAt, err = b.authorize(e.ctx, account, product, base, e.actor())
+		link, err = b.authorize(e.ctx, account, product, base, e.actor())
 		return err
 	})
 	if err != nil {

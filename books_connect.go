@@ -107,19 +107,17 @@ func (a *bookAuthorization) ofPerson() bool { return strings.HasPrefix(a.MadeBy,
 // when it works; it works once. It is an address of the product; if an application asks for it, it is one of this
 // service, where the owner has to sign in first. base is the base address of this service. Errors: errAccount,
 // books_not_available, errBooksOff.
-func (b *books) authorize(
-	ctx context.Context, accountID, product, base, actor string,
-) (address string, until stamp, err error) {
+func (b *books) authorize(ctx context.Context, accountID, product, base, actor string) (*bookLink, error) {
 	if b.off {
-		return "", until, errBooksOff
+		return nil, errBooksOff
 	}
 	app, err := b.appSecrets(product)
 	var refused *ledgerError
 	if errors.As(err, &refused) {
-		return "", until, &refusal{code: codeBooksNotSet}
+		return nil, &refusal{code: codeBooksNotSet}
 	}
 	if err != nil {
-		return "", until, err
+		return nil, err
 	}
 	state, verifier := randomText(32), randomText(32) // RFC 7636, section 4.1
 	hash := hashOf(state)
@@ -136,10 +134,14 @@ func (b *books) authorize(
 		a.CreatedAt, a.ExpiresAt = t.now, t.now.after(authorizationLife)
 		return bookAuthorizationTable.insert(t, a)
 	})
-	if a.ofApp() {
-		return base + "/books/connect/" + product + "?state=" + state, a.ExpiresAt, err
+	if err != nil {
+		return nil, err
 	}
-	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier)), a.ExpiresAt, err
+	if a.ofApp() {
+		return &bookLink{base + "/books/connect/" + product + "?state=" + state, a.ExpiresAt}, nil
+	}
+	address := b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier))
+	return &bookLink{address, a.ExpiresAt}, nil
 }
 
 // The reasons why somebody who comes back from a product is not connected.

@@ -196,8 +196,8 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	}
 	if valueOr(last.Reverses, "") == x.ID && last.State != exportReversed { // not voided by somebody
 		if date != "" && date != last.EntryDate && slices.Contains(unwrittenStates, last.State) {
-			last.EntryDate, last.State, last.DueAt = date, exportWaiting, t.now
-			last.Reason, last.Detail, last.HeldAt = nil, nil, stamp{}
+			last.become(exportWaiting, t.now)
+			last.EntryDate = date
 			return last, t.saveExport(last)
 		}
 		return last, nil

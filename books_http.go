@@ -176,20 +176,9 @@ func (q *connectRequest) read(in *input) {
 	q.product = in.text("product", required, 20, oneOf(bookProducts...))
 }
 
-// A bookLink is the address at which the owner of an account can agree that it is connected.
-type bookLink struct {
-	AuthorizeURL string `json:"authorize_url"`
-	ExpiresAt    stamp  `json:"expires_at"`
-}
-
 // connect answers POST /books/connections.
 func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bookLink, error) {
-	id := q.oneOwner(c).account
-	address, until, err := a.books.authorize(ctx, id, q.product, a.issuer(), actorToken(c))
-	if err != nil {
-		return nil, err
-	}
-	return &bookLink{address, until}, nil
+	return a.books.authorize(ctx, q.oneOwner(c).account, q.product, a.issuer(), actorToken(c))
 }
 
 // showConnection answers GET /books/connections/{id}.
@@ -325,11 +314,11 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 	case s.AccountID != link.AccountID:
 		return nil, errBooksSignin
 	}
-	address, _, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
+	made, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
 	if err != nil {
 		return nil, err
 	}
-	return &redirect{to: address, referrers: pageReferrers}, nil
+	return &redirect{to: made.AuthorizeURL, referrers: pageReferrers}, nil
 }
 
 // comeBack answers GET /books/callback/{product} with a page that shows the result.

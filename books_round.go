@@ -437,11 +437,6 @@ func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledger
 	if slices.Contains(heldReasons, why.reason) {
 		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
 	}
-	return r.fail(ctx, x, why)
-}
-
-// fail notes that the books refuse an entry, for a reason that somebody has to resolve.
-func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError) error {
 	r.log.Warn("books refuse an entry", "export", x.ID, "status", why.status, "error", why.reason)
 	return r.change(ctx, x, func(t *tx) error {
 		detail := cutText(why.detail, maxExportDetail)

@@ -476,8 +476,7 @@ func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) erro
 		return nil
 	}
 	call := providerCall{Method: http.MethodDelete, Path: stripeWebhooks + "/" + url.PathEscape(*c.WebhookID)}
-	var deleted stripeObject
-	err := s.read(ctx, c, "", call, &deleted)
+	err := s.read(ctx, c, "", call, new(stripeObject))
 	if isStripeMissing(err) {
 		return nil
 	}
