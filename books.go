@@ -80,10 +80,10 @@ var (
 // A booksApp is the application that the operator has registered with the maker of a product. All accounts use the
 // same one.
 type booksApp struct {
-	Product   string
-	ClientID  string
-	Sealed    []byte // the client secret, see sealedBooksApp
-	ChangedAt stamp
+	Product   string `json:"product"`
+	ClientID  string `json:"client_id"`
+	Sealed    []byte `json:"-"` // the client secret, see sealedBooksApp
+	ChangedAt stamp  `json:"changed_at"`
 }
 
 // The purposes under which secrets in rows of books are sealed, see keyring.sealFor.
@@ -101,6 +101,12 @@ type bookTokens struct {
 	LinkID    string `json:"link_id,omitempty"` // Xero's id of the connection, for disconnecting
 }
 
+// A bookLink is the address at which the owner of an account can agree that it is connected.
+type bookLink struct {
+	AuthorizeURL string `json:"authorize_url"`
+	ExpiresAt    stamp  `json:"expires_at"`
+}
+
 // A bookOrganisation is a company that a product lets us write the books of.
 type bookOrganisation struct {
 	ID     string `json:"id"` // Xero's tenant id, Fortnox' database number
@@ -108,29 +114,34 @@ type bookOrganisation struct {
 	LinkID string `json:"link_id,omitempty"` // as bookTokens.LinkID
 }
 
-// A bookConnection is a company whose books an account is connected with.
+// A bookConnection is a company whose books an account is connected with. What callers see of one also has the
+// members that are no columns, see show.
 type bookConnection struct {
-	ID               string
-	AccountID        string
-	Product          string
-	OrganisationID   *string // nil: it is to be chosen among Choices
-	Organisation     string
-	Choices          []bookOrganisation
-	Currency         *string // of the books
-	Sealed           []byte  // bookTokens; nil: it has none
-	Tokens           int64   // how often they were replaced
-	RefreshingUntil  stamp   // until when another call has claimed replacing them
-	NeedsReconnectAt stamp
-	FailingSince     stamp
-	Mapping          *bookMapping // nil: none was confirmed
-	MappingAt        stamp
-	SendFrom         *businessDate // the first day that is sent automatically; nil: none is
-	Status           string        // entryDraft or entryPosted, for Xero
-	Series           *string       // Fortnox: where vouchers are numbered
-	Outside          bool          // what was paid outside is sent too
-	Tests            bool          // what was paid with test keys is sent too
-	CreatedAt        stamp
-	RemovedAt        stamp
+	ID               string             `json:"id"`
+	AccountID        string             `json:"account_id"`
+	Product          string             `json:"product"`
+	State            string             `json:"state"` // no column: choosing, in_use, failing, …
+	OrganisationID   *string            `json:"-"`     // nil: it is to be chosen among Choices
+	Organisation     string             `json:"-"`
+	Company          *bookOrganisation  `json:"organisation"` // no column: the two above
+	Choices          []bookOrganisation `json:"-"`
+	ChoiceViews      []bookOrganisation `json:"choices"`  // no column: Choices, of which one is to be chosen
+	Currency         *string            `json:"currency"` // of the books
+	Sealed           []byte             `json:"-"`        // bookTokens; nil: it has none
+	Tokens           int64              `json:"-"`        // how often they were replaced
+	RefreshingUntil  stamp              `json:"-"`        // until when another call has claimed replacing them
+	Mapping          *bookMapping       `json:"-"`        // nil: none was confirmed
+	MappingAt        stamp              `json:"mapping_confirmed_at"`
+	SendFrom         *businessDate      `json:"send_from"` // the first day that is sent automatically; nil: none is
+	Status           string             `json:"-"`         // entryDraft or entryPosted, for Xero
+	StatusView       *string            `json:"status"`    // no column: Status; nil: another product
+	Series           *string            `json:"series"`    // Fortnox: where vouchers are numbered
+	Outside          bool               `json:"outside"`   // what was paid outside is sent too
+	Tests            bool               `json:"tests"`     // what was paid with test keys is sent too
+	FailingSince     stamp              `json:"failing_since"`
+	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
+	CreatedAt        stamp              `json:"created_at"`
+	RemovedAt        stamp              `json:"-"`
 }
 
 // What Xero is to make of an entry.
@@ -228,30 +239,30 @@ var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldL
 
 // A bookExport is the entry of a day, or one that reverses it.
 type bookExport struct {
-	ID           string
-	ConnectionID string
-	AccountID    string
-	Date         businessDate
-	Currency     string
-	Revision     int64
-	Reverses     *string      // the export whose entry this one reverses
-	EntryDate    businessDate // in the books; another than Date only for a reversal
-	State        string
-	Reason       *string
-	Detail       *string
-	SyncKey      string
-	Entry        json.RawMessage // a bookEntry, as it was sent last; nil: it was not sent
-	Request      *string         // exactly what was sent last
-	EntryID      *string         // in the books
-	MappingAt    stamp
-	Attempts     int64
-	Changes      int64 // grows with each change
-	DueAt        stamp // when the worker turns to it next; zero: never
-	HeldAt       stamp // since when it is held, or has failed
-	CreatedAt    stamp
-	SentAt       stamp
-	PostedAt     stamp
-	ReversedAt   stamp
+	ID           string          `json:"id"`
+	ConnectionID string          `json:"connection_id"`
+	AccountID    string          `json:"account_id"`
+	Date         businessDate    `json:"date"`
+	Currency     string          `json:"currency"`
+	Revision     int64           `json:"revision"`
+	Reverses     *string         `json:"reverses"`   // the export whose entry this one reverses
+	EntryDate    businessDate    `json:"entry_date"` // in the books; another than Date only for a reversal
+	State        string          `json:"state"`
+	Reason       *string         `json:"reason"`
+	Detail       *string         `json:"detail"`
+	SyncKey      string          `json:"sync_key"`
+	Entry        json.RawMessage `json:"entry"`    // a bookEntry, as it was sent last; nil: it was not sent
+	Request      *string         `json:"-"`        // exactly what was sent last
+	EntryID      *string         `json:"entry_id"` // in the books
+	MappingAt    stamp           `json:"-"`
+	Attempts     int64           `json:"attempts"`
+	Changes      int64           `json:"-"`      // grows with each change
+	DueAt        stamp           `json:"due_at"` // when the worker turns to it next; zero: never
+	HeldAt       stamp           `json:"-"`      // since when it is held, or has failed
+	CreatedAt    stamp           `json:"created_at"`
+	SentAt       stamp           `json:"sent_at"`
+	PostedAt     stamp           `json:"posted_at"`
+	ReversedAt   stamp           `json:"reversed_at"`
 }
 
 // A bookAccount is an account of the books' own chart.

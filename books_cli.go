@@ -18,8 +18,7 @@ var (
 		help: "base address of everything of Xero, for tests; by default Xero's own", hasVariable: true}
 	optFortnoxURL = option{name: "fortnox-url", value: "URL",
 		help: "base address of everything of Fortnox, for tests; by default Fortnox' own", hasVariable: true}
-	optBooksAllow = optOutboundAllow.says("what may be called besides public addresses, for tests")
-	optSuggest    = option{name: "suggest",
+	optSuggest = option{name: "suggest",
 		help: "print a mapping that the books' own chart of accounts suggests; it is not used until it is set"}
 	optMapping = option{name: "set", value: "FILE",
 		help: "confirm the mapping in this file, or - for standard input: JSON as -json prints it"}
@@ -37,6 +36,11 @@ var (
 	optReverseDate = option{name: "date", value: "DATE",
 		help: "date of the reversal in the books; by default that of the entry"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
+
+	// what commands that ask the books have in common
+	ledgerOptions = []option{
+		optOutboundAllow.says("what may be called besides public addresses, for tests"), optXeroURL, optFortnoxURL,
+	}
 )
 
 // The operator's commands on books.
@@ -46,20 +50,18 @@ var booksCommands = []command{
 			"client_secret="),
 	}, 1, booksAppSet},
 	{"books app list", "", "list the applications that are set", nil, 0, booksAppList},
-	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books", []option{
-		optAccount.says("the account whose revenue is to be sent"), optBooksAllow, optXeroURL, optFortnoxURL,
-	}, 1, booksConnect},
+	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books",
+		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
+		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
 		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
 	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books mapping", "ID", "print or confirm which account of the books gets what", []option{
-		optSuggest, optMapping, optBooksAllow, optXeroURL, optFortnoxURL,
-	}, 1, booksMapping},
-	{"books preview", "ID DATE", "print the entry of a business day as it would be sent", []option{
-		optBooksAllow, optXeroURL, optFortnoxURL,
-	}, 2, booksPreview},
+	{"books mapping", "ID", "print or confirm which account of the books gets what",
+		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
+	{"books preview", "ID DATE", "print the entry of a business day as it would be sent",
+		ledgerOptions, 2, booksPreview},
 	{"books export", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
 	{"books exports", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"),
@@ -68,9 +70,8 @@ var booksCommands = []command{
 		booksRetry},
 	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
 		1, booksReverse},
-	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books", []option{
-		optBooksAllow, optXeroURL, optFortnoxURL,
-	}, 1, booksDisconnect},
+	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books",
+		ledgerOptions, 1, booksDisconnect},
 }
 
 // explainBooksError turns the refusals of the rules of books, which are worded for callers of the API, into errors for
@@ -122,13 +123,6 @@ func (e *env) product() (string, error) {
 	return e.args[0], nil
 }
 
-// An appRow is an application as the commands print it.
-type appRow struct {
-	Product   string `json:"product"`
-	ClientID  string `json:"client_id"`
-	ChangedAt stamp  `json:"changed_at"`
-}
-
 func booksAppSet(e *env) error {
 	product, err := e.product()
 	if err != nil {
@@ -154,24 +148,15 @@ func booksAppSet(e *env) error {
 }
 
 func booksAppList(e *env) error {
-	rows := []appRow{}
-	err := e.withStore(func(st *store) error {
-		for _, product := range bookProducts {
-			a, err := st.booksApp(product)
-			if errors.Is(err, errNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			rows = append(rows, appRow{a.Product, a.ClientID, a.ChangedAt})
-		}
-		return nil
+	var rows []booksApp
+	err := e.withStore(func(st *store) (err error) {
+		rows, err = st.booksApps()
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	return printRows(e, rows, "PRODUCT CLIENT CHANGED", func(r appRow) []any {
+	return printRows(e, rows, "PRODUCT CLIENT CHANGED", func(r booksApp) []any {
 		return []any{r.Product, r.ClientID, r.ChangedAt}
 	})
 }
@@ -185,16 +170,13 @@ func booksConnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	var link bookLink
+	var link *bookLink
 	err = e.withBooks(func(b *books) error {
-		bases, err := b.store.baseURLs()
+		base, err := currentBase(b.store)
 		if err != nil {
 			return err
 		}
-		if len(bases) == 0 || !bases[0].Current {
-			return errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
-		}
-		link.AuthorizeURL, link.ExpiresAt, err = b.authorize(e.ctx, account, product, bases[0].URL, e.actor())
+		link, err = b.authorize(e.ctx, account, product, base, e.actor())
 		return err
 	})
 	if err != nil {
@@ -213,11 +195,12 @@ func booksList(e *env) error {
 		if err != nil {
 			return err
 		}
-		rows := showPage(listPage[*bookConnection]{rows: all}, viewBooks).Data
+		for _, c := range all {
+			c.show()
+		}
 		const header = "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT"
-		return printRows(e, rows, header, func(v bookConnectionView) []any {
-			return []any{v.ID, v.Product, v.State, valueOr(v.Organisation, companyView{}).Name, valueOr(v.Currency, ""),
-				v.MappingAt, valueOr(v.SendFrom, ""), v.AccountID}
+		return printRows(e, all, header, func(c *bookConnection) []any {
+			return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
 		})
 	})
 }
@@ -273,18 +256,16 @@ func booksSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	var v bookConnectionView
-	err = e.change(func(t *tx) error {
-		c, err := changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
-		if err == nil {
-			v = viewBooks(c)
-		}
+	var c *bookConnection
+	err = e.change(func(t *tx) (err error) {
+		c, err = changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
 		return explainBooksError(err)
 	})
 	if err != nil {
 		return err
 	}
-	return e.print(v, v.ID+" is "+v.State+"; it sends from: "+cmp.Or(valueOr(v.SendFrom, ""), "never"))
+	c.show()
+	return e.print(c, c.ID+" is "+c.State+"; it sends from: "+cmp.Or(valueOr(c.SendFrom, ""), "never"))
 }
 
 // readMappingFile returns the mapping that -set names.
@@ -422,11 +403,9 @@ func (e *env) printPreview(p *bookPreview) error {
 
 // printExports prints exports that the running service works on.
 func (e *env) printExports(all []bookExport) error {
-	rows := showPage(listPage[bookExport]{rows: all}, viewExport).Data
 	const header = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID CONNECTION"
-	return printRows(e, rows, header, func(v exportView) []any {
-		return []any{v.ID, v.Date, v.Currency, v.Revision, v.State, valueOr(v.Reason, ""), valueOr(v.Detail, ""),
-			valueOr(v.EntryID, ""), v.ConnectionID}
+	return printRows(e, all, header, func(x bookExport) []any {
+		return []any{x.ID, x.Date, x.Currency, x.Revision, x.State, x.Reason, x.Detail, x.EntryID, x.ConnectionID}
 	})
 }
 

@@ -52,17 +52,14 @@ func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
 // booksSealedElsewhere returns a line for the operator about each secret of books that can't be read because
 // another key file sealed it: those of applications, and of connections in use.
 func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error) {
-	for _, product := range bookProducts {
-		app, err := q.booksApp(product)
-		if errors.Is(err, errNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if _, err := keys.unsealFor(sealedBooksApp, product, app.Sealed); err != nil {
+	apps, err := q.booksApps()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range apps {
+		if _, err := keys.unsealFor(sealedBooksApp, a.Product, a.Sealed); err != nil {
 			lines = append(lines, fmt.Sprintf("the secret of the application for %s was sealed with another key file: "+
-				"run 'widgetd books app set %s -secrets FILE'", product, product))
+				"run 'widgetd books app set %s -secrets FILE'", a.Product, a.Product))
 		}
 	}
 	all, err := q.openBooks()
@@ -110,50 +107,55 @@ func (a *bookAuthorization) ofPerson() bool { return strings.HasPrefix(a.MadeBy,
 // when it works; it works once. It is an address of the product; if an application asks for it, it is one of this
 // service, where the owner has to sign in first. base is the base address of this service. Errors: errAccount,
 // books_not_available, errBooksOff.
-func (b *books) authorize(
-	ctx context.Context, accountID, product, base, actor string,
-) (address string, until stamp, err error) {
+func (b *books) authorize(ctx context.Context, accountID, product, base, actor string) (*bookLink, error) {
 	if b.off {
-		return "", until, errBooksOff
+		return nil, errBooksOff
 	}
 	app, err := b.appSecrets(product)
 	var refused *ledgerError
 	if errors.As(err, &refused) {
-		return "", until, &refusal{code: codeBooksNotSet}
+		return nil, &refusal{code: codeBooksNotSet}
 	}
 	if err != nil {
-		return "", until, err
+		return nil, err
 	}
 	state, verifier := randomText(32), randomText(32) // RFC 7636, section 4.1
 	hash := hashOf(state)
 	a := &bookAuthorization{StateHash: hash, AccountID: accountID, Product: product, MadeBy: actor,
 		RedirectURL: base + "/books/callback/" + product,
 		Sealed:      b.keys().sealFor(sealedBooksVerifier, hex.EncodeToString(hash), []byte(verifier))}
-	err = b.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	err = b.update(ctx, func(t *tx) error {
 		if err := t.openAccount(accountID); err != nil {
 			return err
 		}
 		if err := t.keepBookAuthorizations(accountID, maxAuthorizations-1); err != nil {
 			return err
 		}
-		a.ExpiresAt = t.now.after(authorizationLife)
-		return t.addBookAuthorization(a)
+		a.CreatedAt, a.ExpiresAt = t.now, t.now.after(authorizationLife)
+		return bookAuthorizationTable.insert(t, a)
 	})
-	if a.ofApp() {
-		return base + "/books/connect/" + product + "?state=" + state, a.ExpiresAt, err
+	if err != nil {
+		return nil, err
 	}
-	return b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier)), a.ExpiresAt, err
+	if a.ofApp() {
+		return &bookLink{base + "/books/connect/" + product + "?state=" + state, a.ExpiresAt}, nil
+	}
+	address := b.ledgers[product].authorizeURL(app, a.RedirectURL, state, pkceChallenge(verifier))
+	return &bookLink{address, a.ExpiresAt}, nil
 }
 
 // The reasons why somebody who comes back from a product is not connected.
 var (
-	errBooksState     = errors.New("this link was used already, or it is older than ten minutes: begin again")
-	errBooksSignin    = errors.New("you are not signed in for the account of this link: sign in for it first")
-	errBooksDeclined  = errors.New("access was not granted")
-	errBooksNobody    = errors.New("no company was chosen there")
-	errBooksConnected = errors.New("the account is connected with another company there: disconnect that first")
-	errBooksExchange  = errors.New("the product did not answer as expected: begin again")
+	errBooksState = &refusal{code: codeBooksState,
+		detail: "This link was used already, or it is older than ten minutes: begin again."}
+	errBooksSignin = &refusal{code: codeBooksState,
+		detail: "You are not signed in for the account of this link: sign in for it first."}
+	errBooksDeclined  = &refusal{code: codeBooksState, detail: "Access was not granted."}
+	errBooksNobody    = &refusal{code: codeBooksState, detail: "No company was chosen there."}
+	errBooksConnected = &refusal{code: codeBooksState,
+		detail: "The account is connected with another company there: disconnect that first."}
+	errBooksExchange = &refusal{code: codeBooksUnavailable,
+		detail: "The product did not answer as expected: begin again."}
 )
 
 // callback finishes connecting an account, after the product has sent somebody back with a state, and with a code
@@ -161,16 +163,14 @@ var (
 // (chooseOrganisation). A company that is connected anew gets its former connection back. Errors: those above,
 // errAccount, errBooksOff.
 func (b *books) callback(
-	ctx context.Context, product, state, code, refusal string,
+	ctx context.Context, product, state, code, declined string,
 ) (*bookConnection, error) {
 	if b.off {
 		return nil, errBooksOff
 	}
-	hash := hashOf(state)
 	var a *bookAuthorization
-	err := b.store.update(ctx, func(t *tx) (err error) {
-		t.invalidate()
-		a, err = t.takeBookAuthorization(product, hash)
+	err := b.update(ctx, func(t *tx) (err error) {
+		a, err = t.takeBookAuthorization(product, hashOf(state))
 		return err
 	})
 	switch {
@@ -178,7 +178,7 @@ func (b *books) callback(
 		return nil, errBooksState
 	case err != nil:
 		return nil, err
-	case refusal != "" || code == "":
+	case declined != "" || code == "":
 		return nil, errBooksDeclined
 	}
 	tokens, companies, err := b.exchange(ctx, a, code)
@@ -190,8 +190,7 @@ func (b *books) callback(
 		return nil, errBooksNobody
 	}
 	var c *bookConnection
-	err = b.store.update(ctx, func(t *tx) (err error) {
-		t.invalidate()
+	err = b.update(ctx, func(t *tx) (err error) {
 		c, err = connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
 		return err
 	})
@@ -242,8 +241,7 @@ func connectBooks(
 		return nil, errBooksConnected
 	}
 	if used == nil {
-		used = &bookConnection{ID: t.newID("bkc"), AccountID: a.AccountID, Product: a.Product, Status: entryDraft,
-			CreatedAt: t.now}
+		used = &bookConnection{ID: t.newID("bkc"), AccountID: a.AccountID, Product: a.Product, Status: entryDraft}
 		if err := t.addBookConnection(used); err != nil {
 			return nil, err
 		}
@@ -251,15 +249,20 @@ func connectBooks(
 	if len(companies) == 1 {
 		return bindOrganisation(t, keys, used, companies[0], tokens, a.MadeBy)
 	}
-	sealed, err := sealTokens(keys, used.ID, tokens)
-	if err != nil {
-		return nil, err
-	}
 	used.Choices = companies
-	if err := t.saveBookConnection(used); err != nil {
-		return nil, err
+	return used, saveWithTokens(t, keys, used, tokens)
+}
+
+// saveWithTokens writes a connection with new tokens.
+func saveWithTokens(t *tx, keys *keyring, c *bookConnection, tokens *bookTokens) error {
+	sealed, err := sealTokens(keys, c.ID, tokens)
+	if err != nil {
+		return err
 	}
-	return used, t.saveBookTokens(used, sealed)
+	if err := t.saveBookConnection(c); err != nil {
+		return err
+	}
+	return t.saveBookTokens(c, sealed)
 }
 
 // bindOrganisation gives the chosen company to a connection that has none. If the account had a connection with
@@ -287,22 +290,20 @@ func reconnectBooks(
 	kind eventType, actor string,
 ) error {
 	tokens.LinkID = company.LinkID
-	sealed, err := sealTokens(keys, c.ID, tokens)
-	if err != nil {
-		return err
-	}
 	c.OrganisationID, c.Organisation, c.Choices = &company.ID, company.Name, nil
 	c.NeedsReconnectAt, c.FailingSince = stamp{}, stamp{}
-	if err := t.saveBookConnection(c); err != nil {
+	if err := saveWithTokens(t, keys, c, tokens); err != nil {
 		return err
 	}
-	if err := t.saveBookTokens(c, sealed); err != nil {
+	return wakeWith(t, booksEvent(c, kind, actor))
+}
+
+// wakeWith writes an event about a connection, and wakes the exports that wait for it.
+func wakeWith(t *tx, told event) error {
+	if err := t.wakeExports(told.SubjectID); err != nil {
 		return err
 	}
-	if err := t.wakeExports(c.ID); err != nil {
-		return err
-	}
-	return t.addEvent(booksEvent(c, kind, actor))
+	return t.addEvent(told)
 }
 
 // chooseOrganisation gives a connection that waits for a choice its company, and returns the connection, which
@@ -358,8 +359,7 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 			b.log.Warn("a connection with books was ended here only", "connection", c.ID, "error", err.Error())
 		}
 	}
-	return b.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return b.update(ctx, func(t *tx) error {
 		c, err := t.usedBookConnection(o, id)
 		if err != nil {
 			return err
@@ -396,10 +396,7 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 	if err := t.saveBookConnection(c); err != nil {
 		return nil, err
 	}
-	if err := t.wakeExports(c.ID); err != nil {
-		return nil, err
-	}
-	return c, t.addEvent(booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
+	return c, wakeWith(t, booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
 }
 
 // A connectionChange is what the owner of a connection wants to be different.
@@ -495,10 +492,7 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 			return nil, err
 		}
 	}
-	if err := t.wakeExports(c.ID); err != nil {
-		return nil, err
-	}
-	return c, t.addEvent(booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
+	return c, wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
 		"status", c.Status, "series", valueOr(c.Series, ""),
 		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
 }
@@ -564,6 +558,19 @@ func requestTokens(
 	return tokens, nil
 }
 
+// authorizeQuery returns the query of the address to which an owner is sent (RFC 6749, section 4.1.1, and RFC 7636,
+// section 4.3).
+func authorizeQuery(app appSecrets, scope, redirectURL, state, challenge string) url.Values {
+	return url.Values{"response_type": {"code"}, "client_id": {app.clientID}, "redirect_uri": {redirectURL},
+		"scope": {scope}, "state": {state}, "code_challenge": {challenge}, "code_challenge_method": {"S256"}}
+}
+
+// codeGrantForm returns the form that swaps a code for tokens (RFC 6749, section 4.1.3, and RFC 7636, section 4.5).
+func codeGrantForm(redirectURL, code, verifier string) url.Values {
+	return url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {redirectURL},
+		"code_verifier": {verifier}}
+}
+
 // tokenLife returns how long the access token of an answer lasts, between minTokenLife and maxTokenLife.
 func tokenLife(answer *jsonValue) time.Duration {
 	v, ok := answer.member("expires_in")
@@ -584,6 +591,12 @@ func unanswered(err error) *ledgerError {
 		return &ledgerError{reason: broken.reason}
 	}
 	return &ledgerError{reason: outboundNoConnect}
+}
+
+// failedAnswer returns the error of an answer whose status is not 2xx, as far as HTTP says what went wrong.
+func failedAnswer(answer *outboundAnswer, now time.Time) *ledgerError {
+	wait, _ := retryAfter(answer.header, now)
+	return &ledgerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status), retryAfter: wait}
 }
 
 // malformedLedger returns the error of an answer that can't be used, though its status is 2xx.

@@ -89,19 +89,24 @@ func (c *bookConnection) wants(s *revenueSum) bool {
 	return c.Outside || !slices.Contains(outsideMethods, s.Method)
 }
 
+// wantsAny reports whether any of some sums belongs in the entries of a connection.
+func (c *bookConnection) wantsAny(sums []revenueSum) bool {
+	return slices.ContainsFunc(sums, func(s revenueSum) bool { return c.wants(&s) })
+}
+
 // buildEntry makes the entry of a day in one currency by the connection's mapping. If the mapping lacks a rule,
 // there is no entry, and the issues say for what. If nothing is to be booked, there is neither an entry nor an
 // issue. The caller sets Year. Amounts are in the minor unit.
 func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	sums []revenueSum) (*bookEntry, []entryIssue) {
 	b := entryBuilder{product: c.Product, mapping: c.Mapping}
-	for i := range sums {
-		if s := &sums[i]; !c.wants(s) {
-			continue
-		} else if c.Mapping == nil {
+	for _, s := range sums {
+		switch {
+		case !c.wants(&s):
+		case c.Mapping == nil:
 			return nil, []entryIssue{{heldUnmapped, "No mapping of accounts is confirmed."}}
-		} else {
-			b.add(s)
+		default:
+			b.add(&s)
 		}
 	}
 	entry := &bookEntry{Date: date, Currency: currency, Lines: b.finish()}
@@ -326,8 +331,7 @@ type lineTax struct {
 // VAT itself, so nothing differs there. A line whose TaxType the books do not know is left out: checkEntry holds
 // it.
 func taxDifference(entry *bookEntry, chart *bookChart) (lines []lineTax, sum int64) {
-	for i := range entry.Lines {
-		l := &entry.Lines[i]
+	for i, l := range entry.Lines {
 		rate := chart.taxRate(l.Tax)
 		if rate == nil || rate.Rate < 0 {
 			continue

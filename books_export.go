@@ -61,7 +61,7 @@ func newExport(
 	if reverses != nil {
 		x.Reverses, x.EntryDate = &reverses.ID, reverses.EntryDate
 	}
-	return x, t.addExport(x)
+	return x, exportTable.insert(t, x)
 }
 
 // requestExport asks for the export of a business day of a connection, in each currency that has something to
@@ -132,12 +132,10 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	if err != nil {
 		return nil, err
 	}
-	for i := range sums {
-		if c.wants(&sums[i]) {
-			return newExport(t, c, date, currency, revision, nil, due)
-		}
+	if !c.wantsAny(sums) {
+		return nil, nil
 	}
-	return nil, nil
+	return newExport(t, c, date, currency, revision, nil, due)
 }
 
 // ownExport returns an export of a connection in use of an owner, with the connection. Errors: errExport,
@@ -197,9 +195,9 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 		return nil, err
 	}
 	if valueOr(last.Reverses, "") == x.ID && last.State != exportReversed { // not voided by somebody
-		if date != "" && date != last.EntryDate && last.unwritten() {
-			last.EntryDate, last.State, last.DueAt = date, exportWaiting, t.now
-			last.Reason, last.Detail, last.HeldAt = nil, nil, stamp{}
+		if date != "" && date != last.EntryDate && slices.Contains(unwrittenStates, last.State) {
+			last.become(exportWaiting, t.now)
+			last.EntryDate = date
 			return last, t.saveExport(last)
 		}
 		return last, nil
@@ -215,14 +213,8 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	return reversal, t.saveExport(reversal)
 }
 
-// unwritten reports whether it is certain that nothing of an export is in the books.
-func (x *bookExport) unwritten() bool {
-	switch x.State {
-	case exportWaiting, exportHeld, exportReady, exportFailed:
-		return true
-	}
-	return false
-}
+// unwrittenStates are those in which it is certain that nothing of an export is in the books.
+var unwrittenStates = []string{exportWaiting, exportHeld, exportReady, exportFailed}
 
 // enqueueDays makes exports of the business days that a connection sends automatically, that are over and that
 // have no export yet. It returns how many.
@@ -236,10 +228,10 @@ func enqueueDays(t *tx, c *bookConnection, limit int) (n int, err error) {
 		return 0, err
 	}
 	for _, d := range unsent {
-		if calendar.finalAt(d.date).After(t.now.Time) {
+		if calendar.finalAt(d.Date).After(t.now.Time) {
 			continue
 		}
-		if _, err := newExport(t, c, d.date, d.currency, 1, nil, t.now); err != nil {
+		if _, err := newExport(t, c, d.Date, d.Currency, 1, nil, t.now); err != nil {
 			return n, err
 		}
 		n++
@@ -319,11 +311,10 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 		return err
 	}
 	unsent, err := w.store.unsentDays(c, *c.SendFrom, calendar.dateOf(w.now()), daysAtOnce)
-	if err != nil || len(unsent) == 0 || calendar.finalAt(unsent[0].date).After(w.now()) {
+	if err != nil || len(unsent) == 0 || calendar.finalAt(unsent[0].Date).After(w.now()) {
 		return err
 	}
-	return w.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return w.update(ctx, func(t *tx) error {
 		now, err := t.usedBookConnection(anyAccount, c.ID)
 		if err != nil || now.SendFrom == nil {
 			return err
@@ -416,9 +407,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 	if !round.answered || c.FailingSince.IsZero() {
 		return all
 	}
-	return errors.Join(all, w.store.update(ctx, func(t *tx) error {
-		t.invalidate()
-		_, err := t.setBooksFailing(c.ID, stamp{})
-		return err
+	return errors.Join(all, w.update(ctx, func(t *tx) error {
+		return t.setBooksFailing(c.ID, stamp{})
 	}))
 }

@@ -9,45 +9,9 @@ import (
 
 // The endpoints of exports and their previews.
 
-// An exportView is an export as callers see it.
-type exportView struct {
-	ID           string       `json:"id"`
-	ConnectionID string       `json:"connection_id"`
-	AccountID    string       `json:"account_id"`
-	Date         businessDate `json:"date"`
-	Currency     string       `json:"currency"`
-	Revision     int64        `json:"revision"`
-	Reverses     *string      `json:"reverses"`
-	EntryDate    businessDate `json:"entry_date"`
-	State        string       `json:"state"`
-	Reason       *string      `json:"reason"`
-	Detail       *string      `json:"detail"`
-	SyncKey      string       `json:"sync_key"`
-	Entry        *bookEntry   `json:"entry"`    // as it was sent last
-	EntryID      *string      `json:"entry_id"` // in the books
-	Attempts     int64        `json:"attempts"`
-	DueAt        stamp        `json:"due_at"`
-	CreatedAt    stamp        `json:"created_at"`
-	SentAt       stamp        `json:"sent_at"`
-	PostedAt     stamp        `json:"posted_at"`
-	ReversedAt   stamp        `json:"reversed_at"`
-}
-
-// viewExport returns an export as callers see it.
-func viewExport(x bookExport) exportView {
-	v := exportView{ID: x.ID, ConnectionID: x.ConnectionID, AccountID: x.AccountID, Date: x.Date,
-		Currency: x.Currency, Revision: x.Revision, Reverses: x.Reverses, EntryDate: x.EntryDate, State: x.State,
-		Reason: x.Reason, Detail: x.Detail, SyncKey: x.SyncKey, EntryID: x.EntryID, Attempts: x.Attempts,
-		DueAt: x.DueAt, CreatedAt: x.CreatedAt, SentAt: x.SentAt, PostedAt: x.PostedAt, ReversedAt: x.ReversedAt}
-	if len(x.Entry) > 0 {
-		v.Entry, _ = x.sentEntry() // null if the stored JSON is malformed
-	}
-	return v
-}
-
 // previewRequest is the path of GET /books/connections/{id}/preview/{date}.
 type previewRequest struct {
-	rowRequest
+	connectionRequest
 	date businessDate
 }
 
@@ -64,11 +28,7 @@ type datePreview struct {
 
 // preview answers GET /books/connections/{id}/preview/{date}.
 func (a *booksAPI) preview(ctx context.Context, c *call, q *previewRequest) (*datePreview, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	all, err := a.books.previewNow(ctx, b, q.date)
+	all, err := a.books.previewNow(ctx, q.connection, q.date)
 	return &datePreview{q.date, all}, err
 }
 
@@ -90,7 +50,7 @@ var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSendin
 
 // exportsRequest is the query of GET /books/connections/{id}/exports.
 type exportsRequest struct {
-	rowRequest
+	connectionRequest
 	state string
 	page  pageQuery
 }
@@ -102,13 +62,9 @@ func (q *exportsRequest) read(in *input) {
 }
 
 // listExports answers GET /books/connections/{id}/exports.
-func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[exportView], error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	page, err := a.store.within(ctx).bookExports(exportFilter{q.owner, b.ID, q.state}, q.page.before, q.page.limit)
-	return showPage(page, viewExport), err
+func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[bookExport], error) {
+	page, err := a.store.within(ctx).bookExports(exportFilter{q.owner, q.id, q.state}, q.page.before, q.page.limit)
+	return showPage(page, func(x bookExport) bookExport { return x }), err
 }
 
 // newExportRequest is the body of POST /books/connections/{id}/exports.
@@ -125,7 +81,7 @@ func (q *newExportRequest) read(in *input) {
 // A dateExports has the exports of a business day, one for each currency.
 type dateExports struct {
 	AccountID string       `json:"account_id"`
-	Data      []exportView `json:"data"`
+	Data      []bookExport `json:"data"`
 }
 
 // requestExport answers POST /books/connections/{id}/exports.
@@ -139,11 +95,7 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportReque
 		if err != nil {
 			return nil, err
 		}
-		made := &dateExports{AccountID: rows[0].AccountID}
-		for _, x := range rows {
-			made.Data = append(made.Data, viewExport(x))
-		}
-		return made, nil
+		return &dateExports{rows[0].AccountID, rows}, nil
 	})
 	a.books.wakeUp()
 	return made, err
@@ -170,32 +122,20 @@ func (q *reverseRequest) read(in *input) {
 }
 
 // retryExport answers POST /books/connections/{id}/exports/{export}/retry.
-func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (*exportView, error) {
-	var v exportView
-	err := a.store.update(ctx, func(t *tx) error {
-		x, err := retryExport(t, q.owner, q.id, q.export)
-		if err == nil {
-			v = viewExport(*x)
-		}
+func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (x *bookExport, err error) {
+	err = a.store.update(ctx, func(t *tx) (err error) {
+		x, err = retryExport(t, q.owner, q.id, q.export)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
 	a.books.wakeUp()
-	return &v, nil
+	return x, err
 }
 
 // reverseExport answers POST /books/connections/{id}/exports/{export}/reverse.
-func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest) (*exportView, error) {
+func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest) (*bookExport, error) {
 	c.stillTrue = replaysOf(q.owner, anyReplay)
-	made, err := create(ctx, a.server, c, func(t *tx) (*exportView, error) {
-		x, err := reverseExport(t, q.owner, q.id, q.export, q.date)
-		if err != nil {
-			return nil, err
-		}
-		v := viewExport(*x)
-		return &v, nil
+	made, err := create(ctx, a.server, c, func(t *tx) (*bookExport, error) {
+		return reverseExport(t, q.owner, q.id, q.export, q.date)
 	})
 	a.books.wakeUp()
 	return made, err
@@ -205,7 +145,7 @@ func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest
 
 // chartRequest is the query of GET /books/connections/{id}/accounts.
 type chartRequest struct {
-	rowRequest
+	connectionRequest
 	date time.Time // zero: today
 }
 
@@ -254,15 +194,11 @@ func viewChart(date businessDate, chart *bookChart) *chartView {
 
 // showChart answers GET /books/connections/{id}/accounts.
 func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*chartView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
 	date := ""
 	if !q.date.IsZero() {
 		date = q.date.Format(time.DateOnly)
 	}
-	chart, date, err := a.books.chartOn(ctx, b, date)
+	chart, date, err := a.books.chartOn(ctx, q.connection, date)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +207,7 @@ func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*ch
 
 // mappingRequest is the query of GET /books/connections/{id}/mapping.
 type mappingRequest struct {
-	rowRequest
+	connectionRequest
 	suggest bool
 }
 
@@ -314,14 +250,10 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 }
 
 // showMapping answers GET /books/connections/{id}/mapping.
-func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (*mappingView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	v := &mappingView{Mapping: b.Mapping, ConfirmedAt: b.MappingAt}
+func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (v *mappingView, err error) {
+	v = &mappingView{Mapping: q.connection.Mapping, ConfirmedAt: q.connection.MappingAt}
 	if q.suggest {
-		v.Suggested, err = a.books.suggestFor(ctx, b)
+		v.Suggested, err = a.books.suggestFor(ctx, q.connection)
 	}
 	return v, err
 }
@@ -329,7 +261,7 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) 
 // saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What depends on the product is checked
 // once the connection's product is known.
 type saveMappingRequest struct {
-	rowRequest
+	connectionRequest
 	in *input
 }
 
@@ -341,16 +273,12 @@ func (q *saveMappingRequest) read(in *input) {
 
 // saveMapping answers PUT /books/connections/{id}/mapping.
 func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingRequest) (*mappingView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	m := readMapping(q.in, b.Product)
+	m := readMapping(q.in, q.connection.Product)
 	if err := q.in.err(); err != nil {
 		return nil, err
 	}
 	v := &mappingView{Mapping: &m}
-	err = a.store.update(ctx, func(t *tx) error {
+	err := a.store.update(ctx, func(t *tx) error {
 		b, err := saveMapping(t, q.owner, q.id, &m, actorToken(c))
 		if err == nil {
 			v.ConfirmedAt = b.MappingAt

@@ -63,29 +63,17 @@ func newFortnoxLedger(out *outbound, base string, now func() time.Time) *fortnox
 // authorizeURL implements ledger. Fortnox does not document PKCE. The challenge is sent anyway: a server that does
 // not support PKCE ignores it (RFC 7636, section 5).
 func (f *fortnoxLedger) authorizeURL(app appSecrets, redirectURL, state, challenge string) string {
-	return f.auth + "/oauth-v1/auth?" + url.Values{
-		"client_id":             {app.clientID},
-		"redirect_uri":          {redirectURL},
-		"scope":                 {fortnoxScope},
-		"state":                 {state},
-		"access_type":           {"offline"},
-		"account_type":          {"service"},
-		"response_type":         {"code"},
-		"code_challenge":        {challenge},
-		"code_challenge_method": {"S256"},
-	}.Encode()
+	query := authorizeQuery(app, fortnoxScope, redirectURL, state, challenge)
+	query.Set("access_type", "offline")
+	query.Set("account_type", "service")
+	return f.auth + "/oauth-v1/auth?" + query.Encode()
 }
 
 // exchange implements ledger. The refresh token that comes too is not kept, since renew needs none.
 func (f *fortnoxLedger) exchange(
 	ctx context.Context, app appSecrets, redirectURL, code, verifier string,
 ) (*bookTokens, error) {
-	return f.tokens(ctx, app, url.Values{
-		"grant_type":    {"authorization_code"},
-		"code":          {code},
-		"redirect_uri":  {redirectURL},
-		"code_verifier": {verifier},
-	}, nil)
+	return f.tokens(ctx, app, codeGrantForm(redirectURL, code, verifier), nil)
 }
 
 // renew implements ledger, by client credentials (RFC 6749, section 4.4) for the company's database.
@@ -125,7 +113,7 @@ func (f *fortnoxLedger) pace() (requests int, in time.Duration) { return 20, for
 
 // organisations implements ledger.
 func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
-	body, err := f.get(ctx, &ledgerSession{access: tokens.Access}, "companyinformation", nil)
+	body, err := f.ask(ctx, &ledgerSession{access: tokens.Access}, "companyinformation", nil, "")
 	if err != nil {
 		return nil, err
 	}
@@ -138,17 +126,10 @@ func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) (
 	return []bookOrganisation{{ID: strconv.FormatInt(number, 10), Name: name}}, nil
 }
 
-// get asks for a resource below /3/ and returns the body of its answer. Errors: a *ledgerError, with the
-// status 404 if it is not there.
-func (f *fortnoxLedger) get(
-	ctx context.Context, s *ledgerSession, path string, query url.Values,
-) (*jsonValue, error) {
-	return f.ask(ctx, s, http.MethodGet, path, query, "")
-}
-
-// ask sends a request to a resource below /3/ and returns the body of its answer. Errors: a *ledgerError.
+// ask sends a request to a resource below /3/, a GET unless it has a body, and returns the body of its answer.
+// Errors: a *ledgerError, with the status 404 if the resource is not there.
 func (f *fortnoxLedger) ask(
-	ctx context.Context, s *ledgerSession, method, path string, query url.Values, body string,
+	ctx context.Context, s *ledgerSession, path string, query url.Values, body string,
 ) (*jsonValue, error) {
 	if err := s.pause(ctx); err != nil {
 		return nil, err
@@ -158,7 +139,9 @@ func (f *fortnoxLedger) ask(
 		address += "?" + query.Encode()
 	}
 	header := http.Header{"Authorization": {"Bearer " + s.access}, "Accept": {"application/json"}}
+	method := http.MethodGet
 	if body != "" {
+		method = http.MethodPost
 		header.Set("Content-Type", "application/json")
 	}
 	answer, err := f.out.do(ctx, outboundRequest{method, address, header, []byte(body), maxFortnoxAnswer})
@@ -209,8 +192,7 @@ var fortnoxWords = []struct {
 // failure returns the error for an answer whose status is not 2xx. It is a refusal only if Fortnox itself says so,
 // in its own form of errors: the answer may also come from a proxy in between.
 func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
-	failed := &ledgerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status)}
-	failed.retryAfter, _ = retryAfter(answer.header, f.now())
+	failed := failedAnswer(answer, f.now())
 	body, _ := parseJSON(answer.body)
 	code, said := int64(0), false
 	if information, ok := body.member("ErrorInformation"); ok {
@@ -234,14 +216,11 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 	case answer.status == http.StatusForbidden:
 		failed.reason, failed.refused, failed.removed = heldReconnect, true, true
 	case said && code != fortnoxSystemException && answer.status >= 400 && answer.status < 500 &&
-		!slices.Contains(fortnoxPassing, answer.status):
+		!slices.Contains(passingStatuses, answer.status):
 		failed.reason, failed.refused = fortnoxReason(code, failed.detail), true
 	}
 	return failed
 }
-
-// fortnoxPassing are the statuses below 500 that do not mean that the request itself is wrong.
-var fortnoxPassing = []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly}
 
 // fortnoxReason returns why Fortnox refuses something.
 func fortnoxReason(code int64, message string) string {
@@ -263,7 +242,7 @@ func (f *fortnoxLedger) page(
 ) (items []jsonValue, pages int, err error) {
 	query.Set("limit", strconv.Itoa(fortnoxPage))
 	query.Set("page", strconv.Itoa(number))
-	body, err := f.get(ctx, s, path, query)
+	body, err := f.ask(ctx, s, path, query, "")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -306,7 +285,7 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 	if err := f.readYear(ctx, s, date, chart); err != nil {
 		return nil, err
 	}
-	locked, err := f.get(ctx, s, "settings/lockedperiod", nil)
+	locked, err := f.ask(ctx, s, "settings/lockedperiod", nil, "")
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +328,7 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 
 // readYear reads the financial year that a date is in, if there is one.
 func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date businessDate, chart *bookChart) error {
-	body, err := f.get(ctx, s, "financialyears", url.Values{"date": {date}})
+	body, err := f.ask(ctx, s, "financialyears", url.Values{"date": {date}}, "")
 	if err != nil {
 		return err
 	}
@@ -357,10 +336,9 @@ func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date bus
 	if !ok || years.kind != jsonArray {
 		return malformedLedger(http.StatusOK)
 	}
-	for i := range years.list {
-		year := &years.list[i]
-		from, to := textMember(year, "FromDate", maxFortnoxText), textMember(year, "ToDate", maxFortnoxText)
-		id, ok := integerMember(year, "Id")
+	for _, year := range years.list {
+		from, to := textMember(&year, "FromDate", maxFortnoxText), textMember(&year, "ToDate", maxFortnoxText)
+		id, ok := integerMember(&year, "Id")
 		if ok && id > 0 && isBusinessDate(from) && isBusinessDate(to) && from <= date && date <= to {
 			chart.Year, chart.YearFrom, chart.YearTo = id, from, to
 		}
@@ -429,16 +407,13 @@ func (f *fortnoxLedger) encode(entry *bookEntry) string {
 	rows := make([]fortnoxRow, len(entry.Lines))
 	for i, line := range entry.Lines {
 		number, _ := fortnoxAccount(line.Account)
-		rows[i] = fortnoxRow{number, fortnoxAmount(line.Debit), fortnoxAmount(line.Credit), line.CostCenter,
-			cutText(fortnoxText(line.Text), maxFortnoxRowText)}
+		rows[i] = fortnoxRow{number, json.Number(formatAmount(line.Debit)), json.Number(formatAmount(line.Credit)),
+			line.CostCenter, cutText(fortnoxText(line.Text), maxFortnoxRowText)}
 	}
-	return strings.TrimSpace(string(encodeJSON(map[string]voucher{
+	return bodyText(map[string]voucher{
 		"Voucher": {fortnoxDescription(entry.Narration), entry.Date, entry.Series, rows},
-	})))
+	})
 }
-
-// fortnoxAmount writes an amount with two decimals.
-func fortnoxAmount(amount int64) json.Number { return json.Number(formatAmount(amount)) }
 
 // fortnoxAccount parses the code of an account. It reports false for what vouchers can't name.
 func fortnoxAccount(code string) (int64, bool) {
@@ -485,7 +460,7 @@ func (f *fortnoxLedger) post(
 		return "", &ledgerError{reason: reason, detail: detail, refused: true}
 	}
 	query := url.Values{"financialyear": {strconv.FormatInt(entry.Year, 10)}}
-	answer, err := f.ask(ctx, s, http.MethodPost, "vouchers", query, body)
+	answer, err := f.ask(ctx, s, "vouchers", query, body)
 	if err != nil {
 		return "", err
 	}
@@ -609,7 +584,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	}
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
-	body, err := f.get(ctx, s, path, query)
+	body, err := f.ask(ctx, s, path, query, "")
 	if isFortnoxMissing(err) {
 		return nil, nil
 	}

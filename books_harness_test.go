@@ -89,9 +89,9 @@ func (k *bookkeeper) connect() {
 // approve begins to connect the account, and returns the address to which its owner comes back.
 func (k *bookkeeper) approve() string {
 	k.t.Helper()
-	address, _, err := k.engine.authorize(k.t.Context(), k.account, k.product, "https://api.example.com/v1", anActor)
+	link, err := k.engine.authorize(k.t.Context(), k.account, k.product, "https://api.example.com/v1", anActor)
 	k.check(err)
-	return k.agrees(address)
+	return k.agrees(link.AuthorizeURL)
 }
 
 // agrees is the owner who agrees at an address of the product; see approve.

@@ -117,70 +117,52 @@ func booksRefusal(err error) error {
 	return &refusal{code: codeBooksUnavailable, retryAfter: failed.retryAfter}
 }
 
-// A companyView is a company that a connection writes the books of.
-type companyView struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-}
-
-// A bookConnectionView is a connection as callers see it.
-type bookConnectionView struct {
-	ID               string        `json:"id"`
-	AccountID        string        `json:"account_id"`
-	Product          string        `json:"product"`
-	State            string        `json:"state"` // choosing, in_use, failing, needs_reconnect or removed
-	Organisation     *companyView  `json:"organisation"`
-	Choices          []companyView `json:"choices"` // of which one is to be chosen
-	Currency         *string       `json:"currency"`
-	MappingAt        stamp         `json:"mapping_confirmed_at"`
-	SendFrom         *businessDate `json:"send_from"`
-	Status           *string       `json:"status"` // Xero
-	Series           *string       `json:"series"` // Fortnox
-	Outside          bool          `json:"outside"`
-	Tests            bool          `json:"tests"`
-	FailingSince     stamp         `json:"failing_since"`
-	NeedsReconnectAt stamp         `json:"needs_reconnect_at"`
-	CreatedAt        stamp         `json:"created_at"`
-}
-
-// viewBooks returns a connection as callers see it.
-func viewBooks(c *bookConnection) bookConnectionView {
-	v := bookConnectionView{ID: c.ID, AccountID: c.AccountID, Product: c.Product, State: "in_use",
-		Choices: []companyView{}, Currency: c.Currency, MappingAt: c.MappingAt, SendFrom: c.SendFrom,
-		Series: c.Series, Outside: c.Outside, Tests: c.Tests, FailingSince: c.FailingSince,
-		NeedsReconnectAt: c.NeedsReconnectAt, CreatedAt: c.CreatedAt}
+// show sets what only callers see of a connection, and returns it.
+func (c *bookConnection) show() *bookConnection {
+	c.State, c.ChoiceViews = "in_use", []bookOrganisation{}
 	for _, o := range c.Choices {
-		v.Choices = append(v.Choices, companyView{o.ID, o.Name})
+		c.ChoiceViews = append(c.ChoiceViews, bookOrganisation{ID: o.ID, Name: o.Name})
 	}
 	if c.OrganisationID != nil {
-		v.Organisation = &companyView{*c.OrganisationID, c.Organisation}
+		c.Company = &bookOrganisation{ID: *c.OrganisationID, Name: c.Organisation}
 	}
 	if c.Product == productXero {
-		v.Status = &c.Status
+		c.StatusView = &c.Status
 	}
 	switch {
 	case !c.RemovedAt.IsZero():
-		v.State = "removed"
+		c.State = "removed"
 	case c.OrganisationID == nil:
-		v.State = "choosing"
+		c.State = "choosing"
 	case !c.NeedsReconnectAt.IsZero():
-		v.State = "needs_reconnect"
+		c.State = "needs_reconnect"
 	case !c.FailingSince.IsZero():
-		v.State = "failing"
+		c.State = "failing"
 	}
-	return v
+	return c
 }
-
-// booksListRequest is the query of GET /books/connections.
-type booksListRequest struct{ accountScope }
 
 // listConnections answers GET /books/connections. An account has one for each product at most.
 func (a *booksAPI) listConnections(
-	_ context.Context, c *call, q *booksListRequest,
-) (*list[bookConnectionView], error) {
-	id := q.oneOwner(c).account
-	rows, err := a.store.bookConnections(ownedBy(id))
-	return showPage(listPage[*bookConnection]{rows: rows}, viewBooks), err
+	_ context.Context, c *call, q *accountScope,
+) (*list[*bookConnection], error) {
+	rows, err := a.store.bookConnections(ownedBy(q.oneOwner(c).account))
+	return showPage(listPage[*bookConnection]{rows: rows}, (*bookConnection).show), err
+}
+
+// A connectionRequest is a request whose path names a connection in use.
+type connectionRequest struct {
+	rowRequest
+	connection *bookConnection
+}
+
+// resolve also reads the connection. Errors: also errBooksConnection.
+func (q *connectionRequest) resolve(s *server, c *call) error {
+	err := q.rowRequest.resolve(s, c)
+	if err == nil {
+		q.connection, err = s.store.usedBookConnection(q.owner, q.id)
+	}
+	return err
 }
 
 // connectRequest is the body of POST /books/connections.
@@ -194,30 +176,14 @@ func (q *connectRequest) read(in *input) {
 	q.product = in.text("product", required, 20, oneOf(bookProducts...))
 }
 
-// A bookLink is the address at which the owner of an account can agree that it is connected.
-type bookLink struct {
-	AuthorizeURL string `json:"authorize_url"`
-	ExpiresAt    stamp  `json:"expires_at"`
-}
-
 // connect answers POST /books/connections.
 func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bookLink, error) {
-	id := q.oneOwner(c).account
-	address, until, err := a.books.authorize(ctx, id, q.product, a.issuer(), actorToken(c))
-	if err != nil {
-		return nil, err
-	}
-	return &bookLink{address, until}, nil
+	return a.books.authorize(ctx, q.oneOwner(c).account, q.product, a.issuer(), actorToken(c))
 }
 
 // showConnection answers GET /books/connections/{id}.
-func (a *booksAPI) showConnection(_ context.Context, c *call, q *rowRequest) (*bookConnectionView, error) {
-	b, err := a.store.usedBookConnection(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	v := viewBooks(b)
-	return &v, nil
+func (a *booksAPI) showConnection(_ context.Context, c *call, q *connectionRequest) (*bookConnection, error) {
+	return q.connection.show(), nil
 }
 
 // disconnect answers DELETE /books/connections/{id}.
@@ -271,21 +237,17 @@ func (q *changeBooksRequest) read(in *input) {
 // answers with its former connection, whose id differs.
 func (a *booksAPI) changeConnection(
 	ctx context.Context, c *call, q *changeBooksRequest,
-) (*bookConnectionView, error) {
-	var v bookConnectionView
-	err := a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
-		b, err := changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
-		if err == nil {
-			v = viewBooks(b)
-		}
+) (*bookConnection, error) {
+	var b *bookConnection
+	err := a.store.update(ctx, func(t *tx) (err error) {
+		b, err = changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.books.wakeUp()
-	return &v, nil
+	return b.show(), nil
 }
 
 // The page for people who come back from a product.
@@ -298,7 +260,7 @@ type booksPage struct {
 	Title, Text string
 	Tone        string // toneGood or toneBad
 	Facts       [][2]string
-	Choices     []companyView
+	Choices     []bookOrganisation
 	RequestID   string
 }
 
@@ -337,7 +299,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 	}
 	link, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if errors.Is(err, errNotFound) || err == nil && !link.ofApp() {
-		return nil, &refusal{code: codeBooksState, detail: sentence(errBooksState)}
+		return nil, errBooksState
 	}
 	if err != nil {
 		return nil, err
@@ -350,13 +312,13 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 		query := url.Values{booksSignin: {q.product}, "state": {q.state}}
 		return &redirect{to: "../../oauth/signin?" + query.Encode(), referrers: pageReferrers}, nil
 	case s.AccountID != link.AccountID:
-		return nil, &refusal{code: codeBooksState, detail: sentence(errBooksSignin)}
+		return nil, errBooksSignin
 	}
-	address, _, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
+	made, err := a.books.authorize(ctx, s.AccountID, q.product, a.issuer(), actorPerson(s.MadeBy))
 	if err != nil {
 		return nil, err
 	}
-	return &redirect{to: address, referrers: pageReferrers}, nil
+	return &redirect{to: made.AuthorizeURL, referrers: pageReferrers}, nil
 }
 
 // comeBack answers GET /books/callback/{product} with a page that shows the result.
@@ -368,15 +330,6 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 	err := a.mayFinish(c, q)
 	if err == nil {
 		b, err = a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
-	}
-	for _, known := range []error{errBooksState, errBooksSignin, errBooksDeclined, errBooksNobody,
-		errBooksConnected} {
-		if errors.Is(err, known) {
-			return nil, &refusal{code: codeBooksState, detail: sentence(known)}
-		}
-	}
-	if errors.Is(err, errBooksExchange) {
-		return nil, &refusal{code: codeBooksUnavailable, detail: sentence(errBooksExchange)}
 	}
 	if err != nil {
 		return nil, err
@@ -395,9 +348,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 	if b.OrganisationID == nil {
 		p.Title, p.Facts, p.Tone = "Choose a company", p.Facts[:2], ""
 		p.Text = "Access to more than one company was granted. Choose one of them for this connection, " + b.ID + "."
-		for _, o := range b.Choices {
-			p.Choices = append(p.Choices, companyView{o.ID, o.Name})
-		}
+		p.Choices = b.Choices
 	}
 	return booksTemplate.render(http.StatusOK, p)
 }

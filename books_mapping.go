@@ -2,9 +2,11 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 )
 
@@ -86,8 +88,7 @@ func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMap
 	g := suggestion{product: product, chart: chart, lines: []mappingRule{}}
 	sales, deliveries := map[int64][]string{}, map[int64]bool{} // groups by rate
 	methods := []string{methodCard, methodMobile}
-	for i := range seen {
-		s := &seen[i]
+	for _, s := range seen {
 		switch s.What {
 		case figureSale, figureRefund:
 			if !slices.Contains(sales[s.Rate], s.Group) {
@@ -110,10 +111,10 @@ func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMap
 		g.sales(rate, sales[rate])
 	}
 	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(deliveries))) {
-		g.add(ruleDelivery, cmp.Or(g.named(deliveryWords, isRevenue), g.salesAccount(rate)), rate)
+		g.add(ruleDelivery, cmp.Or(g.named(accountWords()["delivery"], isRevenue), g.salesAccount(rate)), rate)
 	}
-	g.add(ruleTip, cmp.Or(g.named(tipWords, isForTips), g.bas("2890")), 0)
-	g.add(ruleDispute, g.named(disputeWords, isDisputed), 0)
+	g.add(ruleTip, cmp.Or(g.named(accountWords()["tip"], isForTips), g.bas("2890")), 0)
+	g.add(ruleDispute, g.named(accountWords()["dispute"], isDisputed), 0)
 	for _, method := range methods {
 		g.payment(method)
 	}
@@ -214,7 +215,7 @@ func (g *suggestion) salesAccount(rate int64) string {
 	if g.product == productFortnox {
 		return g.bas(basRates[rate].sales)
 	}
-	if named := g.named(salesWords, isRevenue); named != "" {
+	if named := g.named(accountWords()["sales"], isRevenue); named != "" {
 		return named
 	}
 	only := ""
@@ -235,11 +236,11 @@ func (g *suggestion) payment(method string) {
 	account := ""
 	switch method {
 	case methodCash:
-		account = cmp.Or(g.named(cashWords, isCash), g.bas("1910"))
+		account = cmp.Or(g.named(accountWords()["cash"], isCash), g.bas("1910"))
 	case methodVoucher:
-		account = cmp.Or(g.named(voucherWords, isVouchers), g.bas("2421"))
+		account = cmp.Or(g.named(accountWords()["voucher"], isVouchers), g.bas("2421"))
 	case methodCard, methodMobile, methodTerminal:
-		account = cmp.Or(g.named(methodWords[method], isClearing), g.named(clearingWords, isClearing),
+		account = cmp.Or(g.named(accountWords()[method], isClearing), g.named(accountWords()["clearing"], isClearing),
 			g.bas("1580"))
 	}
 	if g.add(rulePayment, account, 0) {
@@ -314,27 +315,11 @@ func ofType(a *bookAccount, bas string, types ...string) bool {
 	return slices.Contains(types, a.Type)
 }
 
-// Words of the names of accounts, in English, German, French, Swedish, Danish and Norwegian.
-var (
-	salesWords = []string{"sales", "umsatz", "umsätze", "verkäufe", "verkauf", "erlös", "erlöse", "ventes",
-		"chiffre d'affaires", "försäljning", "salg", "varesalg", "omsætning", "omsetning", "salgsinntekt",
-		"revenue"}
-	deliveryWords = []string{"delivery", "shipping", "freight", "lieferung", "liefergebühr", "versand",
-		"livraison", "leverans", "levering", "frakt", "frakter", "fragt"}
-	tipWords = []string{"tips", "tip", "gratuities", "gratuity", "trinkgeld", "pourboire", "dricks",
-		"drikkepenge", "driks"}
-	disputeWords = []string{"dispute", "chargeback", "rückbelastung", "rückbuchung", "litige",
-		"rétrofacturation", "tvist", "tvister", "indsigelse", "tilbakeføring"}
-	cashWords    = []string{"cash", "bargeld", "kasse", "caisse", "kassa", "kontant", "kontanter"}
-	voucherWords = []string{"gift", "voucher", "gutschein", "bons cadeaux", "presentkort", "gavekort",
-		"tilgodebevis"}
-	clearingWords = []string{"clearing", "undeposited", "durchlauf", "verrechnung", "transit",
-		"compte d'attente", "avräkning", "avregning", "afregning", "mellomregning", "mellemregning",
-		"oppgjør", "kontokort", "credit card", "card", "kreditkarte", "cartes", "kort"}
-	methodWords = map[string][]string{
-		methodCard: {"stripe", "card payment", "kartenzahlung", "kreditkarte", "cartes", "kortbetaling",
-			"kontokort"},
-		methodMobile:   {"vipps", "mobilepay", "twint", "swish"},
-		methodTerminal: {"terminal", "zettle", "sumup", "worldline"},
+// accountWords are words of the names of accounts, in English, German, French, Swedish, Danish and Norwegian, by what
+// the accounts are for or by the way of paying: web/account_words.json.
+var accountWords = sync.OnceValue(func() (words map[string][]string) {
+	if err := json.Unmarshal([]byte(embedded("web/account_words.json")), &words); err != nil {
+		panic("web/account_words.json: " + err.Error()) // which a test rules out
 	}
-)
+	return words
+})

@@ -81,16 +81,14 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 	case err == nil, errors.Is(err, errChanged): // the worker tries it again
 		return true, nil
 	}
-	return true, errors.Join(err, r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
+	return true, errors.Join(err, r.update(context.WithoutCancel(ctx), func(t *tx) error {
 		return t.postponeExport(x.ID, t.now.after(retryPauses[2]))
 	}))
 }
 
 // change writes what f has changed of an export. Errors: errChanged.
 func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) error) error {
-	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
+	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
 		if err := f(t); err != nil {
 			return err
 		}
@@ -107,8 +105,7 @@ func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledger
 	}
 	r.log.Warn("books give no usable answer", "connection", x.ConnectionID, "product", r.connection.Product,
 		"status", why.status, "error", why.reason)
-	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
+	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
 		pause := cmp.Or(why.retryAfter, pauseAfter(r.connection.FailingSince, t.now))
 		if err := t.postponeExports(r.connection.ID, t.now.after(pause)); err != nil {
 			return err
@@ -116,8 +113,7 @@ func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledger
 		if err := t.postponeExport(x.ID, t.now.after(max(pause, r.pauseFor(x, t.now))+othersFirst)); err != nil {
 			return err
 		}
-		_, err := t.setBooksFailing(r.connection.ID, t.now)
-		return err
+		return t.setBooksFailing(r.connection.ID, t.now)
 	})
 }
 
@@ -209,8 +205,7 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 	if valueOr(c.Currency, "") == chart.Currency {
 		return chart, nil
 	}
-	return chart, b.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
+	return chart, b.update(context.WithoutCancel(ctx), func(t *tx) error {
 		now, err := t.usedBookConnection(anyAccount, c.ID)
 		if err != nil {
 			return err
@@ -297,14 +292,12 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 // connection sends, the export is removed. If that revenue adds up to nothing on each account, the export stays
 // and waits for more: otherwise the day would get a new export every minute.
 func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
-	return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.invalidate()
-		if !slices.ContainsFunc(sums, func(s revenueSum) bool { return r.connection.wants(&s) }) {
+	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
+		if !r.connection.wantsAny(sums) {
 			return t.removeExport(x)
 		}
-		detail := "What counts on this day adds up to nothing, so nothing is sent."
 		x.become(exportWaiting, t.now.after(heldRecheck))
-		x.Detail = &detail
+		x.Detail = new("What counts on this day adds up to nothing, so nothing is sent.")
 		return t.saveExport(x)
 	})
 }
@@ -343,9 +336,12 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 func (r *exportRound) send(
 	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
 ) error {
-	there, err := r.findUnsent(ctx, x, checked)
+	there, err := r.find(ctx, x, checked)
 	if err != nil {
 		return err
+	}
+	if there != nil && there.Deleted {
+		there = nil
 	}
 	if there != nil && !sameEntry(checked, &there.Entry) {
 		return r.hold(ctx, x, heldEdited, "The books have an entry of this day already, with other figures.")
@@ -377,18 +373,13 @@ func (r *exportRound) send(
 	return r.post(ctx, x)
 }
 
-// findUnsent looks in the books for an entry that has not been sent as far as this database knows; nil: it is not
-// there, or was voided. Errors: a *ledgerError.
-func (r *exportRound) findUnsent(ctx context.Context, x *bookExport, entry *bookEntry) (*bookedEntry, error) {
-	var found *bookedEntry
-	err := r.ask(ctx, func(s *ledgerSession) (err error) {
+// find looks in the books for the entry of an export; nil: it is not there. Errors: a *ledgerError.
+func (r *exportRound) find(ctx context.Context, x *bookExport, entry *bookEntry) (found *bookedEntry, err error) {
+	err = r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
 		return err
 	})
-	if err != nil || found == nil || found.Deleted {
-		return nil, err
-	}
-	return found, nil
+	return found, err
 }
 
 // idempotencyKey returns the key under which an export is sent. It changes when the bytes change, since products
@@ -446,11 +437,6 @@ func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledger
 	if slices.Contains(heldReasons, why.reason) {
 		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
 	}
-	return r.fail(ctx, x, why)
-}
-
-// fail notes that the books refuse an entry, for a reason that somebody has to resolve.
-func (r *exportRound) fail(ctx context.Context, x *bookExport, why *ledgerError) error {
 	r.log.Warn("books refuse an entry", "export", x.ID, "status", why.status, "error", why.reason)
 	return r.change(ctx, x, func(t *tx) error {
 		detail := cutText(why.detail, maxExportDetail)
@@ -495,11 +481,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	if err != nil {
 		return err
 	}
-	var found *bookedEntry
-	err = r.ask(ctx, func(s *ledgerSession) (err error) {
-		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
-		return err
-	})
+	found, err := r.find(ctx, x, entry)
 	switch {
 	case err != nil:
 		return err
@@ -509,8 +491,7 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 		return r.posted(ctx, x, found.ID)
 	}
 	if valueOr(x.Reason, "") == reasonDisconnected && r.now().Sub(x.SentAt.Time) >= notFoundAfter {
-		return r.store.update(context.WithoutCancel(ctx), func(t *tx) error {
-			t.invalidate()
+		return r.update(context.WithoutCancel(ctx), func(t *tx) error {
 			x.State = exportReady // nothing is in the books
 			if err := t.saveExport(x); err != nil {
 				return err

@@ -116,14 +116,14 @@ func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
 // access token, ask replaces it and calls f once more. If the product says that the application was removed there,
 // that is noted. Errors: those of f, a *ledgerError, errBooksConnection.
 func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
-	s, tokens, err := b.session(ctx, id, -1)
+	s, err := b.session(ctx, id, -1)
 	if err != nil {
 		return err
 	}
 	err = f(s)
 	var refused *ledgerError
 	if errors.As(err, &refused) && refused.denied {
-		if s, _, err = b.session(ctx, id, tokens); err != nil {
+		if s, err = b.session(ctx, id, s.connection.Tokens); err != nil {
 			return err
 		}
 		err = f(s)
@@ -134,7 +134,7 @@ func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error
 // askOnce is ask for an f that writes, and calls it only once: a 401 does not prove that nothing was written, so
 // the caller first looks for the entry with ask, which replaces the token.
 func (b *books) askOnce(ctx context.Context, id string, f func(*ledgerSession) error) error {
-	s, _, err := b.session(ctx, id, -1)
+	s, err := b.session(ctx, id, -1)
 	if err != nil {
 		return err
 	}
@@ -156,42 +156,41 @@ func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) er
 
 // session returns a session of a connection in use. It replaces the tokens first if they end soon, or if they are
 // still those that the product refused: stale is how often they had been replaced by then, or -1 if none were
-// refused. The second result is how often the session's own tokens were replaced. Where no product is asked
-// (books.off) there is no session: replacing tokens on a copy of a database would invalidate those of the
-// original.
-func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, int64, error) {
+// refused. Where no product is asked (books.off) there is no session: replacing tokens on a copy of a database would
+// invalidate those of the original.
+func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, error) {
 	if b.off {
-		return nil, 0, &ledgerError{reason: reasonOff}
+		return nil, &ledgerError{reason: reasonOff}
 	}
 	for {
 		c, err := b.store.usedBookConnection(anyAccount, id)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		if !c.NeedsReconnectAt.IsZero() {
-			return nil, 0, &ledgerError{reason: heldReconnect, refused: true}
+			return nil, &ledgerError{reason: heldReconnect, refused: true}
 		}
 		tokens, err := openTokens(b.keys(), c)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		if c.Tokens != stale && tokens.ExpiresAt.Sub(b.now()) > tokenMargin {
 			wait := func(ctx context.Context) error { return b.pace(ctx, c) }
-			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, c.Tokens, nil
+			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, nil
 		}
 		mine, err := b.claimTokens(ctx, c)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		if mine {
 			if err := b.renew(ctx, c, tokens); err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			continue
 		}
 		select { // somebody else replaces them
 		case <-ctx.Done():
-			return nil, 0, &ledgerError{reason: outboundTimeout}
+			return nil, &ledgerError{reason: outboundTimeout}
 		case <-time.After(tokenPoll):
 		}
 	}
@@ -199,8 +198,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 
 // claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
 func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
-	return mine, b.store.update(ctx, func(t *tx) (err error) {
-		t.invalidate()
+	return mine, b.update(ctx, func(t *tx) (err error) {
 		until := t.now.after(tokenClaim)
 		if mine, err = t.claimBookTokens(c.ID, c.Tokens, until); err == nil && mine {
 			err = t.noteRenewal(c.ID, until) // in case this process ends before the answer comes
@@ -228,13 +226,9 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		if err != nil {
 			return err
 		}
-		return b.store.update(ctx, func(t *tx) error {
-			t.invalidate()
-			err := t.saveBookTokens(c, sealed)
-			if errors.Is(err, errChanged) { // it was connected anew meanwhile, or disconnected
-				return nil
-			}
-			return err
+		return b.update(ctx, func(t *tx) error {
+			// errChanged: it was connected anew meanwhile, or disconnected
+			return notUnless(t.saveBookTokens(c, sealed), errChanged)
 		})
 	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
 		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
@@ -242,8 +236,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		b.noteFault(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))
 		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
 	}
-	return errors.Join(err, b.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return errors.Join(err, b.update(ctx, func(t *tx) error {
 		if err := t.dropTokenClaim(c.ID, c.Tokens); err != nil {
 			return err
 		}
@@ -273,11 +266,8 @@ func renewalPause(lasted time.Duration) (time.Duration, bool) {
 // scheduleRenewal writes when the worker retries replacing the tokens of a connection.
 func scheduleRenewal(t *tx, id string) error {
 	lost, err := t.renewalLostAt(id)
-	if errors.Is(err, errNotFound) { // it was connected anew meanwhile, or disconnected
-		return nil
-	}
 	if err != nil {
-		return err
+		return notUnless(err, errNotFound) // it was connected anew meanwhile, or disconnected
 	}
 	due := stamp{}
 	if pause, ok := renewalPause(t.now.Sub(lost.Time)); ok {
@@ -290,13 +280,12 @@ func scheduleRenewal(t *tx, id string) error {
 func (b *books) renewLost(ctx context.Context, id string) error {
 	c, err := b.store.usedBookConnection(anyAccount, id)
 	if err == nil {
-		_, _, err = b.session(ctx, id, c.Tokens)
+		_, err = b.session(ctx, id, c.Tokens)
 	}
 	if err == nil {
 		return nil
 	}
-	later := b.store.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
-		t.invalidate()
+	later := b.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
 		return scheduleRenewal(t, id)
 	})
 	var known *ledgerError
@@ -310,8 +299,7 @@ func (b *books) renewLost(ctx context.Context, id string) error {
 func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) error {
 	b.log.Warn("a connection with books has to be connected again", "connection", c.ID, "product", c.Product,
 		"error", why.Error())
-	return b.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	return b.update(ctx, func(t *tx) error {
 		now, err := t.usedBookConnection(anyAccount, c.ID)
 		if err != nil || now.Tokens != c.Tokens || !now.NeedsReconnectAt.IsZero() {
 			return err // it was connected anew meanwhile

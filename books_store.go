@@ -33,11 +33,20 @@ func (c jsonColumn[T]) Scan(v any) error {
 	return fmt.Errorf("a JSON value is stored as %T", v)
 }
 
+// booksAppTable describes the table books_apps.
+var booksAppTable = newTable("books_apps", "a", func(a *booksApp) []field {
+	return []field{{"product", &a.Product}, {"client_id", &a.ClientID}, {"secret", &a.Sealed},
+		{"changed_at", &a.ChangedAt}}
+})
+
 // booksApp returns the application of a product, or errNotFound.
 func (q *queries) booksApp(product string) (*booksApp, error) {
-	a := &booksApp{}
-	return a, q.one(`SELECT product, client_id, secret, changed_at FROM books_apps WHERE product = ?`,
-		[]any{product}, &a.Product, &a.ClientID, &a.Sealed, &a.ChangedAt)
+	return booksAppTable.one(q, `WHERE a.product = ?`, product)
+}
+
+// booksApps returns the applications that are set, in the order of bookProducts.
+func (q *queries) booksApps() ([]booksApp, error) {
+	return booksAppTable.all(q, `ORDER BY a.product DESC`)
 }
 
 // saveBooksApp writes the application of a product.
@@ -60,22 +69,18 @@ type bookAuthorization struct {
 	ExpiresAt   stamp
 }
 
-// addBookAuthorization inserts an authorization.
-func (t *tx) addBookAuthorization(a *bookAuthorization) error {
-	_, err := t.exec(`INSERT INTO books_authorizations (state_hash, account_id, product, verifier, redirect_url,
-		made_by, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		a.StateHash, a.AccountID, a.Product, a.Sealed, a.RedirectURL, a.MadeBy, t.now, a.ExpiresAt)
-	return err
-}
+// bookAuthorizationTable describes the table books_authorizations.
+var bookAuthorizationTable = newTable("books_authorizations", "a", func(a *bookAuthorization) []field {
+	return []field{{"state_hash", &a.StateHash}, {"account_id", &a.AccountID}, {"product", &a.Product},
+		{"verifier", &a.Sealed}, {"redirect_url", &a.RedirectURL}, {"made_by", &a.MadeBy},
+		{"created_at", &a.CreatedAt}, {"expires_at", &a.ExpiresAt}}
+})
 
 // bookAuthorization returns the authorization of a product with that hash. Errors: errNotFound, also for one that
 // has expired at now.
 func (q *queries) bookAuthorization(product string, hash []byte, now stamp) (*bookAuthorization, error) {
-	a := &bookAuthorization{}
-	err := q.one(`SELECT state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at
-		FROM books_authorizations WHERE state_hash = ? AND product = ? AND expires_at > ?`, []any{hash, product, now},
-		&a.StateHash, &a.AccountID, &a.Product, &a.Sealed, &a.RedirectURL, &a.MadeBy, &a.CreatedAt, &a.ExpiresAt)
-	return a, err
+	return bookAuthorizationTable.one(q, `WHERE a.state_hash = ? AND a.product = ? AND a.expires_at > ?`,
+		hash, product, now)
 }
 
 // takeBookAuthorization returns the authorization of a product with that hash, and removes it, so that it
@@ -178,12 +183,8 @@ func (q *queries) sharesOrganisation(c *bookConnection) (shared bool, err error)
 
 // addBookConnection inserts a connection.
 func (t *tx) addBookConnection(c *bookConnection) error {
-	_, err := t.exec(`INSERT INTO books_connections (id, account_id, product, created_at) VALUES (?, ?, ?, ?)`,
-		c.ID, c.AccountID, c.Product, t.now)
-	if err != nil {
-		return err
-	}
-	return t.saveBookConnection(c)
+	c.CreatedAt = t.now
+	return bookConnectionTable.insert(t, c)
 }
 
 // saveBookConnection writes what can change of a connection, but for its tokens. Errors: errNotFound.
@@ -272,11 +273,11 @@ func (t *tx) dropTokenClaim(id string, tokens int64) error {
 }
 
 // setBooksFailing notes since when a connection has given no usable answers; the zero stamp: it gives them. It
-// writes nothing, and reports false, if that does not change whether the connection is failing.
-func (t *tx) setBooksFailing(id string, since stamp) (changed bool, err error) {
-	n, err := t.exec(`UPDATE books_connections SET failing_since = ?1
+// writes nothing if that does not change whether the connection is failing.
+func (t *tx) setBooksFailing(id string, since stamp) error {
+	_, err := t.exec(`UPDATE books_connections SET failing_since = ?1
 		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
-	return n > 0, err
+	return err
 }
 
 // exportTable describes the table books_exports.
@@ -318,8 +319,7 @@ type exportFilter struct {
 // bookExports returns a page of exports, newest first, starting after the id before ("" for the newest). An
 // account has only a few for each business day and product, which bounds how many rows are read.
 func (q *queries) bookExports(f exportFilter, before string, limit int) (p listPage[bookExport], err error) {
-	list := listQuery{columns: `SELECT ` + exportTable.columns + ` FROM books_exports x`, table: `books_exports x`,
-		key: `x.id`}
+	list := exportTable.list()
 	list.scope(f.owner.narrow(``, `x.account_id`))
 	if f.connectionID != "" {
 		list.filter(` AND x.connection_id = ?`, f.connectionID)
@@ -330,15 +330,6 @@ func (q *queries) bookExports(f exportFilter, before string, limit int) (p listP
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, exportTable.dest,
 		func(x bookExport) string { return x.ID })
 	return p, err
-}
-
-// addExport inserts an export.
-func (t *tx) addExport(x *bookExport) error {
-	_, err := t.exec(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses,
-		entry_date, state, sync_key, due_at, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		x.ID, x.ConnectionID, x.AccountID, x.Date, x.Currency, x.Revision, x.Reverses,
-		x.EntryDate, x.State, x.SyncKey, x.DueAt, x.CreatedAt)
-	return err
 }
 
 // saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.
@@ -417,15 +408,9 @@ func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []s
 		func(id *string) []any { return []any{id} })
 }
 
-// An unsentDay is a business day that a connection has no export of.
-type unsentDay struct {
-	date     businessDate
-	currency string
-}
-
 // unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
 // for which a connection has something to send but no export. It reads all days of the account in between.
-func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]unsentDay, error) {
+func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]revenueDayKey, error) {
 	return collect(q, `SELECT d.date, d.currency FROM revenue_days d
 		WHERE d.account_id = ?1 AND d.date >= ?2 AND d.date < ?3
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
@@ -436,7 +421,7 @@ func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit
 			AND (?5 OR s.method IN ('card', 'mobile')) AND (?6 OR NOT s.test))
 		ORDER BY d.date, d.currency LIMIT ?7`,
 		[]any{c.AccountID, from, before, c.ID, c.Outside, c.Tests, limit},
-		func(d *unsentDay) []any { return []any{&d.date, &d.currency} })
+		func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
 }
 
 // sendingConnections returns the connections that send days automatically, of accounts that are open.

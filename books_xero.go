@@ -68,15 +68,7 @@ func (x *xeroLedger) pace() (requests int, in time.Duration) { return xeroReques
 
 // authorizeURL implements ledger.
 func (x *xeroLedger) authorizeURL(app appSecrets, redirectURL, state, challenge string) string {
-	query := url.Values{
-		"response_type":         {"code"},
-		"client_id":             {app.clientID},
-		"redirect_uri":          {redirectURL},
-		"scope":                 {xeroScopes},
-		"state":                 {state},
-		"code_challenge":        {challenge},
-		"code_challenge_method": {"S256"},
-	}
+	query := authorizeQuery(app, xeroScopes, redirectURL, state, challenge)
 	return x.authorize + "?" + strings.ReplaceAll(query.Encode(), "+", "%20")
 }
 
@@ -84,12 +76,7 @@ func (x *xeroLedger) authorizeURL(app appSecrets, redirectURL, state, challenge 
 func (x *xeroLedger) exchange(
 	ctx context.Context, app appSecrets, redirectURL, code, verifier string,
 ) (*bookTokens, error) {
-	tokens, err := requestTokens(ctx, x.out, x.token, app, url.Values{
-		"grant_type":    {"authorization_code"},
-		"code":          {code},
-		"redirect_uri":  {redirectURL},
-		"code_verifier": {verifier},
-	}, nil, x.now)
+	tokens, err := requestTokens(ctx, x.out, x.token, app, codeGrantForm(redirectURL, code, verifier), nil, x.now)
 	if err == nil && tokens.Refresh == "" { // the connection would end with the access token
 		return nil, &ledgerError{status: http.StatusOK, reason: "no_refresh_token"}
 	}
@@ -168,8 +155,7 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 	if status >= 200 && status < 300 {
 		return nil
 	}
-	failed := &ledgerError{status: status, reason: "http_" + strconv.Itoa(status)}
-	failed.retryAfter, _ = retryAfter(answer.header, x.now())
+	failed := failedAnswer(answer, x.now())
 	body, _ := parseJSON(answer.body)
 	switch {
 	case status == http.StatusBadRequest:
@@ -179,7 +165,8 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 		if failed.retryAfter == 0 {
 			failed.retryAfter = xeroWait(answer.header.Get("X-Rate-Limit-Problem"))
 		}
-	case status == http.StatusUnauthorized && !lacksScope(answer.header):
+	case status == http.StatusUnauthorized &&
+		!strings.Contains(answer.header.Get("WWW-Authenticate"), "insufficient_scope"): // RFC 6750, section 3.1
 		failed.denied = true
 	case status == http.StatusUnauthorized: // another token would not help
 		failed.reason, failed.refused = heldReconnect, true
@@ -190,7 +177,7 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 			failed.reason, failed.refused = heldReconnect, true
 		}
 	case status >= 400 && status < 500:
-		failed.refused = !slices.Contains(xeroPassing, status)
+		failed.refused = !slices.Contains(passingStatuses, status)
 	}
 	return failed
 }
@@ -198,15 +185,6 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 // xeroRemoved is the detail of a 403 by which Xero says that the company has removed the application. A 403 from a
 // proxy in between proves nothing.
 const xeroRemoved = "AuthenticationUnsuccessful"
-
-// xeroPassing are the statuses below 500 that do not mean that the request itself is wrong.
-var xeroPassing = []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly}
-
-// lacksScope reports whether an access token was refused because its scope does not allow the request (RFC 6750,
-// section 3.1).
-func lacksScope(h http.Header) bool {
-	return strings.Contains(h.Get("WWW-Authenticate"), "insufficient_scope")
-}
 
 // xeroWait returns how long to wait if Xero only says which of its limits was reached: minute, appminute, day or
 // concurrent.
@@ -476,11 +454,7 @@ func xeroDate(text string) (businessDate, bool) {
 
 // Manual journals of Xero, as they are written and read.
 
-// xeroJournals is the body of requests about manual journals.
-type xeroJournals struct {
-	ManualJournals []xeroJournal
-}
-
+// A xeroJournal is a manual journal. Requests about it have the body {"ManualJournals":[…]}.
 type xeroJournal struct {
 	ManualJournalID string `json:",omitempty"`
 	Narration       string
@@ -499,10 +473,6 @@ type xeroLine struct {
 }
 
 type xeroTracking struct{ Name, Option string }
-
-func (j xeroJournal) body() string {
-	return strings.TrimSpace(string(encodeJSON(xeroJournals{[]xeroJournal{j}})))
-}
 
 // encode implements ledger.
 func (x *xeroLedger) encode(entry *bookEntry) string {
@@ -523,7 +493,7 @@ func (x *xeroLedger) encode(entry *bookEntry) string {
 		}
 		j.JournalLines = append(j.JournalLines, l)
 	}
-	return j.body()
+	return bodyText(map[string][]xeroJournal{"ManualJournals": {j}})
 }
 
 // post implements ledger. key has at most 128 characters.
@@ -690,7 +660,7 @@ func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) 
 	list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{
 		method: http.MethodPost,
 		url:    "/ManualJournals/" + url.PathEscape(id),
-		body:   []byte(deleted.body()),
+		body:   []byte(bodyText(map[string][]xeroJournal{"ManualJournals": {deleted}})),
 	})
 	switch {
 	case err != nil:

@@ -84,7 +84,7 @@ func (d *demo) books(ctx context.Context, st *store, now time.Time, date busines
 		return nil, err
 	}
 	today := midnight(calendar.dateOf(now))
-	if _, ok := parseBusinessDate(date); !ok {
+	if !isBusinessDate(date) {
 		date = today.AddDate(0, 0, -1).Format(time.DateOnly)
 	}
 	shown := &demoBooks{Account: d.account, Date: date, Day: midnight(date).Format("Monday, 2 January 2006")}

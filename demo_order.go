@@ -30,7 +30,7 @@ const (
 type demoShown struct {
 	Title, Text string
 	List        bool // also Orders
-	Orders      []orderView
+	Orders      []order
 }
 
 // handleOrders adds the paths of direct orders to the demo's page.
@@ -121,12 +121,12 @@ var demoActions = map[string][]string{
 
 // listOrders shows the restaurant's side.
 func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
-	var page list[orderView]
+	var page list[order]
 	if err := d.ask(r.Context(), d.token, http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
 		showText(w, http.StatusBadGateway, "Orders", err.Error())
 		return
 	}
-	page.Data = slices.DeleteFunc(page.Data, func(o orderView) bool {
+	page.Data = slices.DeleteFunc(page.Data, func(o order) bool {
 		reference := valueOr(o.Reference, "")
 		return strings.HasPrefix(reference, docsReference) || strings.HasPrefix(reference, sampleReference)
 	})

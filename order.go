@@ -141,45 +141,67 @@ type vatSum struct {
 
 // A guest is the person who placed an order.
 type guest struct {
-	Name  string `json:"name,omitempty"`
-	Phone string `json:"phone,omitempty"`
-	Note  string `json:"note,omitempty"`
+	Name  *string `json:"name"`
+	Phone *string `json:"phone"`
+	Note  *string `json:"note"`
 }
 
-// An order is a row of orders.
+// An order is a row of orders. What callers see of one also has the members that are no columns, see viewOrder.
 type order struct {
-	ID            string
-	AccountID     string
-	Reference     *string
-	State         string
-	Dispute       *string // open, won or lost
-	Currency      string
-	Lines         []orderLine
-	Discount      int64
-	Delivery      int64
-	DeliveryRate  int64
-	DeliveryGross int64 // less its part of the discount
-	Tip           int64
-	OrderedTotal  int64
-	Total         int64    // of the accepted units; OrderedTotal until it is accepted
-	VAT           []vatSum // of Total
-	Refunded      int64    // of Total, by refunds that are pending or done
-	Method        *string
-	PaymentID     *string // the last attempt
-	Attempts      int
-	Capture       bool    // its money is to be captured
-	Closing       *string // closingExpired, closingPaid or closingMethod
-	OutsideMethod *string // with closingPaid
-	OutsideAt     stamp   // with closingPaid
-	ReturnURL     string
-	PageKey       []byte // SHA-256 of the k in its pay_url
-	ExpiresAt     stamp
-	AcceptBy      stamp
-	CreatedAt     stamp
-	AuthorizedAt  stamp
-	AcceptedAt    stamp
-	PaidAt        stamp
-	EndedAt       stamp
+	ID            string        `json:"id"`
+	AccountID     string        `json:"account_id"`
+	Reference     *string       `json:"reference"`
+	State         string        `json:"state"`
+	Dispute       *string       `json:"dispute"` // open, won or lost
+	Currency      string        `json:"currency"`
+	Lines         []orderLine   `json:"-"`
+	LineViews     []lineView    `json:"lines"` // no column: Lines
+	Discount      int64         `json:"discount"`
+	Delivery      int64         `json:"-"`
+	DeliveryRate  int64         `json:"-"`
+	DeliveryGross int64         `json:"-"`        // less its part of the discount
+	DeliveryView  *deliveryView `json:"delivery"` // no column: Delivery and its rate; nil: it costs nothing
+	Tip           int64         `json:"tip"`
+	OrderedTotal  int64         `json:"ordered_total"`
+	Total         int64         `json:"total"`    // of the accepted units; OrderedTotal until it is accepted
+	VAT           []vatSum      `json:"vat"`      // of Total
+	Refunded      int64         `json:"refunded"` // of Total, by refunds that are pending or done
+	Method        *string       `json:"method"`
+	PaymentID     *string       `json:"-"` // the last attempt
+	Attempts      int           `json:"-"`
+	Capture       bool          `json:"-"`        // its money is to be captured
+	Closing       *string       `json:"closing"`  // closingExpired, closingPaid or closingMethod
+	OutsideMethod *string       `json:"-"`        // with closingPaid
+	OutsideAt     stamp         `json:"-"`        // with closingPaid
+	Customer      *guest        `json:"customer"` // no column; nil: not given, erased, or the caller can't read it
+	Payment       *payment      `json:"payment"`  // no column; the last attempt; nil: none, or the caller can't read it
+	ReturnURL     string        `json:"return_url"`
+	PageKey       []byte        `json:"-"` // SHA-256 of the k in its pay_url
+	ExpiresAt     stamp         `json:"expires_at"`
+	AcceptBy      stamp         `json:"accept_by"`
+	CreatedAt     stamp         `json:"created_at"`
+	AuthorizedAt  stamp         `json:"authorized_at"`
+	AcceptedAt    stamp         `json:"accepted_at"`
+	PaidAt        stamp         `json:"paid_at"`
+	EndedAt       stamp         `json:"ended_at"`
+}
+
+// A lineView is a line of an order as callers see it.
+type lineView struct {
+	Name       string  `json:"name"`
+	Quantity   int64   `json:"quantity"`
+	UnitAmount int64   `json:"unit_amount"`
+	VATRate    int64   `json:"vat_rate"`
+	Group      *string `json:"group"`
+	Amount     int64   `json:"amount"` // of the units that are accepted, less their part of the discount
+	Accepted   int64   `json:"accepted"`
+	Refunded   int64   `json:"refunded"`
+}
+
+// A deliveryView is what the delivery of an order costs.
+type deliveryView struct {
+	Amount  int64 `json:"amount"` // before its part of the discount
+	VATRate int64 `json:"vat_rate"`
 }
 
 // dead reports whether the order was cancelled or has expired, so that nothing is to be paid for it any more.
@@ -279,8 +301,7 @@ func (o *order) price() error {
 func (o *order) addLines() {
 	sums := map[int64]int64{o.DeliveryRate: o.DeliveryGross}
 	o.Total = o.DeliveryGross + o.Tip
-	for i := range o.Lines {
-		l := &o.Lines[i]
+	for _, l := range o.Lines {
 		sums[l.VATRate] += l.part(l.Accepted)
 		o.Total += l.part(l.Accepted)
 	}
@@ -315,8 +336,7 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashOf(k)
 	o.CreatedAt, o.ExpiresAt = t.now, t.now.after(lives)
 	if o.Total == 0 {
-		method := methodNone
-		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, t.now, t.now
+		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, new(methodNone), t.now, t.now
 	}
 	if err := t.addOrder(o); err != nil {
 		return "", err
@@ -384,18 +404,19 @@ type lineQuantity struct {
 func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(*orderLine) int64) error {
 	var wrong []fieldError
 	for i, l := range lines {
-		at := fmt.Sprintf("#/lines/%d/", i)
+		refuse := func(member, code, detail string) {
+			at := fmt.Sprintf("#/lines/%d/%s", i, member)
+			wrong = append(wrong, fieldError{Pointer: at, Code: code, Detail: detail})
+		}
 		same := func(other lineQuantity) bool { return other.Line == l.Line }
 		switch {
 		case l.Line < 0 || l.Line >= len(o.Lines):
-			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "unknown_value",
-				Detail: fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1)})
+			refuse("line", "unknown_value", fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1))
 		case slices.ContainsFunc(lines[:i], same):
-			wrong = append(wrong, fieldError{Pointer: at + "line", Code: "repeated",
-				Detail: "This line appears twice."})
+			refuse("line", "repeated", "This line appears twice.")
 		case l.Quantity < least || l.Quantity > most(&o.Lines[l.Line]):
-			wrong = append(wrong, fieldError{Pointer: at + "quantity", Code: "out_of_range",
-				Detail: fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line]))})
+			refuse("quantity", "out_of_range",
+				fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line])))
 		}
 	}
 	if len(wrong) > 0 {
@@ -450,10 +471,7 @@ func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string)
 // keepAccepted writes that an order was accepted.
 func keepAccepted(t *tx, o *order, actor string) error {
 	o.State, o.AcceptedAt = orderAccepted, t.now
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
-	if err := t.lookAt(*o.PaymentID); err != nil {
+	if err := t.saveAndLook(o, *o.PaymentID); err != nil {
 		return err
 	}
 	ordered := strconv.FormatInt(o.OrderedTotal, 10)
@@ -537,10 +555,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 		return o, nil
 	}
 	o.Capture = true
-	if err := t.saveOrder(o); err != nil {
-		return nil, err
-	}
-	return o, t.lookAt(*o.PaymentID)
+	return o, t.saveAndLook(o, *o.PaymentID)
 }
 
 // endOrder writes that an order was cancelled or has expired, and schedules a look at its attempt, so that the
@@ -625,12 +640,8 @@ func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*or
 	if live == nil {
 		return o, markPaid(t, o, method, at, actor)
 	}
-	closing := closingPaid
-	o.Closing, o.OutsideMethod, o.OutsideAt = &closing, &method, at
-	if err := t.saveOrder(o); err != nil {
-		return nil, err
-	}
-	return o, t.lookAt(live.ID)
+	o.Closing, o.OutsideMethod, o.OutsideAt = new(closingPaid), &method, at
+	return o, t.saveAndLook(o, live.ID)
 }
 
 // finishPayOutside marks an order with closingPaid as paid outside, once its attempt is closed.
@@ -682,12 +693,8 @@ func expireOrder(t *tx, o *order) error {
 	if live == nil {
 		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_paid"))
 	}
-	closing := closingExpired
-	o.Closing = &closing
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
-	return t.lookAt(live.ID)
+	o.Closing = new(closingExpired)
+	return t.saveAndLook(o, live.ID)
 }
 
 // expireOrders expires up to limit open orders whose time is over, and returns how many there were.

@@ -61,17 +61,14 @@ func explainOrderError(err error) error {
 }
 
 // changeOrder runs f in a transaction and prints the order that f returns.
-func (e *env) changeOrder(f func(t *tx, id string) (*order, error)) error {
-	var view *orderView
+func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
+	var view *order
 	err := e.change(func(t *tx) error {
-		o, err := f(t, e.args[0])
+		o, err := f(t)
 		if err != nil {
 			return explainOrderError(err)
 		}
-		views, err := viewOrders(t.queries, []order{*o})
-		if err == nil {
-			view = &views[0]
-		}
+		view, err = viewOrder(t.queries, o)
 		return err
 	})
 	if err != nil {
@@ -119,7 +116,7 @@ func orderList(e *env) error {
 			return err
 		}
 		const header = "CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ID ACCOUNT"
-		return printRows(e, views, header, func(v orderView) []any {
+		return printRows(e, views, header, func(v order) []any {
 			payment := ""
 			if v.Payment != nil {
 				payment = v.Payment.State
@@ -161,7 +158,7 @@ func orderDetails(h *orderHistory) (details []detail, err error) {
 	}
 	money := func(amount int64) string { return formatAmount(amount) + " " + h.Currency }
 	add := func(label, text string) { details = append(details, detail{label, printable(text)}) }
-	for i, l := range h.Lines {
+	for i, l := range h.LineViews {
 		add("line "+strconv.Itoa(i), fmt.Sprintf("%d of %d × %s: %s, refunded %d", l.Accepted, l.Quantity, l.Name,
 			money(l.Amount), l.Refunded))
 	}
@@ -183,19 +180,17 @@ func orderAccept(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeOrder(func(t *tx, id string) (*order, error) {
-		return acceptOrder(t, anyAccount, id, lines, e.actor())
+	return e.changeOrder(func(t *tx) (*order, error) {
+		return acceptOrder(t, anyAccount, e.args[0], lines, e.actor())
 	})
 }
 
 func orderCapture(e *env) error {
-	return e.changeOrder(func(t *tx, id string) (*order, error) { return captureOrder(t, anyAccount, id) })
+	return e.changeOrder(func(t *tx) (*order, error) { return captureOrder(t, anyAccount, e.args[0]) })
 }
 
 func orderReject(e *env) error {
-	return e.changeOrder(func(t *tx, id string) (*order, error) {
-		return rejectOrder(t, anyAccount, id, e.actor())
-	})
+	return e.changeOrder(func(t *tx) (*order, error) { return rejectOrder(t, anyAccount, e.args[0], e.actor()) })
 }
 
 func orderRefund(e *env) error {

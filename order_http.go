@@ -43,88 +43,22 @@ const (
 	maxOrderValues = 1500     // of JSON
 )
 
-// An orderView is an order as callers see it.
-type orderView struct {
-	ID           string        `json:"id"`
-	AccountID    string        `json:"account_id"`
-	Reference    *string       `json:"reference"`
-	State        string        `json:"state"`
-	Dispute      *string       `json:"dispute"`
-	Currency     string        `json:"currency"`
-	Lines        []lineView    `json:"lines"`
-	Discount     int64         `json:"discount"`
-	Delivery     *deliveryView `json:"delivery"` // nil: it costs nothing
-	Tip          int64         `json:"tip"`
-	OrderedTotal int64         `json:"ordered_total"`
-	Total        int64         `json:"total"`
-	VAT          []vatSum      `json:"vat"`
-	Refunded     int64         `json:"refunded"`
-	Method       *string       `json:"method"`
-	Closing      *string       `json:"closing"`
-	Customer     *guestView    `json:"customer"` // nil: none was given, it was erased, or the caller can't read it
-	Payment      *paymentView  `json:"payment"`  // the last attempt; nil: none, or the caller can't read it
-	ReturnURL    string        `json:"return_url"`
-	ExpiresAt    stamp         `json:"expires_at"`
-	AcceptBy     stamp         `json:"accept_by"`
-	CreatedAt    stamp         `json:"created_at"`
-	AuthorizedAt stamp         `json:"authorized_at"`
-	AcceptedAt   stamp         `json:"accepted_at"`
-	PaidAt       stamp         `json:"paid_at"`
-	EndedAt      stamp         `json:"ended_at"`
-}
-
-// A lineView is a line of an order as callers see it.
-type lineView struct {
-	Name       string  `json:"name"`
-	Quantity   int64   `json:"quantity"`
-	UnitAmount int64   `json:"unit_amount"`
-	VATRate    int64   `json:"vat_rate"`
-	Group      *string `json:"group"`
-	Amount     int64   `json:"amount"` // of the units that are accepted, less their part of the discount
-	Accepted   int64   `json:"accepted"`
-	Refunded   int64   `json:"refunded"`
-}
-
-// A deliveryView is what the delivery of an order costs.
-type deliveryView struct {
-	Amount  int64 `json:"amount"` // before its part of the discount
-	VATRate int64 `json:"vat_rate"`
-}
-
-// A guestView is the guest who placed an order, as callers see them.
-type guestView struct {
-	Name  *string `json:"name"`
-	Phone *string `json:"phone"`
-	Note  *string `json:"note"`
-}
-
-// A paymentView is an attempt to pay an order, as callers see it.
-type paymentView struct {
-	ID            string  `json:"id"`
-	Provider      string  `json:"provider"`
-	Method        string  `json:"method"`
-	State         string  `json:"state"`
-	Amount        int64   `json:"amount"`
-	Captured      int64   `json:"captured"`
-	Refunded      int64   `json:"refunded"`
-	Reason        *string `json:"reason"`
-	CaptureBefore stamp   `json:"capture_before"`
-	CreatedAt     stamp   `json:"created_at"`
-}
-
-// viewOrders returns orders as callers see them, with their guests and last attempts. The guests of all orders
-// take one query, and so do the attempts.
-func viewOrders(q *queries, rows []order) ([]orderView, error) {
-	views, left, err := listedOrders(q, rows)
-	if err == nil && left != nil {
-		err = left
+// viewOrder returns an order as callers see it, with its guest and its last attempt.
+func viewOrder(q *queries, o *order) (*order, error) {
+	views, left, err := listedOrders(q, []order{*o})
+	switch {
+	case err != nil:
+		return nil, err
+	case left != nil:
+		return nil, left
 	}
-	return views, err
+	return &views[0], nil
 }
 
-// listedOrders is viewOrders for a list: it leaves out orders whose attempt can't be read. left is one of those
-// attempts, or nil.
-func listedOrders(q *queries, rows []order) (views []orderView, left *unreadableRow, err error) {
+// listedOrders returns the orders of a list as callers see them, with their guests and last attempts. The guests of
+// all orders take one query, and so do the attempts. It leaves out orders whose attempt can't be read; left is one of
+// those attempts, or nil.
+func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow, err error) {
 	ids, paymentIDs := []string{}, []string{}
 	for i := range rows {
 		if ids = append(ids, rows[i].ID); rows[i].PaymentID != nil {
@@ -135,56 +69,41 @@ func listedOrders(q *queries, rows []order) (views []orderView, left *unreadable
 	if err != nil {
 		return nil, nil, err
 	}
-	customers := map[string]*guestView{}
-	for _, g := range guests {
-		customers[g.orderID] = &guestView{nilIfEmpty(g.Name), nilIfEmpty(g.Phone), nilIfEmpty(g.Note)}
+	customers := map[string]*guest{}
+	for i := range guests {
+		customers[guests[i].orderID] = &guests[i].guest
 	}
 	attempts, unreadable, err := q.paymentsByID(paymentIDs)
 	if err != nil {
 		return nil, nil, err
 	}
-	payments := map[string]*paymentView{}
+	payments := map[string]*payment{}
 	for i := range attempts {
-		payments[attempts[i].ID] = viewPayment(&attempts[i])
+		payments[attempts[i].ID] = &attempts[i]
 	}
-	views = make([]orderView, 0, len(rows))
-	for i := range rows {
-		v := viewOrder(&rows[i])
-		if bad := unreadable[valueOr(rows[i].PaymentID, "")]; bad != nil {
+	views = make([]order, 0, len(rows))
+	for _, o := range rows {
+		if bad := unreadable[valueOr(o.PaymentID, "")]; bad != nil {
 			left = bad
 			continue
 		}
-		v.Customer, v.Payment = customers[v.ID], payments[valueOr(rows[i].PaymentID, "")]
-		views = append(views, v)
+		o.Customer, o.Payment = customers[o.ID], payments[valueOr(o.PaymentID, "")]
+		o.setViews()
+		views = append(views, o)
 	}
 	return views, left, nil
 }
 
-// viewOrder returns an order as callers see it, without its guest and its last attempt.
-func viewOrder(o *order) orderView {
-	v := orderView{
-		ID: o.ID, AccountID: o.AccountID, Reference: o.Reference, State: o.State, Dispute: o.Dispute,
-		Currency: o.Currency, Lines: []lineView{}, Discount: o.Discount, Tip: o.Tip,
-		OrderedTotal: o.OrderedTotal, Total: o.Total, VAT: append([]vatSum{}, o.VAT...), Refunded: o.Refunded,
-		Method: o.Method, Closing: o.Closing, ReturnURL: o.ReturnURL, ExpiresAt: o.ExpiresAt, AcceptBy: o.AcceptBy,
-		CreatedAt: o.CreatedAt, AuthorizedAt: o.AuthorizedAt, AcceptedAt: o.AcceptedAt, PaidAt: o.PaidAt,
-		EndedAt: o.EndedAt,
-	}
+// setViews sets what callers see of the lines, the delivery and the VAT.
+func (o *order) setViews() {
+	o.VAT, o.LineViews = append([]vatSum{}, o.VAT...), []lineView{}
 	if o.Delivery > 0 {
-		v.Delivery = &deliveryView{o.Delivery, o.DeliveryRate}
+		o.DeliveryView = &deliveryView{o.Delivery, o.DeliveryRate}
 	}
-	for i := range o.Lines {
-		l := &o.Lines[i]
-		v.Lines = append(v.Lines, lineView{l.Name, l.Quantity, l.UnitAmount, l.VATRate, nilIfEmpty(l.Group),
+	for _, l := range o.Lines {
+		o.LineViews = append(o.LineViews, lineView{l.Name, l.Quantity, l.UnitAmount, l.VATRate, nilIfEmpty(l.Group),
 			l.part(l.Accepted), l.Accepted, l.Refunded})
 	}
-	return v
-}
-
-// viewPayment returns an attempt as callers see it.
-func viewPayment(p *payment) *paymentView {
-	return &paymentView{p.ID, p.Provider, p.Method, p.State, p.Amount, p.Captured, p.Refunded, p.Reason,
-		p.CaptureBefore, p.CreatedAt}
 }
 
 // viewRefund returns a refund as callers see it.
@@ -195,15 +114,15 @@ func viewRefund(f refund) refund {
 
 // An orderHistory is an order with all that was done to pay it and to give its money back.
 type orderHistory struct {
-	orderView
-	Refunds  []refund       `json:"refunds"`
-	Payments []*paymentView `json:"payments"`
-	Disputes []dispute      `json:"disputes"`
+	order
+	Refunds  []refund  `json:"refunds"`
+	Payments []payment `json:"payments"`
+	Disputes []dispute `json:"disputes"`
 }
 
 // historyOf returns an order with its refunds, attempts and disputes, the oldest of each first.
 func historyOf(q *queries, o *order) (*orderHistory, error) {
-	views, err := viewOrders(q, []order{*o})
+	view, err := viewOrder(q, o)
 	if err != nil {
 		return nil, err
 	}
@@ -216,12 +135,9 @@ func historyOf(q *queries, o *order) (*orderHistory, error) {
 		return nil, err
 	}
 	disputes, err := q.disputesOf(o.ID)
-	h := &orderHistory{views[0], []refund{}, []*paymentView{}, append([]dispute{}, disputes...)}
+	h := &orderHistory{*view, []refund{}, append([]payment{}, attempts...), append([]dispute{}, disputes...)}
 	for _, f := range refunds {
 		h.Refunds = append(h.Refunds, viewRefund(f))
-	}
-	for i := range attempts {
-		h.Payments = append(h.Payments, viewPayment(&attempts[i]))
 	}
 	return h, err
 }
@@ -258,9 +174,9 @@ func (q *createOrderRequest) read(in *input) {
 	if in.has("customer") {
 		customer := in.object("customer", optional)
 		q.guest = guest{
-			Name:  customer.text("name", optional, maxOrderText, nil),
-			Phone: customer.text("phone", optional, maxOrderText, nil),
-			Note:  customer.lines("note", maxOrderNote),
+			Name:  nilIfEmpty(customer.text("name", optional, maxOrderText, nil)),
+			Phone: nilIfEmpty(customer.text("phone", optional, maxOrderText, nil)),
+			Note:  nilIfEmpty(customer.lines("note", maxOrderNote)),
 		}
 	}
 	o.ReturnURL = in.text("return_url", required, maxOrderReturnURL, checkReturnURL)
@@ -280,12 +196,12 @@ func checkReturnURL(s string) (code, detail string) {
 
 // A createdOrder is a new order, with the address where it is paid, which no other endpoint returns.
 type createdOrder struct {
-	orderView
+	order
 	PayURL string `json:"pay_url"`
 }
 
 // hideGuest leaves out the guest and the payment of an order if the token of a call can't read orders.
-func hideGuest(c *call, v *orderView) {
+func hideGuest(c *call, v *order) {
 	if !c.caller.has(scopeOrders) {
 		v.Customer, v.Payment = nil, nil
 	}
@@ -327,7 +243,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 		if err != nil {
 			return nil, err
 		}
-		views, err := viewOrders(t.queries, []order{o})
+		view, err := viewOrder(t.queries, &o)
 		if err != nil {
 			return nil, err
 		}
@@ -335,7 +251,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 		if err != nil {
 			return nil, err
 		}
-		return &createdOrder{views[0], payURL(bases[0].URL, o.ID, k)}, nil
+		return &createdOrder{*view, payURL(bases[0].URL, o.ID, k)}, nil
 	})
 	if err != nil {
 		return nil, referenceTaken(c, err)
@@ -343,7 +259,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 	if c.replay != nil {
 		return nil, hideGuestOfReplay(c)
 	}
-	hideGuest(c, &made.orderView)
+	hideGuest(c, &made.order)
 	return made, nil
 }
 
@@ -362,7 +278,7 @@ func (q *ordersRequest) read(in *input) {
 }
 
 // listOrders answers GET /orders.
-func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[orderView], error) {
+func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[order], error) {
 	q.filter.owner = q.owner
 	from := a.store.within(ctx)
 	page, err := from.orders(q.filter, q.page.before, q.page.limit)
@@ -373,7 +289,7 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return showPage(listPage[orderView]{views, page.next}, func(v orderView) orderView { return v }), nil
+	return showPage(listPage[order]{views, page.next}, func(v order) order { return v }), nil
 }
 
 // showOrder answers GET /orders/{id}.
@@ -385,25 +301,19 @@ func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderH
 	return historyOf(a.store.queries, o)
 }
 
-// decide runs f in a transaction, with the owner whose rows the caller acts on, and answers with the order that f
-// returns.
-func (a *orderAPI) decide(
-	ctx context.Context, c *call, scope *accountScope, f func(*tx, owner) (*order, error),
-) (*orderView, error) {
-	by := scope.owner
-	var view *orderView
-	return view, a.store.update(ctx, func(t *tx) error {
-		o, err := f(t, by)
+// decide runs f in a transaction and answers with the order that f returns.
+func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (view *order, err error) {
+	err = a.store.update(ctx, func(t *tx) error {
+		o, err := f(t)
 		if err != nil {
 			return err
 		}
-		views, err := viewOrders(t.queries, []order{*o})
-		if err == nil {
-			view = &views[0]
+		if view, err = viewOrder(t.queries, o); err == nil {
 			hideGuest(c, view)
 		}
 		return err
 	})
+	return view, err
 }
 
 // acceptRequest is the body of POST /orders/{id}/accept.
@@ -433,31 +343,25 @@ func (in *input) lineQuantities(least int64) (all []lineQuantity) {
 }
 
 // acceptOrder answers POST /orders/{id}/accept.
-func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (*orderView, error) {
-	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
-		return acceptOrder(t, by, q.id, q.lines, actorToken(c))
+func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) {
+		return acceptOrder(t, q.owner, q.id, q.lines, actorToken(c))
 	})
 }
 
 // captureOrder answers POST /orders/{id}/capture.
-func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
-	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
-		return captureOrder(t, by, q.id)
-	})
+func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, q.owner, q.id) })
 }
 
 // rejectOrder answers POST /orders/{id}/reject.
-func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
-	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
-		return rejectOrder(t, by, q.id, actorToken(c))
-	})
+func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return rejectOrder(t, q.owner, q.id, actorToken(c)) })
 }
 
 // cancelOrder answers POST /orders/{id}/cancel.
-func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
-	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
-		return cancelOrder(t, by, q.id, actorToken(c))
-	})
+func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return cancelOrder(t, q.owner, q.id, actorToken(c)) })
 }
 
 // refundRequest is the body of POST /orders/{id}/refunds.
@@ -470,8 +374,7 @@ func (q *refundRequest) read(in *input) {
 	q.rowRequest.read(in)
 	q.wish.lines = in.lineQuantities(1)
 	if n := in.number("amount", 1, maxAmount); n != nil {
-		amount := int64(*n)
-		q.wish.amount = &amount
+		q.wish.amount = new(int64(*n))
 	}
 	if in.has("lines") && in.has("amount") {
 		in.wrong("lines", "conflict", "Give back lines or an amount, not both.")
@@ -495,8 +398,7 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (
 		if err != nil {
 			return nil, err
 		}
-		shown := viewRefund(*f)
-		return &shown, nil
+		return new(viewRefund(*f)), nil
 	})
 }
 
@@ -514,15 +416,13 @@ func (q *paidRequest) read(in *input) {
 }
 
 // markPaid answers POST /orders/{id}/paid.
-func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*orderView, error) {
-	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
-		return payOutside(t, by, q.id, q.method, q.at, actorToken(c))
+func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) {
+		return payOutside(t, q.owner, q.id, q.method, q.at, actorToken(c))
 	})
 }
 
 // undoPaid answers DELETE /orders/{id}/paid.
-func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *rowRequest) (*orderView, error) {
-	return a.decide(ctx, c, &q.accountScope, func(t *tx, by owner) (*order, error) {
-		return undoPaid(t, by, q.id, actorToken(c))
-	})
+func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *rowRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return undoPaid(t, q.owner, q.id, actorToken(c)) })
 }

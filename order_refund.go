@@ -50,8 +50,7 @@ type refundable struct {
 // refundableOf returns what is left of an order after its refunds that are pending or succeeded.
 func refundableOf(o *order, refunds []refund) (*refundable, error) {
 	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, most: o.Total, lines: map[int]int64{}}
-	for i := range refunds {
-		f := &refunds[i]
+	for _, f := range refunds {
 		if f.State == refundFailed || !o.paidWith(f.PaymentID) {
 			continue
 		}

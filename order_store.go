@@ -42,6 +42,14 @@ func (t *tx) saveOrder(o *order) error {
 	return err
 }
 
+// saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.
+func (t *tx) saveAndLook(o *order, paymentID string) error {
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.lookAt(paymentID)
+}
+
 // refundTable describes the table refunds.
 var refundTable = newTable("refunds", "f", func(f *refund) []field {
 	return []field{{"id", &f.ID}, {"order_id", &f.OrderID}, {"payment_id", &f.PaymentID}, {"amount", &f.Amount},
@@ -94,21 +102,18 @@ type orderFilter struct {
 
 // orders returns a page of orders, newest first, starting after the id before ("" for the newest).
 func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[order], err error) {
-	list := listQuery{columns: `SELECT ` + orderTable.columns + ` FROM orders o`, table: `orders o`, key: `o.id`}
+	list := orderTable.list()
 	list.scope(f.owner.narrow(``, `o.account_id`))
-	switch {
-	case f.reference == "":
-	case f.owner.every: // no index covers the references of all accounts
-		list.filter(` AND o.reference = ?`, f.reference)
-	default:
-		list.scope(` AND o.reference = ?`, []any{f.reference})
-	}
-	switch {
-	case f.state == "":
-	case f.owner.every: // no index covers the states of all accounts
-		list.filter(` AND o.state = ?`, f.state)
-	default:
-		list.scope(` AND o.state = ?`, []any{f.state})
+	for _, of := range []struct{ condition, value string }{
+		{` AND o.reference = ?`, f.reference}, {` AND o.state = ?`, f.state},
+	} {
+		switch {
+		case of.value == "":
+		case f.owner.every: // no index covers the references or the states of all accounts
+			list.filter(of.condition, of.value)
+		default:
+			list.scope(of.condition, []any{of.value})
+		}
 	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, orderTable.dest,
 		func(o order) string { return o.ID })
@@ -117,22 +122,20 @@ func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[or
 
 // overdueOrders returns up to limit open orders that are to expire, the longest overdue first.
 func (t *tx) overdueOrders(limit int64) ([]order, error) {
-	return collect(t.queries, `SELECT `+orderTable.columns+` FROM orders o
-		WHERE o.state = 'open' AND o.closing IS NULL AND o.expires_at <= ? ORDER BY o.expires_at LIMIT ?`,
-		[]any{t.now, limit}, orderTable.dest)
+	return orderTable.all(t.queries, `WHERE o.state = 'open' AND o.closing IS NULL AND o.expires_at <= ?
+		ORDER BY o.expires_at LIMIT ?`, t.now, limit)
 }
 
 // unacceptedOrders returns up to limit authorised orders that were not accepted in time.
 func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
-	return collect(t.queries, `SELECT `+orderTable.columns+` FROM orders o
-		WHERE o.state = 'authorized' AND o.accept_by <= ? ORDER BY o.accept_by LIMIT ?`,
-		[]any{t.now, limit}, orderTable.dest)
+	return orderTable.all(t.queries, `WHERE o.state = 'authorized' AND o.accept_by <= ?
+		ORDER BY o.accept_by LIMIT ?`, t.now, limit)
 }
 
 // addCustomer inserts the guest of an order.
 func (t *tx) addCustomer(o *order, who guest) error {
 	_, err := t.exec(`INSERT INTO order_customers (order_id, name, phone, note, erase_at) VALUES (?, ?, ?, ?, ?)`,
-		o.ID, nilIfEmpty(who.Name), nilIfEmpty(who.Phone), nilIfEmpty(who.Note), o.EndedAt.after(keptCustomersFor))
+		o.ID, who.Name, who.Phone, who.Note, o.EndedAt.after(keptCustomersFor))
 	return err
 }
 
@@ -144,7 +147,7 @@ type orderGuest struct {
 
 // guestsOf returns the guests of these orders, as far as they are known and were not erased.
 func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
-	return collect(q, `SELECT c.order_id, coalesce(c.name, ''), coalesce(c.phone, ''), coalesce(c.note, '')
+	return collect(q, `SELECT c.order_id, c.name, c.phone, c.note
 		FROM json_each(?) j CROSS JOIN order_customers c ON c.order_id = j.value`, []any{string(encodeJSON(orderIDs))},
 		func(g *orderGuest) []any { return []any{&g.orderID, &g.Name, &g.Phone, &g.Note} })
 }

@@ -30,7 +30,8 @@ func (s *service) addOrder(o *order) *order {
 		o = anOrder(s.account)
 	}
 	s.change(func(t *tx) error {
-		_, err := createOrder(t, o, guest{Name: "Ada Keller", Phone: "+41 44 555 01 23"}, minOrderLife, anActor)
+		who := guest{Name: ptr("Ada Keller"), Phone: ptr("+41 44 555 01 23")}
+		_, err := createOrder(t, o, who, minOrderLife, anActor)
 		return err
 	})
 	return o
@@ -954,8 +955,8 @@ func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 			len(traces(t, s.dir, "555 01 23")) > 0 {
 			t.Errorf("left in %v", traces(t, s.dir, "ada keller"))
 		}
-		if v, err := viewOrders(s.store.queries, []order{*s.row(open.ID)}); err != nil || v[0].Customer != nil ||
-			v[0].Total != 5900 {
+		if v, err := viewOrder(s.store.queries, s.row(open.ID)); err != nil || v.Customer != nil ||
+			v.Total != 5900 {
 			t.Errorf("shown %+v, %v", v, err)
 		}
 	})

@@ -77,12 +77,21 @@ type outboundRequest struct {
 	largest     int64 // bytes of the answer's body that are read; 0: maxOutboundBody
 }
 
+// bodyText returns v as JSON, for the body of a request.
+func bodyText(v any) string { return strings.TrimSpace(string(encodeJSON(v))) }
+
 // An outboundAnswer is what came back.
 type outboundAnswer struct {
 	status int
 	header http.Header
 	body   []byte // at most outboundRequest.largest bytes, as they were sent: compressed ones stay so
 	inner  bool   // it came from an address that only -outbound-allow admits, so its body must not be shown
+}
+
+// passingStatuses are the statuses below 500 that do not mean that the request itself is wrong, and say nothing about
+// whether it was carried out.
+var passingStatuses = []int{
+	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
 }
 
 // An outboundError says why there is no answer.

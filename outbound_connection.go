@@ -25,6 +25,14 @@ type connector struct {
 	wake      chan struct{} // wakes the worker
 }
 
+// update is store.update for changes of rows that are never cached.
+func (c *connector) update(ctx context.Context, f func(*tx) error) error {
+	return c.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		return f(t)
+	})
+}
+
 // wakeUp has the worker look for what is due.
 func (c *connector) wakeUp() {
 	select {
@@ -100,6 +108,19 @@ func (w *dueWorker) start(id, connection string, do func()) {
 		do()
 		w.finished <- id // never blocks: there are no more than most
 	})
+}
+
+// currentBase returns the base address of this service, below which others call it or send somebody back. It fails with
+// the next step if there is none.
+func currentBase(st *store) (string, error) {
+	bases, err := st.baseURLs()
+	if err == nil && (len(bases) == 0 || !bases[0].Current) {
+		err = errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
+	}
+	if err != nil {
+		return "", err
+	}
+	return bases[0].URL, nil
 }
 
 // errChanged says that a row no longer has the revision that was read (compare-and-set), so that its caller

@@ -85,32 +85,32 @@ const (
 
 // A payment is one attempt to pay an order at a provider.
 type payment struct {
-	ID            string
-	OrderID       string
-	AccountID     string
-	ConnectionID  string
-	Provider      string
-	Method        string
-	State         string
-	Amount        int64 // that the guest was asked for
-	Currency      string
-	Authorized    int64 // that can still be captured, as the provider says
-	Captured      int64 // as the provider says
-	Refunded      int64 // as the provider says
-	SessionID     *string
-	IntentID      *string
-	URL           *string // where the guest pays
-	Reason        *string
-	CaptureBefore stamp
-	Warned        bool
-	DueAt         stamp // when the provider is asked next; zero: never again
-	Polls         int
-	Revision      int64
-	CreatedAt     stamp
-	AuthorizedAt  stamp
-	CapturedAt    stamp
-	CheckedAt     stamp
-	EndedAt       stamp
+	ID            string  `json:"id"`
+	OrderID       string  `json:"-"`
+	AccountID     string  `json:"-"`
+	ConnectionID  string  `json:"-"`
+	Provider      string  `json:"provider"`
+	Method        string  `json:"method"`
+	State         string  `json:"state"`
+	Amount        int64   `json:"amount"` // that the guest was asked for
+	Currency      string  `json:"-"`
+	Authorized    int64   `json:"-"`        // that can still be captured, as the provider says
+	Captured      int64   `json:"captured"` // as the provider says
+	Refunded      int64   `json:"refunded"` // as the provider says
+	SessionID     *string `json:"-"`
+	IntentID      *string `json:"-"`
+	URL           *string `json:"-"` // where the guest pays
+	Reason        *string `json:"reason"`
+	CaptureBefore stamp   `json:"capture_before"`
+	Warned        bool    `json:"-"`
+	DueAt         stamp   `json:"-"` // when the provider is asked next; zero: never again
+	Polls         int     `json:"-"`
+	Revision      int64   `json:"-"`
+	CreatedAt     stamp   `json:"created_at"`
+	AuthorizedAt  stamp   `json:"-"`
+	CapturedAt    stamp   `json:"-"`
+	CheckedAt     stamp   `json:"-"`
+	EndedAt       stamp   `json:"-"`
 }
 
 // live reports whether the attempt can still take the guest's money, or has it reserved.
@@ -120,17 +120,18 @@ func (p *payment) live() bool {
 
 // A paymentConnection is the account that an account of ours has at a provider.
 type paymentConnection struct {
-	ID           string
-	AccountID    string
-	Provider     string
-	Live         bool   // false: test keys
-	Name         string // for people: Vipps' merchant serial number
-	Sealed       []byte // its secrets, see connectionSecrets
-	WebhookID    *string
-	WebhookURL   *string
-	FailingSince stamp
-	CreatedAt    stamp
-	RemovedAt    stamp
+	ID           string  `json:"id"`
+	Provider     string  `json:"provider"`
+	Live         bool    `json:"live"`  // false: test keys
+	State        string  `json:"state"` // in_use, refused, unreadable or removed; no column, see setState
+	Name         string  `json:"name"`  // for people: Vipps' merchant serial number
+	WebhookID    *string `json:"-"`
+	WebhookURL   *string `json:"webhook_url"`
+	FailingSince stamp   `json:"failing_since"`
+	AccountID    string  `json:"account_id"`
+	CreatedAt    stamp   `json:"created_at"`
+	RemovedAt    stamp   `json:"removed_at"`
+	Sealed       []byte  `json:"-"` // its secrets, see connectionSecrets
 }
 
 // connectionSecrets are what a connection keeps sealed. Each provider uses some of them.
@@ -444,15 +445,6 @@ func addConnection(t *tx, c *paymentConnection, actor string) error {
 		return err
 	}
 	return t.addEvent(connectionEvent(c, eventConnectionAdded, actor))
-}
-
-// sameConnection refuses keys that lead to another account at the provider, as far as Live and Name tell. Errors:
-// errOtherAccount.
-func sameConnection(before, after *paymentConnection) error {
-	if before.Live != after.Live || before.Name != after.Name {
-		return errOtherAccount
-	}
-	return nil
 }
 
 // changeConnectionKeys writes the new keys and the new webhook of a connection, with which its payments continue.

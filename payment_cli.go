@@ -17,37 +17,28 @@ var (
 		help: "base address of Stripe, for tests", hasVariable: true}
 	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
 		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
+
+	// what commands that ask a provider have in common
+	providerOptions = []option{
+		optOutboundAllow.says("what may be called besides public addresses, for tests"), optStripeURL, optVippsURL,
+	}
 )
 
 // The operator's commands on payments and their providers.
 var paymentCommands = []command{
-	{"payment connect", "stripe|vipps", "take payments by card (stripe) or by mobile phone (vipps)", []option{
-		optAccount.says("the account whose money it is"),
-		optSecrets,
-		optOutboundAllow.says("what may be called besides public addresses, for tests"),
-		optStripeURL,
-		optVippsURL,
-	}, 1, paymentConnect},
+	{"payment connect", "stripe|vipps", "take payments by card (stripe) or by mobile phone (vipps)",
+		append([]option{optAccount.says("the account whose money it is"), optSecrets}, providerOptions...),
+		1, paymentConnect},
 	{"payment list", "", "list the connections with payment providers, newest first",
 		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
-	{"payment check", "ID", "ask a provider whether it accepts a connection's keys and has our webhook", []option{
-		optOutboundAllow.says("what may be called besides public addresses, for tests"),
-		optStripeURL,
-		optVippsURL,
-	}, 1, paymentCheck},
+	{"payment check", "ID", "ask a provider whether it accepts a connection's keys and has our webhook",
+		providerOptions, 1, paymentCheck},
 	{"payment reconnect", "ID", "give a connection other keys of the same account, after they were changed at the " +
-		"provider or the key file was lost; its payments go on", []option{
-		optSecrets,
-		optOutboundAllow.says("what may be called besides public addresses, for tests"),
-		optStripeURL,
-		optVippsURL,
-	}, 1, paymentReconnect},
-	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", []option{
+		"provider or the key file was lost; its payments go on", append([]option{optSecrets}, providerOptions...),
+		1, paymentReconnect},
+	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", append([]option{
 		optForce.says("disconnect it although our webhook can't be removed at the provider"),
-		optOutboundAllow.says("what may be called besides public addresses, for tests"),
-		optStripeURL,
-		optVippsURL,
-	}, 1, paymentDisconnect},
+	}, providerOptions...), 1, paymentDisconnect},
 	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
@@ -110,32 +101,17 @@ func explainProviderError(provider string, err error) error {
 	return nil
 }
 
-// A connectionRow is a connection as the commands print it.
-type connectionRow struct {
-	ID           string  `json:"id"`
-	Provider     string  `json:"provider"`
-	Live         bool    `json:"live"`
-	State        string  `json:"state"` // in_use, refused, unreadable or removed
-	Name         string  `json:"name"`
-	WebhookURL   *string `json:"webhook_url"`
-	FailingSince stamp   `json:"failing_since"`
-	AccountID    string  `json:"account_id"`
-	CreatedAt    stamp   `json:"created_at"`
-	RemovedAt    stamp   `json:"removed_at"`
-}
-
-func newConnectionRow(c *paymentConnection, readable bool) connectionRow {
-	state := "in_use"
+// setState sets State, for what the commands print. readable says whether the secrets can be read.
+func (c *paymentConnection) setState(readable bool) {
+	c.State = "in_use"
 	switch {
 	case !c.RemovedAt.IsZero():
-		state = "removed"
+		c.State = "removed"
 	case !readable:
-		state = "unreadable"
+		c.State = "unreadable"
 	case !c.FailingSince.IsZero():
-		state = "refused"
+		c.State = "refused"
 	}
-	return connectionRow{c.ID, c.Provider, c.Live, state, c.Name, c.WebhookURL, c.FailingSince, c.AccountID,
-		c.CreatedAt, c.RemovedAt}
 }
 
 func paymentConnect(e *env) error {
@@ -167,7 +143,8 @@ func paymentConnect(e *env) error {
 	if !c.Live {
 		kind = "for tests: no money moves"
 	}
-	return e.print(newConnectionRow(c.paymentConnection, true),
+	c.setState(true)
+	return e.print(c.paymentConnection,
 		fmt.Sprintf("id:      %s (%s)\nwebhook: %s", c.ID, kind, *c.WebhookURL))
 }
 
@@ -208,18 +185,15 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 
 // webhookAddress returns the address that the provider of a connection is to post to.
 func (e *env) webhookAddress(st *store, c *paymentConnection) (string, error) {
-	bases, err := st.baseURLs()
+	base, err := currentBase(st)
 	if err != nil {
 		return "", err
-	}
-	if len(bases) == 0 || !bases[0].Current {
-		return "", errors.New("there is no base address: run 'widgetd base-url set https://…/v1' first")
 	}
 	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	if err != nil {
 		return "", err
 	}
-	return providerWebhook(bases[0].URL, c.Provider, c.ID, allow)
+	return providerWebhook(base, c.Provider, c.ID, allow)
 }
 
 // providerWebhook returns the address that a provider is to post to for a connection, below a base address. The
@@ -248,27 +222,24 @@ func paymentList(e *env) error {
 	if err != nil {
 		return err
 	}
-	rows, unreadable := []connectionRow{}, []string{}
-	err = e.withStore(func(st *store) error {
-		all, err := st.paymentConnections(o)
-		for _, c := range all {
-			_, failed := c.open(keys)
-			if failed != nil && c.RemovedAt.IsZero() {
-				unreadable = append(unreadable, c.ID)
-			}
-			rows = append(rows, newConnectionRow(c, failed == nil))
-		}
+	var all []*paymentConnection
+	err = e.withStore(func(st *store) (err error) {
+		all, err = st.paymentConnections(o)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = printRows(e, rows, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(r connectionRow) []any {
-		return []any{r.ID, r.Provider, r.Live, r.State, r.Name, r.CreatedAt, r.AccountID}
+	for _, c := range all {
+		_, failed := c.open(keys)
+		c.setState(failed == nil)
+	}
+	err = printRows(e, all, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(c *paymentConnection) []any {
+		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, c.AccountID}
 	})
-	for _, id := range unreadable {
-		if err == nil && !e.on("json") {
-			_, err = fmt.Fprintln(e.stdout, sealedElsewhere(id))
+	for _, c := range all {
+		if err == nil && !e.on("json") && c.State == "unreadable" {
+			_, err = fmt.Fprintln(e.stdout, sealedElsewhere(c.ID))
 		}
 	}
 	return err
@@ -333,10 +304,9 @@ func paymentReconnect(e *env) error {
 			return explainProviderError(c.Provider, err)
 		}
 		c.WebhookURL = &address
-		if err = sameConnection(before, c.paymentConnection); err == nil {
-			err = c.seal(keys)
-		}
-		if err == nil {
+		if before.Live != c.Live || before.Name != c.Name { // as far as these tell
+			err = errOtherAccount
+		} else if err = c.seal(keys); err == nil {
 			err = st.update(e.ctx, func(t *tx) error { return changeConnectionKeys(t, c.paymentConnection, e.actor()) })
 		}
 		if err != nil {
@@ -389,12 +359,8 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), statusRows); err != nil {
 		return err
 	}
-	conns, err := v.paymentConnections(anyAccount)
-	for _, c := range conns {
-		if c.RemovedAt.IsZero() {
-			r.connections = append(r.connections, c)
-		}
-	}
+	all, err := v.paymentConnections(anyAccount)
+	r.connections = slices.DeleteFunc(all, func(c *paymentConnection) bool { return !c.RemovedAt.IsZero() })
 	return err
 }
 

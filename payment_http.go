@@ -103,8 +103,7 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	if notice.paymentID == "" && notice.intentID == "" {
 		return nil // of a kind that is not about an attempt
 	}
-	err = a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	err = a.payments.update(ctx, func(t *tx) error {
 		if notice.paymentID != "" {
 			return t.lookAtPayment(row.ID, notice.paymentID)
 		}
@@ -117,10 +116,7 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 // expireOrders is the chore that expires orders that were not paid, or not accepted, in time.
 func (a *paymentAPI) expireOrders(ctx context.Context) error {
 	for _, expire := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted} {
-		_, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
-			t.invalidate()
-			return expire(t, rowsAtOnce)
-		})
+		_, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) { return expire(t, rowsAtOnce) })
 		if err != nil {
 			return err
 		}
@@ -130,10 +126,8 @@ func (a *paymentAPI) expireOrders(ctx context.Context) error {
 
 // eraseCustomers is the chore that erases the guests of orders, keptCustomersFor after the order's end.
 func (a *paymentAPI) eraseCustomers(ctx context.Context) error {
-	n, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
-		t.invalidate()
-		return t.eraseCustomers(rowsAtOnce)
-	})
+	erase := func(t *tx) (int64, error) { return t.eraseCustomers(rowsAtOnce) }
+	n, err := a.store.updateInParts(ctx, rowsAtOnce, erase)
 	if n > 0 {
 		a.scrubWAL(0)
 	}

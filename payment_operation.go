@@ -150,8 +150,7 @@ func (p *payments) openConnection(pay *payment) (*openConnection, error) {
 func (p *payments) takeOver(
 	pay *payment, conn *openConnection, report *paymentReport,
 ) (op *paymentOperation, call *providerCall, err error) {
-	err = p.store.update(context.Background(), func(t *tx) error {
-		t.invalidate()
+	err = p.update(context.Background(), func(t *tx) error {
 		s, err := loadSettlement(t, pay.ID, p.providers)
 		if err != nil {
 			return err
@@ -204,8 +203,7 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 		return err
 	}
 	c.FailingSince = since
-	return t.addEvent(event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actorProvider,
-		Data: eventData("provider", c.Provider)})
+	return t.addEvent(connectionEvent(c, kind, actorProvider))
 }
 
 // lookFailed has an attempt looked at later, since its provider could not be asked.
@@ -227,11 +225,9 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 // noteDenied notes that the provider refuses a connection's keys. op is an operation that the keys may not carry
 // out and that waits for other keys; nil: none does.
 func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error {
-	return p.store.update(context.Background(), func(t *tx) error {
-		t.invalidate()
+	return p.update(context.Background(), func(t *tx) error {
 		if op != nil {
-			reason := reasonDenied
-			op.Error = &reason
+			op.Error = new(reasonDenied)
 			if err := t.saveOperation(op); err != nil && !errors.Is(err, errChanged) {
 				return err
 			}
@@ -244,8 +240,7 @@ func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error 
 // under way for too long, perhaps because the provider can't be asked, it is marked for review.
 func (p *payments) postpone(pay *payment, wait time.Duration) error {
 	pay.Polls++
-	return p.store.update(context.Background(), func(t *tx) error {
-		t.invalidate()
+	return p.update(context.Background(), func(t *tx) error {
 		at := newStamp(t.exact.Add(jittered(wait) + time.Second - 1))
 		if err := t.postpone(pay, at); err != nil || pay.Captured == 0 || pay.State == paymentReview {
 			return err
@@ -335,8 +330,7 @@ func (p *payments) send(
 func (p *payments) finish(
 	pay *payment, conn *openConnection, op *paymentOperation, result sendResult,
 ) (again bool, err error) {
-	err = p.store.update(context.Background(), func(t *tx) error {
-		t.invalidate()
+	err = p.update(context.Background(), func(t *tx) error {
 		s, err := loadSettlement(t, pay.ID, p.providers)
 		if err != nil {
 			return err
@@ -525,8 +519,7 @@ func (p *payments) drive(ctx context.Context, begun *begunAttempt) error {
 // begin returns the attempt by which an order is being paid, or makes one, with the operation that creates
 // it at the provider, on disk before it is sent.
 func (p *payments) begin(ctx context.Context, orderID, method, returnURL string) (begun *begunAttempt, err error) {
-	err = p.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+	err = p.update(ctx, func(t *tx) error {
 		begun = &begunAttempt{}
 		o, err := t.order(anyAccount, orderID)
 		if err != nil {
@@ -590,12 +583,8 @@ func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
 	if !begun.closing || o.Closing != nil {
 		return nil
 	}
-	method := closingMethod
-	o.Closing = &method
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
-	return t.lookAt(begun.payment.ID)
+	o.Closing = new(closingMethod)
+	return t.saveAndLook(o, begun.payment.ID)
 }
 
 // newAttempt makes an attempt to pay an order. Errors: errAttemptLimit, errMethod.

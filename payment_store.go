@@ -64,26 +64,25 @@ func (t *tx) setPaymentState(id, state string) error {
 	return requireRow(n, err)
 }
 
-// lookAt has the provider asked about an attempt as soon as possible. The new revision also makes whoever is
-// deciding about the attempt right now start over (errChanged). For an unknown id it does nothing.
-func (t *tx) lookAt(paymentID string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE id = ?`,
-		t.now, paymentID)
+// look has the providers asked as soon as possible about the attempts that a condition selects. The new revision also
+// makes whoever is deciding about one right now start over (errChanged).
+func (t *tx) look(condition string, args ...any) error {
+	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
+		append([]any{t.now}, args...)...)
 	return err
 }
 
-// lookAtPayment is lookAt for an attempt of a connection.
+// lookAt is look for an attempt. For an unknown id it does nothing.
+func (t *tx) lookAt(paymentID string) error { return t.look(`id = ?`, paymentID) }
+
+// lookAtPayment is look for an attempt of a connection.
 func (t *tx) lookAtPayment(connectionID, paymentID string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
-		WHERE id = ? AND connection_id = ?`, t.now, paymentID, connectionID)
-	return err
+	return t.look(`id = ? AND connection_id = ?`, paymentID, connectionID)
 }
 
-// lookAtIntent is lookAt for the attempt of a connection that the provider knows under an id of its own.
+// lookAtIntent is look for the attempt of a connection that the provider knows under an id of its own.
 func (t *tx) lookAtIntent(connectionID, intentID string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
-		WHERE intent_id = ? AND connection_id = ?`, t.now, intentID, connectionID)
-	return err
+	return t.look(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
 }
 
 // A duePayment is an attempt whose provider is to be asked.
@@ -363,12 +362,10 @@ func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[
 	return p, err
 }
 
-// lookAtLivePayments has providers asked soon about the live attempts of an account. The unary + keeps SQLite
-// from using the index on account_id, and so from reading every attempt that the account ever had.
+// lookAtLivePayments is look for the live attempts of an account. The unary + keeps SQLite from using the index on
+// account_id, and so from reading every attempt that the account ever had.
 func (t *tx) lookAtLivePayments(id string) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1
-		WHERE +account_id = ? AND state IN ('created', 'pending', 'authorized')`, t.now, id)
-	return err
+	return t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id)
 }
 
 // heldPayments counts the attempts that guests can still pay, or whose money is authorised.

@@ -38,8 +38,6 @@ const (
 	stripeTolerance     = 300 // seconds that a webhook may be old, or early
 	maxStripeSignature  = 4096
 	maxStripeSignatures = 16 // there is one for each secret in use, while secrets are rotated
-
-	reasonMalformed = "malformed_answer"
 )
 
 // stripeMinimum is the least amount of a charge by currency, in its minor unit (docs.stripe.com/currencies,
@@ -174,14 +172,15 @@ func (s *stripeProvider) request(ctx context.Context, c *openConnection, key str
 		maxStripeAnswer})
 }
 
-// A stripeObject is what the answers to operations have in common.
+// A stripeObject is what the answers to operations have in common, and those about webhook endpoints.
 type stripeObject struct {
 	ID        string `json:"id"`
 	Object    string `json:"object"`
 	Status    string `json:"status"`
 	Reference string `json:"client_reference_id"` // of a session
-	URL       string `json:"url"`                 // of a session
+	URL       string `json:"url"`                 // of a session or a webhook endpoint
 	Amount    int64  `json:"amount"`              // of a refund
+	Secret    string `json:"secret"`              // of a webhook endpoint, only in the answer that creates it
 }
 
 // send implements provider.
@@ -200,7 +199,7 @@ func (s *stripeProvider) send(ctx context.Context, c *openConnection, op *paymen
 	case answer.status >= 200 && answer.status < 300:
 		var done stripeObject
 		if json.Unmarshal(answer.body, &done) != nil || !done.answers(op, call) {
-			result.reason = reasonMalformed
+			result.reason = outboundMalformed
 			return result
 		}
 		result.outcome = sendDone
@@ -271,15 +270,11 @@ func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
 // stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It never
 // returns Stripe's messages, which may contain details of a card.
 func stripeReason(answer *outboundAnswer) string {
-	const maxCode = 64
 	var failure struct {
 		Error struct {
 			Type string `json:"type"`
 			Code string `json:"code"`
 		} `json:"error"`
-	}
-	isCode := func(s string) bool {
-		return s != "" && len(s) <= maxCode && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
 	}
 	status := fmt.Sprintf("http_%d", answer.status)
 	if json.Unmarshal(answer.body, &failure) != nil {
@@ -288,12 +283,7 @@ func stripeReason(answer *outboundAnswer) string {
 	if failure.Error.Type == "idempotency_error" && answer.status == http.StatusBadRequest {
 		return failure.Error.Type
 	}
-	for _, code := range []string{failure.Error.Code, failure.Error.Type} {
-		if isCode(code) {
-			return code
-		}
-	}
-	return status
+	return stripeName(failure.Error.Code, stripeName(failure.Error.Type, status))
 }
 
 // read sends a request that is not an operation, and decodes its answer. Errors: an *outboundError or a
@@ -320,7 +310,7 @@ func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string
 
 // malformedAnswer returns the error for an answer that can't be what was asked for.
 func malformedAnswer(status int) error {
-	return &providerError{status: status, reason: reasonMalformed}
+	return &providerError{status: status, reason: outboundMalformed}
 }
 
 // get reads an object, or a page of a list.
@@ -426,15 +416,6 @@ func isStripeEvent(s string) bool {
 	return s != "" && len(s) <= maxType && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_.") == ""
 }
 
-// A stripeWebhook is a webhook endpoint at Stripe.
-type stripeWebhook struct {
-	ID     string `json:"id"`
-	Object string `json:"object"`
-	URL    string `json:"url"`
-	Status string `json:"status"`
-	Secret string `json:"secret"` // only in the answer that creates it
-}
-
 // connect implements provider. Besides the errors of outbound and of Stripe it may return one that says how to
 // make the key.
 func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
@@ -455,7 +436,7 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	for i, event := range stripeEvents {
 		form.Set(fmt.Sprintf("enabled_events[%d]", i), event)
 	}
-	var made stripeWebhook
+	var made stripeObject
 	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
 	key = c.ID              // so that a repeated call, after a lost answer, makes no second webhook
 	if c.WebhookID != nil { // a new webhook is wanted, which that key would not make
@@ -495,8 +476,7 @@ func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) erro
 		return nil
 	}
 	call := providerCall{Method: http.MethodDelete, Path: stripeWebhooks + "/" + url.PathEscape(*c.WebhookID)}
-	var deleted stripeWebhook
-	err := s.read(ctx, c, "", call, &deleted)
+	err := s.read(ctx, c, "", call, new(stripeObject))
 	if isStripeMissing(err) {
 		return nil
 	}
@@ -515,7 +495,7 @@ func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
 	if err := s.readsAll(ctx, c); err != nil {
 		return err
 	}
-	var found stripeWebhook
+	var found stripeObject
 	err := s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
 	switch {
 	case c.WebhookID == nil || isStripeMissing(err):

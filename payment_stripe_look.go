@@ -95,7 +95,8 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 	if !ok {
 		return nil, malformedAnswer(http.StatusOK)
 	}
-	if charge := session.charge(); charge != nil && report.captured > 0 {
+	if i := session.Intent; i != nil && i.Charge != nil && report.captured > 0 {
+		charge := i.Charge
 		if charge.Refunded > 0 || !p.live() { // Refunded no longer includes those that failed
 			if err := s.readRefunds(ctx, c, report, charge); err != nil {
 				return nil, err
@@ -108,14 +109,6 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 		}
 	}
 	return report, nil
-}
-
-// charge returns the charge of a session; nil: there is none yet.
-func (s *stripeSession) charge() *stripeCharge {
-	if s.Intent == nil {
-		return nil
-	}
-	return s.Intent.Charge
 }
 
 // report returns what a session says of an attempt, without refunds and disputes. It reports false for a session

@@ -149,7 +149,7 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 	}
 	unknown, refused, denied, stale := result(sendUnknown), result(sendRefused), result(sendDenied), result(sendStale)
 	created, done := sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: page}, result(sendDone)(200, "")
-	malformed, refunded, later := unknown(200, reasonMalformed), done, unknown(429, "rate_limit")
+	malformed, refunded, later := unknown(200, outboundMalformed), done, unknown(429, "rate_limit")
 	refunded.refundID, later.retryAfter = "re_1", 7*time.Second
 	for _, c := range []struct {
 		name   string
@@ -440,7 +440,7 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 			texts[c[0]] = changed
 			got, err := look(t, texts[good], texts[refunds], texts[disputes])
 			var failure *providerError
-			if !errors.As(err, &failure) || failure.reason != reasonMalformed || failure.status != 200 || got != nil {
+			if !errors.As(err, &failure) || failure.reason != outboundMalformed || failure.status != 200 || got != nil {
 				t.Errorf("%+v %v", got, err)
 			}
 		})

@@ -114,7 +114,7 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 	case opCreate:
 		call.Path = "/epayment/v1/payments"
 		wallet := map[string]string{"type": "WALLET"}
-		call.Body = vippsBody(struct {
+		call.Body = bodyText(struct {
 			Amount        vippsMoney        `json:"amount"`
 			PaymentMethod map[string]string `json:"paymentMethod"`
 			Reference     string            `json:"reference"`
@@ -124,17 +124,15 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 		}{amount, wallet, vippsReference(p.ID), "WEB_REDIRECT", returnURL, "Order " + o.ID})
 	case opCapture, opRefund:
 		call.Path = vippsPath(p.ID, "/"+op.Kind)
-		call.Body = vippsBody(map[string]vippsMoney{"modificationAmount": amount})
+		call.Body = bodyText(map[string]vippsMoney{"modificationAmount": amount})
 	case opExpire: // it is refused if the guest has paid meanwhile
 		call.Path = vippsPath(p.ID, "/cancel")
-		call.Body = vippsBody(map[string]bool{"cancelTransactionOnly": true})
+		call.Body = bodyText(map[string]bool{"cancelTransactionOnly": true})
 	default: // opCancel: of what is not captured
 		call.Path, call.ContentType = vippsPath(p.ID, "/cancel"), ""
 	}
 	return call
 }
-
-func vippsBody(v any) string { return strings.TrimSpace(string(encodeJSON(v))) }
 
 // send implements provider.
 func (v *vippsProvider) send(
@@ -150,27 +148,23 @@ func (v *vippsProvider) send(
 	if err != nil {
 		return v.notSent(answer, err)
 	}
-	switch failed := v.failure(answer); {
-	case failed == nil:
+	failed := v.failure(answer)
+	if failed == nil {
 		return vippsDone(op, answer)
+	}
+	result := sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
+	switch {
 	case once && failed.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized:
 		// It does not prove that nothing was done: before it is sent again, the payment is read with another
 		// token.
-		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
 	case failed.denied:
-		return sendResult{outcome: sendDenied, status: answer.status, reason: failed.reason}
+		result.outcome, result.retryAfter = sendDenied, 0
 	case answer.status == http.StatusConflict && op.Kind == opCreate: // the reference exists, or will in a moment
-		return sendResult{outcome: sendStale, status: answer.status, reason: failed.reason, retryAfter: failed.wait}
-	case answer.status < 400 || answer.status >= 500 || slices.Contains(passingStatuses, answer.status):
-		return sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
-	default:
-		return sendResult{outcome: sendRefused, status: answer.status, reason: failed.reason}
+		result.outcome = sendStale
+	case answer.status >= 400 && answer.status < 500 && !slices.Contains(passingStatuses, answer.status):
+		result.outcome, result.retryAfter = sendRefused, 0
 	}
-}
-
-// passingStatuses are the statuses below 500 that say nothing about an operation itself, of any provider.
-var passingStatuses = []int{
-	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
+	return result
 }
 
 // notSent returns the result of an operation that has no answer of its own.
@@ -370,20 +364,22 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 		seconds, _ = lasts.integer()
 	}
 	if err != nil || text == "" || strings.Contains(text, " ") || seconds <= 0 {
-		return "", time.Time{}, malformedVipps(answer)
+		return "", time.Time{}, malformedAnswer(answer.status)
 	}
 	lasts := time.Duration(min(seconds, int64(vippsTokenMost/time.Second))) * time.Second
 	return text, asked.Add(max(lasts-vippsTokenEarly, vippsTokenLeast)), nil
 }
 
-// malformedVipps returns the error of an answer that can't be used, though its status is 2xx.
-func malformedVipps(answer *outboundAnswer) *providerError {
-	return &providerError{status: answer.status, reason: outboundMalformed}
-}
-
-// read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
-func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
-	answer, err := v.ask(ctx, c, outboundRequest{method: http.MethodGet, url: v.base + path}, false)
+// request is ask for a request with a body of JSON; "": with none. A status other than 2xx is a *providerError, beside
+// the answer.
+func (v *vippsProvider) request(
+	ctx context.Context, c *openConnection, method, path, body string,
+) (*outboundAnswer, error) {
+	q := outboundRequest{method: method, url: v.base + path, body: []byte(body)}
+	if body != "" {
+		q.header = http.Header{"Content-Type": {"application/json"}}
+	}
+	answer, err := v.ask(ctx, c, q, false)
 	if err != nil {
 		return answer, err
 	}
@@ -391,6 +387,11 @@ func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string
 		return answer, failed
 	}
 	return answer, nil
+}
+
+// read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
+func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
+	return v.request(ctx, c, http.MethodGet, path, "")
 }
 
 // look implements provider. The operations are read from the list of events, but the amounts from the payment
@@ -406,7 +407,7 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 	}
 	state, ok := parseVippsPayment(answer.body, reference)
 	if !ok {
-		return nil, malformedVipps(answer)
+		return nil, malformedAnswer(answer.status)
 	}
 	report := state.report()
 	answer, err = v.read(ctx, c, vippsPath(p.ID, "/events"))
@@ -417,7 +418,7 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 		return nil, err
 	default:
 		if events, ok = parseVippsEvents(answer.body, reference, state.currency); !ok {
-			return nil, malformedVipps(answer)
+			return nil, malformedAnswer(answer.status)
 		}
 	}
 	report.addVippsEvents(events)
@@ -666,14 +667,8 @@ var vippsWebhookID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 // registered.
 func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
 	v.drop(c.ID, nil)
-	body := vippsBody(map[string]any{"url": webhookURL, "events": vippsEvents})
-	answer, err := v.ask(ctx, c, outboundRequest{http.MethodPost, v.base + vippsWebhooks,
-		http.Header{"Content-Type": {"application/json"}}, []byte(body), 0}, false)
-	if err == nil {
-		if failed := v.failure(answer); failed != nil {
-			err = failed
-		}
-	}
+	body := bodyText(map[string]any{"url": webhookURL, "events": vippsEvents})
+	answer, err := v.request(ctx, c, http.MethodPost, vippsWebhooks, body)
 	if err == nil {
 		told, _ := parseJSON(answer.body)
 		id, secret := vippsText(&told, "id", maxVippsText), vippsText(&told, "secret", maxVippsText)
@@ -682,7 +677,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 			c.secrets.WebhookSecret = secret
 			return nil
 		}
-		err = malformedVipps(answer)
+		err = malformedAnswer(answer.status)
 	}
 	var failed *providerError
 	if !errors.As(err, &failed) || failed.reason == outboundMalformed || failed.status >= 500 {
@@ -706,7 +701,7 @@ func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) (all []
 	body, err := parseJSON(answer.body)
 	list, ok := body.member("webhooks")
 	if err != nil || !ok || list.kind != jsonArray {
-		return nil, malformedVipps(answer)
+		return nil, malformedAnswer(answer.status)
 	}
 	for _, w := range list.list {
 		all = append(all, vippsWebhook{vippsText(&w, "id", maxVippsText), vippsText(&w, "url", maxOutboundURL)})
@@ -732,15 +727,11 @@ func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id
 	if !vippsWebhookID.MatchString(id) {
 		return &providerError{reason: outboundMalformed}
 	}
-	q := outboundRequest{method: http.MethodDelete, url: v.base + vippsWebhooks + "/" + id}
-	answer, err := v.ask(ctx, c, q, false)
-	if err != nil {
-		return err
+	_, err := v.request(ctx, c, http.MethodDelete, vippsWebhooks+"/"+id, "")
+	if isVippsNotFound(err) {
+		return nil
 	}
-	if failed := v.failure(answer); failed != nil && !isVippsNotFound(failed) {
-		return failed
-	}
-	return nil
+	return err
 }
 
 // disconnect implements provider.

@@ -84,15 +84,12 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 		case !w.mayAsk(d):
 			continue
 		}
-		w.start(d.id, d.connectionID, func() { w.settleDue(ctx, d) })
-	}
-}
-
-// settleDue settles one attempt.
-func (w *paymentWorker) settleDue(ctx context.Context, d duePayment) {
-	limited, cancel := context.WithTimeout(ctx, settleLimit)
-	defer cancel()
-	if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) {
-		w.noteFault(faultSettle, err)
+		w.start(d.id, d.connectionID, func() {
+			limited, cancel := context.WithTimeout(ctx, settleLimit)
+			defer cancel()
+			if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) {
+				w.noteFault(faultSettle, err)
+			}
+		})
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -177,8 +176,7 @@ func negated(all []figure) []figure {
 // soldFigures returns what an order has sold, by rate of VAT and group, and its delivery. For each rate the sum
 // of the amounts and of the VAT is that of the order itself, whose VAT is spread over the figures of that rate.
 func soldFigures(o *order) (sold []figure) {
-	for i := range o.Lines {
-		l := &o.Lines[i]
+	for _, l := range o.Lines {
 		sold = append(sold, figure{What: figureSale, Rate: l.VATRate, Group: l.Group, Gross: l.part(l.Accepted)})
 	}
 	if o.DeliveryGross > 0 {
@@ -233,8 +231,7 @@ func spreadFigures(what string, sum vatSum, over []figure) []figure {
 // saleFigures returns the figures of a paid order: what it has sold, its tip, and its discount.
 func saleFigures(o *order) []figure {
 	discount := o.Delivery - o.DeliveryGross
-	for i := range o.Lines {
-		l := &o.Lines[i]
+	for _, l := range o.Lines {
 		discount += l.UnitAmount*l.Accepted - l.part(l.Accepted)
 	}
 	return addFigures(append(soldFigures(o), figure{What: figureTip, Gross: o.Tip},
@@ -478,11 +475,8 @@ func recordOrders(ctx context.Context, st *store, most int) error {
 // recordOrder records what is due of an order. For an order that no longer exists, nothing is due.
 func (r *recorder) recordOrder(id string) error {
 	p, err := r.paidOrder(id)
-	if errors.Is(err, errOrder) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return notUnless(err, errOrder)
 	}
 	if err := r.recordSource(p, factSale, p.dueSale()); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"fmt"
 	"io"
 	"math"
@@ -45,31 +44,27 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 	})
 }
 
-// dateRange returns the business days that -from and -to name. Errors: usageError.
-func (e *env) dateRange(st *store, accountID string) (r dateRange, err error) {
+// revenueDays returns the business days of an account that -from and -to name, newest first. Errors: usageError.
+func (e *env) revenueDays(st *store, accountID string) ([]revenueDay, error) {
 	from, to, err := e.fromTo()
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	calendar, err := st.businessCalendar(accountID)
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	r, wrong := newDateRange(from, to, calendar.dateOf(e.now()))
 	if wrong != "" {
-		return r, usageError("-from and -to: " + strings.ToLower(wrong[:1]) + strings.TrimSuffix(wrong[1:], "."))
+		return nil, usageError("-from and -to: " + strings.ToLower(wrong[:1]) + strings.TrimSuffix(wrong[1:], "."))
 	}
-	return r, nil
+	return revenueDays(st.queries, accountID, r.from, r.to, e.now())
 }
 
 // revenueList prints the totals of business days.
 func revenueList(e *env) error {
 	return e.withRevenue(func(st *store, accountID string) error {
-		r, err := e.dateRange(st, accountID)
-		if err != nil {
-			return err
-		}
-		all, err := revenueDays(st.queries, accountID, r.from, r.to, e.now())
+		all, err := e.revenueDays(st, accountID)
 		if err != nil {
 			return err
 		}
@@ -191,13 +186,12 @@ func (r *revenueReport) writePayments(t moneyTable) {
 		t.line(label, formatSigned(m.Received), formatSigned(-m.Refunded), formatSigned(-m.Disputed),
 			formatSigned(m.Total))
 	}
-	for i := range r.Payments {
-		m := &r.Payments[i]
+	for _, m := range r.Payments {
 		label := m.Method
 		if m.Test {
 			label += ", with test keys"
 		}
-		row(label, m)
+		row(label, &m)
 		sum.Received, sum.Refunded = sum.Received+m.Received, sum.Refunded+m.Refunded
 		sum.Disputed, sum.Total = sum.Disputed+m.Disputed, sum.Total+m.Total
 	}
@@ -256,36 +250,24 @@ func exportedSums(q *queries, accountID string, days []revenueDay) (all []export
 
 // revenueExport prints the sums of business days.
 func revenueExport(e *env) error {
-	return e.withRevenue(func(st *store, accountID string) error {
-		r, err := e.dateRange(st, accountID)
-		if err != nil {
-			return err
+	id, err := e.needAccount()
+	if err != nil {
+		return err
+	}
+	header := []string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
+		"total"}
+	return exportRows(e, header, func(st *store, _ string) (p listPage[exportedSum], err error) {
+		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
+			return p, err
 		}
-		days, err := revenueDays(st.queries, accountID, r.from, r.to, e.now())
-		if err != nil {
-			return err
+		days, err := e.revenueDays(st, id)
+		if err == nil {
+			p.rows, err = exportedSums(st.queries, id, days)
 		}
-		all, err := exportedSums(st.queries, accountID, days)
-		if err != nil {
-			return err
-		}
-		if !e.on("csv") {
-			for _, row := range all {
-				if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		w := csv.NewWriter(e.stdout)
-		w.Write([]string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
-			"total"})
-		for _, x := range all {
-			w.Write([]string{x.Date, x.Currency, x.State, x.Method, strconv.FormatBool(x.Test), x.Kind,
-				strconv.FormatFloat(float64(x.VATRate)/100, 'f', -1, 64), csvTextCell(valueOr(x.Group, "")),
-				formatSigned(x.Gross), formatSigned(x.VAT), formatSigned(x.Total)})
-		}
-		w.Flush()
-		return w.Error()
+		return p, err
+	}, func(x exportedSum) []string {
+		return []string{x.Date, x.Currency, x.State, x.Method, strconv.FormatBool(x.Test), x.Kind,
+			strconv.FormatFloat(float64(x.VATRate)/100, 'f', -1, 64), csvTextCell(valueOr(x.Group, "")),
+			formatSigned(x.Gross), formatSigned(x.VAT), formatSigned(x.Total)}
 	})
 }

@@ -66,21 +66,15 @@ func (q *queries) businessCalendar(accountID string) (*businessCalendar, error) 
 	return newCalendar(spans...)
 }
 
-// parseBusinessDate parses a date as "2026-11-22"; it reports false for anything else.
-func parseBusinessDate(s string) (time.Time, bool) {
-	t, err := time.Parse(time.DateOnly, s)
-	return t, err == nil
-}
-
 // isBusinessDate reports whether a text is a date, as "2026-11-22".
 func isBusinessDate(s string) bool {
-	_, ok := parseBusinessDate(s)
-	return ok
+	_, err := time.Parse(time.DateOnly, s)
+	return err == nil
 }
 
 // checkBusinessDate is a textCheck for a business day.
 func checkBusinessDate(s string) (code, detail string) {
-	if day, ok := parseBusinessDate(s); !ok || day.Year() < 1970 || day.Year() > lastYear {
+	if day, err := time.Parse(time.DateOnly, s); err != nil || day.Year() < 1970 || day.Year() > lastYear {
 		return "invalid_date", "This must be a date: YYYY-MM-DD."
 	}
 	return "", ""
@@ -88,7 +82,7 @@ func checkBusinessDate(s string) (code, detail string) {
 
 // midnight returns the start of a date, by a clock that shows UTC; the zero time if the date is malformed.
 func midnight(date businessDate) time.Time {
-	t, _ := parseBusinessDate(date)
+	t, _ := time.Parse(time.DateOnly, date)
 	return t
 }
 

@@ -169,10 +169,9 @@ func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueRe
 		VAT: []revenueLine{}, Payments: []revenueMethod{}, Late: []lateFact{}}
 	var figures []figure
 	rates := map[int64]vatSum{}
-	for i := range sums {
-		s := &sums[i]
-		r.Totals.add(s)
-		r.addPayment(s)
+	for _, s := range sums {
+		r.Totals.add(&s)
+		r.addPayment(&s)
 		figures = append(figures, s.figure)
 		sign := int64(1)
 		switch s.What {

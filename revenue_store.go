@@ -162,10 +162,7 @@ func (t *tx) freezeDay(accountID string, date businessDate, currency string) err
 func (q *queries) frozenDay(accountID string, date businessDate, currency string) (at stamp, err error) {
 	err = q.one(`SELECT frozen_at FROM revenue_days WHERE account_id = ? AND date = ? AND currency = ?`,
 		[]any{accountID, date, currency}, &at)
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return at, err
+	return at, notUnless(err, errNotFound)
 }
 
 // A daySums holds the totals of a day.
