@@ -162,10 +162,7 @@ func (q *queries) origins() ([]originRow, error) {
 // originAccount returns the account that has an origin, open or closed, or "" if none has it.
 func (q *queries) originAccount(origin string) (id string, err error) {
 	err = q.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &id)
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return id, err
+	return id, notUnless(err, errNotFound)
 }
 
 // addOrigin adds a normalised origin to an account. Adding it to the same account again

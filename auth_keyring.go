@@ -69,14 +69,8 @@ func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
 
 // jwk returns the public half as a JSON Web Key (RFC 8037).
 func (k *signingKey) jwk() map[string]string {
-	return map[string]string{
-		"kty": "OKP",
-		"crv": "Ed25519",
-		"x":   base64.RawURLEncoding.EncodeToString(k.public),
-		"kid": k.kid,
-		"use": "sig",
-		"alg": "EdDSA",
-	}
+	x := base64.RawURLEncoding.EncodeToString(k.public)
+	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": x, "kid": k.kid, "use": "sig", "alg": "EdDSA"}
 }
 
 // thumbprint returns the JWK thumbprint of a key (RFC 7638, with the members of RFC 8037).
@@ -468,9 +462,6 @@ func (k *keyring) verify(token string) (claims, error) {
 		}
 	}
 	header, err := parseJSON(decoded[0])
-	if err != nil {
-		return claims{}, errInvalidToken
-	}
 	for _, m := range header.members {
 		text := m.value.text
 		accepted := map[string][]string{"alg": {"EdDSA", "Ed25519"}, "typ": {"at+jwt"}, "kid": {text}}[m.name]
@@ -479,7 +470,7 @@ func (k *keyring) verify(token string) (claims, error) {
 		}
 	}
 	kid, _ := header.member("kid")
-	if len(header.members) != 3 || kid == nil {
+	if err != nil || len(header.members) != 3 || kid == nil {
 		return claims{}, errInvalidToken
 	}
 	key := k.find(kid.text)

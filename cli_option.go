@@ -203,40 +203,31 @@ func (e *env) needAccount() (string, error) {
 	if named := e.str("account"); named != "" {
 		return e.accountID(named)
 	}
-	id := ""
-	err := e.withStore(func(st *store) (err error) {
-		id, err = st.mainAccount()
-		return err
-	})
-	return id, err
+	return queried(e, (*queries).mainAccount)
 }
 
 // accountID returns the id of an account that is named by its id or by its name, if no other
 // account has that name. An id is not looked up.
-func (e *env) accountID(named string) (id string, err error) {
+func (e *env) accountID(named string) (string, error) {
 	if validID("acct", named) {
 		return named, nil
 	}
-	err = e.withStore(func(st *store) error {
-		all, err := st.accountsNamed(named)
-		switch {
-		case err != nil:
-			return err
-		case len(all) == 0:
-			return usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
-				printable(named)))
-		case len(all) > 1:
-			ids := []string{}
-			for _, a := range all {
-				ids = append(ids, a.ID)
-			}
-			return usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-				len(all), printable(named), strings.Join(ids, " ")))
+	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(named) })
+	switch {
+	case err != nil:
+		return "", err
+	case len(all) == 0:
+		return "", usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
+			printable(named)))
+	case len(all) > 1:
+		ids := []string{}
+		for _, a := range all {
+			ids = append(ids, a.ID)
 		}
-		id = all[0].ID
-		return nil
-	})
-	return id, err
+		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
+			len(all), printable(named), strings.Join(ids, " ")))
+	}
+	return all[0].ID, nil
 }
 
 // filterAccount returns the owner of the rows that a list shows: the account that -account

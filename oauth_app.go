@@ -62,6 +62,9 @@ func appEvent(p *app, kind eventType, actor string, data ...string) event {
 	return event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actor, Data: eventData(data...)}
 }
 
+// MarshalText implements encoding.TextMarshaler.
+func (m makerName) MarshalText() ([]byte, error) { return []byte(publicActor(string(m))), nil }
+
 // newClientSecret returns a client secret of 256 bits and more, letters and digits, and its SHA-256.
 func newClientSecret() (secret string, hash []byte) {
 	secret = rand.Text() + rand.Text()
@@ -226,30 +229,23 @@ type memberFault func(member, code, detail string)
 // wrong for each member that is refused. Empty members are left to the caller, which knows whether they may be
 // absent.
 func (p *app) normalise(wrong memberFault) {
-	note := func(member, code, detail string) {
-		if code != "" {
+	note := func(member, value string, check textCheck) {
+		if code, detail := check(value); code != "" && value != "" {
 			wrong(member, code, detail)
 		}
 	}
-	if p.Name != "" {
-		code, detail := checkAppName(p.Name)
-		note("name", code, detail)
-	}
-	if p.HomePage != "" {
-		code, detail := checkHomePage(p.HomePage)
-		note("home_page", code, detail)
-	}
+	note("name", p.Name, checkAppName)
+	note("home_page", p.HomePage, checkHomePage)
 	if p.Kind == "" {
 		return
 	}
 	for i, uri := range p.RedirectURIs {
-		code, detail := checkRedirectURI(p.Kind, uri)
-		if slices.Contains(p.RedirectURIs[:i], uri) {
-			code, detail = "repeated", "This address appears twice."
-		}
-		if uri != "" {
-			note("redirect_uris/"+strconv.Itoa(i), code, detail)
-		}
+		note("redirect_uris/"+strconv.Itoa(i), uri, func(uri string) (code, detail string) {
+			if slices.Contains(p.RedirectURIs[:i], uri) {
+				return "repeated", "This address appears twice."
+			}
+			return checkRedirectURI(p.Kind, uri)
+		})
 	}
 	p.normaliseOrigins(wrong)
 	p.normaliseScopes(wrong)
@@ -365,7 +361,7 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 	if n >= maxApps {
 		return "", errAppLimit
 	}
-	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), by.actor, t.now, t.now
+	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor), t.now, t.now
 	if by.operator {
 		p.VerifiedAt = t.now
 	}
@@ -383,23 +379,15 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 type appChange []func(*app)
 
 // changedOfApp returns the names of the members that a change has made different, sorted.
-func changedOfApp(before, after *app) (names []string) {
-	for _, m := range []struct {
-		name    string
-		changed bool
-	}{
-		{"home_page", before.HomePage != after.HomePage},
-		{"name", before.Name != after.Name},
-		{"origins", !sameElements(before.Origins, after.Origins)},
-		{"own_scope", valueOr(before.OwnScope, "") != valueOr(after.OwnScope, "")},
-		{"redirect_uris", !slices.Equal(before.RedirectURIs, after.RedirectURIs)},
-		{"scope", before.Scope != after.Scope},
-	} {
-		if m.changed {
-			names = append(names, m.name)
-		}
-	}
-	return names
+func changedOfApp(before, after *app) []string {
+	return namesOfTrue(map[string]bool{
+		"home_page":     before.HomePage != after.HomePage,
+		"name":          before.Name != after.Name,
+		"origins":       !sameElements(before.Origins, after.Origins),
+		"own_scope":     valueOr(before.OwnScope, "") != valueOr(after.OwnScope, ""),
+		"redirect_uris": !slices.Equal(before.RedirectURIs, after.RedirectURIs),
+		"scope":         before.Scope != after.Scope,
+	})
 }
 
 // sameElements reports whether two lists have the same elements, in any order.

@@ -14,28 +14,32 @@ const (
 	appInstalled = "installed"
 )
 
-// An app is a third party's application that may act for accounts (contract, section 13). Its id is its client_id.
+// An app is a third party's application that may act for accounts (contract, section 13), as callers see it. Its id is
+// its client_id.
 type app struct {
-	ID           string
-	AccountID    string // the account that owns it
-	Name         string
-	HomePage     string
-	Kind         string // appWeb, appBrowser or appInstalled
-	RedirectURIs codeList
-	Origins      codeList // of the sites on which it runs in browsers
-	Scope        string   // that it may ask for, space-separated
-	OwnScope     *string  // that it gets by client credentials; nil: it may not use them
-	SecretHash   []byte   // SHA-256 of its secret; nil: it has none
-	EarlierHash  []byte   // of the previous secret
-	EarlierUntil stamp    // until when the previous secret is accepted, too
-	VerifiedAt   stamp    // since when an operator vouches for it
-	MadeBy       string
-	CreatedAt    stamp
-	UpdatedAt    stamp
-	RemovedAt    stamp
-	Owner        string // name of the account that owns it
-	OwnerClosed  bool
+	ID           string    `json:"id"`
+	AccountID    string    `json:"account_id"` // the account that owns it
+	Name         string    `json:"name"`
+	HomePage     string    `json:"home_page"`
+	Kind         string    `json:"kind"` // appWeb, appBrowser or appInstalled
+	RedirectURIs codeList  `json:"redirect_uris"`
+	Origins      codeList  `json:"origins"`               // of the sites on which it runs; never nil when it is shown
+	Scope        string    `json:"scope"`                 // that it may ask for, space-separated
+	OwnScope     *string   `json:"own_scope"`             // that it gets by client credentials; nil: it can't
+	VerifiedAt   stamp     `json:"verified_at"`           // since when an operator vouches for it
+	EarlierUntil stamp     `json:"previous_secret_until"` // until when the previous secret is accepted, too
+	MadeBy       makerName `json:"made_by"`
+	CreatedAt    stamp     `json:"created_at"`
+	UpdatedAt    stamp     `json:"updated_at"`
+	RemovedAt    stamp     `json:"-"`
+	SecretHash   []byte    `json:"-"` // SHA-256 of its secret; nil: it has none
+	EarlierHash  []byte    `json:"-"` // of the previous secret
+	Owner        string    `json:"-"` // name of the account that owns it
+	OwnerClosed  bool      `json:"-"`
 }
+
+// A makerName is the actor who made a row. Callers see it as publicActor returns it.
+type makerName string
 
 // appTable describes the table apps. Of the addresses only texts are read, since somebody may have written others
 // with the sqlite3 shell.

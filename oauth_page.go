@@ -112,11 +112,7 @@ func (s *server) signedIn(c *call) (*session, error) {
 	if secret == "" {
 		return nil, nil
 	}
-	found, err := s.store.session(secret, newStamp(c.now))
-	if errors.Is(err, errNotFound) {
-		return nil, nil
-	}
-	return found, err
+	return orNil(s.store.session(secret, newStamp(c.now)))
 }
 
 // askCode answers GET /oauth/signin.
@@ -149,10 +145,8 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 	if err != nil {
 		return nil, err
 	}
-	secret := ""
-	err = a.store.update(ctx, func(t *tx) (err error) {
-		secret, err = signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
-		return err
+	secret, err := updated(ctx, a.store, func(t *tx) (string, error) {
+		return signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
 	})
 	if errors.Is(err, errSigninCode) {
 		return signinPage(c, r, "wrong_code", http.StatusForbidden)
@@ -441,8 +435,8 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	p.showSession(s, &oauthPageRequest{})
 	p.Connected = &connectedList{}
 	for _, g := range rows.rows {
-		p.Connected.Grants = append(p.Connected.Grants, connectedApp{ID: g.ID, Name: printable(g.App),
-			Owner: printable(g.AppOwner), HomePage: printable(g.HomePage),
+		p.Connected.Grants = append(p.Connected.Grants, connectedApp{ID: g.ID, Name: printable(g.App.Name),
+			Owner: printable(g.App.Owner), HomePage: printable(g.App.HomePage),
 			Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
 			Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
 	}

@@ -273,8 +273,7 @@ func (q *queries) rowFaults() (faults []string, err error) {
 		if !isTable {
 			continue
 		}
-		key, err := collect(q, `SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, []any{table},
-			func(name *string) []any { return []any{name} })
+		key, err := q.texts(`SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, table)
 		for i, column := range key {
 			key[i] = `'` + column + ` = ' || quote(` + column + `)`
 		}

@@ -26,13 +26,9 @@ func parseOrigin(s string) (string, error) {
 	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
 		return "", err
 	}
-	port := ""
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host, port = host[:i], host[i+1:]
-		n, bad := strconv.ParseUint(port, 10, 16)
-		if bad != nil || n == 0 || port[0] == '0' {
-			return "", err
-		}
+	host, port, ok := cutPort(host)
+	if !ok {
+		return "", err
 	}
 	if v6, ok := strings.CutPrefix(host, "["); ok {
 		addr, bad := netip.ParseAddr(strings.TrimSuffix(v6, "]"))
