@@ -3,7 +3,6 @@ package main
 import (
 	"strconv"
 	"strings"
-	"time"
 )
 
 // accountNoun declares accounts, with their origins and tokens, and the base addresses.
@@ -146,18 +145,6 @@ func removeOrigin(t *tx, origin, actor string) error {
 func tokenEvent(row *tokenRow, kind eventType, actor string, data ...string) event {
 	data = append([]string{"client_id", row.ClientID, "scope", row.Scope}, data...)
 	return event{Type: kind, AccountID: row.AccountID, SubjectID: row.ID, Actor: actor, Data: eventData(data...)}
-}
-
-// issueOperatorToken is issueToken with the event of an operator's token.
-func issueOperatorToken(
-	t *tx, keys *keyring, row tokenRow, ttl time.Duration, actor string,
-) (token string, issued tokenRow, err error) {
-	token, issued, err = issueToken(t, keys, row, ttl)
-	if err != nil {
-		return "", issued, err
-	}
-	return token, issued, t.addEvent(tokenEvent(&issued, eventTokenIssued, actor,
-		"expires_at", issued.ExpiresAt.String(), "all_accounts", trueOrNone(issued.AllAccounts)))
 }
 
 // revokeToken revokes a token, with its event, or returns errNotFound. Revoking it again

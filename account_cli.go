@@ -436,8 +436,11 @@ func tokenIssue(e *env) error {
 	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "),
 		AllAccounts: e.on("all-accounts")}
 	err = e.change(func(t *tx) (err error) {
-		token, row, err = issueOperatorToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time), e.actor())
-		return err
+		if token, row, err = issueToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time)); err != nil {
+			return err
+		}
+		return t.addEvent(tokenEvent(&row, eventTokenIssued, e.actor(),
+			"expires_at", row.ExpiresAt.String(), "all_accounts", trueOrNone(row.AllAccounts)))
 	})
 	if err != nil {
 		return err

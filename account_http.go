@@ -35,11 +35,8 @@ func viewAccount(q *queries, id string) (*accountView, error) {
 	return &accountView{a.ID, a.Name, settings}, err
 }
 
-// accountRequest is the query of GET /account.
-type accountRequest struct{ accountScope }
-
 // showAccount answers GET /account.
-func (s *server) showAccount(_ context.Context, c *call, q *accountRequest) (*accountView, error) {
+func (s *server) showAccount(_ context.Context, c *call, q *accountScope) (*accountView, error) {
 	if c.caller.claims.isDevice() {
 		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
 	}

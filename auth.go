@@ -366,11 +366,6 @@ func (a *authenticator) cachedAccount(id string) (account, error) {
 	return a.accounts.loadBy(a.store, id, a.store.account)
 }
 
-// cachedOriginOwner is store.originOwner with a cache in front of it.
-func (a *authenticator) cachedOriginOwner(origin string) (string, error) {
-	return a.origins.loadBy(a.store, origin, a.store.originOwner)
-}
-
 // errClock refuses requests that need something signed while the clock is too far ahead (signingHeld).
 var errClock = &refusal{code: codeClock, retryAfter: time.Minute}
 

@@ -508,27 +508,16 @@ func readClaims(v *jsonValue) (c claims, err error) {
 		return n
 	}
 	c = claims{
-		Issuer:   text("iss", required),
-		Audience: text("aud", required),
-		Subject:  text("sub", required),
-		ClientID: text("client_id", required),
-		Scope:    text("scope", required),
-		IssuedAt: number("iat", required),
-		Expires:  number("exp", required),
-		ID:       text("jti", required),
+		Issuer: text("iss", required), Audience: text("aud", required), Subject: text("sub", required),
+		ClientID: text("client_id", required), Scope: text("scope", required), ID: text("jti", required),
+		IssuedAt: number("iat", required), Expires: number("exp", required),
 
-		NotBefore: number("nbf", optional),
-		Grant:     text("grant", optional),
+		NotBefore: number("nbf", optional), Grant: text("grant", optional),
 
-		License:      text("lic", optional),
-		Device:       text("dev", optional),
-		Fingerprint:  text("fph", optional),
-		Product:      text("prd", optional),
-		Seq:          number("seq", optional),
-		LicenseEnd:   number("lexp", optional),
-		GraceEnd:     number("gexp", optional),
+		License: text("lic", optional), Device: text("dev", optional), Fingerprint: text("fph", optional),
+		Product: text("prd", optional), Seq: number("seq", optional), Nonce: text("nonce", optional),
+		LicenseEnd: number("lexp", optional), GraceEnd: number("gexp", optional),
 		RefreshAfter: number("rfa", optional),
-		Nonce:        text("nonce", optional),
 	}
 	if list, present := v.member("ent"); present {
 		ok = ok && list.kind == jsonArray

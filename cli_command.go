@@ -160,10 +160,8 @@ const maxCommandWords = 3
 func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(maxCommandWords, len(args)); words > 0; words-- {
 		name := strings.Join(args[:words], " ")
-		for i := range commands {
-			if commands[i].name == name {
-				return &commands[i], args[words:]
-			}
+		if i := slices.IndexFunc(commands, func(c command) bool { return c.name == name }); i >= 0 {
+			return &commands[i], args[words:]
 		}
 	}
 	return nil, nil

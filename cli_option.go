@@ -32,10 +32,9 @@ var (
 	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 	optSince = option{name: "since", value: "TIME",
 		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
-	optType   = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
-	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
-	optReason = option{name: "reason", value: "TEXT",
-		help: "why, kept with the licence and in its event"}
+	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
+	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
+	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
 	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
 	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
 	optSecrets = option{name: "secrets", value: "FILE",

@@ -186,13 +186,10 @@ func (s *server) writePage(w *response, p *htmlPage) {
 // etagMatches reports whether one of the values of If-None-Match is tag, by the weak
 // comparison of RFC 9110, section 13.1.2.
 func etagMatches(values []string, tag string) bool {
-	for _, candidate := range strings.Split(strings.Join(values, ","), ",") {
+	return slices.ContainsFunc(strings.Split(strings.Join(values, ","), ","), func(candidate string) bool {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
-		if candidate == tag || candidate == "*" {
-			return true
-		}
-	}
-	return false
+		return candidate == tag || candidate == "*"
+	})
 }
 
 // A list is one page of a list of rows.

@@ -34,7 +34,7 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	check := originCheck{given: true}
 	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
 		check.origin = origin
-		check.account, check.err = s.cachedOriginOwner(origin)
+		check.account, check.err = s.origins.loadBy(s.store, origin, s.store.originOwner)
 		check.err = notUnless(check.err, errNotFound)
 	}
 	if check.account != "" {

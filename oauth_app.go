@@ -177,12 +177,9 @@ func privateScheme(s, scheme string) bool {
 	if len(labels) < 2 || !strings.HasPrefix(s, scheme+":/") {
 		return false
 	}
-	for _, label := range labels {
-		if label == "" || strings.Trim(label, "-") != label || strings.ContainsAny(label, "+") {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(labels, func(label string) bool {
+		return label == "" || strings.Trim(label, "-") != label || strings.ContainsAny(label, "+")
+	})
 }
 
 // sendsTo reports whether the application has registered an address to send people back to. It is compared
@@ -279,11 +276,9 @@ func (p *app) normaliseOrigins(wrong memberFault) {
 
 // normaliseScopes is normalise for what the application may ask for, and what it gets for itself.
 func (p *app) normaliseScopes(wrong memberFault) {
-	for _, scope := range strings.Split(p.Scope, " ") {
-		if p.Scope != "" && !slices.Contains(appScopes, scope) {
-			wrong("scope", "unknown_value", "The scopes of an application are "+strings.Join(appScopes, " ")+".")
-			return
-		}
+	if p.Scope != "" && hasForeign(strings.Split(p.Scope, " "), appScopes) {
+		wrong("scope", "unknown_value", "The scopes of an application are "+strings.Join(appScopes, " ")+".")
+		return
 	}
 	p.Scope = scopesWithin(p.Scope, p.Scope)
 	if p.OwnScope == nil {
@@ -293,11 +288,9 @@ func (p *app) normaliseScopes(wrong memberFault) {
 		wrong("own_scope", "not_allowed", "Only an application of the kind web can prove that it is itself.")
 		return
 	}
-	for _, scope := range strings.Split(*p.OwnScope, " ") {
-		if !slices.Contains(strings.Fields(p.Scope), scope) {
-			wrong("own_scope", "unknown_value", "These must be among the scopes that the application may ask for.")
-			return
-		}
+	if hasForeign(strings.Split(*p.OwnScope, " "), strings.Fields(p.Scope)) {
+		wrong("own_scope", "unknown_value", "These must be among the scopes that the application may ask for.")
+		return
 	}
 	p.OwnScope = nilIfEmpty(scopesWithin(*p.OwnScope, p.Scope))
 }

@@ -34,11 +34,7 @@ func appAuthorOf(c *call) appAuthor {
 }
 
 // permitsReplay returns a refusal unless the author may get an earlier answer with an application again.
-func (by appAuthor) permitsReplay(p *struct {
-	OwnScope *string `json:"own_scope"`
-}) error {
-	return by.permits(p.OwnScope)
-}
+func (by appAuthor) permitsReplay(p *app) error { return by.permits(p.OwnScope) }
 
 // createAppRequest is the body of POST /apps.
 type createAppRequest struct {
@@ -77,8 +73,7 @@ func readOwnScope(in *input) (own *string, ok bool) {
 	if !in.has("own_scope") || in.isNull("own_scope") {
 		return nil, in.has("own_scope")
 	}
-	text := in.text("own_scope", required, maxAppScope, notEmpty)
-	return &text, true
+	return new(in.text("own_scope", required, maxAppScope, notEmpty)), true
 }
 
 // createApp answers POST /apps.
@@ -190,15 +185,11 @@ func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*
 
 // grantWing makes the routes of grants.
 func grantWing(s *server) wing {
-	routes := []route{
-		{pattern: "GET /grants", question: true, run: endpoint(s.listGrants)},
-		{pattern: "GET /grants/{id}", run: endpoint(s.showGrant)},
-		{pattern: "DELETE /grants/{id}", run: endpoint(s.revokeGrant)},
-	}
-	for i := range routes {
-		routes[i].token, routes[i].scope = tokenRequired, scopeApps
-	}
-	return wing{routes: routes}
+	return wing{routes: []route{
+		{pattern: "GET /grants", token: tokenRequired, scope: scopeApps, question: true, run: endpoint(s.listGrants)},
+		{pattern: "GET /grants/{id}", token: tokenRequired, scope: scopeApps, run: endpoint(s.showGrant)},
+		{pattern: "DELETE /grants/{id}", token: tokenRequired, scope: scopeApps, run: endpoint(s.revokeGrant)},
+	}}
 }
 
 // showGrant answers GET /grants/{id}.

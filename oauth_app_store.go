@@ -84,6 +84,11 @@ func scopesWithin(scope, allowed string) string {
 	return strings.Join(within, " ")
 }
 
+// hasForeign reports whether a list has a scope that is not among others.
+func hasForeign(list, others []string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(others, s) })
+}
+
 // The problem codes of applications and grants.
 var (
 	appProblems problemTable

@@ -336,23 +336,13 @@ func (s *server) showServerMetadata(w *response, _ *http.Request) {
 	methods := []string{"client_secret_basic", "client_secret_post", "none"}
 	algorithms := []string{"EdDSA"}
 	s.writeMetadata(w, serverMetadata{
-		Issuer:               base,
-		Authorization:        base + "/oauth/authorize",
-		Token:                base + "/oauth/token",
-		Revocation:           base + "/oauth/revoke",
-		Keys:                 rt.root + jwksPath,
-		Scopes:               appScopes,
-		ResponseTypes:        []string{"code"},
-		ResponseModes:        []string{"query"},
-		GrantTypes:           []string{"authorization_code", "refresh_token", "client_credentials"},
-		ChallengeMethods:     []string{"S256"},
-		TokenMethods:         methods,
-		TokenAlgorithms:      algorithms,
-		RevocationMethods:    methods,
-		RevokingAlgorithms:   algorithms,
-		AnswersCarryIssuer:   true,
-		ProtectedResources:   []string{base},
-		ServiceDocumentation: rt.root + "/docs#applications",
+		Issuer: base, Authorization: base + "/oauth/authorize", Token: base + "/oauth/token",
+		Revocation: base + "/oauth/revoke", Keys: rt.root + jwksPath, Scopes: appScopes,
+		ResponseTypes: []string{"code"}, ResponseModes: []string{"query"},
+		GrantTypes:       []string{"authorization_code", "refresh_token", "client_credentials"},
+		ChallengeMethods: []string{"S256"}, TokenMethods: methods, TokenAlgorithms: algorithms,
+		RevocationMethods: methods, RevokingAlgorithms: algorithms, AnswersCarryIssuer: true,
+		ProtectedResources: []string{base}, ServiceDocumentation: rt.root + "/docs#applications",
 	})
 }
 

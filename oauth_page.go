@@ -293,8 +293,7 @@ func (q *consent) read(query url.Values, issuer string) *authorizeError {
 	if given["scope"] != "" {
 		q.scope = scopesWithin(given["scope"], q.scope)
 	}
-	foreign := func(s string) bool { return !slices.Contains(registered, s) }
-	if q.scope == "" || slices.ContainsFunc(strings.Fields(given["scope"]), foreign) {
+	if q.scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
 		return &authorizeError{"invalid_scope", "The application is not registered for this scope."}
 	}
 	return nil
@@ -347,9 +346,7 @@ func (q *consent) agreedScope(form map[string]string) (scope string, ok bool) {
 			ticked = append(ticked, scope)
 		}
 	}
-	asked := strings.Fields(q.scope)
-	foreign := func(s string) bool { return !slices.Contains(asked, s) }
-	return scopesWithin(strings.Join(ticked, " "), q.scope), !slices.ContainsFunc(ticked, foreign)
+	return scopesWithin(strings.Join(ticked, " "), q.scope), !hasForeign(ticked, strings.Fields(q.scope))
 }
 
 // errConsentChanged means that the page that asked for consent is out of date.

@@ -223,14 +223,9 @@ type statusReport struct {
 const backupLabel = "last backup"
 
 func statusShow(e *env) error {
-	r := &statusReport{
-		Version:       buildName(),
-		Database:      e.str("db"),
+	r := &statusReport{Version: buildName(), Database: e.str("db"), Unreadable: []string{}, unread: map[string]string{},
 		SchemaVersion: schemaVersion, // of the file too: no other is opened
-		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...),
-		Unreadable:    []string{},
-		unread:        map[string]string{},
-	}
+		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...)}
 	for _, n := range e.nouns {
 		if n.status != nil {
 			r.parts = append(r.parts, n.status()...)
