@@ -161,21 +161,19 @@ func (t *tx) addApp(p *app) error {
 
 // setAppOrigins replaces the origins of an application.
 func (t *tx) setAppOrigins(p *app) error {
-	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id = ?`, p.ID); err != nil {
+	if err := t.write(`DELETE FROM app_origins WHERE app_id = ?`, p.ID); err != nil {
 		return err
 	}
-	_, err := t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
-	return err
+	return t.write(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
 }
 
 // saveApp writes what can change of an application, or returns errNotFound.
 func (t *tx) saveApp(p *app) error {
-	n, err := t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?, own_scope = ?,
+	if err := requireRow(t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?, own_scope = ?,
 		secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?, updated_at = ?,
 		removed_at = ? WHERE id = ?`,
 		p.Name, p.HomePage, p.RedirectURIs, p.Scope, p.OwnScope, p.SecretHash, p.EarlierHash,
-		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)
-	if err := requireRow(n, err); err != nil {
+		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)); err != nil {
 		return err
 	}
 	return t.setAppOrigins(p)
@@ -213,17 +211,15 @@ func (q *queries) usableAppToken(jti string) (r appToken, err error) {
 
 // addAppToken records an access token that is about to be issued.
 func (t *tx) addAppToken(r appToken) error {
-	_, err := t.exec(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
+	return t.write(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.AppID, r.GrantID, r.AccountID, r.Scope, r.Kid, r.CreatedAt, r.ExpiresAt)
-	return err
 }
 
 // revokeAppToken revokes an access token, if it is the application's and was not revoked before.
 func (t *tx) revokeAppToken(appID, jti string) error {
-	_, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
+	return t.write(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
-	return err
 }
 
 // removedApp returns the id of the application that was removed first among those whose grants and webhooks may
@@ -237,8 +233,7 @@ func (q *queries) removedApp() (id string, err error) {
 // setAppEnded notes that a removed application has no grants and webhooks left, by clearing the scopes that it may
 // ask for. removedApp then passes over it.
 func (t *tx) setAppEnded(id string) error {
-	_, err := t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
-	return err
+	return t.write(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
 }
 
 // removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
@@ -249,7 +244,7 @@ func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
 		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.app_id = p.id) ORDER BY p.removed_at LIMIT ?2`
-	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
+	if err := t.write(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
 		return 0, err
 	}
 	return t.exec(`DELETE FROM apps WHERE id IN (`+ended+`)`, before, limit)

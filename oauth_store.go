@@ -26,35 +26,30 @@ func (t *tx) addRefreshToken(r *refreshToken) error {
 	if err != nil || r.Number <= keptRefreshTokens {
 		return err
 	}
-	_, err = t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`,
+	return t.write(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`,
 		r.GrantID, r.Number-keptRefreshTokens)
-	return err
 }
 
 // replaceRefreshToken notes when a refresh token was replaced, and by what. The sealed successor of the token
 // before it is deleted: that successor has been used, and whoever had an early token and a copy of the database
 // could follow the chain.
 func (t *tx) replaceRefreshToken(r *refreshToken) error {
-	n, err := t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ?
-		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)
-	if err := requireRow(n, err); err != nil {
+	if err := requireRow(t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ?
+		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)); err != nil {
 		return err
 	}
-	_, err = t.exec(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
+	return t.write(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
 		r.GrantID, r.Number-1)
-	return err
 }
 
 // extendRefreshToken changes when a refresh token expires.
 func (t *tx) extendRefreshToken(hash []byte, expires stamp) error {
-	_, err := t.exec(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
-	return err
+	return t.write(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
 }
 
 // saveGrantUse notes when the application of a grant got tokens, and until when it can get more.
 func (t *tx) saveGrantUse(g *grant) error {
-	_, err := t.exec(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
-	return err
+	return t.write(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
 }
 
 // grantTable describes the table grants.
@@ -237,18 +232,16 @@ func (t *tx) addSession(s *session) error {
 
 // removeSession ends the session with a secret, if there is one.
 func (t *tx) removeSession(secret string) error {
-	_, err := t.exec(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
-	return err
+	return t.write(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
 }
 
 // removeSignins ends all sessions of an account, of which there are at most maxSessions, and removes its
 // codes, at most maxSigninCodes.
 func (t *tx) removeSignins(accountID string) error {
-	if _, err := t.exec(`DELETE FROM sessions WHERE account_id = ?`, accountID); err != nil {
+	if err := t.write(`DELETE FROM sessions WHERE account_id = ?`, accountID); err != nil {
 		return err
 	}
-	_, err := t.exec(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
-	return err
+	return t.write(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
 }
 
 // removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns the

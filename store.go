@@ -248,8 +248,7 @@ func (d *table[T]) insert(t *tx, row *T) error {
 			values = append(values, f.at)
 		}
 	}
-	_, err := t.exec(d.insertion, values...)
-	return err
+	return t.write(d.insertion, values...)
 }
 
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
@@ -378,6 +377,12 @@ type tx struct {
 	exact time.Time // now, not rounded to seconds
 }
 
+// write is exec for a statement of which nobody asks how many rows it changes.
+func (t *tx) write(query string, args ...any) error {
+	_, err := t.exec(query, args...)
+	return err
+}
+
 // newID makes an id with the transaction's time in it.
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
@@ -482,16 +487,14 @@ func (q *queries) clockSeen() (seen stamp, err error) {
 // raiseClock sets the time in the file, unless the stored one is later.
 func (t *tx) raiseClock(seen stamp) error {
 	t.invalidate()
-	_, err := t.exec(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
+	return t.write(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)`, seen)
-	return err
 }
 
 // setClock sets the time in the file, even to an earlier one.
 func (t *tx) setClock(seen stamp) error {
 	t.invalidate()
-	_, err := t.exec(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
-	return err
+	return t.write(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
 }
 
 // A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).
@@ -510,9 +513,8 @@ func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
 
 // storeAnswer stores an answer under an id for 24 hours.
 func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
-	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
+	return t.write(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
 		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
-	return err
 }
 
 // A codeList is a list of codes, kept as a JSON array.

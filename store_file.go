@@ -544,21 +544,15 @@ func fileSize(path string) int64 {
 	return info.Size()
 }
 
-// checkReadable returns errStorage unless the file at the path is the open one and a query of
-// it succeeds.
-func (s *store) checkReadable() error {
+// probe reads from the database and writes to it, to prove that both work, and that the file at the path is the open
+// one. Errors: errBusy, errStorageFull, errStorage.
+func (s *store) probe(ctx context.Context) error {
 	s.recheckHeader()
 	if err := s.inPlace(); err != nil {
 		return err
 	}
 	var n int
-	return s.one(`SELECT count(*) FROM probes`, nil, &n)
-}
-
-// probe reads from the database and writes to it, to prove that both work. Errors: errBusy,
-// errStorageFull, errStorage.
-func (s *store) probe(ctx context.Context) error {
-	if err := s.checkReadable(); err != nil {
+	if err := s.one(`SELECT count(*) FROM probes`, nil, &n); err != nil {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
@@ -569,9 +563,8 @@ func (s *store) probe(ctx context.Context) error {
 
 // writeProbe writes the one row of probes.
 func (t *tx) writeProbe() error {
-	_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+	return t.write(`INSERT INTO probes (id, written_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
-	return err
 }
 
 // backup writes a consistent copy of the database to a new file, mode 0600,
