@@ -3,7 +3,6 @@ package main
 import (
 	"strconv"
 	"strings"
-	"time"
 )
 
 // accountNoun declares accounts, with their origins and tokens, and the base addresses.
@@ -41,13 +40,7 @@ var (
 
 // accountEvent returns an event about an account itself.
 func accountEvent(id string, kind eventType, actor string, data ...string) event {
-	return event{
-		Type:      kind,
-		AccountID: id,
-		SubjectID: id,
-		Actor:     actor,
-		Data:      eventData(data...),
-	}
+	return event{Type: kind, AccountID: id, SubjectID: id, Actor: actor, Data: eventData(data...)}
 }
 
 // createAccount opens an account, with its event, and returns its id.
@@ -148,22 +141,10 @@ func removeOrigin(t *tx, origin, actor string) error {
 	return t.addEvent(accountEvent(owner, eventOriginRemoved, actor, "origin", origin))
 }
 
-// issueOperatorToken is issueToken with the event of an operator's token.
-func issueOperatorToken(
-	t *tx, keys *keyring, row tokenRow, ttl time.Duration, actor string,
-) (token string, issued tokenRow, err error) {
-	token, issued, err = issueToken(t, keys, row, ttl)
-	if err != nil {
-		return "", issued, err
-	}
-	return token, issued, t.addEvent(event{
-		Type:      eventTokenIssued,
-		AccountID: issued.AccountID,
-		SubjectID: issued.ID,
-		Actor:     actor,
-		Data: eventData("client_id", issued.ClientID, "scope", issued.Scope,
-			"expires_at", issued.ExpiresAt.String(), "all_accounts", trueOrNone(issued.AllAccounts)),
-	})
+// tokenEvent returns an event about an operator's token.
+func tokenEvent(row *tokenRow, kind eventType, actor string, data ...string) event {
+	data = append([]string{"client_id", row.ClientID, "scope", row.Scope}, data...)
+	return event{Type: kind, AccountID: row.AccountID, SubjectID: row.ID, Actor: actor, Data: eventData(data...)}
 }
 
 // revokeToken revokes a token, with its event, or returns errNotFound. Revoking it again
@@ -176,13 +157,7 @@ func revokeToken(t *tx, jti, actor string) error {
 	if err := t.revokeToken(jti); err != nil {
 		return err
 	}
-	return t.addEvent(event{
-		Type:      eventTokenRevoked,
-		AccountID: row.AccountID,
-		SubjectID: jti,
-		Actor:     actor,
-		Data:      eventData("client_id", row.ClientID, "scope", row.Scope),
-	})
+	return t.addEvent(tokenEvent(row, eventTokenRevoked, actor))
 }
 
 const (
@@ -230,23 +205,15 @@ func changeSettings(t *tx, of []noun, id string, change settingsChange, actor st
 }
 
 // changedSettings returns the names of the settings that differ, sorted.
-func changedSettings(before, after accountSettings) (names []string) {
+func changedSettings(before, after accountSettings) []string {
 	text := func(p *string) string { return valueOr(p, "") }
-	for _, m := range []struct {
-		name    string
-		changed bool
-	}{
-		{"accept_within", before.AcceptWithin != after.AcceptWithin},
-		{"address", text(before.Address) != text(after.Address)},
-		{"capture_on", before.CaptureOn != after.CaptureOn},
-		{"cut_off", before.CutOff != after.CutOff},
-		{"legal_name", text(before.LegalName) != text(after.LegalName)},
-		{"vat_number", text(before.VATNumber) != text(after.VATNumber)},
-		{"zone", before.Zone != after.Zone},
-	} {
-		if m.changed {
-			names = append(names, m.name)
-		}
-	}
-	return names
+	return namesOfTrue(map[string]bool{
+		"accept_within": before.AcceptWithin != after.AcceptWithin,
+		"address":       text(before.Address) != text(after.Address),
+		"capture_on":    before.CaptureOn != after.CaptureOn,
+		"cut_off":       before.CutOff != after.CutOff,
+		"legal_name":    text(before.LegalName) != text(after.LegalName),
+		"vat_number":    text(before.VATNumber) != text(after.VATNumber),
+		"zone":          before.Zone != after.Zone,
+	})
 }

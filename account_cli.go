@@ -43,12 +43,8 @@ var (
 // The operator's commands on base addresses, accounts, origins and tokens.
 var accountCommands = []command{
 	{"init", "", "create the database, the key file and the main account; existing ones are never changed",
-		[]option{
-			optBaseURL,
-			optName,
-			optOrigin,
-			optForce.says("create another installation although " + installedDir + " has one"),
-			optNewKeys,
+		[]option{optBaseURL, optName, optOrigin,
+			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
 		}, 0, initCommand},
 	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
@@ -76,13 +72,8 @@ var accountCommands = []command{
 	{"origin list", "", "list origins", nil, 0, originList},
 	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", nil, 1, originRemove},
 	{"token issue", "", "print a new bearer token",
-		[]option{
-			optAccount.says("the account that the token acts for"),
-			optScope,
-			optTTL,
-			optClientID,
-			optAllAccounts,
-		}, 0, tokenIssue},
+		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
+		0, tokenIssue},
 	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
 	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
 }
@@ -214,12 +205,8 @@ func makeOnce(f func() error) (made bool, err error) {
 }
 
 func baseURLList(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.baseURLs()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "URL CURRENT", func(b baseAddress) []any { return []any{b.URL, b.Current} })
+	return printAll(e, (*queries).baseURLs, "URL CURRENT", func(b baseAddress) []any {
+		return []any{b.URL, b.Current}
 	})
 }
 
@@ -246,11 +233,7 @@ func accountAdd(e *env) error {
 	if err := checkRowName(e.args[0]); err != nil {
 		return err
 	}
-	id := ""
-	err := e.change(func(t *tx) (err error) {
-		id, err = createAccount(t, e.args[0], false, e.actor())
-		return err
-	})
+	id, err := changed(e, func(t *tx) (string, error) { return createAccount(t, e.args[0], false, e.actor()) })
 	if err != nil {
 		return err
 	}
@@ -258,14 +241,8 @@ func accountAdd(e *env) error {
 }
 
 func accountList(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.accounts()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
-			return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
-		})
+	return printAll(e, (*queries).accounts, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
+		return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
 	})
 }
 
@@ -283,13 +260,11 @@ func accountSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	var view *accountView
-	err = e.change(func(t *tx) (err error) {
+	view, err := changed(e, func(t *tx) (*accountView, error) {
 		if err := changeSettings(t, e.nouns, e.args[0], change, e.actor()); err != nil {
-			return err
+			return nil, err
 		}
-		view, err = viewAccount(t.queries, e.args[0])
-		return err
+		return viewAccount(t.queries, e.args[0])
 	})
 	if err != nil {
 		return err
@@ -414,14 +389,8 @@ func originAdd(e *env) error {
 }
 
 func originList(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.origins()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
-			return []any{o.Origin, o.AccountID, o.CreatedAt}
-		})
+	return printAll(e, (*queries).origins, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+		return []any{o.Origin, o.AccountID, o.CreatedAt}
 	})
 }
 
@@ -464,15 +433,14 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
-	token, row := "", tokenRow{
-		AccountID:   account,
-		ClientID:    client,
-		Scope:       strings.Join(scopes, " "),
-		AllAccounts: e.on("all-accounts"),
-	}
+	token, row := "", tokenRow{AccountID: account, ClientID: client, Scope: strings.Join(scopes, " "),
+		AllAccounts: e.on("all-accounts")}
 	err = e.change(func(t *tx) (err error) {
-		token, row, err = issueOperatorToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time), e.actor())
-		return err
+		if token, row, err = issueToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time)); err != nil {
+			return err
+		}
+		return t.addEvent(tokenEvent(&row, eventTokenIssued, e.actor(),
+			"expires_at", row.ExpiresAt.String(), "all_accounts", trueOrNone(row.AllAccounts)))
 	})
 	if err != nil {
 		return err
@@ -481,14 +449,9 @@ func tokenIssue(e *env) error {
 }
 
 func tokenList(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.tokens()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT", func(r tokenRow) []any {
-			return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
-		})
+	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
+	return printAll(e, (*queries).tokens, header, func(r tokenRow) []any {
+		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
 	})
 }
 

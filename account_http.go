@@ -35,16 +35,12 @@ func viewAccount(q *queries, id string) (*accountView, error) {
 	return &accountView{a.ID, a.Name, settings}, err
 }
 
-// accountRequest is the query of GET /account.
-type accountRequest struct{ accountScope }
-
 // showAccount answers GET /account.
-func (s *server) showAccount(_ context.Context, c *call, q *accountRequest) (*accountView, error) {
+func (s *server) showAccount(_ context.Context, c *call, q *accountScope) (*accountView, error) {
 	if c.caller.claims.isDevice() {
 		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
 	}
-	id := q.oneOwner(c).account
-	return viewAccount(s.store.queries, id)
+	return viewAccount(s.store.queries, q.oneOwner(c).account)
 }
 
 // patchAccountRequest is the body of PATCH /account.
@@ -66,13 +62,11 @@ func (q *patchAccountRequest) read(in *input) {
 // patchAccount answers PATCH /account.
 func (s *server) patchAccount(ctx context.Context, c *call, q *patchAccountRequest) (*accountView, error) {
 	id := q.oneOwner(c).account
-	var view *accountView
-	return view, s.store.update(ctx, func(t *tx) (err error) {
+	return updated(ctx, s.store, func(t *tx) (*accountView, error) {
 		if err := changeSettings(t, s.nouns, id, q.change, actorToken(c)); err != nil {
-			return err
+			return nil, err
 		}
-		view, err = viewAccount(t.queries, id)
-		return err
+		return viewAccount(t.queries, id)
 	})
 }
 

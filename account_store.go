@@ -70,8 +70,7 @@ func (t *tx) addAccount(name string, main bool) (string, error) {
 
 // setRate sets how many requests a minute an account may make, or returns errNotFound.
 func (t *tx) setRate(id string, rate int) error {
-	n, err := t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id)
-	return requireRow(n, err)
+	return requireRow(t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id))
 }
 
 // closeAccount closes an account: its tokens, origins, widgets, licences and webhooks stop
@@ -85,14 +84,12 @@ func (t *tx) closeAccount(id string) error {
 	if a.Main {
 		return errors.New("the main account can't be closed")
 	}
-	_, err = t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
-	return err
+	return t.write(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
 }
 
 // reopenAccount opens a closed account again.
 func (t *tx) reopenAccount(id string) error {
-	_, err := t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
-	return err
+	return t.write(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
 }
 
 // What stops working when an account is closed, apart from what it has of other nouns.
@@ -124,19 +121,17 @@ func (q *queries) baseURLs() ([]baseAddress, error) {
 
 // setBaseURL makes url the current base address; the previous one stays accepted.
 func (t *tx) setBaseURL(url string) error {
-	if _, err := t.exec(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`); err != nil {
+	if err := t.write(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`); err != nil {
 		return err
 	}
-	_, err := t.exec(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?)
+	return t.write(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?)
 		ON CONFLICT (url) DO UPDATE SET is_current = 1`, url, t.now)
-	return err
 }
 
 // removeBaseURL removes an earlier base address, so that tokens that name it are refused.
 // It returns errNotFound for any other URL, the current one included.
 func (t *tx) removeBaseURL(url string) error {
-	n, err := t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url)
-	return requireRow(n, err)
+	return requireRow(t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url))
 }
 
 // An originRow is an origin whose pages may call the service from a browser.
@@ -162,10 +157,7 @@ func (q *queries) origins() ([]originRow, error) {
 // originAccount returns the account that has an origin, open or closed, or "" if none has it.
 func (q *queries) originAccount(origin string) (id string, err error) {
 	err = q.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &id)
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return id, err
+	return id, notUnless(err, errNotFound)
 }
 
 // addOrigin adds a normalised origin to an account. Adding it to the same account again
@@ -181,15 +173,13 @@ func (t *tx) addOrigin(accountID, origin string) error {
 	case listedBy != "":
 		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
 	}
-	_, err = t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
+	return t.write(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
 		origin, accountID, t.now)
-	return err
 }
 
 // removeOrigin removes an origin, or returns errNotFound.
 func (t *tx) removeOrigin(origin string) error {
-	n, err := t.exec(`DELETE FROM origins WHERE origin = ?`, origin)
-	return requireRow(n, err)
+	return requireRow(t.exec(`DELETE FROM origins WHERE origin = ?`, origin))
 }
 
 // A tokenRow is the record of an issued bearer token; the token itself is not stored.
@@ -249,8 +239,7 @@ func (t *tx) addToken(r tokenRow) error {
 // revokeToken marks a token as revoked, so that it is refused from now on, or returns
 // errNotFound. A token that is already revoked keeps the time at which it was.
 func (t *tx) revokeToken(jti string) error {
-	n, err := t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti)
-	return requireRow(n, err)
+	return requireRow(t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti))
 }
 
 // removeTokens removes up to limit tokens that expired or were revoked before a time, and returns how
@@ -305,11 +294,10 @@ func (q *queries) settings(accountID string) (s accountSettings, err error) {
 
 // saveSettings writes the settings of an account.
 func (t *tx) saveSettings(accountID string, s accountSettings) error {
-	_, err := t.exec(`INSERT INTO account_settings
+	return t.write(`INSERT INTO account_settings
 		(account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account_id) DO UPDATE SET zone = excluded.zone,
 		cut_off = excluded.cut_off, legal_name = excluded.legal_name, address = excluded.address,
 		vat_number = excluded.vat_number, capture_on = excluded.capture_on, accept_within = excluded.accept_within`,
 		accountID, s.Zone, s.CutOff, s.LegalName, s.Address, s.VATNumber, s.CaptureOn, s.AcceptWithin)
-	return err
 }

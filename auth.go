@@ -16,9 +16,7 @@ import (
 
 // The scopes of tokens that no noun declares (contract, section 2). admin includes every other scope, on every
 // account. license:verify (scopeDevice) is the scope of device tokens; only activating a device grants it.
-const (
-	scopeAdmin = "admin"
-)
+const scopeAdmin = "admin"
 
 const (
 	clockSkew  = 60 * time.Second // how far the clocks of issuer and checker may be apart
@@ -116,15 +114,10 @@ type authenticator struct {
 
 // newAuthenticator makes an authenticator over an open store.
 func newAuthenticator(st *store, keys *keyring) *authenticator {
-	a := &authenticator{
-		store:    st,
-		now:      st.now,
-		accounts: newCache[string, account](4_000),
-		origins:  newCache[string, string](1_000),
-		sites:    newCache[string, bool](1_000),
-		callers:  newCache[tokenKey, *caller](4_000),
-		apps:     newCache[string, *app](1_000),
-	}
+	a := &authenticator{store: st, now: st.now,
+		accounts: newCache[string, account](4_000), callers: newCache[tokenKey, *caller](4_000),
+		origins: newCache[string, string](1_000), sites: newCache[string, bool](1_000),
+		apps: newCache[string, *app](1_000)}
 	a.keys.Store(keys)
 	return a
 }
@@ -322,24 +315,24 @@ func (a *authenticator) verifyAppToken(who *caller) error {
 // cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner's
 // account is closed. Callers must not change the result.
 func (a *authenticator) cachedApp(id string) (*app, error) {
-	return a.apps.load(a.store, id, func() (*app, string, error) {
+	return a.apps.loadBy(a.store, id, func(id string) (*app, error) {
 		p, err := a.store.usedApp(anyAccount, id)
 		if err == nil && !p.works() {
 			err = errApp
 		}
-		return p, "", err
+		return p, err
 	})
 }
 
 // checkAppOrigin returns nil for a normalised origin of an application that works, else errNotFound or an error
 // of the store. It caches only origins that an application lists, since there is no end to the others.
 func (a *authenticator) checkAppOrigin(origin string) error {
-	_, err := a.sites.load(a.store, origin, func() (bool, string, error) {
+	_, err := a.sites.loadBy(a.store, origin, func(origin string) (bool, error) {
 		has, err := a.store.originHasApp(origin)
 		if err == nil && !has {
 			err = errNotFound
 		}
-		return has, "", err
+		return has, err
 	})
 	return err
 }
@@ -370,18 +363,7 @@ func (a *authenticator) appOf(who *caller, token, origin string) (*app, error) {
 
 // cachedAccount is store.account with a cache in front of it.
 func (a *authenticator) cachedAccount(id string) (account, error) {
-	return a.accounts.load(a.store, id, func() (account, string, error) {
-		row, err := a.store.account(id)
-		return row, "", err
-	})
-}
-
-// cachedOriginOwner is store.originOwner with a cache in front of it.
-func (a *authenticator) cachedOriginOwner(origin string) (string, error) {
-	return a.origins.load(a.store, origin, func() (string, string, error) {
-		id, err := a.store.originOwner(origin)
-		return id, "", err
-	})
+	return a.accounts.loadBy(a.store, id, a.store.account)
 }
 
 // errClock refuses requests that need something signed while the clock is too far ahead (signingHeld).
@@ -393,52 +375,39 @@ var errClock = &refusal{code: codeClock, retryAfter: time.Minute}
 func issueToken(
 	t *tx, keys *keyring, row tokenRow, ttl time.Duration,
 ) (token string, issued tokenRow, err error) {
-	bases, err := t.baseURLs()
-	if err != nil {
-		return "", row, err
-	}
 	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
 	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(ttl)
 	if err := t.addToken(row); err != nil {
 		return "", row, err
 	}
-	token, err = keys.sign(claims{
-		Issuer:   bases[0].URL,
-		Audience: bases[0].URL,
-		Subject:  row.AccountID,
-		ClientID: row.ClientID,
-		Scope:    row.Scope,
-		IssuedAt: row.CreatedAt.Unix(),
-		Expires:  row.ExpiresAt.Unix(),
-		ID:       row.ID,
-	})
+	token, err = signFor(t, keys, ttl,
+		claims{Subject: row.AccountID, ClientID: row.ClientID, Scope: row.Scope, ID: row.ID})
 	return token, row, err
+}
+
+// signFor signs a token that is valid for ttl from the time of the transaction, for the current base address. c has
+// its other claims.
+func signFor(t *tx, keys *keyring, ttl time.Duration, c claims) (string, error) {
+	bases, err := t.baseURLs()
+	if err != nil {
+		return "", err
+	}
+	c.Issuer, c.Audience = bases[0].URL, bases[0].URL
+	c.IssuedAt, c.Expires = t.now.Unix(), t.now.after(ttl).Unix()
+	return keys.sign(c)
 }
 
 // issueAppToken signs an access token of an application that is valid for appTokenLife, and inserts its row.
 // row holds the application, grant, account and scope; issued is the complete row. The token itself is not
 // stored.
 func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued appToken, err error) {
-	bases, err := t.baseURLs()
-	if err != nil {
-		return "", row, err
-	}
 	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
 	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)
 	if err := t.addAppToken(row); err != nil {
 		return "", row, err
 	}
-	token, err = keys.sign(claims{
-		Issuer:   bases[0].URL,
-		Audience: bases[0].URL,
-		Subject:  row.AccountID,
-		ClientID: row.AppID,
-		Scope:    row.Scope,
-		IssuedAt: row.CreatedAt.Unix(),
-		Expires:  row.ExpiresAt.Unix(),
-		ID:       row.ID,
-		Grant:    valueOr(row.GrantID, ""),
-	})
+	token, err = signFor(t, keys, appTokenLife, claims{Subject: row.AccountID, ClientID: row.AppID, Scope: row.Scope,
+		ID: row.ID, Grant: valueOr(row.GrantID, "")})
 	return token, row, err
 }
 
@@ -500,6 +469,14 @@ func (c *cache[K, V]) load(st *store, key K, read func() (value V, rowID string,
 	}
 	c.entries[key] = cached[V]{v, rowID, version}
 	return v, nil
+}
+
+// loadBy is load for values that may depend on anything, which read reads by their keys.
+func (c *cache[K, V]) loadBy(st *store, key K, read func(K) (V, error)) (V, error) {
+	return c.load(st, key, func() (V, string, error) {
+		v, err := read(key)
+		return v, "", err
+	})
 }
 
 // len returns the number of entries.

@@ -80,9 +80,8 @@ func (e *env) hasIssued() (issued bool, err error) {
 	if err == nil && !fileExists(path) {
 		return false, nil
 	}
-	err = e.withStore(func(st *store) (err error) {
-		issued, err = st.hasRows(collectNouns(e.nouns, func(n *noun) []string { return n.sealed }))
-		return err
+	issued, err = queried(e, func(q *queries) (bool, error) {
+		return q.hasRows(collectNouns(e.nouns, func(n *noun) []string { return n.sealed }))
 	})
 	return issued || err != nil, err
 }
@@ -118,15 +117,10 @@ func keyPublic(e *env) error {
 		if err != nil {
 			return err
 		}
-		text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-		row := map[string]any{
-			"kid":        ring.keys[i].kid,
-			"signs":      i == 0,
-			"created_at": ring.keys[i].createdAt,
-			"pem":        string(text),
-		}
-		comment := keyComment(ring.keys[i].kid, stamp{})
-		if err := e.print(row, comment+strings.TrimSuffix(string(text), "\n")); err != nil {
+		text := string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+		kid := ring.keys[i].kid
+		row := map[string]any{"kid": kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": text}
+		if err := e.print(row, keyComment(kid, stamp{})+strings.TrimSuffix(text, "\n")); err != nil {
 			return err
 		}
 	}

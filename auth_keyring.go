@@ -69,14 +69,8 @@ func signingKeyOf(private ed25519.PrivateKey, createdAt stamp) signingKey {
 
 // jwk returns the public half as a JSON Web Key (RFC 8037).
 func (k *signingKey) jwk() map[string]string {
-	return map[string]string{
-		"kty": "OKP",
-		"crv": "Ed25519",
-		"x":   base64.RawURLEncoding.EncodeToString(k.public),
-		"kid": k.kid,
-		"use": "sig",
-		"alg": "EdDSA",
-	}
+	x := base64.RawURLEncoding.EncodeToString(k.public)
+	return map[string]string{"kty": "OKP", "crv": "Ed25519", "x": x, "kid": k.kid, "use": "sig", "alg": "EdDSA"}
 }
 
 // thumbprint returns the JWK thumbprint of a key (RFC 7638, with the members of RFC 8037).
@@ -468,9 +462,6 @@ func (k *keyring) verify(token string) (claims, error) {
 		}
 	}
 	header, err := parseJSON(decoded[0])
-	if err != nil {
-		return claims{}, errInvalidToken
-	}
 	for _, m := range header.members {
 		text := m.value.text
 		accepted := map[string][]string{"alg": {"EdDSA", "Ed25519"}, "typ": {"at+jwt"}, "kid": {text}}[m.name]
@@ -479,7 +470,7 @@ func (k *keyring) verify(token string) (claims, error) {
 		}
 	}
 	kid, _ := header.member("kid")
-	if len(header.members) != 3 || kid == nil {
+	if err != nil || len(header.members) != 3 || kid == nil {
 		return claims{}, errInvalidToken
 	}
 	key := k.find(kid.text)
@@ -517,27 +508,16 @@ func readClaims(v *jsonValue) (c claims, err error) {
 		return n
 	}
 	c = claims{
-		Issuer:   text("iss", required),
-		Audience: text("aud", required),
-		Subject:  text("sub", required),
-		ClientID: text("client_id", required),
-		Scope:    text("scope", required),
-		IssuedAt: number("iat", required),
-		Expires:  number("exp", required),
-		ID:       text("jti", required),
+		Issuer: text("iss", required), Audience: text("aud", required), Subject: text("sub", required),
+		ClientID: text("client_id", required), Scope: text("scope", required), ID: text("jti", required),
+		IssuedAt: number("iat", required), Expires: number("exp", required),
 
-		NotBefore: number("nbf", optional),
-		Grant:     text("grant", optional),
+		NotBefore: number("nbf", optional), Grant: text("grant", optional),
 
-		License:      text("lic", optional),
-		Device:       text("dev", optional),
-		Fingerprint:  text("fph", optional),
-		Product:      text("prd", optional),
-		Seq:          number("seq", optional),
-		LicenseEnd:   number("lexp", optional),
-		GraceEnd:     number("gexp", optional),
+		License: text("lic", optional), Device: text("dev", optional), Fingerprint: text("fph", optional),
+		Product: text("prd", optional), Seq: number("seq", optional), Nonce: text("nonce", optional),
+		LicenseEnd: number("lexp", optional), GraceEnd: number("gexp", optional),
 		RefreshAfter: number("rfa", optional),
-		Nonce:        text("nonce", optional),
 	}
 	if list, present := v.member("ent"); present {
 		ok = ok && list.kind == jsonArray

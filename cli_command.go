@@ -160,10 +160,8 @@ const maxCommandWords = 3
 func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(maxCommandWords, len(args)); words > 0; words-- {
 		name := strings.Join(args[:words], " ")
-		for i := range commands {
-			if commands[i].name == name {
-				return &commands[i], args[words:]
-			}
+		if i := slices.IndexFunc(commands, func(c command) bool { return c.name == name }); i >= 0 {
+			return &commands[i], args[words:]
 		}
 	}
 	return nil, nil
@@ -264,9 +262,27 @@ func (e *env) withStore(f func(*store) error) error {
 	return errors.Join(err, st.close())
 }
 
+// queried opens the database and returns what a query finds there.
+func queried[T any](e *env, query func(*queries) (T, error)) (found T, err error) {
+	err = e.withStore(func(st *store) (err error) {
+		found, err = query(st.queries)
+		return err
+	})
+	return found, err
+}
+
 // change opens the database and runs f in a transaction.
 func (e *env) change(f func(*tx) error) error {
 	return e.withStore(func(st *store) error { return st.update(e.ctx, f) })
+}
+
+// changed is change, and returns what f has returned.
+func changed[T any](e *env, f func(*tx) (T, error)) (result T, err error) {
+	err = e.withStore(func(st *store) (err error) {
+		result, err = updated(e.ctx, st, f)
+		return err
+	})
+	return result, err
 }
 
 // changeQuietly is change for a command that prints no result; see done.

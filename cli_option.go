@@ -32,10 +32,9 @@ var (
 	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 	optSince = option{name: "since", value: "TIME",
 		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
-	optType   = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
-	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
-	optReason = option{name: "reason", value: "TEXT",
-		help: "why, kept with the licence and in its event"}
+	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
+	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
+	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
 	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
 	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
 	optSecrets = option{name: "secrets", value: "FILE",
@@ -203,40 +202,31 @@ func (e *env) needAccount() (string, error) {
 	if named := e.str("account"); named != "" {
 		return e.accountID(named)
 	}
-	id := ""
-	err := e.withStore(func(st *store) (err error) {
-		id, err = st.mainAccount()
-		return err
-	})
-	return id, err
+	return queried(e, (*queries).mainAccount)
 }
 
 // accountID returns the id of an account that is named by its id or by its name, if no other
 // account has that name. An id is not looked up.
-func (e *env) accountID(named string) (id string, err error) {
+func (e *env) accountID(named string) (string, error) {
 	if validID("acct", named) {
 		return named, nil
 	}
-	err = e.withStore(func(st *store) error {
-		all, err := st.accountsNamed(named)
-		switch {
-		case err != nil:
-			return err
-		case len(all) == 0:
-			return usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
-				printable(named)))
-		case len(all) > 1:
-			ids := []string{}
-			for _, a := range all {
-				ids = append(ids, a.ID)
-			}
-			return usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-				len(all), printable(named), strings.Join(ids, " ")))
+	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(named) })
+	switch {
+	case err != nil:
+		return "", err
+	case len(all) == 0:
+		return "", usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
+			printable(named)))
+	case len(all) > 1:
+		ids := []string{}
+		for _, a := range all {
+			ids = append(ids, a.ID)
 		}
-		id = all[0].ID
-		return nil
-	})
-	return id, err
+		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
+			len(all), printable(named), strings.Join(ids, " ")))
+	}
+	return all[0].ID, nil
 }
 
 // filterAccount returns the owner of the rows that a list shows: the account that -account

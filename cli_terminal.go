@@ -82,6 +82,17 @@ func printRows[T any](e *env, rows []T, header string, cells func(T) []any) erro
 	return e.printTable(header, table)
 }
 
+// printAll is printRows for the rows of a query.
+func printAll[T any](e *env, read func(*queries) ([]T, error), header string, cells func(T) []any) error {
+	return e.withStore(func(st *store) error {
+		all, err := read(st.queries)
+		if err != nil {
+			return err
+		}
+		return printRows(e, all, header, cells)
+	})
+}
+
 // printTable is the part of printRows that is the same for rows of every type.
 func (e *env) printTable(header string, rows [][]any) error {
 	columns := []*tableColumn{}

@@ -201,7 +201,9 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
-		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory)}
+		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
+		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
+		faults: lastingFaults{open: map[string]*lastingFault{}}}
 	s.startClock()
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
@@ -252,12 +254,11 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	switch {
-	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
+	if r.URL.Path != cleanPath(r.URL.Path) { // the mux would redirect
 		s.pathNotFound(w, r)
-	default:
-		rt.mux.ServeHTTP(w, r)
+		return
 	}
+	rt.mux.ServeHTTP(w, r)
 }
 
 // noRoute is what logs show as the route of a request that matched none.
@@ -489,10 +490,8 @@ func (s *server) scrubWAL(patience time.Duration) {
 // limitAddress takes a token from the bucket that an address has for the named limit on
 // anonymous callers, or returns a refusal (429).
 func (s *server) limitAddress(limit, address string, rate int) error {
-	if v := s.addressBuckets.take(limit+" "+address, rate, s.steady()); !v.ok {
-		return errRate("Too many requests from this address.", v.retry)
-	}
-	return nil
+	v := s.addressBuckets.take(limit+" "+address, rate, s.steady())
+	return errOver(v, "Too many requests from this address.")
 }
 
 // bearsOwnToken reports whether the call has a token that acts for an account, not a device's.
@@ -537,7 +536,7 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	if c.caller == nil || c.caller.app == "" {
 		v := s.accountBuckets.take(key, a.Rate, now)
 		showLimit(w.Header(), bucket, a.Rate, v)
-		return errAccountRate(v)
+		return errOver(v, overAccount)
 	}
 	half := max(1, a.Rate/2)
 	v := s.accountBuckets.take("app "+c.caller.app+" "+a.ID, half, now)
@@ -549,16 +548,18 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	whole := s.accountBuckets.take(key, a.Rate, now)
 	showLimit(w.Header(), bucket, a.Rate, whole)
 	showLimit(w.Header(), bucketApplication, half, v)
-	return errAccountRate(whole)
+	return errOver(whole, overAccount)
 }
 
-// errAccountRate returns the refusal of a request whose account's bucket was empty; nil: it was not.
-func errAccountRate(v takeResult) error {
+// errOver returns the refusal of a request whose bucket was empty; nil: it was not.
+func errOver(v takeResult, detail string) error {
 	if v.ok {
 		return nil
 	}
-	return errRate("The account's requests of this minute are used up.", v.retry)
+	return errRate(detail, v.retry)
 }
+
+const overAccount = "The account's requests of this minute are used up."
 
 // showLimit adds what a bucket holds to the RateLimit headers, as another element of their lists.
 func showLimit(h http.Header, bucket string, rate int, v takeResult) {

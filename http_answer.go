@@ -106,14 +106,11 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 	switch v := result.(type) {
 	case noContent:
 		s.write(w, reply{status: http.StatusNoContent})
-		return
 	case emptyAnswer:
 		s.write(w, reply{status: http.StatusOK})
-		return
 	case *document:
 		w.Header().Set("Content-Type", v.contentType)
 		s.write(w, reply{v.status, encodeJSON(v.content)})
-		return
 	case *cacheable:
 		w.Header().Set("ETag", v.tag)
 		w.Header().Set("Cache-Control", v.cacheControl)
@@ -129,24 +126,19 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 			w.Header().Set("Content-Security-Policy", v.policy)
 		}
 		s.write(w, reply{http.StatusOK, v.body})
-		return
 	case *htmlPage:
 		s.writePage(w, v)
-		return
 	case seeOther:
 		s.writeRedirect(w, &redirect{to: string(v), referrers: pageReferrers})
-		return
 	case *redirect:
 		s.writeRedirect(w, v)
-		return
 	case *staticFile:
 		s.sendStatic(w, r, v)
-		return
 	case jsonAppender:
 		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
-		return
+	default:
+		s.write(w, reply{http.StatusOK, encodeJSON(result)})
 	}
-	s.write(w, reply{http.StatusOK, encodeJSON(result)})
 }
 
 // write sends a reply. Its Content-Type is application/json unless one is set already.
@@ -194,13 +186,10 @@ func (s *server) writePage(w *response, p *htmlPage) {
 // etagMatches reports whether one of the values of If-None-Match is tag, by the weak
 // comparison of RFC 9110, section 13.1.2.
 func etagMatches(values []string, tag string) bool {
-	for _, candidate := range strings.Split(strings.Join(values, ","), ",") {
+	return slices.ContainsFunc(strings.Split(strings.Join(values, ","), ","), func(candidate string) bool {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
-		if candidate == tag || candidate == "*" {
-			return true
-		}
-	}
-	return false
+		return candidate == tag || candidate == "*"
+	})
 }
 
 // A list is one page of a list of rows.
@@ -256,18 +245,17 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 		}
 		h.Set("WWW-Authenticate", challenge)
 	}
-	if w.page != nil {
+	switch {
+	case w.page != nil:
 		s.writePage(w, w.page(r, ref, w.requestID))
-		return
-	}
-	if w.refused != nil {
+	case w.refused != nil:
 		s.write(w, w.refused(h, ref))
-		return
+	default:
+		h.Set("Content-Type", "application/problem+json")
+		rt := s.routing.Load()
+		path, _ := rt.inBase(r.URL.Path)
+		s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
 	}
-	h.Set("Content-Type", "application/problem+json")
-	rt := s.routing.Load()
-	path, _ := rt.inBase(r.URL.Path)
-	s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
 }
 
 // A taggedBody is the body of an answer and its ETag, quotes included.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -35,10 +34,8 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	check := originCheck{given: true}
 	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
 		check.origin = origin
-		check.account, check.err = s.cachedOriginOwner(origin)
-		if errors.Is(check.err, errNotFound) {
-			check.err = nil
-		}
+		check.account, check.err = s.origins.loadBy(s.store, origin, s.store.originOwner)
+		check.err = notUnless(check.err, errNotFound)
 	}
 	if check.account != "" {
 		allowOrigin(w, r)
@@ -103,11 +100,7 @@ func (s *server) preflight(check originCheck, of *pathRules) ([]string, error) {
 	case check.origin == "" || len(of.appMethods) == 0:
 		return nil, errOrigin
 	}
-	err := s.checkAppOrigin(check.origin)
-	if errors.Is(err, errNotFound) {
-		err = errOrigin
-	}
-	return of.appMethods, err
+	return of.appMethods, replaced(s.checkAppOrigin(check.origin), errNotFound, errOrigin)
 }
 
 // otherMethod answers a method that a path does not have. OPTIONS with an Origin is a

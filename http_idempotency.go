@@ -43,9 +43,6 @@ func (p *inProgress) begin(id string) bool {
 	if p.ids[id] {
 		return false
 	}
-	if p.ids == nil {
-		p.ids = map[string]bool{}
-	}
 	p.ids[id] = true
 	return true
 }
@@ -69,8 +66,7 @@ func (c *call) readIdempotencyKey() error {
 	if len(key) >= 2 && key[0] == '"' && key[len(key)-1] == '"' {
 		key = key[1 : len(key)-1]
 	}
-	invisible := func(r rune) bool { return r < '!' || r > '~' }
-	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, invisible) >= 0 {
+	if len(values) > 1 || key == "" || len(key) > 255 || strings.IndexFunc(key, isNotVisible) >= 0 {
 		return &refusal{code: codeMalformedHeader}
 	}
 	c.idemKey = key
@@ -87,11 +83,7 @@ func create[Res any](
 	ctx context.Context, s *server, c *call, f func(*tx) (Res, error),
 ) (res Res, err error) {
 	if c.idemKey == "" {
-		err = s.store.update(ctx, func(t *tx) (err error) {
-			res, err = f(t)
-			return err
-		})
-		return res, err
+		return updated(ctx, s.store, f)
 	}
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)

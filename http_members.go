@@ -205,8 +205,7 @@ func (in *input) number(name string, low, high int) *int {
 		in.wrong(name, "out_of_range", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
 		return nil
 	}
-	number := int(n)
-	return &number
+	return new(int(n))
 }
 
 // timestamp reads an optional RFC 3339 time. It returns the zero stamp if the member is

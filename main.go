@@ -24,15 +24,14 @@ func main() {
 	tuneCollector(os.Getenv)
 	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
-	var usage usageError
-	switch {
-	case errors.As(err, &usage):
-		fmt.Fprintln(os.Stderr, "widgetd:", err)
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "widgetd:", err)
-		os.Exit(1)
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "widgetd:", err)
+	if errors.As(err, new(usageError)) {
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
 
 // tuneCollector lets the garbage collector run less often than by default, and sets a soft
@@ -58,18 +57,8 @@ func commandsOf(of []noun) []command {
 // the command runs has stopped. A usageError means that args are wrong.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	syscall.Umask(0o077) // files that are created can be read by this user only
-	e := &env{
-		ctx:       ctx,
-		getenv:    getenv,
-		stdin:     os.Stdin,
-		stdout:    stdout,
-		stderr:    stderr,
-		nouns:     nouns(),
-		now:       time.Now,
-		installed: installedDir,
-		uid:       os.Geteuid(),
-		caller:    callingUser(getenv),
-	}
+	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
+		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv)}
 	e.commands = commandsOf(e.nouns)
 	return e.dispatch(args)
 }
@@ -91,10 +80,10 @@ func (e *env) dispatch(args []string) error {
 		return unknownCommand(e.commands, args, e.stdout, e.stderr)
 	}
 	e.command = cmd
-	if err := e.parse(rest); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return commandHelp(e.stdout, e.commands, cmd)
-		}
+	switch err := e.parse(rest); {
+	case errors.Is(err, flag.ErrHelp):
+		return commandHelp(e.stdout, e.commands, cmd)
+	case err != nil:
 		return err
 	}
 	return cmd.run(e)

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 )
@@ -199,17 +198,9 @@ func ownScope(p *app, r *tokenRequest) (string, error) {
 // scopeFor returns what an access token may do: what is asked for ("": all) of what was agreed to, as far as
 // the application is still registered for it. Errors: errOAuthScope.
 func scopeFor(asked, agreed, registered string) (string, error) {
-	if asked == "" {
-		asked = agreed
-	}
-	may := strings.Fields(agreed)
-	for _, s := range strings.Fields(asked) {
-		if !slices.Contains(may, s) {
-			return "", errOAuthScope
-		}
-	}
+	asked = cmp.Or(asked, agreed)
 	scope := scopesWithin(asked, registered)
-	if scope == "" {
+	if scope == "" || hasForeign(strings.Fields(asked), strings.Fields(agreed)) {
 		return "", errOAuthScope
 	}
 	return scope, nil
@@ -229,11 +220,8 @@ func accountOpen(q *queries, id string) error {
 // for a code that has been used, also after its time, and other refusals.
 func checkGrantCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, error) {
 	c, err := q.grantCode(hashOf(r.code))
-	if errors.Is(err, errNotFound) {
-		return nil, errGrantUnknown
-	}
 	if err != nil {
-		return nil, err
+		return nil, replaced(err, errNotFound, errGrantUnknown)
 	}
 	switch {
 	case c.AppID != p.ID:
@@ -269,16 +257,8 @@ func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	g := &grant{
-		ID:        t.newID("grt"),
-		AppID:     p.ID,
-		AccountID: c.AccountID,
-		Scope:     c.Scope,
-		AgreedBy:  c.AgreedBy,
-		CreatedAt: t.now,
-		UsedAt:    t.now,
-		ExpiresAt: t.now.after(refreshLife),
-	}
+	g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: c.AccountID, Scope: c.Scope, AgreedBy: c.AgreedBy,
+		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
 	first := newRefreshToken()
 	if err := t.addGrant(g); err != nil {
 		return nil, err
@@ -351,11 +331,8 @@ func checkRefresh(q *queries, p *app, r *tokenRequest, now stamp) (*refreshUse, 
 // errGrantUnknown, also for one of another application.
 func findRefreshToken(q *queries, appID, token string) (*refreshUse, error) {
 	row, err := q.refreshToken(hashOf(token))
-	if errors.Is(err, errNotFound) {
-		return nil, errGrantUnknown
-	}
 	if err != nil {
-		return nil, err
+		return nil, replaced(err, errNotFound, errGrantUnknown)
 	}
 	g, err := q.grant(anyAccount, row.GrantID)
 	if err == nil && (g.AppID != appID || !g.EndedAt.IsZero()) {

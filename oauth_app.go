@@ -62,6 +62,9 @@ func appEvent(p *app, kind eventType, actor string, data ...string) event {
 	return event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actor, Data: eventData(data...)}
 }
 
+// MarshalText implements encoding.TextMarshaler.
+func (m makerName) MarshalText() ([]byte, error) { return []byte(publicActor(string(m))), nil }
+
 // newClientSecret returns a client secret of 256 bits and more, letters and digits, and its SHA-256.
 func newClientSecret() (secret string, hash []byte) {
 	secret = rand.Text() + rand.Text()
@@ -174,12 +177,9 @@ func privateScheme(s, scheme string) bool {
 	if len(labels) < 2 || !strings.HasPrefix(s, scheme+":/") {
 		return false
 	}
-	for _, label := range labels {
-		if label == "" || strings.Trim(label, "-") != label || strings.ContainsAny(label, "+") {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(labels, func(label string) bool {
+		return label == "" || strings.Trim(label, "-") != label || strings.ContainsAny(label, "+")
+	})
 }
 
 // sendsTo reports whether the application has registered an address to send people back to. It is compared
@@ -226,30 +226,23 @@ type memberFault func(member, code, detail string)
 // wrong for each member that is refused. Empty members are left to the caller, which knows whether they may be
 // absent.
 func (p *app) normalise(wrong memberFault) {
-	note := func(member, code, detail string) {
-		if code != "" {
+	note := func(member, value string, check textCheck) {
+		if code, detail := check(value); code != "" && value != "" {
 			wrong(member, code, detail)
 		}
 	}
-	if p.Name != "" {
-		code, detail := checkAppName(p.Name)
-		note("name", code, detail)
-	}
-	if p.HomePage != "" {
-		code, detail := checkHomePage(p.HomePage)
-		note("home_page", code, detail)
-	}
+	note("name", p.Name, checkAppName)
+	note("home_page", p.HomePage, checkHomePage)
 	if p.Kind == "" {
 		return
 	}
 	for i, uri := range p.RedirectURIs {
-		code, detail := checkRedirectURI(p.Kind, uri)
-		if slices.Contains(p.RedirectURIs[:i], uri) {
-			code, detail = "repeated", "This address appears twice."
-		}
-		if uri != "" {
-			note("redirect_uris/"+strconv.Itoa(i), code, detail)
-		}
+		note("redirect_uris/"+strconv.Itoa(i), uri, func(uri string) (code, detail string) {
+			if slices.Contains(p.RedirectURIs[:i], uri) {
+				return "repeated", "This address appears twice."
+			}
+			return checkRedirectURI(p.Kind, uri)
+		})
 	}
 	p.normaliseOrigins(wrong)
 	p.normaliseScopes(wrong)
@@ -283,11 +276,9 @@ func (p *app) normaliseOrigins(wrong memberFault) {
 
 // normaliseScopes is normalise for what the application may ask for, and what it gets for itself.
 func (p *app) normaliseScopes(wrong memberFault) {
-	for _, scope := range strings.Split(p.Scope, " ") {
-		if p.Scope != "" && !slices.Contains(appScopes, scope) {
-			wrong("scope", "unknown_value", "The scopes of an application are "+strings.Join(appScopes, " ")+".")
-			return
-		}
+	if p.Scope != "" && hasForeign(strings.Split(p.Scope, " "), appScopes) {
+		wrong("scope", "unknown_value", "The scopes of an application are "+strings.Join(appScopes, " ")+".")
+		return
 	}
 	p.Scope = scopesWithin(p.Scope, p.Scope)
 	if p.OwnScope == nil {
@@ -297,11 +288,9 @@ func (p *app) normaliseScopes(wrong memberFault) {
 		wrong("own_scope", "not_allowed", "Only an application of the kind web can prove that it is itself.")
 		return
 	}
-	for _, scope := range strings.Split(*p.OwnScope, " ") {
-		if !slices.Contains(strings.Fields(p.Scope), scope) {
-			wrong("own_scope", "unknown_value", "These must be among the scopes that the application may ask for.")
-			return
-		}
+	if hasForeign(strings.Split(*p.OwnScope, " "), strings.Fields(p.Scope)) {
+		wrong("own_scope", "unknown_value", "These must be among the scopes that the application may ask for.")
+		return
 	}
 	p.OwnScope = nilIfEmpty(scopesWithin(*p.OwnScope, p.Scope))
 }
@@ -365,7 +354,7 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 	if n >= maxApps {
 		return "", errAppLimit
 	}
-	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), by.actor, t.now, t.now
+	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor), t.now, t.now
 	if by.operator {
 		p.VerifiedAt = t.now
 	}
@@ -383,23 +372,15 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 type appChange []func(*app)
 
 // changedOfApp returns the names of the members that a change has made different, sorted.
-func changedOfApp(before, after *app) (names []string) {
-	for _, m := range []struct {
-		name    string
-		changed bool
-	}{
-		{"home_page", before.HomePage != after.HomePage},
-		{"name", before.Name != after.Name},
-		{"origins", !sameElements(before.Origins, after.Origins)},
-		{"own_scope", valueOr(before.OwnScope, "") != valueOr(after.OwnScope, "")},
-		{"redirect_uris", !slices.Equal(before.RedirectURIs, after.RedirectURIs)},
-		{"scope", before.Scope != after.Scope},
-	} {
-		if m.changed {
-			names = append(names, m.name)
-		}
-	}
-	return names
+func changedOfApp(before, after *app) []string {
+	return namesOfTrue(map[string]bool{
+		"home_page":     before.HomePage != after.HomePage,
+		"name":          before.Name != after.Name,
+		"origins":       !sameElements(before.Origins, after.Origins),
+		"own_scope":     valueOr(before.OwnScope, "") != valueOr(after.OwnScope, ""),
+		"redirect_uris": !slices.Equal(before.RedirectURIs, after.RedirectURIs),
+		"scope":         before.Scope != after.Scope,
+	})
 }
 
 // sameElements reports whether two lists have the same elements, in any order.

@@ -22,34 +22,9 @@ func appWing(s *server) wing {
 	return wing{routes: routes, chores: []chore{{fault: faultAppSweep, timeDriven: true, run: sweeper.sweep}}}
 }
 
-// An appView is an application as callers see it.
-type appView struct {
-	ID                  string   `json:"id"` // its client_id
-	AccountID           string   `json:"account_id"`
-	Name                string   `json:"name"`
-	HomePage            string   `json:"home_page"`
-	Kind                string   `json:"kind"`
-	RedirectURIs        codeList `json:"redirect_uris"`
-	Origins             codeList `json:"origins"`
-	Scope               string   `json:"scope"`
-	OwnScope            *string  `json:"own_scope"`
-	VerifiedAt          stamp    `json:"verified_at"`
-	PreviousSecretUntil stamp    `json:"previous_secret_until"` // until when the previous secret is accepted, too
-	MadeBy              string   `json:"made_by"`
-	CreatedAt           stamp    `json:"created_at"`
-	UpdatedAt           stamp    `json:"updated_at"`
-}
-
-// viewApp returns an application as callers see it.
-func viewApp(p *app) *appView {
-	return &appView{p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs,
-		append(codeList{}, p.Origins...), p.Scope, p.OwnScope,
-		p.VerifiedAt, p.EarlierUntil, publicActor(p.MadeBy), p.CreatedAt, p.UpdatedAt}
-}
-
 // An appWithSecret is the answer that shows a new client secret, which no later answer does.
 type appWithSecret struct {
-	*appView
+	*app
 	ClientSecret *string `json:"client_secret"` // nil: a public application has none
 }
 
@@ -59,11 +34,7 @@ func appAuthorOf(c *call) appAuthor {
 }
 
 // permitsReplay returns a refusal unless the author may get an earlier answer with an application again.
-func (by appAuthor) permitsReplay(p *struct {
-	OwnScope *string `json:"own_scope"`
-}) error {
-	return by.permits(p.OwnScope)
-}
+func (by appAuthor) permitsReplay(p *app) error { return by.permits(p.OwnScope) }
 
 // createAppRequest is the body of POST /apps.
 type createAppRequest struct {
@@ -80,7 +51,7 @@ func (q *createAppRequest) read(in *input) {
 		RedirectURIs: readRedirectURIs(in),
 		Scope:        in.text("scope", required, maxAppScope, nil),
 	}
-	q.app.Origins = in.texts("origins", maxAppOrigins, maxAppURL)
+	q.app.Origins = append(codeList{}, in.texts("origins", maxAppOrigins, maxAppURL)...)
 	q.app.OwnScope, _ = readOwnScope(in)
 	q.app.normalise(in.wrong)
 }
@@ -102,8 +73,7 @@ func readOwnScope(in *input) (own *string, ok bool) {
 	if !in.has("own_scope") || in.isNull("own_scope") {
 		return nil, in.has("own_scope")
 	}
-	text := in.text("own_scope", required, maxAppScope, notEmpty)
-	return &text, true
+	return new(in.text("own_scope", required, maxAppScope, notEmpty)), true
 }
 
 // createApp answers POST /apps.
@@ -115,7 +85,7 @@ func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*
 		p := q.app
 		p.AccountID = o.account
 		secret, err := createApp(t, &p, by)
-		return &appWithSecret{viewApp(&p), nilIfEmpty(secret)}, err
+		return &appWithSecret{&p, nilIfEmpty(secret)}, err
 	})
 }
 
@@ -159,24 +129,15 @@ func (q *patchAppRequest) read(in *input) {
 }
 
 // patchApp answers PATCH /apps/{id}.
-func (s *server) patchApp(ctx context.Context, c *call, q *patchAppRequest) (*appView, error) {
-	var p *app
-	if err := s.store.update(ctx, func(t *tx) (err error) {
-		p, err = patchApp(t, q.owner, q.id, q.change, appAuthorOf(c))
-		return err
-	}); err != nil {
-		return nil, err
-	}
-	return viewApp(p), nil
+func (s *server) patchApp(ctx context.Context, c *call, q *patchAppRequest) (*app, error) {
+	return updated(ctx, s.store, func(t *tx) (*app, error) {
+		return patchApp(t, q.owner, q.id, q.change, appAuthorOf(c))
+	})
 }
 
 // showApp answers GET /apps/{id}.
-func (s *server) showApp(_ context.Context, c *call, q *rowRequest) (*appView, error) {
-	p, err := s.store.usedApp(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	return viewApp(p), nil
+func (s *server) showApp(_ context.Context, c *call, q *rowRequest) (*app, error) {
+	return s.store.usedApp(q.owner, q.id)
 }
 
 // removeApp answers DELETE /apps/{id}.
@@ -201,10 +162,7 @@ func (s *server) rotateAppSecret(ctx context.Context, c *call, q *rotateAppReque
 	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p, secret, err := rotateAppSecret(t, q.owner, q.id, q.now, by)
-		if err != nil {
-			return nil, err
-		}
-		return &appWithSecret{viewApp(p), &secret}, nil
+		return &appWithSecret{p, &secret}, err
 	})
 }
 
@@ -220,61 +178,23 @@ func (q *appsRequest) read(in *input) {
 }
 
 // listApps answers GET /apps.
-func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*appView], error) {
+func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*app], error) {
 	page, err := s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, viewApp), nil
+	return showPage(page, func(p *app) *app { return p }), err
 }
 
 // grantWing makes the routes of grants.
 func grantWing(s *server) wing {
-	routes := []route{
-		{pattern: "GET /grants", question: true, run: endpoint(s.listGrants)},
-		{pattern: "GET /grants/{id}", run: endpoint(s.showGrant)},
-		{pattern: "DELETE /grants/{id}", run: endpoint(s.revokeGrant)},
-	}
-	for i := range routes {
-		routes[i].token, routes[i].scope = tokenRequired, scopeApps
-	}
-	return wing{routes: routes}
-}
-
-// A grantedApp is the application of a grant, as the account that agreed to it sees it.
-type grantedApp struct {
-	ID       string `json:"id"`
-	Name     string `json:"name"`
-	Owner    string `json:"owner"` // name of the account that owns it
-	HomePage string `json:"home_page"`
-}
-
-// A grantView is a grant as callers see it.
-type grantView struct {
-	ID        string     `json:"id"`
-	AccountID string     `json:"account_id"`
-	App       grantedApp `json:"app"`
-	Scope     string     `json:"scope"`
-	CreatedAt stamp      `json:"created_at"`
-	UsedAt    stamp      `json:"used_at"`
-	ExpiresAt stamp      `json:"expires_at"`
-	EndedAt   stamp      `json:"ended_at"`
-	EndedBy   *string    `json:"ended_by"` // one of endedBy…
-}
-
-// viewGrant returns a grant as callers see it.
-func viewGrant(g *grant) *grantView {
-	return &grantView{g.ID, g.AccountID, grantedApp{g.AppID, g.App, g.AppOwner, g.HomePage}, g.Scope,
-		g.CreatedAt, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy}
+	return wing{routes: []route{
+		{pattern: "GET /grants", token: tokenRequired, scope: scopeApps, question: true, run: endpoint(s.listGrants)},
+		{pattern: "GET /grants/{id}", token: tokenRequired, scope: scopeApps, run: endpoint(s.showGrant)},
+		{pattern: "DELETE /grants/{id}", token: tokenRequired, scope: scopeApps, run: endpoint(s.revokeGrant)},
+	}}
 }
 
 // showGrant answers GET /grants/{id}.
-func (s *server) showGrant(_ context.Context, c *call, q *rowRequest) (*grantView, error) {
-	g, err := s.store.grant(q.owner, q.id)
-	if err != nil {
-		return nil, err
-	}
-	return viewGrant(g), nil
+func (s *server) showGrant(_ context.Context, c *call, q *rowRequest) (*grant, error) {
+	return s.store.grant(q.owner, q.id)
 }
 
 // revokeGrant answers DELETE /grants/{id}.
@@ -300,12 +220,9 @@ func (q *grantsRequest) read(in *input) {
 }
 
 // listGrants answers GET /grants.
-func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*list[*grantView], error) {
+func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*list[*grant], error) {
 	page, err := s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, viewGrant), nil
+	return showPage(page, func(g *grant) *grant { return g }), err
 }
 
 // signinWing makes the route for sign-in codes.
@@ -319,20 +236,13 @@ type signinRequest struct{ account string }
 
 func (q *signinRequest) read(in *input) { q.account = in.pathValue("id") }
 
-// A signinCodeView is a new code to sign in with, which is in this answer and in no other.
-type signinCodeView struct {
-	Code      string `json:"code"` // "XXXX-XXXX-XXXX"
-	ExpiresAt stamp  `json:"expires_at"`
-}
-
 // giveSigninCode answers POST /accounts/{id}/signin. Whoever has the code can agree to anything for the
 // account, so a token of one account does not get it, not even for that account.
-func (s *server) giveSigninCode(ctx context.Context, c *call, q *signinRequest) (*signinCodeView, error) {
+func (s *server) giveSigninCode(ctx context.Context, c *call, q *signinRequest) (*newSignin, error) {
 	if !c.caller.all {
 		return nil, errScope(scopeConsent, "This needs a token that may act on all accounts.")
 	}
-	return create(ctx, s, c, func(t *tx) (*signinCodeView, error) {
-		code, until, err := makeSigninCode(t, s.keys.Load(), q.account, actorToken(c))
-		return &signinCodeView{code, until}, err
+	return create(ctx, s, c, func(t *tx) (*newSignin, error) {
+		return makeSigninCode(t, s.keys.Load(), q.account, actorToken(c))
 	})
 }

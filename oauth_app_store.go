@@ -14,28 +14,32 @@ const (
 	appInstalled = "installed"
 )
 
-// An app is a third party's application that may act for accounts (contract, section 13). Its id is its client_id.
+// An app is a third party's application that may act for accounts (contract, section 13), as callers see it. Its id is
+// its client_id.
 type app struct {
-	ID           string
-	AccountID    string // the account that owns it
-	Name         string
-	HomePage     string
-	Kind         string // appWeb, appBrowser or appInstalled
-	RedirectURIs codeList
-	Origins      codeList // of the sites on which it runs in browsers
-	Scope        string   // that it may ask for, space-separated
-	OwnScope     *string  // that it gets by client credentials; nil: it may not use them
-	SecretHash   []byte   // SHA-256 of its secret; nil: it has none
-	EarlierHash  []byte   // of the previous secret
-	EarlierUntil stamp    // until when the previous secret is accepted, too
-	VerifiedAt   stamp    // since when an operator vouches for it
-	MadeBy       string
-	CreatedAt    stamp
-	UpdatedAt    stamp
-	RemovedAt    stamp
-	Owner        string // name of the account that owns it
-	OwnerClosed  bool
+	ID           string    `json:"id"`
+	AccountID    string    `json:"account_id"` // the account that owns it
+	Name         string    `json:"name"`
+	HomePage     string    `json:"home_page"`
+	Kind         string    `json:"kind"` // appWeb, appBrowser or appInstalled
+	RedirectURIs codeList  `json:"redirect_uris"`
+	Origins      codeList  `json:"origins"`               // of the sites on which it runs; never nil when it is shown
+	Scope        string    `json:"scope"`                 // that it may ask for, space-separated
+	OwnScope     *string   `json:"own_scope"`             // that it gets by client credentials; nil: it can't
+	VerifiedAt   stamp     `json:"verified_at"`           // since when an operator vouches for it
+	EarlierUntil stamp     `json:"previous_secret_until"` // until when the previous secret is accepted, too
+	MadeBy       makerName `json:"made_by"`
+	CreatedAt    stamp     `json:"created_at"`
+	UpdatedAt    stamp     `json:"updated_at"`
+	RemovedAt    stamp     `json:"-"`
+	SecretHash   []byte    `json:"-"` // SHA-256 of its secret; nil: it has none
+	EarlierHash  []byte    `json:"-"` // of the previous secret
+	Owner        string    `json:"-"` // name of the account that owns it
+	OwnerClosed  bool      `json:"-"`
 }
+
+// A makerName is the actor who made a row. Callers see it as publicActor returns it.
+type makerName string
 
 // appTable describes the table apps. Of the addresses only texts are read, since somebody may have written others
 // with the sqlite3 shell.
@@ -78,6 +82,11 @@ func scopesWithin(scope, allowed string) string {
 		}
 	}
 	return strings.Join(within, " ")
+}
+
+// hasForeign reports whether a list has a scope that is not among others.
+func hasForeign(list, others []string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(others, s) })
 }
 
 // The problem codes of applications and grants.
@@ -152,21 +161,19 @@ func (t *tx) addApp(p *app) error {
 
 // setAppOrigins replaces the origins of an application.
 func (t *tx) setAppOrigins(p *app) error {
-	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id = ?`, p.ID); err != nil {
+	if err := t.write(`DELETE FROM app_origins WHERE app_id = ?`, p.ID); err != nil {
 		return err
 	}
-	_, err := t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
-	return err
+	return t.write(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
 }
 
 // saveApp writes what can change of an application, or returns errNotFound.
 func (t *tx) saveApp(p *app) error {
-	n, err := t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?, own_scope = ?,
+	if err := requireRow(t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?, own_scope = ?,
 		secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?, updated_at = ?,
 		removed_at = ? WHERE id = ?`,
 		p.Name, p.HomePage, p.RedirectURIs, p.Scope, p.OwnScope, p.SecretHash, p.EarlierHash,
-		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)
-	if err := requireRow(n, err); err != nil {
+		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)); err != nil {
 		return err
 	}
 	return t.setAppOrigins(p)
@@ -204,17 +211,15 @@ func (q *queries) usableAppToken(jti string) (r appToken, err error) {
 
 // addAppToken records an access token that is about to be issued.
 func (t *tx) addAppToken(r appToken) error {
-	_, err := t.exec(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
+	return t.write(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.AppID, r.GrantID, r.AccountID, r.Scope, r.Kid, r.CreatedAt, r.ExpiresAt)
-	return err
 }
 
 // revokeAppToken revokes an access token, if it is the application's and was not revoked before.
 func (t *tx) revokeAppToken(appID, jti string) error {
-	_, err := t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
+	return t.write(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
-	return err
 }
 
 // removedApp returns the id of the application that was removed first among those whose grants and webhooks may
@@ -228,8 +233,7 @@ func (q *queries) removedApp() (id string, err error) {
 // setAppEnded notes that a removed application has no grants and webhooks left, by clearing the scopes that it may
 // ask for. removedApp then passes over it.
 func (t *tx) setAppEnded(id string) error {
-	_, err := t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
-	return err
+	return t.write(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
 }
 
 // removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
@@ -240,7 +244,7 @@ func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
 		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.app_id = p.id) ORDER BY p.removed_at LIMIT ?2`
-	if _, err := t.exec(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
+	if err := t.write(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
 		return 0, err
 	}
 	return t.exec(`DELETE FROM apps WHERE id IN (`+ended+`)`, before, limit)

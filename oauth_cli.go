@@ -26,14 +26,8 @@ var (
 // The operator's commands on applications.
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
-		[]option{
-			optAccount.says("the account that owns it"),
-			optHomePage,
-			optAppKind,
-			optRedirectURI,
-			optAppOrigin,
-			optScope.says("what it may ask for, space-separated: " + strings.Join(appScopes, " ")),
-			optOwnScope,
+		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
+			optScope.says("what it may ask for, space-separated: " + strings.Join(appScopes, " ")), optOwnScope,
 		}, 1, appAdd},
 	{"app list", "", "list applications, newest first",
 		[]option{optAccount.says("show only applications of this account")}, 0, appList},
@@ -64,11 +58,6 @@ func explainAppError(err error) error {
 		return errors.New("-origin: " + wrong.fields[0].Detail)
 	}
 	return err
-}
-
-// changeApp runs f in a transaction, on the application that the command's first argument names.
-func (e *env) changeApp(f func(t *tx, id string) error) error {
-	return e.change(func(t *tx) error { return explainAppError(f(t, e.args[0])) })
 }
 
 // newApp returns the application that the command's argument and options describe. Errors: usageError.
@@ -121,18 +110,18 @@ func appAdd(e *env) error {
 	if p.AccountID, err = e.needAccount(); err != nil {
 		return err
 	}
-	secret := ""
-	if err := e.change(func(t *tx) (err error) {
-		secret, err = createApp(t, p, e.appAuthor())
-		return explainAppError(err)
-	}); err != nil {
+	secret, err := changed(e, func(t *tx) (string, error) {
+		secret, err := createApp(t, p, e.appAuthor())
+		return secret, explainAppError(err)
+	})
+	if err != nil {
 		return err
 	}
 	shown := "none: with PKCE it needs no secret"
 	if secret != "" {
 		shown = secret + "  (shown once)"
 	}
-	return e.print(&appWithSecret{viewApp(p), nilIfEmpty(secret)},
+	return e.print(&appWithSecret{p, nilIfEmpty(secret)},
 		fmt.Sprintf("client id:     %s\nclient secret: %s", p.ID, shown))
 }
 
@@ -148,54 +137,44 @@ func appList(e *env) error {
 		if err != nil {
 			return err
 		}
-		rows := []*appView{}
-		for _, p := range all {
-			rows = append(rows, viewApp(p))
-		}
-		const header = "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT"
-		return printRows(e, rows, header, func(p *appView) []any {
+		return printRows(e, all, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
 			return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
 		})
 	})
 }
 
 func appVerify(e *env) error {
-	var p *app
-	if err := e.changeApp(func(t *tx, id string) (err error) {
-		p, err = verifyApp(t, anyAccount, id, e.on("undo"), e.actor())
-		return err
-	}); err != nil {
+	p, err := changed(e, func(t *tx) (*app, error) {
+		p, err := verifyApp(t, anyAccount, e.args[0], e.on("undo"), e.actor())
+		return p, explainAppError(err)
+	})
+	if err != nil {
 		return err
 	}
 	who := "every account can agree to it"
 	if p.VerifiedAt.IsZero() {
 		who = "only the account that owns it can agree to it"
 	}
-	return e.print(viewApp(p), fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
+	return e.print(p, fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
 }
 
 func appRotate(e *env) error {
-	var p *app
-	secret := ""
-	if err := e.changeApp(func(t *tx, id string) (err error) {
-		p, secret, err = rotateAppSecret(t, anyAccount, id, e.on("now"), e.appAuthor())
-		return err
-	}); err != nil {
+	p, err := changed(e, func(t *tx) (appWithSecret, error) {
+		p, secret, err := rotateAppSecret(t, anyAccount, e.args[0], e.on("now"), e.appAuthor())
+		return appWithSecret{p, &secret}, explainAppError(err)
+	})
+	if err != nil {
 		return err
 	}
 	before := "the one before is not taken any more"
 	if !p.EarlierUntil.IsZero() {
 		before = "the one before is taken too until " + p.EarlierUntil.String()
 	}
-	return e.print(&appWithSecret{viewApp(p), &secret},
-		fmt.Sprintf("client secret: %s  (shown once)\n%s", secret, before))
+	return e.print(p, fmt.Sprintf("client secret: %s  (shown once)\n%s", *p.ClientSecret, before))
 }
 
 func appRemove(e *env) error {
-	if err := e.changeApp(func(t *tx, id string) error { return removeApp(t, anyAccount, id, e.actor()) }); err != nil {
-		return err
-	}
-	return e.done()
+	return e.changeQuietly(func(t *tx) error { return explainAppError(removeApp(t, anyAccount, e.args[0], e.actor())) })
 }
 
 // The options of these commands.
@@ -204,9 +183,7 @@ var optEnded = option{name: "ended", help: "show those that have ended, too"}
 // The operator's commands on grants.
 var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
-		optLimit,
-		optAccount.says("show only what this account has agreed to"),
-		optEnded,
+		optLimit, optAccount.says("show only what this account has agreed to"), optEnded,
 	}, 0, grantList},
 	{"grant revoke", "ID", "end a grant, and with it its tokens and the webhooks that were made under it",
 		nil, 1, grantRevoke},
@@ -224,12 +201,7 @@ func grantList(e *env) error {
 		if err != nil {
 			return err
 		}
-		rows := []*grantView{}
-		for _, g := range grants {
-			rows = append(rows, viewGrant(g))
-		}
-		const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
-		return printRows(e, rows, header, func(g *grantView) []any {
+		return printRows(e, grants, "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT", func(g *grant) []any {
 			return []any{
 				g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID,
 			}
@@ -238,16 +210,10 @@ func grantList(e *env) error {
 }
 
 func grantRevoke(e *env) error {
-	if err := e.change(func(t *tx) error {
+	return e.changeQuietly(func(t *tx) error {
 		err := endGrant(t, anyAccount, e.args[0], endedByOperator, e.actor())
-		if errors.Is(err, errGrant) {
-			err = errors.New("not found: 'widgetd grant list -ended' prints what there is")
-		}
-		return err
-	}); err != nil {
-		return err
-	}
-	return e.done()
+		return replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
+	})
 }
 
 // accountSignin prints a new code to sign in with, which is stored nowhere.
@@ -256,11 +222,7 @@ func accountSignin(e *env) error {
 	if err != nil {
 		return err
 	}
-	var v signinCodeView
-	err = e.change(func(t *tx) (err error) {
-		v.Code, v.ExpiresAt, err = makeSigninCode(t, keys, e.args[0], e.actor())
-		return err
-	})
+	v, err := changed(e, func(t *tx) (*newSignin, error) { return makeSigninCode(t, keys, e.args[0], e.actor()) })
 	if err != nil {
 		return err
 	}

@@ -21,22 +21,27 @@ func grantNoun() noun {
 }
 
 // A grant is what the owner of an account has agreed to: that an application acts for the account
-// (contract, section 13).
+// (contract, section 13), as callers see it.
 type grant struct {
-	ID        string
-	AppID     string
-	AccountID string
-	Scope     string // space-separated
-	AgreedBy  string // who made the code with which the person had signed in
-	CreatedAt stamp
-	UsedAt    stamp // when the application last got tokens
-	ExpiresAt stamp // until when it can get them
-	EndedAt   stamp
-	EndedBy   *string // one of the constants below
-	App       string  // name of the application
-	AppOwner  string  // name of the account that owns it
-	HomePage  string
-	Account   string // name of the account
+	ID        string     `json:"id"`
+	AccountID string     `json:"account_id"`
+	AppID     string     `json:"-"`
+	App       grantedApp `json:"app"`
+	Scope     string     `json:"scope"` // space-separated
+	AgreedBy  string     `json:"-"`     // who made the code with which the person had signed in
+	CreatedAt stamp      `json:"created_at"`
+	UsedAt    stamp      `json:"used_at"`    // when the application last got tokens
+	ExpiresAt stamp      `json:"expires_at"` // until when it can get them
+	EndedAt   stamp      `json:"ended_at"`
+	EndedBy   *string    `json:"ended_by"` // one of the constants below
+}
+
+// A grantedApp is the application of a grant, as the account that agreed to it sees it.
+type grantedApp struct {
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Owner    string `json:"owner"` // name of the account that owns it
+	HomePage string `json:"home_page"`
 }
 
 // Why a grant has ended.
@@ -88,13 +93,8 @@ var (
 
 // grantEvent returns an event about a grant.
 func grantEvent(g *grant, kind eventType, actor string, data ...string) event {
-	return event{
-		Type:      kind,
-		AccountID: g.AccountID,
-		SubjectID: g.ID,
-		Actor:     actor,
-		Data:      eventData(append([]string{"app_id", g.AppID}, data...)...),
-	}
+	data = append([]string{"app_id", g.AppID}, data...)
+	return event{Type: kind, AccountID: g.AccountID, SubjectID: g.ID, Actor: actor, Data: eventData(data...)}
 }
 
 // endGrant ends a grant for one of the reasons endedBy…, so that none of its tokens works from the commit on,
@@ -168,10 +168,12 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 		run    func(t *tx, limit int64) (int64, error)
 	}{
 		{sweptAtOnce, (*tx).removeExpiredSignins},
-		{sweptAtOnce, (*tx).removeRefreshTokens},
+		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeExpired("refresh_tokens", "<=", t.now, n) }},
 		{endedAtOnce, endOverdueGrants},
 		{endedAtOnce, w.endRemoved},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeGrantCodes(wall.after(-keptGrantCode), n) }},
+		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
+			return t.removeExpired("grant_codes", "<", wall.after(-keptGrantCode), n)
+		}},
 		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeAppTokens(wall.after(-keptAppTokens), n) }},
 		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeGrants(ended, n) }},
 		{endedAtOnce, func(t *tx, n int64) (int64, error) { return t.removeApps(removed, n) }},
@@ -253,20 +255,12 @@ func signinNoun() noun {
 	}
 }
 
-// A signinCode is a code with which somebody can sign in for an account, until it is used.
-type signinCode struct {
-	Hash      []byte // keyring.signinHash of the code
-	AccountID string
-	MadeBy    string // as in events
-	CreatedAt stamp
-	ExpiresAt stamp
-}
-
-// A session is somebody who has signed in for an account.
+// A session is somebody who has signed in for an account, or can: a code to sign in with, until it is used, has the
+// same fields.
 type session struct {
-	Hash      []byte // hashOf of what the browser keeps
+	Hash      []byte // hashOf of what the browser keeps; of a code keyring.signinHash
 	AccountID string
-	MadeBy    string // who made the code that was used
+	MadeBy    string // who made the code, as in events
 	CreatedAt stamp
 	ExpiresAt stamp
 	Account   string // name of the account
@@ -327,25 +321,28 @@ func parseSigninCode(typed string) (plain string, ok bool) {
 // signinHash returns the keyed hash that a code is stored as; plain is what parseSigninCode returns.
 func (k *keyring) signinHash(plain string) []byte { return k.hash("sign-in code", plain) }
 
-// makeSigninCode makes a code with which one person can sign in for an account, within signinCodeLife. It
-// returns the code in its printed form, which is stored nowhere, and when it expires. Errors: errAccount.
-func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (code string, until stamp, err error) {
+// A newSignin is a new code to sign in with, which is shown once and stored nowhere.
+type newSignin struct {
+	Code      string `json:"code"` // "XXXX-XXXX-XXXX"
+	ExpiresAt stamp  `json:"expires_at"`
+}
+
+// makeSigninCode makes a code with which one person can sign in for an account, within signinCodeLife. Errors:
+// errAccount.
+func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*newSignin, error) {
 	t.invalidate()
 	if err := t.openAccount(accountID); err != nil {
-		return "", stamp{}, err
+		return nil, err
 	}
-	code = newSigninCode()
-	plain, _ := parseSigninCode(code)
-	if err := t.removeOldSigninCodes(accountID, maxSigninCodes-1); err != nil {
-		return "", stamp{}, err
+	made := &newSignin{newSigninCode(), t.now.after(signinCodeLife)}
+	plain, _ := parseSigninCode(made.Code)
+	err := t.addSigninCode(&session{Hash: keys.signinHash(plain), AccountID: accountID, MadeBy: actor,
+		CreatedAt: t.now, ExpiresAt: made.ExpiresAt})
+	if err != nil {
+		return nil, err
 	}
-	c := signinCode{Hash: keys.signinHash(plain), AccountID: accountID, MadeBy: actor, CreatedAt: t.now,
-		ExpiresAt: t.now.after(signinCodeLife)}
-	if err := t.addSigninCode(c); err != nil {
-		return "", stamp{}, err
-	}
-	return code, c.ExpiresAt, t.addEvent(accountEvent(accountID, eventSigninCodeMade, actor,
-		"expires_at", c.ExpiresAt.String()))
+	return made, t.addEvent(accountEvent(accountID, eventSigninCodeMade, actor,
+		"expires_at", made.ExpiresAt.String()))
 }
 
 // knowsSigninCode reports whether a code that somebody has typed can be used.
@@ -368,16 +365,10 @@ func signIn(t *tx, keys *keyring, typed, before string) (secret string, err erro
 		return "", errSigninCode
 	}
 	c, err := t.takeSigninCode(keys.signinHash(plain))
-	if errors.Is(err, errNotFound) {
-		return "", errSigninCode
-	}
 	if err != nil {
-		return "", err
+		return "", replaced(err, errNotFound, errSigninCode)
 	}
 	if err := t.removeSession(before); err != nil {
-		return "", err
-	}
-	if err := t.removeOldSessions(c.AccountID, maxSessions-1); err != nil {
 		return "", err
 	}
 	secret = randomText(32)

@@ -114,15 +114,8 @@ func (r *tokenRequest) read(in *input) {
 // A clientProof is how a request says which application sends it.
 type clientProof struct {
 	id, secret string
-	basic      bool // by Authorization: Basic (RFC 6749, section 2.3.1), else in the body
-}
-
-// refused returns the refusal of the proof.
-func (p *clientProof) refused() error {
-	if p.basic {
-		return errClientBasic
-	}
-	return errClient
+	basic      bool  // by Authorization: Basic (RFC 6749, section 2.3.1), else in the body
+	refused    error // the refusal of the proof
 }
 
 // readProof reads the proof of a request. Errors: errClient, if there is none or it is of another kind;
@@ -136,7 +129,7 @@ func readProof(authorization []string, f *clientFields) (*clientProof, error) {
 	case len(authorization) == 0 && f.clientID == "":
 		return nil, errClient
 	case len(authorization) == 0:
-		return &clientProof{id: f.clientID, secret: f.clientSecret}, nil
+		return &clientProof{id: f.clientID, secret: f.clientSecret, refused: errClient}, nil
 	}
 	scheme, credentials, _ := strings.Cut(authorization[0], " ")
 	if !strings.EqualFold(scheme, "Basic") {
@@ -147,7 +140,7 @@ func readProof(authorization []string, f *clientFields) (*clientProof, error) {
 	if err != nil || !ok || id == "" {
 		return nil, errClientBasic
 	}
-	p := &clientProof{basic: true}
+	p := &clientProof{basic: true, refused: errClientBasic}
 	var errs [2]error
 	p.id, errs[0] = url.QueryUnescape(id)
 	p.secret, errs[1] = url.QueryUnescape(secret)
@@ -183,12 +176,12 @@ func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, 
 	case p.public() && proof.secret == "" && !proof.basic:
 		return p, false, nil
 	case p.public() && proof.secret == "": // some libraries try this to find out which way is right
-		return nil, false, a.unproved(c, proof.refused())
+		return nil, false, a.unproved(c, proof.refused)
 	}
 	if err := a.countFailure(c, proof); err != nil {
 		return nil, false, err
 	}
-	return nil, false, a.unproved(c, proof.refused())
+	return nil, false, a.unproved(c, proof.refused)
 }
 
 // countFailure counts a proof that failed. Errors: rate_limited, where too many different ones have failed
@@ -209,10 +202,7 @@ func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
 // unproved returns err, the refusal of a request that has not proved which application sends it, or
 // rate_limited, if too many such requests come from its address.
 func (a *oauthAPI) unproved(c *call, err error) error {
-	if limited := a.limitAddress("oauth", a.address(c.request), unprovedShare*a.anonymousRate); limited != nil {
-		return limited
-	}
-	return err
+	return cmp.Or(a.limitAddress("oauth", a.address(c.request), unprovedShare*a.anonymousRate), err)
 }
 
 // limitApp takes a token from the bucket of an application that has authenticated: without that, anybody could
@@ -222,10 +212,7 @@ func (a *oauthAPI) limitApp(p *app) error {
 	if p.VerifiedAt.IsZero() {
 		rate = unverifiedAppRate
 	}
-	if v := a.addressBuckets.take("app "+p.ID, rate, a.steady()); !v.ok {
-		return errRate("Too many requests of this application.", v.retry)
-	}
-	return nil
+	return errOver(a.addressBuckets.take("app "+p.ID, rate, a.steady()), "Too many requests of this application.")
 }
 
 // prove counts a request of an application that has no secret, and returns err or rate_limited. by is what proves
@@ -236,15 +223,13 @@ func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
 	if by == "" {
 		return a.unproved(c, err)
 	}
-	if v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady()); !v.ok {
-		return errRate("Too many requests under this grant.", v.retry)
-	}
-	return err
+	v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady())
+	return cmp.Or(errOver(v, "Too many requests under this grant."), err)
 }
 
 // issue answers with tokens. While signing is held it refuses before it looks at codes and refresh tokens, so that
 // these stay as they are.
-func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, error) {
+func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (*tokenAnswer, error) {
 	if a.signingHeld() {
 		return nil, errClock
 	}
@@ -263,15 +248,7 @@ func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (any, er
 	if err != nil && !errors.Is(err, errCodeUsed) && !errors.Is(err, errRefreshReused) {
 		return nil, err
 	}
-	var answer *tokenAnswer
-	err = a.store.update(ctx, func(t *tx) (err error) {
-		answer, err = issueTokens(t, a.keys.Load(), p.ID, r)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return answer, nil
+	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) { return issueTokens(t, a.keys.Load(), p.ID, r) })
 }
 
 // A revokeRequest asks for the revocation of a token.
@@ -359,23 +336,13 @@ func (s *server) showServerMetadata(w *response, _ *http.Request) {
 	methods := []string{"client_secret_basic", "client_secret_post", "none"}
 	algorithms := []string{"EdDSA"}
 	s.writeMetadata(w, serverMetadata{
-		Issuer:               base,
-		Authorization:        base + "/oauth/authorize",
-		Token:                base + "/oauth/token",
-		Revocation:           base + "/oauth/revoke",
-		Keys:                 rt.root + jwksPath,
-		Scopes:               appScopes,
-		ResponseTypes:        []string{"code"},
-		ResponseModes:        []string{"query"},
-		GrantTypes:           []string{"authorization_code", "refresh_token", "client_credentials"},
-		ChallengeMethods:     []string{"S256"},
-		TokenMethods:         methods,
-		TokenAlgorithms:      algorithms,
-		RevocationMethods:    methods,
-		RevokingAlgorithms:   algorithms,
-		AnswersCarryIssuer:   true,
-		ProtectedResources:   []string{base},
-		ServiceDocumentation: rt.root + "/docs#applications",
+		Issuer: base, Authorization: base + "/oauth/authorize", Token: base + "/oauth/token",
+		Revocation: base + "/oauth/revoke", Keys: rt.root + jwksPath, Scopes: appScopes,
+		ResponseTypes: []string{"code"}, ResponseModes: []string{"query"},
+		GrantTypes:       []string{"authorization_code", "refresh_token", "client_credentials"},
+		ChallengeMethods: []string{"S256"}, TokenMethods: methods, TokenAlgorithms: algorithms,
+		RevocationMethods: methods, RevokingAlgorithms: algorithms, AnswersCarryIssuer: true,
+		ProtectedResources: []string{base}, ServiceDocumentation: rt.root + "/docs#applications",
 	})
 }
 
@@ -395,14 +362,8 @@ type resourceMetadata struct {
 func (s *server) showResourceMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL
-	s.writeMetadata(w, resourceMetadata{
-		Resource:      base,
-		Servers:       []string{base},
-		Scopes:        appScopes,
-		BearerMethods: []string{"header"},
-		Name:          "widgetd",
-		Documentation: rt.root + "/docs",
-	})
+	s.writeMetadata(w, resourceMetadata{Resource: base, Servers: []string{base}, Scopes: appScopes,
+		BearerMethods: []string{"header"}, Name: "widgetd", Documentation: rt.root + "/docs"})
 }
 
 // writeMetadata sends metadata as JSON that may be kept for five minutes, as the keys may.

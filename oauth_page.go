@@ -112,11 +112,7 @@ func (s *server) signedIn(c *call) (*session, error) {
 	if secret == "" {
 		return nil, nil
 	}
-	found, err := s.store.session(secret, newStamp(c.now))
-	if errors.Is(err, errNotFound) {
-		return nil, nil
-	}
-	return found, err
+	return orNil(s.store.session(secret, newStamp(c.now)))
 }
 
 // askCode answers GET /oauth/signin.
@@ -149,10 +145,8 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 	if err != nil {
 		return nil, err
 	}
-	secret := ""
-	err = a.store.update(ctx, func(t *tx) (err error) {
-		secret, err = signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
-		return err
+	secret, err := updated(ctx, a.store, func(t *tx) (string, error) {
+		return signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
 	})
 	if errors.Is(err, errSigninCode) {
 		return signinPage(c, r, "wrong_code", http.StatusForbidden)
@@ -299,8 +293,7 @@ func (q *consent) read(query url.Values, issuer string) *authorizeError {
 	if given["scope"] != "" {
 		q.scope = scopesWithin(given["scope"], q.scope)
 	}
-	foreign := func(s string) bool { return !slices.Contains(registered, s) }
-	if q.scope == "" || slices.ContainsFunc(strings.Fields(given["scope"]), foreign) {
+	if q.scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
 		return &authorizeError{"invalid_scope", "The application is not registered for this scope."}
 	}
 	return nil
@@ -353,9 +346,7 @@ func (q *consent) agreedScope(form map[string]string) (scope string, ok bool) {
 			ticked = append(ticked, scope)
 		}
 	}
-	asked := strings.Fields(q.scope)
-	foreign := func(s string) bool { return !slices.Contains(asked, s) }
-	return scopesWithin(strings.Join(ticked, " "), q.scope), !slices.ContainsFunc(ticked, foreign)
+	return scopesWithin(strings.Join(ticked, " "), q.scope), !hasForeign(ticked, strings.Fields(q.scope))
 }
 
 // errConsentChanged means that the page that asked for consent is out of date.
@@ -441,8 +432,8 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	p.showSession(s, &oauthPageRequest{})
 	p.Connected = &connectedList{}
 	for _, g := range rows.rows {
-		p.Connected.Grants = append(p.Connected.Grants, connectedApp{ID: g.ID, Name: printable(g.App),
-			Owner: printable(g.AppOwner), HomePage: printable(g.HomePage),
+		p.Connected.Grants = append(p.Connected.Grants, connectedApp{ID: g.ID, Name: printable(g.App.Name),
+			Owner: printable(g.App.Owner), HomePage: printable(g.App.HomePage),
 			Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
 			Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
 	}

@@ -26,8 +26,11 @@ func signinStory(t *testing.T, o *operator) {
 // signinCode makes a code to sign in with for an account, which is a secret.
 func (s *service) signinCode(accountID string) (code string) {
 	s.t.Helper()
-	s.change(func(t *tx) (err error) {
-		code, _, err = makeSigninCode(t, s.keys, accountID, "portal")
+	s.change(func(t *tx) error {
+		made, err := makeSigninCode(t, s.keys, accountID, "portal")
+		if err == nil {
+			code = made.Code
+		}
 		return err
 	})
 	s.told.confide(code)

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"cmp"
-	"errors"
-)
+import "cmp"
 
 // refreshToken returns the refresh token with a hash, replaced or not, expired or not, or errNotFound.
 func (q *queries) refreshToken(hash []byte) (*refreshToken, error) {
@@ -18,10 +15,7 @@ func (q *queries) refreshToken(hash []byte) (*refreshToken, error) {
 func (q *queries) refreshTokenWorks(grantID string, number int64) (works bool, err error) {
 	err = q.one(`SELECT replaced_at IS NULL FROM refresh_tokens WHERE grant_id = ? AND number = ?`,
 		[]any{grantID, number}, &works)
-	if errors.Is(err, errNotFound) {
-		err = nil
-	}
-	return works, err
+	return works, notUnless(err, errNotFound)
 }
 
 // addRefreshToken inserts a refresh token that works, and removes the one that comes keptRefreshTokens before
@@ -32,45 +26,39 @@ func (t *tx) addRefreshToken(r *refreshToken) error {
 	if err != nil || r.Number <= keptRefreshTokens {
 		return err
 	}
-	_, err = t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`,
+	return t.write(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`,
 		r.GrantID, r.Number-keptRefreshTokens)
-	return err
 }
 
 // replaceRefreshToken notes when a refresh token was replaced, and by what. The sealed successor of the token
 // before it is deleted: that successor has been used, and whoever had an early token and a copy of the database
 // could follow the chain.
 func (t *tx) replaceRefreshToken(r *refreshToken) error {
-	n, err := t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ?
-		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)
-	if err := requireRow(n, err); err != nil {
+	if err := requireRow(t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ?
+		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)); err != nil {
 		return err
 	}
-	_, err = t.exec(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
+	return t.write(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
 		r.GrantID, r.Number-1)
-	return err
 }
 
 // extendRefreshToken changes when a refresh token expires.
 func (t *tx) extendRefreshToken(hash []byte, expires stamp) error {
-	_, err := t.exec(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
-	return err
+	return t.write(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
 }
 
 // saveGrantUse notes when the application of a grant got tokens, and until when it can get more.
 func (t *tx) saveGrantUse(g *grant) error {
-	_, err := t.exec(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
-	return err
+	return t.write(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
 }
 
 // grantTable describes the table grants.
 var grantTable = newTable("grants", "g", func(g *grant) []field {
 	return []field{{"id", &g.ID}, {"app_id", &g.AppID}, {"account_id", &g.AccountID}, {"scope", &g.Scope},
 		{"agreed_by", &g.AgreedBy}, {"created_at", &g.CreatedAt}, {"used_at", &g.UsedAt},
-		{"expires_at", &g.ExpiresAt}, {"ended_at", &g.EndedAt}, {"ended_by", &g.EndedBy}, {"p.name", &g.App},
-		{"o.name", &g.AppOwner}, {"p.home_page", &g.HomePage}, {"a.name", &g.Account}}
-}, `JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id
-	JOIN accounts a ON a.id = g.account_id`)
+		{"expires_at", &g.ExpiresAt}, {"ended_at", &g.EndedAt}, {"ended_by", &g.EndedBy}, {"p.id", &g.App.ID},
+		{"p.name", &g.App.Name}, {"o.name", &g.App.Owner}, {"p.home_page", &g.App.HomePage}}
+}, `JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id`)
 
 // grant returns a grant for an account of an owner, ended or not. Errors: errGrant.
 func (q *queries) grant(o owner, id string) (*grant, error) {
@@ -110,34 +98,30 @@ func (t *tx) markGrantEnded(id, why string) (bool, error) {
 
 // webhooksOfGrant returns the ids of the webhooks that were made under a grant.
 func (q *queries) webhooksOfGrant(id string) ([]string, error) {
-	return collect(q, `SELECT webhook_id FROM app_webhooks WHERE grant_id = ?`, []any{id},
-		func(id *string) []any { return []any{id} })
+	return q.texts(`SELECT webhook_id FROM app_webhooks WHERE grant_id = ?`, id)
 }
 
 // oldestGrants returns the ids of up to 100 grants of an account for an application that have not ended and are
 // not among the newest ones, which are kept.
 func (q *queries) oldestGrants(appID, accountID string, kept int) ([]string, error) {
-	return collect(q, `SELECT id FROM grants WHERE app_id = ? AND account_id = ? AND ended_at IS NULL
-		ORDER BY id DESC LIMIT 100 OFFSET ?`, []any{appID, accountID, kept},
-		func(id *string) []any { return []any{id} })
+	return q.texts(`SELECT id FROM grants WHERE app_id = ? AND account_id = ? AND ended_at IS NULL
+		ORDER BY id DESC LIMIT 100 OFFSET ?`, appID, accountID, kept)
 }
+
+// grantCodeTable describes the table grant_codes.
+var grantCodeTable = newTable("grant_codes", "c", func(c *grantCode) []field {
+	return []field{{"hash", &c.Hash}, {"app_id", &c.AppID}, {"account_id", &c.AccountID},
+		{"redirect_uri", &c.RedirectURI}, {"challenge", &c.Challenge}, {"scope", &c.Scope}, {"agreed_by", &c.AgreedBy},
+		{"grant_id", &c.GrantID}, {"created_at", &c.CreatedAt}, {"expires_at", &c.ExpiresAt}}
+})
 
 // grantCode returns the authorization code with a hash, used or not, expired or not, or errNotFound.
 func (q *queries) grantCode(hash []byte) (*grantCode, error) {
-	c := &grantCode{}
-	err := q.one(`SELECT hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by, grant_id, created_at,
-		expires_at FROM grant_codes WHERE hash = ?`, []any{hash}, &c.Hash, &c.AppID, &c.AccountID, &c.RedirectURI,
-		&c.Challenge, &c.Scope, &c.AgreedBy, &c.GrantID, &c.CreatedAt, &c.ExpiresAt)
-	return c, err
+	return grantCodeTable.one(q, `WHERE c.hash = ?`, hash)
 }
 
 // addGrantCode inserts an authorization code.
-func (t *tx) addGrantCode(c *grantCode) error {
-	_, err := t.exec(`INSERT INTO grant_codes (hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by,
-		created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`, c.Hash, c.AppID, c.AccountID, c.RedirectURI,
-		c.Challenge, c.Scope, c.AgreedBy, c.CreatedAt, c.ExpiresAt)
-	return err
-}
+func (t *tx) addGrantCode(c *grantCode) error { return grantCodeTable.insert(t, c) }
 
 // useGrantCode notes the grant that was made of an authorization code. It reports whether the code was unused.
 func (t *tx) useGrantCode(hash []byte, grantID string) (bool, error) {
@@ -161,14 +145,13 @@ func (q *queries) grantsOfApp(appID string, after appGrant, limit int64) ([]appG
 
 // overdueGrants returns the ids of up to limit grants that have not ended although their time is over.
 func (q *queries) overdueGrants(now stamp, limit int64) ([]string, error) {
-	return collect(q, `SELECT id FROM grants WHERE ended_at IS NULL AND expires_at <= ?
-		ORDER BY expires_at LIMIT ?`, []any{now, limit}, func(id *string) []any { return []any{id} })
+	return q.texts(`SELECT id FROM grants WHERE ended_at IS NULL AND expires_at <= ?
+		ORDER BY expires_at LIMIT ?`, now, limit)
 }
 
 // webhooksOfApp returns the ids of up to limit webhooks that an application made.
 func (q *queries) webhooksOfApp(appID string, limit int64) ([]string, error) {
-	return collect(q, `SELECT webhook_id FROM app_webhooks WHERE app_id = ? LIMIT ?`, []any{appID, limit},
-		func(id *string) []any { return []any{id} })
+	return q.texts(`SELECT webhook_id FROM app_webhooks WHERE app_id = ? LIMIT ?`, appID, limit)
 }
 
 // removeGrants deletes up to limit grants that ended before a time, but for those to which a code or a token
@@ -182,106 +165,92 @@ func (t *tx) removeGrants(before stamp, limit int64) (int64, error) {
 		ORDER BY g.ended_at LIMIT ?)`, before, limit)
 }
 
-// removeGrantCodes deletes up to limit authorization codes that expired before a time, and returns how many.
-func (t *tx) removeGrantCodes(before stamp, limit int64) (int64, error) {
+// removeExpired deletes up to limit rows of a table of codes, tokens or sessions that are known by their hashes, the
+// oldest first, and returns how many: those whose end compares ("<", "<=") to a time.
+func (t *tx) removeExpired(table, compares string, at stamp, limit int64) (int64, error) {
 	t.invalidate()
-	return t.exec(`DELETE FROM grant_codes WHERE hash IN
-		(SELECT hash FROM grant_codes WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
-}
-
-// removeRefreshTokens deletes up to limit refresh tokens that have expired, and returns how many.
-func (t *tx) removeRefreshTokens(limit int64) (int64, error) {
-	t.invalidate()
-	return t.exec(`DELETE FROM refresh_tokens WHERE hash IN
-		(SELECT hash FROM refresh_tokens WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
+	return t.exec(`DELETE FROM `+table+` WHERE hash IN (SELECT hash FROM `+table+
+		` WHERE expires_at `+compares+` ? ORDER BY expires_at LIMIT ?)`, at, limit)
 }
 
 // heldGrants are those by which applications act for an account.
 var heldGrants = holding{"grants", "grant",
 	`SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2`}
 
-// addSigninCode inserts a code.
-func (t *tx) addSigninCode(c signinCode) error {
-	_, err := t.exec(`INSERT INTO signin_codes (hash, account_id, made_by, created_at, expires_at)
-		VALUES (?, ?, ?, ?, ?)`, c.Hash, c.AccountID, c.MadeBy, c.CreatedAt, c.ExpiresAt)
-	return err
+// signinTable describes one of the two tables of signing in.
+func signinTable(name string) *table[session] {
+	return newTable(name, "s", func(s *session) []field {
+		return []field{{"hash", &s.Hash}, {"account_id", &s.AccountID}, {"made_by", &s.MadeBy},
+			{"created_at", &s.CreatedAt}, {"expires_at", &s.ExpiresAt}, {"a.name", &s.Account}}
+	}, "JOIN accounts a ON a.id = s.account_id")
 }
 
+var signinCodeTable, sessionTable = signinTable("signin_codes"), signinTable("sessions")
+
+// lastingSignin selects the code or session with a hash, if it lasts at a time and its account is open.
+const lastingSignin = `WHERE s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`
+
 // signinCode returns the code with a hash, if it has not expired at now and its account is open, else errNotFound.
-func (q *queries) signinCode(hash []byte, now stamp) (c signinCode, err error) {
-	err = q.one(`SELECT c.hash, c.account_id, c.made_by, c.created_at, c.expires_at
-		FROM signin_codes c JOIN accounts a ON a.id = c.account_id
-		WHERE c.hash = ? AND c.expires_at > ? AND a.closed_at IS NULL`, []any{hash, now},
-		&c.Hash, &c.AccountID, &c.MadeBy, &c.CreatedAt, &c.ExpiresAt)
-	return c, err
+func (q *queries) signinCode(hash []byte, now stamp) (*session, error) {
+	return signinCodeTable.one(q, lastingSignin, hash, now)
+}
+
+// session returns the session with a secret, if it lasts at now and its account is open, else errNotFound.
+func (q *queries) session(secret string, now stamp) (*session, error) {
+	return sessionTable.one(q, lastingSignin, hashOf(secret), now)
 }
 
 // takeSigninCode removes the code that signinCode returns.
-func (t *tx) takeSigninCode(hash []byte) (c signinCode, err error) {
-	if c, err = t.signinCode(hash, t.now); err != nil {
-		return c, err
+func (t *tx) takeSigninCode(hash []byte) (*session, error) {
+	c, err := t.signinCode(hash, t.now)
+	if err != nil {
+		return nil, err
 	}
 	n, err := t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash)
 	return c, requireRow(n, err)
 }
 
-// removeOldSigninCodes removes all codes of an account but the newest.
-func (t *tx) removeOldSigninCodes(accountID string, kept int) error {
+// addSigninCode inserts a code, of which the account keeps the newest maxSigninCodes.
+func (t *tx) addSigninCode(c *session) error {
 	_, err := t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
-		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, accountID, kept)
-	return err
+		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, c.AccountID, maxSigninCodes-1)
+	if err != nil {
+		return err
+	}
+	return signinCodeTable.insert(t, c)
 }
 
-// session returns the session with a secret, if it lasts at now and its account is open, else errNotFound.
-func (q *queries) session(secret string, now stamp) (*session, error) {
-	s := &session{}
-	err := q.one(`SELECT s.hash, s.account_id, s.made_by, s.created_at, s.expires_at, a.name
-		FROM sessions s JOIN accounts a ON a.id = s.account_id
-		WHERE s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`, []any{hashOf(secret), now},
-		&s.Hash, &s.AccountID, &s.MadeBy, &s.CreatedAt, &s.ExpiresAt, &s.Account)
-	return s, err
-}
-
-// addSession inserts a session.
+// addSession inserts a session, of which the account keeps the newest maxSessions.
 func (t *tx) addSession(s *session) error {
-	_, err := t.exec(`INSERT INTO sessions (hash, account_id, made_by, created_at, expires_at)
-		VALUES (?, ?, ?, ?, ?)`, s.Hash, s.AccountID, s.MadeBy, s.CreatedAt, s.ExpiresAt)
-	return err
+	_, err := t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
+		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, s.AccountID, maxSessions-1)
+	if err != nil {
+		return err
+	}
+	return sessionTable.insert(t, s)
 }
 
 // removeSession ends the session with a secret, if there is one.
 func (t *tx) removeSession(secret string) error {
-	_, err := t.exec(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
-	return err
-}
-
-// removeOldSessions ends all sessions of an account but the newest.
-func (t *tx) removeOldSessions(accountID string, kept int) error {
-	_, err := t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
-		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, accountID, kept)
-	return err
+	return t.write(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
 }
 
 // removeSignins ends all sessions of an account, of which there are at most maxSessions, and removes its
 // codes, at most maxSigninCodes.
 func (t *tx) removeSignins(accountID string) error {
-	if _, err := t.exec(`DELETE FROM sessions WHERE account_id = ?`, accountID); err != nil {
+	if err := t.write(`DELETE FROM sessions WHERE account_id = ?`, accountID); err != nil {
 		return err
 	}
-	_, err := t.exec(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
-	return err
+	return t.write(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
 }
 
 // removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns the
 // larger of the two counts.
 func (t *tx) removeExpiredSignins(limit int64) (int64, error) {
-	t.invalidate()
-	codes, err := t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash
-		FROM signin_codes WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
+	codes, err := t.removeExpired("signin_codes", "<=", t.now, limit)
 	if err != nil {
 		return 0, err
 	}
-	sessions, err := t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash
-		FROM sessions WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
+	sessions, err := t.removeExpired("sessions", "<=", t.now, limit)
 	return max(codes, sessions), err
 }

@@ -783,7 +783,7 @@ func TestQuery_aboutTokensOfApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing
 		return !slices.Contains(byHand, query) &&
 			slices.ContainsFunc(tables, func(table string) bool { return strings.Contains(query, table) })
 	}
-	s.readLittle(slices.Concat(reads(), writes()), about, "FROM grant_codes WHERE hash", "INSERT INTO grant_codes",
+	s.readLittle(slices.Concat(reads(), writes()), about, "FROM grant_codes c WHERE c.hash", "INSERT INTO grant_codes",
 		"UPDATE grant_codes SET grant_id",
 		"FROM refresh_tokens\n\t\tWHERE hash", "SELECT replaced_at IS NULL FROM refresh_tokens", "number <= ?",
 		"SET successor = NULL", "UPDATE refresh_tokens SET expires_at", "UPDATE refresh_tokens SET replaced_at",

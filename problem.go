@@ -33,19 +33,16 @@ var (
 
 	codeMalformedJSON = coreProblems.add(400, "malformed_json", "Malformed JSON",
 		"The body is not a valid JSON object.")
-	codeNotFound = coreProblems.add(404, "not_found", "Not found",
-		"There is nothing with this path or id.")
-	codeMethod = coreProblems.add(405, "method_not_allowed", "Method not allowed",
+	codeNotFound = coreProblems.add(404, "not_found", "Not found", "There is nothing with this path or id.")
+	codeMethod   = coreProblems.add(405, "method_not_allowed", "Method not allowed",
 		"This path does not allow this method.")
-	codeBodySize = coreProblems.add(413, "body_too_large", "Body too large",
-		"The body is too large.")
+	codeBodySize  = coreProblems.add(413, "body_too_large", "Body too large", "The body is too large.")
 	codeMediaType = coreProblems.add(415, "unsupported_media_type", "Unsupported media type",
 		"The body must be uncompressed JSON in UTF-8, with Content-Type: application/json.")
 	codeValidation = coreProblems.add(422, "validation_failed", "Validation failed",
 		"The request contains wrong values.")
-	codeRateLimited = coreProblems.add(429, "rate_limited", "Rate limited",
-		"Too many requests.")
-	codeInternal = coreProblems.add(500, "internal", "Internal error",
+	codeRateLimited = coreProblems.add(429, "rate_limited", "Rate limited", "Too many requests.")
+	codeInternal    = coreProblems.add(500, "internal", "Internal error",
 		"An error occurred in the service. Give the request_id when you report it.")
 	codeUnreadable = coreProblems.add(500, "row_unreadable", "Row unreadable",
 		"A row of the database that this needs can't be read; nothing was written. The operator of the service "+
@@ -134,15 +131,9 @@ type problem struct {
 // page /docs explains the codes. pathMembers are members that every problem of the request's
 // path has.
 func (r *refusal) encode(root, requestID string, pathMembers []extraMember) []byte {
-	text := encodeJSON(problem{
-		Type:      root + "/docs#" + r.code.name,
-		Title:     r.code.title,
-		Status:    r.code.status,
-		Detail:    r.text(),
-		Code:      r.code.name,
-		RequestID: requestID,
-		Errors:    r.fields,
-	})
+	c := r.code
+	text := encodeJSON(problem{Type: root + "/docs#" + c.name, Title: c.title, Status: c.status, Detail: r.text(),
+		Code: c.name, RequestID: requestID, Errors: r.fields})
 	for _, m := range slices.Concat(pathMembers, r.members) {
 		name, _ := json.Marshal(m.name)
 		text = bytes.TrimSuffix(text, []byte("}\n"))

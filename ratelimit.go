@@ -337,8 +337,9 @@ func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (r
 	b.mu.Lock()
 	b.waiting = append(b.waiting, w)
 	b.grant()
+	waits := slices.Contains(b.waiting, w)
 	b.mu.Unlock()
-	if !w.isGranted() {
+	if waits {
 		timeout := time.NewTimer(memoryWaitTimeout)
 		defer timeout.Stop()
 		select {
@@ -346,20 +347,11 @@ func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (r
 		case <-timeout.C:
 		case <-ctx.Done():
 		}
-		if !w.isGranted() && b.abandon(w) {
+		if b.abandon(w) {
 			return nil, errManyBodies
 		}
 	}
 	return sync.OnceFunc(func() { b.release(w) }), nil
-}
-
-func (w *memoryWait) isGranted() bool {
-	select {
-	case <-w.granted:
-		return true
-	default:
-		return false
-	}
 }
 
 // abandon removes a caller from those that wait. It reports false if the caller has got its part meanwhile.

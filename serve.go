@@ -39,13 +39,12 @@ type connection struct {
 func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch state {
-	case http.StateNew, http.StateActive:
-		c.states[conn] = connection{state, time.Now()}
-		c.changed.Add(1)
-	default:
+	if state != http.StateNew && state != http.StateActive {
 		delete(c.states, conn)
+		return
 	}
+	c.states[conn] = connection{state, time.Now()}
+	c.changed.Add(1)
 }
 
 // busy returns how many connections are new or active.
@@ -242,17 +241,10 @@ const (
 // up changes of keyFile while it runs; "": no file.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
 	conns := &connections{states: map[net.Conn]connection{}}
-	web := &http.Server{
-		Handler:                      s,
-		ReadHeaderTimeout:            headerTimeout,
-		ReadTimeout:                  readTimeout,
-		WriteTimeout:                 writeTimeout,
-		IdleTimeout:                  idleTimeout,
-		MaxHeaderBytes:               maxHeaderBytes,
-		ConnState:                    conns.setState,
-		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		DisableGeneralOptionsHandler: true, // its answer to OPTIONS * has no request id
-	}
+	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ConnState: conns.setState, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
 	keys := s.watchKeys(keyFile)
@@ -263,9 +255,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 
 	stopStatus := s.startStatus()
-	s.log.Info("serving",
-		"addr", listener.Addr().String(),
-		"base_url", s.routing.Load().bases[0].URL,
+	s.log.Info("serving", "addr", listener.Addr().String(), "base_url", s.routing.Load().bases[0].URL,
 		"release", buildName())
 
 	served := make(chan error, 1)

@@ -64,44 +64,26 @@ const (
 	healthFail = "fail"
 )
 
-// httpStatus returns the status of the answer: 503 for fail, else 200.
-func (h *healthReport) httpStatus() int {
-	if h.Status == healthFail {
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusOK
-}
-
 // showHealth answers GET /widget/health. The status is pass; warn while another program holds
 // the write lock, the WAL is larger than maxWAL, the key file can't be used or the clock is not taken for
 // right; fail when the database can't be read or written, when it has been locked for lockTimeout, or while
 // the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
 // 'widgetd check' passes or the service is started again.
 func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
-	report := s.healthReport()
-	return &document{report.httpStatus(), "application/health+json", report}, nil
+	report, status := s.healthReport(), http.StatusOK
+	if report.Status == healthFail {
+		status = http.StatusServiceUnavailable
+	}
+	return &document{status, "application/health+json", report}, nil
 }
 
 // healthReport returns what GET /widget/health answers. Its output, the reason why it does not pass, is
 // one of a closed list of sentences, so it never contains a path or SQL.
 func (s *server) healthReport() *healthReport {
 	found := s.checkHealth()
-	report := &healthReport{
-		Status:    found.status,
-		Version:   "1",
-		ReleaseID: buildName(),
-		Output:    found.reason,
-		Checks: map[string][]healthProbe{
-			"sqlite:responseTime": {{
-				ComponentType: "datastore",
-				ObservedValue: found.took.Milliseconds(),
-				ObservedUnit:  "ms",
-				Status:        found.status,
-				Time:          newStamp(found.at),
-				Output:        found.reason,
-			}},
-		},
-	}
+	report := &healthReport{Status: found.status, Version: "1", ReleaseID: buildName(), Output: found.reason,
+		Checks: map[string][]healthProbe{"sqlite:responseTime": {{"datastore", found.took.Milliseconds(), "ms",
+			found.status, newStamp(found.at), found.reason}}}}
 	if met := s.store.met.damageMet(); met != nil && report.Status != healthFail {
 		if report.Status, report.Output = healthWarn, damageReadReason; met.Write {
 			report.Status, report.Output = healthFail, damageWrittenReason
@@ -112,14 +94,8 @@ func (s *server) healthReport() *healthReport {
 		if s.store.noCheckpoints {
 			reason = walLargeLitestreamReason
 		}
-		report.Checks["sqlite:logSize"] = []healthProbe{{
-			ComponentType: "datastore",
-			ObservedValue: size,
-			ObservedUnit:  "bytes",
-			Status:        healthWarn,
-			Time:          newStamp(s.now()),
-			Output:        reason,
-		}}
+		report.Checks["sqlite:logSize"] = []healthProbe{
+			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), reason}}
 		if report.Status == healthPass {
 			report.Status, report.Output = healthWarn, reason
 		}

@@ -18,9 +18,9 @@ import (
 // so callers can't make the maps grow.
 type metrics struct {
 	mu        sync.Mutex
-	answers   map[answerKey]*answerCount
-	durations map[string]*histogram // by route
-	refusals  map[string]int64      // by problem code
+	answers   map[answerKey]answerCount
+	durations map[string]histogram // by route
+	refusals  map[string]int64     // by problem code
 	history   [minuteSnapshots]snapshot
 	next      int // index in history of the next snapshot
 }
@@ -64,27 +64,15 @@ func (m *metrics) count(route string, status int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.answers == nil {
-		m.answers, m.durations = map[answerKey]*answerCount{}, map[string]*histogram{}
+		m.answers, m.durations = map[answerKey]answerCount{}, map[string]histogram{}
 	}
 	key := answerKey{route, status}
-	c := m.answers[key]
-	if c == nil {
-		c = &answerCount{}
-		m.answers[key] = c
-	}
-	c.number++
-	c.duration += took
-	h := m.durations[route]
-	if h == nil {
-		h = &histogram{}
-		m.durations[route] = h
-	}
-	i := 0
-	for i < len(durationBounds) && took > durationBounds[i] {
-		i++
-	}
+	c, h := m.answers[key], m.durations[route]
+	m.answers[key] = answerCount{c.number + 1, c.duration + took}
+	i, _ := slices.BinarySearch(durationBounds[:], took)
 	h.counts[i]++
 	h.sum += took
+	m.durations[route] = h
 }
 
 // countRefusal adds an answer with the problem of that code.
@@ -162,9 +150,9 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	for code, n := range m.refusals {
 		refusals = append(refusals, fmt.Sprintf(`{code=%q} %d`, code, n))
 	}
-	slices.SortFunc(answers, cmp.Compare)
-	slices.SortFunc(seconds, cmp.Compare)
-	slices.SortFunc(refusals, cmp.Compare)
+	slices.Sort(answers)
+	slices.Sort(seconds)
+	slices.Sort(refusals)
 	return answers, seconds, durations, refusals
 }
 
@@ -245,16 +233,10 @@ type notice struct {
 func (n *notices) add(kind, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.kinds == nil {
-		n.kinds = map[string]*notice{}
-	}
 	k := n.kinds[kind]
 	if k == nil {
-		k = &notice{}
+		k = &notice{names: map[string]int64{}}
 		n.kinds[kind] = k
-	}
-	if k.names == nil {
-		k.names = map[string]int64{}
 	}
 	k.times++
 	if _, known := k.names[name]; known || len(k.names) < maxNamed {
@@ -295,7 +277,7 @@ func (s *server) logNotices(stopping bool) {
 	for kind, k := range n.kinds {
 		if k.times > 0 && (stopping || !closerThan(noticeInterval, k.loggedAt, now)) {
 			s.log.Warn(kind, "times", k.times, "by", k.text())
-			*k = notice{loggedAt: now}
+			*k = notice{names: map[string]int64{}, loggedAt: now}
 		}
 	}
 }
@@ -380,9 +362,6 @@ func (s *server) noteFault(name string, err error, attrs ...any) {
 	now, f := s.steady(), &s.faults
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.open == nil {
-		f.open = map[string]*lastingFault{}
-	}
 	open := f.open[name]
 	if open == nil {
 		s.log.Warn(name, append([]any{"error", err.Error()}, attrs...)...)

@@ -67,17 +67,9 @@ type refusalCount struct {
 // serviceStatus returns what the socket answers.
 func (s *server) serviceStatus() *serviceStatus {
 	report := s.healthReport()
-	v := &serviceStatus{
-		Version:    buildName(),
-		StartedAt:  newStamp(s.startedAt),
-		Health:     report.Status,
-		Output:     report.Output,
-		Clock:      s.compareClock(s.readClocks()),
-		Litestream: s.store.noCheckpoints,
-		LastMinute: []routeCount{},
-		Refusals:   []refusalCount{},
-		Damage:     s.store.met.damageMet(),
-	}
+	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
+		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
+		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet()}
 	answers, refusals, all := s.metrics.lastMinute(s.steady())
 	for key, n := range answers {
 		v.LastMinute = append(v.LastMinute, routeCount{cmp.Or(key.route, noRoute), key.status, n})
@@ -231,14 +223,9 @@ type statusReport struct {
 const backupLabel = "last backup"
 
 func statusShow(e *env) error {
-	r := &statusReport{
-		Version:       buildName(),
-		Database:      e.str("db"),
+	r := &statusReport{Version: buildName(), Database: e.str("db"), Unreadable: []string{}, unread: map[string]string{},
 		SchemaVersion: schemaVersion, // of the file too: no other is opened
-		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...),
-		Unreadable:    []string{},
-		unread:        map[string]string{},
-	}
+		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...)}
 	for _, n := range e.nouns {
 		if n.status != nil {
 			r.parts = append(r.parts, n.status()...)
@@ -344,8 +331,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
 	}
 	lines = append(lines, readableByOthers(realPath(r.Database))...)
-	_, _, err := e.loadKeys()
-	if err != nil {
+	if _, _, err := e.loadKeys(); err != nil {
 		add("key: %v", err)
 	}
 	switch age := e.now().Sub(r.LastBackupAt.Time); {
@@ -379,10 +365,6 @@ func (r *statusReport) details() []detail {
 		}
 		version, since = s.Version, s.StartedAt.String()
 	}
-	backup := "never"
-	if !r.LastBackupAt.IsZero() {
-		backup = r.LastBackupAt.String()
-	}
 	all := []detail{
 		{"health", health},
 		{"version", version},
@@ -390,7 +372,7 @@ func (r *statusReport) details() []detail {
 		{"database", fmt.Sprintf("%s, %s, schema version %d",
 			r.Database, sizeText(r.DatabaseBytes), r.SchemaVersion)},
 		{"write-ahead log", sizeText(r.WALBytes)},
-		{backupLabel, backup},
+		{backupLabel, cmp.Or(stampCell(r.LastBackupAt), "never")},
 	}
 	add := func(lists bool) {
 		for i, p := range r.parts {
@@ -417,8 +399,7 @@ func (s *serviceStatus) details() []detail {
 		total += c.Requests
 	}
 	all := []detail{{"last minute", fmt.Sprintf("%d requests", total)}}
-	rows := s.LastMinute[:min(len(s.LastMinute), statusRows)]
-	for _, c := range rows {
+	for _, c := range s.LastMinute[:min(len(s.LastMinute), statusRows)] {
 		all = append(all, detail{"", fmt.Sprintf("%d  %s  %d", c.Status, c.Route, c.Requests)})
 	}
 	refused := s.Refusals[:min(len(s.Refusals), statusRows)]

@@ -26,15 +26,8 @@ const (
 // what was counted of refusals and faults, and rows that could not be read. It only reads the database, so that
 // a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
-	tick := time.NewTicker(upkeepInterval)
-	defer tick.Stop()
 	walIsLarge := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	everyInterval(ctx, func() {
 		s.followKeys(keys)
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
@@ -45,6 +38,20 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 		if err := s.refresh(); err != nil {
 			s.noteFault("the base addresses can't be read", err)
 		}
+	})
+}
+
+// everyInterval calls f every upkeepInterval until ctx ends.
+func everyInterval(ctx context.Context, f func()) {
+	tick := time.NewTicker(upkeepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f()
+		}
 	}
 }
 
@@ -53,18 +60,11 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 // be in it, and writes to the file what the clock shows. While the clock is doubted, time-driven chores and
 // sweeps are skipped.
 func (s *server) runChores(ctx context.Context) {
-	tick := time.NewTicker(upkeepInterval)
-	defer tick.Stop()
 	lastRun := s.readClocks()
 	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
 	sweepDue := false
 	s.followClock()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	everyInterval(ctx, func() {
 		read := s.readClocks()
 		now := read.steady
 		if s.store.walNeedsTruncate.Load() && !closerThan(sweepInterval, lastTruncate, now) {
@@ -91,7 +91,7 @@ func (s *server) runChores(ctx context.Context) {
 		if sweepDue && !s.clockDoubted() {
 			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
 		}
-	}
+	})
 }
 
 // sweep removes rows whose retention has ended until none is left, in short transactions that let other

@@ -227,10 +227,7 @@ func (d *table[T]) one(q *queries, condition string, args ...any) (*T, error) {
 func (d *table[T]) byID(q *queries, o owner, id string, missing error) (*T, error) {
 	condition, args := o.narrow(`WHERE `+d.alias+`.id = ?`, d.alias+`.account_id`, id)
 	row, err := d.one(q, condition, args...)
-	if errors.Is(err, errNotFound) {
-		err = missing
-	}
-	return row, err
+	return row, replaced(err, errNotFound, missing)
 }
 
 // list returns what readPage needs to list rows by their ids.
@@ -251,8 +248,7 @@ func (d *table[T]) insert(t *tx, row *T) error {
 			values = append(values, f.at)
 		}
 	}
-	_, err := t.exec(d.insertion, values...)
-	return err
+	return t.write(d.insertion, values...)
 }
 
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
@@ -267,6 +263,11 @@ func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (
 		return nil
 	})
 	return all, err
+}
+
+// texts returns the texts that a query for one column selects.
+func (q *queries) texts(query string, args ...any) ([]string, error) {
+	return collect(q, query, args, func(text *string) []any { return []any{text} })
 }
 
 // maxListRows is how many rows of a table one request for a list goes through (contract,
@@ -376,6 +377,12 @@ type tx struct {
 	exact time.Time // now, not rounded to seconds
 }
 
+// write is exec for a statement of which nobody asks how many rows it changes.
+func (t *tx) write(query string, args ...any) error {
+	_, err := t.exec(query, args...)
+	return err
+}
+
 // newID makes an id with the transaction's time in it.
 func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 
@@ -408,21 +415,18 @@ func storageError(err error) error {
 	if !errors.As(err, &se) {
 		return err
 	}
-	switch code := se.Code(); {
-	case code&0xff == sqlite3.SQLITE_BUSY, code&0xff == sqlite3.SQLITE_LOCKED:
-		return fmt.Errorf("%w (%w)", errBusy, err)
+	kind := errStorage
+	switch code, primary := se.Code(), se.Code()&0xff; {
+	case primary == sqlite3.SQLITE_BUSY, primary == sqlite3.SQLITE_LOCKED:
+		kind = errBusy
 	case code == sqlite3.SQLITE_FULL, code == sqlite3.SQLITE_IOERR_WRITE, code == sqlite3.SQLITE_IOERR_SHMSIZE:
-		return fmt.Errorf("%w (%w)", errStorageFull, err)
+		kind = errStorageFull
+	case primary == sqlite3.SQLITE_IOERR, primary == sqlite3.SQLITE_READONLY, primary == sqlite3.SQLITE_CORRUPT,
+		primary == sqlite3.SQLITE_NOTADB, primary == sqlite3.SQLITE_CANTOPEN:
+	case !strings.Contains(se.Error(), malformedJSON):
+		return err
 	}
-	switch se.Code() & 0xff {
-	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB,
-		sqlite3.SQLITE_CANTOPEN:
-		return fmt.Errorf("%w (%w)", errStorage, err)
-	}
-	if strings.Contains(se.Error(), malformedJSON) {
-		return fmt.Errorf("%w (%w)", errStorage, err)
-	}
-	return err
+	return fmt.Errorf("%w (%w)", kind, err)
 }
 
 // malformedJSON is SQLite's message when a JSON function gets text that is not JSON. This program
@@ -477,25 +481,20 @@ func (t *tx) sweep() (int64, error) {
 // there is none.
 func (q *queries) clockSeen() (seen stamp, err error) {
 	err = q.one(`SELECT seen_at FROM clock`, nil, &seen)
-	if errors.Is(err, errNotFound) {
-		return stamp{}, nil
-	}
-	return seen, err
+	return seen, notUnless(err, errNotFound)
 }
 
 // raiseClock sets the time in the file, unless the stored one is later.
 func (t *tx) raiseClock(seen stamp) error {
 	t.invalidate()
-	_, err := t.exec(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
+	return t.write(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)`, seen)
-	return err
 }
 
 // setClock sets the time in the file, even to an earlier one.
 func (t *tx) setClock(seen stamp) error {
 	t.invalidate()
-	_, err := t.exec(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
-	return err
+	return t.write(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
 }
 
 // A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).
@@ -514,22 +513,15 @@ func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
 
 // storeAnswer stores an answer under an id for 24 hours.
 func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
-	_, err := t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
+	return t.write(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
 		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
-	return err
 }
 
 // A codeList is a list of codes, kept as a JSON array.
 type codeList []string
 
 // Value implements driver.Valuer.
-func (c codeList) Value() (driver.Value, error) {
-	if c == nil {
-		return "[]", nil
-	}
-	text, err := json.Marshal([]string(c))
-	return string(text), err
-}
+func (c codeList) Value() (driver.Value, error) { return jsonList[string]{(*[]string)(&c)}.Value() }
 
 // Scan implements sql.Scanner.
 func (c *codeList) Scan(v any) error {
@@ -673,11 +665,23 @@ func blanked(column, filler string) string {
 }
 
 // notUnless returns err, or nil if err is the sentinel, which its caller does not regard as a failure.
-func notUnless(err, sentinel error) error {
+func notUnless(err, sentinel error) error { return replaced(err, sentinel, nil) }
+
+// replaced returns err, or other if err is the sentinel.
+func replaced(err, sentinel, other error) error {
 	if errors.Is(err, sentinel) {
-		return nil
+		return other
 	}
 	return err
+}
+
+// updated runs f in a transaction (see update), and returns what f has returned.
+func updated[T any](ctx context.Context, s *store, f func(*tx) (T, error)) (result T, err error) {
+	err = s.update(ctx, func(t *tx) (err error) {
+		result, err = f(t)
+		return err
+	})
+	return result, err
 }
 
 // maxCounted is how many rows of a kind status counts at most.

@@ -20,10 +20,8 @@ func fileNoun() noun {
 	}
 }
 
-// The options of these commands.
-var (
-	optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
-)
+// The option of one of these commands.
+var optNoCopy = option{name: "no-copy", help: "write no copy of the database before it is upgraded"}
 
 // The event types of the database file.
 var (
@@ -63,14 +61,12 @@ func backupCommand(e *env) error {
 // service notices that within a second.
 func clockAccept(e *env) error {
 	var before, now stamp
-	err := e.withStore(func(st *store) error {
-		return st.update(e.ctx, func(t *tx) (err error) {
-			if before, err = t.clockSeen(); err != nil {
-				return err
-			}
-			now = t.now
-			return t.setClock(now)
-		})
+	err := e.change(func(t *tx) (err error) {
+		if before, err = t.clockSeen(); err != nil {
+			return err
+		}
+		now = t.now
+		return t.setClock(now)
 	})
 	if err != nil {
 		return err
@@ -196,12 +192,8 @@ func upgradeCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	report, err := upgradeFile(e.ctx, db, upgradeOptions{
-		dryRun:   e.on("dry-run"),
-		noCopy:   e.on("no-copy"),
-		now:      e.now,
-		progress: func(text string) { fmt.Fprintln(e.stderr, text) },
-	})
+	report, err := upgradeFile(e.ctx, db, upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now,
+		progress: func(text string) { fmt.Fprintln(e.stderr, text) }})
 	if err != nil {
 		return err
 	}
@@ -227,8 +219,7 @@ func upgradeText(db string, r *upgradeReport) string {
 		if step.Rows > 0 {
 			rows = fmt.Sprintf("%d rows, ", step.Rows)
 		}
-		lines = append(lines, fmt.Sprintf("version %d: %s (%s%s)",
-			step.To, step.Does, rows, took(step.Milliseconds)))
+		lines = append(lines, fmt.Sprintf("version %d: %s (%s%s)", step.To, step.Does, rows, took(step.Milliseconds)))
 		if step.Advice != "" {
 			lines = append(lines, step.Advice)
 		}

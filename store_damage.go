@@ -83,8 +83,7 @@ func (f *faultLog) damageMet() *damageMet {
 	if f.damage == nil {
 		return nil
 	}
-	d := *f.damage
-	return &d
+	return new(*f.damage)
 }
 
 // checked clears the noted damage after a check of the whole file has passed. times is how often damage had been
@@ -273,8 +272,7 @@ func (q *queries) rowFaults() (faults []string, err error) {
 		if !isTable {
 			continue
 		}
-		key, err := collect(q, `SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, []any{table},
-			func(name *string) []any { return []any{name} })
+		key, err := q.texts(`SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, table)
 		for i, column := range key {
 			key[i] = `'` + column + ` = ' || quote(` + column + `)`
 		}
@@ -303,11 +301,9 @@ func rulesOf(declared schemaObject) (rules []tableRule) {
 		if found := timeCheck.FindStringSubmatch(text); found != nil {
 			r.maker = found[2]
 		}
-		for _, token := range sqlToken.FindAllString(text, -1) {
-			if slices.Contains(declared.columns, token) {
-				r.column = token
-				break
-			}
+		tokens := sqlToken.FindAllString(text, -1)
+		if i := slices.IndexFunc(tokens, func(t string) bool { return slices.Contains(declared.columns, t) }); i >= 0 {
+			r.column = tokens[i]
 		}
 		rules = append(rules, r)
 	}

@@ -46,10 +46,7 @@ type storeOptions struct {
 // dsn returns the data source name of a file, with every pragma in it: one that is sent by Exec
 // would reach only a single connection of the pool.
 func dsn(path, mode string, o storeOptions, more ...string) string {
-	patience := o.busyTimeout
-	if patience == 0 {
-		patience = lockTimeout
-	}
+	patience := cmp.Or(o.busyTimeout, lockTimeout)
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
@@ -139,8 +136,7 @@ func syncDir(dir string) error {
 func openFile(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it",
-			path)
+		return nil, fmt.Errorf("no database at %s: run 'widgetd init' first, or mount the disk that holds it", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -171,17 +167,14 @@ func headerVersion(f *os.File) (int, error) {
 	case err != nil && !errors.Is(err, io.EOF):
 		return 0, fmt.Errorf("read %s: %w", f.Name(), err)
 	case !bytes.HasPrefix(head[:], []byte("SQLite format 3\x00")):
-		return 0, fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup",
-			f.Name())
+		return 0, fmt.Errorf("%s is not an SQLite database, or its header is damaged: restore a backup", f.Name())
 	case binary.BigEndian.Uint32(head[68:]) != applicationID:
-		return 0, fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db",
-			f.Name())
+		return 0, fmt.Errorf("%s is an SQLite database of another program: name widgetd's own with -db", f.Name())
 	case version > schemaVersion:
 		return 0, fmt.Errorf("%s has schema version %d, this program knows %d: run a newer widgetd",
 			f.Name(), version, schemaVersion)
 	case version < 1: // the id and the version are written together
-		return 0, fmt.Errorf("%s is damaged, its schema version is %d: restore a backup",
-			f.Name(), version)
+		return 0, fmt.Errorf("%s is damaged, its schema version is %d: restore a backup", f.Name(), version)
 	}
 	return version, nil
 }
@@ -220,8 +213,7 @@ func checkWritable(path string) error {
 	const writing = 2 // access(2)
 	for _, file := range []string{path, path + "-wal", path + "-shm"} {
 		if err := syscall.Access(file, writing); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s can't be written: let this user write to it and to its directory: %w",
-				file, err)
+			return fmt.Errorf("%s can't be written: let this user write to it and to its directory: %w", file, err)
 		}
 	}
 	return nil
@@ -360,8 +352,7 @@ func (s *store) checkSchema() error {
 	if err := checkVersion(s.writer.queries); err != nil {
 		return err
 	}
-	tables, err := collect(s.writer.queries, `SELECT name FROM sqlite_schema WHERE type = 'table'`, nil,
-		func(name *string) []any { return []any{name} })
+	tables, err := s.writer.queries.texts(`SELECT name FROM sqlite_schema WHERE type = 'table'`)
 	if err != nil {
 		return err
 	}
@@ -376,10 +367,7 @@ func (s *store) checkSchema() error {
 	}
 	var main string
 	err = s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main)
-	if errors.Is(err, errNotFound) {
-		return nil
-	}
-	return err
+	return notUnless(err, errNotFound)
 }
 
 // close runs the queued writes, checkpoints and closes the file. When somebody else has a
@@ -556,24 +544,15 @@ func fileSize(path string) int64 {
 	return info.Size()
 }
 
-// checkReadable returns errStorage unless the file at the path is the open one and a query of
-// it succeeds.
-func (s *store) checkReadable() error {
+// probe reads from the database and writes to it, to prove that both work, and that the file at the path is the open
+// one. Errors: errBusy, errStorageFull, errStorage.
+func (s *store) probe(ctx context.Context) error {
 	s.recheckHeader()
 	if err := s.inPlace(); err != nil {
 		return err
 	}
 	var n int
 	if err := s.one(`SELECT count(*) FROM probes`, nil, &n); err != nil {
-		return err
-	}
-	return nil
-}
-
-// probe reads from the database and writes to it, to prove that both work. Errors: errBusy,
-// errStorageFull, errStorage.
-func (s *store) probe(ctx context.Context) error {
-	if err := s.checkReadable(); err != nil {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
@@ -584,9 +563,8 @@ func (s *store) probe(ctx context.Context) error {
 
 // writeProbe writes the one row of probes.
 func (t *tx) writeProbe() error {
-	_, err := t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+	return t.write(`INSERT INTO probes (id, written_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
-	return err
 }
 
 // backup writes a consistent copy of the database to a new file, mode 0600,

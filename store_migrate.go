@@ -320,11 +320,10 @@ func (m *migration) runSteps() ([]stepReport, error) {
 func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	began := time.Now()
 	var before, after int64 // rows that the connection has written
-	err := m.one(`SELECT total_changes()`, nil, &before)
-	if err != nil {
+	if err := m.one(`SELECT total_changes()`, nil, &before); err != nil {
 		return stepReport{}, explainUpgradeError(err)
 	}
-	err = m.withProgress(what, func() error { return step.run(m) })
+	err := m.withProgress(what, func() error { return step.run(m) })
 	m.part.Store(nil)
 	if err == nil {
 		err = m.one(`SELECT total_changes()`, nil, &after)
@@ -343,12 +342,8 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	case err != nil:
 		return stepReport{}, fmt.Errorf("%s: %w", what, explainUpgradeError(err))
 	}
-	return stepReport{
-		Does:         step.does,
-		Rows:         after - before,
-		Advice:       advice,
-		Milliseconds: time.Since(began).Milliseconds(),
-	}, nil
+	return stepReport{Does: step.does, Rows: after - before, Advice: advice,
+		Milliseconds: time.Since(began).Milliseconds()}, nil
 }
 
 // timeCheck matches, in normalized SQL, the condition that a column holds a time or a date. Its groups are the

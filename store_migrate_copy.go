@@ -259,8 +259,8 @@ func rowName(q *queries, table string, declared schemaObject) (string, error) {
 	if slices.Contains(declared.columns, "id") {
 		return "iif(typeof(id) = 'blob', hex(id), id)", nil
 	}
-	names, err := collect(q, `SELECT 'iif(typeof(' || name || ') = ''blob'', hex(' || name || '), ' || name || ')'
-		FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, []any{table}, func(n *string) []any { return []any{n} })
+	names, err := q.texts(`SELECT 'iif(typeof(' || name || ') = ''blob'', hex(' || name || '), ' || name || ')'
+		FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, table)
 	return strings.Join(names, " || ' ' || "), err
 }
 

@@ -255,15 +255,11 @@ func (m *migration) rebuildTables(
 // drop drops a table or another object. Only with erase does it overwrite the pages that the object
 // had, because that takes as long as copying them.
 func (m *migration) drop(object string, erase bool) error {
+	statements := `DROP ` + object + `; PRAGMA secure_delete = ON`
 	if !erase {
-		if err := m.exec(`PRAGMA secure_delete = OFF`); err != nil {
-			return err
-		}
+		statements = `PRAGMA secure_delete = OFF; ` + statements
 	}
-	if err := m.exec(`DROP ` + object); err != nil {
-		return err
-	}
-	return m.exec(`PRAGMA secure_delete = ON`)
+	return m.exec(statements)
 }
 
 // setPart says what a step is about to do, for those who are told of its progress.
@@ -297,8 +293,7 @@ func (m *migration) dropObjects(
 // copyTable fills a new table from the old one, which must have rowids, in their order and in
 // parts of copiedAtOnce rows. values has SQL for the columns that are not simply copied.
 func (m *migration) copyTable(name string, values map[string]string) error {
-	columns, err := collect(m.queries, `SELECT name FROM pragma_table_info(?)`, []any{name},
-		func(c *string) []any { return []any{c} })
+	columns, err := m.texts(`SELECT name FROM pragma_table_info(?)`, name)
 	if err != nil {
 		return err
 	}

@@ -136,15 +136,7 @@ func formatID(prefix string, now time.Time, random [10]byte) string {
 // 3 bits, as 26 symbols of 5 bits are 2 more than the 128 bits of an id.
 func validID(prefix, s string) bool {
 	symbols, ok := strings.CutPrefix(s, prefix+"_")
-	if !ok || len(symbols) != 26 || symbols[0] > '7' {
-		return false
-	}
-	for i := range len(symbols) {
-		if strings.IndexByte(crockford, symbols[i]) < 0 {
-			return false
-		}
-	}
-	return true
+	return ok && len(symbols) == 26 && symbols[0] <= '7' && strings.Trim(symbols, crockford) == ""
 }
 
 // seqCursor returns the cursor of a list that is ordered by the numbers of its rows, for the

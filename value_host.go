@@ -26,13 +26,9 @@ func parseOrigin(s string) (string, error) {
 	if len(s) > 255 || !ok || scheme != "http" && scheme != "https" {
 		return "", err
 	}
-	port := ""
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-		host, port = host[:i], host[i+1:]
-		n, bad := strconv.ParseUint(port, 10, 16)
-		if bad != nil || n == 0 || port[0] == '0' {
-			return "", err
-		}
+	host, port, ok := cutPort(host)
+	if !ok {
+		return "", err
 	}
 	if v6, ok := strings.CutPrefix(host, "["); ok {
 		addr, bad := netip.ParseAddr(strings.TrimSuffix(v6, "]"))
@@ -52,14 +48,9 @@ func parseOrigin(s string) (string, error) {
 // validHost reports whether host is a host name as browsers send it in an Origin: labels of
 // lower-case ASCII letters, digits, hyphens and underscores, separated by dots.
 func validHost(host string) bool {
-	for _, label := range strings.Split(host, ".") {
-		if label == "" || strings.IndexFunc(label, func(r rune) bool {
-			return r != '-' && r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9')
-		}) >= 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(strings.Split(host, "."), func(label string) bool {
+		return label == "" || strings.Trim(label, hostSymbols) != ""
+	})
 }
 
 // asciiHost returns a host name, with or without a port, in the form that browsers send: labels
@@ -235,8 +226,10 @@ func isHostLetter(r rune) bool {
 // names of hosts have none, but names of services in their domains do.
 func isHostLabel(s string) bool {
 	return s != "" && len(s) <= maxHostLabel && s[0] != '-' && s[len(s)-1] != '-' &&
-		strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
+		strings.Trim(s, hostSymbols) == ""
 }
+
+const hostSymbols = "abcdefghijklmnopqrstuvwxyz0123456789-_"
 
 // cutPort splits the host and the port of a URL; the port is "" if there is none. It reports false
 // for a port that is not a number from 1 to 65535, written in digits without leading zeros.

@@ -359,23 +359,21 @@ func (p *jsonParser) number() (jsonValue, error) {
 		p.pos++
 	}
 	zero := p.peek() == '0'
-	if n := digits(); n == 0 || zero && n > 1 {
-		return jsonValue{}, p.syntaxError("a number is malformed")
-	}
-	if p.peek() == '.' {
+	n := digits()
+	ok := n == 1 || n > 1 && !zero
+	if ok && p.peek() == '.' {
 		p.pos++
-		if digits() == 0 {
-			return jsonValue{}, p.syntaxError("a number is malformed")
-		}
+		ok = digits() > 0
 	}
-	if c := p.peek(); c == 'e' || c == 'E' {
+	if c := p.peek(); ok && (c == 'e' || c == 'E') {
 		p.pos++
 		if c := p.peek(); c == '+' || c == '-' {
 			p.pos++
 		}
-		if digits() == 0 {
-			return jsonValue{}, p.syntaxError("a number is malformed")
-		}
+		ok = digits() > 0
+	}
+	if !ok {
+		return jsonValue{}, p.syntaxError("a number is malformed")
 	}
 	return jsonValue{kind: jsonNumber, text: p.text[start:p.pos]}, nil
 }

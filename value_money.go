@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -92,15 +93,7 @@ func spread(amount int64, weights []int64) []int64 {
 		parts[i], rests[i], order[i] = int64(quotient), rest, i
 		left -= parts[i]
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case rests[a] > rests[b]:
-			return -1
-		case rests[a] < rests[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rests[b], rests[a]) })
 	for _, i := range order[:left] {
 		parts[i]++
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -95,6 +96,12 @@ func valueOr[T any](p *T, otherwise T) T {
 		return otherwise
 	}
 	return *p
+}
+
+// namesOfTrue returns the names that are true, sorted.
+func namesOfTrue(names map[string]bool) []string {
+	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
+	return slices.Sorted(maps.Keys(names))
 }
 
 func isNotVisible(r rune) bool { return r <= ' ' || r > '~' }
