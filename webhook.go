@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -279,10 +280,10 @@ func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
 
 // permits returns insufficient_scope (403) unless the author may read events of these types. Without this
 // rule, a caller who may not read leads could subscribe a webhook to them and receive them that way. A type that
-// does not exist, which only an operator can have written to the row, needs no scope, since it has no events.
+// does not exist, which only an operator can have written to the row, needs scopeEvents.
 func (by webhookAuthor) permits(types []string) error {
 	for _, t := range types {
-		if scope := scopeOfEvent[eventType(t)]; scope != "" && !by.has(scope) {
+		if scope := cmp.Or(scopeOfEvent[eventType(t)], scopeEvents); !by.has(scope) {
 			return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
 		}
 	}

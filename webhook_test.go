@@ -314,6 +314,9 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","license.created"]}`, both).lacks(scopeLicenses)
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created"]}`, both).is(200) // judged by what results
 	s.do("PATCH", "/webhooks/"+id, `{"types":["lead.created","device.activated"]}`, both).lacks(scopeLicenses)
+	s.sql(`UPDATE webhooks SET types = '["nothing.there","license.created"]' WHERE id = ?`, id)
+	s.do("PATCH", "/webhooks/"+id, `{"state":"disabled"}`, both).lacks(scopeEvents)
+	s.do("PATCH", "/webhooks/"+id, `{"state":"disabled"}`, s.hookAuth(scopeEvents)).lacks(scopeLicenses)
 	s.post("/webhooks", hookBody("lead.created", "license.created", "token.issued"),
 		"Authorization: Bearer "+s.token(s.account, scopeAdmin)).is(200).members("made_by", "operator")
 }
