@@ -112,8 +112,7 @@ func (b *books) authorize(ctx context.Context, accountID, product, base, actor s
 		return nil, errBooksOff
 	}
 	app, err := b.appSecrets(product)
-	var refused *ledgerError
-	if errors.As(err, &refused) {
+	if _, refused := errors.AsType[*ledgerError](err); refused {
 		return nil, &refusal{code: codeBooksNotSet}
 	}
 	if err != nil {
@@ -586,8 +585,7 @@ func isGrantError(code string) bool { return slices.Contains(grantErrors, code) 
 
 // unanswered makes a ledgerError of a request that has no answer.
 func unanswered(err error) *ledgerError {
-	var broken *outboundError
-	if errors.As(err, &broken) {
+	if broken, ok := errors.AsType[*outboundError](err); ok {
 		return &ledgerError{reason: broken.reason}
 	}
 	return &ledgerError{reason: outboundNoConnect}
