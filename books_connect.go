@@ -167,10 +167,9 @@ func (b *books) callback(
 	if b.off {
 		return nil, errBooksOff
 	}
-	var a *bookAuthorization
-	err := b.update(ctx, func(t *tx) (err error) {
-		a, err = t.takeBookAuthorization(product, hashOf(state))
-		return err
+	a, err := updated(ctx, b.store, func(t *tx) (*bookAuthorization, error) {
+		t.invalidate()
+		return t.takeBookAuthorization(product, hashOf(state))
 	})
 	switch {
 	case errors.Is(err, errNotFound):
@@ -188,10 +187,9 @@ func (b *books) callback(
 	if len(companies) == 0 {
 		return nil, errBooksNobody
 	}
-	var c *bookConnection
-	err = b.update(ctx, func(t *tx) (err error) {
-		c, err = connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
-		return err
+	c, err := updated(ctx, b.store, func(t *tx) (*bookConnection, error) {
+		t.invalidate()
+		return connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
 	})
 	if err == nil {
 		b.wakeUp()
@@ -572,11 +570,7 @@ func codeGrantForm(redirectURL, code, verifier string) url.Values {
 
 // tokenLife returns how long the access token of an answer lasts, between minTokenLife and maxTokenLife.
 func tokenLife(answer *jsonValue) time.Duration {
-	v, ok := answer.member("expires_in")
-	if !ok {
-		return minTokenLife
-	}
-	seconds, _ := v.integer()
+	seconds, _ := integerMember(answer, "expires_in") // 0 if it does not say
 	most := int64(maxTokenLife / time.Second)
 	return max(time.Duration(min(max(seconds, 0), most))*time.Second, minTokenLife)
 }

@@ -285,8 +285,7 @@ func (w *booksWorker) enqueue(ctx context.Context) {
 		return
 	}
 	for _, c := range connections {
-		err := w.enqueueFor(ctx, c)
-		if err != nil && ctx.Err() == nil {
+		if err := w.enqueueFor(ctx, c); err != nil && ctx.Err() == nil {
 			w.noteFault(faultBooksDays, err)
 		}
 	}
