@@ -112,8 +112,7 @@ func (b *books) authorize(ctx context.Context, accountID, product, base, actor s
 		return nil, errBooksOff
 	}
 	app, err := b.appSecrets(product)
-	var refused *ledgerError
-	if errors.As(err, &refused) {
+	if _, refused := errors.AsType[*ledgerError](err); refused {
 		return nil, &refusal{code: codeBooksNotSet}
 	}
 	if err != nil {
@@ -168,10 +167,9 @@ func (b *books) callback(
 	if b.off {
 		return nil, errBooksOff
 	}
-	var a *bookAuthorization
-	err := b.update(ctx, func(t *tx) (err error) {
-		a, err = t.takeBookAuthorization(product, hashOf(state))
-		return err
+	a, err := updated(ctx, b.store, func(t *tx) (*bookAuthorization, error) {
+		t.invalidate()
+		return t.takeBookAuthorization(product, hashOf(state))
 	})
 	switch {
 	case errors.Is(err, errNotFound):
@@ -189,10 +187,9 @@ func (b *books) callback(
 	if len(companies) == 0 {
 		return nil, errBooksNobody
 	}
-	var c *bookConnection
-	err = b.update(ctx, func(t *tx) (err error) {
-		c, err = connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
-		return err
+	c, err := updated(ctx, b.store, func(t *tx) (*bookConnection, error) {
+		t.invalidate()
+		return connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
 	})
 	if err == nil {
 		b.wakeUp()
@@ -573,11 +570,7 @@ func codeGrantForm(redirectURL, code, verifier string) url.Values {
 
 // tokenLife returns how long the access token of an answer lasts, between minTokenLife and maxTokenLife.
 func tokenLife(answer *jsonValue) time.Duration {
-	v, ok := answer.member("expires_in")
-	if !ok {
-		return minTokenLife
-	}
-	seconds, _ := v.integer()
+	seconds, _ := integerMember(answer, "expires_in") // 0 if it does not say
 	most := int64(maxTokenLife / time.Second)
 	return max(time.Duration(min(max(seconds, 0), most))*time.Second, minTokenLife)
 }
@@ -586,8 +579,7 @@ func isGrantError(code string) bool { return slices.Contains(grantErrors, code) 
 
 // unanswered makes a ledgerError of a request that has no answer.
 func unanswered(err error) *ledgerError {
-	var broken *outboundError
-	if errors.As(err, &broken) {
+	if broken, ok := errors.AsType[*outboundError](err); ok {
 		return &ledgerError{reason: broken.reason}
 	}
 	return &ledgerError{reason: outboundNoConnect}

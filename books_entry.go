@@ -68,22 +68,23 @@ func (m *bookMapping) rule(s *revenueSum) *mappingRule {
 
 // clearing returns the rule of a mapping for a way of paying, or nil.
 func (m *bookMapping) clearing(method string) *mappingRule {
-	i := slices.IndexFunc(m.Lines, func(r mappingRule) bool {
+	return firstWhere(m.Lines, func(r mappingRule) bool {
 		return r.Kind == rulePayment && r.Method != nil && *r.Method == method
 	})
-	if i < 0 {
-		return nil
+}
+
+// firstWhere returns the first element of a list for which is returns true, or nil.
+func firstWhere[T any](list []T, is func(T) bool) *T {
+	if i := slices.IndexFunc(list, is); i >= 0 {
+		return &list[i]
 	}
-	return &m.Lines[i]
+	return nil
 }
 
 // wants reports whether a sum belongs in the entries of a connection. A discount never does, since the sums of
 // sales and delivery are already reduced by it.
 func (c *bookConnection) wants(s *revenueSum) bool {
-	switch {
-	case s.What == figureDiscount || s.Gross == 0 && s.VAT == 0:
-		return false
-	case s.Test && !c.Tests:
+	if s.What == figureDiscount || s.Gross == 0 && s.VAT == 0 || s.Test && !c.Tests {
 		return false
 	}
 	return c.Outside || !slices.Contains(outsideMethods, s.Method)
@@ -350,20 +351,12 @@ func taxDifference(entry *bookEntry, chart *bookChart) (lines []lineTax, sum int
 
 // taxRate returns the rate of a TaxType, or nil.
 func (chart *bookChart) taxRate(code string) *bookTaxRate {
-	i := slices.IndexFunc(chart.TaxRates, func(r bookTaxRate) bool { return r.Code == code })
-	if i < 0 {
-		return nil
-	}
-	return &chart.TaxRates[i]
+	return firstWhere(chart.TaxRates, func(r bookTaxRate) bool { return r.Code == code })
 }
 
 // account returns an account of the chart, or nil.
 func (chart *bookChart) account(code string) *bookAccount {
-	i := slices.IndexFunc(chart.Accounts, func(a bookAccount) bool { return a.Code == code })
-	if i < 0 {
-		return nil
-	}
-	return &chart.Accounts[i]
+	return firstWhere(chart.Accounts, func(a bookAccount) bool { return a.Code == code })
 }
 
 // checkEntry compares an entry with what the books report about themselves for its date, and returns why they

@@ -216,27 +216,15 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 // unwrittenStates are those in which it is certain that nothing of an export is in the books.
 var unwrittenStates = []string{exportWaiting, exportHeld, exportReady, exportFailed}
 
-// enqueueDays makes exports of the business days that a connection sends automatically, that are over and that
-// have no export yet. It returns how many.
-func enqueueDays(t *tx, c *bookConnection, limit int) (n int, err error) {
-	calendar, err := t.businessCalendar(c.AccountID)
+// daysToSend returns up to daysAtOnce business days that a connection sends automatically, that are over at now and
+// that have no export yet.
+func (q *queries) daysToSend(c *bookConnection, now time.Time) ([]revenueDayKey, error) {
+	calendar, err := q.businessCalendar(c.AccountID)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	unsent, err := t.unsentDays(c, *c.SendFrom, calendar.dateOf(t.now.Time), limit)
-	if err != nil {
-		return 0, err
-	}
-	for _, d := range unsent {
-		if calendar.finalAt(d.Date).After(t.now.Time) {
-			continue
-		}
-		if _, err := newExport(t, c, d.Date, d.Currency, 1, nil, t.now); err != nil {
-			return n, err
-		}
-		n++
-	}
-	return n, nil
+	unsent, err := q.unsentDays(c, *c.SendFrom, calendar.dateOf(now), daysAtOnce)
+	return slices.DeleteFunc(unsent, func(d revenueDayKey) bool { return calendar.finalAt(d.Date).After(now) }), err
 }
 
 // The worker of books: it makes exports of the days that are over, and works on the exports that are due, one
@@ -297,8 +285,7 @@ func (w *booksWorker) enqueue(ctx context.Context) {
 		return
 	}
 	for _, c := range connections {
-		err := w.enqueueFor(ctx, c)
-		if err != nil && ctx.Err() == nil {
+		if err := w.enqueueFor(ctx, c); err != nil && ctx.Err() == nil {
 			w.noteFault(faultBooksDays, err)
 		}
 	}
@@ -306,12 +293,8 @@ func (w *booksWorker) enqueue(ctx context.Context) {
 
 // enqueueFor makes exports of the days of one connection. It writes only if there are any.
 func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
-	calendar, err := w.store.businessCalendar(c.AccountID)
-	if err != nil {
-		return err
-	}
-	unsent, err := w.store.unsentDays(c, *c.SendFrom, calendar.dateOf(w.now()), daysAtOnce)
-	if err != nil || len(unsent) == 0 || calendar.finalAt(unsent[0].Date).After(w.now()) {
+	over, err := w.store.daysToSend(c, w.now())
+	if err != nil || len(over) == 0 {
 		return err
 	}
 	return w.update(ctx, func(t *tx) error {
@@ -319,8 +302,16 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 		if err != nil || now.SendFrom == nil {
 			return err
 		}
-		_, err = enqueueDays(t, now, daysAtOnce)
-		return err
+		over, err := t.daysToSend(now, t.now.Time)
+		if err != nil {
+			return err
+		}
+		for _, d := range over {
+			if _, err := newExport(t, now, d.Date, d.Currency, 1, nil, t.now); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -466,8 +466,8 @@ func (f *fortnoxLedger) post(
 	}
 	if voucher, ok := answer.member("Voucher"); ok {
 		made, ok := parseFortnoxHead(voucher, entry.Year)
-		if ok && made.series == entry.Series {
-			return made.id(), nil
+		if ok && made.Entry.Series == entry.Series {
+			return made.ID, nil
 		}
 	}
 	return "", malformedLedger(http.StatusCreated)
@@ -493,21 +493,12 @@ func fortnoxRefuses(entry *bookEntry) (reason, detail string) {
 	return "", ""
 }
 
-// Vouchers of Fortnox as they are read. One is named by its series, its number and its financial year
-// together: each year numbers anew.
+// Vouchers of Fortnox as they are read. In a list they have no rows. One is named by its series, its number and its
+// financial year together: each year numbers anew.
 
-// A fortnoxVoucher is a voucher as Fortnox has it. In a list it has no rows.
-type fortnoxVoucher struct {
-	series       string
-	number, year int64
-	description  string
-	date         businessDate
-	rows         []entryLine
-}
-
-// id returns the id of a voucher: "K-17-3".
-func (v *fortnoxVoucher) id() string {
-	return v.series + "-" + strconv.FormatInt(v.number, 10) + "-" + strconv.FormatInt(v.year, 10)
+// fortnoxID returns the id of a voucher: "K-17-3".
+func fortnoxID(series string, number, year int64) string {
+	return series + "-" + strconv.FormatInt(number, 10) + "-" + strconv.FormatInt(year, 10)
 }
 
 // parseFortnoxID parses the id of a voucher. Only a series may have a hyphen.
@@ -525,18 +516,18 @@ func parseFortnoxID(id string) (series string, number, year int64, ok bool) {
 
 // parseFortnoxVoucher parses {"Voucher":{…}}. year is the financial year in which it was asked for, which is used
 // if the voucher names none.
-func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
+func parseFortnoxVoucher(body *jsonValue, year int64) (*bookedEntry, bool) {
 	voucher, ok := body.member("Voucher")
 	if !ok {
-		return fortnoxVoucher{}, false
+		return nil, false
 	}
 	parsed, ok := parseFortnoxHead(voucher, year)
-	if !ok || !isBusinessDate(parsed.date) {
-		return parsed, false
+	if !ok || !isBusinessDate(parsed.Entry.Date) {
+		return nil, false
 	}
 	rows, ok := voucher.member("VoucherRows")
 	if !ok || rows.kind != jsonArray {
-		return parsed, false
+		return nil, false
 	}
 	for i := range rows.list {
 		row := &rows.list[i]
@@ -547,7 +538,7 @@ func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
 		debit, ok2 := amountMember(row, "Debit")
 		credit, ok3 := amountMember(row, "Credit")
 		if !ok || !ok2 || !ok3 {
-			return parsed, false
+			return nil, false
 		}
 		line := entryLine{Account: strconv.FormatInt(number, 10), Debit: debit, Credit: credit,
 			Text:       textMember(row, "TransactionInformation", maxFortnoxText),
@@ -555,25 +546,26 @@ func parseFortnoxVoucher(body *jsonValue, year int64) (fortnoxVoucher, bool) {
 		if debit < 0 || credit < 0 { // a negative amount is one on the other side
 			line.Debit, line.Credit = max(debit, 0)+max(-credit, 0), max(credit, 0)+max(-debit, 0)
 		}
-		parsed.rows = append(parsed.rows, line)
+		parsed.Entry.Lines = append(parsed.Entry.Lines, line)
 	}
 	return parsed, true
 }
 
 // parseFortnoxHead parses those members of a voucher that lists have, too.
-func parseFortnoxHead(v *jsonValue, year int64) (fortnoxVoucher, bool) {
-	parsed := fortnoxVoucher{
-		series:      textMember(v, "VoucherSeries", 4*maxFortnoxSeries),
-		description: textMember(v, "Description", maxFortnoxText),
-		date:        textMember(v, "TransactionDate", maxFortnoxText),
-		year:        year,
+func parseFortnoxHead(v *jsonValue, year int64) (*bookedEntry, bool) {
+	entry := bookEntry{
+		Series:    textMember(v, "VoucherSeries", 4*maxFortnoxSeries),
+		Narration: textMember(v, "Description", maxFortnoxText),
+		Date:      textMember(v, "TransactionDate", maxFortnoxText),
+		Currency:  fortnoxCurrency,
+		Year:      year,
 	}
 	if said, ok := integerMember(v, "Year"); ok && said > 0 {
-		parsed.year = said
+		entry.Year = said
 	}
 	number, ok := integerMember(v, "VoucherNumber")
-	parsed.number = number
-	return parsed, ok && number > 0 && parsed.series != ""
+	return &bookedEntry{ID: fortnoxID(entry.Series, number, entry.Year), Entry: entry},
+		ok && number > 0 && entry.Series != ""
 }
 
 // read implements ledger. A voucher can't be deleted.
@@ -592,13 +584,10 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 		return nil, err
 	}
 	voucher, ok := parseFortnoxVoucher(body, year)
-	if !ok || voucher.id() != id {
+	if !ok || voucher.ID != id {
 		return nil, malformedLedger(http.StatusOK)
 	}
-	return &bookedEntry{ID: id, Entry: bookEntry{
-		Date: voucher.date, Narration: voucher.description, Currency: fortnoxCurrency,
-		Series: voucher.series, Year: voucher.year, Lines: voucher.rows,
-	}}, nil
+	return voucher, nil
 }
 
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
@@ -664,10 +653,10 @@ func (f *fortnoxLedger) find(
 // findFortnoxKey returns the id of the newest voucher of a list whose description has a sync key; "": none
 // has it.
 func findFortnoxKey(items []jsonValue, year int64, syncKey string) string {
-	for i := len(items) - 1; i >= 0; i-- {
-		voucher, ok := parseFortnoxHead(&items[i], year)
-		if ok && voucher.year == year && hasSyncKey(voucher.description, syncKey) {
-			return voucher.id()
+	for _, v := range slices.Backward(items) {
+		voucher, ok := parseFortnoxHead(&v, year)
+		if ok && voucher.Entry.Year == year && hasSyncKey(voucher.Entry.Narration, syncKey) {
+			return voucher.ID
 		}
 	}
 	return ""

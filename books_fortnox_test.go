@@ -337,7 +337,7 @@ func TestFortnox_amountsOfRows(t *testing.T) {
 		`"VoucherRows":[{"Account":3001,"Debit":-12.5,"Credit":0},{"Account":3002,"Credit":-1}]}}`))
 	voucher, ok := parseFortnoxVoucher(&body, 2)
 	want := []entryLine{{Account: "3001", Credit: 1250}, {Account: "3002", Debit: 100}}
-	if !ok || !slices.Equal(voucher.rows, want) || voucher.id() != "W-1-2" {
+	if !ok || !slices.Equal(voucher.Entry.Lines, want) || voucher.ID != "W-1-2" {
 		t.Errorf("%+v", voucher)
 	}
 }
@@ -642,11 +642,12 @@ func FuzzFortnoxVoucher(f *testing.F) {
 		if !ok {
 			return
 		}
-		series, number, year, ok := parseFortnoxID(voucher.id())
-		if !ok || series != voucher.series || number != voucher.number || year != voucher.year {
-			t.Errorf("%q is %s, %d, %d", voucher.id(), series, number, year)
+		series, number, year, ok := parseFortnoxID(voucher.ID)
+		if !ok || series != voucher.Entry.Series || year != voucher.Entry.Year ||
+			fortnoxID(series, number, year) != voucher.ID {
+			t.Errorf("%q is %s, %d, %d", voucher.ID, series, number, year)
 		}
-		for _, line := range voucher.rows {
+		for _, line := range voucher.Entry.Lines {
 			if line.Debit < 0 || line.Credit < 0 {
 				t.Errorf("%+v", line)
 			}

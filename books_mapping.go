@@ -143,10 +143,8 @@ func (g *suggestion) sales(rate int64, groups []string) {
 		if len([]rune(group)) > 2 {
 			account = g.named([]string{strings.ToLower(group)}, isRevenue)
 		}
-		if account != "" && account != others && len(g.lines) < maxMappingRules/2 {
-			if g.add(ruleSales, account, rate) {
-				g.lines[len(g.lines)-1].Group = &group
-			}
+		if account != "" && account != others && len(g.lines) < maxMappingRules/2 && g.add(ruleSales, account, rate) {
+			g.lines[len(g.lines)-1].Group = &group
 		}
 	}
 	g.add(ruleSales, others, rate)
@@ -286,33 +284,24 @@ func hasWord(name, word string) bool {
 	}), word)
 }
 
-// The kinds of accounts: by the type that Xero gives, or by the first digits of BAS. Banks, receivables and
-// payables are of none.
+// The kinds of accounts. Banks, receivables and payables are of none.
+var (
+	isRevenue  = accountKind("3", "REVENUE SALES")
+	isCash     = accountKind("191", "CURRENT")
+	isForTips  = accountKind("3 28", "REVENUE SALES OTHERINCOME CURRLIAB LIABILITY")
+	isDisputed = accountKind("16", "CURRENT CURRLIAB LIABILITY EXPENSE OVERHEADS DIRECTCOSTS")
+	isClearing = accountKind("158 168", "CURRENT CURRLIAB LIABILITY")
+	isVouchers = accountKind("242", "CURRLIAB LIABILITY")
+)
 
-func isRevenue(a *bookAccount) bool { return ofType(a, "3", "REVENUE", "SALES") }
-func isCash(a *bookAccount) bool    { return ofType(a, "191", "CURRENT") }
-
-func isForTips(a *bookAccount) bool {
-	return ofType(a, "3", "REVENUE", "SALES", "OTHERINCOME") || ofType(a, "28", "CURRLIAB", "LIABILITY")
-}
-
-func isDisputed(a *bookAccount) bool {
-	return ofType(a, "16", "CURRENT", "CURRLIAB", "LIABILITY", "EXPENSE", "OVERHEADS", "DIRECTCOSTS")
-}
-
-func isClearing(a *bookAccount) bool {
-	return ofType(a, "158", "CURRENT", "CURRLIAB", "LIABILITY") || ofType(a, "168")
-}
-
-func isVouchers(a *bookAccount) bool { return ofType(a, "242", "CURRLIAB", "LIABILITY") }
-
-// ofType reports whether an account has one of Xero's types, or, at Fortnox, which has no types, whether its code
-// begins with bas.
-func ofType(a *bookAccount, bas string, types ...string) bool {
-	if a.Type == "" {
-		return strings.HasPrefix(a.Code, bas)
+// accountKind returns whether an account has one of some types of Xero, or, at Fortnox, which has no types, whether
+// its code begins with the first digits of some accounts of BAS.
+func accountKind(bas, types string) func(*bookAccount) bool {
+	digits, names := strings.Fields(bas), strings.Fields(types)
+	return func(a *bookAccount) bool {
+		begins := func(first string) bool { return strings.HasPrefix(a.Code, first) }
+		return a.Type == "" && slices.ContainsFunc(digits, begins) || slices.Contains(names, a.Type)
 	}
-	return slices.Contains(types, a.Type)
 }
 
 // accountWords are words of the names of accounts, in English, German, French, Swedish, Danish and Norwegian, by what

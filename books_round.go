@@ -405,11 +405,10 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	if err == nil {
 		return r.posted(ctx, x, id)
 	}
-	var refused *ledgerError
-	if !errors.As(err, &refused) {
-		return err
-	}
+	refused, ok := errors.AsType[*ledgerError](err)
 	switch {
+	case !ok:
+		return err
 	case refused.reason == ledgerBusy && refused.status == 0: // it was not sent
 		if err := r.change(ctx, x, func(*tx) error { x.State = exportReady; return nil }); err != nil {
 			return err

@@ -121,8 +121,7 @@ func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error
 		return err
 	}
 	err = f(s)
-	var refused *ledgerError
-	if errors.As(err, &refused) && refused.denied {
+	if refused, ok := errors.AsType[*ledgerError](err); ok && refused.denied {
 		if s, err = b.session(ctx, id, s.connection.Tokens); err != nil {
 			return err
 		}
@@ -144,8 +143,7 @@ func (b *books) askOnce(ctx context.Context, id string, f func(*ledgerSession) e
 // noteRemoved notes that the owner of a session's connection has to connect it again, if an error of the books says
 // that the application was removed there. It returns the error.
 func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) error {
-	var failed *ledgerError
-	if !errors.As(err, &failed) || !failed.removed {
+	if failed, ok := errors.AsType[*ledgerError](err); !ok || !failed.removed {
 		return err
 	}
 	if noted := b.needOwner(context.WithoutCancel(ctx), s.connection, err); noted != nil {
@@ -288,8 +286,7 @@ func (b *books) renewLost(ctx context.Context, id string) error {
 	later := b.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
 		return scheduleRenewal(t, id)
 	})
-	var known *ledgerError
-	if errors.As(err, &known) || errors.Is(err, errBooksConnection) {
+	if _, known := errors.AsType[*ledgerError](err); known || errors.Is(err, errBooksConnection) {
 		err = nil
 	}
 	return errors.Join(err, later)

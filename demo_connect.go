@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 )
@@ -87,16 +86,8 @@ func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
 	state, verifier := randomText(32), randomText(32)
 	http.SetCookie(w, &http.Cookie{Name: demoAppCookie, Value: state + "." + verifier, Path: demoAppBack,
 		MaxAge: int(time.Hour / time.Second), HttpOnly: true, SameSite: http.SameSiteLaxMode})
-	to := d.base + "/oauth/authorize?" + url.Values{
-		"response_type":         {"code"},
-		"client_id":             {d.app.clientID},
-		"redirect_uri":          {d.page + demoAppBack},
-		"scope":                 {demoAppScope},
-		"state":                 {state},
-		"code_challenge":        {pkceChallenge(verifier)},
-		"code_challenge_method": {"S256"},
-	}.Encode()
-	showConnect(w, http.StatusOK, demoConnect{Code: signin.Code, To: to})
+	query := authorizeQuery(d.app, demoAppScope, d.page+demoAppBack, state, pkceChallenge(verifier))
+	showConnect(w, http.StatusOK, demoConnect{Code: signin.Code, To: d.base + "/oauth/authorize?" + query.Encode()})
 }
 
 // connected takes the answer of the authorization endpoint, exchanges its code for tokens, and returns what the
@@ -115,12 +106,7 @@ func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
 	case q.Get("code") == "":
 		return nil, errors.New("it was not agreed to")
 	}
-	form := url.Values{
-		"grant_type":    {"authorization_code"},
-		"code":          {q.Get("code")},
-		"redirect_uri":  {d.page + demoAppBack},
-		"code_verifier": {verifier},
-	}
+	form := codeGrantForm(d.page+demoAppBack, q.Get("code"), verifier)
 	tokens, err := requestTokens(r.Context(), s.outbound, d.base+"/oauth/token", d.app, form, nil, s.now)
 	if err != nil {
 		return nil, err

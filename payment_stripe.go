@@ -368,25 +368,20 @@ func signStripe(secret string, at int64, body []byte) []byte {
 	return hex.AppendEncode(nil, mac.Sum(nil))
 }
 
-// A stripeEvent is a webhook's body. Its object may be of many kinds, so members that are missing, or of another
-// type, are ignored.
-type stripeEvent struct {
-	Type string `json:"type"`
-	Data struct {
-		Object map[string]json.RawMessage `json:"object"`
-	} `json:"data"`
-}
-
-// readStripeEvent returns what an event is about.
+// readStripeEvent returns what the event is about that is a webhook's body. Its object may be of many kinds, so
+// members that are missing, or of another type, are ignored.
 func readStripeEvent(body []byte) paymentNotice {
-	var e stripeEvent
+	var e struct {
+		Type string `json:"type"`
+		Data struct {
+			Object map[string]json.RawMessage `json:"object"`
+		} `json:"data"`
+	}
 	if json.Unmarshal(body, &e) != nil || !isStripeEvent(e.Type) {
 		return paymentNotice{}
 	}
 	text := func(name string) (s string) {
-		if json.Unmarshal(e.Data.Object[name], &s) != nil {
-			return ""
-		}
+		json.Unmarshal(e.Data.Object[name], &s) // s stays empty if this fails
 		return s
 	}
 	n := paymentNotice{}

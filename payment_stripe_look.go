@@ -210,7 +210,8 @@ func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *
 		"created[lte]": {strconv.FormatInt(p.CreatedAt.Add(keysLast+stripeClockSkew).Unix(), 10)},
 	}
 	rank, best := map[string]int{"expired": 1, "open": 2, "complete": 3}, 0
-	ended, err := readList(ctx, s, c, stripeSessions, query, stripeSessionsPage, func(o *stripeObject) (string, bool) {
+	more := &providerError{status: http.StatusOK, reason: "too_many_sessions"}
+	err = readList(ctx, s, c, stripeSessions, query, stripeSessionsPage, more, func(o *stripeObject) (string, bool) {
 		if o.Object != "checkout.session" || !isStripeID("cs_", o.ID) {
 			return "", false
 		}
@@ -219,53 +220,55 @@ func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *
 		}
 		return o.ID, true
 	})
-	if err != nil {
+	if err != nil && (err != more || id == "") {
 		return "", err
-	}
-	if !ended && id == "" {
-		return "", &providerError{status: http.StatusOK, reason: "too_many_sessions"}
 	}
 	return id, nil
 }
 
-// readList reads a list, at most maxStripePages of it, and reports whether that was all. take is called with each
-// element and returns its id, or false for a malformed one.
+// readList reads a list, at most maxStripePages of it: if that is not all, it returns more. take is called with each
+// element and returns its id, or false for a malformed one. Errors: those of read, more.
 func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, path string, query url.Values,
-	pageSize int, take func(*T) (id string, ok bool)) (ended bool, err error) {
+	pageSize int, more *providerError, take func(*T) (id string, ok bool)) error {
 	query.Set("limit", strconv.Itoa(pageSize))
 	for range maxStripePages {
 		var page stripePage[T]
 		if err := s.get(ctx, c, path, query, &page); err != nil {
-			return false, err
+			return err
 		}
 		if page.Object != "list" || len(page.Data) > pageSize || page.More && len(page.Data) == 0 {
-			return false, malformedAnswer(http.StatusOK)
+			return malformedAnswer(http.StatusOK)
 		}
 		last := ""
 		for i := range page.Data {
 			id, ok := take(&page.Data[i])
 			if !ok {
-				return false, malformedAnswer(http.StatusOK)
+				return malformedAnswer(http.StatusOK)
 			}
 			last = id
 		}
 		if !page.More {
-			return true, nil
+			return nil
 		}
 		query.Set("starting_after", last)
 	}
-	return false, nil
+	return more
+}
+
+// A stripeReturn is a dispute at Stripe, or what a refund has in common with one.
+type stripeReturn struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Status  string `json:"status"`
+	Intent  string `json:"payment_intent"`
+	Amount  int64  `json:"amount"`
+	Created int64  `json:"created"`
+	Reason  string `json:"reason"`
 }
 
 // A stripeRefund is a refund at Stripe.
 type stripeRefund struct {
-	ID       string          `json:"id"`
-	Object   string          `json:"object"`
-	Status   string          `json:"status"`
-	Intent   string          `json:"payment_intent"`
-	Amount   int64           `json:"amount"`
-	Created  int64           `json:"created"`
-	Reason   string          `json:"reason"`
+	stripeReturn
 	Failure  string          `json:"failure_reason"`
 	Balance  json.RawMessage `json:"balance_transaction"`
 	Metadata struct {
@@ -294,7 +297,8 @@ var stripeRefundStates = map[string]string{
 func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to *paymentReport,
 	of *stripeCharge) error {
 	query := url.Values{"payment_intent": {to.intentID}}
-	ended, err := readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, func(r *stripeRefund) (string, bool) {
+	more := &providerError{status: http.StatusOK, reason: "too_many_refunds"}
+	return readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, more, func(r *stripeRefund) (string, bool) {
 		state := stripeRefundStates[r.Status]
 		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID ||
 			state == "" || r.Amount <= 0 || !isStripeTime(r.Created) {
@@ -317,21 +321,6 @@ func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to 
 		to.refunds = append(to.refunds, report)
 		return r.ID, true
 	})
-	if err == nil && !ended {
-		err = &providerError{status: http.StatusOK, reason: "too_many_refunds"}
-	}
-	return err
-}
-
-// A stripeDispute is a dispute at Stripe.
-type stripeDispute struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Status  string `json:"status"`
-	Intent  string `json:"payment_intent"`
-	Amount  int64  `json:"amount"`
-	Created int64  `json:"created"`
-	Reason  string `json:"reason"`
 }
 
 // stripeDisputeStates maps Stripe's names for the states of disputes to ours. A warning is an inquiry, which may
@@ -345,7 +334,8 @@ var stripeDisputeStates = map[string]string{
 // readDisputes adds the disputes of an attempt to a report.
 func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to *paymentReport) error {
 	query := url.Values{"payment_intent": {to.intentID}}
-	ended, err := readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, func(d *stripeDispute) (string, bool) {
+	more := &providerError{status: http.StatusOK, reason: "too_many_disputes"}
+	return readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, more, func(d *stripeReturn) (string, bool) {
 		state := stripeDisputeStates[d.Status]
 		if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != to.intentID ||
 			state == "" || d.Amount < 0 || !isStripeTime(d.Created) {
@@ -357,10 +347,6 @@ func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to
 		})
 		return d.ID, true
 	})
-	if err == nil && !ended {
-		err = &providerError{status: http.StatusOK, reason: "too_many_disputes"}
-	}
-	return err
 }
 
 // isStripeDisputeID reports whether s is the id of a dispute; older ones begin with dp_.

@@ -778,7 +778,7 @@ func TestStripe_tellsWhatWasReleasedFromWhatWasGivenBack(t *testing.T) {
 		must(t, json.Unmarshal([]byte(body), &r))
 		equals(t, body, r.releases(rest), want)
 	}
-	whole := &stripeRefund{Status: "succeeded"}
+	whole := &stripeRefund{stripeReturn: stripeReturn{Status: "succeeded"}}
 	if whole.releases(0) {
 		t.Error("nothing was released of a payment that was captured whole")
 	}

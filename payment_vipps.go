@@ -535,7 +535,6 @@ func parseVippsEvents(text []byte, reference, currency string) (events []vippsEv
 		return nil, false
 	}
 	for _, v := range body.members[0].value.list {
-		success, _ := v.member("success")
 		e := vippsEvent{
 			name:         vippsText(&v, "name", maxVippsText),
 			pspReference: vippsText(&v, "pspReference", maxVippsText),
@@ -544,7 +543,7 @@ func parseVippsEvents(text []byte, reference, currency string) (events []vippsEv
 		amount, in, hasAmount := vippsAmount(&v, "amount")
 		at, err := time.Parse(time.RFC3339, vippsText(&v, "timestamp", maxVippsText))
 		e.amount, e.at = amount, at
-		if success == nil || success.kind != jsonBool || !success.boolean || err != nil || e.pspReference == "" ||
+		if !trueMember(&v, "success") || err != nil || e.pspReference == "" ||
 			!hasAmount || in != currency || vippsText(&v, "reference", maxVippsText) != reference {
 			continue
 		}
@@ -592,11 +591,7 @@ func vippsAmount(v *jsonValue, name string) (value int64, currency string, ok bo
 	if !ok {
 		return 0, "", false
 	}
-	number, ok := m.member("value")
-	if !ok {
-		return 0, "", false
-	}
-	value, ok = number.integer()
+	value, ok = integerMember(m, "value")
 	currency = vippsText(m, "currency", maxVippsText)
 	return value, currency, ok && value >= 0 && value <= maxVippsAmount && len(currency) == 3
 }
