@@ -142,15 +142,21 @@ func (in *input) object(name string, n need) *input {
 	return &nested
 }
 
+// array reads a required array of 1 to max elements. It returns nil if the member is absent or wrong.
+func (in *input) array(name string, max int) *jsonValue {
+	v := in.member(name, jsonArray, required)
+	if v != nil && (len(v.list) == 0 || len(v.list) > max) {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
+		return nil
+	}
+	return v
+}
+
 // objects reads a required array of 1 to max objects, and returns an input for each. Elements
 // that are no objects are left out.
 func (in *input) objects(name string, max int) []*input {
-	v := in.member(name, jsonArray, required)
+	v := in.array(name, max)
 	if v == nil {
-		return nil
-	}
-	if len(v.list) == 0 || len(v.list) > max {
-		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
 		return nil
 	}
 	all := make([]*input, 0, len(v.list))

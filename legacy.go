@@ -215,14 +215,8 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 }
 
 func legacyShow(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.legacyCalls()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
-			return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
-		})
+	return printAll(e, (*queries).legacyCalls, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+		return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
 	})
 }
 

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // appWing makes the routes of applications.
 func appWing(s *server) wing {
@@ -58,10 +55,7 @@ func (q *createAppRequest) read(in *input) {
 
 // readRedirectURIs reads the required list of redirect URIs.
 func readRedirectURIs(in *input) codeList {
-	if v := in.member("redirect_uris", jsonArray, required); v == nil {
-		return nil
-	} else if len(v.list) == 0 || len(v.list) > maxRedirectURIs {
-		in.wrong("redirect_uris", "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", maxRedirectURIs))
+	if in.array("redirect_uris", maxRedirectURIs) == nil {
 		return nil
 	}
 	return in.texts("redirect_uris", maxRedirectURIs, maxAppURL)
@@ -179,8 +173,7 @@ func (q *appsRequest) read(in *input) {
 
 // listApps answers GET /apps.
 func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*app], error) {
-	page, err := s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit)
-	return showPage(page, func(p *app) *app { return p }), err
+	return showRows(s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit))
 }
 
 // grantWing makes the routes of grants.
@@ -221,8 +214,7 @@ func (q *grantsRequest) read(in *input) {
 
 // listGrants answers GET /grants.
 func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*list[*grant], error) {
-	page, err := s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit)
-	return showPage(page, func(g *grant) *grant { return g }), err
+	return showRows(s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit))
 }
 
 // signinWing makes the route for sign-in codes.
