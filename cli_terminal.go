@@ -140,15 +140,12 @@ func writeTable(w io.Writer, columns []*tableColumn, width int) error {
 		shrinkColumns(columns, width, func(c *tableColumn) int { return leastWidth })
 	}
 	var table strings.Builder
-	for row := range columns[0].cells {
-		line := ""
-		for i, c := range columns {
-			line += shorten(c.cells[row], c.width)
-			if i < len(columns)-1 {
-				line += strings.Repeat(" ", c.width+columnGap-utf8.RuneCountInString(shorten(c.cells[row], c.width)))
-			}
+	last := columns[len(columns)-1]
+	for row := range last.cells {
+		for _, c := range columns[:len(columns)-1] {
+			fmt.Fprintf(&table, "%-*s", c.width+columnGap, shorten(c.cells[row], c.width))
 		}
-		table.WriteString(line + "\n")
+		table.WriteString(shorten(last.cells[row], last.width) + "\n")
 	}
 	_, err := io.WriteString(w, table.String())
 	return err

@@ -396,6 +396,23 @@ func (q *rowRequest) read(in *input) {
 	q.id = in.pathValue("id")
 }
 
+// An idRequest asks for the row with the id of its path, whoever owns it. A body of it has no members.
+type idRequest struct{ id string }
+
+func (q *idRequest) read(in *input) { q.id = in.pathValue("id") }
+
+// A listRequest asks for a page of the rows of the account that its caller acts on. Their ids have the prefix.
+type listRequest struct {
+	accountScope
+	prefix string
+	page   pageQuery
+}
+
+func (q *listRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.page = in.page(q.prefix)
+}
+
 func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
 	if !in.has(name) || in.isNull(name) {
 		return nil, in.has(name)

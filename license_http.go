@@ -185,13 +185,8 @@ func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*lic
 	})
 }
 
-// resetRequest is the body of POST /licenses/{id}/reset-transfers, which has no members.
-type resetRequest struct{ id string }
-
-func (q *resetRequest) read(in *input) { q.id = in.pathValue("id") }
-
 // resetTransfers answers POST /licenses/{id}/reset-transfers.
-func (s *server) resetTransfers(ctx context.Context, c *call, q *resetRequest) (*licenseDetail, error) {
+func (s *server) resetTransfers(ctx context.Context, c *call, q *idRequest) (*licenseDetail, error) {
 	l, err := resetTransfers(ctx, s.store, q.id, actorToken(c))
 	if err != nil {
 		return nil, licenseNotFound(err)

@@ -17,7 +17,7 @@ type webhookAPI struct {
 func webhookWing(s *server) wing {
 	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
 	routes := []route{
-		{pattern: "GET /webhooks", question: true, run: endpoint(a.listWebhooks)},
+		{pattern: "GET /webhooks", question: true, run: endpointFrom(listRequest{prefix: "whe"}, a.listWebhooks)},
 		{pattern: "POST /webhooks", creates: true, run: endpointFrom(createWebhookRequest{api: a}, a.createWebhook)},
 		{pattern: "GET /webhooks/{id}", run: endpoint(a.showWebhook)},
 		{pattern: "PATCH /webhooks/{id}", run: endpointFrom(patchWebhookRequest{api: a}, a.patchWebhook)},
@@ -337,19 +337,8 @@ func (a *webhookAPI) replayEvents(ctx context.Context, c *call, q *replayRequest
 	})
 }
 
-// webhooksRequest is the query of GET /webhooks.
-type webhooksRequest struct {
-	accountScope
-	page pageQuery
-}
-
-func (q *webhooksRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.page = in.page("whe")
-}
-
 // listWebhooks answers GET /webhooks.
-func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *webhooksRequest) (*list[*webhook], error) {
+func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *listRequest) (*list[*webhook], error) {
 	page, err := a.store.within(ctx).webhooks(q.owner, q.page.before, q.page.limit)
 	return showPage(page, shownWebhook), err
 }
