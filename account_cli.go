@@ -269,11 +269,7 @@ func accountSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	members, err := memberDetails(view)
-	if err != nil {
-		return err
-	}
-	return e.printDetails(view, members)
+	return e.printMembers(view)
 }
 
 // settingsChange returns the change to the settings of an account that options name. Errors: usageError.

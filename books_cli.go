@@ -141,22 +141,11 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	if err := e.change(func(t *tx) error { return setBooksApp(t, keys, product, app) }); err != nil {
-		return err
-	}
-	return e.done()
+	return e.changeQuietly(func(t *tx) error { return setBooksApp(t, keys, product, app) })
 }
 
 func booksAppList(e *env) error {
-	var rows []booksApp
-	err := e.withStore(func(st *store) (err error) {
-		rows, err = st.booksApps()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return printRows(e, rows, "PRODUCT CLIENT CHANGED", func(r booksApp) []any {
+	return printAll(e, (*queries).booksApps, "PRODUCT CLIENT CHANGED", func(r booksApp) []any {
 		return []any{r.Product, r.ClientID, r.ChangedAt}
 	})
 }
@@ -186,22 +175,14 @@ func booksConnect(e *env) error {
 }
 
 func booksList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		all, err := st.bookConnections(o)
-		if err != nil {
-			return err
-		}
+	return printOwned(e, func(q *queries, o owner) ([]*bookConnection, error) {
+		all, err := q.bookConnections(o)
 		for _, c := range all {
 			c.show()
 		}
-		const header = "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT"
-		return printRows(e, all, header, func(c *bookConnection) []any {
-			return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
-		})
+		return all, err
+	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
+		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
 	})
 }
 
@@ -256,10 +237,9 @@ func booksSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	var c *bookConnection
-	err = e.change(func(t *tx) (err error) {
-		c, err = changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
-		return explainBooksError(err)
+	c, err := changed(e, func(t *tx) (*bookConnection, error) {
+		c, err := changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
+		return c, explainBooksError(err)
 	})
 	if err != nil {
 		return err
@@ -401,12 +381,24 @@ func (e *env) printPreview(p *bookPreview) error {
 	return nil
 }
 
-// printExports prints exports that the running service works on.
-func (e *env) printExports(all []bookExport) error {
-	const header = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID CONNECTION"
-	return printRows(e, all, header, func(x bookExport) []any {
-		return []any{x.ID, x.Date, x.Currency, x.Revision, x.State, x.Reason, x.Detail, x.EntryID, x.ConnectionID}
+// The titles of the columns of exports.
+const exportHeader = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID CONNECTION"
+
+// exportCells returns the cells of an export below exportHeader.
+func exportCells(x bookExport) []any {
+	return []any{x.ID, x.Date, x.Currency, x.Revision, x.State, x.Reason, x.Detail, x.EntryID, x.ConnectionID}
+}
+
+// changeExports runs f in a transaction and prints the exports that f returns, on which the running service works.
+func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
+	all, err := changed(e, func(t *tx) ([]bookExport, error) {
+		all, err := f(t)
+		return all, explainBooksError(err)
 	})
+	if err != nil {
+		return err
+	}
+	return printRows(e, all, exportHeader, exportCells)
 }
 
 func booksExport(e *env) error {
@@ -418,15 +410,7 @@ func booksExport(e *env) error {
 	if err != nil {
 		return err
 	}
-	var all []bookExport
-	err = e.change(func(t *tx) (err error) {
-		all, err = requestExport(t, anyAccount, e.args[0], date)
-		return explainBooksError(err)
-	})
-	if err != nil {
-		return err
-	}
-	return e.printExports(all)
+	return e.changeExports(func(t *tx) ([]bookExport, error) { return requestExport(t, anyAccount, e.args[0], date) })
 }
 
 func booksExports(e *env) error {
@@ -438,15 +422,7 @@ func booksExports(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[bookExport], error) {
-			return st.bookExports(filter, before, limit)
-		}, "")
-		if err != nil {
-			return err
-		}
-		return e.printExports(rows)
-	})
+	return printList(e, (*queries).bookExports, filter, exportHeader, exportCells)
 }
 
 func booksRetry(e *env) error {
@@ -469,15 +445,13 @@ func booksReverse(e *env) error {
 
 // changeExport runs f in a transaction and prints the export that f returns.
 func (e *env) changeExport(f func(t *tx) (*bookExport, error)) error {
-	var x *bookExport
-	err := e.change(func(t *tx) (err error) {
-		x, err = f(t)
-		return explainBooksError(err)
+	return e.changeExports(func(t *tx) ([]bookExport, error) {
+		x, err := f(t)
+		if err != nil {
+			return nil, err
+		}
+		return []bookExport{*x}, nil
 	})
-	if err != nil {
-		return err
-	}
-	return e.printExports([]bookExport{*x})
 }
 
 func booksDisconnect(e *env) error {

@@ -63,8 +63,8 @@ func (q *exportsRequest) read(in *input) {
 
 // listExports answers GET /books/connections/{id}/exports.
 func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[bookExport], error) {
-	page, err := a.store.within(ctx).bookExports(exportFilter{q.owner, q.id, q.state}, q.page.before, q.page.limit)
-	return showPage(page, func(x bookExport) bookExport { return x }), err
+	filter := exportFilter{q.owner, q.id, q.state}
+	return showRows(a.store.within(ctx).bookExports(filter, q.page.before, q.page.limit))
 }
 
 // newExportRequest is the body of POST /books/connections/{id}/exports.
@@ -122,10 +122,9 @@ func (q *reverseRequest) read(in *input) {
 }
 
 // retryExport answers POST /books/connections/{id}/exports/{export}/retry.
-func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (x *bookExport, err error) {
-	err = a.store.update(ctx, func(t *tx) (err error) {
-		x, err = retryExport(t, q.owner, q.id, q.export)
-		return err
+func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (*bookExport, error) {
+	x, err := updated(ctx, a.store, func(t *tx) (*bookExport, error) {
+		return retryExport(t, q.owner, q.id, q.export)
 	})
 	a.books.wakeUp()
 	return x, err
@@ -277,19 +276,14 @@ func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingReque
 	if err := q.in.err(); err != nil {
 		return nil, err
 	}
-	v := &mappingView{Mapping: &m}
-	err := a.store.update(ctx, func(t *tx) error {
-		b, err := saveMapping(t, q.owner, q.id, &m, actorToken(c))
-		if err == nil {
-			v.ConfirmedAt = b.MappingAt
-		}
-		return err
+	b, err := updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
+		return saveMapping(t, q.owner, q.id, &m, actorToken(c))
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.books.wakeUp()
-	return v, nil
+	return &mappingView{Mapping: &m, ConfirmedAt: b.MappingAt}, nil
 }
 
 // readMapping reads {"lines":[…]} from the body of a request, for a product; "": it checks only what holds for

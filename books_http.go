@@ -238,10 +238,8 @@ func (q *changeBooksRequest) read(in *input) {
 func (a *booksAPI) changeConnection(
 	ctx context.Context, c *call, q *changeBooksRequest,
 ) (*bookConnection, error) {
-	var b *bookConnection
-	err := a.store.update(ctx, func(t *tx) (err error) {
-		b, err = changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
-		return err
+	b, err := updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
+		return changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
 	})
 	if err != nil {
 		return nil, err
@@ -369,10 +367,4 @@ func (a *booksAPI) mayFinish(c *call, q *comeBackRequest) error {
 		err = errBooksSignin
 	}
 	return err
-}
-
-// sentence returns the text of an error as a sentence.
-func sentence(err error) string {
-	text := err.Error()
-	return strings.ToUpper(text[:1]) + text[1:] + "."
 }

@@ -285,6 +285,15 @@ func changed[T any](e *env, f func(*tx) (T, error)) (result T, err error) {
 	return result, err
 }
 
+// printChanged is changed, and prints what f has returned: with -json as it is, else as text puts it.
+func printChanged[T any](e *env, f func(*tx) (T, error), text func(T) string) error {
+	result, err := changed(e, f)
+	if err != nil {
+		return err
+	}
+	return e.print(result, text(result))
+}
+
 // changeQuietly is change for a command that prints no result; see done.
 func (e *env) changeQuietly(f func(*tx) error) error {
 	if err := e.change(f); err != nil {

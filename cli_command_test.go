@@ -90,6 +90,17 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 	}
 }
 
+func TestCommand_statsPrintsNothingBesideAnError(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for _, format := range [][]string{nil, {"-json"}} {
+		out, err := o.try(append([]string{"stats", "-widget", newID("wgt", time.Now())}, format...)...)
+		if err == nil || out != "" {
+			t.Errorf("%q: %v, and %q on standard output", format, err, out)
+		}
+	}
+}
+
 func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)

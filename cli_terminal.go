@@ -93,6 +93,20 @@ func printAll[T any](e *env, read func(*queries) ([]T, error), header string, ce
 	})
 }
 
+// printOwned is printAll for the rows of the account that -account names, else for those of all accounts.
+func printOwned[T any](e *env, read func(*queries, owner) ([]T, error), header string, cells func(T) []any) error {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return printAll(e, func(q *queries) ([]T, error) { return read(q, o) }, header, cells)
+}
+
+// printList is printAll for the first rows of a list, see listRows.
+func printList[F, T any](e *env, read listFunc[F, T], filter F, header string, cells func(T) []any) error {
+	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, read, filter, "") }, header, cells)
+}
+
 // printTable is the part of printRows that is the same for rows of every type.
 func (e *env) printTable(header string, rows [][]any) error {
 	columns := []*tableColumn{}
@@ -126,15 +140,12 @@ func writeTable(w io.Writer, columns []*tableColumn, width int) error {
 		shrinkColumns(columns, width, func(c *tableColumn) int { return leastWidth })
 	}
 	var table strings.Builder
-	for row := range columns[0].cells {
-		line := ""
-		for i, c := range columns {
-			line += shorten(c.cells[row], c.width)
-			if i < len(columns)-1 {
-				line += strings.Repeat(" ", c.width+columnGap-utf8.RuneCountInString(shorten(c.cells[row], c.width)))
-			}
+	last := columns[len(columns)-1]
+	for row := range last.cells {
+		for _, c := range columns[:len(columns)-1] {
+			fmt.Fprintf(&table, "%-*s", c.width+columnGap, shorten(c.cells[row], c.width))
 		}
-		table.WriteString(line + "\n")
+		table.WriteString(shorten(last.cells[row], last.width) + "\n")
 	}
 	_, err := io.WriteString(w, table.String())
 	return err
@@ -287,6 +298,15 @@ func writeHelpLine(w io.Writer, name, text string) {
 	}
 }
 
+// printMembers is printDetails for the members of a value that encodes to a JSON object.
+func (e *env) printMembers(v any) error {
+	members, err := memberDetails(v)
+	if err != nil {
+		return err
+	}
+	return e.printDetails(v, members)
+}
+
 // memberDetails returns the members of a value that encodes to a JSON object, as details.
 func memberDetails(v any) ([]detail, error) {
 	object, err := parseJSON(encodeJSON(v))
@@ -357,14 +377,15 @@ func firstRows[T any](e *env, rows []T, limit int, how string) []T {
 // exportPageSize is how many rows commands read with one query.
 const exportPageSize = 500
 
-// A pageFunc reads up to limit rows of a list that come after the cursor before ("" for the first page).
-type pageFunc[T any] func(before string, limit int) (listPage[T], error)
+// A listFunc reads up to limit rows of a list that come after the cursor before ("" for the first page). filter
+// says which rows the list has.
+type listFunc[F, T any] func(q *queries, filter F, before string, limit int) (listPage[T], error)
 
 // collectPages returns the first rows of a list, up to limit of them, from as many of its
 // pages as it takes.
-func collectPages[T any](limit int, page pageFunc[T]) (all []T, err error) {
+func collectPages[F, T any](q *queries, read listFunc[F, T], filter F, limit int) (all []T, err error) {
 	for before := ""; ; {
-		p, err := page(before, min(limit-len(all), exportPageSize))
+		p, err := read(q, filter, before, min(limit-len(all), exportPageSize))
 		all = append(all, p.rows...)
 		if before = p.next; err != nil || before == "" || len(all) == limit {
 			return all, err
@@ -374,12 +395,12 @@ func collectPages[T any](limit int, page pageFunc[T]) (all []T, err error) {
 
 // listRows returns as many of the first rows of a list as -limit says. If there are more, standard error says
 // so; more names another command that prints them, "": none.
-func listRows[T any](e *env, page pageFunc[T], more string) ([]T, error) {
+func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
 	limit, err := e.number("limit", 1, 1_000_000)
 	if err != nil {
 		return nil, err
 	}
-	all, err := collectPages(limit+1, page)
+	all, err := collectPages(q, read, filter, limit+1)
 	return firstRows(e, all, limit, "-limit N"+more), err
 }
 

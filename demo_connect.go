@@ -75,6 +75,12 @@ func showConnect(w http.ResponseWriter, status int, shown demoConnect) {
 	showDemo(w, status, "demo_connect.html", shown)
 }
 
+// sentence returns the text of an error as a sentence.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
 // startConnecting makes a code to sign in with, and the address that asks the owner to agree.
 func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
 	var signin struct{ Code string }

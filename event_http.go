@@ -103,15 +103,8 @@ func eventsShow(e *env) error {
 	if filter.since, err = e.pastTime("since"); err != nil {
 		return err
 	}
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[event], error) {
-			return st.events(filter, before, limit)
-		}, "")
-		if err != nil {
-			return err
-		}
-		return printRows(e, rows, "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT", func(v event) []any {
-			return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
-		})
+	const header = "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
+	return printList(e, (*queries).events, filter, header, func(v event) []any {
+		return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
 	})
 }

@@ -207,6 +207,11 @@ func showPage[Row, T any](p listPage[Row], show func(Row) T) *list[T] {
 	return l
 }
 
+// showRows is showPage for a query of rows that callers see as they are.
+func showRows[T any](p listPage[T], err error) (*list[T], error) {
+	return showPage(p, func(row T) T { return row }), err
+}
+
 // statusClientGone is the status that metrics and the access log record, as nginx does, for a request
 // whose client went away before it was answered. It is never sent.
 const statusClientGone = 499

@@ -142,15 +142,21 @@ func (in *input) object(name string, n need) *input {
 	return &nested
 }
 
+// array reads a required array of 1 to max elements. It returns nil if the member is absent or wrong.
+func (in *input) array(name string, max int) *jsonValue {
+	v := in.member(name, jsonArray, required)
+	if v != nil && (len(v.list) == 0 || len(v.list) > max) {
+		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
+		return nil
+	}
+	return v
+}
+
 // objects reads a required array of 1 to max objects, and returns an input for each. Elements
 // that are no objects are left out.
 func (in *input) objects(name string, max int) []*input {
-	v := in.member(name, jsonArray, required)
+	v := in.array(name, max)
 	if v == nil {
-		return nil
-	}
-	if len(v.list) == 0 || len(v.list) > max {
-		in.wrong(name, "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", max))
 		return nil
 	}
 	all := make([]*input, 0, len(v.list))
@@ -388,6 +394,23 @@ type rowRequest struct {
 func (q *rowRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.id = in.pathValue("id")
+}
+
+// An idRequest asks for the row with the id of its path, whoever owns it. A body of it has no members.
+type idRequest struct{ id string }
+
+func (q *idRequest) read(in *input) { q.id = in.pathValue("id") }
+
+// A listRequest asks for a page of the rows of the account that its caller acts on. Their ids have the prefix.
+type listRequest struct {
+	accountScope
+	prefix string
+	page   pageQuery
+}
+
+func (q *listRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.page = in.page(q.prefix)
 }
 
 func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {

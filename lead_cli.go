@@ -50,16 +50,10 @@ func leadsList(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[lead], error) {
-			return st.leads(filter, before, limit)
-		}, " or 'widgetd leads export'")
-		if err != nil {
-			return err
-		}
-		return printRows(e, rows, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
-			return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
-		})
+	return printAll(e, func(q *queries) ([]lead, error) {
+		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
+	}, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
+		return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
 	})
 }
 

@@ -132,11 +132,7 @@ func (q *leadsRequest) read(in *input) {
 // listLeads answers GET /leads.
 func (s *server) listLeads(ctx context.Context, c *call, q *leadsRequest) (*list[lead], error) {
 	q.filter.owner = q.owner
-	page, err := s.store.within(ctx).leads(q.filter, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, func(l lead) lead { return l }), nil
+	return showRows(s.store.within(ctx).leads(q.filter, q.page.before, q.page.limit))
 }
 
 // eraseRequest is the body of POST /leads/erase.
@@ -159,10 +155,7 @@ type eraseResponse struct {
 func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*eraseResponse, error) {
 	erased, err := s.store.eraseLeads(ctx, q.owner, q.email)
 	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
-	if err != nil {
-		return nil, err
-	}
-	return &eraseResponse{erased}, nil
+	return &eraseResponse{erased}, err
 }
 
 // fields reads the optional member with the other inputs of a form: an object of texts. It

@@ -37,7 +37,7 @@ type legacyAPI struct {
 }
 
 func legacyWing(s *server) wing {
-	a := &legacyAPI{server: s}
+	a := &legacyAPI{server: s, counter: legacyCounter{calls: map[legacyCall]*legacyCall{}}}
 	return wing{
 		roots:  []rootPath{{path: legacyPrefix, serve: a.serveLegacy}},
 		chores: []chore{{fault: "legacy calls can't be counted", atEnd: true, run: a.flush}},
@@ -162,9 +162,6 @@ const maxLegacyCallers = 10_000 // rows between two flushes; past it callers are
 func (l *legacyCounter) count(path, caller string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calls == nil {
-		l.calls = map[legacyCall]*legacyCall{}
-	}
 	if len(l.calls) >= maxLegacyCallers {
 		caller = "unknown"
 	}
@@ -183,7 +180,7 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 	l := &a.counter
 	l.mu.Lock()
 	collected := l.calls
-	l.calls = nil
+	l.calls = map[legacyCall]*legacyCall{}
 	l.mu.Unlock()
 	if len(collected) == 0 {
 		return nil
@@ -201,9 +198,6 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calls == nil {
-		l.calls = map[legacyCall]*legacyCall{}
-	}
 	for key, c := range collected {
 		if newer := l.calls[key]; newer != nil {
 			newer.Calls += c.Calls
@@ -215,14 +209,8 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 }
 
 func legacyShow(e *env) error {
-	return e.withStore(func(st *store) error {
-		all, err := st.legacyCalls()
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
-			return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
-		})
+	return printAll(e, (*queries).legacyCalls, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+		return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
 	})
 }
 

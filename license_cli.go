@@ -139,16 +139,12 @@ func licenseAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	var id, key string
-	err = e.change(func(t *tx) (err error) {
-		id, key, err = createLicense(t, l, e.actor())
-		return err
+	return printChanged(e, func(t *tx) (map[string]string, error) {
+		id, key, err := createLicense(t, l, e.actor())
+		return map[string]string{"id": id, "key": key}, err
+	}, func(made map[string]string) string {
+		return fmt.Sprintf("id:   %s\nkey:  %s  (shown once)\nends: %s", made["id"], made["key"], describeEnd(l))
 	})
-	if err != nil {
-		return err
-	}
-	return e.print(map[string]string{"id": id, "key": key},
-		fmt.Sprintf("id:   %s\nkey:  %s  (shown once)\nends: %s", id, key, describeEnd(l)))
 }
 
 // describeEnd returns the moment when a licence ends, or what is known of it.
@@ -165,11 +161,7 @@ func describeEnd(l *license) string {
 // licenseChange runs f in a transaction and prints the licence that f returns: as JSON,
 // or as describe puts it.
 func (e *env) licenseChange(f func(*tx) (*license, error), describe func(licenseDetail) string) error {
-	var l *license
-	err := e.change(func(t *tx) (err error) {
-		l, err = f(t)
-		return err
-	})
+	l, err := changed(e, f)
 	if err != nil {
 		return err
 	}
@@ -223,11 +215,11 @@ func licenseRotate(e *env) error {
 	if err != nil {
 		return err
 	}
-	key := ""
-	if err := e.change(func(t *tx) (err error) {
-		_, key, err = rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
-		return err
-	}); err != nil {
+	key, err := changed(e, func(t *tx) (string, error) {
+		_, key, err := rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
+		return key, err
+	})
+	if err != nil {
 		return err
 	}
 	return e.print(map[string]string{"id": e.args[0], "key": key}, fmt.Sprintf("key: %s  (shown once)", key))
@@ -243,18 +235,12 @@ func licenseList(e *env) error {
 	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
 		return usageError("-status: " + detail)
 	}
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[*license], error) {
-			return st.licenses(filter, before, limit)
-		}, "")
-		if err != nil {
-			return err
-		}
-		const header = "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT"
-		return printRows(e, licenseDetails(rows, e.now()), header, func(l licenseDetail) []any {
-			return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
-				l.ExpiresAt, l.AccountID}
-		})
+	return printAll(e, func(q *queries) ([]licenseDetail, error) {
+		rows, err := listRows(e, q, (*queries).licenses, filter, "")
+		return licenseDetails(rows, e.now()), err
+	}, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
+		return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
+			l.ExpiresAt, l.AccountID}
 	})
 }
 
@@ -284,15 +270,11 @@ func licenseShow(e *env) error {
 				Devices []*device `json:"devices"`
 			}{detail, append([]*device{}, devices...)}, "")
 		}
-		members, err := memberDetails(detail)
-		if err != nil {
-			return err
-		}
-		if err := e.printDetails(detail, members); err != nil {
+		if err := e.printMembers(detail); err != nil {
 			return err
 		}
 		fmt.Fprintln(e.stdout)
-		return printDevices(e, devices)
+		return printRows(e, devices, deviceHeader, deviceCells)
 	})
 }
 

@@ -161,27 +161,23 @@ func loadPublicKeys(path string) (*keyring, error) {
 	return ring, nil
 }
 
-func printDevices(e *env, rows []*device) error {
-	header := "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY"
-	return printRows(e, rows, header, func(d *device) []any {
-		return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked() + "…",
-			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
-	})
+// The titles of the columns of devices.
+const deviceHeader = "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY"
+
+// deviceCells returns the cells of a device below deviceHeader.
+func deviceCells(d *device) []any {
+	return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked() + "…",
+		d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
 }
 
 func deviceList(e *env) error {
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[*device], error) {
-			return st.devices(e.args[0], before, limit)
-		}, "")
-		if err != nil {
-			return err
+	return printAll(e, func(q *queries) ([]*device, error) {
+		rows, err := listRows(e, q, (*queries).devices, e.args[0], "")
+		if err == nil {
+			_, err = q.license(anyAccount, e.args[0])
 		}
-		if _, err := st.license(anyAccount, e.args[0]); err != nil {
-			return err
-		}
-		return printDevices(e, rows)
-	})
+		return rows, err
+	}, deviceHeader, deviceCells)
 }
 
 // changeDevice runs f in a transaction, with the device that the command names and its

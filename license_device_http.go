@@ -569,11 +569,7 @@ func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.store.within(ctx).devices(l.ID, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, func(d *device) *device { return d }), nil
+	return showRows(s.store.within(ctx).devices(l.ID, q.page.before, q.page.limit))
 }
 
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it releases the device's
@@ -586,11 +582,9 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 	return noContent{}, s.store.update(ctx, func(t *tx) error {
 		t.invalidate(l.ID)
 		d, err := t.device(l.ID, q.device)
-		if errors.Is(err, errNotFound) {
-			return &refusal{code: codeNotFound, detail: "The licence has no such device."}
-		}
 		if err != nil || d.State != deviceActive {
-			return err
+			none := &refusal{code: codeNotFound, detail: "The licence has no such device."}
+			return replaced(err, errNotFound, none)
 		}
 		releasedBy := "portal"
 		if c.caller.admin() {
@@ -605,11 +599,8 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 func (s *server) runTransitions(ctx context.Context) error {
 	due, err := s.store.transitionsDue(newStamp(s.now()))
 	for due && err == nil {
-		done := 0
-		err = s.store.update(ctx, func(t *tx) (err error) {
-			done, err = applyTransitions(t)
-			return err
-		})
+		var done int
+		done, err = updated(ctx, s.store, applyTransitions)
 		due = done >= maxTransitions
 	}
 	return err

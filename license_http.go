@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -41,11 +40,10 @@ func (s *server) announceEnds(ctx context.Context) error {
 	now := s.now()
 	due, err := s.store.licensesExpiring(newStamp(now), newStamp(s.expiringNotice.after(now)))
 	for due && err == nil {
-		written := 0
-		err = s.store.update(ctx, func(t *tx) (err error) {
+		var written int
+		written, err = updated(ctx, s.store, func(t *tx) (int, error) {
 			t.invalidate() // without ids: the column that this changes is in no cached licence
-			written, err = t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
-			return err
+			return t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
 		})
 		due = written == maxTransitions
 	}
@@ -60,10 +58,7 @@ const (
 // licenseNotFound turns errNotFound into the refusal license_not_found, and returns any
 // other error as it is.
 func licenseNotFound(err error) error {
-	if errors.Is(err, errNotFound) {
-		return &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
-	}
-	return err
+	return replaced(err, errNotFound, &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."})
 }
 
 // createLicenseRequest is the body of POST /licenses.
@@ -190,13 +185,8 @@ func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*lic
 	})
 }
 
-// resetRequest is the body of POST /licenses/{id}/reset-transfers, which has no members.
-type resetRequest struct{ id string }
-
-func (q *resetRequest) read(in *input) { q.id = in.pathValue("id") }
-
 // resetTransfers answers POST /licenses/{id}/reset-transfers.
-func (s *server) resetTransfers(ctx context.Context, c *call, q *resetRequest) (*licenseDetail, error) {
+func (s *server) resetTransfers(ctx context.Context, c *call, q *idRequest) (*licenseDetail, error) {
 	l, err := resetTransfers(ctx, s.store, q.id, actorToken(c))
 	if err != nil {
 		return nil, licenseNotFound(err)
@@ -226,10 +216,7 @@ func (s *server) listLicenses(ctx context.Context, c *call, q *licensesRequest) 
 	now := s.now()
 	q.filter.owner, q.filter.now = q.owner, newStamp(now)
 	page, err := s.store.within(ctx).licenses(q.filter, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), nil
+	return showPage(page, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), err
 }
 
 // licenseRequest is a request whose path names a licence, and perhaps one of its devices.

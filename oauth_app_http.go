@@ -1,14 +1,11 @@
 package main
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // appWing makes the routes of applications.
 func appWing(s *server) wing {
 	routes := []route{
-		{pattern: "GET /apps", question: true, run: endpoint(s.listApps)},
+		{pattern: "GET /apps", question: true, run: endpointFrom(listRequest{prefix: "app"}, s.listApps)},
 		{pattern: "POST /apps", creates: true, run: endpoint(s.createApp)},
 		{pattern: "GET /apps/{id}", run: endpoint(s.showApp)},
 		{pattern: "PATCH /apps/{id}", run: endpoint(s.patchApp)},
@@ -58,10 +55,7 @@ func (q *createAppRequest) read(in *input) {
 
 // readRedirectURIs reads the required list of redirect URIs.
 func readRedirectURIs(in *input) codeList {
-	if v := in.member("redirect_uris", jsonArray, required); v == nil {
-		return nil
-	} else if len(v.list) == 0 || len(v.list) > maxRedirectURIs {
-		in.wrong("redirect_uris", "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", maxRedirectURIs))
+	if in.array("redirect_uris", maxRedirectURIs) == nil {
 		return nil
 	}
 	return in.texts("redirect_uris", maxRedirectURIs, maxAppURL)
@@ -91,14 +85,12 @@ func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*
 
 // patchAppRequest is the body of PATCH /apps/{id}.
 type patchAppRequest struct {
-	accountScope
-	id     string
+	rowRequest
 	change appChange
 }
 
 func (q *patchAppRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
+	q.rowRequest.read(in)
 	if in.has("kind") {
 		in.wrong("kind", "immutable", "This can't be changed: register another application.")
 	}
@@ -166,21 +158,9 @@ func (s *server) rotateAppSecret(ctx context.Context, c *call, q *rotateAppReque
 	})
 }
 
-// appsRequest is the query of GET /apps.
-type appsRequest struct {
-	accountScope
-	page pageQuery
-}
-
-func (q *appsRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.page = in.page("app")
-}
-
 // listApps answers GET /apps.
-func (s *server) listApps(ctx context.Context, c *call, q *appsRequest) (*list[*app], error) {
-	page, err := s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit)
-	return showPage(page, func(p *app) *app { return p }), err
+func (s *server) listApps(ctx context.Context, c *call, q *listRequest) (*list[*app], error) {
+	return showRows(s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit))
 }
 
 // grantWing makes the routes of grants.
@@ -221,8 +201,7 @@ func (q *grantsRequest) read(in *input) {
 
 // listGrants answers GET /grants.
 func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*list[*grant], error) {
-	page, err := s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit)
-	return showPage(page, func(g *grant) *grant { return g }), err
+	return showRows(s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit))
 }
 
 // signinWing makes the route for sign-in codes.
@@ -231,18 +210,13 @@ func signinWing(s *server) wing {
 		creates: true, noBody: true, run: endpoint(s.giveSigninCode)}}}
 }
 
-// signinRequest is the path of POST /accounts/{id}/signin.
-type signinRequest struct{ account string }
-
-func (q *signinRequest) read(in *input) { q.account = in.pathValue("id") }
-
 // giveSigninCode answers POST /accounts/{id}/signin. Whoever has the code can agree to anything for the
 // account, so a token of one account does not get it, not even for that account.
-func (s *server) giveSigninCode(ctx context.Context, c *call, q *signinRequest) (*newSignin, error) {
+func (s *server) giveSigninCode(ctx context.Context, c *call, q *idRequest) (*newSignin, error) {
 	if !c.caller.all {
 		return nil, errScope(scopeConsent, "This needs a token that may act on all accounts.")
 	}
 	return create(ctx, s, c, func(t *tx) (*newSignin, error) {
-		return makeSigninCode(t, s.keys.Load(), q.account, actorToken(c))
+		return makeSigninCode(t, s.keys.Load(), q.id, actorToken(c))
 	})
 }

@@ -126,51 +126,37 @@ func appAdd(e *env) error {
 }
 
 func appList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		all, err := collectPages(math.MaxInt, func(before string, limit int) (listPage[*app], error) {
-			return st.apps(o, before, limit)
-		})
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
-			return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
-		})
+	return printOwned(e, func(q *queries, o owner) ([]*app, error) {
+		return collectPages(q, (*queries).apps, o, math.MaxInt)
+	}, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
+		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
 	})
 }
 
 func appVerify(e *env) error {
-	p, err := changed(e, func(t *tx) (*app, error) {
+	return printChanged(e, func(t *tx) (*app, error) {
 		p, err := verifyApp(t, anyAccount, e.args[0], e.on("undo"), e.actor())
 		return p, explainAppError(err)
+	}, func(p *app) string {
+		who := "every account can agree to it"
+		if p.VerifiedAt.IsZero() {
+			who = "only the account that owns it can agree to it"
+		}
+		return fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who)
 	})
-	if err != nil {
-		return err
-	}
-	who := "every account can agree to it"
-	if p.VerifiedAt.IsZero() {
-		who = "only the account that owns it can agree to it"
-	}
-	return e.print(p, fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
 }
 
 func appRotate(e *env) error {
-	p, err := changed(e, func(t *tx) (appWithSecret, error) {
+	return printChanged(e, func(t *tx) (appWithSecret, error) {
 		p, secret, err := rotateAppSecret(t, anyAccount, e.args[0], e.on("now"), e.appAuthor())
 		return appWithSecret{p, &secret}, explainAppError(err)
+	}, func(p appWithSecret) string {
+		before := "the one before is not taken any more"
+		if !p.EarlierUntil.IsZero() {
+			before = "the one before is taken too until " + p.EarlierUntil.String()
+		}
+		return fmt.Sprintf("client secret: %s  (shown once)\n%s", *p.ClientSecret, before)
 	})
-	if err != nil {
-		return err
-	}
-	before := "the one before is not taken any more"
-	if !p.EarlierUntil.IsZero() {
-		before = "the one before is taken too until " + p.EarlierUntil.String()
-	}
-	return e.print(p, fmt.Sprintf("client secret: %s  (shown once)\n%s", *p.ClientSecret, before))
 }
 
 func appRemove(e *env) error {
@@ -194,18 +180,12 @@ func grantList(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.withStore(func(st *store) error {
-		grants, err := listRows(e, func(before string, limit int) (listPage[*grant], error) {
-			return st.grants(o, e.on("ended"), before, limit)
-		}, "")
-		if err != nil {
-			return err
-		}
-		return printRows(e, grants, "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT", func(g *grant) []any {
-			return []any{
-				g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID,
-			}
-		})
+	read := func(q *queries, ended bool, before string, limit int) (listPage[*grant], error) {
+		return q.grants(o, ended, before, limit)
+	}
+	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
+	return printList(e, read, e.on("ended"), header, func(g *grant) []any {
+		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID}
 	})
 }
 
@@ -222,9 +202,6 @@ func accountSignin(e *env) error {
 	if err != nil {
 		return err
 	}
-	v, err := changed(e, func(t *tx) (*newSignin, error) { return makeSigninCode(t, keys, e.args[0], e.actor()) })
-	if err != nil {
-		return err
-	}
-	return e.print(v, v.Code)
+	return printChanged(e, func(t *tx) (*newSignin, error) { return makeSigninCode(t, keys, e.args[0], e.actor()) },
+		func(v *newSignin) string { return v.Code })
 }

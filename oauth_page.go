@@ -452,13 +452,9 @@ func (a *oauthPages) endConnected(ctx context.Context, c *call, r *oauthPageRequ
 	if s == nil {
 		return signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
 	}
-	err = a.store.update(ctx, func(t *tx) error {
+	return seeOther("./connected"), a.store.update(ctx, func(t *tx) error {
 		return endGrant(t, ownedBy(s.AccountID), r.form["grant"], endedByOwner, actorPerson(s.MadeBy))
 	})
-	if err != nil {
-		return nil, err
-	}
-	return seeOther("./connected"), nil
 }
 
 // An oauthPage is what the template shows; an empty field is left out.

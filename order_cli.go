@@ -62,19 +62,15 @@ func explainOrderError(err error) error {
 
 // changeOrder runs f in a transaction and prints the order that f returns.
 func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
-	var view *order
-	err := e.change(func(t *tx) error {
+	return printChanged(e, func(t *tx) (*order, error) {
 		o, err := f(t)
 		if err != nil {
-			return explainOrderError(err)
+			return nil, explainOrderError(err)
 		}
-		view, err = viewOrder(t.queries, o)
-		return err
+		return viewOrder(t.queries, o)
+	}, func(o *order) string {
+		return fmt.Sprintf("%s is %s: %s %s", o.ID, o.State, formatAmount(o.Total), o.Currency)
 	})
-	if err != nil {
-		return err
-	}
-	return e.print(view, fmt.Sprintf("%s is %s: %s %s", view.ID, view.State, formatAmount(view.Total), view.Currency))
 }
 
 // lineQuantities returns what -lines names; nil if it is not given. Errors: usageError, also if -lines is given
@@ -104,26 +100,20 @@ func orderList(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[order], error) {
-			return st.orders(filter, before, limit)
-		}, "")
+	return printAll(e, func(q *queries) ([]order, error) {
+		rows, err := listRows(e, q, (*queries).orders, filter, "")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		views, _, err := listedOrders(st.queries, rows)
-		if err != nil {
-			return err
+		views, _, err := listedOrders(q, rows)
+		return views, err
+	}, "CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ID ACCOUNT", func(v order) []any {
+		payment := ""
+		if v.Payment != nil {
+			payment = v.Payment.State
 		}
-		const header = "CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ID ACCOUNT"
-		return printRows(e, views, header, func(v order) []any {
-			payment := ""
-			if v.Payment != nil {
-				payment = v.Payment.State
-			}
-			return []any{v.CreatedAt, v.State, formatAmount(v.Total), formatAmount(v.Refunded), v.Currency, v.Method,
-				payment, printable(valueOr(v.Reference, "")), v.ID, v.AccountID}
-		})
+		return []any{v.CreatedAt, v.State, formatAmount(v.Total), formatAmount(v.Refunded), v.Currency, v.Method,
+			payment, printable(valueOr(v.Reference, "")), v.ID, v.AccountID}
 	})
 }
 
@@ -198,20 +188,17 @@ func orderRefund(e *env) error {
 	if err != nil {
 		return err
 	}
-	var f refund
 	currency := ""
-	err = e.change(func(t *tx) error {
+	return printChanged(e, func(t *tx) (refund, error) {
 		o, made, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
 		if err != nil {
-			return explainOrderError(err)
+			return refund{}, explainOrderError(err)
 		}
-		f, currency = viewRefund(*made), o.Currency
-		return nil
+		currency = o.Currency
+		return viewRefund(*made), nil
+	}, func(f refund) string {
+		return fmt.Sprintf("%s of %s %s is %s", f.ID, formatAmount(f.Amount), currency, f.State)
 	})
-	if err != nil {
-		return err
-	}
-	return e.print(f, fmt.Sprintf("%s of %s %s is %s", f.ID, formatAmount(f.Amount), currency, f.State))
 }
 
 // refundWish returns what the options ask to give back. Errors: usageError.
@@ -240,10 +227,9 @@ func (e *env) refundWish() (w refundWish, err error) {
 }
 
 func orderSettle(e *env) error {
-	asked := 0
-	err := e.change(func(t *tx) (err error) {
-		asked, err = settleOrder(t, anyAccount, e.args[0])
-		return explainOrderError(err)
+	asked, err := changed(e, func(t *tx) (int, error) {
+		asked, err := settleOrder(t, anyAccount, e.args[0])
+		return asked, explainOrderError(err)
 	})
 	if err != nil {
 		return err

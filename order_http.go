@@ -286,10 +286,7 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*
 		return nil, err
 	}
 	views, _, err := listedOrders(from, page.rows)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(listPage[order]{views, page.next}, func(v order) order { return v }), nil
+	return showRows(listPage[order]{views, page.next}, err)
 }
 
 // showOrder answers GET /orders/{id}.
@@ -302,18 +299,18 @@ func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderH
 }
 
 // decide runs f in a transaction and answers with the order that f returns.
-func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (view *order, err error) {
-	err = a.store.update(ctx, func(t *tx) error {
+func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (*order, error) {
+	return updated(ctx, a.store, func(t *tx) (*order, error) {
 		o, err := f(t)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if view, err = viewOrder(t.queries, o); err == nil {
+		view, err := viewOrder(t.queries, o)
+		if err == nil {
 			hideGuest(c, view)
 		}
-		return err
+		return view, err
 	})
-	return view, err
 }
 
 // acceptRequest is the body of POST /orders/{id}/accept.

@@ -222,11 +222,7 @@ func paymentList(e *env) error {
 	if err != nil {
 		return err
 	}
-	var all []*paymentConnection
-	err = e.withStore(func(st *store) (err error) {
-		all, err = st.paymentConnections(o)
-		return err
-	})
+	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) { return q.paymentConnections(o) })
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // The operator's commands on revenue days.
@@ -117,8 +116,7 @@ const (
 
 // line writes a label, shortened to its columns, and amounts; "" stands for none.
 func (t moneyTable) line(label string, amounts ...string) {
-	label = shorten(printable(label), moneyLabel-1)
-	text := label + strings.Repeat(" ", moneyLabel-utf8.RuneCountInString(label))
+	text := fmt.Sprintf("%-*s", moneyLabel, shorten(printable(label), moneyLabel-1))
 	for _, a := range amounts {
 		text += fmt.Sprintf(" %*s", moneyColumn, a)
 	}

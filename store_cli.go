@@ -60,22 +60,19 @@ func backupCommand(e *env) error {
 // clockAccept stores the time of the machine's clock in the file, even if the stored time is later. A running
 // service notices that within a second.
 func clockAccept(e *env) error {
-	var before, now stamp
-	err := e.change(func(t *tx) (err error) {
-		if before, err = t.clockSeen(); err != nil {
-			return err
+	return printChanged(e, func(t *tx) (map[string]stamp, error) {
+		before, err := t.clockSeen()
+		if err == nil {
+			err = t.setClock(t.now)
 		}
-		now = t.now
-		return t.setClock(now)
+		return map[string]stamp{"seen_at": t.now, "before": before}, err
+	}, func(times map[string]stamp) string {
+		text := fmt.Sprintf("%s is taken for right", times["seen_at"])
+		if before := times["before"]; !before.IsZero() {
+			text += fmt.Sprintf("; the time that the service saw last was %s", before)
+		}
+		return text
 	})
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("%s is taken for right", now)
-	if !before.IsZero() {
-		text += fmt.Sprintf("; the time that the service saw last was %s", before)
-	}
-	return e.print(map[string]stamp{"seen_at": now, "before": before}, text)
 }
 
 // noteBackup writes the event that tells the status command when the last backup was taken. It

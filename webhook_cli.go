@@ -74,12 +74,11 @@ func webhookStep(id string, err error) error {
 
 // changeNamedWebhook runs f in a transaction, on the webhook that the command's first argument names, and
 // returns its result.
-func changeNamedWebhook[T any](e *env, f func(t *tx, id string) (T, error)) (result T, err error) {
-	err = e.change(func(t *tx) (err error) {
-		result, err = f(t, e.args[0])
-		return webhookStep(e.args[0], err)
+func changeNamedWebhook[T any](e *env, f func(t *tx, id string) (T, error)) (T, error) {
+	return changed(e, func(t *tx) (T, error) {
+		result, err := f(t, e.args[0])
+		return result, webhookStep(e.args[0], err)
 	})
-	return result, err
 }
 
 // webhookURL checks an address that an operator typed, as far as that can be done without looking up its
@@ -157,26 +156,15 @@ type webhookRow struct {
 }
 
 func webhookList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		all, err := collectPages(math.MaxInt, func(before string, limit int) (listPage[*webhook], error) {
-			return st.webhooks(o, before, limit)
-		})
-		if err != nil {
-			return err
-		}
-		rows := []webhookRow{}
+	return printOwned(e, func(q *queries, o owner) (rows []webhookRow, err error) {
+		all, err := collectPages(q, (*queries).webhooks, o, math.MaxInt)
 		for _, w := range all {
 			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
 				w.AccountID})
 		}
-		const header = "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT"
-		return printRows(e, rows, header, func(w webhookRow) []any {
-			return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
-		})
+		return rows, err
+	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
+		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
 	})
 }
 
@@ -186,11 +174,7 @@ func webhookShow(e *env) error {
 		if err != nil {
 			return webhookStep(e.args[0], err)
 		}
-		members, err := memberDetails(w)
-		if err != nil {
-			return err
-		}
-		return e.printDetails(w, members)
+		return e.printMembers(w)
 	})
 }
 
@@ -219,13 +203,13 @@ func webhookDisable(e *env) error { return e.patchWebhook(webhookChange{disable:
 
 // patchWebhook makes a change to the webhook that the command names, and prints it.
 func (e *env) patchWebhook(change webhookChange) error {
-	return e.printChanged(func(t *tx, id string) (*webhook, error) {
+	return e.changeWebhook(func(t *tx, id string) (*webhook, error) {
 		return patchWebhook(t, anyAccount, id, change, e.webhookAuthor())
 	})
 }
 
-// printChanged runs f in a transaction and prints the webhook that f returns.
-func (e *env) printChanged(f func(t *tx, id string) (*webhook, error)) error {
+// changeWebhook runs f in a transaction and prints the webhook that f returns.
+func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
 	w, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
@@ -234,7 +218,7 @@ func (e *env) printChanged(f func(t *tx, id string) (*webhook, error)) error {
 }
 
 func webhookEnable(e *env) error {
-	return e.printChanged(func(t *tx, id string) (*webhook, error) {
+	return e.changeWebhook(func(t *tx, id string) (*webhook, error) {
 		return enableWebhook(t, anyAccount, id, e.webhookAuthor())
 	})
 }
@@ -287,7 +271,7 @@ func webhookReplay(e *env) error {
 		return usageError("-since TIME is needed, as 7d")
 	}
 	var fields *refusal
-	err = e.printChanged(func(t *tx, id string) (*webhook, error) {
+	err = e.changeWebhook(func(t *tx, id string) (*webhook, error) {
 		return replayEvents(t, anyAccount, id, since, e.webhookAuthor())
 	})
 	if errors.As(err, &fields) && fields.code == codeValidation {
@@ -301,22 +285,17 @@ func webhookDeliveries(e *env) error {
 	if e.on("failed") {
 		filter.outcome = outcomeFailed
 	}
-	return e.withStore(func(st *store) error {
-		rows, err := listRows(e, func(before string, limit int) (listPage[delivery], error) {
-			return st.deliveries(filter, before, limit)
-		}, "")
+	return printAll(e, func(q *queries) ([]delivery, error) {
+		rows, err := listRows(e, q, (*queries).deliveries, filter, "")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if _, err := st.webhook(anyAccount, e.args[0]); err != nil {
-			return webhookStep(e.args[0], err)
-		}
-		const header = "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER"
-		return printRows(e, rows, header, func(d delivery) []any {
-			answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
-			return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
-				d.EventID, answer}
-		})
+		_, err = q.webhook(anyAccount, e.args[0])
+		return rows, webhookStep(e.args[0], err)
+	}, "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER", func(d delivery) []any {
+		answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
+		return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
+			d.EventID, answer}
 	})
 }
 

@@ -17,7 +17,7 @@ type webhookAPI struct {
 func webhookWing(s *server) wing {
 	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
 	routes := []route{
-		{pattern: "GET /webhooks", question: true, run: endpoint(a.listWebhooks)},
+		{pattern: "GET /webhooks", question: true, run: endpointFrom(listRequest{prefix: "whe"}, a.listWebhooks)},
 		{pattern: "POST /webhooks", creates: true, run: endpointFrom(createWebhookRequest{api: a}, a.createWebhook)},
 		{pattern: "GET /webhooks/{id}", run: endpoint(a.showWebhook)},
 		{pattern: "PATCH /webhooks/{id}", run: endpointFrom(patchWebhookRequest{api: a}, a.patchWebhook)},
@@ -132,12 +132,7 @@ func (a *webhookAPI) readURL(in *input) string {
 
 // readTypes reads the types of a webhook.
 func (a *webhookAPI) readTypes(in *input) codeList {
-	v := in.member("types", jsonArray, required)
-	if v == nil {
-		return nil
-	}
-	if len(v.list) == 0 || len(v.list) > len(a.types) {
-		in.wrong("types", "wrong_length", fmt.Sprintf("This must have 1 to %d elements.", len(a.types)))
+	if in.array("types", len(a.types)) == nil {
 		return nil
 	}
 	types := in.texts("types", len(a.types), maxNameLength)
@@ -316,11 +311,8 @@ func (a *webhookAPI) retryDelivery(ctx context.Context, c *call, q *webhookReque
 
 // sendEvent runs f in a transaction and answers with the id of the event that f returns.
 func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error)) (*sentEvent, error) {
-	sent := &sentEvent{}
-	return sent, a.store.update(ctx, func(t *tx) (err error) {
-		sent.EventID, err = f(t)
-		return err
-	})
+	id, err := updated(ctx, a.store, f)
+	return &sentEvent{id}, err
 }
 
 // replayRequest is the body of POST /webhooks/{id}/replay.
@@ -345,24 +337,10 @@ func (a *webhookAPI) replayEvents(ctx context.Context, c *call, q *replayRequest
 	})
 }
 
-// webhooksRequest is the query of GET /webhooks.
-type webhooksRequest struct {
-	accountScope
-	page pageQuery
-}
-
-func (q *webhooksRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.page = in.page("whe")
-}
-
 // listWebhooks answers GET /webhooks.
-func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *webhooksRequest) (*list[*webhook], error) {
+func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *listRequest) (*list[*webhook], error) {
 	page, err := a.store.within(ctx).webhooks(q.owner, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, shownWebhook), nil
+	return showPage(page, shownWebhook), err
 }
 
 // deliveriesRequest is the query of GET /webhooks/{id}/deliveries.
@@ -385,9 +363,5 @@ func (a *webhookAPI) listDeliveries(ctx context.Context, c *call, q *deliveriesR
 	if _, err := a.store.within(ctx).webhook(q.owner, q.id); err != nil {
 		return nil, err
 	}
-	page, err := a.store.within(ctx).deliveries(q.filter, q.page.before, q.page.limit)
-	if err != nil {
-		return nil, err
-	}
-	return showPage(page, func(d delivery) delivery { return d }), nil
+	return showRows(a.store.within(ctx).deliveries(q.filter, q.page.before, q.page.limit))
 }

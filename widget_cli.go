@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,10 +41,8 @@ func widgetAdd(e *env) error {
 	if err := checkRowName(e.args[0]); err != nil {
 		return err
 	}
-	id := ""
-	err = e.change(func(t *tx) (err error) {
-		id, err = t.addWidget(account, e.args[0], e.on("public-orders"), e.actor())
-		return err
+	id, err := changed(e, func(t *tx) (string, error) {
+		return t.addWidget(account, e.args[0], e.on("public-orders"), e.actor())
 	})
 	if err != nil {
 		return err
@@ -98,18 +95,8 @@ func widgetRemove(e *env) error {
 }
 
 func widgetList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	return e.withStore(func(st *store) error {
-		all, err := st.widgets(o)
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
-			return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
-		})
+	return printOwned(e, (*queries).widgets, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
+		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
 	})
 }
 
@@ -122,8 +109,11 @@ func statsShow(e *env) error {
 	}
 	return e.withStore(func(st *store) error {
 		report, err := reportFor(st.queries, e.str("widget"), r)
-		if err != nil || e.on("json") {
-			return cmp.Or(err, e.print(report, ""))
+		switch {
+		case err != nil:
+			return err
+		case e.on("json"):
+			return e.print(report, "")
 		}
 		return report.print(e)
 	})

@@ -39,10 +39,7 @@ func (a *widgetAPI) findWidget(id string) (*widget, error) {
 		w, err := a.store.widget(id)
 		return w, "", err
 	})
-	if errors.Is(err, errNotFound) {
-		err = errWidget
-	}
-	return w, err
+	return w, replaced(err, errNotFound, errWidget)
 }
 
 // charge is the chargeFunc of widgets: the account of the caller's token, else the one that
