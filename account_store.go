@@ -48,8 +48,7 @@ func (q *queries) openAccount(id string) error {
 
 // mainAccount returns the id of the vendor's own account, or errNotFound.
 func (q *queries) mainAccount() (id string, err error) {
-	err = q.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &id)
-	return id, err
+	return oneValue[string](q, `SELECT id FROM accounts WHERE is_main = 1`)
 }
 
 // accounts returns all accounts, oldest first.
@@ -101,8 +100,7 @@ var (
 
 // countHeld counts what an account holds at now.
 func (q *queries) countHeld(h holding, account string, now stamp) (n int, err error) {
-	err = q.one(h.query, []any{account, now}, &n)
-	return n, err
+	return oneValue[int](q, h.query, account, now)
 }
 
 // A baseAddress is a base URL of the service: the current one, or an earlier one that
@@ -143,9 +141,8 @@ type originRow struct {
 
 // originOwner returns the open account that owns a normalised origin, or errNotFound.
 func (q *queries) originOwner(origin string) (id string, err error) {
-	err = q.one(`SELECT a.id FROM origins o JOIN accounts a ON a.id = o.account_id
-		WHERE o.origin = ? AND a.closed_at IS NULL`, []any{origin}, &id)
-	return id, err
+	return oneValue[string](q, `SELECT a.id FROM origins o JOIN accounts a ON a.id = o.account_id
+		WHERE o.origin = ? AND a.closed_at IS NULL`, origin)
 }
 
 // origins returns all origins, sorted.
@@ -156,8 +153,7 @@ func (q *queries) origins() ([]originRow, error) {
 
 // originAccount returns the account that has an origin, open or closed, or "" if none has it.
 func (q *queries) originAccount(origin string) (id string, err error) {
-	err = q.one(`SELECT account_id FROM origins WHERE origin = ?`, []any{origin}, &id)
-	return id, notUnless(err, errNotFound)
+	return orNil(oneValue[string](q, `SELECT account_id FROM origins WHERE origin = ?`, origin))
 }
 
 // addOrigin adds a normalised origin to an account. Adding it to the same account again
@@ -218,9 +214,7 @@ func (q *queries) token(jti string) (*tokenRow, error) {
 // acceptedBase reports whether url is the current base address or an earlier one, so that
 // tokens may name it.
 func (q *queries) acceptedBase(url string) (bool, error) {
-	var n int
-	err := q.one(`SELECT count(*) FROM base_urls WHERE url = ?`, []any{url}, &n)
-	return n > 0, err
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM base_urls WHERE url = ?)`, url)
 }
 
 // tokens returns all issued tokens, newest first.

@@ -51,10 +51,9 @@ func (q *queries) booksApps() ([]booksApp, error) {
 
 // saveBooksApp writes the application of a product.
 func (t *tx) saveBooksApp(a *booksApp) error {
-	_, err := t.exec(`INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES (?, ?, ?, ?)
+	return t.write(`INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES (?, ?, ?, ?)
 		ON CONFLICT (product) DO UPDATE SET client_id = excluded.client_id, secret = excluded.secret,
 		changed_at = excluded.changed_at`, a.Product, a.ClientID, a.Sealed, t.now)
-	return err
 }
 
 // A bookAuthorization records that somebody was sent to a product's pages to agree to a connection.
@@ -90,16 +89,14 @@ func (t *tx) takeBookAuthorization(product string, hash []byte) (*bookAuthorizat
 	if err != nil {
 		return nil, err // one that has expired is removed by a chore
 	}
-	_, err = t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash)
-	return a, err
+	return a, t.write(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash)
 }
 
 // keepBookAuthorizations removes all but the newest authorizations of an account.
 func (t *tx) keepBookAuthorizations(accountID string, newest int) error {
-	_, err := t.exec(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
+	return t.write(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
 		FROM books_authorizations WHERE account_id = ? ORDER BY created_at DESC, state_hash LIMIT -1 OFFSET ?)`,
 		accountID, newest)
-	return err
 }
 
 // removeBookAuthorizations removes up to limit authorizations that have expired, and returns how many.
@@ -175,10 +172,9 @@ func (q *queries) connectionWithOrganisation(accountID, product, organisationID 
 
 // sharesOrganisation reports whether another account is connected with the company of a connection, too.
 func (q *queries) sharesOrganisation(c *bookConnection) (shared bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM books_connections
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM books_connections
 		WHERE product = ? AND organisation_id = ? AND id <> ? AND removed_at IS NULL)`,
-		[]any{c.Product, c.OrganisationID, c.ID}, &shared)
-	return shared, err
+		c.Product, c.OrganisationID, c.ID)
 }
 
 // addBookConnection inserts a connection.
@@ -189,13 +185,9 @@ func (t *tx) addBookConnection(c *bookConnection) error {
 
 // saveBookConnection writes what can change of a connection, but for its tokens. Errors: errNotFound.
 func (t *tx) saveBookConnection(c *bookConnection) error {
-	n, err := t.exec(`UPDATE books_connections SET organisation_id = ?, organisation = ?, choices = ?, currency = ?,
-		needs_reconnect_at = ?, failing_since = ?, mapping = ?, mapping_at = ?, send_from = ?, status = ?,
-		series = ?, outside = ?, tests = ?, removed_at = ? WHERE id = ?`,
-		c.OrganisationID, c.Organisation, optionalList[bookOrganisation]{&c.Choices}, c.Currency,
-		c.NeedsReconnectAt, c.FailingSince, jsonColumn[bookMapping]{&c.Mapping}, c.MappingAt, c.SendFrom, c.Status,
-		c.Series, c.Outside, c.Tests, c.RemovedAt, c.ID)
-	return requireRow(n, err)
+	return requireRow(bookConnectionTable.update(t, c, `organisation_id organisation choices currency
+		needs_reconnect_at failing_since mapping mapping_at send_from status series outside tests removed_at`,
+		` WHERE id = ?`, c.ID))
 }
 
 // removeBookConnection deletes the row of a connection that has no company, and so no exports.
@@ -203,8 +195,7 @@ func (t *tx) removeBookConnection(id string) error {
 	if err := t.endRenewal(id); err != nil {
 		return err
 	}
-	_, err := t.exec(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
-	return err
+	return t.write(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
 }
 
 // saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
@@ -225,35 +216,31 @@ func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
 // noteRenewal notes that the tokens of a connection are being replaced, and that the worker retries at due unless
 // an answer comes before. It keeps the lost_at of earlier attempts.
 func (t *tx) noteRenewal(id string, due stamp) error {
-	_, err := t.exec(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
+	return t.write(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
 		ON CONFLICT (connection_id) DO UPDATE SET due_at = excluded.due_at`, id, t.now, due)
-	return err
 }
 
 // renewalLostAt returns since when attempts to replace the tokens of a connection have had no usable answer, or
 // errNotFound.
 func (q *queries) renewalLostAt(id string) (lost stamp, err error) {
-	err = q.one(`SELECT lost_at FROM books_renewals WHERE connection_id = ?`, []any{id}, &lost)
-	return lost, err
+	return oneValue[stamp](q, `SELECT lost_at FROM books_renewals WHERE connection_id = ?`, id)
 }
 
 // postponeRenewal writes when the worker retries replacing tokens; the zero stamp: it does not.
 func (t *tx) postponeRenewal(id string, due stamp) error {
-	_, err := t.exec(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
-	return err
+	return t.write(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
 }
 
 // endRenewal forgets that the tokens of a connection could not be replaced.
 func (t *tx) endRenewal(id string) error {
-	_, err := t.exec(`DELETE FROM books_renewals WHERE connection_id = ?`, id)
-	return err
+	return t.write(`DELETE FROM books_renewals WHERE connection_id = ?`, id)
 }
 
 // dueRenewals returns up to limit connections whose tokens are to be replaced again at now, those that wait
 // longest first.
 func (q *queries) dueRenewals(now stamp, limit int) (ids []string, err error) {
-	return collect(q, `SELECT connection_id FROM books_renewals WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		[]any{now, limit}, func(id *string) []any { return []any{id} })
+	return q.texts(`SELECT connection_id FROM books_renewals WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
+		now, limit)
 }
 
 // claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody else
@@ -268,16 +255,14 @@ func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, e
 
 // dropTokenClaim releases a claim on replacing tokens that has not led to new ones.
 func (t *tx) dropTokenClaim(id string, tokens int64) error {
-	_, err := t.exec(`UPDATE books_connections SET refreshing_until = NULL WHERE id = ? AND tokens = ?`, id, tokens)
-	return err
+	return t.write(`UPDATE books_connections SET refreshing_until = NULL WHERE id = ? AND tokens = ?`, id, tokens)
 }
 
 // setBooksFailing notes since when a connection has given no usable answers; the zero stamp: it gives them. It
 // writes nothing if that does not change whether the connection is failing.
 func (t *tx) setBooksFailing(id string, since stamp) error {
-	_, err := t.exec(`UPDATE books_connections SET failing_since = ?1
+	return t.write(`UPDATE books_connections SET failing_since = ?1
 		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
-	return err
 }
 
 // exportTable describes the table books_exports.
@@ -334,12 +319,9 @@ func (q *queries) bookExports(f exportFilter, before string, limit int) (p listP
 
 // saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.
 func (t *tx) saveExport(x *bookExport) error {
-	n, err := t.exec(`UPDATE books_exports SET entry_date = ?, state = ?, reason = ?, detail = ?, entry = ?,
-		request = ?, entry_id = ?, mapping_at = ?, attempts = ?, due_at = ?, held_at = ?, sent_at = ?, posted_at = ?,
-		reversed_at = ?, changes = changes + 1 WHERE id = ? AND changes = ?`,
-		x.EntryDate, x.State, x.Reason, x.Detail, optionalJSON(x.Entry), x.Request,
-		x.EntryID, x.MappingAt, x.Attempts, x.DueAt, x.HeldAt, x.SentAt, x.PostedAt,
-		x.ReversedAt, x.ID, x.Changes)
+	n, err := exportTable.update(t, x, `entry_date state reason detail entry request entry_id mapping_at attempts
+		due_at held_at sent_at posted_at reversed_at`, `, changes = changes + 1 WHERE id = ? AND changes = ?`,
+		x.ID, x.Changes)
 	if err == nil && n == 0 {
 		return errChanged
 	}
@@ -349,63 +331,55 @@ func (t *tx) saveExport(x *bookExport) error {
 
 // removeExport deletes an export of which nothing is in the books, unless it has changed since it was read.
 func (t *tx) removeExport(x *bookExport) error {
-	_, err := t.exec(`DELETE FROM books_exports WHERE id = ? AND changes = ? AND entry_id IS NULL
+	return t.write(`DELETE FROM books_exports WHERE id = ? AND changes = ? AND entry_id IS NULL
 		AND state IN ('waiting', 'held', 'ready')`, x.ID, x.Changes)
-	return err
 }
 
 // dropUnsentExports deletes the exports of a connection of which nothing is in the books, of days before a date,
 // or of all days if that is nil. What may be there, and what is to be reversed, stays.
 func (t *tx) dropUnsentExports(connectionID string, before *businessDate) error {
-	_, err := t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
+	return t.write(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
 		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL`,
 		connectionID, before)
-	return err
 }
 
 // postponeExports makes sure that no export of a connection is due before a time.
 func (t *tx) postponeExports(connectionID string, until stamp) error {
-	_, err := t.exec(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
+	return t.write(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
-	return err
 }
 
 // postponeExport sets when an export that waits is due.
 func (t *tx) postponeExport(id string, at stamp) error {
-	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE id = ? AND due_at IS NOT NULL`, at, id)
-	return err
 }
 
 // wakeExports makes all exports of a connection that are not in the books due now.
 func (t *tx) wakeExports(connectionID string) error {
-	_, err := t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE connection_id = ? AND state IN ('waiting', 'held', 'ready', 'sending', 'unknown')`, t.now, connectionID)
-	return err
 }
 
 // pauseExports makes sure that no export of a connection becomes due any more, and notes reasonDisconnected.
 func (t *tx) pauseExports(connectionID string) error {
-	_, err := t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
+	return t.write(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
 		reason = CASE WHEN state IN ('sending', 'unknown') THEN ?2 ELSE reason END
 		WHERE connection_id = ?1 AND due_at IS NOT NULL`, connectionID, reasonDisconnected)
-	return err
 }
 
 // dueConnections returns the connections that have an export that is due at now, those that wait longest
 // first. Connections of closed accounts wait until these are opened again.
 func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error) {
-	return collect(q, `SELECT id FROM (SELECT b.id, (SELECT min(x.due_at) FROM books_exports x
+	return q.texts(`SELECT id FROM (SELECT b.id, (SELECT min(x.due_at) FROM books_exports x
 			WHERE x.connection_id = b.id AND x.due_at IS NOT NULL) AS due`+fromUsedBooks+`)
-		WHERE due <= ? ORDER BY due LIMIT ?`, []any{now, limit},
-		func(id *string) []any { return []any{id} })
+		WHERE due <= ? ORDER BY due LIMIT ?`, now, limit)
 }
 
 // dueExports returns up to limit exports of a connection that are due at now, the earliest days first.
 func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []string, err error) {
-	return collect(q, `SELECT x.id FROM books_exports x WHERE x.connection_id = ? AND x.due_at <= ?
-		ORDER BY x.date, x.currency, x.revision LIMIT ?`, []any{connectionID, now, limit},
-		func(id *string) []any { return []any{id} })
+	return q.texts(`SELECT x.id FROM books_exports x WHERE x.connection_id = ? AND x.due_at <= ?
+		ORDER BY x.date, x.currency, x.revision LIMIT ?`, connectionID, now, limit)
 }
 
 // unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
@@ -426,10 +400,8 @@ func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit
 
 // sendingConnections returns the connections that send days automatically, of accounts that are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
-	return collect(q, `SELECT `+bookConnectionTable.columns+` FROM books_connections b
-		JOIN accounts a ON a.id = b.account_id
-		WHERE b.removed_at IS NULL AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL
-		AND a.closed_at IS NULL`, nil, bookConnectionTable.destNew)
+	return collect(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+`
+		AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL`, nil, bookConnectionTable.destNew)
 }
 
 // A booksTotals counts what is under way, for the status command and the metrics: only connections in use of

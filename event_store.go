@@ -17,7 +17,7 @@ func (t *tx) addEvent(e event) error {
 		}
 		data = `{"device_id":"` + e.DeviceID + `"` + rest
 	}
-	_, err := t.exec(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
+	err := t.write(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`,
 		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
 	t.written = append(t.written, writtenEvent{e.AccountID, string(e.Type)})
@@ -92,17 +92,15 @@ func (t *tx) latestEvent() (seq int64, id string, err error) {
 
 // lastSeq returns the number of the event that was written last; 0: there is none.
 func (q *queries) lastSeq() (seq int64, err error) {
-	err = q.one(`SELECT coalesce(max(seq), 0) FROM events`, nil, &seq)
-	return seq, err
+	return oneValue[int64](q, `SELECT coalesce(max(seq), 0) FROM events`)
 }
 
 // wroteSince reports whether an event of one of the given types was written after the one with the number seq. It
 // reads all events since then.
 func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err error) {
 	names, _ := json.Marshal(kinds)
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM events WHERE seq > ? AND type IN (SELECT value FROM json_each(?)))`,
-		[]any{seq, string(names)}, &wrote)
-	return wrote, err
+	return oneValue[bool](q, `SELECT EXISTS (
+		SELECT 1 FROM events WHERE seq > ? AND type IN (SELECT value FROM json_each(?)))`, seq, string(names))
 }
 
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how
@@ -194,7 +192,6 @@ func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
 // reads the account's events backwards until it finds one: where there is none, some two seconds for
 // a million.
 func (q *queries) lastEventAt(account string, kind eventType) (at stamp, err error) {
-	err = q.one(`SELECT at FROM events WHERE account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
-		[]any{account, kind}, &at)
-	return at, err
+	return oneValue[stamp](q, `SELECT at FROM events WHERE account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
+		account, kind)
 }

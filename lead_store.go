@@ -52,10 +52,9 @@ func (t *tx) addLead(l lead) (id string, err error) {
 		return id, err
 	}
 	id = t.newID("lead")
-	_, err = t.exec(`INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at)
+	if err := t.write(`INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now)
-	if err != nil {
+		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now); err != nil {
 		return "", err
 	}
 	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id, Actor: actorSite})
@@ -202,13 +201,12 @@ func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, 
 // blankLeads overwrites the personal data in those of the leads that have the address, in place:
 // the values that it writes have the same length.
 func (t *tx) blankLeads(email string, leads []leadAddress) error {
-	_, err := t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
+	return t.write(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
 		page = '/' || substr(`+blanked("page", "x")+`, 2),
 		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
 		numbersOf(leads, func(l leadAddress) bool {
 			return emailKey(l.email) == emailKey(email) // else the digest matched by chance, or is missing
 		}))
-	return err
 }
 
 // numbersOf returns the numbers of the leads that are chosen, as a JSON array.
@@ -297,6 +295,5 @@ func (t *tx) purgeLeads(o owner, before stamp, after int64) (purged, last int64,
 // countLeads returns how many leads of an owner were created before a time.
 func (q *queries) countLeads(o owner, before stamp) (n int64, err error) {
 	query, args := o.narrow(`SELECT count(*) FROM leads WHERE created_at < ?`, `account_id`, before)
-	err = q.one(query, args, &n)
-	return n, err
+	return oneValue[int64](q, query, args...)
 }

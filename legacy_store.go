@@ -12,7 +12,7 @@ type legacyCall struct {
 // countLegacy adds counts to the rows of the same day, path and caller.
 func (t *tx) countLegacy(calls []legacyCall) error {
 	for _, c := range calls {
-		if _, err := t.exec(`INSERT INTO legacy_calls (day, path, caller, calls, last_at)
+		if err := t.write(`INSERT INTO legacy_calls (day, path, caller, calls, last_at)
 			VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
 			last_at = max(last_at, excluded.last_at)`,

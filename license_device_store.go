@@ -86,7 +86,7 @@ func (q *queries) allDevices(o owner, before string, limit int) (listPage[*devic
 
 // saveDevice inserts the row of d, or updates all of it but the fingerprint.
 func (t *tx) saveDevice(d *device) error {
-	_, err := t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
+	return t.write(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
 		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
 		counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at, released_by,
 		activations)
@@ -104,36 +104,32 @@ func (t *tx) saveDevice(d *device) error {
 		d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
 		d.CountsUntil, d.EndedSeq, d.TokensEndAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy,
 		d.Activations)
-	return err
 }
 
 // setFingerprint stores the changed fingerprint of a device.
 func (t *tx) setFingerprint(d *device) error {
-	_, err := t.exec(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
-	return err
+	return t.write(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
 }
 
 // saveSeen updates the columns that change when a device that holds a seat is seen. While it holds
 // one, only the indexes of lapsing seats contain any of these columns.
 func (t *tx) saveSeen(d *device) error {
-	_, err := t.exec(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
+	return t.write(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
 		lease_kid = nullif(?, ''), leased_at = ?, lease_expires_at = ?, lapses_at = ?, clone_suspected_at = ?,
 		counts_until = ?, last_seen_at = ? WHERE id = ?`,
 		d.AppVersion, d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
 		d.CountsUntil, d.LastSeenAt, d.ID)
-	return err
 }
 
 // transitionsDue reports whether applyTransitions has anything to do. It looks at the first
 // entries of five indexes, so it takes the same time for any number of licences.
 func (q *queries) transitionsDue(now stamp) (due bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM devices WHERE `+lapseDue+`)
 		OR EXISTS (SELECT 1 FROM licenses WHERE `+graceDue+`)
 		OR EXISTS (SELECT 1 FROM licenses WHERE `+expiryDue+`)
 		OR EXISTS (SELECT 1 FROM devices WHERE `+countDue+`)
 		OR EXISTS (SELECT 1 FROM past_fingerprints WHERE counts_until <= ?)`,
-		[]any{now, now, now, now, now}, &due)
-	return due, err
+		now, now, now, now, now)
 }
 
 // lapsedDevices returns up to limit devices, on any licence, whose floating seat has lapsed
@@ -156,22 +152,19 @@ const countDue = `state <> 'active' AND counts_until IS NOT NULL AND counts_unti
 // pastFingerprint returns until when a former fingerprint of one of the licence's devices counts; the
 // zero stamp: the licence has no such former fingerprint.
 func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err error) {
-	err = t.one(`SELECT counts_until FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`,
-		[]any{licenseID, hash}, &until)
-	return until, notUnless(err, errNotFound)
+	return orNil(oneValue[stamp](t.queries, `SELECT counts_until FROM past_fingerprints
+		WHERE license_id = ? AND fingerprint = ?`, licenseID, hash))
 }
 
 // addPastFingerprint stores a fingerprint that a device no longer has, and until when it still counts.
 func (t *tx) addPastFingerprint(licenseID string, hash []byte, until stamp) error {
-	_, err := t.exec(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
+	return t.write(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
 		ON CONFLICT DO UPDATE SET counts_until = max(counts_until, excluded.counts_until)`, licenseID, hash, until)
-	return err
 }
 
 // removePastFingerprint removes a fingerprint from the former ones, because a device has it again.
 func (t *tx) removePastFingerprint(licenseID string, hash []byte) error {
-	_, err := t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
-	return err
+	return t.write(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
 }
 
 // expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until,
@@ -206,11 +199,10 @@ func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err er
 	if leaving >= maxListRows {
 		return stamp{}, nil
 	}
-	err = t.one(`SELECT counts_until FROM devices
+	return orNil(oneValue[stamp](t.queries, `SELECT counts_until FROM devices
 		WHERE license_id = ? AND state <> 'active' AND counts_until IS NOT NULL
 		UNION ALL SELECT counts_until FROM past_fingerprints WHERE license_id = ?
-		ORDER BY counts_until LIMIT 1 OFFSET ?`, []any{licenseID, licenseID, leaving}, &at)
-	return at, notUnless(err, errNotFound)
+		ORDER BY counts_until LIMIT 1 OFFSET ?`, licenseID, licenseID, leaving))
 }
 
 // deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its

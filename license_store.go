@@ -41,8 +41,7 @@ func (q *queries) license(o owner, id string) (*license, error) {
 
 // licenseOwner returns the account that owns a licence, or errNotFound.
 func (q *queries) licenseOwner(id string) (accountID string, err error) {
-	err = q.one(`SELECT account_id FROM licenses WHERE id = ?`, []any{id}, &accountID)
-	return accountID, err
+	return oneValue[string](q, `SELECT account_id FROM licenses WHERE id = ?`, id)
 }
 
 // A licenseFilter chooses licences of an owner. An empty field other than owner and now
@@ -140,7 +139,7 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 // setLicenseState stores the state that an operator's action leads to, and writes the
 // event of type typ.
 func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) error {
-	if _, err := t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`,
+	if err := t.write(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`,
 		state, reason, t.now, l.ID); err != nil {
 		return err
 	}
@@ -157,7 +156,7 @@ func (t *tx) startLicense(l *license) error {
 	if l.ExpiryBasis == basisFirstActivation && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		l.ExpiresAt = t.now.after(days(*l.DurationDays))
 	}
-	if _, err := t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`,
+	if err := t.write(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`,
 		l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
 		return err
 	}
@@ -174,7 +173,7 @@ func (t *tx) noteLimit(l *license, kind eventType) error {
 	if closerThan(time.Hour, last.Time, t.now.Time) {
 		return nil
 	}
-	if _, err := t.exec(`UPDATE licenses SET `+column+` = ? WHERE id = ?`, t.now, l.ID); err != nil {
+	if err := t.write(`UPDATE licenses SET `+column+` = ? WHERE id = ?`, t.now, l.ID); err != nil {
 		return err
 	}
 	return t.addEvent(licenseEvent(l, kind, actorDevice))
@@ -185,8 +184,7 @@ func (t *tx) noteLimit(l *license, kind eventType) error {
 // ends those too by setting TokensEndAt one second later.
 func (t *tx) endTokens(l *license) error {
 	l.TokensEndAt = stamp{later(l.TokensEndAt.after(time.Second).Time, t.now.Time)}
-	_, err := t.exec(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
-	return err
+	return t.write(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
 }
 
 // withoutTransferLimit returns up to limit licences of an owner that limit devices but not transfers
@@ -233,7 +231,7 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 			return written, err
 		}
 		for _, l := range rows {
-			if _, err := t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
+			if err := t.write(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
 				return written, err
 			}
 			if err := t.addEvent(licenseEvent(&l, due.event, actorTime)); err != nil {
@@ -252,8 +250,7 @@ const expiringDue = `state <> 'revoked' AND expiring_noted IS NOT expires_at` +
 
 // licensesExpiring reports whether recordExpiring has anything to do at now.
 func (q *queries) licensesExpiring(now, until stamp) (due bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM licenses WHERE `+expiringDue+`)`, []any{now, until}, &due)
-	return due, err
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM licenses WHERE `+expiringDue+`)`, now, until)
 }
 
 // recordExpiring writes the event license.expiring for up to limit licences that end by until,
@@ -266,7 +263,7 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 		return 0, err
 	}
 	for _, l := range rows {
-		if _, err := t.exec(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID); err != nil {
+		if err := t.write(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID); err != nil {
 			return 0, err
 		}
 		e := licenseEvent(&l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
@@ -280,18 +277,15 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 // saveTerms writes the terms of l to its row, and sets UpdatedAt.
 func (t *tx) saveTerms(l *license) error {
 	l.UpdatedAt = t.now
-	_, err := t.exec(`UPDATE licenses SET plan = ?, customer = ?, trial = ?, max_devices = ?, max_transfers = ?,
-		starts_at = ?, expires_at = ?, grace_days = ?, duration_days = ?, lease_hours = ?, entitlements = ?,
-		metadata = ?, updated_at = ? WHERE id = ?`,
-		l.Plan, l.Customer, l.Trial, l.MaxDevices, l.MaxTransfers, l.StartsAt, l.ExpiresAt, l.GraceDays,
-		l.DurationDays, l.LeaseHours, l.Entitlements, string(l.Metadata), l.UpdatedAt, l.ID)
+	_, err := licenseTable.update(t, l, `plan customer trial max_devices max_transfers starts_at expires_at
+		grace_days duration_days lease_hours entitlements metadata updated_at`, ` WHERE id = ?`, l.ID)
 	return err
 }
 
 // addKey stores the hash of another key of a licence. Errors: errKeyTaken.
 func (t *tx) addKey(licenseID string, key licenseKey) error {
 	hash := key.hash()
-	_, err := t.exec(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`,
+	err := t.write(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`,
 		hash[:], licenseID, key.hint(), t.now)
 	if isDuplicate(err) {
 		return errKeyTaken
@@ -302,9 +296,8 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 // retireKeys has a licence's current key retire at end, and so earlier keys that would work
 // longer.
 func (t *tx) retireKeys(licenseID string, end stamp) error {
-	_, err := t.exec(`UPDATE license_keys SET retires_at = ?1
+	return t.write(`UPDATE license_keys SET retires_at = ?1
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
-	return err
 }
 
 // A licenseCache is a licenseSource that caches licences and devices in memory.

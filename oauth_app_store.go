@@ -110,9 +110,7 @@ var (
 )
 
 // app returns an application, removed or not. Errors: errApp.
-func (q *queries) app(o owner, id string) (*app, error) {
-	return appTable.byID(q, o, id, errApp)
-}
+func (q *queries) app(o owner, id string) (*app, error) { return appTable.byID(q, o, id, errApp) }
 
 // usedApp returns an application that is not removed. Errors: errApp.
 func (q *queries) usedApp(o owner, id string) (*app, error) {
@@ -135,25 +133,22 @@ func (q *queries) apps(o owner, before string, limit int) (p listPage[*app], err
 
 // countApps returns how many applications an account has that are not removed.
 func (q *queries) countApps(accountID string) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM apps WHERE account_id = ? AND removed_at IS NULL`, []any{accountID}, &n)
-	return n, err
+	return oneValue[int](q, `SELECT count(*) FROM apps WHERE account_id = ? AND removed_at IS NULL`, accountID)
 }
 
 // originHasApp reports whether an application that works runs on the site with a normalised origin.
 func (q *queries) originHasApp(origin string) (has bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM app_origins o JOIN apps p ON p.id = o.app_id
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM app_origins o JOIN apps p ON p.id = o.app_id
 		JOIN accounts a ON a.id = p.account_id
-		WHERE o.origin = ? AND p.removed_at IS NULL AND a.closed_at IS NULL)`, []any{origin}, &has)
-	return has, err
+		WHERE o.origin = ? AND p.removed_at IS NULL AND a.closed_at IS NULL)`, origin)
 }
 
 // addApp inserts an application, with its origins.
 func (t *tx) addApp(p *app) error {
-	_, err := t.exec(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
+	if err := t.write(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
 		secret_hash, verified_at, made_by, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs, p.Scope, p.OwnScope,
-		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt)
-	if err != nil {
+		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt); err != nil {
 		return err
 	}
 	return t.setAppOrigins(p)
@@ -169,9 +164,9 @@ func (t *tx) setAppOrigins(p *app) error {
 
 // saveApp writes what can change of an application, or returns errNotFound.
 func (t *tx) saveApp(p *app) error {
-	if err := requireRow(t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?, own_scope = ?,
-		secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?, updated_at = ?,
-		removed_at = ? WHERE id = ?`,
+	if err := requireRow(t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?,
+		own_scope = ?, secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?,
+		updated_at = ?, removed_at = ? WHERE id = ?`,
 		p.Name, p.HomePage, p.RedirectURIs, p.Scope, p.OwnScope, p.SecretHash, p.EarlierHash,
 		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)); err != nil {
 		return err
@@ -225,9 +220,8 @@ func (t *tx) revokeAppToken(appID, jti string) error {
 // removedApp returns the id of the application that was removed first among those whose grants and webhooks may
 // not all have ended, or errNotFound.
 func (q *queries) removedApp() (id string, err error) {
-	err = q.one(`SELECT id FROM apps WHERE removed_at IS NOT NULL AND scope <> '' ORDER BY removed_at LIMIT 1`,
-		nil, &id)
-	return id, err
+	return oneValue[string](q, `SELECT id FROM apps WHERE removed_at IS NOT NULL AND scope <> ''
+		ORDER BY removed_at LIMIT 1`)
 }
 
 // setAppEnded notes that a removed application has no grants and webhooks left, by clearing the scopes that it may

@@ -13,15 +13,14 @@ func (q *queries) refreshToken(hash []byte) (*refreshToken, error) {
 // refreshTokenWorks reports whether the refresh token of a grant with a number is the one that has not been
 // replaced.
 func (q *queries) refreshTokenWorks(grantID string, number int64) (works bool, err error) {
-	err = q.one(`SELECT replaced_at IS NULL FROM refresh_tokens WHERE grant_id = ? AND number = ?`,
-		[]any{grantID, number}, &works)
-	return works, notUnless(err, errNotFound)
+	return orNil(oneValue[bool](q, `SELECT replaced_at IS NULL FROM refresh_tokens
+		WHERE grant_id = ? AND number = ?`, grantID, number))
 }
 
 // addRefreshToken inserts a refresh token that works, and removes the one that comes keptRefreshTokens before
 // it, and any older.
 func (t *tx) addRefreshToken(r *refreshToken) error {
-	_, err := t.exec(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, ?, ?)`,
+	err := t.write(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, ?, ?)`,
 		r.Hash, r.GrantID, r.Number, r.ExpiresAt)
 	if err != nil || r.Number <= keptRefreshTokens {
 		return err
@@ -92,8 +91,7 @@ func (t *tx) markGrantEnded(id, why string) (bool, error) {
 	if err != nil || n == 0 {
 		return false, err
 	}
-	_, err = t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ?`, id)
-	return true, err
+	return true, t.write(`DELETE FROM refresh_tokens WHERE grant_id = ?`, id)
 }
 
 // webhooksOfGrant returns the ids of the webhooks that were made under a grant.
@@ -206,15 +204,14 @@ func (t *tx) takeSigninCode(hash []byte) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash)
-	return c, requireRow(n, err)
+	return c, requireRow(t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash))
 }
 
 // addSigninCode inserts a code, of which the account keeps the newest maxSigninCodes.
 func (t *tx) addSigninCode(c *session) error {
-	_, err := t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
-		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, c.AccountID, maxSigninCodes-1)
-	if err != nil {
+	if err := t.write(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
+		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
+		c.AccountID, maxSigninCodes-1); err != nil {
 		return err
 	}
 	return signinCodeTable.insert(t, c)
@@ -222,9 +219,9 @@ func (t *tx) addSigninCode(c *session) error {
 
 // addSession inserts a session, of which the account keeps the newest maxSessions.
 func (t *tx) addSession(s *session) error {
-	_, err := t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
-		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`, s.AccountID, maxSessions-1)
-	if err != nil {
+	if err := t.write(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
+		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
+		s.AccountID, maxSessions-1); err != nil {
 		return err
 	}
 	return sessionTable.insert(t, s)

@@ -28,18 +28,13 @@ func (t *tx) addOrder(o *order) error { return orderTable.insert(t, o) }
 
 // saveOrder writes what can change in an order, and when its customer is to be erased. Errors: errNotFound.
 func (t *tx) saveOrder(o *order) error {
-	n, err := t.exec(`UPDATE orders SET state = ?, dispute = ?, lines = ?, total = ?, vat = ?, refunded = ?,
-		method = ?, payment_id = ?, attempts = ?, capture = ?, closing = ?, outside_method = ?, outside_at = ?,
-		expires_at = ?, accept_by = ?, authorized_at = ?, accepted_at = ?, paid_at = ?, ended_at = ? WHERE id = ?`,
-		o.State, o.Dispute, jsonList[orderLine]{&o.Lines}, o.Total, jsonList[vatSum]{&o.VAT}, o.Refunded,
-		o.Method, o.PaymentID, o.Attempts, o.Capture, o.Closing, o.OutsideMethod, o.OutsideAt,
-		o.ExpiresAt, o.AcceptBy, o.AuthorizedAt, o.AcceptedAt, o.PaidAt, o.EndedAt, o.ID)
-	if err := requireRow(n, err); err != nil {
+	if err := requireRow(orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
+		attempts capture closing outside_method outside_at expires_at accept_by authorized_at accepted_at
+		paid_at ended_at`, ` WHERE id = ?`, o.ID)); err != nil {
 		return err
 	}
-	_, err = t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
+	return t.write(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
 		o.EndedAt.after(keptCustomersFor), o.ID)
-	return err
 }
 
 // saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.
@@ -69,28 +64,24 @@ func (t *tx) addRefund(f *refund) error { return refundTable.insert(t, f) }
 
 // saveRefund writes what can change in a refund, other than its parts. Errors: errNotFound.
 func (t *tx) saveRefund(f *refund) error {
-	n, err := t.exec(`UPDATE refunds SET state = ?, failure = ?, provider_id = ?, ended_at = ? WHERE id = ?`,
-		f.State, f.Failure, f.ProviderID, f.EndedAt, f.ID)
-	return requireRow(n, err)
+	return requireRow(refundTable.update(t, f, `state failure provider_id ended_at`, ` WHERE id = ?`, f.ID))
 }
 
 // saveRefundParts writes the VAT and the tip in a refund. Errors: errNotFound.
 func (t *tx) saveRefundParts(f *refund) error {
-	n, err := t.exec(`UPDATE refunds SET vat = ?, tip = ? WHERE id = ?`, jsonList[vatSum]{&f.VAT}, f.Tip, f.ID)
-	return requireRow(n, err)
+	return requireRow(refundTable.update(t, f, `vat tip`, ` WHERE id = ?`, f.ID))
 }
 
 // orderByReference returns the id of the order of an account with that reference, or errNotFound.
 func (q *queries) orderByReference(accountID, reference string) (id string, err error) {
-	err = q.one(`SELECT id FROM orders WHERE account_id = ? AND reference = ?`, []any{accountID, reference}, &id)
-	return id, err
+	return oneValue[string](q, `SELECT id FROM orders WHERE account_id = ? AND reference = ?`,
+		accountID, reference)
 }
 
 // countOpenOrders returns how many open orders an account has, counted up to most.
 func (q *queries) countOpenOrders(accountID string, most int) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM (SELECT 1 FROM orders WHERE account_id = ? AND state = 'open' LIMIT ?)`,
-		[]any{accountID, most}, &n)
-	return n, err
+	return oneValue[int](q, `SELECT count(*) FROM (
+		SELECT 1 FROM orders WHERE account_id = ? AND state = 'open' LIMIT ?)`, accountID, most)
 }
 
 // An orderFilter chooses orders of an owner; an empty state or reference does not narrow the choice.
@@ -134,9 +125,8 @@ func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
 
 // addCustomer inserts the guest of an order.
 func (t *tx) addCustomer(o *order, who guest) error {
-	_, err := t.exec(`INSERT INTO order_customers (order_id, name, phone, note, erase_at) VALUES (?, ?, ?, ?, ?)`,
+	return t.write(`INSERT INTO order_customers (order_id, name, phone, note, erase_at) VALUES (?, ?, ?, ?, ?)`,
 		o.ID, who.Name, who.Phone, who.Note, o.EndedAt.after(keptCustomersFor))
-	return err
 }
 
 // An orderGuest is the guest of an order.
@@ -173,9 +163,8 @@ func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[stri
 func (t *tx) eraseCustomers(limit int64) (int64, error) {
 	t.invalidate()
 	const due = ` WHERE seq IN (SELECT seq FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?)`
-	_, err := t.exec(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,
-		note = `+blanked("note", "x")+due, t.now, limit)
-	if err != nil {
+	if err := t.write(`UPDATE order_customers SET name = `+blanked("name", "x")+`,
+		phone = `+blanked("phone", "x")+`, note = `+blanked("note", "x")+due, t.now, limit); err != nil {
 		return 0, err
 	}
 	return t.exec(`DELETE FROM order_customers`+due, t.now, limit)

@@ -43,13 +43,9 @@ func (t *tx) addPayment(p *payment) error {
 // savePayment writes an attempt if it still has the revision with which it was read, and increments that. Errors:
 // errChanged.
 func (t *tx) savePayment(p *payment) error {
-	n, err := t.exec(`UPDATE payments SET state = ?, authorized = ?, captured = ?, refunded = ?, session_id = ?,
-		intent_id = ?, url = ?, reason = ?, capture_before = ?, warned = ?, due_at = ?, polls = ?,
-		revision = revision + 1, authorized_at = ?, captured_at = ?, checked_at = ?, ended_at = ?
-		WHERE id = ? AND revision = ?`,
-		p.State, p.Authorized, p.Captured, p.Refunded, p.SessionID, p.IntentID, p.URL, p.Reason,
-		p.CaptureBefore, p.Warned, p.DueAt, p.Polls, p.AuthorizedAt, p.CapturedAt, p.CheckedAt, p.EndedAt,
-		p.ID, p.Revision)
+	n, err := paymentTable.update(t, p, `state authorized captured refunded session_id intent_id url reason
+		capture_before warned due_at polls authorized_at captured_at checked_at ended_at`,
+		`, revision = revision + 1 WHERE id = ? AND revision = ?`, p.ID, p.Revision)
 	if err == nil && n == 0 {
 		return errChanged
 	}
@@ -59,17 +55,15 @@ func (t *tx) savePayment(p *payment) error {
 
 // setPaymentState changes the state of an attempt and schedules a look at it. Errors: errNotFound.
 func (t *tx) setPaymentState(id, state string) error {
-	n, err := t.exec(`UPDATE payments SET state = ?, reason = NULL, due_at = ?, polls = 0, revision = revision + 1
-		WHERE id = ?`, state, t.now, id)
-	return requireRow(n, err)
+	return requireRow(t.exec(`UPDATE payments SET state = ?, reason = NULL, due_at = ?, polls = 0,
+		revision = revision + 1 WHERE id = ?`, state, t.now, id))
 }
 
 // look has the providers asked as soon as possible about the attempts that a condition selects. The new revision also
 // makes whoever is deciding about one right now start over (errChanged).
 func (t *tx) look(condition string, args ...any) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
+	return t.write(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
 		append([]any{t.now}, args...)...)
-	return err
 }
 
 // lookAt is look for an attempt. For an unknown id it does nothing.
@@ -107,9 +101,8 @@ func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 // postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was
 // read.
 func (t *tx) postpone(p *payment, at stamp) error {
-	_, err := t.exec(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
+	return t.write(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
 		at, p.Polls, p.ID, p.Revision)
-	return err
 }
 
 // operationTable describes the table payment_operations.
@@ -136,29 +129,25 @@ func (t *tx) addOperation(op *paymentOperation) error { return operationTable.in
 // saveOperation writes the result of an operation that was pending, and removes the request unless the operation
 // stays pending. Errors: errChanged if it is not pending any more.
 func (t *tx) saveOperation(op *paymentOperation) error {
-	n, err := t.exec(`UPDATE payment_operations SET state = ?1, request = iif(?1 = 'pending', request, NULL),
-		status = ?2, error = ?3, ended_at = ?4 WHERE id = ?5 AND state = 'pending'`,
-		op.State, op.Status, op.Error, op.EndedAt, op.ID)
-	if err == nil && n == 0 {
-		return errChanged
-	}
-	return err
+	return replaced(requireRow(t.exec(`UPDATE payment_operations SET state = ?1,
+		request = iif(?1 = 'pending', request, NULL), status = ?2, error = ?3, ended_at = ?4
+		WHERE id = ?5 AND state = 'pending'`,
+		op.State, op.Status, op.Error, op.EndedAt, op.ID)), errNotFound, errChanged)
 }
 
 // hasDenied reports whether an operation of a connection waits for keys that the provider does not refuse
 // (reasonDenied). It reads all operations that are pending, which are few.
 func (q *queries) hasDenied(connectionID string) (waits bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM payment_operations q CROSS JOIN payments p ON p.id = q.payment_id
-		WHERE q.state = 'pending' AND q.error = ? AND p.connection_id = ?)`, []any{reasonDenied, connectionID}, &waits)
-	return waits, err
+	return oneValue[bool](q, `SELECT EXISTS (
+		SELECT 1 FROM payment_operations q CROSS JOIN payments p ON p.id = q.payment_id
+		WHERE q.state = 'pending' AND q.error = ? AND p.connection_id = ?)`, reasonDenied, connectionID)
 }
 
 // refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider has
 // refused. Those that it failed to answer, whose keys can't be used again, are not counted.
 func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
-	err = q.one(`SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ? AND state = 'refused'
-		AND status < 500 AND created_at >= coalesce(?, '')`, []any{paymentID, kind, since}, &n)
-	return n, err
+	return oneValue[int](q, `SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ?
+		AND state = 'refused' AND status < 500 AND created_at >= coalesce(?, '')`, paymentID, kind, since)
 }
 
 // A dispute is a payment that the guest has disputed with the bank.
@@ -194,11 +183,10 @@ func lostOf(disputes []dispute, paymentID string) (sum int64) {
 
 // saveDispute writes a dispute.
 func (t *tx) saveDispute(d *dispute) error {
-	_, err := t.exec(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at)
+	return t.write(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (payment_id, id) DO UPDATE SET
 		amount = excluded.amount, state = excluded.state, reason = excluded.reason, closed_at = excluded.closed_at`,
 		d.PaymentID, d.ID, d.OrderID, d.Amount, d.State, d.Reason, d.OpenedAt, d.ClosedAt)
-	return err
 }
 
 // paymentConnectionTable describes the table payment_connections.
@@ -234,16 +222,15 @@ func (t *tx) addPaymentConnection(c *paymentConnection) error {
 // saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just accepted.
 // Errors: errNotFound if it is not in use.
 func (t *tx) saveConnectionKeys(c *paymentConnection) error {
-	n, err := t.exec(`UPDATE payment_connections SET secrets = ?, webhook_id = ?, webhook_url = ?, failing_since = NULL
-		WHERE id = ? AND removed_at IS NULL`, c.Sealed, c.WebhookID, c.WebhookURL, c.ID)
-	return requireRow(n, err)
+	return requireRow(t.exec(`UPDATE payment_connections SET secrets = ?, webhook_id = ?, webhook_url = ?,
+		failing_since = NULL WHERE id = ? AND removed_at IS NULL`, c.Sealed, c.WebhookID, c.WebhookURL, c.ID))
 }
 
 // removePaymentConnection ends the use of a connection. Its row stays, since its payments continue. Errors:
 // errNotFound if it is not in use.
 func (t *tx) removePaymentConnection(id string) error {
-	n, err := t.exec(`UPDATE payment_connections SET removed_at = ? WHERE id = ? AND removed_at IS NULL`, t.now, id)
-	return requireRow(n, err)
+	return requireRow(t.exec(`UPDATE payment_connections SET removed_at = ?
+		WHERE id = ? AND removed_at IS NULL`, t.now, id))
 }
 
 // setConnectionFailing notes since when a provider refuses a connection's keys; the zero stamp: it does not

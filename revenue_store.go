@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 )
 
@@ -17,39 +16,33 @@ func (q *queries) zonesOf(accountID string) ([]zoneSpan, error) {
 
 // addZone writes the business day from which a time zone and a cut-off of an account apply.
 func (t *tx) addZone(accountID string, s zoneSpan) error {
-	_, err := t.exec(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
+	return t.write(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
 		accountID, s.From, s.Zone, s.CutOff)
-	return err
 }
 
 // removeZones removes the time zones of an account that apply from a business day or a later one.
 func (t *tx) removeZones(accountID string, from businessDate) error {
-	_, err := t.exec(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
-	return err
+	return t.write(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
 }
 
 // hasFacts reports whether anything was ever recorded for an account.
 func (q *queries) hasFacts(accountID string) (has bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM revenue_facts WHERE account_id = ?)`, []any{accountID}, &has)
-	return has, err
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_facts WHERE account_id = ?)`, accountID)
 }
 
 // hasBacklog reports whether there are orders whose money has moved and that were not recorded since.
 func (q *queries) hasBacklog() (has bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM revenue_backlog)`, nil, &has)
-	return has, err
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog)`)
 }
 
 // backlog returns the ids of up to limit orders of the backlog.
 func (t *tx) backlog(limit int64) ([]string, error) {
-	return collect(t.queries, `SELECT order_id FROM revenue_backlog ORDER BY order_id LIMIT ?`, []any{limit},
-		func(id *string) []any { return []any{id} })
+	return t.texts(`SELECT order_id FROM revenue_backlog ORDER BY order_id LIMIT ?`, limit)
 }
 
 // leaveBacklog takes an order out of the backlog.
 func (t *tx) leaveBacklog(orderID string) error {
-	_, err := t.exec(`DELETE FROM revenue_backlog WHERE order_id = ?`, orderID)
-	return err
+	return t.write(`DELETE FROM revenue_backlog WHERE order_id = ?`, orderID)
 }
 
 // paidOrder returns an order with everything that its revenue depends on. Errors: errOrder.
@@ -59,9 +52,8 @@ func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
 		return nil, err
 	}
 	if p.PaymentID != nil && !p.paidOutside() {
-		err := t.one(`SELECT c.live = 0 FROM payments p JOIN payment_connections c ON c.id = p.connection_id
-			WHERE p.id = ?`, []any{*p.PaymentID}, &p.test)
-		if err != nil && !errors.Is(err, errNotFound) {
+		if p.test, err = orNil(oneValue[bool](t.queries, `SELECT c.live = 0 FROM payments p
+			JOIN payment_connections c ON c.id = p.connection_id WHERE p.id = ?`, *p.PaymentID)); err != nil {
 			return nil, err
 		}
 	}
@@ -99,36 +91,33 @@ func (q *queries) lateFacts(accountID string, date businessDate, currency string
 
 // addFact inserts a fact.
 func (t *tx) addFact(f *revenueFact) error {
-	_, err := t.exec(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
+	return t.write(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
 		test, figures, recorded_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		f.AccountID, f.OrderID, f.Source, f.Currency, f.Date, f.OwnDate, f.At, f.Method, f.Test,
 		jsonList[figure]{&f.Figures}, t.now)
-	return err
 }
 
 // addRevenueDay inserts the row of a day on which something counts, unless it exists.
 func (t *tx) addRevenueDay(day accountDay) error {
-	_, err := t.exec(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
+	return t.write(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
 		day.account, day.date, day.currency)
-	return err
 }
 
 // addSum adds a figure of a fact to the sums of a day.
 func (t *tx) addSum(day accountDay, f *revenueFact, sum figure) error {
-	_, err := t.exec(`INSERT INTO revenue_sums
+	return t.write(`INSERT INTO revenue_sums
 		(account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
 		ON CONFLICT (account_id, date, currency, method, test, what, rate, group_name) DO UPDATE SET
 		gross = gross + excluded.gross, vat = vat + excluded.vat, facts = facts + 1`,
 		day.account, day.date, day.currency, f.Method, f.Test, sum.What, sum.Rate, sum.Group, sum.Gross, sum.VAT)
-	return err
 }
 
 // dayGroups returns the groups that the sums of a day have.
 func (t *tx) dayGroups(day accountDay) ([]string, error) {
-	return collect(t.queries, `SELECT DISTINCT group_name FROM revenue_sums
+	return t.texts(`SELECT DISTINCT group_name FROM revenue_sums
 		WHERE account_id = ? AND date = ? AND currency = ? AND group_name <> ''`,
-		[]any{day.account, day.date, day.currency}, func(name *string) []any { return []any{name} })
+		day.account, day.date, day.currency)
 }
 
 // revenueSums returns the sums of a business day that are not 0, by way of paying, kind, rate and group.
@@ -152,17 +141,15 @@ func (q *queries) revenueDayKeys(accountID string, from, to businessDate) ([]rev
 
 // freezeDay freezes a business day, so that nothing is added to it any more. A frozen one stays as it is.
 func (t *tx) freezeDay(accountID string, date businessDate, currency string) error {
-	_, err := t.exec(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
+	return t.write(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
 		ON CONFLICT (account_id, date, currency) DO UPDATE SET frozen_at = excluded.frozen_at
 		WHERE frozen_at IS NULL`, accountID, date, currency, t.now)
-	return err
 }
 
 // frozenDay returns since when a business day is frozen; the zero stamp if it is not.
 func (q *queries) frozenDay(accountID string, date businessDate, currency string) (at stamp, err error) {
-	err = q.one(`SELECT frozen_at FROM revenue_days WHERE account_id = ? AND date = ? AND currency = ?`,
-		[]any{accountID, date, currency}, &at)
-	return at, notUnless(err, errNotFound)
+	return orNil(oneValue[stamp](q, `SELECT frozen_at FROM revenue_days
+		WHERE account_id = ? AND date = ? AND currency = ?`, accountID, date, currency))
 }
 
 // A daySums holds the totals of a day.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -251,6 +252,20 @@ func (d *table[T]) insert(t *tx, row *T) error {
 	return t.write(d.insertion, values...)
 }
 
+// update writes the columns of row that are named, separated by spaces, and returns how many rows it changed. Each
+// must be a field of the table. rest ends the statement, and has its arguments after it: what else it sets, and
+// which row it changes.
+func (d *table[T]) update(t *tx, row *T, columns, rest string, args ...any) (int64, error) {
+	names, fields := strings.Fields(columns), d.fields(row)
+	values := make([]any, 0, len(names)+len(args))
+	for _, name := range names {
+		of := slices.IndexFunc(fields, func(f field) bool { return f.column == name })
+		values = append(values, fields[of].at)
+	}
+	name, _, _ := strings.Cut(d.name, " ")
+	return t.exec(`UPDATE `+name+` SET `+strings.Join(names, ` = ?, `)+` = ?`+rest, append(values, args...)...)
+}
+
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
 // of them can't be read; see collectShown.
 func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (all []T, err error) {
@@ -268,6 +283,12 @@ func collect[T any](q *queries, query string, args []any, dest func(*T) []any) (
 // texts returns the texts that a query for one column selects.
 func (q *queries) texts(query string, args ...any) ([]string, error) {
 	return collect(q, query, args, func(text *string) []any { return []any{text} })
+}
+
+// oneValue returns the value of a query for one column of one row, or errNotFound when it has no row.
+func oneValue[T any](q *queries, query string, args ...any) (v T, err error) {
+	err = q.one(query, args, &v)
+	return v, err
 }
 
 // maxListRows is how many rows of a table one request for a list goes through (contract,
@@ -480,8 +501,7 @@ func (t *tx) sweep() (int64, error) {
 // clockSeen returns the time stored in the file, which is the latest that the service took to be right; zero if
 // there is none.
 func (q *queries) clockSeen() (seen stamp, err error) {
-	err = q.one(`SELECT seen_at FROM clock`, nil, &seen)
-	return seen, notUnless(err, errNotFound)
+	return orNil(oneValue[stamp](q, `SELECT seen_at FROM clock`))
 }
 
 // raiseClock sets the time in the file, unless the stored one is later.
@@ -524,14 +544,7 @@ type codeList []string
 func (c codeList) Value() (driver.Value, error) { return jsonList[string]{(*[]string)(&c)}.Value() }
 
 // Scan implements sql.Scanner.
-func (c *codeList) Scan(v any) error {
-	text, ok := v.(string)
-	if !ok {
-		return fmt.Errorf("a list is stored as %T", v)
-	}
-	*c = codeList{}
-	return json.Unmarshal([]byte(text), (*[]string)(c))
-}
+func (c *codeList) Scan(v any) error { return jsonList[string]{(*[]string)(c)}.Scan(v) }
 
 // optionalJSON is a JSON text column that may be NULL, which is nil.
 type optionalJSON json.RawMessage
@@ -580,18 +593,18 @@ func requireRow(n int64, err error) error {
 	return err
 }
 
-// orNil turns errNotFound into nil.
-func orNil[T any](v *T, err error) (*T, error) {
+// orNil turns errNotFound into nil, and v into its zero value.
+func orNil[T any](v T, err error) (T, error) {
 	if errors.Is(err, errNotFound) {
-		return nil, nil
+		return *new(T), nil
 	}
 	return v, err
 }
 
 // hasRows reports whether any of the tables has a row.
 func (q *queries) hasRows(tables []string) (has bool, err error) {
-	err = q.one(`SELECT EXISTS (SELECT 1 FROM `+strings.Join(tables, `) OR EXISTS (SELECT 1 FROM `)+`)`, nil, &has)
-	return has, err
+	return oneValue[bool](q,
+		`SELECT EXISTS (SELECT 1 FROM `+strings.Join(tables, `) OR EXISTS (SELECT 1 FROM `)+`)`)
 }
 
 // An owner says which rows a query may see or change: those of one account, or those of

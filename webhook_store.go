@@ -27,10 +27,7 @@ func (q *queries) webhook(o owner, id string) (*webhook, error) {
 	condition, args := o.narrow(`WHERE w.id = ?`, `w.account_id`, id)
 	made, by := o.ofApp()
 	w, err := webhookTable.one(q, condition+made, append(args, by...)...)
-	if errors.Is(err, errNotFound) {
-		err = errWebhook
-	}
-	return w, err
+	return w, replaced(err, errNotFound, errWebhook)
 }
 
 // webhooksChanged is the id that transactions which change webhooks invalidate, so that the worker
@@ -41,9 +38,8 @@ const webhooksChanged = "webhooks"
 // queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) setWebhookState(id, state string, reason *string) error {
 	t.invalidate(webhooksChanged)
-	n, err := t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ? WHERE id = ?`,
-		state, reason, t.now, id)
-	return requireRow(n, err)
+	return requireRow(t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ?
+		WHERE id = ?`, state, reason, t.now, id))
 }
 
 // webhooks returns a page of the webhooks of an owner, newest first, starting after the id before (""
@@ -51,9 +47,8 @@ func (t *tx) setWebhookState(id, state string, reason *string) error {
 func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webhook], err error) {
 	list := webhookTable.list()
 	list.scope(o.narrow(``, `w.account_id`))
-	if made, by := o.ofApp(); made != "" {
-		list.filter(made, by...)
-	}
+	made, by := o.ofApp()
+	list.filter(made, by...)
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, webhookTable.destNew,
 		func(w *webhook) string { return w.ID })
 	return p, err
@@ -70,37 +65,33 @@ func (q *queries) countWebhooks(accountID, appID string) (all, made int, err err
 // setAppWebhook records that an application has made a webhook for itself, or changed it, under a grant;
 // grantID nil: by client credentials. The webhook ends with that grant.
 func (t *tx) setAppWebhook(id, appID string, grantID *string) error {
-	_, err := t.exec(`INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES (?, ?, ?)
+	return t.write(`INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES (?, ?, ?)
 		ON CONFLICT (webhook_id) DO UPDATE SET grant_id = excluded.grant_id`, id, appID, grantID)
-	return err
 }
 
 // addWebhook inserts a webhook. It must not be enabled yet: the trigger that adds its queue runs only when
 // an update enables it.
 func (t *tx) addWebhook(w *webhook) error {
-	_, err := t.exec(`INSERT INTO webhooks
+	return t.write(`INSERT INTO webhooks
 		(id, account_id, url, types, description, state, secret_number, made_by, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		w.ID, w.AccountID, w.URL, w.Types, w.Description, w.State, w.SecretNumber,
 		w.MadeBy, w.CreatedAt, w.UpdatedAt)
-	return err
 }
 
 // saveWebhook writes the columns of a webhook that can change, or returns errNotFound. A trigger adds its
 // queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) saveWebhook(w *webhook) error {
-	n, err := t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
+	return requireRow(t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
 		failing_since = ?, secret_number = ?, rotated_at = ?, test_seq = nullif(?, 0), updated_at = ? WHERE id = ?`,
 		w.URL, w.Types, w.Description, w.State, w.Reason,
-		w.FailingSince, w.SecretNumber, w.RotatedAt, w.TestSeq, w.UpdatedAt, w.ID)
-	return requireRow(n, err)
+		w.FailingSince, w.SecretNumber, w.RotatedAt, w.TestSeq, w.UpdatedAt, w.ID))
 }
 
 // deleteWebhook removes a webhook, or returns errNotFound. A trigger removes its queue; what is left of
 // its deliveries is swept later.
 func (t *tx) deleteWebhook(id string) error {
-	n, err := t.exec(`DELETE FROM webhooks WHERE id = ?`, id)
-	return requireRow(n, err)
+	return requireRow(t.exec(`DELETE FROM webhooks WHERE id = ?`, id))
 }
 
 // startReplay has the events since a time sent to an enabled webhook again, including those that it was not
@@ -111,22 +102,18 @@ func (t *tx) startReplay(id string, since stamp) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.exec(`UPDATE webhook_queues SET replay_seq = min(coalesce(replay_seq, ?1), ?1),
+	return t.write(`UPDATE webhook_queues SET replay_seq = min(coalesce(replay_seq, ?1), ?1),
 		replay_end = max(coalesce(replay_end, 0), sent_seq)
 		WHERE webhook_id = ?2 AND (replay_seq IS NOT NULL OR sent_seq > ?1)`, max(first-1, 0), id)
-	return err
 }
 
 // retryNow makes an event due at once for an enabled webhook. If the event is already waiting to be tried
 // again, its count of attempts is kept. Errors: errWebhookDisabled.
 func (t *tx) retryNow(id string, eventSeq int64) error {
-	n, err := t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
+	err := requireRow(t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 		SELECT q.id, ?, 0, ? FROM webhook_queues q WHERE q.webhook_id = ?
-		ON CONFLICT (queue_id, event_seq) DO UPDATE SET due_at = excluded.due_at`, eventSeq, t.now, id)
-	if err == nil && n == 0 { // an operator has edited the rows
-		err = errWebhookDisabled
-	}
-	return err
+		ON CONFLICT (queue_id, event_seq) DO UPDATE SET due_at = excluded.due_at`, eventSeq, t.now, id))
+	return replaced(err, errNotFound, errWebhookDisabled) // there is none if an operator has edited the rows
 }
 
 // deliveryTable describes the table deliveries.
@@ -141,10 +128,7 @@ var deliveryTable = newTable("deliveries", "d", func(d *delivery) []field {
 // delivery returns a delivery of a webhook, or errDelivery.
 func (q *queries) delivery(webhookID, id string) (*delivery, error) {
 	d, err := deliveryTable.one(q, `WHERE d.webhook_id = ? AND d.id = ?`, webhookID, id)
-	if errors.Is(err, errNotFound) {
-		err = errDelivery
-	}
-	return d, err
+	return d, replaced(err, errNotFound, errDelivery)
 }
 
 // A deliveryFilter chooses deliveries of a webhook. An empty eventID or outcome matches all of them.
@@ -255,8 +239,7 @@ const maxSeq = 1<<63 - 1
 // countFailingWebhooks returns the number of enabled webhooks whose last attempt failed. It reads all
 // webhooks.
 func (q *queries) countFailingWebhooks() (n int64, err error) {
-	err = q.one(`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since IS NOT NULL`, nil, &n)
-	return n, err
+	return oneValue[int64](q, `SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since IS NOT NULL`)
 }
 
 // A webhookRetry is an event that is to be tried again.
@@ -283,42 +266,37 @@ const latestRetry = 27 * time.Hour
 
 // nextRetry returns when the next event of a queue is due after now, or errNotFound.
 func (q *queries) nextRetry(queue int64, now stamp) (due stamp, err error) {
-	err = q.one(`SELECT due_at FROM webhook_retries WHERE queue_id = ? AND due_at > ? ORDER BY due_at LIMIT 1`,
-		[]any{queue, now}, &due)
-	return due, err
+	return oneValue[stamp](q, `SELECT due_at FROM webhook_retries WHERE queue_id = ? AND due_at > ?
+		ORDER BY due_at LIMIT 1`, queue, now)
 }
 
 // addDelivery records an attempt, unless it is recorded or its webhook was removed meanwhile.
 func (t *tx) addDelivery(d *delivery) error {
-	_, err := t.exec(`INSERT OR IGNORE INTO deliveries
+	return t.write(`INSERT OR IGNORE INTO deliveries
 		(webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at)
 		SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 		WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = ?1)`,
 		d.WebhookID, d.ID, d.eventSeq, d.EventID, d.Type, d.Attempt, d.At, d.Milliseconds, d.Status, d.Error,
 		d.Answer, d.NextAt)
-	return err
 }
 
 // setRetry schedules an event to be tried again at due, unless its queue was removed meanwhile. attempts is
 // how often it was tried so far.
 func (t *tx) setRetry(queue, eventSeq int64, attempts int, due stamp) error {
-	_, err := t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
+	return t.write(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 		SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhook_queues WHERE id = ?1)
 		ON CONFLICT (queue_id, event_seq) DO UPDATE SET attempts = excluded.attempts, due_at = excluded.due_at`,
 		queue, eventSeq, attempts, due)
-	return err
 }
 
 // removeRetry removes an event from those of a queue that are to be tried again.
 func (t *tx) removeRetry(queue, eventSeq int64) error {
-	_, err := t.exec(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
-	return err
+	return t.write(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
 }
 
 // setSent records up to which number the events of a queue were sent.
 func (t *tx) setSent(queue, seq int64) error {
-	_, err := t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
-	return err
+	return t.write(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
 }
 
 // setReplayed records up to which number the events of a replay were sent; once seq has reached end, the
@@ -326,17 +304,15 @@ func (t *tx) setSent(queue, seq int64) error {
 // they differ, the replay was started anew meanwhile and stays as it is.
 func (t *tx) setReplayed(queue, was, seq, end int64) error {
 	next := sql.NullInt64{Int64: seq, Valid: seq < end}
-	_, err := t.exec(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
+	return t.write(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
 		WHERE id = ?2 AND replay_seq = ?3 AND replay_end = ?4`, next, queue, was, end)
-	return err
 }
 
 // setFailing records since when every attempt of an enabled webhook has failed; the zero stamp: the last
 // attempt succeeded.
 func (t *tx) setFailing(queue int64, since stamp) error {
-	_, err := t.exec(`UPDATE webhooks SET failing_since = ?
+	return t.write(`UPDATE webhooks SET failing_since = ?
 		WHERE id = (SELECT webhook_id FROM webhook_queues WHERE id = ?)`, since, queue)
-	return err
 }
 
 // webhookOfQueue returns the webhook that a queue belongs to, or errNotFound if the queue was removed.

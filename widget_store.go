@@ -52,7 +52,7 @@ func (t *tx) renameWidget(id, name, actor string) error {
 	if err != nil || w.Name == name {
 		return err
 	}
-	if _, err := t.exec(`UPDATE widgets SET name = ? WHERE id = ?`, name, id); err != nil {
+	if err := t.write(`UPDATE widgets SET name = ? WHERE id = ?`, name, id); err != nil {
 		return err
 	}
 	return t.addEvent(widgetEvent(w, eventWidgetRenamed, actor))
@@ -105,7 +105,7 @@ func (t *tx) removeWidget(id, actor string, removed *int64) (gone bool, err erro
 	if !gone {
 		return false, nil
 	}
-	if _, err := t.exec(`DELETE FROM widgets WHERE id = ?`, id); err != nil {
+	if err := t.write(`DELETE FROM widgets WHERE id = ?`, id); err != nil {
 		return false, err
 	}
 	return true, t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(*removed)))
@@ -206,12 +206,11 @@ func (y *tally) write(t *tx) error {
 		}
 		c := y.rows[key]
 		if key.table == nil {
-			_, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
+			if err := t.write(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
 				VALUES (?, ?, ?, ?, ?, ?)
 				ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors,
 				clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
-				key.widget, key.begins, c.Views, c.Visitors, c.Clicks, c.Orders)
-			if err != nil {
+				key.widget, key.begins, c.Views, c.Visitors, c.Clicks, c.Orders); err != nil {
 				return err
 			}
 			continue
@@ -238,8 +237,7 @@ func (t *tx) addNameCounts(key tallyKey, c counts) error {
 	if names >= maxNames {
 		row[2] = otherName
 	}
-	_, err := t.exec(key.table.insert, row...)
-	return err
+	return t.write(key.table.insert, row...)
 }
 
 // A period is a part of a range whose counts belong to one point of a series.
