@@ -31,7 +31,10 @@ func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	err := q.one(`SELECT `+licenseTable.columns+`, k.retires_at
 		FROM license_keys k JOIN `+licenseTable.from+`
 		WHERE k.hash = ? AND l.id = k.license_id`, []any{hash[:]}, append(licenseTable.dest(l), &l.KeyRetiresAt)...)
-	return l, err
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // license returns a licence of an owner, or errNotFound.
