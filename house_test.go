@@ -97,7 +97,7 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
 var rooms = [][]string{
-	{"main.go", "nouns.go", "serve.go", "serve_upkeep.go", "demo*.go"},
+	{"main.go", "nouns.go", "serve.go", "demo*.go"},
 	// those by name have endpoints or commands
 	{"*_cli.go", "*_http.go", "docs.go", "docs_document.go", "auth_key.go", "legacy.go",
 		"license_import.go", "serve_status.go", "widget_script.go", "order_page.go",

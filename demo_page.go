@@ -1,0 +1,610 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The demo's direct orders: what a partner's server does to get an order paid. It knows the prices, makes the
+// order at the service with its token, and sends the guest's browser to pay_url. The restaurant's side is a page
+// that lists the orders, with buttons to accept, reject and refund them.
+
+// demoDishes returns the dishes that can be ordered on the demo's page. The fields of the form have their names.
+func demoDishes() []orderLine { return demoData().Counters[0].Food[:4] }
+
+const (
+	demoMost     = 20              // of a dish in one order
+	demoPatience = 5 * time.Second // longer than the service takes
+)
+
+// A demoShown is what the page of the restaurant's side shows, on which guests see what came of an order, too.
+type demoShown struct {
+	Title, Text string
+	List        bool // also Orders
+	Orders      []order
+}
+
+// handleOrders adds the paths of direct orders to the demo's page.
+func (d *demo) handleOrders(mux *http.ServeMux) {
+	mux.HandleFunc("POST /order", d.takeOrder)
+	mux.HandleFunc("GET /thanks", func(w http.ResponseWriter, _ *http.Request) {
+		showText(w, http.StatusOK, "Thank you for your order",
+			"This is a demo: nobody cooks it, and no money has moved.")
+	})
+	mux.HandleFunc("GET /orders", d.listOrders)
+	mux.HandleFunc("POST /orders/{id}", d.actOnOrder)
+}
+
+// showText sends a page with a title and a text.
+func showText(w http.ResponseWriter, status int, title, text string) {
+	showDemo(w, status, "demo_orders.html", demoShown{Title: title, Text: text})
+}
+
+// ask calls the service with a token. It decodes a 2xx answer into answer. Errors: the detail of a problem,
+// or that there was no answer.
+func (d *demo) ask(ctx context.Context, token, method, path string, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, demoPatience)
+	defer cancel()
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(encodeJSON(body))
+	}
+	r, err := http.NewRequestWithContext(ctx, method, d.base+path, reader)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	decode := json.NewDecoder(res.Body).Decode
+	if !succeeded(res.StatusCode) {
+		var p problem
+		if err := decode(&p); err != nil {
+			return err
+		}
+		return errors.New(p.Detail)
+	}
+	return decode(answer)
+}
+
+// takeOrder takes the form of the menu: it makes the order and sends the guest to pay it.
+func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	lines, sum := []map[string]any{}, int64(0)
+	for _, dish := range demoDishes() {
+		n, err := strconv.ParseInt(r.PostFormValue(dish.Name), 10, 64)
+		if err != nil || n < 1 || n > demoMost {
+			continue
+		}
+		sum += n * dish.UnitAmount
+		lines = append(lines, map[string]any{"name": dish.Name, "quantity": n, "unit_amount": dish.UnitAmount,
+			"vat_rate": dish.VATRate, "group": dish.Group})
+	}
+	if len(lines) == 0 {
+		showText(w, http.StatusUnprocessableEntity, "Nothing was ordered",
+			fmt.Sprintf("Please choose 1 to %d of at least one dish.", demoMost))
+		return
+	}
+	percent, _ := strconv.ParseInt(r.PostFormValue("tip"), 10, 64) // without a choice: no tip
+	tip := sum * min(max(percent, 0), 20) / 100
+	order := map[string]any{"currency": "CHF", "lines": lines, "tip": tip, "return_url": d.page + "/thanks"}
+	if name := r.PostFormValue("name"); name != "" {
+		order["customer"] = map[string]string{"name": name}
+	}
+	var made createdOrder
+	if err := d.ask(r.Context(), d.token, http.MethodPost, "/orders", order, &made); err != nil {
+		showText(w, http.StatusBadGateway, "The order was not taken", err.Error())
+		return
+	}
+	http.Redirect(w, r, made.PayURL, http.StatusSeeOther)
+}
+
+// demoActions are the buttons for an order, by its state.
+var demoActions = map[string][]string{
+	orderAuthorized:   {"Accept", "Reject"},
+	orderPaid:         {"Refund"},
+	orderPartRefunded: {"Refund"},
+}
+
+// listOrders shows the restaurant's side.
+func (d *demo) listOrders(w http.ResponseWriter, r *http.Request) {
+	var page list[order]
+	if err := d.ask(r.Context(), d.token, http.MethodGet, "/orders?limit=50", nil, &page); err != nil {
+		showText(w, http.StatusBadGateway, "Orders", err.Error())
+		return
+	}
+	page.Data = slices.DeleteFunc(page.Data, func(o order) bool {
+		reference := valueOr(o.Reference, "")
+		return strings.HasPrefix(reference, docsReference) || strings.HasPrefix(reference, sampleReference)
+	})
+	showDemo(w, http.StatusOK, "demo_orders.html", demoShown{Title: "Orders", List: true, Orders: page.Data})
+}
+
+// actOnOrder takes a button of the restaurant's side.
+func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	paths := map[string]string{"Accept": "/accept", "Reject": "/reject", "Refund": "/refunds"}
+	path, known := paths[r.PostFormValue("do")]
+	id := r.PathValue("id")
+	if !known || !validID("ord", id) {
+		showText(w, http.StatusUnprocessableEntity, "There is no such order or button", "")
+		return
+	}
+	var answer json.RawMessage
+	if err := d.ask(r.Context(), d.token, http.MethodPost, "/orders/"+id+path, struct{}{}, &answer); err != nil {
+		showText(w, http.StatusConflict, "That could not be done", err.Error())
+		return
+	}
+	http.Redirect(w, r, "/orders", http.StatusSeeOther)
+}
+
+// connectProvider connects the demo's account to the test provider, which must be served already. The provider
+// remembers nothing of an earlier run, so connections of that run are replaced.
+func (d *demo) connectProvider(ctx context.Context, s *server) error {
+	client := newStripeProvider(s.outbound, d.provider)
+	c := newTestConnection(d.account, providerStripe, s.now())
+	if err := client.connect(ctx, c, d.base+"/payments/stripe/"+c.ID); err != nil {
+		return fmt.Errorf("connect the test provider: %w", err)
+	}
+	if err := c.seal(s.keys.Load()); err != nil {
+		return err
+	}
+	return s.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		if err := endEarlierRun(t, d.account); err != nil {
+			return err
+		}
+		old, err := t.usedConnections(d.account)
+		if err != nil {
+			return err
+		}
+		for _, each := range old {
+			if err := t.removePaymentConnection(each.ID); err != nil {
+				return err
+			}
+		}
+		return t.addPaymentConnection(c.paymentConnection)
+	})
+}
+
+// newTestConnection returns a connection of an account that is added at a time, with a key that is no real one.
+func newTestConnection(accountID, provider string, now time.Time) *openConnection {
+	return &openConnection{&paymentConnection{ID: newID("con", now), AccountID: accountID, Provider: provider,
+		CreatedAt: newStamp(now)}, connectionSecrets{Key: "rk_test_demo"}}
+}
+
+// endEarlierRun expires the orders that were being paid in an earlier run, whose test provider is gone.
+func endEarlierRun(t *tx, account string) error {
+	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted} {
+		page, err := t.orders(orderFilter{owner: ownedBy(account), state: state}, "", maxOpenOrders)
+		if err != nil {
+			return err
+		}
+		for i := range page.rows {
+			o := &page.rows[i]
+			p, err := t.livePayment(o.ID)
+			if err != nil {
+				return err
+			}
+			if p == nil {
+				continue
+			}
+			o.State, o.EndedAt, o.Capture, o.Closing = orderExpired, t.now, false, nil
+			p.State, p.EndedAt, p.DueAt = paymentExpired, t.now, stamp{}
+			if err := t.saveOrder(o); err != nil {
+				return err
+			}
+			if err := t.savePayment(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// prepareOrders gives the demo's account what its receipts show.
+func prepareOrders(t *tx, account string) error {
+	return changeSettings(t, nouns(), account, settingsChange{func(s *accountSettings) {
+		s.Zone, s.LegalName = "Europe/Zurich", new("Trattoria Altstadt GmbH")
+		s.Address, s.VATNumber = new("Hauptgasse 12\n4500 Solothurn"), new("CHE-123.456.789 MWST")
+	}}, actorCommand)
+}
+
+// docsReference begins the references of the orders for /docs, which the restaurant's side does not show.
+const docsReference = "for /docs: "
+
+// prepareDocsOrders adds the orders that the lines of /docs act on: a separate one for each call whose change
+// would make another call fail. Those that a restaurant accepts, captures or rejects are paid at the test
+// provider, which must be served already.
+func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testProvider) error {
+	for path, paid := range demoData().DocsOrders {
+		if err := d.addDocsOrder(ctx, s, provider, "/orders/{id}"+path, paid); err != nil {
+			return fmt.Errorf("prepare an order for /docs: %w", err)
+		}
+	}
+	err := s.store.update(ctx, func(t *tx) error {
+		t.invalidate()
+		by := ownedBy(d.account)
+		_, err := payOutside(t, by, d.examples["/orders/{id}/refunds"], methodCash, t.now, actorCommand)
+		if err != nil {
+			return err
+		}
+		o, err := acceptOrder(t, by, d.examples["/orders/{id}/capture"], nil, actorCommand)
+		if err != nil {
+			return err
+		}
+		o.Capture = false // as for accounts that charge cards at handover
+		return t.saveOrder(o)
+	})
+	d.examples["return_url"], d.examples["reference"] = d.page+"/thanks", newID("R", s.now())
+	return err
+}
+
+// addDocsOrder adds an order for the lines of /docs, and pays it as a guest would if paid is true.
+func (d *demo) addDocsOrder(
+	ctx context.Context, s *server, provider *testProvider, path string, paid bool,
+) error {
+	o := &order{AccountID: d.account, Currency: "CHF", ReturnURL: d.page + "/thanks",
+		Reference: new(docsReference + path + " " + newID("run", s.now())), Lines: slices.Clone(demoData().DocsLines)}
+	err := s.store.update(ctx, func(t *tx) error {
+		_, err := createOrder(t, o, guest{}, maxOrderLife, actorCommand)
+		return err
+	})
+	d.examples[path] = o.ID
+	if err != nil || !paid {
+		return err
+	}
+	engine := paymentsOf(s)
+	at, err := engine.startAttempt(ctx, o.ID, methodCard, d.page+"/thanks")
+	if err != nil {
+		return err
+	}
+	if !provider.tryCard(strings.TrimPrefix(at, d.provider+"/pay/"), true) {
+		return fmt.Errorf("nothing can be paid at %s", at)
+	}
+	return engine.settleOrder(ctx, o.ID)
+}
+
+// The demo's page of revenue: the month, one business day as the till report, and that day as Xero and
+// Fortnox would get it. No books are connected: each mapping is suggested from an example of a chart of
+// accounts.
+
+// A demoBooks is what the page of revenue shows.
+type demoBooks struct {
+	Account string // id
+	Months  []demoMonth
+	Date    businessDate // of the day that is opened
+	Day     string       // Date, for people
+	Reports []revenueReport
+	Entries []demoEntry
+	Held    []revenueReport // those that neither product would take
+
+	seen map[string][]revenueSum // of the month, by currency; the mappings are suggested from them
+}
+
+// A demoMonth is the month in one currency.
+type demoMonth struct {
+	Currency string
+	Days     []demoDay
+	Sum      demoDay
+}
+
+// A demoDay is a row of a month.
+type demoDay struct {
+	Date, Label, Total string
+	Sales              int64 // with delivery
+	Totals             revenueTotals
+	Methods            []revenueMethod
+	Open               bool // it is the one that is opened
+}
+
+// A demoEntry is the entry of the day as a product would get it.
+type demoEntry struct {
+	bookPreview
+	Product, Name string
+	Lines         []demoEntryLine
+	Debit, Credit string // sums
+	Differs       bool   // the VAT does: Xero's figures from ours
+	Rules         []demoRule
+}
+
+// A demoEntryLine is a line of an entry, with the name of its account and the VAT in it as Xero computes it.
+type demoEntryLine struct {
+	entryLine
+	Name  string
+	Taxed *lineTax // nil: not known
+}
+
+// A demoRule is a rule of a mapping that was suggested.
+type demoRule struct{ What, Account, Name, Tax string }
+
+// handleBooks adds the page of revenue to the demo's page.
+func (d *demo) handleBooks(mux *http.ServeMux, s *server) {
+	mux.HandleFunc("GET /revenue", func(w http.ResponseWriter, r *http.Request) {
+		shown, err := d.books(r.Context(), s.store, s.now(), r.FormValue("date"))
+		if err != nil {
+			showText(w, http.StatusInternalServerError, "Revenue", err.Error())
+			return
+		}
+		showDemo(w, http.StatusOK, "demo_books.html", shown)
+	})
+}
+
+// books returns what the page shows, with a business day opened: yesterday if date is not valid.
+func (d *demo) books(ctx context.Context, st *store, now time.Time, date businessDate) (*demoBooks, error) {
+	if err := recordOrders(ctx, st, recordedByRequest); err != nil {
+		return nil, err
+	}
+	q := st.within(ctx)
+	calendar, err := q.businessCalendar(d.account)
+	if err != nil {
+		return nil, err
+	}
+	today := midnight(calendar.dateOf(now))
+	if !isBusinessDate(date) {
+		date = today.AddDate(0, 0, -1).Format(time.DateOnly)
+	}
+	shown := &demoBooks{Account: d.account, Date: date, Day: midnight(date).Format("Monday, 2 January 2006")}
+	from := today.AddDate(0, 0, -demoDays).Format(time.DateOnly)
+	days, err := revenueDays(q, d.account, from, today.Format(time.DateOnly), now)
+	if err != nil {
+		return nil, err
+	}
+	shown.seen = map[string][]revenueSum{}
+	rows := map[string][]demoDay{}
+	for _, day := range days {
+		sums, err := q.revenueSums(d.account, day.Date, day.Currency)
+		if err != nil {
+			return nil, err
+		}
+		shown.seen[day.Currency] = append(shown.seen[day.Currency], sums...)
+		row := viewDemoDay(sums)
+		row.Date, row.Label = day.Date, midnight(day.Date).Format("Mon 2 Jan")
+		row.Open = day.Date == date
+		rows[day.Currency] = append(rows[day.Currency], row)
+	}
+	for _, currency := range []string{"CHF", "SEK", "EUR"} {
+		if rows[currency] != nil {
+			sum := viewDemoDay(shown.seen[currency])
+			shown.Months = append(shown.Months, demoMonth{currency, rows[currency], sum})
+		}
+	}
+	return shown, d.openDay(q, shown, now)
+}
+
+// viewDemoDay returns what the sums of a day, or of a month, add up to.
+func viewDemoDay(sums []revenueSum) demoDay {
+	sums = slices.SortedStableFunc(slices.Values(sums),
+		func(a, b revenueSum) int { return strings.Compare(a.Method, b.Method) })
+	r := newReport(revenueDay{}, sums, nil)
+	return demoDay{Sales: r.Totals.Sales + r.Totals.Delivery, Totals: r.Totals, Methods: r.Payments,
+		Total: formatSigned(r.Totals.Total)}
+}
+
+// demoReport returns what 'widgetd revenue show' prints of a day in one currency.
+func demoReport(day revenueReport) string {
+	var text strings.Builder
+	day.write(&text)
+	return text.String()
+}
+
+// openDay adds the reports and the entries of the day that is opened.
+func (d *demo) openDay(q *queries, shown *demoBooks, now time.Time) error {
+	all, err := reportDate(q, d.account, shown.Date, now)
+	if err != nil {
+		return err
+	}
+	xero, fortnox, year := demoData().Xero, demoData().Fortnox, midnight(shown.Date).Format("2006")
+	fortnox.YearFrom, fortnox.YearTo = year+"-01-01", year+"-12-31"
+	charts := map[string]*bookChart{productXero: &xero, productFortnox: &fortnox}
+	for _, product := range bookProducts {
+		chart := charts[product]
+		sums, err := q.revenueSums(d.account, shown.Date, chart.Currency)
+		if err != nil {
+			return err
+		}
+		mapping := suggestMapping(product, chart, append(sums, shown.seen[chart.Currency]...))
+		c := &bookConnection{AccountID: d.account, Product: product, Mapping: &mapping, Status: entryDraft,
+			Series: new("W"), Outside: true, Tests: true}
+		p := previewEntry(c, shown.Date, chart.Currency, sums, chart)
+		shown.Entries = append(shown.Entries, viewDemoEntry(product, p, &mapping, chart))
+	}
+	shown.Reports = all.Days
+	for _, day := range all.Days {
+		if day.Currency != xero.Currency && day.Currency != fortnox.Currency {
+			shown.Held = append(shown.Held, day)
+		}
+	}
+	return nil
+}
+
+// viewDemoEntry returns an entry as the page shows it, with the mapping that has made it.
+func viewDemoEntry(product string, p bookPreview, mapping *bookMapping, chart *bookChart) demoEntry {
+	e := demoEntry{bookPreview: p, Product: product, Name: strings.ToUpper(product[:1]) + product[1:],
+		Differs: p.Difference != 0}
+	name := func(code string) string {
+		if a := chart.account(code); a != nil {
+			return a.Name
+		}
+		return ""
+	}
+	for i := range mapping.Lines {
+		r := &mapping.Lines[i]
+		rule := demoRule{What: "paid by " + valueOr(r.Method, ""), Account: r.Account, Name: name(r.Account),
+			Tax: valueOr(r.Tax, "")}
+		if r.Kind != rulePayment {
+			rule.What = r.about()
+		}
+		e.Rules = append(e.Rules, rule)
+	}
+	if p.Entry == nil {
+		return e
+	}
+	var debit, credit int64
+	for _, l := range p.Entry.Lines {
+		debit, credit = debit+l.Debit, credit+l.Credit
+		e.Lines = append(e.Lines, demoEntryLine{l, name(l.Account), nil})
+	}
+	for i := range p.Taxes {
+		e.Lines[p.Taxes[i].Line].Taxed = &p.Taxes[i]
+	}
+	e.Debit, e.Credit = formatAmount(debit), formatAmount(credit)
+	return e
+}
+
+// The demo's application: a third party's table planner that asks to act for the restaurant. It does what an
+// application on a server does (contract, section 13): code with PKCE, then tokens.
+
+const (
+	demoAppName   = "Table Planner"
+	demoAppScope  = scopeOrders + " " + scopeSelling + " " + scopeWebhooks
+	demoAppBack   = "/connect/back" // path that people are sent back to
+	demoAppCookie = "demo-connect"  // holds what belongs to one attempt: state and PKCE verifier
+)
+
+// A demoConnect is what the application's page shows.
+type demoConnect struct {
+	Code    string // to sign in with; "": none was made
+	To      string // URL of the authorization endpoint, with the request
+	Claims  string // of the access token, as JSON
+	Answer  string // of GET /account with that token
+	Refresh bool   // there is a refresh token too
+	Ended   string // URL of the page on which the owner ends it
+	Fault   string
+}
+
+// prepareApp writes the application's row with a new secret, and makes a token with which the demo, as a
+// portal, gets codes to sign in.
+func (d *demo) prepareApp(t *tx, keys *keyring) error {
+	owner, err := t.mainAccount()
+	if err != nil {
+		return err
+	}
+	row := tokenRow{AccountID: owner, ClientID: "demo-portal", Scope: scopeConsent, AllAccounts: true}
+	if d.portal, _, err = issueToken(t, keys, row, days(365)); err != nil {
+		return err
+	}
+	p, err := d.appNamed(t, &app{AccountID: owner, Name: demoAppName, Scope: demoAppScope, VerifiedAt: t.now})
+	if err != nil {
+		return err
+	}
+	d.app.clientID = p.ID
+	d.app.clientSecret, p.SecretHash = newClientSecret()
+	// Elsewhere the redirect URIs of a web application must be https, but on this machine there is no TLS.
+	p.RedirectURIs, p.UpdatedAt = codeList{d.page + demoAppBack}, t.now
+	return t.saveApp(p)
+}
+
+// handleConnect adds the application's pages to the demo's.
+func (d *demo) handleConnect(mux *http.ServeMux, s *server) {
+	mux.HandleFunc("GET /connect", func(w http.ResponseWriter, _ *http.Request) {
+		showConnect(w, http.StatusOK, demoConnect{})
+	})
+	mux.HandleFunc("POST /connect", d.startConnecting)
+	mux.HandleFunc("GET "+demoAppBack, func(w http.ResponseWriter, r *http.Request) {
+		shown, err := d.connected(r, s)
+		if err != nil {
+			showConnect(w, http.StatusBadGateway, demoConnect{Fault: sentence(err)})
+			return
+		}
+		showConnect(w, http.StatusOK, *shown)
+	})
+}
+
+// showConnect sends the page.
+func showConnect(w http.ResponseWriter, status int, shown demoConnect) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer") // an address may hold a code
+	showDemo(w, status, "demo_connect.html", shown)
+}
+
+// sentence returns the text of an error as a sentence.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// startConnecting makes a code to sign in with, and the address that asks the owner to agree.
+func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
+	var signin struct{ Code string }
+	err := d.ask(r.Context(), d.portal, "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
+	if err != nil {
+		showConnect(w, http.StatusBadGateway, demoConnect{Fault: err.Error()})
+		return
+	}
+	state, verifier := randomText(32), randomText(32)
+	http.SetCookie(w, &http.Cookie{Name: demoAppCookie, Value: state + "." + verifier, Path: demoAppBack,
+		MaxAge: int(time.Hour / time.Second), HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	query := authorizeQuery(d.app, demoAppScope, d.page+demoAppBack, state, pkceChallenge(verifier))
+	showConnect(w, http.StatusOK, demoConnect{Code: signin.Code, To: d.base + "/oauth/authorize?" + query.Encode()})
+}
+
+// connected takes the answer of the authorization endpoint, exchanges its code for tokens, and returns what the
+// page shows.
+func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
+	q := r.URL.Query()
+	state, verifier := "", ""
+	if cookie, err := r.Cookie(demoAppCookie); err == nil {
+		state, verifier, _ = strings.Cut(cookie.Value, ".")
+	}
+	switch {
+	case state == "" || q.Get("state") != state:
+		return nil, errors.New("this answer belongs to no attempt of this browser: begin again")
+	case q.Get("iss") != d.base: // RFC 9207
+		return nil, errors.New("the answer is not of the service that was asked")
+	case q.Get("code") == "":
+		return nil, errors.New("it was not agreed to")
+	}
+	form := codeGrantForm(d.page+demoAppBack, q.Get("code"), verifier)
+	tokens, err := requestTokens(r.Context(), s.outbound, d.base+"/oauth/token", d.app, form, nil, s.now)
+	if err != nil {
+		return nil, err
+	}
+	shown := &demoConnect{Refresh: tokens.Refresh != "", Ended: d.base + "/oauth/connected"}
+	if shown.Claims, err = claimsText(tokens.Access); err != nil {
+		return nil, err
+	}
+	var account json.RawMessage
+	if err := d.ask(r.Context(), tokens.Access, "GET", "/account", nil, &account); err != nil {
+		return nil, err
+	}
+	shown.Answer, err = indented(account)
+	return shown, err
+}
+
+// claimsText returns the claims of a token as JSON for people.
+func claimsText(token string) (string, error) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return "", errors.New("the access token is no JWT")
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", err
+	}
+	return indented(text)
+}
+
+// indented returns JSON with its members in lines of their own.
+func indented(text []byte) (string, error) {
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		return "", err
+	}
+	lines, err := json.MarshalIndent(value, "", "  ")
+	return string(lines), err
+}
