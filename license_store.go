@@ -320,7 +320,10 @@ func newLicenseCache(g *authenticator) licenseCache {
 func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {
 	return m.byKey.load(m.auth.store, hash, func() (*license, string, error) {
 		l, err := m.auth.store.licenseByKey(hash)
-		return l, l.ID, err
+		if err != nil {
+			return nil, "", err
+		}
+		return l, l.ID, nil
 	})
 }
 
