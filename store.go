@@ -169,6 +169,12 @@ type field struct {
 // A table maps the rows of a database table to values of T. It determines what queries select and scan, and what
 // insert writes.
 type table[T any] struct {
+	tableText
+	fields func(*T) []field
+}
+
+// A tableText has the texts of the statements about a table.
+type tableText struct {
 	columns   string // to select: "p.id, p.order_id, …"
 	from      string // what they are of: "payments p", and what is joined
 	query     string // that selects them; WHERE and what follows go after it
@@ -176,14 +182,17 @@ type table[T any] struct {
 	insertion string
 	alias     string
 	own       []bool // for each field, whether it is a column of the table itself
-	fields    func(*T) []field
 }
 
 // newTable returns the description of a table, which queries name by an alias, as they do with what is joined.
 func newTable[T any](name, alias string, fields func(*T) []field, joins ...string) *table[T] {
-	d := &table[T]{alias: alias, fields: fields, name: name + " " + alias}
+	return &table[T]{newTableText(name, alias, fields(new(T)), joins), fields}
+}
+
+func newTableText(name, alias string, fields []field, joins []string) tableText {
+	d := tableText{alias: alias, name: name + " " + alias}
 	var columns, own []string
-	for _, f := range fields(new(T)) {
+	for _, f := range fields {
 		isOwn := strings.IndexFunc(f.column, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) < 0
 		if d.own = append(d.own, isOwn); isOwn {
 			own = append(own, f.column)
@@ -199,15 +208,17 @@ func newTable[T any](name, alias string, fields func(*T) []field, joins ...strin
 	return d
 }
 
-// dest returns where the columns of a row are scanned to.
-func (d *table[T]) dest(row *T) []any {
-	fields := d.fields(row)
+// placesOf returns where columns are scanned to.
+func placesOf(fields []field) []any {
 	all := make([]any, len(fields))
 	for i := range fields {
 		all[i] = fields[i].at
 	}
 	return all
 }
+
+// dest returns where the columns of a row are scanned to.
+func (d *table[T]) dest(row *T) []any { return placesOf(d.fields(row)) }
 
 // destNew allocates a row of a list, and returns where its columns are scanned to.
 func (d *table[T]) destNew(row **T) []any {
@@ -232,7 +243,7 @@ func (d *table[T]) byID(q *queries, o owner, id string, missing error) (*T, erro
 }
 
 // list returns what readPage needs to list rows by their ids.
-func (d *table[T]) list() listQuery {
+func (d *tableText) list() listQuery {
 	return listQuery{columns: d.query, table: d.name, key: d.alias + `.id`}
 }
 
@@ -242,9 +253,11 @@ func (d *table[T]) all(q *queries, condition string, args ...any) ([]T, error) {
 }
 
 // insert writes a new row with all fields that are columns of the table itself.
-func (d *table[T]) insert(t *tx, row *T) error {
-	values := make([]any, 0, len(d.own))
-	for i, f := range d.fields(row) {
+func (d *table[T]) insert(t *tx, row *T) error { return d.insertFields(t, d.fields(row)) }
+
+func (d *tableText) insertFields(t *tx, fields []field) error {
+	values := make([]any, 0, len(fields))
+	for i, f := range fields {
 		if d.own[i] {
 			values = append(values, f.at)
 		}
@@ -256,7 +269,10 @@ func (d *table[T]) insert(t *tx, row *T) error {
 // must be a field of the table. rest ends the statement, and has its arguments after it: what else it sets, and
 // which row it changes.
 func (d *table[T]) update(t *tx, row *T, columns, rest string, args ...any) (int64, error) {
-	names, fields := strings.Fields(columns), d.fields(row)
+	return d.updateFields(t, d.fields(row), strings.Fields(columns), rest, args)
+}
+
+func (d *tableText) updateFields(t *tx, fields []field, names []string, rest string, args []any) (int64, error) {
 	values := make([]any, 0, len(names)+len(args))
 	for _, name := range names {
 		of := slices.IndexFunc(fields, func(f field) bool { return f.column == name })

@@ -29,7 +29,6 @@ func schemaSQL() string { return embedded("schema.sql") }
 
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
-	schemaVersion = 7          // as schema.sql sets it; schemaSteps lead to it
 
 	readerConns = 3        // each keeps up to 2 MiB of pages
 	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported

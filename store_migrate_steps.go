@@ -14,6 +14,9 @@ import (
 	"modernc.org/sqlite"
 )
 
+// schemaVersion is the version that schema.sql sets, to which schemaSteps lead.
+const schemaVersion = 7
+
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
 	does string // what it changes, for people
