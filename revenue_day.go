@@ -151,6 +151,9 @@ func firstShown(wall time.Time, zone *time.Location) time.Time {
 	for {
 		_, offset := moment.Zone()
 		_, end := moment.ZoneBounds()
+		if !end.IsZero() && !end.After(moment) { // package time gives such an end on December 31 of some leap years
+			end = moment.Add(days(1))
+		}
 		shown := wall.Add(-time.Duration(offset) * time.Second)
 		if shown.Before(moment) { // skipped by the change at this moment
 			return moment

@@ -127,6 +127,16 @@ func FuzzCalendar(f *testing.F) {
 	})
 }
 
+func TestCalendar_endsTheLastDayOfEveryLeapYear(t *testing.T) {
+	t.Parallel()
+	for year := 2028; year < 2130; year += 4 {
+		for _, zone := range zonesThatMove {
+			c := aCalendar(t, zoneSpan{firstDate, zone, "02:01"})
+			checkCalendar(t, c, time.Date(year, 12, 31, 12, 0, 0, 0, time.UTC))
+		}
+	}
+}
+
 func TestCalendar_hasNeitherGapsNorOverlaps(t *testing.T) {
 	t.Parallel()
 	random := random(t, 0)
