@@ -510,7 +510,7 @@ func (r *booksStatus) show(v *statusView, to *statusLines) {
 	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
 		to.ask("%d more entries are held for three days or refused: the view v_exports shows them", n)
 	}
-	to.todo = append(to.todo, r.sealed...)
+	to.needed = append(to.needed, r.sealed...)
 }
 
 // checkBooks is a rowCheck. It reports what was sealed with another key file.

@@ -381,7 +381,7 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 	})
 }
 
-// saveMapping confirms the mapping of a connection, and has what waits for it looked at. Errors:
+// saveMapping confirms the mapping of a connection, and wakes the exports that wait for it. Errors:
 // errBooksConnection.
 func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
 	t.invalidate()

@@ -249,9 +249,9 @@ type booksWorker struct {
 	*books
 	dueWorker
 	enqueued time.Time        // when days were queued last, by the steady clock
-	turns    map[string]int64 // of the connections that are due: when each had its last turn, counted by turn
-	turn     int64
-	renewing atomic.Bool // tokens are being replaced that could not be before
+	turns    map[string]int64 // for each connection that is due, the number of its last turn
+	turn     int64            // how many turns there have been
+	renewing atomic.Bool      // tokens whose renewal failed before are being renewed now
 }
 
 // newBooksWorker makes the worker of books.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -211,8 +210,11 @@ func usualServerOptions(all []command) (serverOptions, error) {
 func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
 	for range n {
 		host, port, err := net.SplitHostPort(addr.String())
-		number, wrong := strconv.Atoi(port)
-		if err := cmp.Or(err, wrong); err != nil {
+		if err != nil {
+			return all, err
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
 			return all, err
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number+1)))

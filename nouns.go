@@ -50,8 +50,8 @@ type statusView struct {
 
 // statusLines collects the text that a statusReader shows to people.
 type statusLines struct {
-	rows []string // its lines on the screen
-	todo []string // what the operator should do
+	rows   []string // its lines on the screen
+	needed []string // what the operator should do
 }
 
 // say adds a line on the screen.
@@ -61,7 +61,7 @@ func (l *statusLines) say(format string, args ...any) {
 
 // ask adds something that the operator should do.
 func (l *statusLines) ask(format string, args ...any) {
-	l.todo = append(l.todo, fmt.Sprintf(format, args...))
+	l.needed = append(l.needed, fmt.Sprintf(format, args...))
 }
 
 // statusRows is how many lines a list on the screen has at most.

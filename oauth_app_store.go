@@ -41,8 +41,8 @@ type app struct {
 // A makerName is the actor who made a row. Callers see it as publicActor returns it.
 type makerName string
 
-// appTable describes the table apps. Of the addresses only texts are read, since somebody may have written others
-// with the sqlite3 shell.
+// appTable describes the table apps. Of the addresses only strings are read, since somebody may have written other
+// values with the sqlite3 shell.
 var appTable = newTable("apps", "p", func(p *app) []field {
 	return []field{{"id", &p.ID}, {"account_id", &p.AccountID}, {"name", &p.Name}, {"home_page", &p.HomePage},
 		{"kind", &p.Kind}, {`CASE WHEN json_valid(p.redirect_uris) THEN

@@ -65,16 +65,17 @@ func (w *dueWorker) run(ctx context.Context, wake <-chan struct{}, look func(con
 	defer w.working.Wait()
 	for {
 		look(ctx)
-		for waiting := true; waiting; {
-			waiting = false
+		for waits := true; waits; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+				waits = false
 			case <-wake:
+				waits = false
 			case id := <-w.finished:
 				delete(w.running, id)
-				waiting = !w.eager
+				waits = !w.eager
 			}
 		}
 	}

@@ -346,7 +346,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 		add("the write-ahead log has %s: end the transaction that another program keeps open", sizeText(r.WALBytes))
 	}
 	for _, of := range r.lines {
-		lines = append(lines, of.todo...)
+		lines = append(lines, of.needed...)
 	}
 	if n := len(r.UpgradeCopies); n > 0 {
 		add("remove what upgrades have left, which may hold erased personal data: %s",

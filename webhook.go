@@ -31,7 +31,9 @@ func webhookNoun() noun {
 }
 
 // receiverNoun declares the receiver with which webhooks are tried out.
-func receiverNoun() noun { return noun{name: "receiver", commands: webhookListenCommands} }
+func receiverNoun() noun {
+	return noun{name: "receiver", commands: webhookListenCommands}
+}
 
 // Webhooks (contract, section 8): the events of an account are posted to addresses that it names,
 // signed as Standard Webhooks 1.0.0 says. This file has their rules; webhook_worker.go sends them.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// webhookTable describes the table webhooks. Of the types only texts are read, since somebody may have written
-// others with the sqlite3 shell.
+// webhookTable describes the table webhooks. Of the array types only strings are read, since somebody may have
+// written other values with the sqlite3 shell.
 var webhookTable = newTable("webhooks", "w", func(w *webhook) []field {
 	return []field{{"id", &w.ID}, {"account_id", &w.AccountID}, {"url", &w.URL},
 		{`CASE WHEN json_valid(w.types) THEN
