@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The operator's commands on revenue days.
@@ -114,9 +115,12 @@ const (
 	moneyColumn = 11 // columns of an amount
 )
 
-// line writes a label, shortened to its columns, and amounts; "" stands for none.
+// line writes a label and amounts, which are in the next line if it is long; "" stands for none.
 func (t moneyTable) line(label string, amounts ...string) {
-	text := fmt.Sprintf("%-*s", moneyLabel, shorten(printable(label), moneyLabel-1))
+	text := fmt.Sprintf("%-*s", moneyLabel, printable(label))
+	if utf8.RuneCountInString(text) > moneyLabel && len(amounts) > 0 {
+		text += "\n" + strings.Repeat(" ", moneyLabel)
+	}
 	for _, a := range amounts {
 		text += fmt.Sprintf(" %*s", moneyColumn, a)
 	}
