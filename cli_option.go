@@ -125,8 +125,8 @@ func (e *env) filterID(name, prefix string) (string, error) {
 	case idEnd(prefix, id) != "":
 		return "", fmt.Errorf("-%s: no id of the kind %s_… ends in %q", name, prefix, id)
 	}
-	return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…, nor the end of one, of %d or more symbols",
-		name, printable(id), prefix, leastIDEnd))
+	const text = "-%s: %q is not an id of the kind %s_…, nor the end of one, of %d or more symbols"
+	return "", usageError(fmt.Sprintf(text, name, printable(id), prefix, leastIDEnd))
 }
 
 // A span is a length of time as options give it: calendar years plus a duration.

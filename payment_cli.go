@@ -34,10 +34,12 @@ var paymentCommands = []command{
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
-		"at the provider or the key file was lost; its payments go on", append([]option{optSecrets}, providerOptions...),
-		1, paymentReconnect},
+		"at the provider or the key file was lost; its payments go on",
+		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
 	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
-		append([]option{optForce.says("disconnect it although our webhook can't be removed at the provider")}, providerOptions...), 1, paymentDisconnect},
+		append([]option{
+			optForce.says("disconnect it although our webhook can't be removed at the provider"),
+		}, providerOptions...), 1, paymentDisconnect},
 	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
