@@ -74,7 +74,8 @@ var (
 		hasVariable: true}
 	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
 		hasVariable: true}
-	optWide = option{name: "wide", help: "print tables with a row a line, all cells and whole times, also wider than the terminal"}
+	optWide = option{name: "wide",
+		help: "print tables with a row a line, all cells and whole times, also wider than the terminal"}
 )
 
 // commonOptions are the options that every command takes.

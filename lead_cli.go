@@ -53,7 +53,7 @@ func leadsList(e *env) error {
 	return printAll(e, func(q *queries) ([]lead, error) {
 		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
 	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
-		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, l.Fields, accountCell(l.AccountID)}
+		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
 	})
 }
 
