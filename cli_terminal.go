@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -252,10 +251,6 @@ func (e *env) cellText(v any, names map[string]string) string {
 	case bool:
 		if v {
 			text = "yes"
-		}
-	case json.RawMessage:
-		if object, err := parseJSON(v); err == nil {
-			text = memberText(&object)
 		}
 	default:
 		text = fmt.Sprint(v)

@@ -105,7 +105,7 @@ func eventsShow(e *env) error {
 	}
 	const header = "ID AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
 	return printList(e, (*queries).events, filter, header, func(v event) []any {
-		return []any{v.ID, v.At, v.Type, accountCell(v.SubjectID), v.DeviceID, v.Actor, v.Data,
+		return []any{v.ID, v.At, v.Type, accountCell(v.SubjectID), v.DeviceID, v.Actor, string(v.Data),
 			accountCell(v.AccountID)}
 	})
 }
