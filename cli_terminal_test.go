@@ -358,6 +358,10 @@ func TestAccount_isShownAndNamedByItsName(t *testing.T) {
 	}
 	o.do("account", "close", "Trattoria Roma", "-force")
 	o.do("account", "reopen", "acct_…"+end)
+	o.do("account", "add", "Twin")
+	o.do("account", "add", "Twin")
+	err := o.fails("2 accounts have the name", "widget", "list", "-account", "Twin")
+	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
 
 	var ids []string
 	for _, name := range []string{"Imbiss", "Imbiss", "acct_1"} { // names that say nothing
