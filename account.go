@@ -102,7 +102,7 @@ func reopenAccount(t *tx, id, actor string) error {
 }
 
 // held counts what an account has at now that stops working when it is closed (noun.holdings): by member, and as
-// a text for people, "2 tokens, 3 origins and 0 live payments".
+// a text for people, "2 tokens, 3 origins and 1 live payment (57.00 CHF released)".
 func held(q *queries, of []noun, account string, now stamp) (counts map[string]int, text string, err error) {
 	counts = map[string]int{}
 	var texts []string
@@ -110,9 +110,28 @@ func held(q *queries, of []noun, account string, now stamp) (counts map[string]i
 		if counts[h.member], err = q.countHeld(h, account, now); err != nil {
 			return nil, "", err
 		}
+		if counts[h.member] == 0 {
+			continue
+		}
 		texts = append(texts, countOf(counts[h.member], h.name))
+		if h.money == "" {
+			continue
+		}
+		sums, err := q.sumHeld(h, account)
+		if err != nil {
+			return nil, "", err
+		}
+		if len(sums) > 0 {
+			texts[len(texts)-1] += " (" + strings.Join(sums, ", ") + " released)"
+		}
 	}
 	last := len(texts) - 1
+	switch {
+	case last < 0:
+		return counts, "nothing that works", nil
+	case last == 0:
+		return counts, texts[0], nil
+	}
 	return counts, strings.Join(texts[:last], ", ") + " and " + texts[last], nil
 }
 

@@ -21,8 +21,7 @@ func accountStory(t *testing.T, o *operator) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
 	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 origins, 0 applications, 0 grants, 0 licences, 0 widgets, 0 webhooks "+
-		"and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.fails("stops nothing that works, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")

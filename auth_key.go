@@ -251,7 +251,7 @@ func keyRetire(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("key " + kid + " retired")
 }
 
 // recordPutBack writes the event that the service has put back the key file, if that is still to be done.

@@ -141,7 +141,9 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return setBooksApp(t, keys, product, app) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "the application for " + withName(product, app.clientID) + " is set", setBooksApp(t, keys, product, app)
+	})
 }
 
 func booksAppList(e *env) error {
@@ -368,8 +370,8 @@ func (e *env) printPreview(p *bookPreview) error {
 			return err
 		}
 		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s %s more VAT than the orders have\n",
-				formatSigned(p.Difference), p.Currency)
+			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
+				formatMoney(p.Difference, p.Currency))
 		}
 	}
 	for _, issue := range p.Issues {
@@ -398,6 +400,9 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 	if err != nil {
 		return err
 	}
+	if len(all) > 0 {
+		e.noteQueued()
+	}
 	return printRows(e, all, exportHeader, exportCells)
 }
 
@@ -415,9 +420,9 @@ func booksExport(e *env) error {
 
 func booksExports(e *env) error {
 	var err error
-	filter := exportFilter{state: e.str("state")}
-	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
-		return usageError("-state: " + detail)
+	filter := exportFilter{}
+	if filter.state, err = e.choice("state", exportStates); err != nil {
+		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -459,7 +464,7 @@ func booksDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("connection " + e.args[0] + " with books disconnected")
 }
 
 // booksStatus is what the status command says of books.

@@ -99,6 +99,7 @@ type env struct {
 	installed      string          // directory of the installation: installedDir; "": none is looked for
 	uid            int             // of the user who runs the program, as whom it acts
 	caller         string          // name of the user who called it, see callingUser
+	canAsk         bool            // standard input and standard error are terminals
 	announced      map[string]bool // options for which file has already said that it uses the installation's file
 }
 
@@ -294,20 +295,72 @@ func printChanged[T any](e *env, f func(*tx) (T, error), text func(T) string) er
 	return e.print(result, text(result))
 }
 
-// changeQuietly is change for a command that prints no result; see done.
-func (e *env) changeQuietly(f func(*tx) error) error {
-	if err := e.change(f); err != nil {
+// changeNamed is change for a command that has no result. f returns the line that names what was changed; see done.
+func (e *env) changeNamed(f func(*tx) (string, error)) error {
+	line, err := changed(e, f)
+	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done(line)
 }
 
-// done ends a command that has no result: it prints nothing, or {"ok":true} with -json.
-func (e *env) done() error {
-	if !e.on("json") {
+// done ends a command that has no result: it prints a line that names what was changed, or {"ok":true} with -json.
+func (e *env) done(line string) error { return e.print(map[string]bool{"ok": true}, line) }
+
+// withName returns an id with the name that people know it by: "acct_… (Bistro)".
+func withName(id, name string) string { return fmt.Sprintf("%s (%s)", id, printable(name)) }
+
+// errDeclined is the error of a command whose question was not answered with yes.
+var errDeclined = errors.New("nothing was changed: only the word yes goes on")
+
+// confirm says what a command is about to do, unless -force is given. On a terminal it goes on only after a typed
+// yes, else it returns errDeclined; elsewhere, where nobody could answer, it goes on. plan reads what will be
+// done, with its counts; "" asks nothing. The database is closed while it waits, so that nothing waits for
+// the answer, and what is changed afterwards has to be looked up again.
+func (e *env) confirm(plan func(*queries) (string, error)) error {
+	if e.on("force") {
 		return nil
 	}
-	return e.print(map[string]bool{"ok": true}, "")
+	text, err := queried(e, plan)
+	switch {
+	case err != nil || text == "":
+		return err
+	case !e.canAsk:
+		fmt.Fprintf(e.stderr, "warning: this %s; -force leaves out this line\n", text)
+		return nil
+	}
+	fmt.Fprintf(e.stderr, "This %s.\nType yes to go on: ", text)
+	if e.typed() != "yes" {
+		fmt.Fprintln(e.stderr)
+		return errDeclined
+	}
+	return nil
+}
+
+// typed returns the line that somebody types, and reads nothing that follows it. It returns "" for a line that
+// has no end, and when the program is told to stop.
+func (e *env) typed() string {
+	const longest = 100 // bytes
+	line := make(chan string, 1)
+	go func() {
+		var text []byte
+		for one := make([]byte, 1); len(text) < longest; text = append(text, one[0]) {
+			if n, _ := e.stdin.Read(one); n == 0 {
+				break
+			}
+			if one[0] == '\n' {
+				line <- strings.TrimSpace(string(text))
+				return
+			}
+		}
+		line <- ""
+	}()
+	select {
+	case text := <-line:
+		return text
+	case <-e.ctx.Done():
+		return ""
+	}
 }
 
 // withNextStep turns the store's sentinel errors, which are worded for callers of the API,

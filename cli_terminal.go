@@ -33,20 +33,30 @@ func (e *env) width() int {
 	return usualWidth
 }
 
-// terminalWidth returns the width in columns of the terminal that w writes to; 0: w is not a terminal.
-func terminalWidth(w io.Writer) int {
-	f, ok := w.(*os.File)
+// terminalWidth returns the width in columns of the terminal that w writes to; 0: w is not a terminal, or it does
+// not know its width.
+func terminalWidth(w any) int {
+	columns, _ := terminalSize(w)
+	return columns
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	_, is := terminalSize(stream)
+	return is
+}
+
+// terminalSize returns the width of the terminal that a stream is, 0 if it does not know it; false: it is none.
+func terminalSize(stream any) (columns int, is bool) {
+	f, ok := stream.(*os.File)
 	if !ok {
-		return 0
+		return 0, false
 	}
 	size := new([4]uint16) // rows, columns, and the size in pixels (ioctl_tty(2))
 	address := reflect.ValueOf(size).Pointer()
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, address)
 	runtime.KeepAlive(size)
-	if errno != 0 {
-		return 0
-	}
-	return int(size[1])
+	return int(size[1]), errno == 0
 }
 
 // A tableColumn is one column of a table for people, its title first. A column of text may be

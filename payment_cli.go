@@ -313,7 +313,7 @@ func paymentReconnect(e *env) error {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
 		}
-		return e.done()
+		return e.done("connection " + withName(c.ID, c.Provider) + " has the new keys")
 	})
 }
 
@@ -335,10 +335,11 @@ func paymentDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
+	line := "connection " + e.args[0] + " disconnected"
 	if left == "" {
-		return e.done()
+		return e.done(line)
 	}
-	return e.print(map[string]any{"ok": true, "left": left}, "disconnected; "+left)
+	return e.print(map[string]any{"ok": true, "left": left}, line+"; "+left)
 }
 
 // paymentStatus is what the status command says of payments.
@@ -405,8 +406,8 @@ func checkPayments(q *queries, keys *keyring, now time.Time) (faults []string, e
 	}
 	unaccounted, err := q.unaccountedPayments(now, 20)
 	for _, u := range unaccounted {
-		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
-			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
+		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s from what its order "+
+			"accounts for: run 'widgetd order settle %s'", u.id, formatMoney(u.amount, u.currency), u.orderID))
 	}
 	return faults, err
 }

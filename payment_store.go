@@ -356,5 +356,7 @@ func (t *tx) lookAtLivePayments(id string) error {
 }
 
 // heldPayments counts the attempts that guests can still pay, or whose money is authorised.
-var heldPayments = holding{"payments", "live payment",
-	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`}
+var heldPayments = holding{member: "payments", name: "live payment",
+	query: `SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`,
+	money: `SELECT currency, sum(authorized) FROM payments WHERE +account_id = ?1 AND state = 'authorized'
+		GROUP BY currency ORDER BY currency`}

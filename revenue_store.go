@@ -30,6 +30,12 @@ func (q *queries) hasFacts(accountID string) (has bool, err error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_facts WHERE account_id = ?)`, accountID)
 }
 
+// accountsWithRevenue returns up to limit accounts for which something was ever recorded, by name.
+func (q *queries) accountsWithRevenue(limit int) ([]account, error) {
+	return accountTable.all(q, `WHERE EXISTS (SELECT 1 FROM revenue_days d WHERE d.account_id = a.id)
+		ORDER BY a.name, a.id LIMIT ?`, limit)
+}
+
 // hasBacklog reports whether there are orders whose money has moved and that were not recorded since.
 func (q *queries) hasBacklog() (has bool, err error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog)`)

@@ -56,7 +56,7 @@ var webhookCommands = []command{
 		[]option{optLimit, optFailed}, 1, webhookDeliveries},
 	{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
 	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
-		nil, 1, webhookRemove},
+		[]option{optUnasked}, 1, webhookRemove},
 }
 
 // webhookAuthor returns the operator as the author of a change, who may read every event.
@@ -110,8 +110,10 @@ func (e *env) webhookTypes() (codeList, error) {
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
 		if err == nil {
-			err = usageError(fmt.Sprintf("-type: %q: %s The types are %s",
-				printable(types[at]), detail, joinTypes(known)))
+			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
+			if code == "unknown_value" {
+				err = unknownWord("-type: webhooks get no events of the type", types[at], typeNames(known))
+			}
 		}
 	})
 	return types, err
@@ -130,7 +132,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	if len(w.Types) == 0 {
-		return usageError("-type NAME is needed: the types are " + joinTypes(subscribable(e.nouns)))
+		return usageError("-type NAME is needed: the types are " + strings.Join(typeNames(subscribable(e.nouns)), " "))
 	}
 	text, err := e.text("description", maxWebhookText)
 	if err != nil {
@@ -146,6 +148,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
+	e.noteQueued()
 	return e.print(map[string]string{"id": w.ID, "secret": secret},
 		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
 			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
@@ -205,6 +208,9 @@ func webhookPatch(e *env) (err error) {
 		return err
 	}
 	change.description = nilIfEmpty(text)
+	if change.url == "" && len(change.types) == 0 && !change.newDescription {
+		return usageError("nothing to change: give -url, -type or -description")
+	}
 	return e.patchWebhook(change)
 }
 
@@ -227,17 +233,27 @@ func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
 }
 
 func webhookEnable(e *env) error {
-	return e.changeWebhook(func(t *tx, id string) (*webhook, error) {
+	return e.changeQueued(func(t *tx, id string) (*webhook, error) {
 		return enableWebhook(t, anyAccount, id, e.webhookAuthor())
 	})
 }
 
-// printSent runs f in a transaction and prints the id of the event that f returns.
+// changeQueued is changeWebhook for what the running service does.
+func (e *env) changeQueued(f func(t *tx, id string) (*webhook, error)) error {
+	err := e.changeWebhook(f)
+	if err == nil {
+		e.noteQueued()
+	}
+	return err
+}
+
+// printSent runs f in a transaction and prints the id of the event that f returns, which the running service sends.
 func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 	eventID, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
+	e.noteQueued()
 	return e.print(sentEvent{eventID},
 		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
 }
@@ -280,7 +296,7 @@ func webhookReplay(e *env) error {
 		return usageError("-since TIME is needed, as 7d")
 	}
 	var fields *refusal
-	err = e.changeWebhook(func(t *tx, id string) (*webhook, error) {
+	err = e.changeQueued(func(t *tx, id string) (*webhook, error) {
 		return replayEvents(t, anyAccount, id, since, e.webhookAuthor())
 	})
 	if errors.As(err, &fields) && fields.code == codeValidation {
@@ -309,8 +325,28 @@ func webhookDeliveries(e *env) error {
 }
 
 func webhookRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
-		return webhookStep(e.args[0], removeWebhook(t, anyAccount, e.args[0], e.actor()))
+	id := e.args[0]
+	err := e.confirm(func(q *queries) (string, error) {
+		w, err := q.webhook(anyAccount, id)
+		if err != nil {
+			return "", webhookStep(id, err)
+		}
+		waiting, err := q.countRetries(id)
+		return fmt.Sprintf("removes the webhook %s for good; %s that it did not accept yet are not sent again",
+			withName(id, w.host()), countOf(waiting, "event")), err
+	})
+	if err != nil {
+		return err
+	}
+	return e.changeNamed(func(t *tx) (string, error) {
+		w, err := t.webhook(anyAccount, id)
+		if err == nil {
+			err = removeWebhook(t, anyAccount, id, e.actor())
+		}
+		if err != nil {
+			return "", webhookStep(id, err)
+		}
+		return "webhook " + withName(id, w.host()) + " removed", nil
 	})
 }
 

@@ -916,13 +916,13 @@ func webhookStory(t *testing.T, o *operator) {
 		{id + " is pending\n", []string{"patch", id, "-url", "https://next.example.com/"}},
 		{id + " is disabled\n", []string{"disable", id}},
 		{id + " is pending\n", []string{"enable", id}},
-		{"", []string{"remove", id}},
+		{"webhook " + id + " (next.example.com) removed\n", []string{"remove", id}},
 	} {
 		if out := o.do(append([]string{"webhook"}, c.args...)...); out != c.want {
 			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
 		}
 	}
-	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
+	for _, args := range [][]string{{"show"}, {"patch", "-description", "x"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
 		{"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
 		o.fails("not found: 'widgetd webhook list' prints what there is",
 			append([]string{"webhook", args[0], id}, args[1:]...)...)
