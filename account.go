@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -102,7 +103,7 @@ func reopenAccount(t *tx, id, actor string) error {
 }
 
 // held counts what an account has at now that stops working when it is closed (noun.holdings): by member, and as
-// a text for people, "2 tokens, 3 origins and 1 live payment (57.00 CHF released)".
+// a text for people, "2 tokens, 3 origins, 1 live payment (57.00 CHF released)".
 func held(q *queries, of []noun, account string, now stamp) (counts map[string]int, text string, err error) {
 	counts = map[string]int{}
 	var texts []string
@@ -117,22 +118,15 @@ func held(q *queries, of []noun, account string, now stamp) (counts map[string]i
 		if h.money == "" {
 			continue
 		}
-		sums, err := q.sumHeld(h, account)
+		sum, err := oneValue[string](q, h.money, account)
 		if err != nil {
 			return nil, "", err
 		}
-		if len(sums) > 0 {
-			texts[len(texts)-1] += " (" + strings.Join(sums, ", ") + " released)"
+		if sum != "" {
+			texts[len(texts)-1] += " (" + sum + " released)"
 		}
 	}
-	last := len(texts) - 1
-	switch {
-	case last < 0:
-		return counts, "nothing that works", nil
-	case last == 0:
-		return counts, texts[0], nil
-	}
-	return counts, strings.Join(texts[:last], ", ") + " and " + texts[last], nil
+	return counts, cmp.Or(strings.Join(texts, ", "), "nothing"), nil
 }
 
 // addOrigin adds a normalised origin to an account, with its event. Errors: those of

@@ -218,12 +218,12 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.changeNamed(func(t *tx) (string, error) { return "the base address is " + base, t.setBaseURL(base) })
+	return e.changeNamed(func(t *tx) (string, error) { return "base address " + base + " set", t.setBaseURL(base) })
 }
 
 func baseURLRemove(e *env) error {
 	return e.changeNamed(func(t *tx) (string, error) {
-		return "the base address " + printable(e.args[0]) + " was removed",
+		return "base address " + printable(e.args[0]) + " removed",
 			replaced(t.removeBaseURL(e.args[0]), errNotFound, errors.New("that is not an earlier base address: "+
 				"'widgetd base-url' lists them; the current one can only be replaced"))
 	})
@@ -239,7 +239,7 @@ func accountAdd(e *env) error {
 		if err != nil || len(alike) == 0 {
 			return "", err
 		}
-		return "opens another account of a name that is taken: " + alike[0].label(), nil
+		return "opens another account of a name that is taken: " + withName(alike[0].ID, alike[0].Name), nil
 	})
 	if err != nil {
 		return err
@@ -266,14 +266,6 @@ func accountRate(e *env) error {
 		"may make "+countOf(rate, "request")+" a minute of each kind")
 }
 
-// label returns the account as commands name it: "acct_… (Bistro)", or "acct_… (Bistro), which is closed".
-func (a *account) label() string {
-	if a.ClosedAt.IsZero() {
-		return withName(a.ID, a.Name)
-	}
-	return withName(a.ID, a.Name) + ", which is closed"
-}
-
 // changeAccount runs f in a transaction, and prints the account that the command's first argument names with what
 // is now true of it.
 func (e *env) changeAccount(f func(*tx) error, now string) error {
@@ -282,7 +274,7 @@ func (e *env) changeAccount(f func(*tx) error, now string) error {
 			return "", err
 		}
 		a, err := t.account(e.args[0])
-		return "account " + a.label() + " " + now, err
+		return "account " + withName(a.ID, a.Name) + " " + now, err
 	})
 }
 
@@ -348,45 +340,41 @@ func shortLines(max int) textCheck {
 // accountClose closes an account once that is confirmed. Without -force and without a terminal it returns an error
 // that says what would stop.
 func accountClose(e *env) error {
-	if e.canAsk {
-		err := e.confirm(func(q *queries) (string, error) {
-			a, err := q.account(e.args[0])
-			if err != nil || a.Main || !a.ClosedAt.IsZero() {
-				return "", err
-			}
-			_, text, err := held(q, e.nouns, a.ID, newStamp(e.now()))
-			return fmt.Sprintf("closes the account %s and stops %s, until 'widgetd account reopen'",
-				a.label(), text), err
-		})
+	name := ""
+	err := e.confirm(func(q *queries) (string, error) {
+		a, err := q.account(e.args[0])
 		if err != nil {
-			return err
+			return "", err
 		}
+		_, text, err := held(q, e.nouns, a.ID, newStamp(e.now()))
+		name = withName(a.ID, a.Name)
+		switch {
+		case err != nil || a.Main || !a.ClosedAt.IsZero():
+			return "", err
+		case !e.canAsk && !e.on("force"):
+			return "", fmt.Errorf("closing %s stops %s, until 'widgetd account reopen': add -force to close it",
+				name, text)
+		}
+		return fmt.Sprintf("closes the account %s and stops %s, until 'widgetd account reopen'", name, text), nil
+	})
+	if err != nil {
+		return err
 	}
 	var stopped map[string]int
-	line := ""
-	err := e.change(func(t *tx) error {
-		a, err := t.account(e.args[0])
-		if err != nil {
+	text := ""
+	err = e.change(func(t *tx) (err error) {
+		if stopped, text, err = held(t.queries, e.nouns, e.args[0], t.now); err != nil {
 			return err
 		}
-		counts, text, err := held(t.queries, e.nouns, a.ID, t.now)
-		if err != nil {
-			return err
-		}
-		if !a.Main && a.ClosedAt.IsZero() && !e.canAsk && !e.on("force") {
-			return fmt.Errorf("closing %s stops %s, until 'widgetd account reopen': add -force to close it",
-				a.label(), text)
-		}
-		stopped, line = counts, fmt.Sprintf("account %s closed: %s", withName(a.ID, a.Name), text)
-		return closeAccount(t, e.nouns, a.ID, e.actor())
+		return closeAccount(t, e.nouns, e.args[0], e.actor())
 	})
 	if err != nil {
 		return err
 	}
 	if stopped["payments"] > 0 { // whose money the service releases
-		e.noteQueued()
+		defer e.noteQueued()
 	}
-	return e.print(map[string]any{"ok": true, "stopped": stopped}, line)
+	return e.print(map[string]any{"ok": true, "stopped": stopped}, "account "+name+" closed: "+text+" stopped")
 }
 
 func accountReopen(e *env) error {
@@ -434,11 +422,7 @@ func originAdd(e *env) error {
 		return err
 	}
 	return e.changeNamed(func(t *tx) (string, error) {
-		if err := addOrigin(t, id, origin, e.actor()); err != nil {
-			return "", err
-		}
-		a, err := t.account(id)
-		return "origin " + origin + " is one of " + a.label(), err
+		return "origin " + origin + " added to " + id, addOrigin(t, id, origin, e.actor())
 	})
 }
 
@@ -453,25 +437,18 @@ func originRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	err = e.confirm(func(q *queries) (string, error) {
+	return e.changeConfirmed(func(q *queries) (string, error) {
 		id, err := q.originAccount(origin)
 		if err != nil {
 			return "", err
 		}
 		a, err := q.account(id) // errNotFound if nobody has the origin
 		return fmt.Sprintf("removes the origin %s of %s, so that browsers can't call the service from its pages",
-			origin, a.label()), err
-	})
-	if err != nil {
-		return err
-	}
-	return e.changeNamed(func(t *tx) (string, error) {
+			origin, withName(a.ID, a.Name)), err
+	}, func(t *tx) (string, error) {
 		return "origin " + origin + " removed", removeOrigin(t, origin, e.actor())
 	})
 }
-
-// longTTL is how many years a token lasts at most without a warning.
-const longTTL = 2
 
 func tokenIssue(e *env) error {
 	account, err := e.needAccount()
@@ -515,7 +492,7 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
-	if row.ExpiresAt.After(row.CreatedAt.AddDate(longTTL, 0, 0)) {
+	if row.ExpiresAt.After(row.CreatedAt.AddDate(2, 0, 0)) {
 		fmt.Fprintf(e.stderr, "warning: whoever gets hold of this token can use it until %s, or until "+
 			"'widgetd token revoke %s'\n", row.ExpiresAt, row.ID)
 	}
@@ -531,14 +508,11 @@ func tokenList(e *env) error {
 
 func tokenRevoke(e *env) error {
 	return e.changeNamed(func(t *tx) (string, error) {
-		if err := revokeToken(t, e.args[0], e.actor()); err != nil {
-			return "", err
-		}
 		r, err := t.token(e.args[0])
 		if err != nil {
 			return "", err
 		}
-		return "token " + withName(r.ID, r.ClientID) + " revoked", nil
+		return "token " + withName(r.ID, r.ClientID) + " revoked", revokeToken(t, r.ID, e.actor())
 	})
 }
 

@@ -93,28 +93,14 @@ func (t *tx) reopenAccount(id string) error {
 
 // What stops working when an account is closed, apart from what it has of other nouns.
 var (
-	heldTokens = holding{member: "tokens", name: "token", query: `SELECT count(*) FROM tokens
-		WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`}
-	heldOrigins = holding{member: "origins", name: "origin",
-		query: `SELECT count(*) FROM origins WHERE account_id = ?1`}
+	heldTokens = holding{"tokens", "token",
+		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`, ""}
+	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`, ""}
 )
 
 // countHeld counts what an account holds at now.
 func (q *queries) countHeld(h holding, account string, now stamp) (n int, err error) {
 	return oneValue[int](q, h.query, account, now)
-}
-
-// sumHeld returns how much money of an account is released with what it holds, as texts: "57.00 CHF".
-func (q *queries) sumHeld(h holding, account string) (sums []string, err error) {
-	type sum struct {
-		currency string
-		amount   int64
-	}
-	all, err := collect(q, h.money, []any{account}, func(s *sum) []any { return []any{&s.currency, &s.amount} })
-	for _, s := range all {
-		sums = append(sums, formatMoney(s.amount, s.currency))
-	}
-	return sums, err
 }
 
 // A baseAddress is a base URL of the service: the current one, or an earlier one that

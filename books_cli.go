@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -117,8 +118,8 @@ func (e *env) withBooks(f func(b *books) error) error {
 
 // product returns the product that the command's first argument names. Errors: usageError.
 func (e *env) product() (string, error) {
-	if _, detail := oneOf(bookProducts...)(e.args[0]); detail != "" {
-		return "", usageError(fmt.Sprintf("there is no product %q: take xero or fortnox", printable(e.args[0])))
+	if !slices.Contains(bookProducts, e.args[0]) {
+		return "", unknownWord("there is no product", e.args[0], bookProducts)
 	}
 	return e.args[0], nil
 }
@@ -401,7 +402,7 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 		return err
 	}
 	if len(all) > 0 {
-		e.noteQueued()
+		defer e.noteQueued()
 	}
 	return printRows(e, all, exportHeader, exportCells)
 }

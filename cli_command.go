@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -304,6 +305,14 @@ func (e *env) changeNamed(f func(*tx) (string, error)) error {
 	return e.done(line)
 }
 
+// changeConfirmed is changeNamed once the plan is confirmed.
+func (e *env) changeConfirmed(plan func(*queries) (string, error), f func(*tx) (string, error)) error {
+	if err := e.confirm(plan); err != nil {
+		return err
+	}
+	return e.changeNamed(f)
+}
+
 // done ends a command that has no result: it prints a line that names what was changed, or {"ok":true} with -json.
 func (e *env) done(line string) error { return e.print(map[string]bool{"ok": true}, line) }
 
@@ -314,16 +323,13 @@ func withName(id, name string) string { return fmt.Sprintf("%s (%s)", id, printa
 var errDeclined = errors.New("nothing was changed: only the word yes goes on")
 
 // confirm says what a command is about to do, unless -force is given. On a terminal it goes on only after a typed
-// yes, else it returns errDeclined; elsewhere, where nobody could answer, it goes on. plan reads what will be
-// done, with its counts; "" asks nothing. The database is closed while it waits, so that nothing waits for
-// the answer, and what is changed afterwards has to be looked up again.
+// yes, else it returns errDeclined; elsewhere, where nobody could answer, it goes on. plan reads what will be done,
+// with its counts, also with -force; "" asks nothing. The database is closed while it waits, so that nothing waits
+// for the answer, and what is changed afterwards has to be looked up again.
 func (e *env) confirm(plan func(*queries) (string, error)) error {
-	if e.on("force") {
-		return nil
-	}
 	text, err := queried(e, plan)
 	switch {
-	case err != nil || text == "":
+	case err != nil || text == "" || e.on("force"):
 		return err
 	case !e.canAsk:
 		fmt.Fprintf(e.stderr, "warning: this %s; -force leaves out this line\n", text)
@@ -337,23 +343,16 @@ func (e *env) confirm(plan func(*queries) (string, error)) error {
 	return nil
 }
 
-// typed returns the line that somebody types, and reads nothing that follows it. It returns "" for a line that
-// has no end, and when the program is told to stop.
+// typed returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
+// the program is told to stop.
 func (e *env) typed() string {
-	const longest = 100 // bytes
 	line := make(chan string, 1)
 	go func() {
-		var text []byte
-		for one := make([]byte, 1); len(text) < longest; text = append(text, one[0]) {
-			if n, _ := e.stdin.Read(one); n == 0 {
-				break
-			}
-			if one[0] == '\n' {
-				line <- strings.TrimSpace(string(text))
-				return
-			}
+		text, err := bufio.NewReader(e.stdin).ReadString('\n') // of a terminal, which gives a line at a time
+		if err != nil {
+			text = ""
 		}
-		line <- ""
+		line <- strings.TrimSpace(text)
 	}()
 	select {
 	case text := <-line:

@@ -123,16 +123,16 @@ func unknownWord(what, word string, known []string) error {
 	if meant, ok := nearest(word, known); ok {
 		return usageError(text + "did you mean " + meant + "?")
 	}
-	if len(known) <= 20 {
-		return usageError(text + "take one of " + strings.Join(known, ", "))
-	}
 	var groups []string
 	for _, k := range known {
 		group, _, _ := strings.Cut(k, ".")
 		groups = append(groups, group)
 	}
 	slices.Sort(groups)
-	return usageError(text + "they begin with " + strings.Join(slices.Compact(groups), ", "))
+	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
+		return usageError(text + "take one of " + strings.Join(known, ", "))
+	}
+	return usageError(text + "they begin with " + strings.Join(groups, ", "))
 }
 
 // text returns an option whose value is stored as it is, after the checks that a string of
@@ -270,11 +270,14 @@ func (e *env) filterAccount() (owner, error) {
 }
 
 // checkRowName returns a usageError unless an operator may give a row that name: 1 to 200 bytes, not only spaces,
-// and no control characters, which could change what a terminal shows.
+// no control characters, which could change what a terminal shows, and no account's id, for which it would be taken.
 func checkRowName(s string) error {
 	if strings.TrimSpace(s) == "" || len(s) > 200 || !utf8.ValidString(s) ||
 		strings.IndexFunc(s, unicode.IsControl) >= 0 {
 		return usageError("a name has 1 to 200 bytes of UTF-8, not only spaces, and no control characters")
+	}
+	if validID("acct", s) {
+		return usageError("a name can't be the id of an account")
 	}
 	return nil
 }

@@ -83,9 +83,6 @@ func dataText(data json.RawMessage) string {
 			object.members[i].value.text = formatMoney(amount, currency.text)
 		}
 	}
-	if currency != nil {
-		object.members = slices.DeleteFunc(object.members, func(m jsonMember) bool { return m.name == "currency" })
-	}
 	return memberText(&object)
 }
 

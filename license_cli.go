@@ -187,6 +187,19 @@ func licensePatch(e *env) error {
 	if err != nil {
 		return usageError("the change must be a JSON object: " + err.Error())
 	}
+	view, err := parseJSON(encodeJSON(newLicenseDetail(&license{}, e.now())))
+	if err != nil {
+		return err
+	}
+	names := []string{"devices"} // as license show -json has them
+	for _, m := range view.members {
+		names = append(names, m.name)
+	}
+	for _, m := range body.members {
+		if !slices.Contains(names, m.name) { // which the API ignores, as what a later version may know
+			return unknownWord("a licence has no", m.name, names)
+		}
+	}
 	in := newInput(&body, nil, nil)
 	change := readPatch(in)
 	if err := in.err(); err != nil {

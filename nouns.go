@@ -72,7 +72,7 @@ type holding struct {
 	member string // of the JSON output of account close: "licenses"
 	name   string // singular, for people: "licence"
 	query  string // counts those of the account ?1 at the time ?2
-	money  string // sums by currency the money of the account ?1 that is released with them; "": none is
+	money  string // tells the money of the account ?1 that is released with them, as "57.00 CHF"; "": none is
 }
 
 // A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another

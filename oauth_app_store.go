@@ -253,5 +253,5 @@ func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
 }
 
 // heldApps are applications that an account owns.
-var heldApps = holding{member: "apps", name: "application",
-	query: `SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`}
+var heldApps = holding{"apps", "application",
+	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`, ""}

@@ -168,27 +168,18 @@ func appRotate(e *env) error {
 }
 
 func appRemove(e *env) error {
-	err := e.confirm(func(q *queries) (string, error) {
+	name := ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
 		p, err := q.usedApp(anyAccount, e.args[0])
 		if err != nil {
 			return "", explainAppError(err)
 		}
+		name = withName(p.ID, p.Name)
 		grants, webhooks, err := q.countOfApp(p.ID)
-		return fmt.Sprintf("removes the application %s for good, with %s and %s", withName(p.ID, p.Name),
-			countOf(grants, "grant"), countOf(webhooks, "webhook")), err
-	})
-	if err != nil {
-		return err
-	}
-	return e.changeNamed(func(t *tx) (string, error) {
-		p, err := t.usedApp(anyAccount, e.args[0])
-		if err == nil {
-			err = removeApp(t, anyAccount, p.ID, e.actor())
-		}
-		if err != nil {
-			return "", explainAppError(err)
-		}
-		return "application " + withName(p.ID, p.Name) + " removed", nil
+		return fmt.Sprintf("removes the application %s for good, with %s and %s", name, countOf(grants, "grant"),
+			countOf(webhooks, "webhook")), err
+	}, func(t *tx) (string, error) {
+		return "application " + name + " removed", explainAppError(removeApp(t, anyAccount, e.args[0], e.actor()))
 	})
 }
 
@@ -220,15 +211,9 @@ func grantList(e *env) error {
 
 func grantRevoke(e *env) error {
 	return e.changeNamed(func(t *tx) (string, error) {
-		g, err := t.grant(anyAccount, e.args[0])
-		if err == nil {
-			err = endGrant(t, anyAccount, g.ID, endedByOperator, e.actor())
-		}
-		if err != nil {
-			return "", replaced(err, errGrant,
-				errors.New("not found: 'widgetd grant list -ended' prints what there is"))
-		}
-		return "grant " + g.ID + " to " + printable(g.App.Name) + " revoked", nil
+		err := endGrant(t, anyAccount, e.args[0], endedByOperator, e.actor())
+		return "grant " + e.args[0] + " revoked",
+			replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
 	})
 }
 

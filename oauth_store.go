@@ -179,8 +179,8 @@ func (t *tx) removeExpired(table, compares string, at stamp, limit int64) (int64
 }
 
 // heldGrants are those by which applications act for an account.
-var heldGrants = holding{member: "grants", name: "grant",
-	query: `SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2`}
+var heldGrants = holding{"grants", "grant",
+	`SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2`, ""}
 
 // signinTable describes one of the two tables of signing in.
 func signinTable(name string) *table[session] {

@@ -64,20 +64,18 @@ func explainOrderError(err error) error {
 // changeOrder runs f in a transaction and prints the order that f returns, for whose payment the running service
 // does the rest.
 func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
-	o, err := changed(e, func(t *tx) (*order, error) {
+	return printChanged(e, func(t *tx) (*order, error) {
 		o, err := f(t)
 		if err != nil {
 			return nil, explainOrderError(err)
 		}
 		return viewOrder(t.queries, o)
+	}, func(o *order) string {
+		if p := o.Payment; p != nil && !p.DueAt.IsZero() && !p.DueAt.After(e.now()) {
+			e.noteQueued()
+		}
+		return fmt.Sprintf("%s is %s: %s", o.ID, o.State, formatMoney(o.Total, o.Currency))
 	})
-	if err != nil {
-		return err
-	}
-	if p := o.Payment; p != nil && !p.DueAt.IsZero() && !p.DueAt.After(e.now()) {
-		e.noteQueued()
-	}
-	return e.print(o, fmt.Sprintf("%s is %s: %s", o.ID, o.State, formatMoney(o.Total, o.Currency)))
 }
 
 // lineQuantities returns what -lines names; nil if it is not given. Errors: usageError, also if -lines is given
@@ -213,21 +211,19 @@ func orderRefund(e *env) error {
 		return err
 	}
 	currency := ""
-	f, err := changed(e, func(t *tx) (refund, error) {
+	return printChanged(e, func(t *tx) (refund, error) {
 		o, made, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
 		if err != nil {
 			return refund{}, explainOrderError(err)
 		}
 		currency = o.Currency
 		return viewRefund(*made), nil
+	}, func(f refund) string {
+		if f.State == refundPending {
+			e.noteQueued()
+		}
+		return fmt.Sprintf("%s of %s is %s", f.ID, formatMoney(f.Amount, currency), f.State)
 	})
-	if err != nil {
-		return err
-	}
-	if f.State == refundPending {
-		e.noteQueued()
-	}
-	return e.print(f, fmt.Sprintf("%s of %s is %s", f.ID, formatMoney(f.Amount, currency), f.State))
 }
 
 // refundWish returns what the options ask to give back. Errors: usageError.
@@ -264,7 +260,7 @@ func orderSettle(e *env) error {
 		return err
 	}
 	if asked > 0 {
-		e.noteQueued()
+		defer e.noteQueued()
 	}
 	return e.print(map[string]any{"ok": true, "payments": asked},
 		fmt.Sprintf("the service is to ask about %s: 'widgetd order show %s' shows what it found",

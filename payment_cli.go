@@ -116,8 +116,8 @@ func (c *paymentConnection) setState(readable bool) {
 
 func paymentConnect(e *env) error {
 	name := e.args[0]
-	if name != providerStripe && name != providerVipps {
-		return usageError(fmt.Sprintf("there is no provider %q: take stripe or vipps", printable(name)))
+	if known := []string{providerStripe, providerVipps}; !slices.Contains(known, name) {
+		return unknownWord("there is no provider", name, known)
 	}
 	account, err := e.needAccount()
 	if err != nil {

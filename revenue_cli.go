@@ -46,7 +46,6 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 // readyRevenue records everything that is due. If -account is not given and there is more than one account, it says
 // on standard error which one is shown, or if that has no revenue, which ones have some.
 func (e *env) readyRevenue(st *store, accountID string) error {
-	const shown = 3 // accounts that are named
 	if err := recordOrders(e.ctx, st, math.MaxInt); err != nil || e.str("account") != "" {
 		return err
 	}
@@ -58,27 +57,17 @@ func (e *env) readyRevenue(st *store, accountID string) error {
 	if err != nil {
 		return err
 	}
-	has, err := st.hasFacts(accountID)
-	if err != nil {
+	earning, err := st.accountsWithRevenue(accountID, 4)
+	if err != nil || len(earning) == 0 || earning[0].ID == accountID {
+		fmt.Fprintf(e.stderr, "this is the revenue of %s; -account shows another one's\n", withName(a.ID, a.Name))
 		return err
-	}
-	earning, err := st.accountsWithRevenue(shown + 1)
-	if err != nil {
-		return err
-	}
-	if has || len(earning) == 0 {
-		fmt.Fprintf(e.stderr, "this is the revenue of %s; -account shows another one's\n", a.label())
-		return nil
 	}
 	var names []string
-	for _, other := range earning[:min(shown, len(earning))] {
-		names = append(names, other.label())
+	for _, other := range earning {
+		names = append(names, withName(other.ID, other.Name))
 	}
-	if len(earning) > shown {
-		names = append(names, "and others")
-	}
-	fmt.Fprintf(e.stderr, "%s has no revenue; these have some: %s; 'widgetd %s -account %s' shows one\n", a.label(),
-		strings.Join(names, ", "), e.command.signature(), earning[0].ID)
+	fmt.Fprintf(e.stderr, "%s has no revenue; others have, such as %s: 'widgetd %s -account %s'\n",
+		withName(a.ID, a.Name), strings.Join(names, ", "), e.command.signature(), earning[0].ID)
 	return nil
 }
 

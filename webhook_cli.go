@@ -148,7 +148,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
-	e.noteQueued()
+	defer e.noteQueued()
 	return e.print(map[string]string{"id": w.ID, "secret": secret},
 		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
 			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
@@ -229,22 +229,16 @@ func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
 	if err != nil {
 		return err
 	}
+	if w.State == webhookPending || w.Replaying { // the service sends a test, or the events
+		defer e.noteQueued()
+	}
 	return e.print(w, w.ID+" is "+w.State)
 }
 
 func webhookEnable(e *env) error {
-	return e.changeQueued(func(t *tx, id string) (*webhook, error) {
+	return e.changeWebhook(func(t *tx, id string) (*webhook, error) {
 		return enableWebhook(t, anyAccount, id, e.webhookAuthor())
 	})
-}
-
-// changeQueued is changeWebhook for what the running service does.
-func (e *env) changeQueued(f func(t *tx, id string) (*webhook, error)) error {
-	err := e.changeWebhook(f)
-	if err == nil {
-		e.noteQueued()
-	}
-	return err
 }
 
 // printSent runs f in a transaction and prints the id of the event that f returns, which the running service sends.
@@ -253,7 +247,7 @@ func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 	if err != nil {
 		return err
 	}
-	e.noteQueued()
+	defer e.noteQueued()
 	return e.print(sentEvent{eventID},
 		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
 }
@@ -296,7 +290,7 @@ func webhookReplay(e *env) error {
 		return usageError("-since TIME is needed, as 7d")
 	}
 	var fields *refusal
-	err = e.changeQueued(func(t *tx, id string) (*webhook, error) {
+	err = e.changeWebhook(func(t *tx, id string) (*webhook, error) {
 		return replayEvents(t, anyAccount, id, since, e.webhookAuthor())
 	})
 	if errors.As(err, &fields) && fields.code == codeValidation {
@@ -325,28 +319,18 @@ func webhookDeliveries(e *env) error {
 }
 
 func webhookRemove(e *env) error {
-	id := e.args[0]
-	err := e.confirm(func(q *queries) (string, error) {
+	id, name := e.args[0], ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
 		w, err := q.webhook(anyAccount, id)
 		if err != nil {
 			return "", webhookStep(id, err)
 		}
+		name = withName(id, w.host())
 		waiting, err := q.countRetries(id)
-		return fmt.Sprintf("removes the webhook %s for good; %s that it did not accept yet are not sent again",
-			withName(id, w.host()), countOf(waiting, "event")), err
-	})
-	if err != nil {
-		return err
-	}
-	return e.changeNamed(func(t *tx) (string, error) {
-		w, err := t.webhook(anyAccount, id)
-		if err == nil {
-			err = removeWebhook(t, anyAccount, id, e.actor())
-		}
-		if err != nil {
-			return "", webhookStep(id, err)
-		}
-		return "webhook " + withName(id, w.host()) + " removed", nil
+		return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
+			countOf(waiting, "event")), err
+	}, func(t *tx) (string, error) {
+		return "webhook " + name + " removed", webhookStep(id, removeWebhook(t, anyAccount, id, e.actor()))
 	})
 }
 

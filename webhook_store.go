@@ -412,5 +412,5 @@ func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
 }
 
 // heldWebhooks are webhooks that are not disabled.
-var heldWebhooks = holding{member: "webhooks", name: "webhook",
-	query: `SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`}
+var heldWebhooks = holding{"webhooks", "webhook",
+	`SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`, ""}

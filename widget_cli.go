@@ -71,7 +71,7 @@ func widgetRemove(e *env) error {
 		if err != nil {
 			return "", err
 		}
-		if rows > 0 && !e.canAsk {
+		if rows > 0 && !e.canAsk && !e.on("force") {
 			return "", fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
 				id, countOf(rows, "row"))
 		}
@@ -79,7 +79,8 @@ func widgetRemove(e *env) error {
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("removes the widget %s for good, with %s of what it counted", withName(id, w.Name),
+		name = withName(id, w.Name)
+		return fmt.Sprintf("removes the widget %s for good, with %s of what it counted", name,
 			countOf(rows, "row")), nil
 	})
 	if err != nil {
@@ -87,9 +88,6 @@ func widgetRemove(e *env) error {
 	}
 	var removed int64
 	err = e.withStore(func(st *store) error {
-		if w, err := st.anyWidget(id); err == nil {
-			name = w.Name
-		}
 		for gone := false; !gone; {
 			began, sum := time.Now(), removed
 			if err := st.update(e.ctx, func(t *tx) (err error) {
@@ -110,7 +108,7 @@ func widgetRemove(e *env) error {
 		return err
 	}
 	return e.print(map[string]any{"ok": true, "rows": removed},
-		"widget "+withName(id, name)+" removed, with "+countOf(removed, "row")+" of what it counted")
+		"widget "+name+" removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
 func widgetList(e *env) error {
