@@ -440,7 +440,7 @@ func TestRevenue_saysWhoseItIs(t *testing.T) {
 	}
 	notes("this is the revenue of " + main)
 	sell(bistro)
-	notes(main+" has no revenue; others have, such as "+bistro+" (Bistro): 'widgetd revenue ",
+	notes(main+" has no revenue; there is some of "+bistro+" (Bistro): 'widgetd revenue ",
 		"-account "+bistro+"'\n")
 	sell(cafe)
 	notes(bistro + " (Bistro), " + cafe + " (Café): '")

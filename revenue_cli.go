@@ -57,7 +57,7 @@ func (e *env) readyRevenue(st *store, accountID string) error {
 	if err != nil {
 		return err
 	}
-	earning, err := st.accountsWithRevenue(accountID, 4)
+	earning, err := st.accountsWithRevenue(accountID, 3)
 	if err != nil || len(earning) == 0 || earning[0].ID == accountID {
 		fmt.Fprintf(e.stderr, "this is the revenue of %s; -account shows another one's\n", withName(a.ID, a.Name))
 		return err
@@ -66,7 +66,7 @@ func (e *env) readyRevenue(st *store, accountID string) error {
 	for _, other := range earning {
 		names = append(names, withName(other.ID, other.Name))
 	}
-	fmt.Fprintf(e.stderr, "%s has no revenue; others have, such as %s: 'widgetd %s -account %s'\n",
+	fmt.Fprintf(e.stderr, "%s has no revenue; there is some of %s: 'widgetd %s -account %s'\n",
 		withName(a.ID, a.Name), strings.Join(names, ", "), e.command.signature(), earning[0].ID)
 	return nil
 }
