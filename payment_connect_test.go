@@ -222,7 +222,8 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		return err
 	})
 	out := c.do(c.called("payment", "disconnect", id)...)
-	if !strings.HasPrefix(out, "connection "+id+" disconnected; remove the webhook webhook-") || len(c.vipps.webhooks) != 1 {
+	if !strings.HasPrefix(out, "connection "+id+" disconnected; remove the webhook webhook-") ||
+		len(c.vipps.webhooks) != 1 {
 		t.Errorf("%s", out)
 	}
 	c.do(c.connectLine("vipps")...)
