@@ -110,8 +110,8 @@ func (t *tx) reopenAccount(id string) error {
 // What stops working when an account is closed, apart from what it has of other nouns.
 var (
 	heldTokens = holding{"tokens", "token",
-		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`}
-	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`}
+		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`, ""}
+	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`, ""}
 )
 
 // countHeld counts what an account holds at now.

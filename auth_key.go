@@ -252,7 +252,7 @@ func keyRetire(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("key " + kid + " retired")
 }
 
 // wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text itself.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -117,8 +118,8 @@ func (e *env) withBooks(f func(b *books) error) error {
 
 // product returns the product that the command's first argument names. Errors: usageError.
 func (e *env) product() (string, error) {
-	if _, detail := oneOf(bookProducts...)(e.args[0]); detail != "" {
-		return "", usageError(fmt.Sprintf("there is no product %q: take xero or fortnox", printable(e.args[0])))
+	if !slices.Contains(bookProducts, e.args[0]) {
+		return "", unknownWord("there is no product", e.args[0], bookProducts)
 	}
 	return e.args[0], nil
 }
@@ -141,7 +142,9 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return setBooksApp(t, keys, product, app) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "the application for " + withName(product, app.clientID) + " is set", setBooksApp(t, keys, product, app)
+	})
 }
 
 func booksAppList(e *env) error {
@@ -369,8 +372,8 @@ func (e *env) printPreview(p *bookPreview) error {
 			return err
 		}
 		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s %s more VAT than the orders have\n",
-				formatSigned(p.Difference), p.Currency)
+			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
+				formatMoney(p.Difference, p.Currency))
 		}
 	}
 	for _, issue := range p.Issues {
@@ -399,6 +402,9 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 	if err != nil {
 		return err
 	}
+	if len(all) > 0 {
+		defer e.noteQueued()
+	}
 	return printRows(e, all, exportHeader, exportCells)
 }
 
@@ -416,9 +422,9 @@ func booksExport(e *env) error {
 
 func booksExports(e *env) error {
 	var err error
-	filter := exportFilter{state: e.str("state")}
-	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
-		return usageError("-state: " + detail)
+	filter := exportFilter{}
+	if filter.state, err = e.choice("state", exportStates); err != nil {
+		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -460,7 +466,7 @@ func booksDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("connection " + e.args[0] + " with books disconnected")
 }
 
 // booksStatus is what the status command says of books.

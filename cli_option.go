@@ -28,10 +28,11 @@ var (
 		help: "format of the log on standard error: text or json", hasVariable: true}
 	optAccount = option{name: "account", value: accountPlaceholder,
 		help: "name or id of an account; where one is needed, by default the main account"}
-	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
-	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
-	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
-	optSince = option{name: "since", value: "TIME",
+	optForce   = option{name: "force", help: "do what the command would otherwise refuse"}
+	optUnasked = option{name: "force", help: "do not ask, and leave out the warning where nobody can be asked"}
+	optCSV     = option{name: "csv", help: "print CSV instead of JSON"}
+	optLimit   = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
+	optSince   = option{name: "since", value: "TIME",
 		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
 	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
 	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
@@ -104,6 +105,34 @@ func (e *env) fromTo() (from, to time.Time, err error) {
 		to, err = e.date("to")
 	}
 	return from, to, err
+}
+
+// choice returns an option that is one of a few words; "" means that it was not given. Errors: usageError.
+func (e *env) choice(name string, words []string) (string, error) {
+	word := e.str(name)
+	if word == "" || slices.Contains(words, word) {
+		return word, nil
+	}
+	return "", unknownWord("-"+name+": there is no", word, words)
+}
+
+// unknownWord returns a usageError for a word that is none of those that are known. It names the one that was most
+// likely meant, else all if they are few, else what they begin with. what comes before the word.
+func unknownWord(what, word string, known []string) error {
+	text := fmt.Sprintf("%s %q: ", what, printable(word))
+	if meant, ok := nearest(word, known); ok {
+		return usageError(text + "did you mean " + meant + "?")
+	}
+	var groups []string
+	for _, k := range known {
+		group, _, _ := strings.Cut(k, ".")
+		groups = append(groups, group)
+	}
+	slices.Sort(groups)
+	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
+		return usageError(text + "take one of " + strings.Join(known, ", "))
+	}
+	return usageError(text + "they begin with " + strings.Join(groups, ", "))
 }
 
 // text returns an option whose value is stored as it is, after the checks that a string of
@@ -317,11 +346,15 @@ func idEnd(prefix, typed string) string {
 	return symbols
 }
 
-// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200
-// bytes, and no control characters, which could change what a terminal shows.
+// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200 bytes, not only spaces,
+// no control characters, which could change what a terminal shows, and no account's id, for which it would be taken.
 func checkRowName(s string) error {
-	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
-		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
+	if strings.TrimSpace(s) == "" || len(s) > 200 || !utf8.ValidString(s) ||
+		strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes of UTF-8, not only spaces, and no control characters")
+	}
+	if validID("acct", s) {
+		return usageError("a name can't be the id of an account")
 	}
 	return nil
 }

@@ -38,20 +38,33 @@ func (e *env) width() int {
 	return max(0, columns)
 }
 
-// terminalWidth returns the width in columns of the terminal that w writes to; 0: w is not a terminal.
-func terminalWidth(w io.Writer) int {
-	f, ok := w.(*os.File)
+// terminalWidth returns the width in columns of the terminal that w writes to, usualWidth if it does not know it; 0: w
+// is not a terminal.
+func terminalWidth(w any) int {
+	columns, _ := terminalSize(w)
+	return columns
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	_, is := terminalSize(stream)
+	return is
+}
+
+// terminalSize returns the width of the terminal that a stream is, see terminalWidth; false: it is none.
+func terminalSize(stream any) (columns int, is bool) {
+	f, ok := stream.(*os.File)
 	if !ok {
-		return 0
+		return 0, false
 	}
 	size := new([4]uint16) // rows, columns, and the size in pixels (ioctl_tty(2))
 	address := reflect.ValueOf(size).Pointer()
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, address)
 	runtime.KeepAlive(size)
 	if errno != 0 {
-		return 0
+		return 0, false
 	}
-	return cmp.Or(int(size[1]), usualWidth)
+	return cmp.Or(int(size[1]), usualWidth), true
 }
 
 // An accountCell is a table's cell with the id of an account, which is shown by its name.

@@ -73,7 +73,7 @@ var licenseCommands = []command{
 	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
 	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
 	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
-	{"license revoke", "LICENSE", "end a licence for good", []option{optReason}, 1, licenseAction},
+	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1, licenseRevoke},
 	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
 		licenseRotate},
 	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
@@ -187,6 +187,19 @@ func licensePatch(e *env) error {
 	if err != nil {
 		return usageError("the change must be a JSON object: " + err.Error())
 	}
+	view, err := parseJSON(encodeJSON(newLicenseDetail(&license{}, e.now())))
+	if err != nil {
+		return err
+	}
+	names := []string{"devices"} // as license show -json has them
+	for _, m := range view.members {
+		names = append(names, m.name)
+	}
+	for _, m := range body.members {
+		if !slices.Contains(names, m.name) { // which the API ignores, as what a later version may know
+			return unknownWord("a licence has no", m.name, names)
+		}
+	}
 	in := newInput(&body, nil, nil)
 	change := readPatch(in)
 	if err := in.err(); err != nil {
@@ -207,7 +220,7 @@ func licenseRenew(e *env) error {
 	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
 }
 
-// licenseAction runs license suspend, license reinstate and license revoke.
+// licenseAction runs license suspend and license reinstate, and license revoke once that is confirmed.
 func licenseAction(e *env) error {
 	_, action, _ := strings.Cut(e.command.name, " ")
 	reason, err := e.text("reason", maxReason)
@@ -219,10 +232,31 @@ func licenseAction(e *env) error {
 	}, describeStatus)
 }
 
+func licenseRevoke(e *env) error {
+	if _, err := e.text("reason", maxReason); err != nil {
+		return err
+	}
+	err := e.confirm(func(q *queries) (string, error) {
+		l, err := q.license(anyAccount, e.args[0])
+		if err != nil || l.State == statusRevoked {
+			return "", err
+		}
+		return fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
+			countOf(l.SeatsUsed, "device")), nil
+	})
+	if err != nil {
+		return err
+	}
+	return licenseAction(e)
+}
+
 func licenseRotate(e *env) error {
 	until, err := e.parseEnd(e.str("old-key-until"))
 	if err != nil {
 		return err
+	}
+	if !until.IsZero() && until.Before(e.now()) {
+		return usageError("-old-key-until: " + until.String() + " is in the past: leave it out to end the old key now")
 	}
 	key, err := changed(e, func(t *tx) (string, error) {
 		_, key, err := rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
@@ -241,8 +275,8 @@ func licenseList(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
-		return usageError("-status: " + detail)
+	if _, err = e.choice("status", statuses); err != nil {
+		return err
 	}
 	return printAll(e, func(q *queries) ([]licenseDetail, error) {
 		rows, err := listRows(e, q, (*queries).licenses, filter, "")
@@ -559,24 +593,24 @@ func deviceList(e *env) error {
 	}, deviceHeader, deviceCells)
 }
 
-// changeDevice runs f in a transaction, with the device that the command names and its
-// licence.
-func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
-	return e.changeQuietly(func(t *tx) error {
+// changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f
+// does.
+func (e *env) changeDevice(did string, f func(*tx, *license, *device) error) error {
+	return e.changeNamed(func(t *tx) (string, error) {
 		d, err := t.deviceByID(anyAccount, e.args[0])
 		if err != nil {
-			return err
+			return "", err
 		}
 		l, err := t.license(anyAccount, d.LicenseID)
 		if err != nil {
-			return err
+			return "", err
 		}
-		return f(t, l, d)
+		return fmt.Sprintf("device %s of %s %s", withName(d.ID, valueOr(d.Name, "no name")), l.ID, did), f(t, l, d)
 	})
 }
 
 func deviceRelease(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
+	return e.changeDevice("released", func(t *tx, l *license, d *device) error {
 		if d.State == deviceReleased {
 			return nil
 		}
@@ -585,7 +619,7 @@ func deviceRelease(e *env) error {
 }
 
 func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
+	return e.changeDevice("blocked", func(t *tx, l *license, d *device) error {
 		return blockDevice(t, l, d, e.actor())
 	})
 }

@@ -73,6 +73,7 @@ type holding struct {
 	member string // of the JSON output of account close: "licenses"
 	name   string // singular, for people: "licence"
 	query  string // counts those of the account ?1 at the time ?2
+	money  string // tells the money of the account ?1 that is released with them, as "57.00 CHF"; "": none is
 }
 
 // An idKind is a kind of ids. Arguments and options of commands whose placeholder it is name a row by its id, or by the

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -37,7 +38,7 @@ var appCommands = []command{
 		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, 1, appRotate},
 	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
-		nil, 1, appRemove},
+		[]option{optUnasked}, 1, appRemove},
 }
 
 // appAuthor returns the operator as the author of a change, who vouches for it and has every scope.
@@ -69,8 +70,15 @@ func (e *env) newApp() (*app, error) {
 	if _, detail := checkText(p.Name, required, maxAppName); detail != "" {
 		return nil, usageError("NAME: " + detail)
 	}
-	if _, detail := oneOf(appKinds...)(p.Kind); detail != "" {
-		return nil, usageError("-kind: " + detail)
+	if _, err := e.choice("kind", appKinds); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"scope", "own-scope"} {
+		for _, scope := range e.commaList(name) {
+			if !slices.Contains(appScopes, scope) {
+				return nil, unknownWord("-"+name+": there is no scope of applications", scope, appScopes)
+			}
+		}
 	}
 	switch {
 	case p.HomePage == "":
@@ -160,7 +168,19 @@ func appRotate(e *env) error {
 }
 
 func appRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return explainAppError(removeApp(t, anyAccount, e.args[0], e.actor())) })
+	name := ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		p, err := q.usedApp(anyAccount, e.args[0])
+		if err != nil {
+			return "", explainAppError(err)
+		}
+		name = withName(p.ID, p.Name)
+		grants, webhooks, err := q.countOfApp(p.ID)
+		return fmt.Sprintf("removes the application %s for good, with %s and %s", name, countOf(grants, "grant"),
+			countOf(webhooks, "webhook")), err
+	}, func(t *tx) (string, error) {
+		return "application " + name + " removed", explainAppError(removeApp(t, anyAccount, e.args[0], e.actor()))
+	})
 }
 
 // The options of these commands.
@@ -191,9 +211,10 @@ func grantList(e *env) error {
 }
 
 func grantRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
+	return e.changeNamed(func(t *tx) (string, error) {
 		err := endGrant(t, anyAccount, e.args[0], endedByOperator, e.actor())
-		return replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
+		return "grant " + e.args[0] + " revoked",
+			replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
 	})
 }
 

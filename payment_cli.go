@@ -117,8 +117,8 @@ func (c *paymentConnection) setState(readable bool) {
 
 func paymentConnect(e *env) error {
 	name := e.args[0]
-	if name != providerStripe && name != providerVipps {
-		return usageError(fmt.Sprintf("there is no provider %q: take stripe or vipps", printable(name)))
+	if known := []string{providerStripe, providerVipps}; !slices.Contains(known, name) {
+		return unknownWord("there is no provider", name, known)
 	}
 	account, err := e.needAccount()
 	if err != nil {
@@ -314,7 +314,7 @@ func paymentReconnect(e *env) error {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
 		}
-		return e.done()
+		return e.done("connection " + withName(c.ID, c.Provider) + " has the new keys")
 	})
 }
 
@@ -336,10 +336,11 @@ func paymentDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
+	line := "connection " + e.args[0] + " disconnected"
 	if left == "" {
-		return e.done()
+		return e.done(line)
 	}
-	return e.print(map[string]any{"ok": true, "left": left}, "disconnected; "+left)
+	return e.print(map[string]any{"ok": true, "left": left}, line+"; "+left)
 }
 
 // paymentStatus is what the status command says of payments.
@@ -406,8 +407,8 @@ func checkPayments(q *queries, keys *keyring, now time.Time) (faults []string, e
 	}
 	unaccounted, err := q.unaccountedPayments(now, 20)
 	for _, u := range unaccounted {
-		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
-			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
+		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s from what its order "+
+			"accounts for: run 'widgetd order settle %s'", u.id, formatMoney(u.amount, u.currency), u.orderID))
 	}
 	return faults, err
 }

@@ -38,11 +38,39 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
+		if err := e.readyRevenue(st, id); err != nil {
 			return err
 		}
 		return f(st, id)
 	})
+}
+
+// readyRevenue records everything that is due. If -account is not given and there is more than one account, it says
+// on standard error which one is shown, or if that has no revenue, which ones have some.
+func (e *env) readyRevenue(st *store, accountID string) error {
+	if err := recordOrders(e.ctx, st, math.MaxInt); err != nil || e.str("account") != "" {
+		return err
+	}
+	all, err := st.accounts()
+	if err != nil || len(all) < 2 {
+		return err
+	}
+	a, err := st.account(accountID)
+	if err != nil {
+		return err
+	}
+	earning, err := st.accountsWithRevenue(accountID, 3)
+	if err != nil || len(earning) == 0 || earning[0].ID == accountID {
+		fmt.Fprintf(e.stderr, "this is the revenue of %s; -account shows another one's\n", withName(a.ID, a.Name))
+		return err
+	}
+	var names []string
+	for _, other := range earning {
+		names = append(names, withName(other.ID, other.Name))
+	}
+	fmt.Fprintf(e.stderr, "%s has no revenue; there is some of %s: 'widgetd %s -account %s'\n",
+		withName(a.ID, a.Name), strings.Join(names, ", "), e.command.signature(), earning[0].ID)
+	return nil
 }
 
 // revenueDays returns the business days of an account that -from and -to name, newest first. Errors: usageError.
@@ -273,7 +301,7 @@ func revenueExport(e *env) error {
 	header := []string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
 		"total"}
 	return exportRows(e, header, func(st *store, _ string) (p listPage[exportedSum], err error) {
-		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
+		if err := e.readyRevenue(st, id); err != nil {
 			return p, err
 		}
 		days, err := e.revenueDays(st, id)

@@ -56,7 +56,7 @@ var webhookCommands = []command{
 		[]option{optLimit, optFailed}, 1, webhookDeliveries},
 	{"webhook retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
-		nil, 1, webhookRemove},
+		[]option{optUnasked}, 1, webhookRemove},
 }
 
 // webhookAuthor returns the operator as the author of a change, who may read every event.
@@ -110,8 +110,10 @@ func (e *env) webhookTypes() (codeList, error) {
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
 		if err == nil {
-			err = usageError(fmt.Sprintf("-type: %q: %s The types are %s",
-				printable(types[at]), detail, joinTypes(known)))
+			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
+			if code == "unknown_value" {
+				err = unknownWord("-type: webhooks get no events of the type", types[at], typeNames(known))
+			}
 		}
 	})
 	return types, err
@@ -130,7 +132,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	if len(w.Types) == 0 {
-		return usageError("-type NAME is needed: the types are " + joinTypes(subscribable(e.nouns)))
+		return usageError("-type NAME is needed: the types are " + strings.Join(typeNames(subscribable(e.nouns)), " "))
 	}
 	text, err := e.text("description", maxWebhookText)
 	if err != nil {
@@ -146,6 +148,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
+	defer e.noteQueued()
 	return e.print(map[string]string{"id": w.ID, "secret": secret},
 		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
 			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
@@ -206,6 +209,9 @@ func webhookPatch(e *env) (err error) {
 		return err
 	}
 	change.description = nilIfEmpty(text)
+	if change.url == "" && len(change.types) == 0 && !change.newDescription {
+		return usageError("nothing to change: give -url, -type or -description")
+	}
 	return e.patchWebhook(change)
 }
 
@@ -224,6 +230,9 @@ func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
 	if err != nil {
 		return err
 	}
+	if w.State == webhookPending || w.Replaying { // the service sends a test, or the events
+		defer e.noteQueued()
+	}
 	return e.print(w, w.ID+" is "+w.State)
 }
 
@@ -233,12 +242,13 @@ func webhookEnable(e *env) error {
 	})
 }
 
-// printSent runs f in a transaction and prints the id of the event that f returns.
+// printSent runs f in a transaction and prints the id of the event that f returns, which the running service sends.
 func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 	eventID, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
+	defer e.noteQueued()
 	return e.print(sentEvent{eventID},
 		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
 }
@@ -310,8 +320,18 @@ func webhookDeliveries(e *env) error {
 }
 
 func webhookRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
-		return webhookStep(e.args[0], removeWebhook(t, anyAccount, e.args[0], e.actor()))
+	id, name := e.args[0], ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		w, err := q.webhook(anyAccount, id)
+		if err != nil {
+			return "", webhookStep(id, err)
+		}
+		name = withName(id, w.host())
+		waiting, err := q.countRetries(id)
+		return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
+			countOf(waiting, "event")), err
+	}, func(t *tx) (string, error) {
+		return "webhook " + name + " removed", webhookStep(id, removeWebhook(t, anyAccount, id, e.actor()))
 	})
 }
 

@@ -30,7 +30,8 @@ var widgetCommands = []command{
 		nil, 1, widgetSnippet},
 	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
 	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
-		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
+		[]option{optForce.says("do not ask; where nobody can be asked, remove it although it has counted something")},
+		1, widgetRemove},
 	{"stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
 }
@@ -56,23 +57,39 @@ func widgetRename(e *env) error {
 	if err := checkRowName(e.args[1]); err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return t.renameWidget(e.args[0], e.args[1], e.actor()) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "widget " + withName(e.args[0], e.args[1]) + " renamed", t.renameWidget(e.args[0], e.args[1], e.actor())
+	})
 }
 
-// widgetRemove removes a widget, without -force only one that has counted nothing. A widget with
-// very many counters takes several transactions; a command that was interrupted can be run again.
+// widgetRemove removes a widget once that is confirmed; without -force and without a terminal only one that has
+// counted nothing. A widget with very many counters takes several transactions; a command that was interrupted can
+// be run again.
 func widgetRemove(e *env) error {
 	id, actor := e.args[0], e.actor()
-	var removed int64
-	err := e.withStore(func(st *store) error {
-		rows, err := st.countWidgetRows(id)
+	name := ""
+	err := e.confirm(func(q *queries) (string, error) {
+		rows, err := q.countWidgetRows(id)
 		if err != nil {
-			return err
+			return "", err
 		}
-		if rows > 0 && !e.on("force") {
-			return fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
+		if rows > 0 && !e.canAsk && !e.on("force") {
+			return "", fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
 				id, countOf(rows, "row"))
 		}
+		w, err := q.anyWidget(id)
+		if err != nil {
+			return "", err
+		}
+		name = withName(id, w.Name)
+		return fmt.Sprintf("removes the widget %s for good, with %s of what it counted", name,
+			countOf(rows, "row")), nil
+	})
+	if err != nil {
+		return err
+	}
+	var removed int64
+	err = e.withStore(func(st *store) error {
 		for gone := false; !gone; {
 			began, sum := time.Now(), removed
 			if err := st.update(e.ctx, func(t *tx) (err error) {
@@ -93,7 +110,7 @@ func widgetRemove(e *env) error {
 		return err
 	}
 	return e.print(map[string]any{"ok": true, "rows": removed},
-		"removed, with "+countOf(removed, "row")+" of what it counted")
+		"widget "+name+" removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
 func widgetList(e *env) error {
@@ -140,10 +157,8 @@ func statsRangeOf(e *env) (r statsRange, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.Interval = e.str("interval")
-	if code, _ := oneOf(statsIntervals...)(r.Interval); code != "" {
-		return r, usageError(fmt.Sprintf("-interval must be one of %s, not %q",
-			strings.Join(statsIntervals, ", "), r.Interval))
+	if r.Interval, err = e.choice("interval", statsIntervals); err != nil {
+		return r, err
 	}
 	if r.Zone, err = loadZone(e.str("timezone")); err != nil {
 		const text = "-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q"

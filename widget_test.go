@@ -626,7 +626,7 @@ func statsStory(t *testing.T, o *operator) {
 		"-from yesterday":                        `-from must be a date, YYYY-MM-DD, not "yesterday"`,
 		"-from 2026-02-01 -to 2026-01-31":        "-from and -to: the range ends before it begins",
 		"-from 2025-01-01 -to 2026-01-02":        "-from and -to: the range has more than 366 days",
-		"-interval year":                         `-interval must be one of day, week, month, not "year"`,
+		"-interval year":                         `-interval: there is no "year": take one of day, week, month`,
 		"-widget wgt_00000000000000000000000000": "not found",
 	} {
 		o.fails(want, append([]string{"stats"}, strings.Fields(args)...)...)
