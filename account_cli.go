@@ -102,7 +102,7 @@ func initCommand(e *env) error {
 		return err
 	}
 	for _, file := range []string{db, key} {
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		if err := e.makeDir(filepath.Dir(file)); err != nil {
 			return err
 		}
 	}
@@ -136,9 +136,11 @@ func initCommand(e *env) error {
 	return reportInit(e, db, key, initResult{dbMade, keyMade, base, id})
 }
 
-// placeToInstall returns where init makes the database and the key file. It refuses to create files as root beside
-// another user's, and without -force a second installation.
+// placeToInstall returns where init makes the database and the key file: in the installation's directory if it is
+// there and this user may, see locate. It refuses to create files as root beside another user's, and without -force a
+// second installation.
 func (e *env) placeToInstall() (db, key string, err error) {
+	e.locate(!e.on("force") && e.mayInstall())
 	if db, err = e.file("db"); err != nil {
 		return "", "", err
 	}

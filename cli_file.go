@@ -22,33 +22,28 @@ const installedDir = "/var/lib/widgetd"
 // another user: the service could not open what root would write beside it.
 func (e *env) file(name string) (string, error) {
 	if e.files == nil {
-		e.locate()
+		e.locate(e.isInstalled())
 	}
-	if err := e.becomeOwner(filepath.Dir(e.files[optDB.name])); err != nil {
+	if err := e.becomeOwner(filepath.Dir(e.files["db"])); err != nil {
 		return "", err
 	}
 	return e.files[name], e.checkOwner(e.files[name])
 }
 
 // locate decides where the database and the key file are: where -db and -key say; without -db and without a database
-// in the working directory, in the installation's directory, if there is an installation. Then standard error says so.
-// init makes an installation where there is none yet, if its directory is there and may be used.
-func (e *env) locate() {
-	e.files = map[string]string{optDB.name: e.str(optDB.name), optKey.name: e.str(optKey.name)}
-	use := e.isInstalled()
-	if e.command.name == "init" {
-		use = !e.on(optForce.name) && e.mayInstall()
-	}
-	if !use || e.values[optDB.name].set || fileExists(optDB.def) {
+// in the working directory, in the installation's directory, if there is one to use. Standard error says so, unless
+// the installation is still to be made.
+func (e *env) locate(installed bool) {
+	e.files = map[string]string{"db": e.str("db"), "key": e.str("key")}
+	if !installed || e.values["db"].set || fileExists(optDB.def) {
 		return
 	}
-	for name, path := range e.files {
-		if !e.values[name].set {
-			e.files[name] = filepath.Join(e.installed, path)
-		}
+	e.files["db"] = filepath.Join(e.installed, e.str("db"))
+	if !e.values["key"].set {
+		e.files["key"] = filepath.Join(e.installed, e.str("key"))
 	}
 	if e.isInstalled() {
-		fmt.Fprintln(e.stderr, "using", e.files[optDB.name])
+		fmt.Fprintln(e.stderr, "using", e.files["db"])
 	}
 }
 
@@ -62,7 +57,7 @@ func (e *env) isInstalled() bool {
 	return false
 }
 
-// mayInstall reports whether there is a directory for an installation, in which this user may make one.
+// mayInstall reports whether there is a directory for an installation, and this user may make one there.
 func (e *env) mayInstall() bool {
 	info, err := os.Stat(e.installed)
 	return err == nil && info.IsDir() && (e.uid == 0 || e.uid == ownerOf(info))
@@ -144,8 +139,17 @@ func (e *env) explainPermission(err error, path string) error {
 	if e.held == nil || !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return fmt.Errorf("%w: the user %s, to whom the database belongs, writes it: name a file where that user may, as %s",
-		err, userName(e.uid), path)
+	return fmt.Errorf("%w: the user %s, to whom the database belongs, writes it: name a file where that user may, "+
+		"as %s", err, userName(e.uid), path)
+}
+
+// makeDir makes a directory for a database and those above it, if they are not there, as the user to whom the lowest
+// of those that are belongs.
+func (e *env) makeDir(dir string) error {
+	if err := e.becomeOwner(dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o700)
 }
 
 // groupsOf returns the group of a user, and all groups.
