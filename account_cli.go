@@ -98,14 +98,15 @@ func initCommand(e *env) error {
 			return err
 		}
 	}
-	if err := e.checkInstall(); err != nil {
+	db, key, err := e.placeToInstall()
+	if err != nil {
 		return err
 	}
-	if err := e.checkNewKeys(); err != nil {
+	if err := e.checkNewKeys(db, key); err != nil {
 		return err
 	}
-	for _, file := range []string{e.str("db"), e.str("key")} {
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+	for _, file := range []string{db, key} {
+		if err := e.makeDir(filepath.Dir(file)); err != nil {
 			return err
 		}
 	}
@@ -114,14 +115,14 @@ func initCommand(e *env) error {
 		if err != nil {
 			return err
 		}
-		return ring.save(e.str("key"), false)
+		return ring.save(key, false)
 	})
 	if err != nil {
 		return err
 	}
 	id := ""
 	dbMade, err := makeOnce(func() error {
-		return createStore(e.str("db"), func(t *tx) (err error) {
+		return createStore(db, func(t *tx) (err error) {
 			if id, err = createAccount(t, e.str("name"), true, e.actor()); err != nil {
 				return err
 			}
@@ -136,66 +137,69 @@ func initCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	return reportInit(e, dbMade, keyMade, base, id)
+	return reportInit(e, db, key, initResult{dbMade, keyMade, base, id})
 }
 
-// checkInstall refuses to create files as root beside another user's, and without -force a
+// placeToInstall returns where init makes the database and the key file: in the installation's directory if it is
+// there and this user may, see locate. It refuses to create files as root beside another user's, and without -force a
 // second installation.
-func (e *env) checkInstall() error {
-	for _, file := range []string{e.str("db"), e.str("key")} {
-		if err := e.checkOwner(file); err != nil {
-			return err
-		}
+func (e *env) placeToInstall() (db, key string, err error) {
+	e.locate(!e.on("force") && e.mayInstall())
+	if db, err = e.file("db"); err != nil {
+		return "", "", err
 	}
-	if e.installed == "" || e.on("force") {
-		return nil
+	if key, err = e.file("key"); err != nil || e.on("force") || !e.isInstalled() {
+		return db, key, err
 	}
-	here, err := os.Stat(filepath.Dir(e.str("db")))
+	here, err := os.Stat(filepath.Dir(db))
 	if there, thereErr := os.Stat(e.installed); err == nil && thereErr == nil && os.SameFile(here, there) {
-		return nil
+		return db, key, nil
 	}
-	for _, name := range []string{optDB.def, optKey.def} {
-		file := filepath.Join(e.installed, name)
-		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s holds an installation already: commands find it by themselves; "+
-				"to create another one here, add -force", e.installed)
-		}
-	}
-	return nil
+	return "", "", fmt.Errorf("%s holds an installation already: commands find it by themselves; "+
+		"to create another one here, add -force", e.installed)
 }
 
 // checkNewKeys refuses, without -new-keys, to make a key file for a database that has issued something that
 // works only with its own keys, or that can't be read.
-func (e *env) checkNewKeys() error {
-	if e.on("new-keys") || fileExists(e.str("key")) || !fileExists(e.str("db")) {
+func (e *env) checkNewKeys(db, key string) error {
+	if e.on("new-keys") || fileExists(key) || !fileExists(db) {
 		return nil
 	}
 	issued, err := e.hasIssued()
 	if err == nil && issued {
 		err = fmt.Errorf("no key file at %s, and what the database has issued works with its own only: restore it "+
-			"from your copy; if there is none left, -new-keys makes another, and all of that ends", e.str("key"))
+			"from your copy; if there is none left, -new-keys makes another, and all of that ends", key)
 	}
 	return err
 }
 
+// An initResult says what init has made: the files, and the base address and the main account that are in them.
+type initResult struct {
+	db, key       bool
+	base, account string
+}
+
 // reportInit prints which of the two files init has created, or returns an error if neither.
-func reportInit(e *env, dbMade, keyMade bool, base, account string) error {
-	db, keyFile := e.str("db"), e.str("key")
+func reportInit(e *env, db, keyFile string, made initResult) error {
+	next := "widgetd serve"
+	if filepath.Dir(db) == e.installed {
+		next = "sudo systemctl enable --now widgetd.socket widgetd.service"
+	}
 	switch {
-	case !dbMade && !keyMade:
+	case !made.db && !made.key:
 		return fmt.Errorf("%s and %s exist already, and init never changes them: run 'widgetd serve', "+
 			"or name other files with -db and -key", db, keyFile)
-	case !dbMade: // the key was lost
+	case !made.db: // the key was lost
 		return e.print(map[string]string{"key": keyFile},
 			fmt.Sprintf("%s: existed already, and was not changed\n%s: created; tokens and leases that were signed "+
 				"with a lost key file are no longer valid, so issue the tokens again", db, keyFile))
 	}
 	key := "existed already, and was not changed"
-	if keyMade {
+	if made.key {
 		key = "created; keep a copy elsewhere, without it every token and device lease is lost"
 	}
-	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": base, "account_id": account},
-		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: widgetd serve", db, keyFile, key, account))
+	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": made.base, "account_id": made.account},
+		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: %s", db, keyFile, key, made.account, next))
 }
 
 // makeOnce runs f, which creates a file, and reports whether it did. That the file exists

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -254,11 +253,9 @@ func booksSet(e *env) error {
 
 // readMappingFile returns the mapping that -set names.
 func (e *env) readMappingFile(product string) (m bookMapping, err error) {
-	file := io.NopCloser(e.stdin)
-	if path := e.str("set"); path != "-" {
-		if file, err = os.Open(path); err != nil {
-			return m, err
-		}
+	file, err := e.open(e.str("set"))
+	if err != nil {
+		return m, err
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxMappingBody))

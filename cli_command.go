@@ -8,14 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"os/user"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -98,39 +93,13 @@ type env struct {
 	values         map[string]*onceValue
 	switches       map[string]*bool
 	now            func() time.Time
-	opened         *store          // the database, while withStore has it open
-	installed      string          // directory of the installation: installedDir; "": none is looked for
-	uid            int             // of the user who runs the program, as whom it acts
-	caller         string          // name of the user who called it, see callingUser
-	canAsk         bool            // standard input and standard error are terminals
-	announced      map[string]bool // options for which file has already said that it uses the installation's file
-}
-
-// installedDir is where an installation on a server has its files.
-const installedDir = "/var/lib/widgetd"
-
-// checkOwner returns an error with the next step if this user should not work on a file that
-// belongs to another: as root, or without the right to look into its directory.
-func (e *env) checkOwner(path string) error {
-	info, err := os.Stat(path)
-	foreign := e.uid == 0
-	if errors.Is(err, fs.ErrPermission) {
-		foreign = true
-		info, err = os.Stat(filepath.Dir(path))
-	}
-	if err != nil {
-		return nil // opening the file will tell what is wrong
-	}
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	if !foreign || owner == e.uid {
-		return nil
-	}
-	name := "#" + strconv.Itoa(owner) // as sudo takes a user without a name
-	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
-		name = u.Username
-	}
-	return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'",
-		path, name, name, e.command.name)
+	opened         *store              // the database, while withStore has it open
+	installed      string              // directory of the installation: installedDir; "": none is looked for
+	uid            int                 // of the user as whom the program acts
+	caller         string              // name of the user who called it, see callingUser
+	canAsk         bool                // standard input and standard error are terminals
+	files          map[string]string   // paths of the database ("db") and the key file ("key"), see locate
+	held           map[string]heldFile // files that the operator has named, see becomeOwner
 }
 
 // actor returns the actor of the events that a command writes.
@@ -139,19 +108,6 @@ func (e *env) actor() string {
 		return actorCommand
 	}
 	return actorCommand + ":" + e.caller
-}
-
-// callingUser returns the name of the system's user who runs the program, or called sudo to run it
-// as another one; a number if the user has no name.
-func callingUser(getenv func(string) string) string {
-	if u, err := user.Lookup(getenv("SUDO_USER")); err == nil {
-		return printable(u.Username)
-	}
-	uid := strconv.Itoa(os.Getuid())
-	if u, err := user.LookupId(uid); err == nil {
-		return printable(u.Username)
-	}
-	return uid
 }
 
 func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
@@ -176,7 +132,7 @@ func findCommand(commands []command, args []string) (*command, []string) {
 func (e *env) parse(args []string) error {
 	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	e.values, e.switches, e.announced = map[string]*onceValue{}, map[string]*bool{}, map[string]bool{}
+	e.values, e.switches = map[string]*onceValue{}, map[string]*bool{}
 	for _, o := range e.command.acceptedOptions() {
 		set := ""
 		if o.hasVariable {
@@ -403,30 +359,6 @@ func (e *env) str(name string) string { return e.values[name].value }
 
 // given reports whether an option that is not a switch was given as a flag, perhaps with an empty value.
 func (e *env) given(name string) bool { return e.values[name].given }
-
-// file returns the path of the database ("db") or of the key file ("key"). Where neither -db
-// nor the option itself is given and the working directory has neither file, it is the
-// installation's file, if there is one; standard error says so. It refuses to let root work on
-// the file of another user: the service could not open what root would write beside it.
-func (e *env) file(name string) (string, error) {
-	path := e.str(name)
-	if !e.values[name].set && !e.values[optDB.name].set && !fileExists(optDB.def) && !fileExists(optKey.def) {
-		installed := filepath.Join(e.installed, path)
-		if _, err := os.Stat(installed); e.installed != "" && !errors.Is(err, fs.ErrNotExist) {
-			path = installed
-			if !e.announced[name] {
-				fmt.Fprintln(e.stderr, "using", path)
-				e.announced[name] = true
-			}
-		}
-	}
-	return path, e.checkOwner(path)
-}
-
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
 
 // signature returns the command's name with the names of its arguments: "account rate ID N".
 func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }

@@ -362,27 +362,23 @@ func checkRowName(s string) error {
 // secretText returns the text that -secrets names, and where it is from.
 func (e *env) secretText() (name, text string, err error) {
 	path := e.str("secrets")
-	name = "standard input"
-	file := io.NopCloser(e.stdin)
-	switch path {
-	case "":
+	if path == "" {
 		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: " +
 			"secrets are never options")
-	case "-":
-	default:
+	}
+	file, err := e.open(path)
+	if err != nil {
+		return "", "", err
+	}
+	defer file.Close()
+	name = "standard input"
+	if opened, ok := file.(*os.File); ok && path != "-" {
 		name = path
-		opened, err := os.Open(path)
-		if err != nil {
-			return "", "", err
-		}
 		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
-			opened.Close()
 			return "", "", fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
 				"and have the provider replace the secrets if somebody may have read it", path, path)
 		}
-		file = opened
 	}
-	defer file.Close()
 	read, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
 	if err != nil {
 		return "", "", fmt.Errorf("read %s: %w", name, err)

@@ -124,7 +124,7 @@ func demoCommand(e *env) error {
 			return err
 		}
 		defer os.RemoveAll(d.dir)
-	} else if err := os.MkdirAll(d.dir, 0o700); err != nil {
+	} else if err := e.makeDir(d.dir); err != nil {
 		return err
 	}
 	listener, err := listen(e.str("addr"), e.getenv)

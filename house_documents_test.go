@@ -231,7 +231,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 var notRun = map[string]string{
 	"go run . demo":                 "TestDemo_ runs the demo",
 	"go test ./...":                 "it is what runs",
-	"scp widgetd deploy/":           "it copies to a server; .ci/run builds with the same flags",
+	"scp dist/widgetd_":             "it copies to a server; deploy/package-test installs what deploy/package makes",
 	"systemctl enable --now":        "it enables units of systemd",
 	"litestream sync -wait -socket": "TestLitestream_ runs it with paths of its own",
 }
@@ -264,16 +264,34 @@ func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {
 	}
 }
 
-func TestDocuments_installingWorksAsTheReadmeSays(t *testing.T) {
+func TestDocuments_installingWorksAsTheyStand(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	o := &operator{t: t, dir: dir, ran: map[string]bool{},
-		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
-			"widgetd.key")}}
-	asOnAServer(t, o, documentBlock(t, "useradd --system"), map[string]string{"useradd": "true", "install": "true"})
-	if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address,
-		"https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
-		t.Errorf("%q, %q", address, origins)
+	packaged, byHand := documentBlock(t, "sudo apt install ./widgetd"), documentBlock(t, "useradd --system")
+	for _, block := range []string{packaged, byHand} {
+		dir := t.TempDir()
+		o := &operator{t: t, dir: dir, ran: map[string]bool{},
+			env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
+				"widgetd.key")}}
+		asOnAServer(t, o, block, map[string]string{"useradd": "true", "install": "true", "apt": "true"})
+		if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address,
+			"https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
+			t.Errorf("%q, %q", address, origins)
+		}
+	}
+}
+
+func TestDocuments_readmeInstallsTheVersionOfTheChangelog(t *testing.T) {
+	t.Parallel()
+	all := documents(t)
+	version := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+), (?:\d+ [A-Z][a-z]+ 20\d\d|unreleased)$`)
+	found := version.FindAllStringSubmatch(all["CHANGELOG.md"], -1)
+	if len(found) < 2 || found[len(found)-1][1] != "1.0.0" {
+		t.Fatalf("sections of versions: %q", found)
+	}
+	for _, named := range captures(`widgetd_([^_]*)_amd64\.deb`, all["README.md"]) {
+		if named != found[0][1] {
+			t.Errorf("README.md installs %s, the CHANGELOG begins with %s", named, found[0][1])
+		}
 	}
 }
 

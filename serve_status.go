@@ -235,9 +235,17 @@ type statusReport struct {
 const backupLabel = "last backup"
 
 func statusShow(e *env) error {
-	r := &statusReport{Version: buildName(), Database: e.str("db"), Unreadable: []string{}, unread: map[string]string{},
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	keyFile, err := e.file("key")
+	if err != nil {
+		return err
+	}
+	r := &statusReport{Version: buildName(), Database: db, Unreadable: []string{}, unread: map[string]string{},
 		SchemaVersion: schemaVersion, // of the file too: no other is opened
-		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...)}
+		UpgradeCopies: append([]string{}, upgradeCopies(db)...)}
 	for _, n := range e.nouns {
 		if n.status != nil {
 			r.parts = append(r.parts, n.status()...)
@@ -245,7 +253,7 @@ func statusShow(e *env) error {
 	}
 	r.lines = make([]statusLines, len(r.parts))
 	asked := ""
-	service, err := askService(e.ctx, e.str("db"))
+	service, err := askService(e.ctx, db)
 	if err != nil {
 		asked = oneLineError{err}.Error()
 	}
@@ -253,7 +261,7 @@ func statusShow(e *env) error {
 	v := &statusView{now: e.now(), runs: service != nil}
 	err = e.withStore(func(st *store) error {
 		v.store = st
-		v.keys, _ = loadKeyring(e.str("key")) // whatNeedsDoing reports the error
+		v.keys, _ = loadKeyring(keyFile) // whatNeedsDoing reports the error
 		r.readAll(v)
 		return nil
 	})

@@ -47,7 +47,7 @@ func backupCommand(e *env) error {
 	}
 	return e.withStore(func(st *store) error {
 		if err := st.backup(e.args[0]); err != nil {
-			return err
+			return e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
 		}
 		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
 			fmt.Fprintf(e.stderr, "'widgetd status' will not know of this backup: %v\n", err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/rand"
 	"crypto/sha256"
@@ -175,30 +176,30 @@ func parseStamp(s string) (stamp, bool) {
 	return newStamp(t), true
 }
 
-// buildName returns the program's version, or the revision that it was built from.
+// releasedVersion is the version that CHANGELOG.md names, and the commit: "1.1.0 (commit 0123456789ab)".
+// deploy/package sets it when it links the program.
+var releasedVersion string
+
+// buildName returns what the program was built from: releasedVersion, or if another build has made it, what that has
+// noted, as "development (commit 0123456789ab with changes)".
 var buildName = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	if releasedVersion != "" || !ok {
+		return cmp.Or(releasedVersion, "unknown")
 	}
-	revision, modified := "", ""
+	commit, changes := "", ""
 	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			revision = setting.Value
-		case "vcs.modified":
-			if setting.Value == "true" {
-				modified = "+changes"
-			}
+		switch {
+		case setting.Key == "vcs.revision":
+			commit = setting.Value[:min(12, len(setting.Value))]
+		case setting.Key == "vcs.modified" && setting.Value == "true":
+			changes = " with changes"
 		}
 	}
-	switch {
-	case info.Main.Version != "" && info.Main.Version != "(devel)":
-		return info.Main.Version
-	case revision != "":
-		return revision[:min(12, len(revision))] + modified
+	if commit == "" {
+		return "development"
 	}
-	return "development"
+	return "development (commit " + commit + changes + ")"
 })
 
 // compressedFiles are the compressed copies of schema.sql, schema/ and web/ that the program embeds;

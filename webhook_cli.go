@@ -11,7 +11,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -440,12 +439,9 @@ func (e *env) webhookSecret() ([]byte, error) {
 	case file != "" && e.values["secret"].given: // only the option: the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
-		from := io.NopCloser(e.stdin)
-		if file != "-" {
-			var err error
-			if from, err = os.Open(file); err != nil {
-				return nil, err
-			}
+		from, err := e.open(file)
+		if err != nil {
+			return nil, err
 		}
 		defer from.Close()
 		read, err := io.ReadAll(io.LimitReader(from, 1024)) // more than any secret has
