@@ -148,6 +148,7 @@ type serverOptions struct {
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
+	noRoots          bool           // this machine knows no certificate authority
 
 	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
 	// are none, and readers fill in their own.
@@ -169,6 +170,7 @@ type server struct {
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
+	callers        callerCounts
 	notices        notices
 	faults         lastingFaults
 	startedAt      time.Time
@@ -264,14 +266,15 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 // noRoute is what logs show as the route of a request that matched none.
 const noRoute = "none"
 
-// countAnswer counts an answer and how long it took and, with -access-log, logs it. The log line never has
-// an address, a key, a token, a query or a path, since a path may hold ids.
+// countAnswer counts an answer, who asked and how long it took and, with -access-log, logs it. The log line has the
+// token's id, but never an address, a key, a token, a query or a path, since a path may hold ids.
 func (s *server) countAnswer(w *response, took time.Duration) {
 	s.metrics.count(w.pattern, w.status, took)
+	s.callers.count(w.caller, s.steady())
 	if s.accessLog {
 		s.log.Info("request", "route", cmp.Or(w.pattern, noRoute), "status", w.status,
 			"milliseconds", float64(took.Microseconds())/1000, "request_id", w.requestID,
-			"account", cmp.Or(w.account, "-"))
+			"account", cmp.Or(w.account, "-"), "token", cmp.Or(w.token, "-"))
 	}
 }
 
@@ -375,6 +378,10 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
+	w.caller = callerOf(c)
+	if c.caller != nil {
+		w.token = c.caller.claims.ID
+	}
 	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
 		allowOrigin(w, r)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -29,7 +30,7 @@ type noun struct {
 // that can't be read does not hide the others.
 type statusPart struct {
 	label  string // shown before its lines, and before the error if it can't be read
-	isList bool   // shown below what the service reports about itself, as "none" if it is empty
+	isList bool   // shown below what the service reports about itself
 	of     statusReader
 }
 
@@ -51,7 +52,8 @@ type statusView struct {
 // statusLines collects the text that a statusReader shows to people.
 type statusLines struct {
 	rows   []string // its lines on the screen
-	needed []string // what the operator should do
+	money  []string // what the operator should do since money waits for it
+	needed []string // what else the operator should do
 }
 
 // say adds a line on the screen.
@@ -59,9 +61,53 @@ func (l *statusLines) say(format string, args ...any) {
 	l.rows = append(l.rows, fmt.Sprintf(format, args...))
 }
 
-// ask adds something that the operator should do.
+// owe adds something that the operator should do since money waits for it: one line for all things of a kind.
+func (l *statusLines) owe(format string, args ...any) {
+	l.money = append(l.money, fmt.Sprintf(format, args...))
+}
+
+// ask adds something else that the operator should do, in the same way.
 func (l *statusLines) ask(format string, args ...any) {
 	l.needed = append(l.needed, fmt.Sprintf(format, args...))
+}
+
+// oweSince and askSince add a line for things of a kind that have lasted since these times; without any they add
+// nothing.
+func (l *statusLines) oweSince(since []stamp, one, many, command string) {
+	l.money = append(l.money, linesSince(since, one, many, command)...)
+}
+
+func (l *statusLines) askSince(since []stamp, one, many, command string) {
+	l.needed = append(l.needed, linesSince(since, one, many, command)...)
+}
+
+func linesSince(since []stamp, one, many, command string) []string {
+	if len(since) == 0 {
+		return nil
+	}
+	oldest := slices.MinFunc(since, func(a, b stamp) int { return a.Compare(b.Time) })
+	return []string{fmt.Sprintf("%s since %s: %s", countedUpTo(len(since), one, many), oldest.day(), command)}
+}
+
+// oweFirst is owe for the first of lines that are all of a kind, and how many more there are.
+func (l *statusLines) oweFirst(lines []string) {
+	switch n := len(lines) - 1; {
+	case n == 0:
+		l.owe("%s", lines[0])
+	case n > 0:
+		l.owe("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
+	}
+}
+
+// countedUpTo returns a number with its noun or verb. A count that has stopped at maxCounted is "10000 or more".
+func countedUpTo(n int, one, many string) string {
+	switch n {
+	case 1:
+		return "1 " + one
+	case maxCounted:
+		return strconv.Itoa(n) + " or more " + many
+	}
+	return strconv.Itoa(n) + " " + many
 }
 
 // statusRows is how many lines a list on the screen has at most.

@@ -2,14 +2,156 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
+
+// A callFault is why a call had no answer, if that may be the fault of this machine or its network; "": it had one.
+type callFault string
+
+// The faults of calls, and what to tell the operator when most calls to different hosts fail alike.
+const (
+	faultDNS          callFault = "dns"
+	faultCertificates callFault = "certificates"
+	faultRoute        callFault = "route"
+	faultTimeout      callFault = "timeout"
+	faultConnection   callFault = "connection"
+)
+
+var callFaults = []struct {
+	fault        callFault
+	what, advice string
+}{
+	{faultDNS, "the names of hosts can't be looked up", "'getent hosts example.com' must print an address: " +
+		"look at /etc/resolv.conf and its name servers"},
+	{faultCertificates, "no known authority has signed the certificates", "'apt-get install ca-certificates', " +
+		"then restart the service"},
+	{faultRoute, "the network can't be reached", "'ip route' must print a default route"},
+	{faultTimeout, "nothing answers in time", "'curl -sI https://example.com' shows whether a firewall is in the way"},
+	{faultConnection, "connections are refused or broken", "'curl -sI https://example.com' shows whether a " +
+		"firewall is in the way"},
+}
+
+// What the log and status say of calls.
+const (
+	callsFailAlike = "most calls to different hosts fail alike"
+	noRootsText    = "this machine knows no certificate authority"
+)
+
+// noRoots reports whether this machine knows no certificate authority, so that no certificate can be verified.
+func noRoots() bool {
+	pool, err := x509.SystemCertPool()
+	return err != nil || pool.Equal(x509.NewCertPool())
+}
+
+// text returns what the fault is, and what to do about it.
+func (f callFault) text() (what, advice string) {
+	for _, known := range callFaults {
+		if known.fault == f {
+			return known.what, known.advice
+		}
+	}
+	return "", ""
+}
+
+// faultOfCall returns the fault of a call that has ended with an error. says is false if the error tells nothing about
+// the network: that a name does not exist, or what the host or its owner is to blame for.
+func faultOfCall(err error) (fault callFault, says bool) {
+	var lookup *net.DNSError
+	var known *outboundError
+	errors.As(err, &known)
+	switch {
+	case errors.As(err, &lookup):
+		return faultDNS, !lookup.IsNotFound
+	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.SystemRootsError)):
+		return faultCertificates, true
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETDOWN),
+		errors.Is(err, syscall.EPERM):
+		return faultRoute, true
+	case known.reason == outboundTimeout:
+		return faultTimeout, true
+	case known.reason == outboundNoConnect:
+		return faultConnection, true
+	}
+	return "", known.reason == outboundTLS || known.reason == outboundTooLarge || known.reason == outboundMalformed
+}
+
+// hostOf returns the host of a URL without its port.
+func hostOf(normal string) string {
+	u, err := url.Parse(normal)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+const (
+	reachHosts  = 20               // how many hosts a reachability remembers, those that were called last
+	reachFor    = 15 * time.Minute // for how long it remembers them
+	reachLeast  = 3                // hosts that must fail alike before that is told
+	reachLasted = 10 * time.Second // for which they must have failed before that is told
+)
+
+// A reachability tells whether most calls to different hosts fail alike, which is the fault of this machine or its
+// network rather than theirs. It compares the last call to each of the reachHosts hosts that were called last.
+type reachability struct {
+	mu    sync.Mutex
+	calls []lastCall // the latest last
+	fault callFault  // with which most of them have failed; "": with none
+	since time.Time
+}
+
+type lastCall struct {
+	host  string
+	at    time.Time
+	fault callFault
+}
+
+// note records how a call has ended.
+func (r *reachability) note(host string, fault callFault) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = slices.DeleteFunc(r.calls, func(c lastCall) bool { return c.host == host || now.Sub(c.at) > reachFor })
+	if len(r.calls) == reachHosts {
+		r.calls = slices.Delete(r.calls, 0, 1)
+	}
+	r.calls = append(r.calls, lastCall{host, now, fault})
+	found := callFault("")
+	for _, known := range callFaults {
+		n := 0
+		for _, c := range r.calls {
+			if c.fault == known.fault {
+				n++
+			}
+		}
+		if 2*n > len(r.calls) && (n >= reachLeast || known.fault == r.fault) {
+			found = known.fault
+		}
+	}
+	if found != r.fault {
+		r.fault, r.since = found, now
+	}
+}
+
+// failing returns the fault with which most calls have failed for reachLasted, and since when; "": there is none.
+func (r *reachability) failing() (fault callFault, since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fault == "" || time.Since(r.since) < reachLasted {
+		return "", time.Time{}
+	}
+	return r.fault, r.since
+}
 
 // A connector is what the engines of payments and of books have in common: each works on the connections of
 // accounts with outside systems, through clients of its own. Any number of goroutines may use it.

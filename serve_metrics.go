@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -156,10 +161,228 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	return answers, seconds, durations, refusals
 }
 
+// callerCounts counts requests by who has sent them: those of the last minute, in steps of ten seconds, and of the
+// last hour, in minutes. It counts maxCallers callers one by one, in some 500 bytes each, and all others together.
+type callerCounts struct {
+	mu      sync.Mutex
+	began   time.Time // of the first request, by the steady clock
+	counts  map[callerKey]*callerCount
+	others  callerCount
+	cleared int64 // the step in which those that have been quiet for an hour were last removed
+}
+
+// A callerKey is an account and its client: the client_id of a token, or what else the request was charged as. The
+// zero value stands for requests without either.
+type callerKey struct{ account, client string }
+
+// The clients of requests without a token of an account, besides those that are named like the bucket they are
+// charged to.
+const (
+	clientAnonymous = "anonymous"
+	clientDevices   = "devices" // with device tokens
+	clientOthers    = "others"  // those that are not counted one by one
+)
+
+const (
+	maxCallers     = 2000
+	callerStep     = 10 * time.Second
+	stepsPerMinute = int64(time.Minute / callerStep)
+)
+
+// A callerCount is how many requests there were in each of the last steps and minutes.
+type callerCount struct {
+	step    int64 // of the last request
+	steps   [stepsPerMinute]uint32
+	minutes [60]uint32
+}
+
+// callerOf returns who is counted as having sent a call.
+func callerOf(c *call) callerKey {
+	switch {
+	case c.bearsOwnToken():
+		return callerKey{c.caller.claims.Subject, c.caller.claims.ClientID}
+	case c.caller != nil:
+		return callerKey{c.caller.claims.Subject, clientDevices}
+	case c.account != "":
+		return callerKey{c.account, cmp.Or(c.route.bucket, clientAnonymous)}
+	}
+	return callerKey{}
+}
+
+// moveTo clears the counts of the steps and minutes that have begun since the last call.
+func (c *callerCount) moveTo(step int64) {
+	for i := max(c.step, step-stepsPerMinute) + 1; i <= step; i++ {
+		c.steps[i%stepsPerMinute] = 0
+	}
+	minutes, minute := int64(len(c.minutes)), step/stepsPerMinute
+	for i := max(c.step/stepsPerMinute, minute-minutes) + 1; i <= minute; i++ {
+		c.minutes[i%minutes] = 0
+	}
+	c.step = max(c.step, step)
+}
+
+// stepAt returns the number of the step at now. Its caller holds the lock.
+func (c *callerCounts) stepAt(now time.Time) int64 { return int64(now.Sub(c.began) / callerStep) }
+
+// count adds a request at now.
+func (c *callerCounts) count(who callerKey, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts, c.began = map[callerKey]*callerCount{}, now
+	}
+	step := c.stepAt(now)
+	found := c.counts[who]
+	if found == nil {
+		hour := stepsPerMinute * int64(len(c.others.minutes))
+		if len(c.counts) >= maxCallers && c.cleared < step {
+			c.cleared = step
+			maps.DeleteFunc(c.counts, func(_ callerKey, old *callerCount) bool { return step-old.step >= hour })
+		}
+		if found = &c.others; len(c.counts) < maxCallers {
+			found = &callerCount{step: step}
+			c.counts[who] = found
+		}
+	}
+	found.moveTo(step)
+	found.steps[step%stepsPerMinute]++
+	found.minutes[step/stepsPerMinute%int64(len(found.minutes))]++
+}
+
+// most returns the callers with the most requests in the hour before now, the most first, and last what all others
+// have sent together; no more than limit.
+func (c *callerCounts) most(now time.Time, limit int) (all []callerRow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	step := c.stepAt(now)
+	add := func(who callerKey, n *callerCount) {
+		n.moveTo(step)
+		row := callerRow{AccountID: who.account, Client: cmp.Or(who.client, clientAnonymous)}
+		for _, times := range n.steps {
+			row.LastMinute += int64(times)
+		}
+		for _, times := range n.minutes {
+			row.LastHour += int64(times)
+		}
+		if row.LastHour > 0 {
+			all = append(all, row)
+		}
+	}
+	for who, n := range c.counts {
+		add(who, n)
+	}
+	slices.SortFunc(all, func(a, b callerRow) int {
+		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
+			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
+	})
+	add(callerKey{client: clientOthers}, &c.others)
+	if len(all) > limit {
+		rest := callerRow{Client: clientOthers}
+		for _, row := range all[limit-1:] {
+			rest.LastMinute += row.LastMinute
+			rest.LastHour += row.LastHour
+		}
+		all = append(all[:limit-1], rest)
+	}
+	return all
+}
+
 // A metric is one family of metrics of a wing.
 type metric struct {
 	name, kind, help string          // kind is counter or gauge
 	samples          func() []string // its lines without its name: " 3", or `{state="enabled"} 3`
+}
+
+// metricsFor is how long the page of metrics is served before they are read again, however many ask for it.
+const metricsFor = 5 * time.Second
+
+// metricsPage returns the handler of the metrics.
+func (s *server) metricsPage() http.HandlerFunc {
+	var mu sync.Mutex
+	var page bytes.Buffer
+	var at time.Time
+	return func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		if !closerThan(metricsFor, at, s.steady()) {
+			page.Reset()
+			s.writeMetrics(&page)
+			at = s.steady()
+		}
+		text := bytes.Clone(page.Bytes())
+		mu.Unlock()
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		w.Write(text) // fails only when the client has gone
+	}
+}
+
+// healthSample returns the state of health as labels. The reason is one of the closed list of healthReport, without
+// how long it has lasted.
+func (s *server) healthSample() string {
+	report := s.reportOf(s.lastHealth())
+	reason, _, _ := strings.Cut(report.Output, " for ")
+	return fmt.Sprintf(`{status=%q,reason=%q} 1`, report.Status, reason)
+}
+
+// backupAge returns how many seconds ago the last backup was written or, if there was none, the main account was
+// added. There is no sample where Litestream makes the backups, or while the database can't be read.
+func (s *server) backupAge() []string {
+	if s.store.noCheckpoints {
+		return nil
+	}
+	main, err := s.store.mainAccount()
+	if err != nil {
+		return nil
+	}
+	at, err := s.store.lastEventAt(main, eventBackupWritten)
+	if errors.Is(err, errNotFound) {
+		var a account
+		if a, err = s.cachedAccount(main); err == nil {
+			at = a.CreatedAt
+		}
+	}
+	if err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf(" %d", max(0, int64(s.now().Sub(at.Time)/time.Second)))}
+}
+
+// freeDisk returns how many bytes are free for the database.
+func (s *server) freeDisk() []string {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(s.store.path), &disk); err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf(" %d", disk.Bavail*uint64(disk.Bsize))}
+}
+
+// failingCalls returns for each fault whether most calls to different hosts fail with it.
+func (s *server) failingCalls() (samples []string) {
+	now, _ := s.outbound.reach.failing()
+	for _, known := range callFaults {
+		samples = append(samples, fmt.Sprintf(`{why=%q} %d`, known.fault, boolNumber(known.fault == now)))
+	}
+	return samples
+}
+
+// residentMemory returns how many bytes of memory the process has (proc_pid_statm(5)).
+func residentMemory() []string {
+	text, err := os.ReadFile("/proc/self/statm")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 2 {
+		return nil
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf(" %d", pages*int64(os.Getpagesize()))}
+}
+
+func boolNumber(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
@@ -189,6 +412,17 @@ func (s *server) writeMetrics(w io.Writer) {
 	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
 		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
+	family("widgetd_health", "gauge", "How the service is, and why it is not pass; always 1.", s.healthSample())
+	family("widgetd_clock_doubted", "gauge", "Whether what time brings about waits since the clock may be wrong.",
+		fmt.Sprintf(" %d", boolNumber(s.compareClock(s.readClocks()) != "")))
+	family("widgetd_backup_age_seconds", "gauge", "Seconds since the last backup, or since the beginning.",
+		s.backupAge()...)
+	family("widgetd_disk_free_bytes", "gauge", "Bytes that are free for the database.", s.freeDisk()...)
+	family("widgetd_calls_failing", "gauge", "Whether most calls to different hosts fail alike, by why.",
+		s.failingCalls()...)
+	family("process_start_time_seconds", "gauge", "When the service was started, in Unix seconds.",
+		fmt.Sprintf(" %d", s.startedAt.Unix()))
+	family("process_resident_memory_bytes", "gauge", "Bytes of memory that the process has.", residentMemory()...)
 	for _, m := range s.wingMetrics {
 		family(m.name, m.kind, m.help, m.samples()...)
 	}

@@ -79,6 +79,19 @@ func webhookMetrics(w *webhookWorker) []metric {
 			}
 			return []string{fmt.Sprintf(" %d", n)}
 		}},
+		{"widgetd_webhook_waiting", "gauge", "Events that webhooks are still to get: new ones, and those to be tried " +
+			"again; and the age in seconds of the oldest new one.", func() []string {
+			b, err := w.store.webhookBacklogs()
+			if err != nil {
+				return nil
+			}
+			age := int64(0)
+			if !b.oldest.IsZero() {
+				age = max(0, int64(w.now().Sub(b.oldest.Time).Seconds()))
+			}
+			return []string{fmt.Sprintf(`{what="new"} %d`, b.waiting), fmt.Sprintf(`{what="oldest_seconds"} %d`, age),
+				fmt.Sprintf(`{what="retried"} %d`, b.retried)}
+		}},
 	}
 }
 

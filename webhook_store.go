@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -394,6 +395,58 @@ func (q *queries) countWebhooksByState() (map[string]int64, error) {
 		return err
 	})
 	return tally, err
+}
+
+// maxWaiting is how many events of a webhook webhookBacklog counts of each kind.
+const maxWaiting = 1000
+
+// A webhookBacklog is what is still to be sent to a webhook.
+type webhookBacklog struct {
+	waiting, retried int   // events that were not tried yet, and that are to be tried again
+	oldest           stamp // when the oldest of those that were not tried yet was written
+}
+
+// webhookBacklog returns the backlog of a webhook. It counts up to maxWaiting events of each kind, and looks at the
+// first maxScanned events after the last that was sent.
+func (q *queries) webhookBacklog(id string) (b webhookBacklog, err error) {
+	err = q.one(`SELECT count(*), min(at) FROM (SELECT e.at FROM
+			(SELECT type, at FROM events WHERE account_id = (SELECT account_id FROM webhooks WHERE id = ?1)
+				AND seq > (SELECT sent_seq FROM webhook_queues WHERE webhook_id = ?1) ORDER BY seq LIMIT ?3) e
+			WHERE e.type IN (SELECT value FROM json_each((SELECT types FROM webhooks WHERE id = ?1))) LIMIT ?2)`,
+		[]any{id, maxWaiting, maxScanned}, &b.waiting, &b.oldest)
+	if err != nil {
+		return b, err
+	}
+	b.retried, err = oneValue[int](q, `SELECT count(*) FROM (SELECT 1 FROM webhook_retries
+		WHERE queue_id = (SELECT id FROM webhook_queues WHERE webhook_id = ?) LIMIT ?)`, id, maxWaiting)
+	return b, err
+}
+
+// webhookBacklogs returns the backlog of all webhooks together. It begins with those that are furthest behind, and
+// stops at maxCounted new events.
+func (q *queries) webhookBacklogs() (all webhookBacklog, err error) {
+	queues, err := q.webhookQueues()
+	slices.SortFunc(queues, func(a, b *webhookQueue) int { return cmp.Compare(a.sentSeq, b.sentSeq) })
+	for _, w := range queues {
+		if w.number == 0 || err != nil || all.waiting >= maxCounted {
+			continue
+		}
+		var b webhookBacklog
+		b, err = q.webhookBacklog(w.ID)
+		all.waiting += b.waiting
+		all.retried += b.retried
+		if all.oldest.IsZero() || !b.oldest.IsZero() && b.oldest.Before(all.oldest.Time) {
+			all.oldest = b.oldest
+		}
+	}
+	return all, err
+}
+
+// lastAccepted returns when a webhook last accepted an event; the zero stamp: none of those that are kept.
+func (q *queries) lastAccepted(id string) (at stamp, err error) {
+	at, err = oneValue[stamp](q, `SELECT at FROM deliveries WHERE webhook_id = ? AND status BETWEEN 200 AND 299
+		ORDER BY id DESC LIMIT 1`, id)
+	return at, notUnless(err, errNotFound)
 }
 
 // webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
