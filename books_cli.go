@@ -487,6 +487,8 @@ func (r *booksStatus) read(v *statusView) (err error) {
 	return err
 }
 
+func (r *booksStatus) aboutMoney() {}
+
 func (r *booksStatus) show(v *statusView, to *statusLines) {
 	to.say("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held, r.Books.Failed)
 	for _, x := range r.exports {
@@ -494,7 +496,7 @@ func (r *booksStatus) show(v *statusView, to *statusLines) {
 		if x.State == exportFailed {
 			n = r.Books.Failed
 		}
-		to.owe("%s %s since %s: 'widgetd books exports -state %s'", countedUpTo(n, "entry", "entries"), x.State,
+		to.ask("%s %s since %s: 'widgetd books exports -state %s'", countedUpTo(n, "entry", "entries"), x.State,
 			x.HeldAt.day(), x.State)
 	}
 	var lost, failing []stamp
@@ -506,11 +508,11 @@ func (r *booksStatus) show(v *statusView, to *statusLines) {
 			failing = append(failing, c.FailingSince)
 		}
 	}
-	to.oweSince(lost, "connection with books waits for its owner", "connections with books wait for their owners",
+	to.askSince(lost, "connection with books waits for its owner", "connections with books wait for their owners",
 		"'widgetd books list'")
-	to.oweSince(failing, "connection with books gets no usable answer", "connections with books get no usable answers",
+	to.askSince(failing, "connection with books gets no usable answer", "connections with books get no usable answers",
 		"'widgetd books list'")
-	to.oweFirst(r.sealed)
+	to.askFirst(r.sealed)
 }
 
 // checkBooks is a rowCheck. It reports what was sealed with another key file.

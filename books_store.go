@@ -443,13 +443,13 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 	return n, err
 }
 
-// troubledExports returns the export that the books have refused longest, and the one that has been held longest, since
-// before a time.
+// troubledExports returns the export that the books have refused longest, and the one that has been held longest,
+// since before a time.
 func (q *queries) troubledExports(heldBefore stamp) ([]bookExport, error) {
 	longest := `SELECT * FROM (SELECT ` + exportTable.columns + fromWaitingExports + ` AND x.held_at IS NOT NULL AND `
 	const first = ` ORDER BY x.held_at LIMIT 1)`
-	return collectShown(q, longest+`x.state = 'failed'`+first+` UNION ALL `+longest+`x.state = 'held' AND x.held_at <= ?`+
-		first, []any{heldBefore}, exportTable.dest)
+	return collectShown(q, longest+`x.state = 'failed'`+first+` UNION ALL `+
+		longest+`x.state = 'held' AND x.held_at <= ?`+first, []any{heldBefore}, exportTable.dest)
 }
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.

@@ -276,7 +276,8 @@ func wrap(text string, n int) (lines []string) {
 		if len(line) > 0 {
 			lines = append(lines, string(line))
 		}
-		for len(rest) > n && !strings.ContainsRune(word, '_') { // an id stays whole, to be copied
+		_, _, isID := cutID(strings.Trim(word, "'(),;:."))
+		for len(rest) > n && !isID { // which stays whole, to be copied
 			lines, rest = append(lines, string(rest[:n])), rest[n:]
 		}
 		line = slices.Clone(rest)

@@ -170,7 +170,6 @@ type server struct {
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
-	callers        callerCounts
 	notices        notices
 	faults         lastingFaults
 	startedAt      time.Time
@@ -269,8 +268,7 @@ const noRoute = "none"
 // countAnswer counts an answer, who asked and how long it took and, with -access-log, logs it. The log line has the
 // token's id, but never an address, a key, a token, a query or a path, since a path may hold ids.
 func (s *server) countAnswer(w *response, took time.Duration) {
-	s.metrics.count(w.pattern, w.status, took)
-	s.callers.count(w.caller, s.steady())
+	s.metrics.count(w.pattern, w.status, took, w.caller, s.steady())
 	if s.accessLog {
 		s.log.Info("request", "route", cmp.Or(w.pattern, noRoute), "status", w.status,
 			"milliseconds", float64(took.Microseconds())/1000, "request_id", w.requestID,
@@ -295,6 +293,7 @@ type call struct {
 	route     *route
 	request   *http.Request
 	caller    *caller // nil: no token
+	bearer    *caller // the same, also where the token does not suffice for the route
 	origin    originCheck
 	app       *app      // the calling one: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
@@ -379,8 +378,8 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
 	w.caller = callerOf(c)
-	if c.caller != nil {
-		w.token = c.caller.claims.ID
+	if c.bearer != nil {
+		w.token = c.bearer.claims.ID
 	}
 	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
 		allowOrigin(w, r)
@@ -454,6 +453,7 @@ func (s *server) checkToken(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.bearer = who
 	for _, scope := range strings.Fields(c.route.scope) {
 		if !who.has(scope) {
 			return errScope(c.route.scope, "The token does not have the scope "+scope+".")

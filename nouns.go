@@ -41,6 +41,9 @@ type statusReader interface {
 	show(v *statusView, to *statusLines)
 }
 
+// A moneyReader is a statusReader of what money waits for, which the operator should do first.
+type moneyReader interface{ aboutMoney() }
+
 // A statusView is what a statusReader may read from.
 type statusView struct {
 	*store
@@ -52,8 +55,7 @@ type statusView struct {
 // statusLines collects the text that a statusReader shows to people.
 type statusLines struct {
 	rows   []string // its lines on the screen
-	money  []string // what the operator should do since money waits for it
-	needed []string // what else the operator should do
+	needed []string // what the operator should do
 }
 
 // say adds a line on the screen.
@@ -61,41 +63,26 @@ func (l *statusLines) say(format string, args ...any) {
 	l.rows = append(l.rows, fmt.Sprintf(format, args...))
 }
 
-// owe adds something that the operator should do since money waits for it: one line for all things of a kind.
-func (l *statusLines) owe(format string, args ...any) {
-	l.money = append(l.money, fmt.Sprintf(format, args...))
-}
-
-// ask adds something else that the operator should do, in the same way.
+// ask adds something that the operator should do: one line for all things of a kind.
 func (l *statusLines) ask(format string, args ...any) {
 	l.needed = append(l.needed, fmt.Sprintf(format, args...))
 }
 
-// oweSince and askSince add a line for things of a kind that have lasted since these times; without any they add
-// nothing.
-func (l *statusLines) oweSince(since []stamp, one, many, command string) {
-	l.money = append(l.money, linesSince(since, one, many, command)...)
-}
-
+// askSince adds a line for things of a kind that have lasted since these times; without any it adds nothing.
 func (l *statusLines) askSince(since []stamp, one, many, command string) {
-	l.needed = append(l.needed, linesSince(since, one, many, command)...)
-}
-
-func linesSince(since []stamp, one, many, command string) []string {
-	if len(since) == 0 {
-		return nil
+	if len(since) > 0 {
+		oldest := slices.MinFunc(since, func(a, b stamp) int { return a.Compare(b.Time) })
+		l.ask("%s since %s: %s", countedUpTo(len(since), one, many), oldest.day(), command)
 	}
-	oldest := slices.MinFunc(since, func(a, b stamp) int { return a.Compare(b.Time) })
-	return []string{fmt.Sprintf("%s since %s: %s", countedUpTo(len(since), one, many), oldest.day(), command)}
 }
 
-// oweFirst is owe for the first of lines that are all of a kind, and how many more there are.
-func (l *statusLines) oweFirst(lines []string) {
+// askFirst adds the first of lines that are all of a kind, and how many more there are.
+func (l *statusLines) askFirst(lines []string) {
 	switch n := len(lines) - 1; {
 	case n == 0:
-		l.owe("%s", lines[0])
+		l.ask("%s", lines[0])
 	case n > 0:
-		l.owe("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
+		l.ask("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
 	}
 }
 

@@ -364,20 +364,22 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	return err
 }
 
+func (r *paymentStatus) aboutMoney() {}
+
 func (r *paymentStatus) show(v *statusView, to *statusLines) {
 	to.say("%d under way, %d in review", r.Payments.Live, r.Payments.Review)
 	for _, p := range r.troubled {
 		switch {
 		case p.state == paymentReview:
-			to.owe("%s in review since %s: 'widgetd order show %s'", countedUpTo(r.Payments.Review, "payment", "payments"),
-				p.createdAt.day(), p.orderID)
+			to.ask("%s in review since %s: 'widgetd order show %s'",
+				countedUpTo(r.Payments.Review, "payment", "payments"), p.createdAt.day(), p.orderID)
 		default:
-			to.owe("%s, the first at %s: 'widgetd order capture %s', or cancel it", countedUpTo(r.Payments.Ending,
+			to.ask("%s, the first at %s: 'widgetd order capture %s', or cancel it", countedUpTo(r.Payments.Ending,
 				"authorisation lapses", "authorisations lapse"), p.captureBefore, p.orderID)
 		}
 	}
 	if r.Payments.Overdue > 0 && v.runs {
-		to.owe("%s too long for the provider, since %s: see the log", countedUpTo(r.Payments.Overdue, "payment waits",
+		to.ask("%s too long for the provider, since %s: see the log", countedUpTo(r.Payments.Overdue, "payment waits",
 			"payments wait"), r.overdue)
 	}
 	var refused []stamp
@@ -395,9 +397,9 @@ func (r *paymentStatus) show(v *statusView, to *statusLines) {
 			sealed = append(sealed, sealedElsewhere(c.ID))
 		}
 	}
-	to.oweSince(refused, "payment connection has keys that its provider refuses",
+	to.askSince(refused, "payment connection has keys that its provider refuses",
 		"payment connections have keys that their providers refuse", command)
-	to.oweFirst(sealed)
+	to.askFirst(sealed)
 }
 
 // checkPayments is a rowCheck. It finds connections whose secrets were sealed with another key file, and the 20

@@ -134,7 +134,7 @@ func serveCommand(e *env) error {
 	}
 	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots()
 	if o.noRoots {
-		log.Warn(noRootsText+": nothing can be called over https", "install", "ca-certificates")
+		log.Warn(noRootsText, "advice", callFaults[callUnverified])
 	}
 	s, err := newServer(st, keys, o, log, e.nouns)
 	if err != nil {
@@ -310,7 +310,6 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 		s.followKeys(keys)
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
-		s.metrics.keepSnapshot(s.steady())
 		s.logNotices(false)
 		s.logUnreadable()
 		s.reviewFaults(false)
@@ -445,8 +444,7 @@ func (s *server) reportCalls(told *callsTold) {
 		s.log.Info("over: " + callsFailAlike)
 		told.fault = fault
 	case !closerThan(noticeInterval, told.at, s.steady()):
-		what, advice := fault.text()
-		s.log.Warn(callsFailAlike, "why", what, "since", newStamp(since).String(), "advice", advice)
+		s.log.Warn(callsFailAlike, "why", string(fault), "since", newStamp(since).String(), "advice", callFaults[fault])
 		told.fault, told.at = fault, s.steady()
 	}
 }

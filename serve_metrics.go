@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,12 +21,13 @@ import (
 // metrics counts answers by route and status, and refusals by problem code. There are few of each,
 // so callers can't make the maps grow.
 type metrics struct {
-	mu        sync.Mutex
-	answers   map[answerKey]answerCount
-	durations map[string]histogram // by route
-	refusals  map[string]int64     // by problem code
-	history   [minuteSnapshots]snapshot
-	next      int // index in history of the next snapshot
+	mu           sync.Mutex
+	answers      map[answerKey]answerCount
+	durations    map[string]histogram // by route
+	refusals     map[string]int64     // by problem code
+	lastAnswers  recentCounts[answerKey]
+	lastRefusals recentCounts[string]
+	callers      recentCounts[callerKey]
 }
 
 type answerKey struct {
@@ -54,20 +54,97 @@ type histogram struct {
 	sum    time.Duration
 }
 
-// A snapshot is what was counted up to a moment, by the steady clock.
-type snapshot struct {
-	at       time.Time
-	answers  map[answerKey]int64
-	refusals map[string]int64
+// recentCounts counts by some key what happened in the last minute, in steps of ten seconds, and in the last hour, in
+// minutes. It counts maxRecent keys one by one, in some 500 bytes each, and all others together.
+type recentCounts[K comparable] struct {
+	began   time.Time // of the first step, by the steady clock
+	counts  map[K]*recentCount
+	others  recentCount
+	cleared int64 // the step in which those that were quiet for an hour were last removed
 }
 
-// minuteSnapshots is how many snapshots are kept: one a second, for a minute.
-const minuteSnapshots = 61
+const (
+	maxRecent      = 2000
+	recentStep     = 10 * time.Second
+	stepsPerMinute = int64(time.Minute / recentStep)
+	recentMinutes  = 60
+)
 
-// count adds an answer, and how long it took.
-func (m *metrics) count(route string, status int, took time.Duration) {
+// A recentCount is how often something happened in each of the last steps and minutes.
+type recentCount struct {
+	step    int64 // of the last time
+	steps   [stepsPerMinute]uint32
+	minutes [recentMinutes]uint32
+}
+
+// moveTo clears the counts of the steps and minutes that have begun since the last call.
+func (c *recentCount) moveTo(step int64) {
+	for i := max(c.step, step-stepsPerMinute) + 1; i <= step; i++ {
+		c.steps[i%stepsPerMinute] = 0
+	}
+	minute := step / stepsPerMinute
+	for i := max(c.step/stepsPerMinute, minute-recentMinutes) + 1; i <= minute; i++ {
+		c.minutes[i%recentMinutes] = 0
+	}
+	c.step = max(c.step, step)
+}
+
+// sums returns how often it happened in the minute and in the hour before a step.
+func (c *recentCount) sums(step int64) (minute, hour int64) {
+	c.moveTo(step)
+	for _, n := range c.steps {
+		minute += int64(n)
+	}
+	for _, n := range c.minutes {
+		hour += int64(n)
+	}
+	return minute, hour
+}
+
+// stepAt returns the number of the step at now.
+func (c *recentCounts[K]) stepAt(now time.Time) int64 { return int64(now.Sub(c.began) / recentStep) }
+
+// add counts that something happened at now.
+func (c *recentCounts[K]) add(key K, now time.Time) {
+	if c.counts == nil {
+		c.counts, c.began = map[K]*recentCount{}, now
+	}
+	step := c.stepAt(now)
+	found := c.counts[key]
+	if found == nil {
+		if len(c.counts) >= maxRecent && c.cleared < step {
+			c.cleared = step
+			maps.DeleteFunc(c.counts, func(_ K, old *recentCount) bool {
+				return step-old.step >= recentMinutes*stepsPerMinute
+			})
+		}
+		if found = &c.others; len(c.counts) < maxRecent {
+			found = &recentCount{step: step}
+			c.counts[key] = found
+		}
+	}
+	found.moveTo(step)
+	found.steps[step%stepsPerMinute]++
+	found.minutes[step/stepsPerMinute%recentMinutes]++
+}
+
+// lastMinute returns the counts of the minute before now.
+func (c *recentCounts[K]) lastMinute(now time.Time) map[K]int64 {
+	counts := map[K]int64{}
+	for key, n := range c.counts {
+		if minute, _ := n.sums(c.stepAt(now)); minute > 0 {
+			counts[key] = minute
+		}
+	}
+	return counts
+}
+
+// count adds an answer at now, to whom, and how long it took.
+func (m *metrics) count(route string, status int, took time.Duration, to callerKey, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.lastAnswers.add(answerKey{route, status}, now)
+	m.callers.add(to, now)
 	if m.answers == nil {
 		m.answers, m.durations = map[answerKey]answerCount{}, map[string]histogram{}
 	}
@@ -80,56 +157,22 @@ func (m *metrics) count(route string, status int, took time.Duration) {
 	m.durations[route] = h
 }
 
-// countRefusal adds an answer with the problem of that code.
-func (m *metrics) countRefusal(code string) {
+// countRefusal adds an answer with the problem of that code at now.
+func (m *metrics) countRefusal(code string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.lastRefusals.add(code, now)
 	if m.refusals == nil {
 		m.refusals = map[string]int64{}
 	}
 	m.refusals[code]++
 }
 
-// untilNow returns what was counted up to now. Its caller holds the lock.
-func (m *metrics) untilNow(now time.Time) snapshot {
-	s := snapshot{now, map[answerKey]int64{}, maps.Clone(m.refusals)}
-	for key, c := range m.answers {
-		s.answers[key] = c.number
-	}
-	return s
-}
-
-// keepSnapshot keeps what was counted up to now, for lastMinute. It is called once a second.
-func (m *metrics) keepSnapshot(now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.history[m.next] = m.untilNow(now)
-	m.next = (m.next + 1) % len(m.history)
-}
-
-// lastMinute returns what was counted in the minute before now, or since the start if that is less,
-// and all refusals since the start.
+// lastMinute returns what was counted in the minute before now, and all refusals since the start.
 func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusals, all map[string]int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var before snapshot // the latest that is a minute old
-	for _, s := range m.history {
-		if !s.at.IsZero() && now.Sub(s.at) >= time.Minute && s.at.After(before.at) {
-			before = s
-		}
-	}
-	current := m.untilNow(now)
-	all = maps.Clone(current.refusals)
-	return countedSince(current.answers, before.answers), countedSince(current.refusals, before.refusals), all
-}
-
-// countedSince subtracts before from counts, in place, and returns the counts that are not 0 then.
-func countedSince[K comparable](counts, before map[K]int64) map[K]int64 {
-	for key, n := range before {
-		counts[key] -= n
-	}
-	maps.DeleteFunc(counts, func(_ K, n int64) bool { return n == 0 })
-	return counts
+	return m.lastAnswers.lastMinute(now), m.lastRefusals.lastMinute(now), maps.Clone(m.refusals)
 }
 
 // samples returns the lines of the metrics that are counted by route, status or code, without the
@@ -161,16 +204,6 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	return answers, seconds, durations, refusals
 }
 
-// callerCounts counts requests by who has sent them: those of the last minute, in steps of ten seconds, and of the
-// last hour, in minutes. It counts maxCallers callers one by one, in some 500 bytes each, and all others together.
-type callerCounts struct {
-	mu      sync.Mutex
-	began   time.Time // of the first request, by the steady clock
-	counts  map[callerKey]*callerCount
-	others  callerCount
-	cleared int64 // the step in which those that have been quiet for an hour were last removed
-}
-
 // A callerKey is an account and its client: the client_id of a token, or what else the request was charged as. The
 // zero value stands for requests without either.
 type callerKey struct{ account, client string }
@@ -183,99 +216,48 @@ const (
 	clientOthers    = "others"  // those that are not counted one by one
 )
 
-const (
-	maxCallers     = 2000
-	callerStep     = 10 * time.Second
-	stepsPerMinute = int64(time.Minute / callerStep)
-)
-
-// A callerCount is how many requests there were in each of the last steps and minutes.
-type callerCount struct {
-	step    int64 // of the last request
-	steps   [stepsPerMinute]uint32
-	minutes [60]uint32
-}
-
 // callerOf returns who is counted as having sent a call.
 func callerOf(c *call) callerKey {
 	switch {
-	case c.bearsOwnToken():
-		return callerKey{c.caller.claims.Subject, c.caller.claims.ClientID}
-	case c.caller != nil:
-		return callerKey{c.caller.claims.Subject, clientDevices}
+	case c.bearer != nil && c.bearer.claims.isDevice():
+		return callerKey{c.bearer.claims.Subject, clientDevices}
+	case c.bearer != nil:
+		return callerKey{c.bearer.claims.Subject, c.bearer.claims.ClientID}
 	case c.account != "":
 		return callerKey{c.account, cmp.Or(c.route.bucket, clientAnonymous)}
 	}
 	return callerKey{}
 }
 
-// moveTo clears the counts of the steps and minutes that have begun since the last call.
-func (c *callerCount) moveTo(step int64) {
-	for i := max(c.step, step-stepsPerMinute) + 1; i <= step; i++ {
-		c.steps[i%stepsPerMinute] = 0
-	}
-	minutes, minute := int64(len(c.minutes)), step/stepsPerMinute
-	for i := max(c.step/stepsPerMinute, minute-minutes) + 1; i <= minute; i++ {
-		c.minutes[i%minutes] = 0
-	}
-	c.step = max(c.step, step)
+// A callerRow is how many requests a caller has sent.
+type callerRow struct {
+	AccountID  string `json:"account_id,omitempty"`
+	Account    string `json:"account,omitempty"` // its name
+	Client     string `json:"client"`
+	LastMinute int64  `json:"last_minute"`
+	LastHour   int64  `json:"last_hour"`
 }
 
-// stepAt returns the number of the step at now. Its caller holds the lock.
-func (c *callerCounts) stepAt(now time.Time) int64 { return int64(now.Sub(c.began) / callerStep) }
-
-// count adds a request at now.
-func (c *callerCounts) count(who callerKey, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts == nil {
-		c.counts, c.began = map[callerKey]*callerCount{}, now
-	}
-	step := c.stepAt(now)
-	found := c.counts[who]
-	if found == nil {
-		hour := stepsPerMinute * int64(len(c.others.minutes))
-		if len(c.counts) >= maxCallers && c.cleared < step {
-			c.cleared = step
-			maps.DeleteFunc(c.counts, func(_ callerKey, old *callerCount) bool { return step-old.step >= hour })
-		}
-		if found = &c.others; len(c.counts) < maxCallers {
-			found = &callerCount{step: step}
-			c.counts[who] = found
+// mostCallers returns the callers with the most requests in the hour before now, the most first, and last what all
+// others have sent together; no more than limit.
+func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	step := m.callers.stepAt(now)
+	add := func(who callerKey, n *recentCount) {
+		if minute, hour := n.sums(step); hour > 0 {
+			all = append(all, callerRow{AccountID: who.account, Client: cmp.Or(who.client, clientAnonymous),
+				LastMinute: minute, LastHour: hour})
 		}
 	}
-	found.moveTo(step)
-	found.steps[step%stepsPerMinute]++
-	found.minutes[step/stepsPerMinute%int64(len(found.minutes))]++
-}
-
-// most returns the callers with the most requests in the hour before now, the most first, and last what all others
-// have sent together; no more than limit.
-func (c *callerCounts) most(now time.Time, limit int) (all []callerRow) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	step := c.stepAt(now)
-	add := func(who callerKey, n *callerCount) {
-		n.moveTo(step)
-		row := callerRow{AccountID: who.account, Client: cmp.Or(who.client, clientAnonymous)}
-		for _, times := range n.steps {
-			row.LastMinute += int64(times)
-		}
-		for _, times := range n.minutes {
-			row.LastHour += int64(times)
-		}
-		if row.LastHour > 0 {
-			all = append(all, row)
-		}
-	}
-	for who, n := range c.counts {
+	for who, n := range m.callers.counts {
 		add(who, n)
 	}
 	slices.SortFunc(all, func(a, b callerRow) int {
 		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
 			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
 	})
-	add(callerKey{client: clientOthers}, &c.others)
+	add(callerKey{client: clientOthers}, &m.callers.others)
 	if len(all) > limit {
 		rest := callerRow{Client: clientOthers}
 		for _, row := range all[limit-1:] {
@@ -326,21 +308,8 @@ func (s *server) healthSample() string {
 // backupAge returns how many seconds ago the last backup was written or, if there was none, the main account was
 // added. There is no sample where Litestream makes the backups, or while the database can't be read.
 func (s *server) backupAge() []string {
-	if s.store.noCheckpoints {
-		return nil
-	}
-	main, err := s.store.mainAccount()
-	if err != nil {
-		return nil
-	}
-	at, err := s.store.lastEventAt(main, eventBackupWritten)
-	if errors.Is(err, errNotFound) {
-		var a account
-		if a, err = s.cachedAccount(main); err == nil {
-			at = a.CreatedAt
-		}
-	}
-	if err != nil {
+	at, err := s.store.lastOrFirst(eventBackupWritten)
+	if err != nil || s.store.noCheckpoints {
 		return nil
 	}
 	return []string{fmt.Sprintf(" %d", max(0, int64(s.now().Sub(at.Time)/time.Second)))}
@@ -355,35 +324,18 @@ func (s *server) freeDisk() []string {
 	return []string{fmt.Sprintf(" %d", disk.Bavail*uint64(disk.Bsize))}
 }
 
-// failingCalls returns for each fault whether most calls to different hosts fail with it.
-func (s *server) failingCalls() (samples []string) {
-	now, _ := s.outbound.reach.failing()
-	for _, known := range callFaults {
-		samples = append(samples, fmt.Sprintf(`{why=%q} %d`, known.fault, boolNumber(known.fault == now)))
-	}
-	return samples
-}
-
 // residentMemory returns how many bytes of memory the process has (proc_pid_statm(5)).
 func residentMemory() []string {
-	text, err := os.ReadFile("/proc/self/statm")
-	fields := strings.Fields(string(text))
-	if err != nil || len(fields) < 2 {
+	var size, resident int
+	text, _ := os.ReadFile("/proc/self/statm")
+	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
 		return nil
 	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	if err != nil {
-		return nil
-	}
-	return []string{fmt.Sprintf(" %d", pages*int64(os.Getpagesize()))}
+	return []string{fmt.Sprintf(" %d", resident*os.Getpagesize())}
 }
 
-func boolNumber(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
+// oneIf is 1 for true.
+var oneIf = map[bool]int{true: 1}
 
 // writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
 func (s *server) writeMetrics(w io.Writer) {
@@ -414,12 +366,13 @@ func (s *server) writeMetrics(w io.Writer) {
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
 	family("widgetd_health", "gauge", "How the service is, and why it is not pass; always 1.", s.healthSample())
 	family("widgetd_clock_doubted", "gauge", "Whether what time brings about waits since the clock may be wrong.",
-		fmt.Sprintf(" %d", boolNumber(s.compareClock(s.readClocks()) != "")))
+		fmt.Sprintf(" %d", oneIf[s.compareClock(s.readClocks()) != ""]))
 	family("widgetd_backup_age_seconds", "gauge", "Seconds since the last backup, or since the beginning.",
 		s.backupAge()...)
 	family("widgetd_disk_free_bytes", "gauge", "Bytes that are free for the database.", s.freeDisk()...)
-	family("widgetd_calls_failing", "gauge", "Whether most calls to different hosts fail alike, by why.",
-		s.failingCalls()...)
+	failing, _ := s.outbound.reach.failing()
+	family("widgetd_calls_failing", "gauge", "Whether most calls to different hosts fail alike, and how.",
+		fmt.Sprintf(`{why=%q} %d`, failing, oneIf[failing != ""]))
 	family("process_start_time_seconds", "gauge", "When the service was started, in Unix seconds.",
 		fmt.Sprintf(" %d", s.startedAt.Unix()))
 	family("process_resident_memory_bytes", "gauge", "Bytes of memory that the process has.", residentMemory()...)
@@ -528,7 +481,7 @@ func (s *server) logUnreadable() {
 // noteRefusal counts a request that is answered with a problem. err is what the request's handling
 // returned, from which ref was made.
 func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err error) {
-	s.metrics.countRefusal(ref.code.name)
+	s.metrics.countRefusal(ref.code.name, s.steady())
 	switch ref.code {
 	case codeOrigin:
 		s.notices.add(noticeOrigins, originName(r))

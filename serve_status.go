@@ -56,15 +56,6 @@ type serviceStatus struct {
 	NoRoots    bool           `json:"no_certificates"`
 }
 
-// A callerRow is how many requests a caller has sent.
-type callerRow struct {
-	AccountID  string `json:"account_id,omitempty"`
-	Account    string `json:"account,omitempty"` // its name
-	Client     string `json:"client"`
-	LastMinute int64  `json:"last_minute"`
-	LastHour   int64  `json:"last_hour"`
-}
-
 // callsFailing says how most calls to different hosts fail.
 type callsFailing struct {
 	Fault callFault `json:"fault"`
@@ -91,7 +82,7 @@ func (s *server) serviceStatus() *serviceStatus {
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
-		Callers: append([]callerRow{}, s.callers.most(s.steady(), statusRows)...), NoRoots: s.noRoots}
+		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
 	for i, c := range v.Callers {
 		if a, err := s.cachedAccount(c.AccountID); c.AccountID != "" && err == nil {
 			v.Callers[i].Account = a.Name
@@ -333,26 +324,20 @@ const (
 	exitNotRunning = 3
 )
 
-// A verdict is what status -check prints with -json.
-type verdict struct {
-	Status     int      `json:"status"` // with which the command exits
-	NeedsDoing []string `json:"needs_doing"`
-}
-
 // printVerdict prints in one line what needs doing. Its error is the exitStatus.
 func (r *statusReport) printVerdict(e *env) error {
-	v := verdict{NeedsDoing: r.NeedsDoing}
-	text := "ok: nothing needs doing"
-	if n := len(v.NeedsDoing); n > 0 {
-		v.Status, text = exitNeedsDoing, fmt.Sprintf("%s to do: %s", countOf(n, "thing"), strings.Join(v.NeedsDoing, "; "))
+	status, text := 0, "ok: nothing needs doing"
+	if n := len(r.NeedsDoing); n > 0 {
+		status, text = exitNeedsDoing, countOf(n, "thing")+" to do: "+strings.Join(r.NeedsDoing, "; ")
 	}
 	if r.Service == nil || r.Service.Health == healthFail {
-		v.Status = exitNotRunning
+		status = exitNotRunning
 	}
-	if err := e.print(v, text); err != nil || v.Status == 0 {
+	err := e.print(map[string]any{"status": status, "needs_doing": r.NeedsDoing}, text)
+	if err != nil || status == 0 {
 		return err
 	}
-	return exitStatus(v.Status)
+	return exitStatus(status)
 }
 
 // readAll reads every part of the report that comes from the database.
@@ -396,9 +381,14 @@ func (r *statusReport) MarshalJSON() ([]byte, error) {
 func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	lines := []string{}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for _, of := range r.lines {
-		lines = append(lines, of.money...)
+	needed := func(money bool) {
+		for i, p := range r.parts {
+			if _, isMoney := p.of.(moneyReader); isMoney == money {
+				lines = append(lines, r.lines[i].needed...)
+			}
+		}
 	}
+	needed(true)
 	if asked != "" {
 		add("the service can't be asked: %s", asked)
 	} else if r.Service == nil {
@@ -426,9 +416,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	if r.WALBytes > maxWAL && (r.Service == nil || r.Service.Health == healthPass) {
 		add("the write-ahead log has %s: end the transaction that another program keeps open", sizeText(r.WALBytes))
 	}
-	for _, of := range r.lines {
-		lines = append(lines, of.needed...)
-	}
+	needed(false)
 	if n := len(r.UpgradeCopies); n > 0 {
 		add("remove what upgrades have left, which may hold erased personal data: %s",
 			strings.Join(r.UpgradeCopies, ", "))
@@ -451,12 +439,10 @@ func (s *serviceStatus) needsDoing(version string) (lines []string) {
 			cmp.Or(d.Table, "the file"), d.Error)
 	}
 	if s.NoRoots {
-		add("%s: nothing can be called over https: 'apt-get install ca-certificates', then restart the service",
-			noRootsText)
+		add("%s: %s", noRootsText, callFaults[callUnverified])
 	}
 	if s.Calls != nil {
-		what, advice := s.Calls.Fault.text()
-		add("%s since %s (%s): %s", callsFailAlike, s.Calls.Since, what, advice)
+		add("%s since %s (%s): %s", callsFailAlike, s.Calls.Since, s.Calls.Fault, callFaults[s.Calls.Fault])
 	}
 	if s.Version != version {
 		add("the service runs version %s, this is %s: restart it", s.Version, version)

@@ -199,8 +199,8 @@ func webhookList(e *env) error {
 		if w.Waiting >= maxWaiting {
 			waiting = strconv.Itoa(maxWaiting) + "+"
 		}
-		return []any{w.ID, w.State, w.Reason, w.FailingSince, waiting, w.LastSuccess, w.Host, strings.Join(w.Types, " "),
-			w.AccountID}
+		return []any{w.ID, w.State, w.Reason, w.FailingSince, waiting, w.LastSuccess, w.Host,
+			strings.Join(w.Types, " "), w.AccountID}
 	})
 }
 
