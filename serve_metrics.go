@@ -305,16 +305,6 @@ func (s *server) healthSample() string {
 	return fmt.Sprintf(`{status=%q,reason=%q} 1`, report.Status, reason)
 }
 
-// backupAge returns how many seconds ago the last backup was written or, if there was none, the main account was
-// added. There is no sample where Litestream makes the backups, or while the database can't be read.
-func (s *server) backupAge() []string {
-	at, err := s.store.lastOrFirst(eventBackupWritten)
-	if err != nil || s.store.noCheckpoints {
-		return nil
-	}
-	return []string{fmt.Sprintf(" %d", max(0, int64(s.now().Sub(at.Time)/time.Second)))}
-}
-
 // freeDisk returns how many bytes are free for the database.
 func (s *server) freeDisk() []string {
 	var disk syscall.Statfs_t
@@ -367,8 +357,6 @@ func (s *server) writeMetrics(w io.Writer) {
 	family("widgetd_health", "gauge", "How the service is, and why it is not pass; always 1.", s.healthSample())
 	family("widgetd_clock_doubted", "gauge", "Whether what time brings about waits since the clock may be wrong.",
 		fmt.Sprintf(" %d", oneIf[s.compareClock(s.readClocks()) != ""]))
-	family("widgetd_backup_age_seconds", "gauge", "Seconds since the last backup, or since the beginning.",
-		s.backupAge()...)
 	family("widgetd_disk_free_bytes", "gauge", "Bytes that are free for the database.", s.freeDisk()...)
 	failing, _ := s.outbound.reach.failing()
 	family("widgetd_calls_failing", "gauge", "Whether most calls to different hosts fail alike, and how.",

