@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -55,14 +56,14 @@ var booksCommands = []command{
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
 		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
-	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
+	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books mapping", "ID", "print or confirm which account of the books gets what",
+	{"books mapping", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
-	{"books preview", "ID DATE", "print the entry of a business day as it would be sent",
+	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
 		ledgerOptions, 2, booksPreview},
-	{"books export", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books export", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
 	{"books exports", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"),
 	}, 0, booksExports},
@@ -70,7 +71,7 @@ var booksCommands = []command{
 		booksRetry},
 	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
 		1, booksReverse},
-	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books",
+	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
 		ledgerOptions, 1, booksDisconnect},
 }
 
@@ -117,8 +118,8 @@ func (e *env) withBooks(f func(b *books) error) error {
 
 // product returns the product that the command's first argument names. Errors: usageError.
 func (e *env) product() (string, error) {
-	if _, detail := oneOf(bookProducts...)(e.args[0]); detail != "" {
-		return "", usageError(fmt.Sprintf("there is no product %q: take xero or fortnox", printable(e.args[0])))
+	if !slices.Contains(bookProducts, e.args[0]) {
+		return "", unknownWord("there is no product", e.args[0], bookProducts)
 	}
 	return e.args[0], nil
 }
@@ -141,7 +142,9 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return setBooksApp(t, keys, product, app) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "the application for " + withName(product, app.clientID) + " is set", setBooksApp(t, keys, product, app)
+	})
 }
 
 func booksAppList(e *env) error {
@@ -182,7 +185,8 @@ func booksList(e *env) error {
 		}
 		return all, err
 	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
-		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
+		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom,
+			accountCell(c.AccountID)}
 	})
 }
 
@@ -368,8 +372,8 @@ func (e *env) printPreview(p *bookPreview) error {
 			return err
 		}
 		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s %s more VAT than the orders have\n",
-				formatSigned(p.Difference), p.Currency)
+			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
+				formatMoney(p.Difference, p.Currency))
 		}
 	}
 	for _, issue := range p.Issues {
@@ -398,6 +402,9 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 	if err != nil {
 		return err
 	}
+	if len(all) > 0 {
+		defer e.noteQueued()
+	}
 	return printRows(e, all, exportHeader, exportCells)
 }
 
@@ -415,9 +422,9 @@ func booksExport(e *env) error {
 
 func booksExports(e *env) error {
 	var err error
-	filter := exportFilter{state: e.str("state")}
-	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
-		return usageError("-state: " + detail)
+	filter := exportFilter{}
+	if filter.state, err = e.choice("state", exportStates); err != nil {
+		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -459,7 +466,7 @@ func booksDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("connection " + e.args[0] + " with books disconnected")
 }
 
 // booksStatus is what the status command says of books.

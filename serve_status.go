@@ -186,6 +186,18 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	return v, nil
 }
 
+// noteQueued says on standard error that what a command has left to the service is not done yet, if no service runs
+// over the database.
+func (e *env) noteQueued() {
+	db, err := e.file("db")
+	if err != nil || len(socketPath(db)) > maxSocketPath { // then a service has no socket
+		return
+	}
+	if service, err := askService(e.ctx, db); service == nil && err == nil {
+		fmt.Fprintf(e.stderr, "queued: the service does it when it runs, and none runs over %s now\n", db)
+	}
+}
+
 // reportCheck tells the service that a check of the whole file has passed; times is how often the service had met
 // damage when the check began. It reports false if the service has met damage since.
 func reportCheck(ctx context.Context, db string, times int64) (bool, error) {
@@ -296,6 +308,9 @@ func statusShow(e *env) error {
 	return nil
 }
 
+// leastNeedWidth is how wide the lines of what needs doing are at least, so that ids stay whole, to be copied.
+const leastNeedWidth = 36
+
 // printNeeds prints what needs doing. The lines are as wide as the terminal, since commands with ids are long.
 func (e *env) printNeeds(needs []string) error {
 	text := "needs doing"
@@ -304,8 +319,8 @@ func (e *env) printNeeds(needs []string) error {
 	}
 	for _, need := range needs {
 		lines := []string{need}
-		if !e.on("wide") {
-			lines = wrap(need, e.width()-2*columnGap)
+		if width := e.width(); width > 0 {
+			lines = wrap(need, max(leastNeedWidth, width-2*columnGap))
 		}
 		text += "\n  " + strings.Join(lines, "\n    ")
 	}

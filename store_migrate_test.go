@@ -1263,6 +1263,8 @@ var argumentsOf = map[string]string{
 	"widget add":      "-account acct_00000000000000000000000001 x",
 	"token issue":     "-account acct_00000000000000000000000001 -scope admin",
 	"leads purge":     "-older-than 365d",
+	"leads erase":     "anna@example.com",
+	"webhook patch":   "whe_00000000000000000000000001 -type lead.created",
 	"license add":     "-account acct_00000000000000000000000001 -product x",
 	"license patch":   "lic_x {}",
 	"device list":     "lic_00000000000000000000000001",
