@@ -561,11 +561,9 @@ func (r *tokenStatus) read(v *statusView) error {
 }
 
 func (r *tokenStatus) show(_ *statusView, to *statusLines) {
-	for i, t := range r.tokens {
-		if i == statusRows {
-			to.ask("%d more tokens end within 14 days: 'widgetd token list' shows them", len(r.tokens)-i)
-			break
-		}
-		to.ask("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
+	if n := len(r.tokens); n > 0 {
+		first := slices.MinFunc(r.tokens, func(a, b tokenRow) int { return a.ExpiresAt.Compare(b.ExpiresAt.Time) })
+		to.ask("%s within 14 days, the first on %s: 'widgetd token list'", countedUpTo(n, "token ends", "tokens end"),
+			first.ExpiresAt.day())
 	}
 }

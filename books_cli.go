@@ -470,7 +470,7 @@ func booksDisconnect(e *env) error {
 type booksStatus struct {
 	Books       booksTotals       `json:"books"`
 	connections []*bookConnection // in use
-	exports     []bookExport      // those that are refused, or held for too long
+	exports     []bookExport      // the first that is refused, and the first that is held for too long
 	sealed      []string          // what was sealed with another key file
 }
 
@@ -485,36 +485,38 @@ func (r *booksStatus) read(v *statusView) (err error) {
 	if r.connections, err = v.openBooks(); err != nil {
 		return err
 	}
-	if r.exports, err = v.troubledExports(heldBefore, statusRows); err == nil && v.keys != nil {
+	if r.exports, err = v.troubledExports(heldBefore); err == nil && v.keys != nil {
 		r.sealed, err = booksSealedElsewhere(v.queries, v.keys)
 	}
 	return err
 }
 
+func (r *booksStatus) aboutMoney() {}
+
 func (r *booksStatus) show(v *statusView, to *statusLines) {
 	to.say("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held, r.Books.Failed)
+	for _, x := range r.exports {
+		n := r.Books.HeldLong
+		if x.State == exportFailed {
+			n = r.Books.Failed
+		}
+		to.ask("%s %s since %s: 'widgetd books exports -state %s'", countedUpTo(n, "entry", "entries"), x.State,
+			x.HeldAt.day(), x.State)
+	}
+	var lost, failing []stamp
 	for _, c := range r.connections {
 		switch {
 		case !c.NeedsReconnectAt.IsZero():
-			to.ask("the connection %s with books needs its owner since %s: %s", c.ID, c.NeedsReconnectAt,
-				connectAgain(c))
+			lost = append(lost, c.NeedsReconnectAt)
 		case !c.FailingSince.IsZero() && v.now.Sub(c.FailingSince.Time) >= booksFailLong:
-			to.ask("%s gives the connection %s no usable answer since %s: see the log", c.Product, c.ID, c.FailingSince)
+			failing = append(failing, c.FailingSince)
 		}
 	}
-	for _, x := range r.exports {
-		if x.State == exportFailed {
-			to.ask("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books retry %s'",
-				x.Date, printable(valueOr(x.Reason, "")), x.ID)
-			continue
-		}
-		to.ask("the entry of %s is held since %s (%s): 'widgetd books exports -state held' shows why", x.Date, x.HeldAt,
-			valueOr(x.Reason, ""))
-	}
-	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
-		to.ask("%d more entries are held for three days or refused: the view v_exports shows them", n)
-	}
-	to.needed = append(to.needed, r.sealed...)
+	to.askSince(lost, "connection with books waits for its owner", "connections with books wait for their owners",
+		"'widgetd books list'")
+	to.askSince(failing, "connection with books gets no usable answer", "connections with books get no usable answers",
+		"'widgetd books list'")
+	to.askFirst(r.sealed)
 }
 
 // checkBooks is a rowCheck. It reports what was sealed with another key file.

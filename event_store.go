@@ -188,6 +188,13 @@ func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
 	return leads, events, err
 }
 
+// lastOrFirst returns when the latest event of a type of the main account was written or, if there is none, that
+// account was added.
+func (q *queries) lastOrFirst(kind eventType) (stamp, error) {
+	return oneValue[stamp](q, `SELECT coalesce((SELECT at FROM events e WHERE e.account_id = a.id AND e.type = ?
+		ORDER BY e.seq DESC LIMIT 1), a.created_at) FROM accounts a WHERE a.is_main = 1`, kind)
+}
+
 // lastEventAt returns when the latest event of an account and type was written, or errNotFound. It
 // reads the account's events backwards until it finds one: where there is none, some two seconds for
 // a million.

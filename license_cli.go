@@ -418,12 +418,16 @@ func (r *licenseStatus) read(v *statusView) (err error) {
 }
 
 func (r *licenseStatus) show(_ *statusView, to *statusLines) {
+	if r.Total > maxTallied {
+		to.say("%d; the view v_licenses has their statuses", r.Total)
+		return
+	}
 	line := countsText(statuses, r.ByStatus)
 	if r.Ending > 0 {
 		line += fmt.Sprintf("; %d of the active end within 14 days", r.Ending)
 	}
 	if to.say("%s", line); r.Unlimited > 0 {
-		to.ask("%s", transferAdvice(r.Unlimited))
+		to.say("%d limit devices but not transfers: see 'widgetd license limit-transfers -dry-run'", r.Unlimited)
 	}
 }
 

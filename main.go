@@ -27,6 +27,10 @@ func main() {
 	if err == nil {
 		return
 	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		os.Exit(int(status))
+	}
 	fmt.Fprintln(os.Stderr, "widgetd:", err)
 	if errors.As(err, new(usageError)) {
 		os.Exit(2)

@@ -345,8 +345,9 @@ func paymentDisconnect(e *env) error {
 
 // paymentStatus is what the status command says of payments.
 type paymentStatus struct {
-	Payments    paymentTotals `json:"payments"`
-	troubled    []troubledPayment
+	Payments    paymentTotals        `json:"payments"`
+	troubled    []troubledPayment    // the first of each kind
+	overdue     stamp                // since when the provider should have been asked about the oldest
 	connections []*paymentConnection // in use
 }
 
@@ -354,7 +355,10 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	if r.Payments, err = v.paymentTotals(v.now); err != nil {
 		return err
 	}
-	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), statusRows); err != nil {
+	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), 1); err != nil {
+		return err
+	}
+	if r.overdue, err = v.oldestDuePayment(); err != nil {
 		return err
 	}
 	all, err := v.paymentConnections(anyAccount)
@@ -362,37 +366,42 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	return err
 }
 
+func (r *paymentStatus) aboutMoney() {}
+
 func (r *paymentStatus) show(v *statusView, to *statusLines) {
 	to.say("%d under way, %d in review", r.Payments.Live, r.Payments.Review)
 	for _, p := range r.troubled {
 		switch {
 		case p.state == paymentReview:
-			to.ask("the payment of order %s is in review (%s): look at it with 'widgetd order show %s'",
-				p.orderID, p.reason, p.orderID)
+			to.ask("%s in review since %s: 'widgetd order show %s'",
+				countedUpTo(r.Payments.Review, "payment", "payments"), p.createdAt.day(), p.orderID)
 		default:
-			to.ask("the authorisation of order %s lapses at %s: capture or cancel it", p.orderID, p.captureBefore)
+			to.ask("%s, the first at %s: 'widgetd order capture %s', or cancel it", countedUpTo(r.Payments.Ending,
+				"authorisation lapses", "authorisations lapse"), p.captureBefore, p.orderID)
 		}
-	}
-	if n := r.Payments.Review + r.Payments.Ending - len(r.troubled); n > 0 {
-		to.ask("%d more payments are in review or lapse soon: the view v_payments shows them", n)
 	}
 	if r.Payments.Overdue > 0 && v.runs {
-		to.ask("%d payments wait longer than they should for their provider: see the log", r.Payments.Overdue)
+		to.ask("%s too long for the provider, since %s: see the log", countedUpTo(r.Payments.Overdue, "payment waits",
+			"payments wait"), r.overdue)
 	}
+	var refused []stamp
+	var sealed []string
+	command := "'widgetd payment list'"
 	for _, c := range r.connections {
-		if c.FailingSince.IsZero() {
+		if !c.FailingSince.IsZero() {
+			refused = append(refused, c.FailingSince)
+			command = "'widgetd payment check " + c.ID + "'"
+		}
+		if v.keys == nil {
 			continue
 		}
-		to.ask("%s refuses the keys of the connection %s since %s: 'widgetd payment check %s' shows why",
-			c.Provider, c.ID, c.FailingSince, c.ID)
-	}
-	if v.keys != nil {
-		for _, c := range r.connections {
-			if _, err := c.open(v.keys); err != nil {
-				to.ask("%s", sealedElsewhere(c.ID))
-			}
+		if _, err := c.open(v.keys); err != nil {
+			sealed = append(sealed, sealedElsewhere(c.ID))
 		}
 	}
+	to.askSince(refused, "payment connection has keys that its provider refuses",
+		"payment connections have keys that their providers refuse", command)
+	to.askFirst(sealed)
 }
 
 // checkPayments is a rowCheck. It finds connections whose secrets were sealed with another key file, and the 20

@@ -42,6 +42,11 @@ func (q *queries) hasBacklog() (has bool, err error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog)`)
 }
 
+// countBacklog returns how many orders are in the backlog, up to maxCounted.
+func (q *queries) countBacklog() (int, error) {
+	return oneValue[int](q, `SELECT count(*) FROM (SELECT 1 FROM revenue_backlog LIMIT ?)`, maxCounted)
+}
+
 // backlog returns the ids of up to limit orders of the backlog.
 func (t *tx) backlog(limit int64) ([]string, error) {
 	return t.texts(`SELECT order_id FROM revenue_backlog ORDER BY order_id LIMIT ?`, limit)

@@ -109,9 +109,9 @@ func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, line := range []string{
-		"health           fail: " + damageWrittenReason + "\n",
-		"licences         active 1\n",
-		"today (UTC)      can't be read: database disk image is malformed (11)\n",
+		"health       fail: " + damageWrittenReason + "\n",
+		"licences     active 1\n",
+		"today (UTC)  can't be read: database disk image is malformed (11)\n",
 		"can't be read, so run 'widgetd check': today (UTC): database disk image is malformed (11)\n",
 		" (leads: database disk image is malformed (11)): run 'widgetd check'; if it finds faults, restore a backup\n",
 	} {

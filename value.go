@@ -34,6 +34,9 @@ func newStamp(t time.Time) stamp { return stamp{t.UTC().Truncate(time.Second)} }
 // String returns the time in stampLayout.
 func (s stamp) String() string { return s.UTC().Format(stampLayout) }
 
+// day returns the day in UTC: "2026-01-31".
+func (s stamp) day() string { return s.UTC().Format(time.DateOnly) }
+
 // days returns the length of n days of 24 hours.
 func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
 

@@ -11,6 +11,8 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +26,11 @@ var (
 		help: "what it is, for people, at most 200 characters"}
 	optURL = option{name: "url", value: "URL",
 		help: "another address, which has to answer a test before it gets events"}
+	optWebhookState = option{name: "state", value: "STATE",
+		help:        "show only webhooks in this state: pending, enabled or disabled",
+		generalHelp: "show only what is in this state"}
+	optFailing = option{name: "failing",
+		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
 	optFailed = option{name: "failed", help: "show only attempts that failed"}
 )
 
@@ -33,8 +40,8 @@ var webhookCommands = []command{
 		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
-	{"webhook list", "", "list webhooks, newest first",
-		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
+	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
+		[]option{optAccount.says("show only webhooks of this account"), optWebhookState, optFailing}, 0, webhookList},
 	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
 	{"webhook patch", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
@@ -164,19 +171,42 @@ type webhookRow struct {
 	Types        codeList `json:"types"`
 	Description  *string  `json:"description"`
 	AccountID    string   `json:"account_id"`
+	Waiting      int      `json:"waiting"` // events that are still to be sent, up to maxWaiting
+	LastSuccess  stamp    `json:"last_success_at"`
 }
 
 func webhookList(e *env) error {
+	state := e.str("state")
+	if state != "" && !slices.Contains([]string{webhookPending, webhookEnabled, webhookDisabled}, state) {
+		return usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
+	}
 	return printOwned(e, func(q *queries, o owner) (rows []webhookRow, err error) {
 		all, err := collectPages(q, (*queries).webhooks, o, math.MaxInt)
+		if err != nil {
+			return nil, err
+		}
+		backlogs, err := q.webhookBacklogs(o, math.MaxInt)
+		of := map[string]webhookBacklog{}
+		for _, b := range backlogs {
+			of[b.webhookID] = b
+		}
 		for _, w := range all {
+			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
+			if state != "" && w.State != state || e.on("failing") && !fails {
+				continue
+			}
+			backlog := of[w.ID]
 			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
-				w.AccountID})
+				w.AccountID, backlog.waiting + backlog.retried, backlog.accepted})
 		}
 		return rows, err
-	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
-		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "),
-			accountCell(w.AccountID)}
+	}, "ID STATE REASON FAILING-SINCE WAITING LAST-SUCCESS HOST TYPES ACCOUNT", func(w webhookRow) []any {
+		waiting := strconv.Itoa(w.Waiting)
+		if w.Waiting >= maxWaiting {
+			waiting = strconv.Itoa(maxWaiting) + "+"
+		}
+		return []any{w.ID, w.State, w.Reason, w.FailingSince, waiting, w.LastSuccess, w.Host,
+			strings.Join(w.Types, " "), accountCell(w.AccountID)}
 	})
 }
 
@@ -352,25 +382,18 @@ func (r *webhookStatus) read(v *statusView) (err error) {
 
 func (r *webhookStatus) show(_ *statusView, to *statusLines) {
 	to.say("%s", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.States))
-	for i, w := range r.troubled {
-		if i == statusRows {
-			to.ask("%d more webhooks fail or were disabled for it: 'widgetd webhook list' shows them",
-				len(r.troubled)-i)
-			return
+	since := map[string][]stamp{} // by reason
+	for _, w := range r.troubled {
+		reason, at := valueOr(w.Reason, ""), w.FailingSince
+		if at.IsZero() {
+			at = w.UpdatedAt
 		}
-		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook deliveries " + w.ID +
-			"' shows why"
-		switch {
-		case w.State != webhookDisabled:
-		case *w.Reason == disabledGone:
-			what = "answered 410 Gone and was disabled: run 'widgetd webhook remove " + w.ID + "', " +
-				"or 'widgetd webhook enable " + w.ID + "'"
-		default:
-			what = "failed for five days and was disabled: once it works again, " +
-				"run 'widgetd webhook enable " + w.ID + "'"
-		}
-		to.ask("the webhook %s to %s %s", w.ID, printable(w.host()), what)
+		since[reason] = append(since[reason], at)
 	}
+	const disabled = "'widgetd webhook list -failing -state disabled'"
+	to.askSince(since[""], "webhook fails", "webhooks fail", "'widgetd webhook list -failing -state enabled'")
+	to.askSince(since[disabledFailing], "webhook disabled for failing", "webhooks disabled for failing", disabled)
+	to.askSince(since[disabledGone], "webhook answered 410 Gone", "webhooks answered 410 Gone", disabled)
 }
 
 // The options of this command. -addr has no environment variable here, since that of serve's -addr would

@@ -1012,25 +1012,70 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	}
 	lines := slices.DeleteFunc(needsDoing(v), aboutOther)
 	slices.Sort(lines)
+	const disabled = ": 'widgetd webhook list -failing -state disabled'"
+	updated := s.webhookRow(ids["gone"]).UpdatedAt.day()
 	want := []string{
-		"the webhook " + ids["failing two days"] + " to 127.0.0.1:9 has failed since " + now.after(-days(2)).String() +
-			": 'widgetd webhook deliveries " + ids["failing two days"] + "' shows why",
-		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: " +
-			"run 'widgetd webhook remove " + ids["gone"] + "', or 'widgetd webhook enable " + ids["gone"] + "'",
-		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: " +
-			"once it works again, run 'widgetd webhook enable " + ids["failed"] + "'",
+		"1 webhook fails since " + now.after(-days(2)).day() + ": 'widgetd webhook list -failing -state enabled'",
+		"1 webhook answered 410 Gone since " + updated + disabled,
+		"1 webhook disabled for failing since " + updated + disabled,
 	}
 	slices.Sort(want)
 	if !slices.Equal(lines, want) {
 		t.Errorf("needs doing\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
-	if text := s.must("status", "-wide"); !strings.Contains(text, "webhooks         enabled 3, disabled 4\n") {
+	if text := s.must("status", "-wide"); !strings.Contains(text, "enabled 3, disabled 4\n") {
 		t.Errorf("status\n%s", text)
 	}
 	s.sql(manyWebhooks(10), s.account, now, webhookDisabled, disabledGone)
 	lines = slices.DeleteFunc(needsDoing(status()), aboutOther)
-	if len(lines) != statusRows+1 ||
-		lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd webhook list' shows them" {
+	if len(lines) != 3 || !strings.HasPrefix(lines[2], "11 webhooks answered 410 Gone since ") {
 		t.Errorf("needs doing %q", lines)
+	}
+}
+
+func TestWebhook_listShowsWhatWaitsAndWhenOneWasLastAccepted(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	other := s.addAccount("Trattoria")
+	slow, bad, idle := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created"),
+		s.addWebhook(other, "lead.created")
+	list := func(args ...string) (rows []webhookRow) {
+		for line := range strings.Lines(s.must(append([]string{"webhook", "list", "-json"}, args...)...)) {
+			rows = append(rows, webhookRow{})
+			s.check(json.Unmarshal([]byte(line), &rows[len(rows)-1]))
+		}
+		return rows
+	}
+	ids := func(rows []webhookRow) (ids []string) {
+		for _, r := range rows {
+			ids = append(ids, r.ID)
+		}
+		return slices.Sorted(slices.Values(ids))
+	}
+	of := func(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
+	seq := s.addEvents(s.account, eventLeadCreated, 3)
+	s.addEvents(s.account, eventWidgetCreated, 5) // which it does not get
+	s.addDelivery(slow, seq, ptr(200))
+	s.addDelivery(slow, seq, ptr(503))
+	s.sql(`UPDATE webhooks SET failing_since = ? WHERE id = ?`, newStamp(time.Now()), slow)
+	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'gone' WHERE id = ?`, bad)
+	s.sql(`INSERT INTO webhook_retries SELECT id, ?, 1, ? FROM webhook_queues WHERE webhook_id = ?`, 1,
+		newStamp(time.Now()), slow)
+	rows := list()
+	equal(t, "all", ids(rows), of(idle, bad, slow))
+	for _, row := range rows {
+		if waiting := map[string]int{slow: 4}[row.ID]; row.Waiting != waiting ||
+			row.LastSuccess.IsZero() == (row.ID == slow) {
+			t.Errorf("%+v", row)
+		}
+	}
+	equal(t, "-state", ids(list("-state", "disabled")), of(bad))
+	equal(t, "-failing", ids(list("-failing")), of(bad, slow))
+	equal(t, "-failing -state", ids(list("-failing", "-state", "enabled")), of(slow))
+	equal(t, "-account", ids(list("-account", "Trattoria")), of(idle))
+	s.addEvents(s.account, eventLeadCreated, maxWaiting)
+	contains(t, s.must("webhook", "list", "-failing", "-wide"), " 1000+ ")
+	if _, err := s.command("webhook", "list", "-state", "broken"); !errors.As(err, new(usageError)) {
+		t.Errorf("another state: %v", err)
 	}
 }
