@@ -132,6 +132,24 @@ func (t *tx) removeBaseURL(url string) error {
 	return requireRow(t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url))
 }
 
+// A rowText is a text in a row: its table, an SQL condition that finds the row, and the text.
+type rowText struct{ table, where, text string }
+
+// everyOrigin returns the origins of accounts and of applications.
+func (q *queries) everyOrigin() ([]rowText, error) {
+	return collect(q, `SELECT 'origins', 'origin = ' || quote(origin), origin FROM origins
+		UNION SELECT 'app_origins', 'origin = ' || quote(origin), origin FROM app_origins`, nil, (*rowText).dest)
+}
+
+// everyZone returns the time zones that accounts have, and those that they had on earlier days.
+func (q *queries) everyZone() ([]rowText, error) {
+	return collect(q, `SELECT 'account_settings', 'account_id = ' || quote(account_id), zone FROM account_settings
+		UNION SELECT 'account_zones', 'account_id = ' || quote(account_id) || ' AND from_date = ' || quote(from_date), zone
+		FROM account_zones`, nil, (*rowText).dest)
+}
+
+func (r *rowText) dest() []any { return []any{&r.table, &r.where, &r.text} }
+
 // An originRow is an origin whose pages may call the service from a browser.
 type originRow struct {
 	Origin    string `json:"origin"`

@@ -71,7 +71,7 @@ var statusFilters = map[string]string{
 	"not_started": openLicense + ` AND l.starts_at > ?`,
 	"active":      startedLicense + ` AND (l.expires_at IS NULL OR l.expires_at > ?)`,
 	"grace":       startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` > ?`,
-	"expired":     startedLicense + ` AND ` + graceEnd + ` <= ?`,
+	"expired":     startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` <= ?`, // the first is cheap
 }
 
 const (
