@@ -545,8 +545,8 @@ func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err er
 	for _, r := range zones {
 		if _, err := loadZone(r.text); err != nil {
 			faults = append(faults, fmt.Sprintf("zone: %s with %s: there is no time zone %q: mend it with the sqlite3 "+
-				"shell, with the right zone for UTC: UPDATE %s SET zone = 'UTC' WHERE %s;", r.table, r.where,
-				printable(r.text), r.table, r.where))
+				"shell, with the right zone for UTC: %s", r.table, r.where, printable(r.text),
+				r.setting("zone", "UTC")))
 		}
 	}
 	origins, err := q.everyOrigin()
@@ -554,13 +554,12 @@ func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err er
 		if normal, err := parseOrigin(r.text); err == nil && normal == r.text {
 			continue
 		}
-		why, mend := "no browser sends such an origin", ""
+		why, mend := "no browser sends such an origin", r.removal()
 		if meant, known := meantOrigin(r.text); known {
-			why = "browsers send " + meant
-			mend = fmt.Sprintf("UPDATE OR IGNORE %s SET origin = '%s' WHERE %s; ", r.table, meant, r.where)
+			why, mend = "browsers send "+meant, r.setting("origin", meant)+" "+mend
 		}
-		faults = append(faults, fmt.Sprintf("origin: %s with %s never matches: %s: mend it with the sqlite3 shell: "+
-			"%sDELETE FROM %s WHERE %s;", r.table, printable(r.where), why, mend, r.table, r.where))
+		faults = append(faults, fmt.Sprintf("origin: %s with %s never matches: %s: mend it with the sqlite3 shell: %s",
+			r.table, printable(r.where), why, printable(mend)))
 	}
 	return faults, err
 }
@@ -583,6 +582,6 @@ func checkMainAccount(q *queries) (fault string, err error) {
 	if len(accounts) == 0 {
 		return noMain + "open one with 'widgetd account add NAME', and check again", err
 	}
-	return fmt.Sprintf("%smend it with the sqlite3 shell, if it is %q: UPDATE accounts SET is_main = 1 WHERE id = '%s';",
-		noMain, printable(accounts[0].Name), accounts[0].ID), err
+	return fmt.Sprintf("%smend it with the sqlite3 shell, if it is %q: %s", noMain, printable(accounts[0].Name),
+		makingMain(accounts[0].ID)), err
 }

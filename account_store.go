@@ -150,6 +150,17 @@ func (q *queries) everyZone() ([]rowText, error) {
 
 func (r *rowText) dest() []any { return []any{&r.table, &r.where, &r.text} }
 
+// setting returns SQL that gives the text's column another text; where that would appear twice, the row stays.
+func (r *rowText) setting(column, text string) string {
+	return fmt.Sprintf("UPDATE OR IGNORE %s SET %s = '%s' WHERE %s;", r.table, column, text, r.where)
+}
+
+// removal returns SQL that removes the row.
+func (r *rowText) removal() string { return fmt.Sprintf("DELETE FROM %s WHERE %s;", r.table, r.where) }
+
+// makingMain returns SQL that makes an account the main one.
+func makingMain(id string) string { return "UPDATE accounts SET is_main = 1 WHERE id = '" + id + "';" }
+
 // An originRow is an origin whose pages may call the service from a browser.
 type originRow struct {
 	Origin    string `json:"origin"`
