@@ -395,8 +395,9 @@ func TestEvents_andLeadsAreFoundAlongEitherIndex(t *testing.T) {
 	type pageOf = func(before string) (ids []string, next string)
 	check := func(table, at, kind, account string, since, until stamp, page pageOf) {
 		t.Helper()
-		want, err := s.store.texts(`SELECT id FROM `+table+` WHERE (?1 = '' OR type = ?1) AND `+at+` >= ?2 AND `+at+
-			` < ?3 AND account_id LIKE ?4 ORDER BY seq DESC`, kind, since.String(), until.String(), cmp.Or(account, "%"))
+		want, err := s.store.texts(`SELECT id FROM `+table+` WHERE (?1 = '' OR type = ?1) AND `+at+` >= ?2
+			AND `+at+` < ?3 AND account_id LIKE ?4 ORDER BY seq DESC`, kind, since.String(), until.String(),
+			cmp.Or(account, "%"))
 		s.check(err)
 		var got []string
 		for before := ""; ; {

@@ -353,7 +353,8 @@ func TestDocuments_queriesFindTheRowsThatTheyAreFor(t *testing.T) {
 			('tok_late', ACCOUNT, 'portal', 'stats:read', 0, 'k', NOW, `+at("31 days")+`)`))
 	for _, query := range strings.Split(documentBlock(t, "-- licences that are full"), "\n\n") {
 		comment, statement, _ := strings.Cut(query, "\n")
-		out := runProgram(t, "sqlite3", "-readonly", "-bail", file, strings.ReplaceAll(statement, "lic_…", "lic_full"))
+		out := runProgram(t, "sqlite3", "-readonly", "-bail", file, strings.ReplaceAll(statement, "lic_…",
+			"lic_full"))
 		want, known := map[string]string{
 			"-- licences that are full":                             `main\|full\|1\|1`,
 			"-- licences that end within 30 days":                   `main\|ends\|active\|[^|]*`,
@@ -362,7 +363,8 @@ func TestDocuments_queriesFindTheRowsThatTheyAreFor(t *testing.T) {
 			"-- webhooks whose last attempts failed, and with what": `[^|]*\|https://h.example\|late\|500\|\|\|`,
 			"-- who did what to a licence": `[^|]*\|device.activated\|device\|dev_old\|.*\n` +
 				`[^|]*\|license.created\|command:anna\|\|{}`,
-			"-- the same for all licences of a customer: joined, a view has no order of its own": "" + `[^|]*\|lic_ends\|.*\n` +
+			"-- the same for all licences of a customer: joined, a view has no order of its own": `` +
+				`[^|]*\|lic_ends\|.*\n` +
 				`[^|]*\|lic_full\|device.activated\|.*\n[^|]*\|lic_full\|license.created\|.*`,
 			"-- tokens that end within 30 days": `tok_soon\|main\|portal\|stats:read\|.*`,
 		}[comment]
@@ -390,7 +392,8 @@ func TestDocuments_connectingWithStripeWorksAsItStands(t *testing.T) {
 		home := t.TempDir() // the operator's, into which the command can't look
 		must(t, os.WriteFile(filepath.Join(home, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600))
 		asOnAServer(t, o, "cd "+home+"\n"+block, map[string]string{"widgetd": "cd " + o.dir +
-			" && WIDGETD_STRIPE_URL=" + c.stripe.URL + " WIDGETD_OUTBOUND_ALLOW=" + loopbackRange + " exec " + builtProgram(t) + ` "$@"`})
+			" && WIDGETD_STRIPE_URL=" + c.stripe.URL +
+			" WIDGETD_OUTBOUND_ALLOW=" + loopbackRange + " exec " + builtProgram(t) + ` "$@"`})
 		if rows := o.objects("payment", "list", "-account", "Bistro Ltd"); len(rows) != 1 ||
 			rows[0]["provider"] != providerStripe || rows[0]["state"] != "in_use" {
 			t.Errorf("%s\npayment list: %v", block, rows)
