@@ -11,6 +11,7 @@ func accountNoun() noun {
 		name:     "account",
 		wings:    func(s *server) []wing { return []wing{accountWing(s)} },
 		commands: accountCommands,
+		ids:      []idKind{{"ACCOUNT", "acct", "accounts"}, {"TOKEN", "tok", "tokens"}},
 		problems: accountProblems,
 		events:   accountEvents,
 		sealed:   []string{"tokens"},

@@ -55,19 +55,20 @@ var accountCommands = []command{
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2, accountRate},
-	{"account set", "ID", "change what is known of an account that takes orders, and print all of it", []option{
+	{"account rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
+		nil, 2, accountRate},
+	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},
-	{"account close", "ID",
+	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
 		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
-	{"account signin", "ID",
+	{"account signin", "ACCOUNT",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
 			"applications act for it",
 		nil, 1, accountSignin},
-	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
+	{"account reopen", "ACCOUNT", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
@@ -77,7 +78,7 @@ var accountCommands = []command{
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
 		0, tokenIssue},
 	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
-	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
+	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
 // initCommand creates the database and the key file, whichever is missing. It fails when
@@ -400,7 +401,7 @@ func originAdd(e *env) error {
 
 func originList(e *env) error {
 	return printAll(e, (*queries).origins, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
-		return []any{o.Origin, o.AccountID, o.CreatedAt}
+		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
 	})
 }
 
@@ -461,7 +462,7 @@ func tokenIssue(e *env) error {
 func tokenList(e *env) error {
 	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
 	return printAll(e, (*queries).tokens, header, func(r tokenRow) []any {
-		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
+		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, accountCell(r.AccountID)}
 	})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -59,6 +60,21 @@ func (q *queries) accounts() ([]account, error) {
 // accountsNamed returns the accounts with exactly that name, oldest first.
 func (q *queries) accountsNamed(name string) ([]account, error) {
 	return accountTable.all(q, `WHERE a.name = ? ORDER BY a.id`, name)
+}
+
+// accountNames returns what people are shown of each account, by its id: its name, or nothing if another account has
+// that name, too, or if it looks like an id.
+func (q *queries) accountNames() (map[string]string, error) {
+	all, err := q.accounts()
+	names, ids := map[string]string{}, map[string]string{}
+	for _, a := range all {
+		if other, taken := ids[a.Name]; taken {
+			delete(names, other)
+		} else if ids[a.Name] = a.ID; !strings.HasPrefix(strings.ToLower(a.Name), "acct_") {
+			names[a.ID] = printable(a.Name)
+		}
+	}
+	return names, err
 }
 
 // addAccount opens an account and returns its id.

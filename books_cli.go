@@ -55,14 +55,14 @@ var booksCommands = []command{
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
 		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
-	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
+	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books mapping", "ID", "print or confirm which account of the books gets what",
+	{"books mapping", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
-	{"books preview", "ID DATE", "print the entry of a business day as it would be sent",
+	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
 		ledgerOptions, 2, booksPreview},
-	{"books export", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books export", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
 	{"books exports", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"),
 	}, 0, booksExports},
@@ -70,7 +70,7 @@ var booksCommands = []command{
 		booksRetry},
 	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
 		1, booksReverse},
-	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books",
+	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
 		ledgerOptions, 1, booksDisconnect},
 }
 
@@ -182,7 +182,8 @@ func booksList(e *env) error {
 		}
 		return all, err
 	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
-		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
+		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom,
+			accountCell(c.AccountID)}
 	})
 }
 

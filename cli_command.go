@@ -74,7 +74,8 @@ var (
 		hasVariable: true}
 	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
 		hasVariable: true}
-	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
+	optWide = option{name: "wide",
+		help: "print tables with a row a line, all cells and whole times, also wider than the terminal"}
 )
 
 // commonOptions are the options that every command takes.
@@ -96,6 +97,7 @@ type env struct {
 	values         map[string]*onceValue
 	switches       map[string]*bool
 	now            func() time.Time
+	opened         *store          // the database, while withStore has it open
 	installed      string          // directory of the installation: installedDir; "": none is looked for
 	uid            int             // of the user who runs the program, as whom it acts
 	caller         string          // name of the user who called it, see callingUser
@@ -244,6 +246,9 @@ func (c *command) usage() string {
 // withStore opens the database, calls f and closes the database again. Standard error names the tables in which f
 // left out rows that can't be read.
 func (e *env) withStore(f func(*store) error) error {
+	if e.opened != nil { // by a caller
+		return f(e.opened)
+	}
 	path, err := e.file("db")
 	if err != nil {
 		return err
@@ -252,7 +257,9 @@ func (e *env) withStore(f func(*store) error) error {
 	if err != nil {
 		return err
 	}
+	e.opened = st
 	err = withNextStep(f(st))
+	e.opened = nil
 	if err == nil {
 		for _, row := range st.met.newRows(e.now()) {
 			fmt.Fprintf(e.stderr, "rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",

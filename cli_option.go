@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,8 +26,8 @@ var (
 		hasVariable: true}
 	optLog = option{name: "log", value: "FORMAT", def: "text",
 		help: "format of the log on standard error: text or json", hasVariable: true}
-	optAccount = option{name: "account", value: "ID",
-		help: "id or unique name of an account; where one is needed, by default the main account"}
+	optAccount = option{name: "account", value: accountPlaceholder,
+		help: "name or id of an account; where one is needed, by default the main account"}
 	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
 	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
 	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
@@ -119,10 +120,14 @@ func (e *env) text(name string, max int) (string, error) {
 // A malformed id is a usageError, because it would silently match nothing.
 func (e *env) filterID(name, prefix string) (string, error) {
 	id := e.str(name)
-	if id != "" && !validID(prefix, id) {
-		return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…", name, id, prefix))
+	switch {
+	case id == "" || validID(prefix, id):
+		return id, nil
+	case idEnd(prefix, id) != "":
+		return "", fmt.Errorf("-%s: no id of the kind %s_… ends in %q", name, prefix, id)
 	}
-	return id, nil
+	const text = "-%s: %q is not an id of the kind %s_…, nor the end of one, of %d or more symbols"
+	return "", usageError(fmt.Sprintf(text, name, printable(id), prefix, leastIDEnd))
 }
 
 // A span is a length of time as options give it: calendar years plus a duration.
@@ -197,37 +202,13 @@ func (e *env) parseEnd(s string) (stamp, error) {
 	return e.parseTime(s)
 }
 
-// needAccount returns the id of the account that -account names, by its id or its name; if it
-// is not given, the id of the main account. Errors name the next step.
+// needAccount returns the id of the account that -account names; if it is not given, the id of the main account.
+// Errors name the next step.
 func (e *env) needAccount() (string, error) {
-	if named := e.str("account"); named != "" {
-		return e.accountID(named)
+	if id := e.str("account"); id != "" {
+		return id, nil
 	}
 	return queried(e, (*queries).mainAccount)
-}
-
-// accountID returns the id of an account that is named by its id or by its name, if no other
-// account has that name. An id is not looked up.
-func (e *env) accountID(named string) (string, error) {
-	if validID("acct", named) {
-		return named, nil
-	}
-	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(named) })
-	switch {
-	case err != nil:
-		return "", err
-	case len(all) == 0:
-		return "", usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
-			printable(named)))
-	case len(all) > 1:
-		ids := []string{}
-		for _, a := range all {
-			ids = append(ids, a.ID)
-		}
-		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-			len(all), printable(named), strings.Join(ids, " ")))
-	}
-	return all[0].ID, nil
 }
 
 // filterAccount returns the owner of the rows that a list shows: the account that -account
@@ -236,8 +217,105 @@ func (e *env) filterAccount() (owner, error) {
 	if e.str("account") == "" {
 		return anyAccount, nil
 	}
-	id, err := e.accountID(e.str("account"))
-	return ownedBy(id), err
+	return ownedBy(e.str("account")), nil
+}
+
+const (
+	leastIDEnd  = 6  // symbols of the end of an id that may stand for it
+	mostEndings = 10 // ids that are listed where several end so
+
+	accountPlaceholder = "ACCOUNT" // of accounts, which are named by their names too
+)
+
+// resolveIDs replaces what arguments and options name by the end of its id, or an account by its name, by the whole
+// ids. What names nothing stays, for the command to say so.
+func (e *env) resolveIDs() (err error) {
+	for i, placeholder := range strings.Fields(e.command.args) {
+		if err == nil && i < len(e.args) {
+			e.args[i], err = e.resolveID(placeholder, e.args[i])
+		}
+	}
+	for _, o := range e.command.options {
+		if v := e.values[o.name]; err == nil && v != nil {
+			v.value, err = e.resolveID(o.value, v.value)
+		}
+	}
+	return err
+}
+
+// resolveID is resolveIDs for one text; its placeholder says of which kind its ids are. A whole id is not looked up.
+// Errors: usageError where it is not clear which id is meant, and one for an account that does not exist.
+func (e *env) resolveID(placeholder, typed string) (string, error) {
+	var found []string
+	isAccount := placeholder == accountPlaceholder
+	for _, kind := range collectNouns(e.nouns, func(n *noun) []idKind { return n.ids }) {
+		if kind.placeholder != placeholder || typed == "" {
+			continue
+		}
+		if whole := strings.ToLower(typed); validID(kind.prefix, whole) {
+			return whole, nil
+		}
+		if isAccount {
+			named, err := e.accountNamed(typed)
+			if named != "" || err != nil {
+				return named, err
+			}
+		}
+		if end := idEnd(kind.prefix, typed); end != "" {
+			ids, err := queried(e, func(q *queries) ([]string, error) {
+				return q.idsEndingIn(kind.table, end, mostEndings+1)
+			})
+			if found = append(found, ids...); err != nil {
+				return "", err
+			}
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		more := ""
+		if len(found) > mostEndings {
+			found, more = found[:mostEndings], " and others"
+		}
+		slices.Sort(found)
+		return "", usageError(fmt.Sprintf("several ids end in %q; give more of the one that you mean: %s%s",
+			printable(typed), strings.Join(found, " "), more))
+	case isAccount && typed != "":
+		return "", fmt.Errorf("no account has the id or the name %q: 'widgetd account list' prints both",
+			printable(typed))
+	}
+	return typed, nil
+}
+
+// accountNamed returns the id of the account with a name, or "" if no account has it. Errors: usageError if several
+// have it.
+func (e *env) accountNamed(name string) (string, error) {
+	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(name) })
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	ids := []string{}
+	for _, a := range all {
+		ids = append(ids, a.ID)
+	}
+	if len(ids) > 1 {
+		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
+			len(ids), printable(name), strings.Join(ids, " ")))
+	}
+	return ids[0], nil
+}
+
+// idEnd returns the symbols of a text that may be the end of an id: at least leastIDEnd, in any case, with or without
+// the prefix, and with … where others are left out. It returns "" for any other text.
+func idEnd(prefix, typed string) string {
+	symbols := strings.TrimPrefix(strings.ToLower(typed), prefix+"_")
+	symbols = strings.ToUpper(strings.TrimLeft(symbols, "….")) // dots, too
+	symbols = strings.ToLower(lookalikes.Replace(symbols))
+	if len(symbols) < leastIDEnd || strings.Trim(symbols, crockford) != "" {
+		return ""
+	}
+	return symbols
 }
 
 // checkRowName returns a usageError unless an operator may give a row that name: 1 to 200

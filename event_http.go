@@ -72,8 +72,8 @@ func joinTypes(types []eventType) string {
 
 // The options of these commands.
 var (
-	optLicense = option{name: "license", value: "ID", help: "show only events of this licence"}
-	optDevice  = option{name: "device", value: "ID", help: "show only events of this device"}
+	optLicense = option{name: "license", value: "LICENSE", help: "show only events of this licence"}
+	optDevice  = option{name: "device", value: "DEVICE", help: "show only events of this device"}
 )
 
 // The operator's command on events.
@@ -103,8 +103,9 @@ func eventsShow(e *env) error {
 	if filter.since, err = e.pastTime("since"); err != nil {
 		return err
 	}
-	const header = "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
+	const header = "ID AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
 	return printList(e, (*queries).events, filter, header, func(v event) []any {
-		return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
+		return []any{v.ID, v.At, v.Type, accountCell(v.SubjectID), v.DeviceID, v.Actor, string(v.Data),
+			accountCell(v.AccountID)}
 	})
 }

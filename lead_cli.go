@@ -52,8 +52,8 @@ func leadsList(e *env) error {
 	}
 	return printAll(e, func(q *queries) ([]lead, error) {
 		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
-	}, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
-		return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
+	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
+		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
 	})
 }
 

@@ -210,7 +210,7 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 
 func legacyShow(e *env) error {
 	return printAll(e, (*queries).legacyCalls, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
-		return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
+		return []any{c.Day, c.Path, accountCell(c.Caller), c.Calls, c.LastAt}
 	})
 }
 

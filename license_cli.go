@@ -68,15 +68,15 @@ var licenseCommands = []command{
 		optCustomer.says("only licences of exactly this customer"),
 		optStatus, optSearch, optLimit,
 	}, 0, licenseList},
-	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
-	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
-	{"license renew", "ID", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
-	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
-	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
-	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
-	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
+	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
+	{"license patch", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
+	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
+	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
+	{"license revoke", "LICENSE", "end a licence for good", []option{optReason}, 1, licenseAction},
+	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
 		licenseRotate},
-	{"license reset-transfers", "ID", "have only the machines that hold seats count from now on", nil, 1,
+	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
 		licenseResetTransfers},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
@@ -249,7 +249,7 @@ func licenseList(e *env) error {
 		return licenseDetails(rows, e.now()), err
 	}, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
 		return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
-			l.ExpiresAt, l.AccountID}
+			l.ExpiresAt, accountCell(l.AccountID)}
 	})
 }
 
@@ -279,7 +279,7 @@ func licenseShow(e *env) error {
 				Devices []*device `json:"devices"`
 			}{detail, append([]*device{}, devices...)}, "")
 		}
-		if err := e.printMembers(detail); err != nil {
+		if err := e.printMembers(detail); err != nil || len(devices) == 0 {
 			return err
 		}
 		fmt.Fprintln(e.stdout)
@@ -406,10 +406,10 @@ var (
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
 	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
-	{"device release", "ID", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
-	{"device block", "ID", "block a device until it is released", nil, 1, deviceBlock},
+	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
+	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token and check it, without the database",
+	{"lease inspect", "LEASE", "explain a device token and check it, without the database",
 		[]option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
 }
 

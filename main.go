@@ -86,5 +86,8 @@ func (e *env) dispatch(args []string) error {
 	case err != nil:
 		return err
 	}
+	if err := e.resolveIDs(); err != nil {
+		return err
+	}
 	return cmd.run(e)
 }

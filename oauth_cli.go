@@ -31,12 +31,12 @@ var appCommands = []command{
 		}, 1, appAdd},
 	{"app list", "", "list applications, newest first",
 		[]option{optAccount.says("show only applications of this account")}, 0, appList},
-	{"app verify", "ID", "vouch for an application of a tenant, so that every account can agree to it",
+	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
-	{"app rotate-secret", "ID",
+	{"app rotate-secret", "APP",
 		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, 1, appRotate},
-	{"app remove", "ID", "remove an application; nothing of it works from then on, and every grant of it ends",
+	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
 		nil, 1, appRemove},
 }
 
@@ -129,7 +129,7 @@ func appList(e *env) error {
 	return printOwned(e, func(q *queries, o owner) ([]*app, error) {
 		return collectPages(q, (*queries).apps, o, math.MaxInt)
 	}, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
-		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
+		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, accountCell(p.AccountID)}
 	})
 }
 
@@ -171,7 +171,7 @@ var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
 		optLimit, optAccount.says("show only what this account has agreed to"), optEnded,
 	}, 0, grantList},
-	{"grant revoke", "ID", "end a grant, and with it its tokens and the webhooks that were made under it",
+	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
 		nil, 1, grantRevoke},
 }
 
@@ -185,7 +185,8 @@ func grantList(e *env) error {
 	}
 	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
 	return printList(e, read, e.on("ended"), header, func(g *grant) []any {
-		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID}
+		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy,
+			accountCell(g.AccountID)}
 	})
 }
 

@@ -13,7 +13,7 @@ var (
 		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
 	optAmount = option{name: "amount", value: "AMOUNT",
 		help: "how much to give back, as 12.50; without it and -lines, all that is left"}
-	optPayment = option{name: "payment", value: "ID",
+	optPayment = option{name: "payment", value: "PAYMENT",
 		help: "give back money of this payment, which is in review since it pays nothing"}
 	optOrderState = option{name: "state", value: "STATE", help: "show only orders in this state, as authorized"}
 	optReference  = option{name: "reference", value: "TEXT",
@@ -28,19 +28,19 @@ var orderCommands = []command{
 		optReference,
 		optAccount.says("show only orders of this account"),
 	}, 0, orderList},
-	{"order show", "ID", "show an order, its lines, payments and refunds", nil, 1, orderShow},
-	{"order accept", "ID", "accept an authorised order, or one whose payment is in review", []option{
+	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1, orderShow},
+	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
 		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
 	}, 1, orderAccept},
-	{"order capture", "ID", "capture the money of an accepted order", nil, 1, orderCapture},
-	{"order reject", "ID", "refuse an authorised order; its money is released", nil, 1, orderReject},
-	{"order refund", "ID", "give money of an order back: all that is left, lines or an amount", []option{
+	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1, orderCapture},
+	{"order reject", "ORDER", "refuse an authorised order; its money is released", nil, 1, orderReject},
+	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
 		optLines.says("give back these units of lines: 0:1,2:3"),
 		optAmount,
 		optPayment,
 		optReason.says("why, for people, at most 200 characters"),
 	}, 1, orderRefund},
-	{"order settle", "ID", "have the running service ask the provider now how the payments of an order stand",
+	{"order settle", "ORDER", "have the running service ask the provider now how the payments of an order stand",
 		nil, 1, orderSettle},
 }
 
@@ -107,13 +107,13 @@ func orderList(e *env) error {
 		}
 		views, _, err := listedOrders(q, rows)
 		return views, err
-	}, "CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ID ACCOUNT", func(v order) []any {
+	}, "ID CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ACCOUNT", func(v order) []any {
 		payment := ""
 		if v.Payment != nil {
 			payment = v.Payment.State
 		}
-		return []any{v.CreatedAt, v.State, formatAmount(v.Total), formatAmount(v.Refunded), v.Currency, v.Method,
-			payment, printable(valueOr(v.Reference, "")), v.ID, v.AccountID}
+		return []any{v.ID, v.CreatedAt, v.State, formatAmount(v.Total), formatAmount(v.Refunded), v.Currency,
+			v.Method, payment, printable(valueOr(v.Reference, "")), accountCell(v.AccountID)}
 	})
 }
 

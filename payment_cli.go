@@ -31,14 +31,15 @@ var paymentCommands = []command{
 		1, paymentConnect},
 	{"payment list", "", "list the connections with payment providers, newest first",
 		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
-	{"payment check", "ID", "ask a provider whether it accepts a connection's keys and has our webhook",
+	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
-	{"payment reconnect", "ID", "give a connection other keys of the same account, after they were changed at the " +
-		"provider or the key file was lost; its payments go on", append([]option{optSecrets}, providerOptions...),
-		1, paymentReconnect},
-	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", append([]option{
-		optForce.says("disconnect it although our webhook can't be removed at the provider"),
-	}, providerOptions...), 1, paymentDisconnect},
+	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
+		"at the provider or the key file was lost; its payments go on",
+		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
+	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
+		append([]option{
+			optForce.says("disconnect it although our webhook can't be removed at the provider"),
+		}, providerOptions...), 1, paymentDisconnect},
 	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
@@ -231,7 +232,7 @@ func paymentList(e *env) error {
 		c.setState(failed == nil)
 	}
 	err = printRows(e, all, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(c *paymentConnection) []any {
-		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, c.AccountID}
+		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, accountCell(c.AccountID)}
 	})
 	for _, c := range all {
 		if err == nil && !e.on("json") && c.State == "unreadable" {

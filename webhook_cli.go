@@ -36,26 +36,26 @@ var webhookCommands = []command{
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first",
 		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
-	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
-	{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
+	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
+	{"webhook patch", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
-	{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
+	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
 		nil, 1, webhookTest},
-	{"webhook enable", "ID", "send a test to a disabled webhook, which enables it if it answers with 2xx",
+	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
 		nil, 1, webhookEnable},
-	{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
+	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
 		nil, 1, webhookDisable},
-	{"webhook rotate-secret", "ID",
+	{"webhook rotate-secret", "WEBHOOK",
 		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
-	{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
+	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too", []option{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
-	{"webhook deliveries", "ID", "show the attempts to send events to a webhook, newest first",
+	{"webhook deliveries", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
 		[]option{optLimit, optFailed}, 1, webhookDeliveries},
-	{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
-	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
+	{"webhook retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
 		nil, 1, webhookRemove},
 }
 
@@ -173,7 +173,8 @@ func webhookList(e *env) error {
 		}
 		return rows, err
 	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
-		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
+		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "),
+			accountCell(w.AccountID)}
 	})
 }
 
@@ -301,9 +302,9 @@ func webhookDeliveries(e *env) error {
 		}
 		_, err = q.webhook(anyAccount, e.args[0])
 		return rows, webhookStep(e.args[0], err)
-	}, "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER", func(d delivery) []any {
+	}, "DELIVERY AT TYPE ATTEMPT STATUS ERROR MS NEXT EVENT ANSWER", func(d delivery) []any {
 		answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
-		return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
+		return []any{d.ID, d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt,
 			d.EventID, answer}
 	})
 }

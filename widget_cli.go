@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +12,8 @@ import (
 var (
 	optPublicOrders = option{name: "public-orders",
 		help: "show the widget's orders to everybody, not only to callers with a token"}
-	optWidget   = option{name: "widget", value: "ID", help: "show one widget, with its items and pages; by default all"}
+	optWidget = option{name: "widget", value: "WIDGET",
+		help: "show one widget, with its items and pages; by default all"}
 	optInterval = option{name: "interval", value: "UNIT", def: "day",
 		help: "what a bar covers: day, week (from Monday on) or month"}
 	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC",
@@ -24,10 +26,10 @@ var widgetCommands = []command{
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
 	{"widget list", "", "list widgets",
 		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
-	{"widget snippet", "ID", "print the line to paste into a page, and what its Content-Security-Policy must allow",
+	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
 		nil, 1, widgetSnippet},
-	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
-	{"widget remove", "ID", "remove a widget with everything that it counted",
+	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
+	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
 		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
 	{"stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
@@ -96,7 +98,7 @@ func widgetRemove(e *env) error {
 
 func widgetList(e *env) error {
 	return printOwned(e, (*queries).widgets, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
-		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
+		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, accountCell(w.AccountID)}
 	})
 }
 
@@ -192,12 +194,17 @@ func (r *statsReport) printBars(e *env) error {
 	}{{"VIEWS", most}, {"VISITORS", r.Totals.Visitors}, {"CLICKS", r.Totals.Clicks}, {"ORDERS", *r.Totals.Orders}} {
 		used += max(len(c.title), len(fmt.Sprint(c.most)))
 	}
-	width := longest
-	if !e.on("wide") {
-		width = max(leastTextWidth, min(longest, e.width()-used))
+	width := min(longest, cmp.Or(e.width(), longest+used)-used)
+	header := title + " VIEWS VISITORS CLICKS ORDERS"
+	if width >= leastTextWidth {
+		header += " " + chartTitle
 	}
-	return printRows(e, r.Series, title+" VIEWS VISITORS CLICKS ORDERS .", func(p shownPoint) []any {
-		bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
-		return []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders, bar}
+	return printRows(e, r.Series, header, func(p shownPoint) []any {
+		cells := []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders}
+		if width >= leastTextWidth {
+			bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
+			cells = append(cells, cmp.Or(bar, " ")) // no views are no empty cell
+		}
+		return cells
 	})
 }

@@ -642,9 +642,9 @@ func statsStory(t *testing.T, o *operator) {
 	legacy := o.object("legacy")
 	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
 	table := o.do("legacy", "-wide")
-	contains(t, table, "/api/legacy/widget/stats")
+	contains(t, table, "/api/legacy/widget/stats  main  ")
 	equal(t, "the first column", table[:4], "DAY ")
-	equal(t, "the first column", o.do("events")[:3], "AT ")
+	equal(t, "the first column", o.do("events")[:3], "ID ")
 }
 
 // BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
