@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 )
 
 // The options of these commands.
@@ -394,27 +396,39 @@ func readOrigin(typed string) (string, error) {
 	if err == nil {
 		return origin, nil
 	}
-	scheme, rest, hasScheme := strings.Cut(typed, "://")
+	_, rest, hasScheme := strings.Cut(typed, "://")
 	if !hasScheme {
-		scheme, rest = "https", typed
+		rest = typed
 	}
 	host, _, hasPath := strings.Cut(rest, "/")
-	ascii, known := asciiHost(host)
-	meant, otherwise := parseOrigin(scheme + "://" + ascii) // what browsers send
+	meant, known := meantOrigin(typed)
 	shown := printable(typed)
 	switch {
 	case strings.Contains(host, "*"):
 		return "", usageError(fmt.Sprintf("%q: there are no wildcards; add each origin by itself, "+
 			"as https://www.example.com and https://shop.example.com", shown))
-	case !known || otherwise != nil:
+	case !known:
 		return "", usageError(fmt.Sprintf("%q: %v", shown, err))
-	case ascii != strings.ToLower(host):
+	case strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }):
 		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s",
 			shown, meant))
 	case hasPath:
 		return "", usageError(fmt.Sprintf("%q has a path, which browsers leave out of an origin: %s", shown, meant))
 	}
 	return "", usageError(fmt.Sprintf("%q lacks its scheme, https or http: %s", shown, meant))
+}
+
+// meantOrigin returns the origin that browsers send for what somebody has written, which may lack its scheme, or
+// have a path or letters beyond ASCII. It reports false if there is none.
+func meantOrigin(written string) (origin string, known bool) {
+	scheme, rest, hasScheme := strings.Cut(written, "://")
+	if !hasScheme {
+		scheme, rest = "https", written
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	ascii, known := asciiHost(host)
+	origin, err := parseOrigin(scheme + "://" + ascii)
+	return origin, known && err == nil
 }
 
 func originAdd(e *env) error {
@@ -566,4 +580,72 @@ func (r *tokenStatus) show(_ *statusView, to *statusLines) {
 		to.ask("%s within 14 days, the first on %s: 'widgetd token list'", countedUpTo(n, "token ends", "tokens end"),
 			first.ExpiresAt.day())
 	}
+}
+
+// checkAccounts is a rowCheck. It reports what commands never leave behind, but the sqlite3 shell can: no main
+// account or base address, time zones that do not exist, and origins that no browser sends.
+func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err error) {
+	if fault, err := checkMainAccount(q); err != nil {
+		return nil, err
+	} else if fault != "" {
+		faults = append(faults, fault)
+	}
+	addresses, err := q.baseURLs()
+	if err != nil {
+		return nil, err
+	}
+	if len(addresses) == 0 || !addresses[0].Current {
+		address := baseAddress{URL: "https://api.example.com/v1"}
+		if len(addresses) > 0 {
+			address = addresses[0]
+		}
+		faults = append(faults, "base address: none is the current one, so the service does not start: run 'widgetd "+
+			"base-url set "+address.URL+"'")
+	}
+	zones, err := q.everyZone()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range zones {
+		if _, err := loadZone(r.text); err != nil {
+			faults = append(faults, fmt.Sprintf("zone: %s with %s: there is no time zone %q: mend it with the sqlite3 "+
+				"shell, with the right zone for UTC: %s", r.table, r.where, printable(r.text),
+				r.setting("zone", "UTC")))
+		}
+	}
+	origins, err := q.everyOrigin()
+	for _, r := range origins {
+		if normal, err := parseOrigin(r.text); err == nil && normal == r.text {
+			continue
+		}
+		why, mend := "no browser sends such an origin", r.removal()
+		if meant, known := meantOrigin(r.text); known {
+			why, mend = "browsers send "+meant, r.setting("origin", meant)+" "+mend
+		}
+		faults = append(faults, fmt.Sprintf("origin: %s with %s never matches: %s: mend it with the sqlite3 shell: %s",
+			r.table, printable(r.where), why, printable(mend)))
+	}
+	return faults, err
+}
+
+// checkMainAccount returns what is wrong with the main account, "" for nothing.
+func checkMainAccount(q *queries) (fault string, err error) {
+	const noMain = "account: none is the main one, so leads without an Origin are refused: "
+	main, err := q.mainAccount()
+	if err == nil {
+		if a, err := q.account(main); err != nil || a.ClosedAt.IsZero() {
+			return "", err
+		}
+		return "account: the main one is closed: run 'widgetd account reopen " + main + "'", nil
+	}
+	if !errors.Is(err, errNotFound) {
+		return "", err
+	}
+	accounts, err := q.accounts()
+	accounts = slices.DeleteFunc(accounts, func(a account) bool { return !a.ClosedAt.IsZero() })
+	if len(accounts) == 0 {
+		return noMain + "open one with 'widgetd account add NAME', and check again", err
+	}
+	return fmt.Sprintf("%smend it with the sqlite3 shell, if it is %q: %s", noMain, printable(accounts[0].Name),
+		makingMain(accounts[0].ID)), err
 }

@@ -21,7 +21,7 @@ var (
 	optSuggest = option{name: "suggest",
 		help: "print a mapping that the books' own chart of accounts suggests; it is not used until it is set"}
 	optMapping = option{name: "set", value: "FILE",
-		help: "confirm the mapping in this file, or - for standard input: JSON as -json prints it"}
+		help: "confirm the mapping that standard input has (-set - <mapping.json), or a file: JSON as -json prints it"}
 	optSendFrom = option{name: "send-from", value: "DATE",
 		help: "first business day that is sent on its own, or never"}
 	optHistory = option{name: "history", help: "-send-from may be a day that is past"}
@@ -46,8 +46,8 @@ var (
 // The operator's commands on books.
 var booksCommands = []command{
 	{"books app set", "xero|fortnox", "set the application that you have registered with the maker", []option{
-		optSecrets.says("file that only you can read, or - for standard input, with lines client_id= and " +
-			"client_secret="),
+		optSecrets.says("- for standard input, as your shell opens it (-secrets - <xero.txt), or a file that only " +
+			"the user who runs the command can read, with lines client_id= and client_secret="),
 	}, 1, booksAppSet},
 	{"books app list", "", "list the applications that are set", nil, 0, booksAppList},
 	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books",

@@ -40,7 +40,8 @@ var (
 	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
 	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
 	optSecrets = option{name: "secrets", value: "FILE",
-		help: "file that only you can read, or - for standard input, with lines of what the provider gave: " +
+		help: "- for standard input, as your shell opens it (-secrets - <stripe.txt), or a file that only the user " +
+			"who runs the command can read, with lines of what the provider gave: " +
 			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
 	optScope = option{name: "scope", value: "SCOPE…",
 		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}

@@ -40,25 +40,28 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 	switch {
 	case err != nil:
 		return p, err
+	case licenseID == "" && f.deviceID != "":
+		return p, nil // nothing happens to a device that does not exist
 	case licenseID == "":
-		list.scope(f.owner.narrow(``, `account_id`))
+		list.along(f.owner.narrow(``, `account_id`))
+		if f.kind != "" {
+			list.along(` AND type = ?`, []any{f.kind})
+		}
 	case account != "" && !f.owner.owns(account):
 		return p, nil // an empty page with a cursor would tell that the licence has many events
-	default:
+	default: // the + keeps SQLite from using the indexes of accounts and types
 		list.scope(isLicense+` AND subject_id = ?`, []any{licenseID})
-		condition, args := f.owner.narrow(``, `+account_id`) // the + keeps SQLite from using the account's index
+		condition, args := f.owner.narrow(``, `+account_id`)
 		list.filter(condition, args...)
+		if f.kind != "" {
+			list.filter(` AND +type = ?`, f.kind)
+		}
 	}
 	if !f.since.IsZero() {
-		first, err := q.firstSince(`events`, `at`, f.since)
-		if err != nil {
+		if list.since, err = q.firstSince(`events`, `at`, f.since); err != nil {
 			return p, err
 		}
-		list.scope(` AND seq >= ?`, []any{first})
 		list.filter(` AND at >= ?`, f.since)
-	}
-	if f.kind != "" {
-		list.filter(` AND type = ?`, f.kind)
 	}
 	if f.deviceID != "" {
 		list.filter(` AND CASE WHEN json_valid(data) THEN json_extract(data, '$.device_id') = ? END`, f.deviceID)
@@ -191,14 +194,13 @@ func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
 // lastOrFirst returns when the latest event of a type of the main account was written or, if there is none, that
 // account was added.
 func (q *queries) lastOrFirst(kind eventType) (stamp, error) {
-	return oneValue[stamp](q, `SELECT coalesce((SELECT at FROM events e WHERE e.account_id = a.id AND e.type = ?
+	return oneValue[stamp](q, `SELECT coalesce((SELECT at FROM events e WHERE +e.account_id = a.id AND e.type = ?
 		ORDER BY e.seq DESC LIMIT 1), a.created_at) FROM accounts a WHERE a.is_main = 1`, kind)
 }
 
-// lastEventAt returns when the latest event of an account and type was written, or errNotFound. It
-// reads the account's events backwards until it finds one: where there is none, some two seconds for
-// a million.
+// lastEventAt returns when the latest event of an account and type was written, or errNotFound. It reads the
+// events of that type, newest first, until it finds one of the account.
 func (q *queries) lastEventAt(account string, kind eventType) (at stamp, err error) {
-	return oneValue[stamp](q, `SELECT at FROM events WHERE account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
+	return oneValue[stamp](q, `SELECT at FROM events WHERE +account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
 		account, kind)
 }

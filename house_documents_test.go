@@ -232,7 +232,8 @@ var notRun = map[string]string{
 	"go run . demo":                 "TestDemo_ runs the demo",
 	"go test ./...":                 "it is what runs",
 	"scp dist/widgetd_":             "it copies to a server; deploy/package-test installs what deploy/package makes",
-	"systemctl enable --now":        "it enables units of systemd",
+	"enable --now widgetd.socket":   "it enables units of systemd",
+	"--now widgetd-backup.timer":    "it enables units of systemd",
 	"litestream sync -wait -socket": "TestLitestream_ runs it with paths of its own",
 }
 
@@ -327,17 +328,72 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	}
 	queries := documentBlock(t, "-- licences that are full")
 	runProgram(t, "sqlite3", "-readonly", "-bail", o.env["WIDGETD_DB"], "\n"+queries)
-	license := o.objects("license", "list")[0]["id"].(string)
-	audit := queries[strings.Index(queries, "-- who did what"):]
-	if out := runProgram(t, "sqlite3", "-readonly", o.env["WIDGETD_DB"], "\n"+strings.ReplaceAll(audit, "lic_…",
-		license)); !strings.Contains(out, "license.created") {
-		t.Errorf("who did what: %q", out)
-	}
 	file := filepath.Join(o.dir, "licenses.csv")
 	must(t, os.WriteFile(file, []byte(documentBlock(t, "WP-2019-000123")), 0o600))
 	o.do("license", "import", file, "-account", o.account, "-force") // -force: one day its end will be in the past
 	if out := o.do("license", "list", "-search", "WP-2019-000123-ABCDEF", "-wide"); !strings.Contains(out, "pro") {
 		t.Errorf("imported: %s", out)
+	}
+}
+
+// Each query of docs/operating.md finds the rows that its comment speaks of, and not those beside them.
+func TestDocuments_queriesFindTheRowsThatTheyAreFor(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sqlite3")
+	o := newOperator(t)
+	file := o.env["WIDGETD_DB"]
+	// A time that is just too old is of the day on which the span begins, but in the first hour of a day.
+	at := func(ago string) string { return `strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '` + ago + `')` }
+	runProgram(t, "sqlite3", "-bail", file, strings.NewReplacer("ACCOUNT", "'"+o.account+"'", "NOW",
+		at("0 days")).Replace(`
+		PRAGMA foreign_keys = ON;
+		INSERT INTO licenses (id, account_id, product, customer, max_devices, expires_at, created_at, updated_at) VALUES
+			('lic_full', ACCOUNT, 'full', 'Order 1234', 1, '2999-01-01T00:00:00Z', NOW, NOW),
+			('lic_ends', ACCOUNT, 'ends', 'Order 1234', 2, `+at("29 days")+`, NOW, NOW),
+			('lic_later', ACCOUNT, 'later', NULL, 2, `+at("31 days")+`, NOW, NOW);
+		INSERT INTO devices (id, license_id, fingerprint, name, state, activated_at, last_seen_at) VALUES
+			('dev_old', 'lic_full', randomblob(32), 'Old', 'active', NOW, `+at("-8 days")+`),
+			('dev_new', 'lic_ends', randomblob(32), 'New', 'active', NOW, `+at("-6 days")+`);
+		INSERT INTO leads (id, account_id, type, email, source, created_at) VALUES
+			('lead_1', ACCOUNT, 'demo', 'a@example.com', 'footer', `+at("-6 days")+`),
+			('lead_2', ACCOUNT, 'demo', 'a@example.com', 'early', `+at("-8 days")+`);
+		INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
+			VALUES ('whe_1', ACCOUNT, 'https://h.example', '[]', 'command', NOW, NOW);
+		INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status) VALUES
+			('whe_1', 'whd_1', 1, 'evt_1', 'late', 1, `+at("-23 hours")+`, 1, 500),
+			('whe_1', 'whd_2', 1, 'evt_1', 'just too old', 1, `+at("-24 hours', '-2 seconds")+`, 1, 500);
+		INSERT INTO events (id, at, type, account_id, subject_id, actor, data) VALUES
+			('evt_1', NOW, 'license.created', ACCOUNT, 'lic_full', 'command:anna', '{}'),
+			('evt_2', NOW, 'device.activated', ACCOUNT, 'lic_full', 'device', '{"device_id":"dev_old"}'),
+			('evt_3', NOW, 'license.created', ACCOUNT, 'lic_ends', 'command:anna', '{}');
+		INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at) VALUES
+			('tok_soon', ACCOUNT, 'portal', 'stats:read', 0, 'k', NOW, `+at("29 days")+`),
+			('tok_late', ACCOUNT, 'portal', 'stats:read', 0, 'k', NOW, `+at("31 days")+`)`))
+	for _, query := range strings.Split(documentBlock(t, "-- licences that are full"), "\n\n") {
+		comment, statement, _ := strings.Cut(query, "\n")
+		out := runProgram(t, "sqlite3", "-readonly", "-bail", file, strings.ReplaceAll(statement, "lic_…",
+			"lic_full"))
+		want, known := map[string]string{
+			"-- licences that are full":                             `main\|full\|1\|1`,
+			"-- licences that end within 30 days":                   `main\|ends\|active\|[^|]*`,
+			"-- devices that were not seen for a week":              `main\|full\|Old\|[^|]*`,
+			"-- last week's leads by form":                          `footer\|demo\|1`,
+			"-- webhooks whose last attempts failed, and with what": `[^|]*\|https://h.example\|late\|500\|\|\|`,
+			"-- who did what to a licence": `[^|]*\|device.activated\|device\|dev_old\|.*\n` +
+				`[^|]*\|license.created\|command:anna\|\|{}`,
+			"-- the same for all licences of a customer: joined, a view has no order of its own": `` +
+				`[^|]*\|lic_ends\|.*\n` +
+				`[^|]*\|lic_full\|device.activated\|.*\n[^|]*\|lic_full\|license.created\|.*`,
+			"-- tokens that end within 30 days": `tok_soon\|main\|portal\|stats:read\|.*`,
+		}[comment]
+		if !known || !regexp.MustCompile(`^`+want+`\n$`).MatchString(out) {
+			t.Errorf("%s\n%s\nprints %q, want %s", comment, statement, out, want)
+		}
+	}
+	for _, block := range codeBlocks(t) {
+		if block.language == "sql" && strings.Contains(block.text, "datetime(") {
+			t.Errorf("what datetime() returns is no time of the schema:\n%s", block.text)
+		}
 	}
 }
 
@@ -351,8 +407,10 @@ func TestDocuments_connectingWithStripeWorksAsItStands(t *testing.T) {
 		o := newOperator(t)
 		c := newConnecting(t, o)
 		o.do("account", "add", "Bistro Ltd")
-		must(t, os.WriteFile(filepath.Join(o.dir, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600))
-		asOnAServer(t, o, block, map[string]string{"widgetd": "cd " + o.dir + " && WIDGETD_STRIPE_URL=" + c.stripe.URL +
+		home := t.TempDir() // the operator's, into which the command can't look
+		must(t, os.WriteFile(filepath.Join(home, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600))
+		asOnAServer(t, o, "cd "+home+"\n"+block, map[string]string{"widgetd": "cd " + o.dir +
+			" && WIDGETD_STRIPE_URL=" + c.stripe.URL +
 			" WIDGETD_OUTBOUND_ALLOW=" + loopbackRange + " exec " + builtProgram(t) + ` "$@"`})
 		if rows := o.objects("payment", "list", "-account", "Bistro Ltd"); len(rows) != 1 ||
 			rows[0]["provider"] != providerStripe || rows[0]["state"] != "in_use" {

@@ -81,7 +81,7 @@ var licenseCommands = []command{
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
 	}, 0, licenseLimitTransfers},
-	{"license import", "FILE.csv", "import licences with their keys; - reads standard input", []option{
+	{"license import", "FILE.csv", "import licences with their keys; - <FILE.csv has your shell open it", []option{
 		optAccount.says("account of the rows that name none"),
 		optProduct.says("product of the rows that name none"),
 		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),

@@ -71,7 +71,7 @@ var statusFilters = map[string]string{
 	"not_started": openLicense + ` AND l.starts_at > ?`,
 	"active":      startedLicense + ` AND (l.expires_at IS NULL OR l.expires_at > ?)`,
 	"grace":       startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` > ?`,
-	"expired":     startedLicense + ` AND ` + graceEnd + ` <= ?`,
+	"expired":     startedLicense + ` AND l.expires_at <= ? AND ` + graceEnd + ` <= ?`, // the first is cheap
 }
 
 const (
@@ -101,9 +101,13 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPag
 		case keyed != nil && f.owner.owns(keyed.AccountID):
 			filter(true, `l.id = ?`, keyed.ID)
 		default:
-			filter(true, `(instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || coalesce(l.customer, '')
-				|| ' ' || l.id), lower(?)) > 0 OR EXISTS (SELECT 1 FROM license_keys k
-				WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`, f.search)
+			condition := `instr(lower(l.product || ' ' || coalesce(l.plan, '') || ' ' || coalesce(l.customer, '')
+				|| ' ' || l.id), lower(?)) > 0`
+			if len(f.search) <= keyGroup { // as long as a hint
+				condition = `(` + condition + ` OR EXISTS (SELECT 1 FROM license_keys k
+					WHERE k.license_id = l.id AND instr(lower(k.hint), lower(?)) > 0))`
+			}
+			filter(true, condition, f.search)
 		}
 	}
 	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, licenseTable.destNew,

@@ -406,7 +406,7 @@ var (
 			"so prefer the variable or -secret-file",
 		hasVariable: true}
 	optSecretFile = option{name: "secret-file", value: "FILE",
-		help: "file that contains the webhook's secret; - is standard input"}
+		help: "file that contains the webhook's secret; - <FILE has your shell open it"}
 	optAnswer = option{name: "answer", value: "N", def: "204",
 		help: "status to answer what verifies with, to see how a failure is sent again: 200 to 599"}
 )
