@@ -46,14 +46,15 @@ var accountCommands = []command{
 		[]option{optBaseURL, optName, optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
 		}, 0, initCommand},
-	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
+	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
 		nil, 1, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2, accountRate},
+	{"account set-rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2,
+		accountRate},
 	{"account set", "ID", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},
@@ -222,7 +223,7 @@ func baseURLRemove(e *env) error {
 	return e.changeQuietly(func(t *tx) error {
 		err := t.removeBaseURL(e.args[0])
 		if errors.Is(err, errNotFound) {
-			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; " +
+			return errors.New("that is not an earlier base address: 'widgetd base-url show' lists them; " +
 				"the current one can only be replaced")
 		}
 		return err

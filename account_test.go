@@ -20,7 +20,7 @@ func accountStory(t *testing.T, o *operator) {
 	if plain := strings.TrimSpace(o.do("account", "add", "Other")); !validID("acct", id) || !validID("acct", plain) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
-	o.do("account", "rate", id, "1200")
+	o.do("account", "set-rate", id, "1200")
 	o.fails("stops 0 tokens, 0 origins, 0 applications, 0 grants, 0 licences, 0 widgets, 0 webhooks "+
 		"and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
@@ -51,13 +51,13 @@ func accountStory(t *testing.T, o *operator) {
 	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
 
 	o.do("base-url", "set", "https://API.example.com/api/v1")
-	if got := column(o.objects("base-url"), "url"); !slices.Equal(got,
+	if got := column(o.objects("base-url", "show"), "url"); !slices.Equal(got,
 		[]any{"https://api.example.com/api/v1", testBase}) {
 		t.Errorf("base addresses %v", got)
 	}
 	o.fails("the current one can only be replaced", "base-url", "remove", "https://api.example.com/api/v1")
 	o.do("base-url", "remove", testBase)
-	if got := column(o.objects("base-url"), "current"); !slices.Equal(got, []any{true}) {
+	if got := column(o.objects("base-url", "show"), "current"); !slices.Equal(got, []any{true}) {
 		t.Errorf("base addresses %v", got)
 	}
 }
@@ -791,8 +791,8 @@ func TestEvent_ofWhatOperatorsChangeIsWritten(t *testing.T) {
 	}
 	after := s.count(`SELECT coalesce(max(seq), 0) FROM events`)
 	tenant := id("account", "add", "Secret Name Ltd")
-	s.must("account", "rate", tenant, "1200")
-	s.must("account", "rate", tenant, "1200")
+	s.must("account", "set-rate", tenant, "1200")
+	s.must("account", "set-rate", tenant, "1200")
 	s.must("origin", "add", "https://tenant.example", "-account", tenant)
 	s.must("origin", "add", "https://tenant.example", "-account", tenant)
 	s.must("origin", "remove", "https://tenant.example")

@@ -58,18 +58,18 @@ var booksCommands = []command{
 	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books mapping", "ID", "print or confirm which account of the books gets what",
+	{"books map", "ID", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
 	{"books preview", "ID DATE", "print the entry of a business day as it would be sent",
 		ledgerOptions, 2, booksPreview},
-	{"books export", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
-	{"books exports", "", "list what was sent or waits to be, newest first", []option{
+	{"books export send", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books export list", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"),
 	}, 0, booksExports},
-	{"books retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
+	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
 		booksRetry},
-	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
-		1, booksReverse},
+	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
+		[]option{optReverseDate}, 1, booksReverse},
 	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books",
 		ledgerOptions, 1, booksDisconnect},
 }
@@ -82,7 +82,7 @@ func explainBooksError(err error) error {
 	case errors.Is(err, errBooksConnection):
 		return errors.New("not found, or disconnected already: 'widgetd books list' prints what there is")
 	case errors.Is(err, errExport):
-		return errors.New("not found: 'widgetd books exports' prints what there is")
+		return errors.New("not found: 'widgetd books export list' prints what there is")
 	case !errors.As(err, &ref):
 		return err
 	case ref.code == codeBooksNotSet:
@@ -500,12 +500,12 @@ func (r *booksStatus) show(v *statusView, to *statusLines) {
 	}
 	for _, x := range r.exports {
 		if x.State == exportFailed {
-			to.ask("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books retry %s'",
+			to.ask("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books export retry %s'",
 				x.Date, printable(valueOr(x.Reason, "")), x.ID)
 			continue
 		}
-		to.ask("the entry of %s is held since %s (%s): 'widgetd books exports -state held' shows why", x.Date, x.HeldAt,
-			valueOr(x.Reason, ""))
+		to.ask("the entry of %s is held since %s (%s): 'widgetd books export list -state held' shows why", x.Date,
+			x.HeldAt, valueOr(x.Reason, ""))
 	}
 	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
 		to.ask("%d more entries are held for three days or refused: the view v_exports shows them", n)

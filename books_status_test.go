@@ -109,7 +109,7 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 			again,
 		"fortnox gives the connection " + failing.ID + " no usable answer since " + failing.FailingSince.String() +
 			": see the log",
-		"the books refuse the entry of 2026-01-03 (2000108): once that is mended, run 'widgetd books retry " +
+		"the books refuse the entry of 2026-01-03 (2000108): once that is mended, run 'widgetd books export retry " +
 			failed + "'",
 	} {
 		if !slices.Contains(lines, want) {

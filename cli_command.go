@@ -155,13 +155,42 @@ func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "-
 // maxCommandWords is how many words the name of a command has at most.
 const maxCommandWords = 3
 
-// findCommand returns the command with the longest name that args begin with, and the args
-// after that name; nil if there is none.
+// oldNames are names that commands had before, and those that they have now: scripts may use either.
+// No help and no document shows an old one.
+var oldNames = map[string]string{
+	"account rate":       "account set-rate",
+	"base-url":           "base-url show",
+	"books export":       "books export send",
+	"books exports":      "books export list",
+	"books mapping":      "books map",
+	"books retry":        "books export retry",
+	"books reverse":      "books export reverse",
+	"events":             "event list",
+	"leads erase":        "lead erase",
+	"leads export":       "lead export",
+	"leads list":         "lead list",
+	"leads purge":        "lead purge",
+	"legacy":             "legacy list",
+	"license patch":      "license set",
+	"payments export":    "payment export",
+	"stats":              "widget stats",
+	"webhook deliveries": "webhook delivery list",
+	"webhook patch":      "webhook set",
+	"webhook retry":      "webhook delivery retry",
+}
+
+// findCommand returns the command with the longest name, of now or before, that args begin with, and the
+// args after that name; nil if there is none. What begins the names of other commands too, as "books
+// export", is the old name of one only before as many args as that takes.
 func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(maxCommandWords, len(args)); words > 0; words-- {
-		name := strings.Join(args[:words], " ")
-		if i := slices.IndexFunc(commands, func(c command) bool { return c.name == name }); i >= 0 {
-			return &commands[i], args[words:]
+		name, rest := strings.Join(args[:words], " "), args[words:]
+		old := oldNames[name]
+		for i := range commands {
+			if c := &commands[i]; c.name == name || c.name == old && (len(rest) == c.nargs ||
+				!slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(name) })) {
+				return c, rest
+			}
 		}
 	}
 	return nil, nil
@@ -369,7 +398,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// signature returns the command's name with the names of its arguments: "account rate ID N".
+// signature returns the command's name with the names of its arguments: "account set-rate ID N".
 func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }
 
 // signature returns the option with the name of its value: "-max-devices N".

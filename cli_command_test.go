@@ -64,15 +64,15 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 	o := newOperator(t)
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	for _, args := range [][]string{
-		{"account", "rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
+		{"account", "set-rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
 		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")},
 		{"license", "revoke", "x"},
 		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
-		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")},
+		{"license", "set", gone("lic"), "{}"}, {"license", "renew", gone("lic")},
 		{"license", "rotate-key", gone("lic")},
 		{"license", "reset-transfers", gone("lic")},
 		{"token", "revoke", gone("tok")},
-		{"stats", "-widget", gone("wgt")},
+		{"widget", "stats", "-widget", gone("wgt")},
 	} {
 		var usage usageError
 		err := o.fails("not found: the matching list command prints what there is", args...)
@@ -94,7 +94,7 @@ func TestCommand_statsPrintsNothingBesideAnError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for _, format := range [][]string{nil, {"-json"}} {
-		out, err := o.try(append([]string{"stats", "-widget", newID("wgt", time.Now())}, format...)...)
+		out, err := o.try(append([]string{"widget", "stats", "-widget", newID("wgt", time.Now())}, format...)...)
 		if err == nil || out != "" {
 			t.Errorf("%q: %v, and %q on standard output", format, err, out)
 		}
@@ -158,12 +158,12 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`"12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "12m")},
 		{`"30s" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "30s")},
 		{`"24h" is not a duration: write days, weeks or years,`, words("license rotate-key x -old-key-until 24h")},
-		{`"12m" is not a duration: write hours, days, weeks or years,`, words("leads purge -older-than 12m")},
+		{`"12m" is not a duration: write hours, days, weeks or years,`, words("lead purge -older-than 12m")},
 		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", addsP("-expires", "2020-02-29")},
 		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example",
 			"-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"-expires: The licence would end before it starts.", addsP("-starts", "2030-01-02", "-expires", "2030-01-01")},
-		{"a rate is a number from 1 to 1000000000", []string{"account", "rate", o.account, "0"}},
+		{"a rate is a number from 1 to 1000000000", []string{"account", "set-rate", o.account, "0"}},
 		{"is not a base address", words("base-url set https://example.com/v2")},
 		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account,
 			"https://www example.com"}},
@@ -174,16 +174,16 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"is not a duration", issues("-scope", "admin", "-ttl", "500ms")}, // it would end as it begins
 		{"the name of the file is empty", []string{"backup", ""}},
 		{"a client id must have", issues("-scope", "admin", "-client-id", "a b")},
-		{"-limit must be a number", words("events -limit 0")},
+		{"-limit must be a number", words("event list -limit 0")},
 		{"-status: This must be one of active, grace,", words("license list -status ended")},
 		{`no account has the id or the name "nobody"`, words("license list -account nobody")},
 		{`no account has the id or the name "nobody"`, words("widget list -account nobody")},
 		{`no account has the id or the name "nobody"`, words("license import -account nobody x.csv")},
 		{`there is no type of event "license.create": the types are account.created account.updated`,
-			words("events -type license.create")},
-		{`"News" is not the type of a lead`, words("leads list -type News")},
-		{`-license: "dev_1" is not an id of the kind lic_…`, words("events -license dev_1")},
-		{`-device: "x" is not an id of the kind dev_…`, words("events -device x")},
+			words("event list -type license.create")},
+		{`"News" is not the type of a lead`, words("lead list -type News")},
+		{`-license: "dev_1" is not an id of the kind lic_…`, words("event list -license dev_1")},
+		{`-device: "x" is not an id of the kind dev_…`, words("event list -device x")},
 		{"-anonymous-rate must be a number", words("serve -anonymous-rate none")},
 		{"-failed-lookup-rate must be a number", words("serve -failed-lookup-rate 0")},
 		{`-keep-events must be 31d or more`, words("serve -keep-events 30d")},
@@ -325,8 +325,8 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
 		t.Errorf("help license add: %s", got)
 	}
-	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") ||
-		!strings.Contains(got, "\n  base-url remove URL ") {
+	if got := runOK(t, "help", "base-url", "show"); !strings.HasPrefix(got, "widgetd base-url show\n") ||
+		strings.Contains(got, "base-url remove URL") {
 		t.Errorf("help base-url: %s", got)
 	}
 	for _, args := range [][]string{{"account"}, {"account", "-json"}, {"books", "app"}} {
@@ -765,8 +765,8 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"serve -debug-addr", "events -device", "license add -lease-hours", "stats -db",
-		"widget add -account"} {
+	for _, want := range []string{"serve -debug-addr", "event list -device", "license add -lease-hours",
+		"widget stats -db", "widget add -account"} {
 		if !asked[want] {
 			t.Errorf("that %s is asked for was not found: the test sees too little", want)
 		}
@@ -804,7 +804,7 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 		strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(
 		200)
 	for command, want := range map[string]map[string]string{
-		"leads": {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu",
+		"lead": {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu",
 			"fields": `{"name":"\u202eadA ` + "\u0645" + `"}`},
 		"license": {"product": "'\uff1dkds", "plan": "'\uff20pro", "customer": "\ufffdx",
 			"metadata": `{"a":"\u2067b"}`},
@@ -819,5 +819,51 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 				t.Errorf("%s: %s is %q, want %q", command, column, got, want)
 			}
 		}
+	}
+}
+
+func TestCommand_takesItsOldNames(t *testing.T) {
+	t.Parallel()
+	commands := commandsOf(nouns())
+	for old, name := range oldNames {
+		c, rest := findCommand(commands, strings.Fields(name))
+		if c == nil || c.name != name || len(rest) > 0 {
+			t.Errorf("%q is to be %q, which is no command", old, name)
+			continue
+		}
+		args := slices.Repeat([]string{"x"}, c.nargs)
+		found, rest := findCommand(commands, append(strings.Fields(old), args...))
+		if found != c || !slices.Equal(rest, args) {
+			t.Errorf("%q finds %v, %q", old, found, rest)
+		}
+	}
+	o := newOperator(t)
+	equal(t, "the old form", o.do("events"), o.do("event", "list"))
+	equal(t, "the old form", o.do("base-url"), o.do("base-url", "show"))
+	o.fails("not found: 'widgetd books export list'", "books", "retry", newID("exp", time.Now()))
+	for line, want := range map[string]string{
+		"base-url set URL": "base-url set", "books export list": "books export list",
+		"books export bkc_1 2026-01-01": "books export send", "books app set": "books app set",
+	} {
+		if c, _ := findCommand(commands, strings.Fields(line)); c == nil || c.name != want {
+			t.Errorf("%q finds %v, want %q", line, c, want)
+		}
+	}
+}
+
+// TestCommand_isNamedAsItIsCalledNow is about hints such as "'widgetd lead list' prints what there is".
+func TestCommand_isNamedAsItIsCalledNow(t *testing.T) {
+	t.Parallel()
+	named, hint := 0, regexp.MustCompile(`'widgetd ([a-z][a-z -]*[a-z])`)
+	for _, f := range source(t).files {
+		for _, found := range hint.FindAllStringSubmatch(f.text, -1) {
+			named++
+			if wrong := wrongCommand(found[1]); wrong != "" {
+				t.Errorf("%s: %s: %s", f.name, found[0], wrong)
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("found %d hints only: the test sees too little", named)
 	}
 }

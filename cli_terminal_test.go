@@ -30,7 +30,8 @@ func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
 	for _, args := range [][]string{
 		{"license", "list"}, {"license", "show", id}, {"device", "list", id}, {"account", "list"}, {"origin", "list"},
 		{"token", "list"},
-		{"events"}, {"widget", "list"}, {"stats"}, {"legacy"}, {"base-url"}, {"status"},
+		{"event", "list"}, {"widget", "list"}, {"widget", "stats"}, {"legacy", "list"},
+		{"base-url", "show"}, {"status"},
 	} {
 		for columns, want := range map[string]int{"": 80, "60": 60, "100": 100, "nonsense": 80} {
 			o.env["COLUMNS"] = columns

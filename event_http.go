@@ -78,7 +78,7 @@ var (
 
 // The operator's command on events.
 var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first", []option{
+	{"event list", "", "show what happened and who did it, newest first", []option{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
 	}, 0, eventsShow},
 }

@@ -381,11 +381,11 @@ func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
 		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
 		'`+o.account+`', 'time' FROM n`)
-	if got := o.objects("events", "-type", "license.revoked"); len(got) != 3 {
+	if got := o.objects("event", "list", "-type", "license.revoked"); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
 	limit := size(1_234, 12_345)
-	if got := o.objects("events", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
+	if got := o.objects("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
 		t.Errorf("%d events", len(got))
 	}
 }

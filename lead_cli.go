@@ -17,17 +17,17 @@ var (
 
 // The operator's commands on leads.
 var leadCommands = []command{
-	{"leads list", "", "list leads, newest first", []option{
+	{"lead list", "", "list leads, newest first", []option{
 		optLimit, optType.says("show only leads of this type, as newsletter"),
 		optSince.says("show only leads since a date or an RFC 3339 time, or of the last days, as 7d"),
 		optUntil, optAccount.says("show only leads of this account"),
 	}, 0, leadsList},
-	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
+	{"lead export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
+	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
 		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a given age",
+	{"lead purge", "", "remove leads that are older than a given age",
 		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed")}, 0, leadsPurge},
 }
 
@@ -51,7 +51,7 @@ func leadsList(e *env) error {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]lead, error) {
-		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
+		return listRows(e, q, (*queries).leads, filter, " or 'widgetd lead export'")
 	}, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
 		return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
 	})
@@ -100,10 +100,10 @@ func leadsErase(e *env) error {
 	})
 }
 
-// maxSimilar is how many addresses leads erase lists that resemble the erased one.
+// maxSimilar is how many addresses lead erase lists that resemble the erased one.
 const maxSimilar = 20
 
-// similarText returns the lines on addresses that leads erase has left, for the operator to judge.
+// similarText returns the lines on addresses that lead erase has left, for the operator to judge.
 // Letters beyond ASCII are written as escapes too: two spellings can look the same.
 func similarText(similar []similarAddress, more bool) string {
 	if len(similar) == 0 {

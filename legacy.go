@@ -46,7 +46,7 @@ func legacyWing(s *server) wing {
 
 // The operator's command on legacy paths.
 var legacyCommands = []command{
-	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
+	{"legacy list", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
 }
 
 const legacyPrefix = "/api/legacy/"

@@ -69,7 +69,7 @@ var licenseCommands = []command{
 		optStatus, optSearch, optLimit,
 	}, 0, licenseList},
 	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
-	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license set", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
 	{"license renew", "ID", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
 	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
 	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},

@@ -39,7 +39,7 @@ var paymentCommands = []command{
 	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", append([]option{
 		optForce.says("disconnect it although our webhook can't be removed at the provider"),
 	}, providerOptions...), 1, paymentDisconnect},
-	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
+	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
 }

@@ -37,7 +37,7 @@ var webhookCommands = []command{
 	{"webhook list", "", "list webhooks, newest first",
 		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
 	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
-	{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
+	{"webhook set", "ID", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
@@ -52,9 +52,10 @@ var webhookCommands = []command{
 	{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
-	{"webhook deliveries", "ID", "show the attempts to send events to a webhook, newest first",
+	{"webhook delivery list", "ID", "show the attempts to send events to a webhook, newest first",
 		[]option{optLimit, optFailed}, 1, webhookDeliveries},
-	{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+	{"webhook delivery retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2,
+		webhookRetryDelivery},
 	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
 		nil, 1, webhookRemove},
 }
@@ -71,7 +72,7 @@ func webhookStep(id string, err error) error {
 	case errors.Is(err, errWebhook):
 		return errors.New("not found: 'widgetd webhook list' prints what there is")
 	case errors.Is(err, errDelivery):
-		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook deliveries %s' "+
+		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook delivery list %s' "+
 			"prints what there is", printable(id))
 	case errors.Is(err, errWebhookDisabled):
 		return fmt.Errorf("the webhook is not enabled: 'widgetd webhook enable %s' sends it a test", printable(id))
@@ -239,7 +240,7 @@ func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 		return err
 	}
 	return e.print(sentEvent{eventID},
-		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
+		fmt.Sprintf("%s is to be sent: 'widgetd webhook delivery list %s' shows what came of it", eventID, e.args[0]))
 }
 
 func webhookTest(e *env) error {
@@ -338,7 +339,7 @@ func (r *webhookStatus) show(_ *statusView, to *statusLines) {
 				len(r.troubled)-i)
 			return
 		}
-		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook deliveries " + w.ID +
+		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook delivery list " + w.ID +
 			"' shows why"
 		switch {
 		case w.State != webhookDisabled:

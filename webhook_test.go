@@ -861,8 +861,8 @@ func webhookStory(t *testing.T, o *operator) {
 		_, err := tx.exec(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
 		return err
 	})
-	o.do("webhook", "patch", id, "-type", "lead.created", "-description", "")
-	w := o.object("webhook", "patch", id, "-type", "lead.created")
+	o.do("webhook", "set", id, "-type", "lead.created", "-description", "")
+	w := o.object("webhook", "set", id, "-type", "lead.created")
 	if fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil || w["state"] != "enabled" {
 		t.Errorf("patched %v", w)
 	}
@@ -892,23 +892,23 @@ func webhookStory(t *testing.T, o *operator) {
 		second.ID, second.Attempt, second.Status, second.Answer = newID("whd", time.Now()), 2, ptr(204), nil
 		return errors.Join(err, tx.addDelivery(&first), tx.addDelivery(&second))
 	})
-	rows = o.objects("webhook", "deliveries", id, "-failed")
+	rows = o.objects("webhook", "delivery", "list", id, "-failed")
 	if len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
 		t.Errorf("deliveries %v", rows)
 	}
-	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 ||
+	if table := o.do("webhook", "delivery", "list", id, "-wide"); strings.Count(table, "\n") != 3 ||
 		!strings.Contains(table, "  500     -      0   -     "+failed) || strings.Contains(table, "\x1b") {
 		t.Errorf("table\n%s", table)
 	}
-	if rows := o.objects("webhook", "deliveries", id, "-limit", "1"); len(rows) != 1 ||
+	if rows := o.objects("webhook", "delivery", "list", id, "-limit", "1"); len(rows) != 1 ||
 		!strings.HasPrefix(o.noted, "these are the first 1") {
 		t.Errorf("deliveries %v, %q", rows, o.noted)
 	}
-	if sent := o.object("webhook", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
+	if sent := o.object("webhook", "delivery", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
 		t.Errorf("retry %v", sent)
 	}
-	o.fails("not found, or its event is not kept any more: 'widgetd webhook deliveries "+id+"'",
-		"webhook", "retry", id, newID("whd", time.Now()))
+	o.fails("not found, or its event is not kept any more: 'widgetd webhook delivery list "+id+"'",
+		"webhook", "delivery", "retry", id, newID("whd", time.Now()))
 	for _, c := range []struct {
 		want string
 		args []string
@@ -927,7 +927,7 @@ func webhookStory(t *testing.T, o *operator) {
 		o.fails("not found: 'widgetd webhook list' prints what there is",
 			append([]string{"webhook", args[0], id}, args[1:]...)...)
 	}
-	o.fails("not found: 'widgetd webhook list'", "webhook", "retry", id, failed)
+	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "retry", id, failed)
 	o.change(func(tx *tx) error {
 		_, err := tx.exec(manyWebhooks(50), o.account, at, webhookPending, nil)
 		return err
@@ -1013,7 +1013,7 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	slices.Sort(lines)
 	want := []string{
 		"the webhook " + ids["failing two days"] + " to 127.0.0.1:9 has failed since " + now.after(-days(2)).String() +
-			": 'widgetd webhook deliveries " + ids["failing two days"] + "' shows why",
+			": 'widgetd webhook delivery list " + ids["failing two days"] + "' shows why",
 		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: " +
 			"run 'widgetd webhook remove " + ids["gone"] + "', or 'widgetd webhook enable " + ids["gone"] + "'",
 		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: " +

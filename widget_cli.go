@@ -29,7 +29,7 @@ var widgetCommands = []command{
 	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
 	{"widget remove", "ID", "remove a widget with everything that it counted",
 		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
-	{"stats", "", "show what widgets counted, with a bar for each day",
+	{"widget stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
 }
 
