@@ -150,8 +150,6 @@ func callingUser(getenv func(string) string) string {
 	return uid
 }
 
-func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
-
 // maxCommandWords is how many words the name of a command has at most.
 const maxCommandWords = 3
 
@@ -196,13 +194,75 @@ func findCommand(commands []command, args []string) (*command, []string) {
 	return nil, nil
 }
 
-// parse reads options and arguments, in any order, into e. A flag overrides its environment
-// variable, if it has one. It returns a usageError, or flag.ErrHelp when help was asked for.
-func (e *env) parse(args []string) error {
+// A commandLine is what stands behind the program's name.
+type commandLine struct {
+	words   []string // the command and its arguments
+	options []string // options and their values, as the flag package reads them
+	names   []string // of the options
+	help    bool     // -h or -help is among the options
+}
+
+// readLine separates words and options, which may stand in any order; behind "--" are only words. known are
+// options of which some take a value. "--version" is the command of that name.
+func readLine(args []string, known []option) (l commandLine) {
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		name, _, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		switch {
+		case arg == "--":
+			l.words = append(l.words, args...)
+			return l
+		case arg == "-" || !strings.HasPrefix(arg, "-"):
+			l.words = append(l.words, arg)
+		case name == "h" || name == "help":
+			l.help = true
+		case (name == "version" || name == "v") && len(l.words) == 0:
+			l.words = append(l.words, "version")
+		default:
+			l.options, l.names = append(l.options, arg), append(l.names, name)
+			takesValue := slices.ContainsFunc(known, func(o option) bool { return o.name == name && o.value != "" })
+			if takesValue && !hasValue && len(args) > 0 {
+				l.options, args = append(l.options, args[0]), args[1:]
+			}
+		}
+	}
+	return l
+}
+
+// checkNames returns a usageError unless all options of the line are among the known ones, those of what has them.
+func (l *commandLine) checkNames(known []option, what, help string) error {
+	for _, name := range l.names {
+		names := []string{}
+		for _, o := range known {
+			names = append(names, o.name)
+		}
+		if slices.Contains(names, name) {
+			continue
+		}
+		text := fmt.Sprintf("%s no option -%s", what, printable(name))
+		if meant, ok := nearest(name, names); ok {
+			return usageError(text + ": did you mean -" + meant + "?")
+		}
+		return usageError(text + ": see 'widgetd " + help + "'")
+	}
+	return nil
+}
+
+// parse reads the options and arguments of e.command, in any order, into e. A flag overrides its environment
+// variable, if it has one. Errors: usageError.
+func (e *env) parse(args []string) error { return e.take(readLine(args, e.command.acceptedOptions())) }
+
+// take is parse for a line whose words are the arguments.
+func (e *env) take(l commandLine) error {
+	accepted := e.command.acceptedOptions()
+	if err := l.checkNames(accepted, e.command.name+" has", "help "+e.command.name); err != nil {
+		return err
+	}
 	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	e.values, e.switches, e.announced = map[string]*onceValue{}, map[string]*bool{}, map[string]bool{}
-	for _, o := range e.command.acceptedOptions() {
+	for _, o := range accepted {
 		set := ""
 		if o.hasVariable {
 			set = e.getenv(o.variable())
@@ -219,22 +279,10 @@ func (e *env) parse(args []string) error {
 		e.values[o.name] = v
 		fs.Var(v, o.name, o.help)
 	}
-	for {
-		if err := fs.Parse(args); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				return err
-			}
-			return usageError(fmt.Sprintf("%s: %v", e.command.name, err))
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		e.args = append(e.args, fs.Arg(0))
-		if args = fs.Args()[1:]; len(args) == 0 {
-			break
-		}
+	if err := fs.Parse(l.options); err != nil {
+		return usageError(fmt.Sprintf("%s: %v", e.command.name, err))
 	}
-	if len(e.args) != e.command.nargs {
+	if e.args = l.words; len(e.args) != e.command.nargs {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil

@@ -127,8 +127,8 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"usage: widgetd account add NAME", words("account add")},
 		{"usage: widgetd account add NAME", words("account add a b")},
 		{"usage: widgetd origin add ORIGIN [-account ID]", words("origin add")},
-		{"flag provided but not defined: -nonsense", words("account list -nonsense")},
-		{"flag provided but not defined: -csv", words("account list -csv")},
+		{"account list has no option -nonsense: see 'widgetd help account list'", words("account list -nonsense")},
+		{"account list has no option -csv", words("account list -csv")},
 		{"flag needs an argument: -db", words("account list -db")},
 		{"a name has 1 to 200 bytes", []string{"account", "add", ""}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", "red\x1b[31m"}},
@@ -215,11 +215,17 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 			t.Errorf("%q: %v is no usage error", c.args, err)
 		}
 	}
-	var stdout, stderr bytes.Buffer
-	var usage usageError
-	if err := run(t.Context(), nil, func(string) string { return "" }, &stdout, &stderr); !errors.As(err, &usage) ||
-		!strings.Contains(stderr.String(), "Its commands:") {
-		t.Errorf("no command at all: %v, %s", err, stderr.String())
+}
+
+func TestCommand_withoutAnyPrintsTheScreenOfHelp(t *testing.T) {
+	t.Parallel()
+	screen := runOK(t, "help")
+	for _, args := range [][]string{nil, {"-json"}} {
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), args, func(string) string { return "" }, &stdout, &stderr)
+		if err != usageError("a command is missing") || stdout.Len() > 0 || stderr.String() != screen {
+			t.Errorf("%q: %v, %s, %s", args, err, stdout.String(), stderr.String())
+		}
 	}
 }
 
@@ -307,7 +313,7 @@ func TestCommand_exitsByKindOfError(t *testing.T) {
 
 func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"},
+	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"-json", "-h", "license"},
 		{"help", "license"}} {
 		got := runOK(t, args...)
 		if strings.Count(got, "\n  license ") != 13 || strings.Contains(got, "account add") ||
@@ -345,7 +351,7 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 
 func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	t.Parallel()
-	all := runOK(t, "help")
+	all := runOK(t, "help", "-all")
 	used := map[string]bool{}
 	options := allOptions(commandsOf(nouns()))
 	for _, o := range commonOptions {
@@ -371,9 +377,9 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, o := range options {
-		var line bytes.Buffer
-		writeOption(&line, o.general())
-		if !strings.Contains(all, line.String()) || !strings.Contains(line.String(), o.general().help) {
+		r := o.general().row()
+		if line := regexp.MustCompile("\n  " + regexp.QuoteMeta(r.name) + " +" + regexp.QuoteMeta(r.text) +
+			"\n"); !line.MatchString(all) || !strings.Contains(r.text, o.general().help) {
 			t.Errorf("help does not list -%s", o.name)
 		}
 		if !used[o.name] {
@@ -838,8 +844,8 @@ func TestCommand_takesItsOldNames(t *testing.T) {
 		}
 	}
 	o := newOperator(t)
-	equal(t, "the old form", o.do("events"), o.do("event", "list"))
-	equal(t, "the old form", o.do("base-url"), o.do("base-url", "show"))
+	equal(t, "the old form", o.do("events", "-json"), o.do("event", "list", "-json"))
+	equal(t, "the old form", o.do("-json", "base-url"), o.do("base-url", "show", "-json"))
 	o.fails("not found: 'widgetd books export list'", "books", "retry", newID("exp", time.Now()))
 	for line, want := range map[string]string{
 		"base-url set URL": "base-url set", "books export list": "books export list",
@@ -865,5 +871,87 @@ func TestCommand_isNamedAsItIsCalledNow(t *testing.T) {
 	}
 	if named < 30 {
 		t.Errorf("found %d hints only: the test sees too little", named)
+	}
+}
+
+func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
+	t.Parallel()
+	screen := runOK(t, "help")
+	if n := strings.Count(screen, "\n"); n > 23 || widest(screen) > 80 { // and the shell's prompt
+		t.Errorf("%d lines, %d columns:\n%s", n, widest(screen), screen)
+	}
+	for _, args := range [][]string{{"-h"}, {"--help"}, {"-json", "-help"}} {
+		equal(t, strings.Join(args, " "), runOK(t, args...), screen)
+	}
+	want := map[string]bool{}
+	for _, c := range commandsOf(nouns()) {
+		first, verb, _ := strings.Cut(c.name, " ")
+		want[first] = verb != ""
+	}
+	got := map[string]bool{}
+	for _, topic := range wholeTopics {
+		got[topic.word] = false
+	}
+	for _, topic := range nounTopics {
+		got[topic.word] = true
+	}
+	equal(t, "topics", got, want)
+	for _, topic := range slices.Concat(wholeTopics, nounTopics) {
+		if !strings.Contains(screen, fmt.Sprintf("  %-9s %s", topic.word, topic.about)) || len(topic.about) > 26 {
+			t.Errorf("the screen lacks %s, or it is too long:\n%s", topic.word, screen)
+		}
+	}
+}
+
+func TestCommand_takesOptionsBeforeBetweenAndAfterItsWords(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	want := o.do("account", "list", "-json", "-db", o.env["WIDGETD_DB"])
+	o.env["WIDGETD_DB"] = filepath.Join(o.dir, "none.db")
+	db := filepath.Join(o.dir, "widgetd.db")
+	for _, args := range [][]string{
+		{"-db", db, "-json", "account", "list"}, {"account", "-json", "-db", db, "list"},
+		{"--db=" + db, "account", "--json=true", "list"}, {"-json", "account", "-db", db, "list", "--"},
+	} {
+		equal(t, strings.Join(args, " "), o.do(args...), want)
+	}
+	o.do("-db", db, "account", "add", "--", "-json") // a name
+	if rows := o.objects("-db", db, "account", "list"); rows[1]["name"] != "-json" && rows[0]["name"] != "-json" {
+		t.Errorf("accounts %v", rows)
+	}
+	o.fails("usage: widgetd account list", "-db", db, "account", "list", "--", "-json")
+}
+
+func TestCommand_versionIsAnOptionToo(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--version"}, {"-version"}, {"-v"}} {
+		equal(t, args[0], runOK(t, args...), runOK(t, "version"))
+	}
+	equal(t, "with -json", runOK(t, "-json", "--version"), runOK(t, "version", "-json"))
+}
+
+func TestCommand_saysWhichWasMeant(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for line, want := range map[string]string{
+		"licence lst":          `there is no command "licence lst": did you mean 'widgetd license list'?`,
+		"licence":              `there is no command "licence": did you mean 'widgetd license'?`,
+		"leads -h":             `there is no command "leads": did you mean 'widgetd lead'?`,
+		"help acount":          `there is no command "acount": did you mean 'widgetd account'?`,
+		"license lst lic_1":    `there is no command "license lst": did you mean 'widgetd license list'?`,
+		"books exprot lsit":    `there is no command "books exprot lsit": did you mean 'widgetd books export list'?`,
+		"books export lst":     `there is no command "books export lst": did you mean 'widgetd books export list'?`,
+		"lst account":          `there is no command "lst": see 'widgetd help'`,
+		"show license lic_1":   `there is no command "show license": did you mean 'widgetd license show'?`,
+		"-acount x token list": "there is no option -acount: did you mean -account?",
+		"token list --limt 5":  "token list has no option -limt: did you mean -limit?",
+		"token issue -redirect-uri x": "token issue has no option -redirect-uri: " +
+			"see 'widgetd help token issue'",
+		"--vershun": "there is no option -vershun: did you mean -version?",
+	} {
+		var usage usageError
+		if err := o.fails(want, strings.Fields(line)...); !errors.As(err, &usage) {
+			t.Errorf("%s: %v is no usage error", line, err)
+		}
 	}
 }

@@ -122,11 +122,11 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 		t.Errorf("%d columns:\n%s", n, text)
 	}
 	out.Reset()
-	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help", "/dev/null")
+	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help -all", "/dev/null")
 	cmd.Stdout = &out
 	must(t, cmd.Run())
 	if text := strings.ReplaceAll(out.String(), "\r\n", "\n"); !strings.Contains(text,
-		"\n"+strings.Repeat(" ", 37)+"main") || widest(text) > 70 {
+		"\n  license show ID\n      show a licence and its devices\n") || widest(text) > 70 {
 		t.Errorf("help is %d columns wide:\n%s", widest(text), text)
 	}
 }

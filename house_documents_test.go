@@ -222,8 +222,8 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 		"frobnicate": "there is no such command", "license frobnicate": "there is no such command",
 		"backup -nonsense x.db": "it has no option -nonsense",
 		"books app frobnicate":  "there is no such command", "license …": "", "books app": "", "books app …": "",
-
-		"leads list": "it is called lead list now", "license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
+		"leads list": "it is called lead list now", "license add -h": "", "help --markdown": "",
+		`backup "backup/$$(date -u +%%Y).db"'`: "",
 	} {
 		if got := wrongCommand(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
