@@ -26,6 +26,8 @@ func accountStory(t *testing.T, o *operator) {
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
+	o.do("account", "show", "Trattoria Roma")
+	o.do("event", "show", o.objects("event", "list", "-limit", "1")[0]["id"].(string))
 	rows := o.objects("account", "list")
 	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
 		t.Errorf("names %v", got)

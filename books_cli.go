@@ -54,7 +54,8 @@ var booksCommands = []command{
 		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
-		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		booksList},
 	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
@@ -64,7 +65,7 @@ var booksCommands = []command{
 		ledgerOptions, 2, booksPreview},
 	{"books export send", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
 	{"books export list", "", "list what was sent or waits to be, newest first", []option{
-		optLimit, optExportState, optAccount.says("show only exports of this account"),
+		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
 	}, 0, booksExports},
 	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
 		booksRetry},
@@ -175,13 +176,14 @@ func booksConnect(e *env) error {
 }
 
 func booksList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) ([]*bookConnection, error) {
+	ids := idOf[*bookConnection]{"bkc", func(row *bookConnection) string { return row.ID }}
+	return printOwned(e, ids, wholeList(func(q *queries, o owner) ([]*bookConnection, error) {
 		all, err := q.bookConnections(o)
 		for _, c := range all {
 			c.show()
 		}
 		return all, err
-	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
+	}), "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
 		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
 	})
 }
@@ -422,7 +424,8 @@ func booksExports(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	return printList(e, (*queries).bookExports, filter, exportHeader, exportCells)
+	ids := idOf[bookExport]{"exp", func(row bookExport) string { return row.ID }}
+	return printSpan(e, ids, (*queries).bookExports, filter, exportHeader, exportCells)
 }
 
 func booksRetry(e *env) error {

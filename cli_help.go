@@ -26,37 +26,19 @@ type topic struct{ word, about string }
 // The topics that are commands by themselves, and those that take a verb, as 'widgetd help' lists them.
 var (
 	wholeTopics = []topic{
-		{"init", "make database and keys"},
-		{"serve", "run the service"},
-		{"status", "how the service is"},
-		{"check", "look for damage"},
-		{"backup", "copy the database"},
-		{"upgrade", "upgrade the database"},
-		{"demo", "run with sample data"},
-		{"version", "print the version"},
-		{"help", "explain commands"},
+		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
+		{"check", "look for damage"}, {"backup", "copy the database"}, {"upgrade", "upgrade the database"},
+		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
 	}
 	nounTopics = []topic{
-		{"account", "accounts and settings"},
-		{"app", "registered applications"},
-		{"base-url", "the service's address"},
-		{"books", "bookkeeping connections"},
-		{"clock", "take the clock for right"},
-		{"device", "what uses a licence"},
-		{"event", "what happened, who did it"},
-		{"grant", "what applications may do"},
-		{"key", "keys that sign tokens"},
-		{"lead", "contacts from sites"},
-		{"lease", "explain device tokens"},
-		{"legacy", "calls of old paths"},
-		{"license", "licences and their terms"},
-		{"order", "orders and refunds"},
-		{"origin", "sites that may call"},
-		{"payment", "payment providers"},
-		{"revenue", "what days have brought"},
-		{"token", "bearer tokens"},
-		{"webhook", "where events are sent"},
-		{"widget", "widgets and their counts"},
+		{"account", "accounts and settings"}, {"app", "registered applications"},
+		{"base-url", "the service's address"}, {"books", "bookkeeping connections"},
+		{"clock", "take the clock for right"}, {"device", "what uses a licence"},
+		{"event", "what happened, who did it"}, {"grant", "what applications may do"},
+		{"key", "keys that sign tokens"}, {"lead", "contacts from sites"}, {"lease", "explain device tokens"},
+		{"legacy", "calls of old paths"}, {"license", "licences and their terms"}, {"order", "orders and refunds"},
+		{"origin", "sites that may call"}, {"payment", "payment providers"}, {"revenue", "what days have brought"},
+		{"token", "bearer tokens"}, {"webhook", "where events are sent"}, {"widget", "widgets and their counts"},
 	}
 )
 

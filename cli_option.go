@@ -31,7 +31,11 @@ var (
 	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
 	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 	optSince = option{name: "since", value: "TIME",
-		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
+		help: "show only rows since a date or an RFC 3339 time, or of the last days, as 7d"}
+	optUntil = option{name: "until", value: "TIME",
+		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
+	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
+		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
 	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
 	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
 	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
@@ -40,8 +44,8 @@ var (
 	optSecrets = option{name: "secrets", value: "FILE",
 		help: "file that only you can read, or - for standard input, with lines of what the provider gave: " +
 			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
-	optScope = option{name: "scope", value: "SCOPE…",
-		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+	optScope = option{name: "scope", value: "SCOPE,…",
+		help: "what the token may do, separated by commas: " + strings.Join(grantableScopes, ", ")}
 )
 
 // commaList returns the elements of an option's value, separated by commas or spaces.
@@ -81,6 +85,21 @@ func (e *env) pastTime(name string) (stamp, error) {
 		return newStamp(age.before(e.now())), nil
 	}
 	return e.parseTime(e.str(name))
+}
+
+// timeSpan returns the moments that -since and -until name, zero where they are not given. A date as -until
+// means its end.
+func (e *env) timeSpan() (since, until stamp, err error) {
+	if since, err = e.pastTime("since"); err != nil {
+		return since, until, fmt.Errorf("-since: %w", err)
+	}
+	if until, err = e.pastTime("until"); err != nil {
+		return since, until, fmt.Errorf("-until: %w", err)
+	}
+	if _, isDate := parseDate(e.str("until")); isDate {
+		until = until.after(24 * time.Hour)
+	}
+	return since, until, nil
 }
 
 // date returns the start in UTC of the day that an option names, or the zero time if it is not given.
@@ -216,15 +235,15 @@ func (e *env) accountID(named string) (string, error) {
 	case err != nil:
 		return "", err
 	case len(all) == 0:
-		return "", usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
-			printable(named)))
+		return "", fmt.Errorf("no account has the id or the name %q: 'widgetd account list' prints both",
+			printable(named))
 	case len(all) > 1:
 		ids := []string{}
 		for _, a := range all {
 			ids = append(ids, a.ID)
 		}
-		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-			len(all), printable(named), strings.Join(ids, " ")))
+		return "", fmt.Errorf("%d accounts have the name %q; give the id of one: %s",
+			len(all), printable(named), strings.Join(ids, " "))
 	}
 	return all[0].ID, nil
 }
@@ -236,6 +255,12 @@ func (e *env) filterAccount() (owner, error) {
 		return anyAccount, nil
 	}
 	id, err := e.accountID(e.str("account"))
+	if err == nil {
+		_, err = queried(e, func(q *queries) (a account, err error) {
+			a, err = q.account(id)
+			return a, replaced(err, errNotFound, errAccount)
+		})
+	}
 	return ownedBy(id), err
 }
 

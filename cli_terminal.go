@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"reflect"
 	"runtime"
@@ -93,13 +94,20 @@ func printAll[T any](e *env, read func(*queries) ([]T, error), header string, ce
 	})
 }
 
-// printOwned is printAll for the rows of the account that -account names, else for those of all accounts.
-func printOwned[T any](e *env, read func(*queries, owner) ([]T, error), header string, cells func(T) []any) error {
+// printOwned is printSpan for the rows of the account that -account names, else for those of all accounts.
+func printOwned[T any](e *env, ids idOf[T], read listFunc[owner, T], header string, cells func(T) []any) error {
 	o, err := e.filterAccount()
 	if err != nil {
 		return err
 	}
-	return printAll(e, func(q *queries) ([]T, error) { return read(q, o) }, header, cells)
+	return printSpan(e, ids, read, o, header, cells)
+}
+
+// printSpan is printAll for the rows of a list that -since, -until and -limit leave, see spanRows.
+func printSpan[F, T any](
+	e *env, ids idOf[T], read listFunc[F, T], filter F, header string, cells func(T) []any,
+) error {
+	return printAll(e, func(q *queries) ([]T, error) { return spanRows(e, q, ids, read, filter) }, header, cells)
 }
 
 // printList is printAll for the first rows of a list, see listRows.
@@ -379,12 +387,56 @@ func collectPages[F, T any](q *queries, read listFunc[F, T], filter F, limit int
 	}
 }
 
-// listRows returns as many of the first rows of a list as -limit says. If there are more, standard error says
-// so; more names another command that prints them, "": none.
-func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
-	limit, err := e.number("limit", 1, 1_000_000)
+// wholeList makes a list of one page of a query for all rows of a short table.
+func wholeList[F, T any](read func(*queries, F) ([]T, error)) listFunc[F, T] {
+	return func(q *queries, filter F, _ string, _ int) (p listPage[T], err error) {
+		p.rows, err = read(q, filter)
+		return p, err
+	}
+}
+
+// An idOf says what the ids of rows begin with, and which id a row has.
+type idOf[T any] struct {
+	prefix string
+	id     func(T) string
+}
+
+// spanned returns a list that has only those rows of another, ordered by their ids, that -since and -until leave.
+func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T], error) {
+	since, until, err := e.timeSpan()
+	from, before := firstID(ids.prefix, since.Time), firstID(ids.prefix, cmp.Or(until, lastStamp).Time)
+	if since.IsZero() {
+		from = ""
+	}
+	return func(q *queries, filter F, after string, limit int) (p listPage[T], err error) {
+		p, err = read(q, filter, cmp.Or(after, before), limit)
+		outside := func(row T) bool { return ids.id(row) < from || ids.id(row) >= before }
+		p.rows = slices.DeleteFunc(p.rows, outside)
+		if p.next < from {
+			p.next = ""
+		}
+		return p, err
+	}, err
+}
+
+// spanRows is listRows for the rows of a list ordered by their ids that -since and -until leave.
+func spanRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
+	list, err := spanned(e, ids, read)
 	if err != nil {
 		return nil, err
+	}
+	return listRows(e, q, list, filter, "")
+}
+
+// listRows returns as many of the first rows of a list as -limit says, without it all. If there are more,
+// standard error says so; more names another command that prints them, "": none.
+func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
+	limit := math.MaxInt - 1
+	if e.str("limit") != "" {
+		var err error
+		if limit, err = e.number("limit", 1, 1_000_000); err != nil {
+			return nil, err
+		}
 	}
 	all, err := collectPages(q, read, filter, limit+1)
 	return firstRows(e, all, limit, "-limit N"+more), err

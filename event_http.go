@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,13 +62,13 @@ func (s *server) listEvents(types []eventType) func(context.Context, *call, *eve
 	}
 }
 
-// joinTypes returns event types as one text, separated by spaces.
+// joinTypes returns event types as one text, separated by commas.
 func joinTypes(types []eventType) string {
 	names := []string{}
 	for _, t := range types {
 		names = append(names, string(t))
 	}
-	return strings.Join(names, " ")
+	return strings.Join(names, ", ")
 }
 
 // The options of these commands.
@@ -80,7 +81,9 @@ var (
 var eventCommands = []command{
 	{"event list", "", "show what happened and who did it, newest first", []option{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
+		optUntil,
 	}, 0, eventsShow},
+	{"event show", "ID", "show all of an event", nil, 1, eventShow},
 }
 
 func eventsShow(e *env) error {
@@ -88,8 +91,8 @@ func eventsShow(e *env) error {
 	types := eventTypesOf(e.nouns)
 	filter := eventFilter{kind: e.str("type")}
 	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
-		return usageError(fmt.Sprintf("-type: there is no type of event %q: the types are %s",
-			printable(filter.kind), joinTypes(types)))
+		return fmt.Errorf("-type: there is no type of event %q: the types are %s",
+			printable(filter.kind), joinTypes(types))
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -100,7 +103,7 @@ func eventsShow(e *env) error {
 	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
 		return err
 	}
-	if filter.since, err = e.pastTime("since"); err != nil {
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
 		return err
 	}
 	const header = "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
@@ -108,3 +111,25 @@ func eventsShow(e *env) error {
 		return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
 	})
 }
+
+// eventShow prints an event, and below it what its data holds.
+func eventShow(e *env) error {
+	if !validID("evt", e.args[0]) {
+		return errNoEvent
+	}
+	v, err := queried(e, func(q *queries) (event, error) {
+		v, err := q.eventByID(e.args[0])
+		return v, replaced(err, errNotFound, errNoEvent)
+	})
+	if err != nil {
+		return err
+	}
+	details, err := memberDetails(v)
+	if err != nil {
+		return err
+	}
+	data, err := memberDetails(v.Data)
+	return errors.Join(err, e.printDetails(v, append(append(details[:len(details)-1], detail{}), data...)))
+}
+
+var errNoEvent = errors.New("not found: 'widgetd event list' prints what there is")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -46,7 +47,8 @@ func legacyWing(s *server) wing {
 
 // The operator's command on legacy paths.
 var legacyCommands = []command{
-	{"legacy list", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
+	{"legacy list", "", "show who still calls /api/legacy/, the latest day first", []option{optAllRows,
+		optAccount.says("show only calls of this account"), optSince, optUntil}, 0, legacyShow},
 }
 
 const legacyPrefix = "/api/legacy/"
@@ -209,7 +211,19 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 }
 
 func legacyShow(e *env) error {
-	return printAll(e, (*queries).legacyCalls, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	since, until, err := e.timeSpan()
+	if err != nil {
+		return err
+	}
+	last := cmp.Or(until, lastStamp).Add(-time.Second)
+	calls := wholeList(func(q *queries, o owner) ([]legacyCall, error) {
+		return q.legacyCalls(o, since, newStamp(last))
+	})
+	return printList(e, calls, o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
 		return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
 	})
 }

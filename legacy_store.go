@@ -1,5 +1,7 @@
 package main
 
+import "time"
+
 // A legacyCall counts how often one caller used one path on one UTC day.
 type legacyCall struct {
 	Day    string `json:"day"`
@@ -23,10 +25,11 @@ func (t *tx) countLegacy(calls []legacyCall) error {
 	return nil
 }
 
-// legacyCalls returns all counts, the latest day first.
-func (q *queries) legacyCalls() ([]legacyCall, error) {
-	return collectShown(q, `SELECT day, path, caller, calls, last_at FROM legacy_calls
-		ORDER BY day DESC, calls DESC`, nil,
+// legacyCalls returns the counts of an owner's calls of the UTC days of a span, the latest day first.
+func (q *queries) legacyCalls(o owner, since, until stamp) ([]legacyCall, error) {
+	query, args := o.narrow(`SELECT day, path, caller, calls, last_at FROM legacy_calls WHERE day BETWEEN ? AND ?`,
+		`caller`, since.Format(time.DateOnly), until.Format(time.DateOnly))
+	return collectShown(q, query+` ORDER BY day DESC, calls DESC`, args,
 		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
 }
 

@@ -405,6 +405,26 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 	return first, nil
 }
 
+// scopeTimes narrows a list ordered by the numbers of its rows to those whose column is from since on, and
+// before until; zero: no bound. See firstSince.
+func (q *queries) scopeTimes(list *listQuery, column string, since, until stamp) error {
+	for _, bound := range []struct {
+		at stamp
+		is string
+	}{{since, ` >= ?`}, {until, ` < ?`}} {
+		if bound.at.IsZero() {
+			continue
+		}
+		first, err := q.firstSince(list.table, column, bound.at)
+		if err != nil {
+			return err
+		}
+		list.scope(` AND seq`+bound.is, []any{first})
+		list.filter(` AND `+column+bound.is, bound.at)
+	}
+	return nil
+}
+
 // A tx is the writer's transaction as one job sees it: the queries, the methods that change
 // rows, and one time for all of them.
 type tx struct {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"os"
@@ -35,7 +34,8 @@ var webhookCommands = []command{
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first",
-		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account")}, 0,
+		webhookList},
 	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
 	{"webhook set", "ID", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
@@ -53,7 +53,7 @@ var webhookCommands = []command{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
 	{"webhook delivery list", "ID", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed}, 1, webhookDeliveries},
+		[]option{optLimit, optFailed, optSince, optUntil}, 1, webhookDeliveries},
 	{"webhook delivery retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2,
 		webhookRetryDelivery},
 	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
@@ -110,9 +110,12 @@ func (e *env) webhookTypes() (codeList, error) {
 	types, known := e.commaList("type"), subscribable(e.nouns)
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
-		if err == nil {
-			err = usageError(fmt.Sprintf("-type: %q: %s The types are %s",
-				printable(types[at]), detail, joinTypes(known)))
+		switch {
+		case err != nil:
+		case code == "unknown_value":
+			err = fmt.Errorf("-type: %q: %s The types are %s", printable(types[at]), detail, joinTypes(known))
+		default:
+			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
 		}
 	})
 	return types, err
@@ -166,14 +169,17 @@ type webhookRow struct {
 }
 
 func webhookList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) (rows []webhookRow, err error) {
-		all, err := collectPages(q, (*queries).webhooks, o, math.MaxInt)
-		for _, w := range all {
-			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
-				w.AccountID})
+	ids := idOf[webhookRow]{"whe", func(row webhookRow) string { return row.ID }}
+	read := func(q *queries, o owner, before string, limit int) (p listPage[webhookRow], err error) {
+		page, err := q.webhooks(o, before, limit)
+		for _, w := range page.rows {
+			p.rows = append(p.rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types,
+				w.Description, w.AccountID})
 		}
-		return rows, err
-	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
+		p.next = page.next
+		return p, err
+	}
+	return printOwned(e, ids, read, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
 		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
 	})
 }
@@ -296,7 +302,8 @@ func webhookDeliveries(e *env) error {
 		filter.outcome = outcomeFailed
 	}
 	return printAll(e, func(q *queries) ([]delivery, error) {
-		rows, err := listRows(e, q, (*queries).deliveries, filter, "")
+		ids := idOf[delivery]{"whd", func(row delivery) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).deliveries, filter)
 		if err != nil {
 			return nil, err
 		}

@@ -22,8 +22,8 @@ var (
 var widgetCommands = []command{
 	{"widget add", "NAME", "add a widget",
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
-	{"widget list", "", "list widgets",
-		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
+	{"widget list", "", "list widgets, oldest first",
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")}, 0, widgetList},
 	{"widget snippet", "ID", "print the line to paste into a page, and what its Content-Security-Policy must allow",
 		nil, 1, widgetSnippet},
 	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
@@ -95,7 +95,9 @@ func widgetRemove(e *env) error {
 }
 
 func widgetList(e *env) error {
-	return printOwned(e, (*queries).widgets, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
+	ids := idOf[widget]{"wgt", func(row widget) string { return row.ID }}
+	const header = "ID NAME PUBLIC-ORDERS CREATED ACCOUNT"
+	return printOwned(e, ids, wholeList((*queries).widgets), header, func(w widget) []any {
 		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
 	})
 }
