@@ -883,15 +883,15 @@ func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
 	}
 	got := map[string]bool{}
 	for _, topic := range wholeTopics {
-		got[topic.word] = false
+		got[topic.name] = false
 	}
 	for _, topic := range nounTopics {
-		got[topic.word] = true
+		got[topic.name] = true
 	}
 	equal(t, "topics", got, want)
 	for _, topic := range slices.Concat(wholeTopics, nounTopics) {
-		if !strings.Contains(screen, fmt.Sprintf("  %-9s %s", topic.word, topic.about)) || len(topic.about) > 26 {
-			t.Errorf("the screen lacks %s, or it is too long:\n%s", topic.word, screen)
+		if !strings.Contains(screen, fmt.Sprintf("  %-9s %s", topic.name, topic.text)) || len(topic.text) > 26 {
+			t.Errorf("the screen lacks %s, or it is too long:\n%s", topic.name, screen)
 		}
 	}
 }
@@ -1033,6 +1033,7 @@ func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
 				"account list account": true, "device list account": true,
 				"webhook delivery list account": true,                            // of one
 				"origin list since":             true, "origin list until": true, // in the order of names
+				"legacy list since": true, "legacy list until": true, // of days
 				"revenue list since": true, "revenue list until": true, // has -from and -to
 			}
 			if takes == no[c.name+" "+name] {

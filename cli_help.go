@@ -20,17 +20,16 @@ var helpCommands = []command{
 	}, 0, showHelp},
 }
 
-// A topic is a word with which commands begin, and what it is about in a few words.
-type topic struct{ word, about string }
-
-// The topics that are commands by themselves, and those that take a verb, as 'widgetd help' lists them.
+// What 'widgetd help' lists: the words with which commands begin, and what they are about. Those of the first
+// list are
+// commands by themselves, those of the second take a verb.
 var (
-	wholeTopics = []topic{
+	wholeTopics = []helpRow{
 		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
 		{"check", "look for damage"}, {"backup", "copy the database"}, {"upgrade", "upgrade the database"},
 		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
 	}
-	nounTopics = []topic{
+	nounTopics = []helpRow{
 		{"account", "accounts and settings"}, {"app", "registered applications"},
 		{"base-url", "the service's address"}, {"books", "bookkeeping connections"},
 		{"clock", "take the clock for right"}, {"device", "what uses a licence"},
@@ -69,14 +68,14 @@ func (e *env) helpScreen(w io.Writer) error {
 }
 
 // writeTopics prints topics in as many columns as there is room for, each to be read downwards.
-func writeTopics(w io.Writer, width int, topics []topic) {
+func writeTopics(w io.Writer, width int, topics []helpRow) {
 	const cell = 39
 	columns := max(1, width/cell)
 	rows := (len(topics) + columns - 1) / columns
 	for row := range rows {
 		line := ""
 		for i := row; i < len(topics); i += rows {
-			line += fmt.Sprintf("%-*s", cell, fmt.Sprintf("  %-10s%s", topics[i].word, topics[i].about))
+			line += fmt.Sprintf("%-*s", cell, fmt.Sprintf("  %-10s%s", topics[i].name, topics[i].text))
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}

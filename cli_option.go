@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -51,6 +52,15 @@ var (
 // commaList returns the elements of an option's value, separated by commas or spaces.
 func (e *env) commaList(name string) []string {
 	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// wrongValue returns the error for a fault of an option's value that has the code of a fieldError: a usageError,
+// unless the value names what does not exist.
+func wrongValue(code, text string) error {
+	if code == "unknown_value" {
+		return errors.New(text)
+	}
+	return usageError(text)
 }
 
 // parsePrefixes parses the value of an option: networks, and addresses as networks of one.

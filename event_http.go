@@ -129,7 +129,10 @@ func eventShow(e *env) error {
 		return err
 	}
 	data, err := memberDetails(v.Data)
-	return errors.Join(err, e.printDetails(v, append(append(details[:len(details)-1], detail{}), data...)))
+	if details = details[:len(details)-1]; len(data) > 0 {
+		details = append(append(details, detail{}), data...)
+	}
+	return errors.Join(err, e.printDetails(v, details))
 }
 
 var errNoEvent = errors.New("not found: 'widgetd event list' prints what there is")

@@ -34,6 +34,27 @@ func (s *service) eventTypes(licenseID string) string {
 	return types
 }
 
+// TestEvents_untilATimeReadNothingLater is about an operator who asks two million events for those of last year:
+// of two upper bounds SQLite takes the first, and reads all rows below that.
+func TestEvents_untilATimeReadNothingLater(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked := questions(s.store.queries)
+	_, err := s.store.events(eventFilter{owner: anyAccount, until: lastStamp}, "", 10)
+	s.check(err)
+	_, err = s.store.leads(leadFilter{owner: anyAccount, until: lastStamp}, "", 10)
+	s.check(err)
+	bounded := 0
+	for _, query := range asked() {
+		if n := strings.Count(query, "seq < ?"); n > 1 {
+			t.Errorf("%d upper bounds: %s", n, query)
+		} else if n == 1 {
+			bounded++
+		}
+	}
+	equal(t, "bounded queries", bounded, 4)
+}
+
 func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -48,7 +47,7 @@ func legacyWing(s *server) wing {
 // The operator's command on legacy paths.
 var legacyCommands = []command{
 	{"legacy list", "", "show who still calls /api/legacy/, the latest day first", []option{optAllRows,
-		optAccount.says("show only calls of this account"), optSince, optUntil}, 0, legacyShow},
+		optAccount.says("show only calls of this account")}, 0, legacyShow},
 }
 
 const legacyPrefix = "/api/legacy/"
@@ -215,15 +214,7 @@ func legacyShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	since, until, err := e.timeSpan()
-	if err != nil {
-		return err
-	}
-	last := cmp.Or(until, lastStamp).Add(-time.Second)
-	calls := wholeList(func(q *queries, o owner) ([]legacyCall, error) {
-		return q.legacyCalls(o, since, newStamp(last))
-	})
-	return printList(e, calls, o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+	return printList(e, wholeList((*queries).legacyCalls), o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
 		return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
 	})
 }

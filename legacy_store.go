@@ -1,7 +1,5 @@
 package main
 
-import "time"
-
 // A legacyCall counts how often one caller used one path on one UTC day.
 type legacyCall struct {
 	Day    string `json:"day"`
@@ -25,10 +23,9 @@ func (t *tx) countLegacy(calls []legacyCall) error {
 	return nil
 }
 
-// legacyCalls returns the counts of an owner's calls of the UTC days of a span, the latest day first.
-func (q *queries) legacyCalls(o owner, since, until stamp) ([]legacyCall, error) {
-	query, args := o.narrow(`SELECT day, path, caller, calls, last_at FROM legacy_calls WHERE day BETWEEN ? AND ?`,
-		`caller`, since.Format(time.DateOnly), until.Format(time.DateOnly))
+// legacyCalls returns the counts of an owner's calls, the latest day first.
+func (q *queries) legacyCalls(o owner) ([]legacyCall, error) {
+	query, args := o.narrow(`SELECT day, path, caller, calls, last_at FROM legacy_calls WHERE 1`, `caller`)
 	return collectShown(q, query+` ORDER BY day DESC, calls DESC`, args,
 		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
 }

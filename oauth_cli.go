@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -61,20 +62,11 @@ func explainAppError(err error) error {
 	return err
 }
 
-// schemeFollows matches what ends an address in a list: a space, or a comma before a scheme.
-var schemeFollows = regexp.MustCompile(` |,[A-Za-z][A-Za-z0-9+.-]*:/`)
+// commaBefore matches the commas of a list of addresses that separate two, not those within one.
+var commaBefore = regexp.MustCompile(`,+( |$|[A-Za-z][A-Za-z0-9+.-]*:/)`)
 
-// uriList returns the addresses of a list. A comma may be part of one.
-func uriList(text string) (all []string) {
-	for text = strings.Trim(text, " ,"); text != ""; text = strings.Trim(text, " ,") {
-		end := len(text)
-		if at := schemeFollows.FindStringIndex(text); at != nil {
-			end = at[0]
-		}
-		all, text = append(all, strings.TrimRight(text[:end], ",")), text[end:]
-	}
-	return all
-}
+// uriList returns the addresses of a list, which are separated by commas or spaces.
+func uriList(text string) []string { return strings.Fields(commaBefore.ReplaceAllString(text, " $1")) }
 
 // newApp returns the application that the command's argument and options describe. Errors: usageError.
 func (e *env) newApp() (*app, error) {
@@ -101,14 +93,7 @@ func (e *env) newApp() (*app, error) {
 	var err error
 	p.normalise(func(member, code, detail string) {
 		member, _, _ = strings.Cut(member, "/")
-		text := optionOfMember[member] + ": " + detail
-		switch {
-		case err != nil:
-		case code == "unknown_value":
-			err = errors.New(text)
-		default:
-			err = usageError(text)
-		}
+		err = cmp.Or(err, wrongValue(code, optionOfMember[member]+": "+detail))
 	})
 	return p, err
 }

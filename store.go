@@ -324,6 +324,8 @@ type listQuery struct {
 	table   string // has the key and the columns that the scope names; with its alias in columns
 	key     string
 
+	below *int64 // for readNumbered: the rows have lower numbers; SQLite takes the first of two such conditions only
+
 	scopes, filters       string // conditions, each beginning with AND
 	scopeArgs, filterArgs []any
 }
@@ -372,6 +374,9 @@ func readNumbered[T any](
 	if before != "" {
 		newest, _ = parseSeqCursor(prefix, before)
 	}
+	if l.below != nil {
+		newest = min(newest, *l.below)
+	}
 	rows, next, err := readPage(q, l, newest, limit, dest, seq)
 	if p.rows = rows; next > 0 {
 		p.next = seqCursor(prefix, next)
@@ -408,21 +413,21 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 // scopeTimes narrows a list ordered by the numbers of its rows to those whose column is from since on, and
 // before until; zero: no bound. See firstSince.
 func (q *queries) scopeTimes(list *listQuery, column string, since, until stamp) error {
-	for _, bound := range []struct {
-		at stamp
-		is string
-	}{{since, ` >= ?`}, {until, ` < ?`}} {
-		if bound.at.IsZero() {
-			continue
-		}
-		first, err := q.firstSince(list.table, column, bound.at)
+	if !since.IsZero() {
+		first, err := q.firstSince(list.table, column, since)
 		if err != nil {
 			return err
 		}
-		list.scope(` AND seq`+bound.is, []any{first})
-		list.filter(` AND `+column+bound.is, bound.at)
+		list.scope(` AND seq >= ?`, []any{first})
+		list.filter(` AND `+column+` >= ?`, since)
 	}
-	return nil
+	if until.IsZero() {
+		return nil
+	}
+	list.filter(` AND `+column+` < ?`, until)
+	end, err := q.firstSince(list.table, column, until)
+	list.below = &end
+	return err
 }
 
 // A tx is the writer's transaction as one job sees it: the queries, the methods that change

@@ -1267,6 +1267,7 @@ var argumentsOf = map[string]string{
 	"license set":      "lic_x {}",
 	"device list":      "lic_00000000000000000000000001",
 	"webhook replay":   "whe_00000000000000000000000001 -since 7d",
+	"event show":       "evt_00000000000000000000000001",
 	"serve":            "-addr 127.0.0.1:0",
 }
 

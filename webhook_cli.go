@@ -110,13 +110,8 @@ func (e *env) webhookTypes() (codeList, error) {
 	types, known := e.commaList("type"), subscribable(e.nouns)
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
-		switch {
-		case err != nil:
-		case code == "unknown_value":
-			err = fmt.Errorf("-type: %q: %s The types are %s", printable(types[at]), detail, joinTypes(known))
-		default:
-			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
-		}
+		err = cmp.Or(err, wrongValue(code, fmt.Sprintf("-type: %q: %s The types are %s",
+			printable(types[at]), detail, joinTypes(known))))
 	})
 	return types, err
 }

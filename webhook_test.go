@@ -940,27 +940,28 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for want, args := range map[string][]string{
-		"-type NAME is needed: the types are account.created ": {"add", "https://hooks.example.com"},
+		"-type NAME is needed: the types are account.created, ": {"add", "https://hooks.example.com"},
 		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {
 			"add", "https://hooks.example.com", "-type", "lead.creatd"},
 		`-type: "webhook.test": There is no such type`: {"add", "https://hooks.example.com", "-type",
 			"webhook.test"},
-		`-type: "lead.created": This type appears twice.`: {"patch", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                   {"patch", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.": {"patch", "whe_1", "-description",
+		`-type: "lead.created": This type appears twice.`: {"set", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                   {"set", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.": {"set", "whe_1", "-description",
 			strings.Repeat("x", 201)},
 		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type",
 			"lead.created"},
 		"URL: The host must be a name, not an IP address.": {"add", "https://127.0.0.1", "-type", "lead.created"},
-		"-url: This must not be empty.":                    {"patch", "whe_1", "-url", ""},
+		"-url: This must not be empty.":                    {"set", "whe_1", "-url", ""},
 		`-outbound-allow: "x" is not an address or CIDR`: {
 			"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
-		"-limit must be a number": {"deliveries", "whe_1", "-limit", "0"},
+		"-limit must be a number": {"delivery", "list", "whe_1", "-limit", "0"},
 		`"7x" is not a duration`:  {"replay", "whe_1", "-since", "7x"},
 	} {
 		var usage usageError
-		if err := o.fails(want, append([]string{"webhook"}, args...)...); !errors.As(err, &usage) {
-			t.Errorf("%q is no usage error: %v", args, err)
+		err := o.fails(want, append([]string{"webhook"}, args...)...)
+		if unknown := strings.Contains(want, "There is no such type"); errors.As(err, &usage) == unknown {
+			t.Errorf("%q is a usage error or not: %v", args, err)
 		}
 	}
 	o.fails("there is no such account, or it is closed", "webhook", "add", "https://hooks.example.com",
