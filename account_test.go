@@ -371,6 +371,22 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		{"queries.grants", func() (int, error) { return rowsOfPage(t.grants(o, false, "", 10)) }},
 		{"endGrant", func() (int, error) { return oneRow(&f.grant, endGrant(t, o, f.grant, endedByOwner, anActor)) }},
 		{"queries.widgets", func() (int, error) { return rowsOf(t.widgets(o)) }},
+		{"queries.origins", func() (int, error) { return rowsOf(t.origins(o)) }},
+		{"queries.tokens", func() (int, error) {
+			row := tokenRow{ID: t.newID("tok"), AccountID: f.account, ClientID: "x", Scope: "admin", Kid: "k",
+				CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
+			if err := t.addToken(row); err != nil {
+				return 0, err
+			}
+			return rowsOfPage(t.tokens(o, "", 10))
+		}},
+		{"queries.legacyCalls", func() (int, error) {
+			call := legacyCall{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}
+			if err := t.countLegacy([]legacyCall{call}); err != nil {
+				return 0, err
+			}
+			return rowsOf(t.legacyCalls(o))
+		}},
 		{"queries.eachPeriod", func() (n int, err error) {
 			err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
 				func(string, period, counts) { n++ })

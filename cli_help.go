@@ -21,8 +21,7 @@ var helpCommands = []command{
 }
 
 // What 'widgetd help' lists: the words with which commands begin, and what they are about. Those of the first
-// list are
-// commands by themselves, those of the second take a verb.
+// list are commands by themselves, those of the second take a verb.
 var (
 	wholeTopics = []helpRow{
 		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
@@ -58,20 +57,23 @@ func showHelp(e *env) error {
 // helpScreen prints the topics, on at most 23 lines of 80 columns.
 func (e *env) helpScreen(w io.Writer) error {
 	width := cmp.Or(terminalWidth(w), e.width())
-	fmt.Fprintf(w, "widgetd serves the public API for widgets and licences. Its commands:\n\n")
+	say := func(text string) { fmt.Fprintln(w, strings.Join(wrap(text, width), "\n")) }
+	say("widgetd serves the public API for widgets and licences. Its commands:")
 	writeTopics(w, width, wholeTopics)
-	fmt.Fprintf(w, "\nA noun takes a verb, as in 'widgetd license list':\n\n")
+	say("A noun takes a verb, as in 'widgetd license list':")
 	writeTopics(w, width, nounTopics)
-	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(wrap("'widgetd help license' lists the verbs of a noun, "+
-		"'widgetd help license add' the options of a command, 'widgetd help -all' everything.", width), "\n"))
-	return err
+	say("'widgetd help license' lists the verbs of a noun, 'widgetd help license add' the options of a command, " +
+		"'widgetd help -all' everything.")
+	return nil
 }
 
-// writeTopics prints topics in as many columns as there is room for, each to be read downwards.
+// writeTopics prints topics between empty lines, in as many columns as there is room for, to be read downwards.
 func writeTopics(w io.Writer, width int, topics []helpRow) {
 	const cell = 39
 	columns := max(1, width/cell)
 	rows := (len(topics) + columns - 1) / columns
+	fmt.Fprintln(w)
+	defer fmt.Fprintln(w)
 	for row := range rows {
 		line := ""
 		for i := row; i < len(topics); i += rows {

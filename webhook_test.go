@@ -913,7 +913,7 @@ func webhookStory(t *testing.T, o *operator) {
 		want string
 		args []string
 	}{
-		{id + " is pending\n", []string{"patch", id, "-url", "https://next.example.com/"}},
+		{id + " is pending\n", []string{"set", id, "-url", "https://next.example.com/"}},
 		{id + " is disabled\n", []string{"disable", id}},
 		{id + " is pending\n", []string{"enable", id}},
 		{"", []string{"remove", id}},
@@ -922,11 +922,12 @@ func webhookStory(t *testing.T, o *operator) {
 			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
 		}
 	}
-	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
-		{"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
+	for _, args := range [][]string{{"show"}, {"set"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
+		{"remove"}, {"replay", "-since", "1d"}} {
 		o.fails("not found: 'widgetd webhook list' prints what there is",
 			append([]string{"webhook", args[0], id}, args[1:]...)...)
 	}
+	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "list", id)
 	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "retry", id, failed)
 	o.change(func(tx *tx) error {
 		_, err := tx.exec(manyWebhooks(50), o.account, at, webhookPending, nil)
