@@ -52,37 +52,35 @@ var accountCommands = []command{
 		nil, 1, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, 1, baseURLRemove},
-	{"account add", "NAME", "open an account", nil, 1, accountAdd},
-	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
-	{"account show", "ACCOUNT", "show an account by its id or its name, its settings, and what it has", nil, 1,
-		accountShow},
-	{"account set-rate", "ID N", "set how many requests a minute an account may make of each kind", nil, 2,
-		accountRate},
-	{"account set", "ID", "change what is known of an account that takes orders, and print all of it", []option{
+	{"account add", "NAME", "open an account",
+		[]option{optForce.says("do not ask when another account has the name")}, 1, accountAdd},
+	{"account list", "", "list accounts", nil, 0, accountList},
+	{"account rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
+		nil, 2, accountRate},
+	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},
-	{"account close", "ID",
+	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
-		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
-	{"account signin", "ID",
+		[]option{optForce.says("close it without asking; where nobody can be asked, it is not closed without this")},
+		1, accountClose},
+	{"account signin", "ACCOUNT",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
 			"applications act for it",
 		nil, 1, accountSignin},
-	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
+	{"account reopen", "ACCOUNT", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
-	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
-		0, originList},
-	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", nil, 1, originRemove},
+	{"origin list", "", "list origins", nil, 0, originList},
+	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked}, 1,
+		originRemove},
 	{"token issue", "", "print a new bearer token",
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
 		0, tokenIssue},
-	{"token list", "", "list tokens, newest first", []option{
-		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
-	}, 0, tokenList},
-	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
+	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
+	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
 // initCommand creates the database and the key file, whichever is missing. It fails when
@@ -222,22 +220,30 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.changeQuietly(func(t *tx) error { return t.setBaseURL(base) })
+	return e.changeNamed(func(t *tx) (string, error) { return "base address " + base + " set", t.setBaseURL(base) })
 }
 
 func baseURLRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
-		err := t.removeBaseURL(e.args[0])
-		if errors.Is(err, errNotFound) {
-			return errors.New("that is not an earlier base address: 'widgetd base-url show' lists them; " +
-				"the current one can only be replaced")
-		}
-		return err
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "base address " + printable(e.args[0]) + " removed",
+			replaced(t.removeBaseURL(e.args[0]), errNotFound, errors.New("that is not an earlier base address: "+
+				"'widgetd base-url' lists them; the current one can only be replaced"))
 	})
 }
 
 func accountAdd(e *env) error {
 	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
+	err := e.confirm(func(q *queries) (string, error) {
+		all, err := q.accounts()
+		alike := slices.DeleteFunc(all, func(a account) bool { return !strings.EqualFold(a.Name, e.args[0]) })
+		if err != nil || len(alike) == 0 {
+			return "", err
+		}
+		return "opens another account of a name that is taken: " + withName(alike[0].ID, alike[0].Name), nil
+	})
+	if err != nil {
 		return err
 	}
 	id, err := changed(e, func(t *tx) (string, error) { return createAccount(t, e.args[0], false, e.actor()) })
@@ -295,7 +301,20 @@ func accountRate(e *env) error {
 	if err != nil || rate < 1 || rate > maxRateOption {
 		return usageError("a rate is a number from 1 to 1000000000")
 	}
-	return e.changeQuietly(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) })
+	return e.changeAccount(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) },
+		"may make "+countOf(rate, "request")+" a minute of each kind")
+}
+
+// changeAccount runs f in a transaction, and prints the account that the command's first argument names with what
+// is now true of it.
+func (e *env) changeAccount(f func(*tx) error, now string) error {
+	return e.changeNamed(func(t *tx) (string, error) {
+		if err := f(t); err != nil {
+			return "", err
+		}
+		a, err := t.account(e.args[0])
+		return "account " + withName(a.ID, a.Name) + " " + now, err
+	})
 }
 
 // accountSet changes the settings that options name, and prints all.
@@ -357,32 +376,48 @@ func shortLines(max int) textCheck {
 	return func(s string) (code, detail string) { return checkLines(s, max) }
 }
 
-// accountClose closes an account, or without -force returns an error that says what would stop.
+// accountClose closes an account once that is confirmed. Without -force and without a terminal it returns an error
+// that says what would stop.
 func accountClose(e *env) error {
-	var stopped map[string]int
-	text := ""
-	err := e.change(func(t *tx) error {
-		a, err := t.account(e.args[0])
+	name := ""
+	err := e.confirm(func(q *queries) (string, error) {
+		a, err := q.account(e.args[0])
 		if err != nil {
-			return err
+			return "", err
 		}
-		if stopped, text, err = held(t.queries, e.nouns, a.ID, t.now); err != nil {
-			return err
+		_, text, err := held(q, e.nouns, a.ID, newStamp(e.now()))
+		name = withName(a.ID, a.Name)
+		switch {
+		case err != nil || a.Main || !a.ClosedAt.IsZero():
+			return "", err
+		case !e.canAsk && !e.on("force"):
+			return "", fmt.Errorf("closing %s stops %s, until 'widgetd account reopen': add -force to close it",
+				name, text)
 		}
-		if !a.Main && a.ClosedAt.IsZero() && !e.on("force") {
-			return fmt.Errorf("closing %s (%s) stops %s, until 'widgetd account reopen': add -force to close it",
-				a.ID, printable(a.Name), text)
-		}
-		return closeAccount(t, e.nouns, a.ID, e.actor())
+		return fmt.Sprintf("closes the account %s and stops %s, until 'widgetd account reopen'", name, text), nil
 	})
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]any{"ok": true, "stopped": stopped}, "closed; stopped with it: "+text)
+	var stopped map[string]int
+	text := ""
+	err = e.change(func(t *tx) (err error) {
+		if stopped, text, err = held(t.queries, e.nouns, e.args[0], t.now); err != nil {
+			return err
+		}
+		return closeAccount(t, e.nouns, e.args[0], e.actor())
+	})
+	if err != nil {
+		return err
+	}
+	if stopped["payments"] > 0 { // whose money the service releases
+		defer e.noteQueued()
+	}
+	return e.print(map[string]any{"ok": true, "stopped": stopped}, "account "+name+" closed: "+text+" stopped")
 }
 
 func accountReopen(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return reopenAccount(t, e.args[0], e.actor()) })
+	return e.changeAccount(func(t *tx) error { return reopenAccount(t, e.args[0], e.actor()) }, "is open")
 }
 
 // readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
@@ -425,16 +460,14 @@ func originAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return addOrigin(t, id, origin, e.actor()) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "origin " + origin + " added to " + id, addOrigin(t, id, origin, e.actor())
+	})
 }
 
 func originList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	return printList(e, wholeList((*queries).origins), o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
-		return []any{o.Origin, o.AccountID, o.CreatedAt}
+	return printAll(e, (*queries).origins, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
 	})
 }
 
@@ -443,7 +476,17 @@ func originRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return removeOrigin(t, origin, e.actor()) })
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		id, err := q.originAccount(origin)
+		if err != nil {
+			return "", err
+		}
+		a, err := q.account(id) // errNotFound if nobody has the origin
+		return fmt.Sprintf("removes the origin %s of %s, so that browsers can't call the service from its pages",
+			origin, withName(a.ID, a.Name)), err
+	}, func(t *tx) (string, error) {
+		return "origin " + origin + " removed", removeOrigin(t, origin, e.actor())
+	})
 }
 
 func tokenIssue(e *env) error {
@@ -454,8 +497,7 @@ func tokenIssue(e *env) error {
 	scopes := e.commaList("scope")
 	for _, scope := range scopes {
 		if !slices.Contains(grantableScopes, scope) {
-			return fmt.Errorf("there is no scope %q: the scopes are %s", printable(scope),
-				strings.Join(grantableScopes, ", "))
+			return unknownWord("there is no scope", scope, grantableScopes)
 		}
 	}
 	if len(scopes) == 0 {
@@ -489,19 +531,28 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
+	if row.ExpiresAt.After(row.CreatedAt.AddDate(2, 0, 0)) {
+		fmt.Fprintf(e.stderr, "warning: whoever gets hold of this token can use it until %s, or until "+
+			"'widgetd token revoke %s'\n", row.ExpiresAt, row.ID)
+	}
 	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
 }
 
 func tokenList(e *env) error {
 	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
-	ids := idOf[tokenRow]{"tok", func(row tokenRow) string { return row.ID }}
-	return printOwned(e, ids, (*queries).tokens, header, func(r tokenRow) []any {
-		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
+	return printAll(e, (*queries).tokens, header, func(r tokenRow) []any {
+		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, accountCell(r.AccountID)}
 	})
 }
 
 func tokenRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return revokeToken(t, e.args[0], e.actor()) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		r, err := t.token(e.args[0])
+		if err != nil {
+			return "", err
+		}
+		return "token " + withName(r.ID, r.ClientID) + " revoked", revokeToken(t, r.ID, e.actor())
+	})
 }
 
 // accountStatus is what the status command says of accounts.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -62,6 +63,21 @@ func (q *queries) accountsNamed(name string) ([]account, error) {
 	return accountTable.all(q, `WHERE a.name = ? ORDER BY a.id`, name)
 }
 
+// accountNames returns what people are shown of each account, by its id: its name, or nothing if another account has
+// that name, too, or if it looks like an id.
+func (q *queries) accountNames() (map[string]string, error) {
+	all, err := q.accounts()
+	names, ids := map[string]string{}, map[string]string{}
+	for _, a := range all {
+		if other, taken := ids[a.Name]; taken {
+			delete(names, other)
+		} else if ids[a.Name] = a.ID; !strings.HasPrefix(strings.ToLower(a.Name), "acct_") {
+			names[a.ID] = printable(a.Name)
+		}
+	}
+	return names, err
+}
+
 // addAccount opens an account and returns its id.
 func (t *tx) addAccount(name string, main bool) (string, error) {
 	a := account{ID: t.newID("acct"), Name: name, Main: main, CreatedAt: t.now}
@@ -95,8 +111,8 @@ func (t *tx) reopenAccount(id string) error {
 // What stops working when an account is closed, apart from what it has of other nouns.
 var (
 	heldTokens = holding{"tokens", "token",
-		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`}
-	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`}
+		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`, ""}
+	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`, ""}
 )
 
 // countHeld counts what an account holds at now.

@@ -20,9 +20,8 @@ func accountStory(t *testing.T, o *operator) {
 	if plain := strings.TrimSpace(o.do("account", "add", "Other")); !validID("acct", id) || !validID("acct", plain) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
-	o.do("account", "set-rate", id, "1200")
-	o.fails("stops 0 tokens, 0 origins, 0 applications, 0 grants, 0 licences, 0 widgets, 0 webhooks "+
-		"and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.do("account", "rate", id, "1200")
+	o.fails("stops nothing, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
@@ -625,7 +624,7 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
 	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 2 origins, 1 application, "+
-		"1 grant, 1 licence, 1 widget, 1 webhook and 1 live payment",
+		"1 grant, 1 licence, 1 widget, 1 webhook, 1 live payment (59.00 CHF released)",
 		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)

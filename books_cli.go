@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -54,24 +55,23 @@ var booksCommands = []command{
 		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
-		booksList},
-	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
+		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
+	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books map", "ID", "print or confirm which account of the books gets what",
+	{"books mapping", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
-	{"books preview", "ID DATE", "print the entry of a business day as it would be sent",
+	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
 		ledgerOptions, 2, booksPreview},
-	{"books export send", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
-	{"books export list", "", "list what was sent or waits to be, newest first", []option{
-		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
+	{"books export", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books exports", "", "list what was sent or waits to be, newest first", []option{
+		optLimit, optExportState, optAccount.says("show only exports of this account"),
 	}, 0, booksExports},
 	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
 		booksRetry},
-	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
-		[]option{optReverseDate}, 1, booksReverse},
-	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books",
+	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
+		1, booksReverse},
+	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
 		ledgerOptions, 1, booksDisconnect},
 }
 
@@ -118,8 +118,8 @@ func (e *env) withBooks(f func(b *books) error) error {
 
 // product returns the product that the command's first argument names. Errors: usageError.
 func (e *env) product() (string, error) {
-	if _, detail := oneOf(bookProducts...)(e.args[0]); detail != "" {
-		return "", usageError(fmt.Sprintf("there is no product %q: take xero or fortnox", printable(e.args[0])))
+	if !slices.Contains(bookProducts, e.args[0]) {
+		return "", unknownWord("there is no product", e.args[0], bookProducts)
 	}
 	return e.args[0], nil
 }
@@ -142,7 +142,9 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return setBooksApp(t, keys, product, app) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "the application for " + withName(product, app.clientID) + " is set", setBooksApp(t, keys, product, app)
+	})
 }
 
 func booksAppList(e *env) error {
@@ -183,8 +185,9 @@ func booksList(e *env) error {
 			c.show()
 		}
 		return all, err
-	}), "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
-		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
+	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
+		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom,
+			accountCell(c.AccountID)}
 	})
 }
 
@@ -370,8 +373,8 @@ func (e *env) printPreview(p *bookPreview) error {
 			return err
 		}
 		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s %s more VAT than the orders have\n",
-				formatSigned(p.Difference), p.Currency)
+			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
+				formatMoney(p.Difference, p.Currency))
 		}
 	}
 	for _, issue := range p.Issues {
@@ -400,6 +403,9 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 	if err != nil {
 		return err
 	}
+	if len(all) > 0 {
+		defer e.noteQueued()
+	}
 	return printRows(e, all, exportHeader, exportCells)
 }
 
@@ -417,9 +423,9 @@ func booksExport(e *env) error {
 
 func booksExports(e *env) error {
 	var err error
-	filter := exportFilter{state: e.str("state")}
-	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
-		return usageError("-state: " + detail)
+	filter := exportFilter{}
+	if filter.state, err = e.choice("state", exportStates); err != nil {
+		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -462,7 +468,7 @@ func booksDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("connection " + e.args[0] + " with books disconnected")
 }
 
 // booksStatus is what the status command says of books.

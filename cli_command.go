@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -73,7 +74,8 @@ var (
 		hasVariable: true}
 	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
 		hasVariable: true}
-	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
+	optWide = option{name: "wide",
+		help: "print tables with a row a line, all cells and whole times, also wider than the terminal"}
 )
 
 // commonOptions are the options that every command takes.
@@ -95,9 +97,11 @@ type env struct {
 	values         map[string]*onceValue
 	switches       map[string]*bool
 	now            func() time.Time
+	opened         *store          // the database, while withStore has it open
 	installed      string          // directory of the installation: installedDir; "": none is looked for
 	uid            int             // of the user who runs the program, as whom it acts
 	caller         string          // name of the user who called it, see callingUser
+	canAsk         bool            // standard input and standard error are terminals
 	announced      map[string]bool // options for which file has already said that it uses the installation's file
 }
 
@@ -313,6 +317,9 @@ func (c *command) usage() string {
 // withStore opens the database, calls f and closes the database again. Standard error names the tables in which f
 // left out rows that can't be read.
 func (e *env) withStore(f func(*store) error) error {
+	if e.opened != nil { // by a caller
+		return f(e.opened)
+	}
 	path, err := e.file("db")
 	if err != nil {
 		return err
@@ -321,7 +328,9 @@ func (e *env) withStore(f func(*store) error) error {
 	if err != nil {
 		return err
 	}
+	e.opened = st
 	err = withNextStep(f(st))
+	e.opened = nil
 	if err == nil {
 		for _, row := range st.met.newRows(e.now()) {
 			fmt.Fprintf(e.stderr, "rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
@@ -363,20 +372,70 @@ func printChanged[T any](e *env, f func(*tx) (T, error), text func(T) string) er
 	return e.print(result, text(result))
 }
 
-// changeQuietly is change for a command that prints no result; see done.
-func (e *env) changeQuietly(f func(*tx) error) error {
-	if err := e.change(f); err != nil {
+// changeNamed is change for a command that has no result. f returns the line that names what was changed; see done.
+func (e *env) changeNamed(f func(*tx) (string, error)) error {
+	line, err := changed(e, f)
+	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done(line)
 }
 
-// done ends a command that has no result: it prints nothing, or {"ok":true} with -json.
-func (e *env) done() error {
-	if !e.on("json") {
+// changeConfirmed is changeNamed once the plan is confirmed.
+func (e *env) changeConfirmed(plan func(*queries) (string, error), f func(*tx) (string, error)) error {
+	if err := e.confirm(plan); err != nil {
+		return err
+	}
+	return e.changeNamed(f)
+}
+
+// done ends a command that has no result: it prints a line that names what was changed, or {"ok":true} with -json.
+func (e *env) done(line string) error { return e.print(map[string]bool{"ok": true}, line) }
+
+// withName returns an id with the name that people know it by: "acct_… (Bistro)".
+func withName(id, name string) string { return fmt.Sprintf("%s (%s)", id, printable(name)) }
+
+// errDeclined is the error of a command whose question was not answered with yes.
+var errDeclined = errors.New("nothing was changed: only the word yes goes on")
+
+// confirm says what a command is about to do, unless -force is given. On a terminal it goes on only after a typed
+// yes, else it returns errDeclined; elsewhere, where nobody could answer, it goes on. plan reads what will be done,
+// with its counts, also with -force; "" asks nothing. The database is closed while it waits, so that nothing waits
+// for the answer, and what is changed afterwards has to be looked up again.
+func (e *env) confirm(plan func(*queries) (string, error)) error {
+	text, err := queried(e, plan)
+	switch {
+	case err != nil || text == "" || e.on("force"):
+		return err
+	case !e.canAsk:
+		fmt.Fprintf(e.stderr, "warning: this %s; -force leaves out this line\n", text)
 		return nil
 	}
-	return e.print(map[string]bool{"ok": true}, "")
+	fmt.Fprintf(e.stderr, "This %s.\nType yes to go on: ", text)
+	if e.typed() != "yes" {
+		fmt.Fprintln(e.stderr)
+		return errDeclined
+	}
+	return nil
+}
+
+// typed returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
+// the program is told to stop.
+func (e *env) typed() string {
+	line := make(chan string, 1)
+	go func() {
+		text, err := bufio.NewReader(e.stdin).ReadString('\n') // of a terminal, which gives a line at a time
+		if err != nil {
+			text = ""
+		}
+		line <- strings.TrimSpace(text)
+	}()
+	select {
+	case text := <-line:
+		return text
+	case <-e.ctx.Done():
+		return ""
+	}
 }
 
 // withNextStep turns the store's sentinel errors, which are worded for callers of the API,

@@ -25,8 +25,8 @@ var leadCommands = []command{
 		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
-	{"lead purge", "", "remove leads that are older than a given age",
-		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed")}, 0, leadsPurge},
+	{"leads purge", "", "remove leads that are older than a given age",
+		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, 0, leadsPurge},
 }
 
 func leadsList(e *env) error {
@@ -43,9 +43,9 @@ func leadsList(e *env) error {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]lead, error) {
-		return listRows(e, q, (*queries).leads, filter, " or 'widgetd lead export'")
-	}, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
-		return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
+		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
+	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
+		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
 	})
 }
 
@@ -70,6 +70,9 @@ func leadsExport(e *env) error {
 }
 
 func leadsErase(e *env) error {
+	if _, detail := checkEmail(e.args[0]); detail != "" {
+		return usageError(fmt.Sprintf("%q is no e-mail address: %s", printable(e.args[0]), detail))
+	}
 	return e.withStore(func(st *store) error {
 		erased, err := st.eraseLeads(e.ctx, anyAccount, e.args[0])
 		if err != nil {
@@ -96,7 +99,7 @@ func leadsErase(e *env) error {
 		return e.print(map[string]any{
 			"erased": erased, "note": note, "copies": append([]string{}, copies...),
 			"similar": append([]similarAddress{}, similar...), "more_similar": more,
-		}, fmt.Sprintf("%d erased; %s", erased, note)+similarText(similar, more))
+		}, countOf(erased, "lead")+" erased; "+note+similarText(similar, more))
 	})
 }
 
@@ -132,6 +135,18 @@ func leadsPurge(e *env) error {
 		return err
 	}
 	before := newStamp(age.before(e.now()))
+	if !e.on("dry-run") {
+		err := e.confirm(func(q *queries) (string, error) {
+			n, err := q.countLeads(anyAccount, before)
+			if n == 0 {
+				return "", err
+			}
+			return fmt.Sprintf("removes %s that came before %s, of all accounts", countOf(n, "lead"), before), err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return e.withStore(func(st *store) error {
 		if e.on("dry-run") {
 			n, err := st.countLeads(anyAccount, before)
@@ -139,7 +154,7 @@ func leadsPurge(e *env) error {
 				return err
 			}
 			return e.print(map[string]any{"would_purge": n, "dry_run": true},
-				fmt.Sprintf("%d would be removed; this was a dry run: nothing was changed", n))
+				countOf(n, "lead")+" would be removed; this was a dry run: nothing was changed")
 		}
 		purged := int64(0)
 		for after, more := int64(0), true; more; {
@@ -155,6 +170,6 @@ func leadsPurge(e *env) error {
 			after, more = last, last > 0
 			time.Sleep(time.Since(began)) // see updateInParts
 		}
-		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
+		return e.print(map[string]int64{"purged": purged}, countOf(purged, "lead")+" removed")
 	})
 }

@@ -68,15 +68,15 @@ var licenseCommands = []command{
 		optCustomer.says("only licences of exactly this customer"),
 		optStatus, optSearch, optLimit, optSince, optUntil,
 	}, 0, licenseList},
-	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
-	{"license set", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
-	{"license renew", "ID", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
-	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
-	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
-	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
-	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
+	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
+	{"license patch", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
+	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
+	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
+	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1, licenseRevoke},
+	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
 		licenseRotate},
-	{"license reset-transfers", "ID", "have only the machines that hold seats count from now on", nil, 1,
+	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
 		licenseResetTransfers},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
@@ -188,6 +188,19 @@ func licensePatch(e *env) error {
 	if err != nil {
 		return usageError("the change must be a JSON object: " + err.Error())
 	}
+	view, err := parseJSON(encodeJSON(newLicenseDetail(&license{}, e.now())))
+	if err != nil {
+		return err
+	}
+	names := []string{"devices"} // as license show -json has them
+	for _, m := range view.members {
+		names = append(names, m.name)
+	}
+	for _, m := range body.members {
+		if !slices.Contains(names, m.name) { // which the API ignores, as what a later version may know
+			return unknownWord("a licence has no", m.name, names)
+		}
+	}
 	in := newInput(&body, nil, nil)
 	change := readPatch(in)
 	if err := in.err(); err != nil {
@@ -208,7 +221,7 @@ func licenseRenew(e *env) error {
 	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
 }
 
-// licenseAction runs license suspend, license reinstate and license revoke.
+// licenseAction runs license suspend and license reinstate, and license revoke once that is confirmed.
 func licenseAction(e *env) error {
 	_, action, _ := strings.Cut(e.command.name, " ")
 	reason, err := e.text("reason", maxReason)
@@ -220,10 +233,31 @@ func licenseAction(e *env) error {
 	}, describeStatus)
 }
 
+func licenseRevoke(e *env) error {
+	if _, err := e.text("reason", maxReason); err != nil {
+		return err
+	}
+	err := e.confirm(func(q *queries) (string, error) {
+		l, err := q.license(anyAccount, e.args[0])
+		if err != nil || l.State == statusRevoked {
+			return "", err
+		}
+		return fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
+			countOf(l.SeatsUsed, "device")), nil
+	})
+	if err != nil {
+		return err
+	}
+	return licenseAction(e)
+}
+
 func licenseRotate(e *env) error {
 	until, err := e.parseEnd(e.str("old-key-until"))
 	if err != nil {
 		return err
+	}
+	if !until.IsZero() && until.Before(e.now()) {
+		return usageError("-old-key-until: " + until.String() + " is in the past: leave it out to end the old key now")
 	}
 	key, err := changed(e, func(t *tx) (string, error) {
 		_, key, err := rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
@@ -245,15 +279,15 @@ func licenseList(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
-		return usageError("-status: " + detail)
+	if _, err = e.choice("status", statuses); err != nil {
+		return err
 	}
 	return printAll(e, func(q *queries) ([]licenseDetail, error) {
 		rows, err := spanRows(e, q, licenseIDs, (*queries).licenses, filter)
 		return licenseDetails(rows, e.now()), err
 	}, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
 		return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
-			l.ExpiresAt, l.AccountID}
+			l.ExpiresAt, accountCell(l.AccountID)}
 	})
 }
 
@@ -283,7 +317,7 @@ func licenseShow(e *env) error {
 				Devices []*device `json:"devices"`
 			}{detail, append([]*device{}, devices...)}, "")
 		}
-		if err := e.printMembers(detail); err != nil {
+		if err := e.printMembers(detail); err != nil || len(devices) == 0 {
 			return err
 		}
 		fmt.Fprintln(e.stdout)
@@ -416,12 +450,11 @@ var (
 
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
-	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
-		deviceList},
-	{"device release", "ID", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
-	{"device block", "ID", "block a device until it is released", nil, 1, deviceBlock},
+	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
+	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
+	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token and check it, without the database",
+	{"lease inspect", "LEASE", "explain a device token and check it, without the database",
 		[]option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
 }
 
@@ -572,24 +605,24 @@ func deviceList(e *env) error {
 	}, deviceHeader, deviceCells)
 }
 
-// changeDevice runs f in a transaction, with the device that the command names and its
-// licence.
-func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
-	return e.changeQuietly(func(t *tx) error {
+// changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f
+// does.
+func (e *env) changeDevice(did string, f func(*tx, *license, *device) error) error {
+	return e.changeNamed(func(t *tx) (string, error) {
 		d, err := t.deviceByID(anyAccount, e.args[0])
 		if err != nil {
-			return err
+			return "", err
 		}
 		l, err := t.license(anyAccount, d.LicenseID)
 		if err != nil {
-			return err
+			return "", err
 		}
-		return f(t, l, d)
+		return fmt.Sprintf("device %s of %s %s", withName(d.ID, valueOr(d.Name, "no name")), l.ID, did), f(t, l, d)
 	})
 }
 
 func deviceRelease(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
+	return e.changeDevice("released", func(t *tx, l *license, d *device) error {
 		if d.State == deviceReleased {
 			return nil
 		}
@@ -598,7 +631,7 @@ func deviceRelease(e *env) error {
 }
 
 func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
+	return e.changeDevice("blocked", func(t *tx, l *license, d *device) error {
 		return blockDevice(t, l, d, e.actor())
 	})
 }

@@ -367,4 +367,4 @@ func (q *queries) tallyLicenses(now, soon stamp) (licenseTally, error) {
 
 // heldLicenses are licences that are not revoked.
 var heldLicenses = holding{"licenses", "licence",
-	`SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'`}
+	`SELECT count(*) FROM licenses WHERE account_id = ?1 AND state <> 'revoked'`, ""}

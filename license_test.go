@@ -1141,7 +1141,7 @@ func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
 	}
 	imported, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token))
 	sameText(t, "licences with an imported key", len(imported), 1)
-	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, s.account) ||
+	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, "  main\n") ||
 		strings.Contains(out, same) {
 		t.Error(out)
 	}

@@ -56,7 +56,8 @@ func commandsOf(of []noun) []command {
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	syscall.Umask(0o077) // files that are created can be read by this user only
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
-		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv)}
+		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
+		canAsk: isTerminal(os.Stdin) && isTerminal(stderr)}
 	e.commands = commandsOf(e.nouns)
 	return e.dispatch(args)
 }
@@ -87,6 +88,9 @@ func (e *env) dispatch(args []string) error {
 	}
 	e.command, l.words = cmd, rest
 	if err := e.take(l); err != nil {
+		return err
+	}
+	if err := e.resolveIDs(); err != nil {
 		return err
 	}
 	return cmd.run(e)

@@ -20,6 +20,7 @@ type noun struct {
 	status   func() []statusPart // what the status command says about it; nil: nothing
 	check    rowCheck            // further checks by the check command; nil: only those that every table gets
 	sealed   []string            // tables whose rows are useless with any other key file
+	ids      []idKind            // the kinds of ids that commands take
 	holdings []holding           // what stops working when the account that has it is closed
 	close    closing             // called when an account is closed; nil: nothing to do
 	settings settingsHook        // called when an account's settings change; nil: nothing to do
@@ -72,6 +73,15 @@ type holding struct {
 	member string // of the JSON output of account close: "licenses"
 	name   string // singular, for people: "licence"
 	query  string // counts those of the account ?1 at the time ?2
+	money  string // tells the money of the account ?1 that is released with them, as "57.00 CHF"; "": none is
+}
+
+// An idKind is a kind of ids. Arguments and options of commands whose placeholder it is name a row by its id, or by the
+// end of that.
+type idKind struct {
+	placeholder string // in the help: "LICENSE"
+	prefix      string // "lic"
+	table       string // whose rows have such ids
 }
 
 // A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another

@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
+	"math"
+	"slices"
 	"strings"
 )
 
@@ -31,15 +32,14 @@ var appCommands = []command{
 			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
 		}, 1, appAdd},
 	{"app list", "", "list applications, newest first",
-		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil}, 0,
-		appList},
-	{"app verify", "ID", "vouch for an application of a tenant, so that every account can agree to it",
+		[]option{optAccount.says("show only applications of this account")}, 0, appList},
+	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
-	{"app rotate-secret", "ID",
+	{"app rotate-secret", "APP",
 		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, 1, appRotate},
-	{"app remove", "ID", "remove an application; nothing of it works from then on, and every grant of it ends",
-		nil, 1, appRemove},
+	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
+		[]option{optUnasked}, 1, appRemove},
 }
 
 // appAuthor returns the operator as the author of a change, who vouches for it and has every scope.
@@ -77,8 +77,15 @@ func (e *env) newApp() (*app, error) {
 	if _, detail := checkText(p.Name, required, maxAppName); detail != "" {
 		return nil, usageError("NAME: " + detail)
 	}
-	if _, detail := oneOf(appKinds...)(p.Kind); detail != "" {
-		return nil, usageError("-kind: " + detail)
+	if _, err := e.choice("kind", appKinds); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"scope", "own-scope"} {
+		for _, scope := range e.commaList(name) {
+			if !slices.Contains(appScopes, scope) {
+				return nil, unknownWord("-"+name+": there is no scope of applications", scope, appScopes)
+			}
+		}
 	}
 	switch {
 	case p.HomePage == "":
@@ -132,9 +139,10 @@ func appAdd(e *env) error {
 }
 
 func appList(e *env) error {
-	ids := idOf[*app]{"app", func(row *app) string { return row.ID }}
-	return printOwned(e, ids, (*queries).apps, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
-		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
+	return printOwned(e, func(q *queries, o owner) ([]*app, error) {
+		return collectPages(q, (*queries).apps, o, math.MaxInt)
+	}, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
+		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, accountCell(p.AccountID)}
 	})
 }
 
@@ -165,7 +173,19 @@ func appRotate(e *env) error {
 }
 
 func appRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return explainAppError(removeApp(t, anyAccount, e.args[0], e.actor())) })
+	name := ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		p, err := q.usedApp(anyAccount, e.args[0])
+		if err != nil {
+			return "", explainAppError(err)
+		}
+		name = withName(p.ID, p.Name)
+		grants, webhooks, err := q.countOfApp(p.ID)
+		return fmt.Sprintf("removes the application %s for good, with %s and %s", name, countOf(grants, "grant"),
+			countOf(webhooks, "webhook")), err
+	}, func(t *tx) (string, error) {
+		return "application " + name + " removed", explainAppError(removeApp(t, anyAccount, e.args[0], e.actor()))
+	})
 }
 
 // The options of these commands.
@@ -176,7 +196,7 @@ var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
 		optLimit, optAccount.says("show only what this account has agreed to"), optEnded, optSince, optUntil,
 	}, 0, grantList},
-	{"grant revoke", "ID", "end a grant, and with it its tokens and the webhooks that were made under it",
+	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
 		nil, 1, grantRevoke},
 }
 
@@ -189,16 +209,17 @@ func grantList(e *env) error {
 		return q.grants(o, ended, before, limit)
 	}
 	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
-	ids := idOf[*grant]{"grt", func(row *grant) string { return row.ID }}
-	return printSpan(e, ids, read, e.on("ended"), header, func(g *grant) []any {
-		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID}
+	return printList(e, read, e.on("ended"), header, func(g *grant) []any {
+		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy,
+			accountCell(g.AccountID)}
 	})
 }
 
 func grantRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
+	return e.changeNamed(func(t *tx) (string, error) {
 		err := endGrant(t, anyAccount, e.args[0], endedByOperator, e.actor())
-		return replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
+		return "grant " + e.args[0] + " revoked",
+			replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
 	})
 }
 

@@ -30,17 +30,17 @@ var paymentCommands = []command{
 		append([]option{optAccount.says("the account whose money it is"), optSecrets}, providerOptions...),
 		1, paymentConnect},
 	{"payment list", "", "list the connections with payment providers, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
-		paymentList},
-	{"payment check", "ID", "ask a provider whether it accepts a connection's keys and has our webhook",
+		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
+	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
-	{"payment reconnect", "ID", "give a connection other keys of the same account, after they were changed at the " +
-		"provider or the key file was lost; its payments go on", append([]option{optSecrets}, providerOptions...),
-		1, paymentReconnect},
-	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", append([]option{
-		optForce.says("disconnect it although our webhook can't be removed at the provider"),
-	}, providerOptions...), 1, paymentDisconnect},
-	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
+	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
+		"at the provider or the key file was lost; its payments go on",
+		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
+	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
+		append([]option{
+			optForce.says("disconnect it although our webhook can't be removed at the provider"),
+		}, providerOptions...), 1, paymentDisconnect},
+	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account"),
 			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
@@ -125,8 +125,8 @@ func (c *paymentConnection) setState(readable bool) {
 
 func paymentConnect(e *env) error {
 	name := e.args[0]
-	if name != providerStripe && name != providerVipps {
-		return usageError(fmt.Sprintf("there is no provider %q: take stripe or vipps", printable(name)))
+	if known := []string{providerStripe, providerVipps}; !slices.Contains(known, name) {
+		return unknownWord("there is no provider", name, known)
 	}
 	account, err := e.needAccount()
 	if err != nil {
@@ -243,7 +243,7 @@ func paymentList(e *env) error {
 		c.setState(failed == nil)
 	}
 	err = printRows(e, all, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(c *paymentConnection) []any {
-		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, c.AccountID}
+		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, accountCell(c.AccountID)}
 	})
 	for _, c := range all {
 		if err == nil && !e.on("json") && c.State == "unreadable" {
@@ -325,7 +325,7 @@ func paymentReconnect(e *env) error {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
 		}
-		return e.done()
+		return e.done("connection " + withName(c.ID, c.Provider) + " has the new keys")
 	})
 }
 
@@ -347,10 +347,11 @@ func paymentDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
+	line := "connection " + e.args[0] + " disconnected"
 	if left == "" {
-		return e.done()
+		return e.done(line)
 	}
-	return e.print(map[string]any{"ok": true, "left": left}, "disconnected; "+left)
+	return e.print(map[string]any{"ok": true, "left": left}, line+"; "+left)
 }
 
 // paymentStatus is what the status command says of payments.
@@ -417,8 +418,8 @@ func checkPayments(q *queries, keys *keyring, now time.Time) (faults []string, e
 	}
 	unaccounted, err := q.unaccountedPayments(now, 20)
 	for _, u := range unaccounted {
-		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
-			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
+		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s from what its order "+
+			"accounts for: run 'widgetd order settle %s'", u.id, formatMoney(u.amount, u.currency), u.orderID))
 	}
 	return faults, err
 }

@@ -85,7 +85,8 @@ func paymentStory(t *testing.T, o *operator) {
 		"ok: the provider accepts the keys, and has our webhook\n")
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
-	if o.do(c.called("payment", "disconnect", id)...) != "" || len(c.vipps.webhooks) != 0 {
+	equals(t, "disconnect", o.do(c.called("payment", "disconnect", id)...), "connection "+id+" disconnected\n")
+	if len(c.vipps.webhooks) != 0 {
 		t.Errorf("%d webhooks are left", len(c.vipps.webhooks))
 	}
 	for _, command := range []string{"check", "disconnect"} {
@@ -197,7 +198,7 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		t.Errorf("status: %s", out)
 	}
 	again := c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))
-	if c.do(again...) != "" || len(c.vipps.webhooks) != 1 {
+	if c.do(again...) != "connection "+id+" (vipps) has the new keys\n" || len(c.vipps.webhooks) != 1 {
 		t.Errorf("%d webhooks", len(c.vipps.webhooks))
 	}
 	c.do(c.called("payment", "check", id)...)
@@ -221,7 +222,8 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		return err
 	})
 	out := c.do(c.called("payment", "disconnect", id)...)
-	if !strings.HasPrefix(out, "disconnected; remove the webhook webhook-") || len(c.vipps.webhooks) != 1 {
+	if !strings.HasPrefix(out, "connection "+id+" disconnected; remove the webhook webhook-") ||
+		len(c.vipps.webhooks) != 1 {
 		t.Errorf("%s", out)
 	}
 	c.do(c.connectLine("vipps")...)

@@ -357,4 +357,7 @@ func (t *tx) lookAtLivePayments(id string) error {
 
 // heldPayments counts the attempts that guests can still pay, or whose money is authorised.
 var heldPayments = holding{"payments", "live payment",
-	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`}
+	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`,
+	`SELECT coalesce(group_concat(format('%d.%02d %s', amount / 100, amount % 100, currency), ', '), '') FROM
+		(SELECT sum(authorized) amount, currency FROM payments WHERE +account_id = ?1 AND state = 'authorized'
+		GROUP BY currency)`}

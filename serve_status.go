@@ -165,6 +165,18 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	return v, nil
 }
 
+// noteQueued says on standard error that what a command has left to the service is not done yet, if no service runs
+// over the database.
+func (e *env) noteQueued() {
+	db, err := e.file("db")
+	if err != nil || len(socketPath(db)) > maxSocketPath { // then a service has no socket
+		return
+	}
+	if service, err := askService(e.ctx, db); service == nil && err == nil {
+		fmt.Fprintf(e.stderr, "queued: the service does it when it runs, and none runs over %s now\n", db)
+	}
+}
+
 // reportCheck tells the service that a check of the whole file has passed; times is how often the service had met
 // damage when the check began. It reports false if the service has met damage since.
 func reportCheck(ctx context.Context, db string, times int64) (bool, error) {

@@ -424,7 +424,7 @@ func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 		must(t, s.update(t.Context(), named("meanwhile")))
 		select {
 		case out := <-purged:
-			if out != "20000 removed\n" || writes < 5 {
+			if out != "20000 leads removed\n" || writes < 5 {
 				t.Errorf("%q; %d writes of others meanwhile", out, writes)
 			}
 			return

@@ -34,30 +34,28 @@ var webhookCommands = []command{
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account")}, 0,
-		webhookList},
-	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
-	{"webhook set", "ID", "change the address, types or description of a webhook", []option{
+		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
+	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
+	{"webhook patch", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
-	{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
+	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
 		nil, 1, webhookTest},
-	{"webhook enable", "ID", "send a test to a disabled webhook, which enables it if it answers with 2xx",
+	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
 		nil, 1, webhookEnable},
-	{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
+	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
 		nil, 1, webhookDisable},
-	{"webhook rotate-secret", "ID",
+	{"webhook rotate-secret", "WEBHOOK",
 		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
-	{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
+	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too", []option{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
-	{"webhook delivery list", "ID", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed, optSince, optUntil}, 1, webhookDeliveries},
-	{"webhook delivery retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2,
-		webhookRetryDelivery},
-	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
-		nil, 1, webhookRemove},
+	{"webhook deliveries", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
+		[]option{optLimit, optFailed}, 1, webhookDeliveries},
+	{"webhook retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
+		[]option{optUnasked}, 1, webhookRemove},
 }
 
 // webhookAuthor returns the operator as the author of a change, who may read every event.
@@ -110,8 +108,12 @@ func (e *env) webhookTypes() (codeList, error) {
 	types, known := e.commaList("type"), subscribable(e.nouns)
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
-		err = cmp.Or(err, wrongValue(code, fmt.Sprintf("-type: %q: %s The types are %s",
-			printable(types[at]), detail, joinTypes(known))))
+		if err == nil {
+			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
+			if code == "unknown_value" {
+				err = unknownWord("-type: webhooks get no events of the type", types[at], typeNames(known))
+			}
+		}
 	})
 	return types, err
 }
@@ -129,7 +131,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	if len(w.Types) == 0 {
-		return usageError("-type NAME is needed: the types are " + joinTypes(subscribable(e.nouns)))
+		return usageError("-type NAME is needed: the types are " + strings.Join(typeNames(subscribable(e.nouns)), " "))
 	}
 	text, err := e.text("description", maxWebhookText)
 	if err != nil {
@@ -145,6 +147,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
+	defer e.noteQueued()
 	return e.print(map[string]string{"id": w.ID, "secret": secret},
 		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
 			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
@@ -171,11 +174,10 @@ func webhookList(e *env) error {
 			p.rows = append(p.rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types,
 				w.Description, w.AccountID})
 		}
-		p.next = page.next
-		return p, err
-	}
-	return printOwned(e, ids, read, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
-		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
+		return rows, err
+	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
+		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "),
+			accountCell(w.AccountID)}
 	})
 }
 
@@ -207,6 +209,9 @@ func webhookPatch(e *env) (err error) {
 		return err
 	}
 	change.description = nilIfEmpty(text)
+	if change.url == "" && len(change.types) == 0 && !change.newDescription {
+		return usageError("nothing to change: give -url, -type or -description")
+	}
 	return e.patchWebhook(change)
 }
 
@@ -225,6 +230,9 @@ func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
 	if err != nil {
 		return err
 	}
+	if w.State == webhookPending || w.Replaying { // the service sends a test, or the events
+		defer e.noteQueued()
+	}
 	return e.print(w, w.ID+" is "+w.State)
 }
 
@@ -234,12 +242,13 @@ func webhookEnable(e *env) error {
 	})
 }
 
-// printSent runs f in a transaction and prints the id of the event that f returns.
+// printSent runs f in a transaction and prints the id of the event that f returns, which the running service sends.
 func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 	eventID, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
+	defer e.noteQueued()
 	return e.print(sentEvent{eventID},
 		fmt.Sprintf("%s is to be sent: 'widgetd webhook delivery list %s' shows what came of it", eventID, e.args[0]))
 }
@@ -304,16 +313,26 @@ func webhookDeliveries(e *env) error {
 		}
 		_, err = q.webhook(anyAccount, e.args[0])
 		return rows, webhookStep(e.args[0], err)
-	}, "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER", func(d delivery) []any {
+	}, "DELIVERY AT TYPE ATTEMPT STATUS ERROR MS NEXT EVENT ANSWER", func(d delivery) []any {
 		answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
-		return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
+		return []any{d.ID, d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt,
 			d.EventID, answer}
 	})
 }
 
 func webhookRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
-		return webhookStep(e.args[0], removeWebhook(t, anyAccount, e.args[0], e.actor()))
+	id, name := e.args[0], ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		w, err := q.webhook(anyAccount, id)
+		if err != nil {
+			return "", webhookStep(id, err)
+		}
+		name = withName(id, w.host())
+		waiting, err := q.countRetries(id)
+		return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
+			countOf(waiting, "event")), err
+	}, func(t *tx) (string, error) {
+		return "webhook " + name + " removed", webhookStep(id, removeWebhook(t, anyAccount, id, e.actor()))
 	})
 }
 

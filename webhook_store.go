@@ -270,6 +270,12 @@ func (q *queries) nextRetry(queue int64, now stamp) (due stamp, err error) {
 		ORDER BY due_at LIMIT 1`, queue, now)
 }
 
+// countRetries counts the events that wait to be sent again to a webhook.
+func (q *queries) countRetries(webhookID string) (n int, err error) {
+	return oneValue[int](q, `SELECT count(*) FROM webhook_queues q JOIN webhook_retries r ON r.queue_id = q.id
+		WHERE q.webhook_id = ?`, webhookID)
+}
+
 // addDelivery records an attempt, unless it is recorded or its webhook was removed meanwhile.
 func (t *tx) addDelivery(d *delivery) error {
 	return t.write(`INSERT OR IGNORE INTO deliveries
@@ -407,4 +413,4 @@ func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
 
 // heldWebhooks are webhooks that are not disabled.
 var heldWebhooks = holding{"webhooks", "webhook",
-	`SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`}
+	`SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`, ""}

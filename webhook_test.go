@@ -896,8 +896,9 @@ func webhookStory(t *testing.T, o *operator) {
 	if len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
 		t.Errorf("deliveries %v", rows)
 	}
-	if table := o.do("webhook", "delivery", "list", id, "-wide"); strings.Count(table, "\n") != 3 ||
-		!strings.Contains(table, "  500     -      0   -     "+failed) || strings.Contains(table, "\x1b") {
+	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 ||
+		!strings.Contains(table, "\n"+failed) || !strings.Contains(table, "  500     -      0   -     evt_") ||
+		strings.Contains(table, "\x1b") {
 		t.Errorf("table\n%s", table)
 	}
 	if rows := o.objects("webhook", "delivery", "list", id, "-limit", "1"); len(rows) != 1 ||
@@ -916,14 +917,14 @@ func webhookStory(t *testing.T, o *operator) {
 		{id + " is pending\n", []string{"set", id, "-url", "https://next.example.com/"}},
 		{id + " is disabled\n", []string{"disable", id}},
 		{id + " is pending\n", []string{"enable", id}},
-		{"", []string{"remove", id}},
+		{"webhook " + id + " (next.example.com) removed\n", []string{"remove", id}},
 	} {
 		if out := o.do(append([]string{"webhook"}, c.args...)...); out != c.want {
 			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
 		}
 	}
-	for _, args := range [][]string{{"show"}, {"set"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
-		{"remove"}, {"replay", "-since", "1d"}} {
+	for _, args := range [][]string{{"show"}, {"patch", "-description", "x"}, {"test"}, {"enable"},
+		{"disable"}, {"rotate-secret"}, {"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
 		o.fails("not found: 'widgetd webhook list' prints what there is",
 			append([]string{"webhook", args[0], id}, args[1:]...)...)
 	}
@@ -941,14 +942,14 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for want, args := range map[string][]string{
-		"-type NAME is needed: the types are account.created, ": {"add", "https://hooks.example.com"},
-		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {
+		"-type NAME is needed: the types are account.created ": {"add", "https://hooks.example.com"},
+		`-type: webhooks get no events of the type "lead.creatd": did you mean lead.created?`: {
 			"add", "https://hooks.example.com", "-type", "lead.creatd"},
-		`-type: "webhook.test": There is no such type`: {"add", "https://hooks.example.com", "-type",
-			"webhook.test"},
-		`-type: "lead.created": This type appears twice.`: {"set", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                   {"set", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.": {"set", "whe_1", "-description",
+		`-type: webhooks get no events of the type "webhook.test": they begin with`: {
+			"add", "https://hooks.example.com", "-type", "webhook.test"},
+		`-type: "lead.created": This type appears twice.`: {"patch", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                   {"patch", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.": {"patch", "whe_1", "-description",
 			strings.Repeat("x", 201)},
 		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type",
 			"lead.created"},

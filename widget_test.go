@@ -626,7 +626,7 @@ func statsStory(t *testing.T, o *operator) {
 		"-from yesterday":                        `-from must be a date, YYYY-MM-DD, not "yesterday"`,
 		"-from 2026-02-01 -to 2026-01-31":        "-from and -to: the range ends before it begins",
 		"-from 2025-01-01 -to 2026-01-02":        "-from and -to: the range has more than 366 days",
-		"-interval year":                         `-interval must be one of day, week, month, not "year"`,
+		"-interval year":                         `-interval: there is no "year": take one of day, week, month`,
 		"-widget wgt_00000000000000000000000000": "not found",
 	} {
 		o.fails(want, append([]string{"stats"}, strings.Fields(args)...)...)
@@ -641,10 +641,10 @@ func statsStory(t *testing.T, o *operator) {
 	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
 	legacy := o.object("legacy", "list")
 	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
-	table := o.do("legacy", "list", "-wide")
-	contains(t, table, "/api/legacy/widget/stats")
+	table := o.do("legacy", "-wide")
+	contains(t, table, "/api/legacy/widget/stats  main  ")
 	equal(t, "the first column", table[:4], "DAY ")
-	equal(t, "the first column", o.do("event", "list")[:3], "AT ")
+	equal(t, "the first column", o.do("events")[:3], "ID ")
 }
 
 // BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
