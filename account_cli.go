@@ -54,8 +54,9 @@ var accountCommands = []command{
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account",
 		[]option{optForce.says("do not ask when another account has the name")}, 1, accountAdd},
-	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
+	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
+	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
+	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
 		nil, 2, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
@@ -73,13 +74,16 @@ var accountCommands = []command{
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
-	{"origin list", "", "list origins", nil, 0, originList},
+	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
+		0, originList},
 	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked}, 1,
 		originRemove},
 	{"token issue", "", "print a new bearer token",
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
 		0, tokenIssue},
-	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
+	{"token list", "", "list tokens, newest first", []option{
+		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
+	}, 0, tokenList},
 	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
@@ -227,7 +231,7 @@ func baseURLRemove(e *env) error {
 	return e.changeNamed(func(t *tx) (string, error) {
 		return "base address " + printable(e.args[0]) + " removed",
 			replaced(t.removeBaseURL(e.args[0]), errNotFound, errors.New("that is not an earlier base address: "+
-				"'widgetd base-url' lists them; the current one can only be replaced"))
+				"'widgetd base-url show' lists them; the current one can only be replaced"))
 	})
 }
 
@@ -270,11 +274,7 @@ type shownAccount struct {
 
 // accountShow prints an account, also a closed one.
 func accountShow(e *env) error {
-	id, err := e.accountID(e.args[0])
-	if err != nil {
-		return err
-	}
-	text := ""
+	id, text := e.args[0], ""
 	v, err := queried(e, func(q *queries) (v shownAccount, err error) {
 		if v.account, err = q.account(id); err != nil {
 			return v, replaced(err, errNotFound, errAccount)
@@ -466,7 +466,11 @@ func originAdd(e *env) error {
 }
 
 func originList(e *env) error {
-	return printAll(e, (*queries).origins, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return printList(e, wholeList((*queries).origins), o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
 		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
 	})
 }
@@ -540,7 +544,8 @@ func tokenIssue(e *env) error {
 
 func tokenList(e *env) error {
 	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
-	return printAll(e, (*queries).tokens, header, func(r tokenRow) []any {
+	ids := idOf[tokenRow]{"tok", func(row tokenRow) string { return row.ID }}
+	return printOwned(e, ids, (*queries).tokens, header, func(r tokenRow) []any {
 		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, accountCell(r.AccountID)}
 	})
 }

@@ -20,7 +20,7 @@ func accountStory(t *testing.T, o *operator) {
 	if plain := strings.TrimSpace(o.do("account", "add", "Other")); !validID("acct", id) || !validID("acct", plain) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
-	o.do("account", "rate", id, "1200")
+	o.do("account", "set-rate", id, "1200")
 	o.fails("stops nothing, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
@@ -207,6 +207,12 @@ func newFilled(t *testing.T) *filled {
 	f.addBooks()
 	p, _ := f.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
 	f.app = p.ID
+	f.change(func(t *tx) error {
+		row := tokenRow{ID: t.newID("tok"), AccountID: f.account, ClientID: "x", Scope: "admin", Kid: "k",
+			CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
+		call := legacyCall{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}
+		return errors.Join(t.addToken(row), t.countLegacy([]legacyCall{call}))
+	})
 	_, f.grant = f.appToken(p, f.account, scopeOrders)
 	return f
 }
@@ -371,21 +377,8 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		{"endGrant", func() (int, error) { return oneRow(&f.grant, endGrant(t, o, f.grant, endedByOwner, anActor)) }},
 		{"queries.widgets", func() (int, error) { return rowsOf(t.widgets(o)) }},
 		{"queries.origins", func() (int, error) { return rowsOf(t.origins(o)) }},
-		{"queries.tokens", func() (int, error) {
-			row := tokenRow{ID: t.newID("tok"), AccountID: f.account, ClientID: "x", Scope: "admin", Kid: "k",
-				CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
-			if err := t.addToken(row); err != nil {
-				return 0, err
-			}
-			return rowsOfPage(t.tokens(o, "", 10))
-		}},
-		{"queries.legacyCalls", func() (int, error) {
-			call := legacyCall{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}
-			if err := t.countLegacy([]legacyCall{call}); err != nil {
-				return 0, err
-			}
-			return rowsOf(t.legacyCalls(o))
-		}},
+		{"queries.tokens", func() (int, error) { return rowsOfPage(t.tokens(o, "", 10)) }},
+		{"queries.legacyCalls", func() (int, error) { return rowsOf(t.legacyCalls(o)) }},
 		{"queries.eachPeriod", func() (n int, err error) {
 			err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
 				func(string, period, counts) { n++ })

@@ -89,9 +89,9 @@ func booksStory(t *testing.T, o *operator) {
 	if all := o.objects("books", "export", "list", "-state", "waiting"); len(all) != 1 || all[0]["id"] != x["id"] {
 		t.Errorf("%v", all)
 	}
-	o.do("books", "retry", x["id"].(string))
+	o.do("books", "export", "retry", x["id"].(string))
 	has(t, o.noted, "queued: the service does it when it runs")
-	o.fails("Only the entry of a day that is in the books", "books", "reverse", x["id"].(string))
+	o.fails("Only the entry of a day that is in the books", "books", "export", "reverse", x["id"].(string))
 	o.change(func(t *tx) error {
 		posted, err := t.bookExport(anyAccount, x["id"].(string))
 		if err != nil {

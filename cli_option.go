@@ -34,7 +34,11 @@ var (
 	optCSV     = option{name: "csv", help: "print CSV instead of JSON"}
 	optLimit   = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 	optSince   = option{name: "since", value: "TIME",
-		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
+		help: "show only rows since a date or an RFC 3339 time, or of the last days, as 7d"}
+	optUntil = option{name: "until", value: "TIME",
+		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
+	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
+		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
 	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
 	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
 	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
@@ -141,12 +145,12 @@ func (e *env) choice(name string, words []string) (string, error) {
 	return "", unknownWord("-"+name+": there is no", word, words)
 }
 
-// unknownWord returns a usageError for a word that is none of those that are known. It names the one that was most
+// unknownWord returns an error for a word that is none of those that are known. It names the one that was most
 // likely meant, else all if they are few, else what they begin with. what comes before the word.
 func unknownWord(what, word string, known []string) error {
 	text := fmt.Sprintf("%s %q: ", what, printable(word))
 	if meant, ok := nearest(word, known); ok {
-		return usageError(text + "did you mean " + meant + "?")
+		return errors.New(text + "did you mean " + meant + "?")
 	}
 	var groups []string
 	for _, k := range known {
@@ -155,9 +159,9 @@ func unknownWord(what, word string, known []string) error {
 	}
 	slices.Sort(groups)
 	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
-		return usageError(text + "take one of " + strings.Join(known, ", "))
+		return errors.New(text + "take one of " + strings.Join(known, ", "))
 	}
-	return usageError(text + "they begin with " + strings.Join(groups, ", "))
+	return errors.New(text + "they begin with " + strings.Join(groups, ", "))
 }
 
 // text returns an option whose value is stored as it is, after the checks that a string of
@@ -270,7 +274,12 @@ func (e *env) filterAccount() (owner, error) {
 	if e.str("account") == "" {
 		return anyAccount, nil
 	}
-	return ownedBy(e.str("account")), nil
+	id := e.str("account")
+	_, err := queried(e, func(q *queries) (a account, err error) {
+		a, err = q.account(id)
+		return a, replaced(err, errNotFound, errAccount)
+	})
+	return ownedBy(id), err
 }
 
 const (

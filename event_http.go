@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -98,7 +99,7 @@ var eventCommands = []command{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
 		optUntil,
 	}, 0, eventsShow},
-	{"event show", "ID", "show all of an event", nil, 1, eventShow},
+	{"event show", "EVENT", "show all of an event", nil, 1, eventShow},
 }
 
 func eventsShow(e *env) error {

@@ -25,7 +25,7 @@ var leadCommands = []command{
 		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a given age",
+	{"lead purge", "", "remove leads that are older than a given age",
 		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, 0, leadsPurge},
 }
 
@@ -43,7 +43,7 @@ func leadsList(e *env) error {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]lead, error) {
-		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
+		return listRows(e, q, (*queries).leads, filter, " or 'widgetd lead export'")
 	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
 		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
 	})

@@ -526,7 +526,7 @@ func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {
 		INSERT INTO leads (id, account_id, type, email, digest, created_at)
 		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16),
 		iif(i / 10 % 2, '2020-01-01T00:00:00Z', '2999-01-01T00:00:00Z') FROM n`)
-	equal(t, "purge", o.do("leads", "purge", "-older-than", "365d"), "2500 leads removed\n")
+	equal(t, "purge", o.do("lead", "purge", "-older-than", "365d"), "2500 leads removed\n")
 	o.store(func(s *store) {
 		var left, old int
 		must(t, s.one(`SELECT count(*), count(*) FILTER (WHERE created_at < '2021') FROM leads`, nil, &left, &old))
@@ -707,8 +707,8 @@ func TestErase_byTheCommandListsAddressesThatResembleIt(t *testing.T) {
 	got := o.object("lead", "erase", "-json", composed)
 	equal(t, "alike", column(objects(got["similar"]), "email"), []any{resembling, apart})
 	equal(t, "more_similar", got["more_similar"], false)
-	equal(t, "alike to nobody", o.object("leads", "erase", "nobody@example.com")["similar"], any([]any{}))
-	out = o.do("leads", "erase", apart)
+	equal(t, "alike to nobody", o.object("lead", "erase", "nobody@example.com")["similar"], any([]any{}))
+	out = o.do("lead", "erase", apart)
 	contains(t, out, "2 leads erased; ")
 	lacks(t, out, apart)
 }

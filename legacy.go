@@ -210,7 +210,11 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 }
 
 func legacyShow(e *env) error {
-	return printAll(e, (*queries).legacyCalls, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return printList(e, wholeList((*queries).legacyCalls), o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
 		return []any{c.Day, c.Path, accountCell(c.Caller), c.Calls, c.LastAt}
 	})
 }

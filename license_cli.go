@@ -69,7 +69,7 @@ var licenseCommands = []command{
 		optStatus, optSearch, optLimit, optSince, optUntil,
 	}, 0, licenseList},
 	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
-	{"license patch", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
 	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
 	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
 	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
@@ -450,7 +450,8 @@ var (
 
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
-	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
+	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
+		deviceList},
 	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
 	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},

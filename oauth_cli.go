@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -32,7 +32,8 @@ var appCommands = []command{
 			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
 		}, 1, appAdd},
 	{"app list", "", "list applications, newest first",
-		[]option{optAccount.says("show only applications of this account")}, 0, appList},
+		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil}, 0,
+		appList},
 	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
 	{"app rotate-secret", "APP",
@@ -139,9 +140,8 @@ func appAdd(e *env) error {
 }
 
 func appList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) ([]*app, error) {
-		return collectPages(q, (*queries).apps, o, math.MaxInt)
-	}, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
+	ids := idOf[*app]{"app", func(row *app) string { return row.ID }}
+	return printOwned(e, ids, (*queries).apps, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
 		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, accountCell(p.AccountID)}
 	})
 }
@@ -209,7 +209,8 @@ func grantList(e *env) error {
 		return q.grants(o, ended, before, limit)
 	}
 	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
-	return printList(e, read, e.on("ended"), header, func(g *grant) []any {
+	ids := idOf[*grant]{"grt", func(row *grant) string { return row.ID }}
+	return printSpan(e, ids, read, e.on("ended"), header, func(g *grant) []any {
 		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy,
 			accountCell(g.AccountID)}
 	})

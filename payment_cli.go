@@ -30,7 +30,8 @@ var paymentCommands = []command{
 		append([]option{optAccount.says("the account whose money it is"), optSecrets}, providerOptions...),
 		1, paymentConnect},
 	{"payment list", "", "list the connections with payment providers, newest first",
-		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		paymentList},
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
@@ -40,7 +41,7 @@ var paymentCommands = []command{
 		append([]option{
 			optForce.says("disconnect it although our webhook can't be removed at the provider"),
 		}, providerOptions...), 1, paymentDisconnect},
-	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
+	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account"),
 			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),

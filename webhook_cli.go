@@ -34,9 +34,10 @@ var webhookCommands = []command{
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first",
-		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account")}, 0,
+		webhookList},
 	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
-	{"webhook patch", "WEBHOOK", "change the address, types or description of a webhook", []option{
+	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
@@ -51,9 +52,10 @@ var webhookCommands = []command{
 	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too", []option{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
-	{"webhook deliveries", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed}, 1, webhookDeliveries},
-	{"webhook retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
+		[]option{optLimit, optFailed, optSince, optUntil}, 1, webhookDeliveries},
+	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2,
+		webhookRetryDelivery},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
 		[]option{optUnasked}, 1, webhookRemove},
 }
@@ -174,8 +176,10 @@ func webhookList(e *env) error {
 			p.rows = append(p.rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types,
 				w.Description, w.AccountID})
 		}
-		return rows, err
-	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
+		p.next = page.next
+		return p, err
+	}
+	return printOwned(e, ids, read, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
 		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "),
 			accountCell(w.AccountID)}
 	})

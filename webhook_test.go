@@ -896,7 +896,7 @@ func webhookStory(t *testing.T, o *operator) {
 	if len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
 		t.Errorf("deliveries %v", rows)
 	}
-	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 ||
+	if table := o.do("webhook", "delivery", "list", id, "-wide"); strings.Count(table, "\n") != 3 ||
 		!strings.Contains(table, "\n"+failed) || !strings.Contains(table, "  500     -      0   -     evt_") ||
 		strings.Contains(table, "\x1b") {
 		t.Errorf("table\n%s", table)
@@ -923,8 +923,8 @@ func webhookStory(t *testing.T, o *operator) {
 			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
 		}
 	}
-	for _, args := range [][]string{{"show"}, {"patch", "-description", "x"}, {"test"}, {"enable"},
-		{"disable"}, {"rotate-secret"}, {"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
+	for _, args := range [][]string{{"show"}, {"set", "-description", "x"}, {"test"}, {"enable"},
+		{"disable"}, {"rotate-secret"}, {"remove"}, {"replay", "-since", "1d"}} {
 		o.fails("not found: 'widgetd webhook list' prints what there is",
 			append([]string{"webhook", args[0], id}, args[1:]...)...)
 	}
@@ -947,9 +947,9 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 			"add", "https://hooks.example.com", "-type", "lead.creatd"},
 		`-type: webhooks get no events of the type "webhook.test": they begin with`: {
 			"add", "https://hooks.example.com", "-type", "webhook.test"},
-		`-type: "lead.created": This type appears twice.`: {"patch", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                   {"patch", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.": {"patch", "whe_1", "-description",
+		`-type: "lead.created": This type appears twice.`: {"set", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                   {"set", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.": {"set", "whe_1", "-description",
 			strings.Repeat("x", 201)},
 		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type",
 			"lead.created"},
@@ -962,7 +962,7 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	} {
 		var usage usageError
 		err := o.fails(want, append([]string{"webhook"}, args...)...)
-		if unknown := strings.Contains(want, "There is no such type"); errors.As(err, &usage) == unknown {
+		if unknown := strings.Contains(want, "webhooks get no events"); errors.As(err, &usage) == unknown {
 			t.Errorf("%q is a usage error or not: %v", args, err)
 		}
 	}

@@ -639,12 +639,12 @@ func statsStory(t *testing.T, o *operator) {
 	o.do("widget", "rename", id, "Mittagstisch")
 	equal(t, "widgets", column(o.objects("widget", "list"), "name"), []any{"Mittagstisch"})
 	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
-	legacy := o.object("legacy", "list")
+	legacy := o.object("legacy", "list", "list")
 	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
-	table := o.do("legacy", "-wide")
+	table := o.do("legacy", "list", "-wide")
 	contains(t, table, "/api/legacy/widget/stats  main  ")
 	equal(t, "the first column", table[:4], "DAY ")
-	equal(t, "the first column", o.do("events")[:3], "ID ")
+	equal(t, "the first column", o.do("event", "list")[:3], "ID ")
 }
 
 // BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
