@@ -159,13 +159,13 @@ const maxCommandWords = 3
 // oldNames are names that commands had before, and those that they have now: scripts may use either.
 // No help and no document shows an old one.
 var oldNames = map[string]string{
-	"account set-rate": "account set-rate", "base-url": "base-url show", "books export": "books export send",
-	"books export list": "books export list", "books map": "books map", "books export retry": "books export retry",
-	"books export reverse": "books export reverse", "events": "event list", "lead erase": "lead erase",
-	"lead export": "lead export", "lead list": "lead list", "lead purge": "lead purge", "legacy": "legacy list",
-	"license set": "license set", "payment export": "payment export", "stats": "widget stats",
-	"webhook delivery list": "webhook delivery list", "webhook set": "webhook set",
-	"webhook delivery retry": "webhook delivery retry",
+	"account rate": "account set-rate", "base-url": "base-url show", "books export": "books export send",
+	"books exports": "books export list", "books mapping": "books map", "books retry": "books export retry",
+	"books reverse": "books export reverse", "events": "event list", "leads erase": "lead erase",
+	"leads export": "lead export", "leads list": "lead list", "leads purge": "lead purge", "legacy": "legacy list",
+	"license patch": "license set", "payments export": "payment export", "stats": "widget stats",
+	"webhook deliveries": "webhook delivery list", "webhook patch": "webhook set",
+	"webhook retry": "webhook delivery retry",
 }
 
 // findCommand returns the command with the longest name, of now or before, that args begin with, and the

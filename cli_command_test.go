@@ -997,7 +997,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 		"widget snippet": {gone("wgt")}, "widget rename": {gone("wgt"), "x"}, "widget remove": {gone("wgt")},
 		"widget stats": {"-widget", gone("wgt")}, "event list": {"-type", "license.create"},
 		"event show": {gone("evt")}, "webhook add": {"https://a.example", "-type", "license.create"},
-		"webhook list": {"-account", none}, "webhook show": {gone("whe")}, "webhook set": {gone("whe")},
+		"webhook list": {"-account", none}, "webhook show": {gone("whe")}, "webhook set": {gone("whe"), "-description", "x"},
 		"webhook test": {gone("whe")}, "webhook enable": {gone("whe")}, "webhook disable": {gone("whe")},
 		"webhook rotate-secret": {gone("whe")}, "webhook replay": {gone("whe"), "-since", "7d"},
 		"webhook delivery list": {gone("whe")}, "webhook delivery retry": {gone("whe"), gone("whd")},
