@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,15 +49,16 @@ var accountCommands = []command{
 		[]option{optBaseURL, optName, optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
 		}, 0, initCommand},
-	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
+	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
 		nil, 1, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account",
 		[]option{optForce.says("do not ask when another account has the name")}, 1, accountAdd},
-	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
+	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
+	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
+	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
 		nil, 2, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
@@ -74,13 +76,16 @@ var accountCommands = []command{
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
-	{"origin list", "", "list origins", nil, 0, originList},
+	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
+		0, originList},
 	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked}, 1,
 		originRemove},
 	{"token issue", "", "print a new bearer token",
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
 		0, tokenIssue},
-	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
+	{"token list", "", "list tokens, newest first", []option{
+		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
+	}, 0, tokenList},
 	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
@@ -232,7 +237,7 @@ func baseURLRemove(e *env) error {
 	return e.changeNamed(func(t *tx) (string, error) {
 		return "base address " + printable(e.args[0]) + " removed",
 			replaced(t.removeBaseURL(e.args[0]), errNotFound, errors.New("that is not an earlier base address: "+
-				"'widgetd base-url' lists them; the current one can only be replaced"))
+				"'widgetd base-url show' lists them; the current one can only be replaced"))
 	})
 }
 
@@ -259,9 +264,42 @@ func accountAdd(e *env) error {
 }
 
 func accountList(e *env) error {
-	return printAll(e, (*queries).accounts, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
+	read := wholeList(func(q *queries, _ owner) ([]account, error) { return q.accounts() })
+	ids := idOf[account]{"acct", func(row account) string { return row.ID }}
+	return printSpan(e, ids, read, anyAccount, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
 		return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
 	})
+}
+
+// A shownAccount is what account show prints.
+type shownAccount struct {
+	account
+	accountSettings
+	Has map[string]int `json:"has"` // what of it works
+}
+
+// accountShow prints an account, also a closed one.
+func accountShow(e *env) error {
+	id, text := e.args[0], ""
+	v, err := queried(e, func(q *queries) (v shownAccount, err error) {
+		if v.account, err = q.account(id); err != nil {
+			return v, replaced(err, errNotFound, errAccount)
+		}
+		if v.accountSettings, err = q.settings(id); err != nil {
+			return v, err
+		}
+		v.Has, text, err = held(q, e.nouns, id, newStamp(e.now()))
+		return v, err
+	})
+	if err != nil {
+		return err
+	}
+	details, err := memberDetails(v)
+	if err != nil {
+		return err
+	}
+	details[len(details)-1].value = text
+	return e.printDetails(v, details)
 }
 
 func accountRate(e *env) error {
@@ -446,7 +484,11 @@ func originAdd(e *env) error {
 }
 
 func originList(e *env) error {
-	return printAll(e, (*queries).origins, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return printList(e, wholeList((*queries).origins), o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
 		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
 	})
 }
@@ -481,7 +523,7 @@ func tokenIssue(e *env) error {
 		}
 	}
 	if len(scopes) == 0 {
-		return usageError("-scope is needed, as \"stats:read leads:read\"")
+		return usageError("-scope is needed, as stats:read,leads:read")
 	}
 	ttl, err := parseSpan(e.str("ttl"), true)
 	if err != nil {
@@ -520,7 +562,8 @@ func tokenIssue(e *env) error {
 
 func tokenList(e *env) error {
 	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
-	return printAll(e, (*queries).tokens, header, func(r tokenRow) []any {
+	ids := idOf[tokenRow]{"tok", func(row tokenRow) string { return row.ID }}
+	return printOwned(e, ids, (*queries).tokens, header, func(r tokenRow) []any {
 		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, accountCell(r.AccountID)}
 	})
 }
@@ -564,7 +607,7 @@ type tokenStatus struct{ tokens []tokenRow }
 
 func (r *tokenStatus) read(v *statusView) error {
 	soon := v.now.Add(endingSoon)
-	tokens, err := v.tokens()
+	tokens, err := collectPages(v.queries, (*queries).tokens, anyAccount, math.MaxInt)
 	for _, t := range tokens {
 		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // short-lived ones are left to whoever renews them
 		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(v.now) && t.ExpiresAt.Before(soon) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -191,8 +192,9 @@ func (q *queries) originOwner(origin string) (id string, err error) {
 }
 
 // origins returns all origins, sorted.
-func (q *queries) origins() ([]originRow, error) {
-	return collectShown(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
+func (q *queries) origins(o owner) ([]originRow, error) {
+	query, args := o.narrow(`SELECT origin, account_id, created_at FROM origins WHERE 1`, `account_id`)
+	return collectShown(q, query+` ORDER BY origin`, args,
 		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
 }
 
@@ -262,9 +264,15 @@ func (q *queries) acceptedBase(url string) (bool, error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM base_urls WHERE url = ?)`, url)
 }
 
-// tokens returns all issued tokens, newest first.
-func (q *queries) tokens() ([]tokenRow, error) {
-	return collectShown(q, tokenTable.query+`ORDER BY t.id DESC`, nil, tokenTable.dest)
+// tokens returns a page of the tokens of an owner, newest first. No index has them by account, so that of one
+// account goes through at most maxListRows.
+func (q *queries) tokens(o owner, before string, limit int) (p listPage[tokenRow], err error) {
+	list := tokenTable.list()
+	condition, args := o.narrow(``, `t.account_id`)
+	list.filter(condition, args...)
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, tokenTable.dest,
+		func(r tokenRow) string { return r.ID })
+	return p, err
 }
 
 // addToken records a token that is about to be issued.

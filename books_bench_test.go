@@ -324,7 +324,7 @@ func BenchmarkBooks_morning(b *testing.B) {
 			days[k.connection] = k.sell(1)[0]
 		}
 		for connection, day := range days {
-			k.do("books", "export", connection, day)
+			k.do("books", "export", "send", connection, day)
 		}
 		k.serve()
 		idle := k.peak()

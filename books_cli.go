@@ -54,22 +54,23 @@ var booksCommands = []command{
 		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
-		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		booksList},
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books mapping", "CONNECTION", "print or confirm which account of the books gets what",
+	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
 	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
 		ledgerOptions, 2, booksPreview},
-	{"books export", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
-	{"books exports", "", "list what was sent or waits to be, newest first", []option{
-		optLimit, optExportState, optAccount.says("show only exports of this account"),
+	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books export list", "", "list what was sent or waits to be, newest first", []option{
+		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
 	}, 0, booksExports},
-	{"books retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
+	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
 		booksRetry},
-	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
-		1, booksReverse},
+	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
+		[]option{optReverseDate}, 1, booksReverse},
 	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
 		ledgerOptions, 1, booksDisconnect},
 }
@@ -82,7 +83,7 @@ func explainBooksError(err error) error {
 	case errors.Is(err, errBooksConnection):
 		return errors.New("not found, or disconnected already: 'widgetd books list' prints what there is")
 	case errors.Is(err, errExport):
-		return errors.New("not found: 'widgetd books exports' prints what there is")
+		return errors.New("not found: 'widgetd books export list' prints what there is")
 	case !errors.As(err, &ref):
 		return err
 	case ref.code == codeBooksNotSet:
@@ -177,13 +178,14 @@ func booksConnect(e *env) error {
 }
 
 func booksList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) ([]*bookConnection, error) {
+	ids := idOf[*bookConnection]{"bkc", func(row *bookConnection) string { return row.ID }}
+	return printOwned(e, ids, wholeList(func(q *queries, o owner) ([]*bookConnection, error) {
 		all, err := q.bookConnections(o)
 		for _, c := range all {
 			c.show()
 		}
 		return all, err
-	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
+	}), "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
 		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom,
 			accountCell(c.AccountID)}
 	})
@@ -426,7 +428,8 @@ func booksExports(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	return printList(e, (*queries).bookExports, filter, exportHeader, exportCells)
+	ids := idOf[bookExport]{"exp", func(row bookExport) string { return row.ID }}
+	return printSpan(e, ids, (*queries).bookExports, filter, exportHeader, exportCells)
 }
 
 func booksRetry(e *env) error {

@@ -108,9 +108,9 @@ func TestBooks_statusAndCheckTellWhatNeedsDoing(t *testing.T) {
 		"1 connection with books gets no usable answer since " + failing.FailingSince.day() +
 			": 'widgetd books list'",
 		"1 entry failed since " + newStamp(time.Now()).after(-2*heldTooLong).day() +
-			": 'widgetd books exports -state failed'",
+			": 'widgetd books export list -state failed'",
 		"1 entry held since " + newStamp(time.Now()).after(-heldTooLong).day() +
-			": 'widgetd books exports -state held'",
+			": 'widgetd books export list -state held'",
 	} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("no line %q in %q", want, lines)

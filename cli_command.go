@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -110,83 +109,153 @@ func (e *env) actor() string {
 	return actorCommand + ":" + e.caller
 }
 
-func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
-
 // maxCommandWords is how many words the name of a command has at most.
 const maxCommandWords = 3
 
-// findCommand returns the command with the longest name that args begin with, and the args
-// after that name; nil if there is none.
+// oldNames are names that commands had before, and those that they have now: scripts may use either.
+// No help and no document shows an old one.
+var oldNames = map[string]string{
+	"account rate": "account set-rate", "base-url": "base-url show", "books export": "books export send",
+	"books exports": "books export list", "books mapping": "books map", "books retry": "books export retry",
+	"books reverse": "books export reverse", "events": "event list", "leads erase": "lead erase",
+	"leads export": "lead export", "leads list": "lead list", "leads purge": "lead purge", "legacy": "legacy list",
+	"license patch": "license set", "payments export": "payment export", "stats": "widget stats",
+	"webhook deliveries": "webhook delivery list", "webhook patch": "webhook set",
+	"webhook retry": "webhook delivery retry",
+}
+
+// findCommand returns the command with the longest name, of now or before, that args begin with, and the
+// args after that name; nil if there is none. What begins the names of other commands too, as "books
+// export", is the old name of one only before as many args as that takes.
 func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(maxCommandWords, len(args)); words > 0; words-- {
-		name := strings.Join(args[:words], " ")
-		if i := slices.IndexFunc(commands, func(c command) bool { return c.name == name }); i >= 0 {
-			return &commands[i], args[words:]
+		name, rest := strings.Join(args[:words], " "), args[words:]
+		old := oldNames[name]
+		for i := range commands {
+			if c := &commands[i]; c.name == name || c.name == old && (len(rest) == c.nargs ||
+				!slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(name) })) {
+				return c, rest
+			}
 		}
 	}
 	return nil, nil
 }
 
-// parse reads options and arguments, in any order, into e. A flag overrides its environment
-// variable, if it has one. It returns a usageError, or flag.ErrHelp when help was asked for.
-func (e *env) parse(args []string) error {
-	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+// A commandLine is what stands behind the program's name.
+type commandLine struct {
+	words   []string // the command and its arguments
+	options []givenOption
+	help    bool // -h or -help is among the options
+}
+
+// A givenOption is an option as it was typed. A switch needs no value.
+type givenOption struct {
+	name, value string
+	hasValue    bool
+}
+
+// readLine separates words and options, which may stand in any order; behind "--" are only words. known are
+// options of which some take a value. "--version" is the command of that name.
+func readLine(args []string, known []option) (l commandLine) {
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		takesValue := slices.ContainsFunc(known, func(o option) bool { return o.name == name && o.value != "" })
+		switch {
+		case arg == "--":
+			l.words = append(l.words, args...)
+			return l
+		case arg == "-" || !strings.HasPrefix(arg, "-"):
+			l.words = append(l.words, arg)
+		case name == "h" || name == "help":
+			l.help = true
+		case (name == "version" || name == "v") && len(l.words) == 0:
+			l.words = append(l.words, "version")
+		case takesValue && !hasValue && len(args) > 0:
+			l.options = append(l.options, givenOption{name, args[0], true})
+			args = args[1:]
+		default:
+			l.options = append(l.options, givenOption{name, value, hasValue})
+		}
+	}
+	return l
+}
+
+// checkNames returns a usageError unless all options of the line are among the known ones. what says who has
+// those, and help which command prints them.
+func (l *commandLine) checkNames(known []option, what, help string) error {
+	names := []string{}
+	for _, o := range known {
+		names = append(names, o.name)
+	}
+	for _, given := range l.options {
+		if slices.Contains(names, given.name) {
+			continue
+		}
+		step := "see 'widgetd " + help + "'"
+		if meant, ok := nearest(given.name, names); ok {
+			step = "did you mean -" + meant + "?"
+		}
+		return usageError(fmt.Sprintf("%s no option -%s: %s", what, printable(given.name), step))
+	}
+	return nil
+}
+
+// parse reads the options and arguments of e.command, in any order, into e. An option overrides its environment
+// variable, if it has one. Errors: usageError.
+func (e *env) parse(args []string) error { return e.take(readLine(args, e.command.acceptedOptions())) }
+
+// take is parse for a line whose words are the arguments.
+func (e *env) take(l commandLine) (err error) {
+	accepted := e.command.acceptedOptions()
+	if err := l.checkNames(accepted, e.command.name+" has", "help "+e.command.name); err != nil {
+		return err
+	}
 	e.values, e.switches = map[string]*onceValue{}, map[string]*bool{}
-	for _, o := range e.command.acceptedOptions() {
+	for _, o := range accepted {
 		set := ""
 		if o.hasVariable {
 			set = e.getenv(o.variable())
 		}
-		if o.value == "" {
-			on, err := strconv.ParseBool(cmp.Or(set, "false"))
-			if err != nil {
-				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.variable(), set))
-			}
-			e.switches[o.name] = fs.Bool(o.name, on, o.help)
+		if o.value != "" {
+			e.values[o.name] = &onceValue{value: cmp.Or(set, o.def), set: set != ""}
 			continue
 		}
-		v := &onceValue{value: cmp.Or(set, o.def), set: set != ""}
-		e.values[o.name] = v
-		fs.Var(v, o.name, o.help)
+		on, err := strconv.ParseBool(cmp.Or(set, "false"))
+		if err != nil {
+			return usageError(fmt.Sprintf("%s must be true or false, not %q", o.variable(), set))
+		}
+		e.switches[o.name] = &on
 	}
-	for {
-		if err := fs.Parse(args); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				return err
+	for _, given := range l.options {
+		v := e.values[given.name]
+		switch {
+		case v == nil && !given.hasValue:
+			*e.switches[given.name] = true
+		case v == nil:
+			if *e.switches[given.name], err = strconv.ParseBool(given.value); err != nil {
+				return usageError(fmt.Sprintf("-%s must be true or false, not %q", given.name, given.value))
 			}
-			return usageError(fmt.Sprintf("%s: %v", e.command.name, err))
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		e.args = append(e.args, fs.Arg(0))
-		if args = fs.Args()[1:]; len(args) == 0 {
-			break
+		case !given.hasValue:
+			return usageError("-" + given.name + " needs a value")
+		case v.given:
+			return usageError("-" + given.name + " is given twice; write a list as one value, separated by commas")
+		default:
+			v.value, v.given, v.set = given.value, true, true
 		}
 	}
-	if len(e.args) != e.command.nargs {
+	if e.args = l.words; len(e.args) != e.command.nargs {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil
 }
 
-// A onceValue is the value of a flag that may be given only once. The flag package would
-// drop the first of two values silently.
+// A onceValue is the value of an option, which may be given only once.
 type onceValue struct {
 	value string
-	given bool // as a flag
-	set   bool // as a flag or by its environment variable
-}
-
-func (v *onceValue) String() string { return v.value }
-
-func (v *onceValue) Set(s string) error {
-	if v.given {
-		return errors.New("the option is given twice; write a list as one value, separated by commas")
-	}
-	v.value, v.given, v.set = s, true, true
-	return nil
+	given bool // as an option
+	set   bool // as an option or by its environment variable
 }
 
 // startsWith reports whether the command's name begins with these words and has more.
@@ -360,7 +429,7 @@ func (e *env) str(name string) string { return e.values[name].value }
 // given reports whether an option that is not a switch was given as a flag, perhaps with an empty value.
 func (e *env) given(name string) bool { return e.values[name].given }
 
-// signature returns the command's name with the names of its arguments: "account rate ID N".
+// signature returns the command's name with the names of its arguments: "account set-rate ID N".
 func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }
 
 // signature returns the option with the name of its value: "-max-devices N".

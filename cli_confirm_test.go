@@ -89,7 +89,7 @@ func (s *service) lastingCommands() []lasting {
 			says: "removes the webhook " + hook + " (127.0.0.1:9) for good; still to be sent again to it: 1 event"},
 		{args: []string{"origin", "remove", "https://a.example/"}, prints: "origin https://a.example removed",
 			says: "removes the origin https://a.example of " + s.account + " (main), so that"},
-		{args: []string{"leads", "purge", "-older-than", "1d"}, prints: "1 lead removed", says: "removes 1 lead that"},
+		{args: []string{"lead", "purge", "-older-than", "1d"}, prints: "1 lead removed", says: "removes 1 lead that"},
 		{args: []string{"account", "close", tenant}, alone: true,
 			prints: "account " + tenant + " (Trattoria) closed: " + held + " stopped",
 			says:   "closes the account " + tenant + " (Trattoria) and stops " + held + ", until"},
@@ -295,7 +295,7 @@ func TestCommand_namesWhatItHasChanged(t *testing.T) {
 		{`base address https://b\.example/v1 set`, []string{"base-url", "set", "https://B.example/v1"}},
 		{`base address ` + regexp.QuoteMeta(testBase) + ` removed`, []string{"base-url", "remove", testBase}},
 		{`account ` + tenant + ` \(Trattoria\) may make 5 requests a minute of each kind`,
-			[]string{"account", "rate", tenant, "5"}},
+			[]string{"account", "set-rate", tenant, "5"}},
 		{`account ` + tenant + ` \(Trattoria\) closed: nothing stopped`,
 			[]string{"account", "close", tenant, "-force"}},
 		{`account ` + tenant + ` \(Trattoria\) is open`, []string{"account", "reopen", tenant}},
@@ -307,7 +307,7 @@ func TestCommand_namesWhatItHasChanged(t *testing.T) {
 		{`grant ` + grantID + ` revoked`, []string{"grant", "revoke", grantID}},
 		{`widget ` + widgetID + ` \(Dinner\) renamed`, []string{"widget", "rename", widgetID, "Dinner"}},
 		{`key ` + kid + ` retired`, []string{"key", "retire", kid}},
-		{`0 leads erased; .*`, []string{"leads", "erase", "anna@example.com"}},
+		{`0 leads erased; .*`, []string{"lead", "erase", "anna@example.com"}},
 	} {
 		equal(t, strings.Join(c.args, " ")+" -json", strings.HasPrefix(s.must(append(c.args, "-json")...), "{"), true)
 		if c.args[0] == "base-url" && c.args[1] == "remove" || c.args[0] == "key" {
@@ -391,7 +391,7 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 	has(t, show, "total          59.00 CHF\n", "discount       3.00 CHF\n", "tip            2.00 CHF\n",
 		"delivery       7.00 CHF, VAT 2.6 %\n", "refunded       9.00 CHF\n",
 		"vat            1.06 CHF in 41.80 CHF at 2.6 %")
-	events := s.must("events", "-wide")
+	events := s.must("event", "list", "-wide")
 	has(t, events, "total 59.00 CHF")
 	for name, text := range map[string]string{"list": list, "show": show, "events": events} {
 		if found := regexp.MustCompile(`\b(5900|900|300|700)\b`).FindString(text); found != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -33,7 +34,11 @@ var (
 	optCSV     = option{name: "csv", help: "print CSV instead of JSON"}
 	optLimit   = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
 	optSince   = option{name: "since", value: "TIME",
-		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
+		help: "show only rows since a date or an RFC 3339 time, or of the last days, as 7d"}
+	optUntil = option{name: "until", value: "TIME",
+		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
+	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
+		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
 	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
 	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
 	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
@@ -43,13 +48,22 @@ var (
 		help: "- for standard input, as your shell opens it (-secrets - <stripe.txt), or a file that only the user " +
 			"who runs the command can read, with lines of what the provider gave: " +
 			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
-	optScope = option{name: "scope", value: "SCOPE…",
-		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+	optScope = option{name: "scope", value: "SCOPE,…",
+		help: "what the token may do, separated by commas: " + strings.Join(grantableScopes, ", ")}
 )
 
 // commaList returns the elements of an option's value, separated by commas or spaces.
 func (e *env) commaList(name string) []string {
 	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// wrongValue returns the error for a fault of an option's value that has the code of a fieldError: a usageError,
+// unless the value names what does not exist.
+func wrongValue(code, text string) error {
+	if code == "unknown_value" {
+		return errors.New(text)
+	}
+	return usageError(text)
 }
 
 // parsePrefixes parses the value of an option: networks, and addresses as networks of one.
@@ -86,6 +100,21 @@ func (e *env) pastTime(name string) (stamp, error) {
 	return e.parseTime(e.str(name))
 }
 
+// timeSpan returns the moments that -since and -until name, zero where they are not given. A date as -until
+// means its end.
+func (e *env) timeSpan() (since, until stamp, err error) {
+	if since, err = e.pastTime("since"); err != nil {
+		return since, until, fmt.Errorf("-since: %w", err)
+	}
+	if until, err = e.pastTime("until"); err != nil {
+		return since, until, fmt.Errorf("-until: %w", err)
+	}
+	if _, isDate := parseDate(e.str("until")); isDate {
+		until = until.after(24 * time.Hour)
+	}
+	return since, until, nil
+}
+
 // date returns the start in UTC of the day that an option names, or the zero time if it is not given.
 // Errors: usageError.
 func (e *env) date(name string) (time.Time, error) {
@@ -117,12 +146,12 @@ func (e *env) choice(name string, words []string) (string, error) {
 	return "", unknownWord("-"+name+": there is no", word, words)
 }
 
-// unknownWord returns a usageError for a word that is none of those that are known. It names the one that was most
+// unknownWord returns an error for a word that is none of those that are known. It names the one that was most
 // likely meant, else all if they are few, else what they begin with. what comes before the word.
 func unknownWord(what, word string, known []string) error {
 	text := fmt.Sprintf("%s %q: ", what, printable(word))
 	if meant, ok := nearest(word, known); ok {
-		return usageError(text + "did you mean " + meant + "?")
+		return errors.New(text + "did you mean " + meant + "?")
 	}
 	var groups []string
 	for _, k := range known {
@@ -131,9 +160,9 @@ func unknownWord(what, word string, known []string) error {
 	}
 	slices.Sort(groups)
 	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
-		return usageError(text + "take one of " + strings.Join(known, ", "))
+		return errors.New(text + "take one of " + strings.Join(known, ", "))
 	}
-	return usageError(text + "they begin with " + strings.Join(groups, ", "))
+	return errors.New(text + "they begin with " + strings.Join(groups, ", "))
 }
 
 // text returns an option whose value is stored as it is, after the checks that a string of
@@ -246,7 +275,12 @@ func (e *env) filterAccount() (owner, error) {
 	if e.str("account") == "" {
 		return anyAccount, nil
 	}
-	return ownedBy(e.str("account")), nil
+	id := e.str("account")
+	_, err := queried(e, func(q *queries) (a account, err error) {
+		a, err = q.account(id)
+		return a, replaced(err, errNotFound, errAccount)
+	})
+	return ownedBy(id), err
 }
 
 const (

@@ -50,7 +50,7 @@ func TestTable_fitsTerminalsOf80AndOf45ColumnsWithWholeIDsAndNothingCut(t *testi
 	license := fillTables(o)
 	for _, args := range [][]string{
 		{"license", "list"}, {"license", "show", license}, {"device", "list", license}, {"account", "list"},
-		{"origin", "list"}, {"token", "list"}, {"leads", "list"}, {"events"}, {"widget", "list"}, {"app", "list"},
+		{"origin", "list"}, {"token", "list"}, {"lead", "list"}, {"events"}, {"widget", "list"}, {"app", "list"},
 		{"key", "list"}, {"stats"}, {"legacy"}, {"base-url"}, {"webhook", "list"}, {"order", "list"},
 	} {
 		ids := wholeIDs.FindAllStringSubmatch(o.do(append(args, "-json")...), -1)
@@ -78,7 +78,7 @@ func TestTable_hasARowALineWithAllCellsWhereItIsNoTerminalAndWithWide(t *testing
 	for _, columns := range []string{"", "nonsense"} {
 		o.env["COLUMNS"] = columns
 		for _, option := range []string{"-json=false", "-wide"} {
-			out := o.do("leads", "list", option)
+			out := o.do("lead", "list", option)
 			equal(t, "lines", strings.Count(out, "\n"), 3)
 			contains(t, out, "ID  ", "POSTED", "guest1@example.com", "somebody.with.a.long.name@subdomain.example.com",
 				"  main\n")
@@ -89,8 +89,8 @@ func TestTable_hasARowALineWithAllCellsWhereItIsNoTerminalAndWithWide(t *testing
 		}
 	}
 	o.env["COLUMNS"] = "45"
-	contains(t, o.do("leads", "list", "-wide"), time.Now().UTC().Format("  2006-01-02T15:04:"))
-	equal(t, "lines", strings.Count(o.do("leads", "list", "-wide"), "\n"), 3)
+	contains(t, o.do("lead", "list", "-wide"), time.Now().UTC().Format("  2006-01-02T15:04:"))
+	equal(t, "lines", strings.Count(o.do("lead", "list", "-wide"), "\n"), 3)
 }
 
 // printedTable returns a table as a terminal of so many columns shows it, at noon of 22 November 2026.
@@ -244,11 +244,11 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 		t.Errorf("%d columns:\n%s", n, text)
 	}
 	out.Reset()
-	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help", "/dev/null")
+	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help -all", "/dev/null")
 	cmd.Stdout = &out
 	must(t, cmd.Run())
 	if text := strings.ReplaceAll(out.String(), "\r\n", "\n"); !strings.Contains(text,
-		"\n"+strings.Repeat(" ", 37)+"main") || widest(text) > 70 {
+		"\n  license show LICENSE\n      show a licence and its devices\n") || widest(text) > 70 {
 		t.Errorf("help is %d columns wide:\n%s", widest(text), text)
 	}
 }
@@ -274,10 +274,10 @@ func TestID_mayBeNamedByItsEnd(t *testing.T) {
 			t.Errorf("%s is a wrong command line", typed)
 		}
 	}
-	contains(t, o.do("license", "patch", "9d1398", `{"plan":"pro"}`), id+" is active\n")
+	contains(t, o.do("license", "set", "9d1398", `{"plan":"pro"}`), id+" is active\n")
 	equal(t, "plan", o.object("license", "show", "9D1398")["plan"], any("pro"))
 	contains(t, o.do("license", "suspend", "9d1398"), id+" is suspended\n")
-	contains(t, o.do("events", "-license", "…9d1398", "-wide"), "license.suspended")
+	contains(t, o.do("event", "list", "-license", "…9d1398", "-wide"), "license.suspended")
 	err := o.fails("-license: no id of the kind lic_… ends in \"9d1399\"", "events", "-license", "9d1399")
 	failIf(t, errors.As(err, new(usageError)), "a licence that does not exist is a wrong command line")
 }
@@ -349,7 +349,7 @@ func TestAccount_isShownAndNamedByItsName(t *testing.T) {
 	contains(t, o.do("license", "show", license), "\naccount             Trattoria Roma\n")
 
 	end := strings.ToUpper(roma[len(roma)-6:])
-	o.do("account", "rate", "Trattoria Roma", "700")
+	o.do("account", "set-rate", "Trattoria Roma", "700")
 	contains(t, o.do("account", "set", end, "-legal-name", "Roma Ltd"), "Roma Ltd")
 	o.do("account", "signin", "Trattoria Roma")
 	for _, name := range []string{"Trattoria", "acct_0000000", "000000"} {

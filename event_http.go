@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -94,9 +95,11 @@ var (
 
 // The operator's command on events.
 var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first", []option{
+	{"event list", "", "show what happened and who did it, newest first", []option{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
+		optUntil,
 	}, 0, eventsShow},
+	{"event show", "EVENT", "show all of an event", nil, 1, eventShow},
 }
 
 func eventsShow(e *env) error {
@@ -115,7 +118,7 @@ func eventsShow(e *env) error {
 	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
 		return err
 	}
-	if filter.since, err = e.pastTime("since"); err != nil {
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
 		return err
 	}
 	const header = "ID AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
@@ -124,3 +127,28 @@ func eventsShow(e *env) error {
 			accountCell(v.AccountID)}
 	})
 }
+
+// eventShow prints an event, and below it what its data holds.
+func eventShow(e *env) error {
+	if !validID("evt", e.args[0]) {
+		return errNoEvent
+	}
+	v, err := queried(e, func(q *queries) (event, error) {
+		v, err := q.eventByID(e.args[0])
+		return v, replaced(err, errNotFound, errNoEvent)
+	})
+	if err != nil {
+		return err
+	}
+	details, err := memberDetails(v)
+	if err != nil {
+		return err
+	}
+	data, err := memberDetails(v.Data)
+	if details = details[:len(details)-1]; len(data) > 0 {
+		details = append(append(details, detail{}), data...)
+	}
+	return errors.Join(err, e.printDetails(v, details))
+}
+
+var errNoEvent = errors.New("not found: 'widgetd event list' prints what there is")

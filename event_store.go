@@ -28,12 +28,12 @@ func (t *tx) addEvent(e event) error {
 type eventFilter struct {
 	owner                     owner
 	kind, licenseID, deviceID string
-	since                     stamp
+	since, until              stamp
 }
 
 // events returns a page of events, newest first, older than the one that the cursor before
 // stands for ("" for the newest). If the clock was set back, times are not in the order of
-// writing, and since may leave out some events of that span.
+// writing, and since and until may leave out some events of that span.
 func (q *queries) events(f eventFilter, before string, limit int) (p listPage[event], err error) {
 	list := listQuery{columns: selectEvents, table: `events`, key: `seq`}
 	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
@@ -57,11 +57,8 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 			list.filter(` AND +type = ?`, f.kind)
 		}
 	}
-	if !f.since.IsZero() {
-		if list.since, err = q.firstSince(`events`, `at`, f.since); err != nil {
-			return p, err
-		}
-		list.filter(` AND at >= ?`, f.since)
+	if err := q.scopeTimes(&list, `at`, f.since, f.until); err != nil {
+		return p, err
 	}
 	if f.deviceID != "" {
 		list.filter(` AND CASE WHEN json_valid(data) THEN json_extract(data, '$.device_id') = ? END`, f.deviceID)
@@ -82,6 +79,23 @@ const selectEvents = `SELECT seq, id, at, type, account_id, subject_id,
 // eventBySeq returns the event with a number, or errNotFound.
 func (q *queries) eventBySeq(seq int64) (e event, err error) {
 	err = q.one(selectEvents+` WHERE seq = ?`, []any{seq}, e.dest()...)
+	e.nameSubject()
+	return e, err
+}
+
+// eventByID returns the event with an id, or errNotFound. No index has ids, so it looks at those of that second
+// first, and if the clock was set back and it is not there, at all events.
+func (q *queries) eventByID(id string) (e event, err error) {
+	second := newStamp(idTime("evt", id))
+	first, err := q.firstSince(`events`, `at`, second)
+	if err != nil {
+		return e, err
+	}
+	err = q.one(selectEvents+` WHERE seq >= ?1 AND at = ?2 AND id = ?3 AND seq < ?1 + ?4`,
+		[]any{first, second, id, maxListRows}, e.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = q.one(selectEvents+` WHERE id = ?`, []any{id}, e.dest()...)
+	}
 	e.nameSubject()
 	return e, err
 }

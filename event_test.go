@@ -35,6 +35,27 @@ func (s *service) eventTypes(licenseID string) string {
 	return types
 }
 
+// TestEvents_untilATimeReadNothingLater is about an operator who asks two million events for those of last year:
+// of two upper bounds SQLite takes the first, and reads all rows below that.
+func TestEvents_untilATimeReadNothingLater(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked := questions(s.store.queries)
+	_, err := s.store.events(eventFilter{owner: anyAccount, until: lastStamp}, "", 10)
+	s.check(err)
+	_, err = s.store.leads(leadFilter{owner: anyAccount, until: lastStamp}, "", 10)
+	s.check(err)
+	bounded := 0
+	for _, query := range asked() {
+		if n := strings.Count(query, "seq < ?"); n > 1 {
+			t.Errorf("%d upper bounds: %s", n, query)
+		} else if n == 1 {
+			bounded++
+		}
+	}
+	equal(t, "bounded queries", bounded, 4)
+}
+
 func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -473,11 +494,11 @@ func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
 		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
 		'`+o.account+`', 'time' FROM n`)
-	if got := o.objects("events", "-type", "license.revoked"); len(got) != 3 {
+	if got := o.objects("event", "list", "-type", "license.revoked"); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
 	limit := size(1_234, 12_345)
-	if got := o.objects("events", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
+	if got := o.objects("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
 		t.Errorf("%d events", len(got))
 	}
 }

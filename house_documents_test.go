@@ -174,6 +174,9 @@ func wrongCommand(line string) string {
 		}
 		return "there is no such command"
 	}
+	if !strings.HasPrefix(strings.Join(words, " ")+" ", cmd.name+" ") {
+		return "it is called " + cmd.name + " now"
+	}
 	for _, word := range rest {
 		name := strings.TrimLeft(word, "-")
 		if name == word || name == "" || name == "h" {
@@ -208,7 +211,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 				check(name, line)
 			} else if cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(code[1])); cmd != nil &&
 				strings.Contains(code[1], " -") {
-				check(name, code[1]) // "leads erase -litestream"
+				check(name, code[1]) // "lead erase -litestream"
 			}
 		}
 	}
@@ -219,7 +222,8 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 		"frobnicate": "there is no such command", "license frobnicate": "there is no such command",
 		"backup -nonsense x.db": "it has no option -nonsense",
 		"books app frobnicate":  "there is no such command", "license …": "", "books app": "", "books app …": "",
-		"license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
+		"leads list": "it is called lead list now", "license add -h": "", "help --markdown": "",
+		`backup "backup/$$(date -u +%%Y).db"'`: "",
 	} {
 		if got := wrongCommand(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
@@ -274,7 +278,7 @@ func TestDocuments_installingWorksAsTheyStand(t *testing.T) {
 			env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
 				"widgetd.key")}}
 		asOnAServer(t, o, block, map[string]string{"useradd": "true", "install": "true", "apt": "true"})
-		if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address,
+		if address, origins := o.do("base-url", "show"), o.do("origin", "list"); !strings.Contains(address,
 			"https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
 			t.Errorf("%q, %q", address, origins)
 		}
@@ -317,7 +321,7 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	}
 	asOnAServer(t, o, documentBlock(t, "widgetd status"), nil)
 	asOnAServer(t, o, documentBlock(t, "widgetd backup backup-2026"), nil)
-	asOnAServer(t, o, documentBlock(t, "widgetd leads erase guest@example.com"), nil)
+	asOnAServer(t, o, documentBlock(t, "widgetd lead erase guest@example.com"), nil)
 	asOnAServer(t, o, documentBlock(t, "sqlite3 -readonly -box"), nil)
 	if _, err := os.Stat(filepath.Join(o.dir, "backup-2026-11-21.db")); err != nil {
 		t.Error(err)

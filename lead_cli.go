@@ -11,23 +11,21 @@ import (
 var (
 	optOlderThan = option{name: "older-than", value: "DURATION",
 		help: "remove leads that are older than this, as 365d"}
-	optUntil = option{name: "until", value: "TIME",
-		help: "show only leads until the end of a date (UTC), or until an RFC 3339 time"}
 )
 
 // The operator's commands on leads.
 var leadCommands = []command{
-	{"leads list", "", "list leads, newest first", []option{
+	{"lead list", "", "list leads, newest first", []option{
 		optLimit, optType.says("show only leads of this type, as newsletter"),
-		optSince.says("show only leads since a date or an RFC 3339 time, or of the last days, as 7d"),
-		optUntil, optAccount.says("show only leads of this account"),
+		optSince, optUntil, optAccount.says("show only leads of this account"),
 	}, 0, leadsList},
-	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
+	{"lead export", "", "print all leads, one JSON object a line or CSV", []option{optCSV,
+		optAccount.says("print only leads of this account"), optSince, optUntil}, 0, leadsExport},
+	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
 		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a given age",
+	{"lead purge", "", "remove leads that are older than a given age",
 		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, 0, leadsPurge},
 }
 
@@ -38,20 +36,14 @@ func leadsList(e *env) error {
 		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
 			printable(filter.kind)))
 	}
-	if filter.since, err = e.pastTime("since"); err != nil {
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
 		return err
-	}
-	if filter.until, err = e.pastTime("until"); err != nil {
-		return err
-	}
-	if _, err := time.Parse(time.DateOnly, e.str("until")); err == nil { // to the end of that day
-		filter.until = filter.until.after(24 * time.Hour)
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]lead, error) {
-		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
+		return listRows(e, q, (*queries).leads, filter, " or 'widgetd lead export'")
 	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
 		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
 	})
@@ -59,8 +51,16 @@ func leadsList(e *env) error {
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
+	var filter leadFilter
+	var err error
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
+		return err
+	}
 	page := func(st *store, before string) (listPage[lead], error) {
-		return st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
+		return st.leads(filter, before, exportPageSize)
 	}
 	return exportRows(e, header, page, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
@@ -103,10 +103,10 @@ func leadsErase(e *env) error {
 	})
 }
 
-// maxSimilar is how many addresses leads erase lists that resemble the erased one.
+// maxSimilar is how many addresses lead erase lists that resemble the erased one.
 const maxSimilar = 20
 
-// similarText returns the lines on addresses that leads erase has left, for the operator to judge.
+// similarText returns the lines on addresses that lead erase has left, for the operator to judge.
 // Letters beyond ASCII are written as escapes too: two spellings can look the same.
 func similarText(similar []similarAddress, more bool) string {
 	if len(similar) == 0 {

@@ -75,19 +75,8 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 	if f.kind != "" {
 		list.along(` AND type = ?`, []any{f.kind})
 	}
-	if !f.since.IsZero() {
-		if list.since, err = q.firstSince(`leads`, `created_at`, f.since); err != nil {
-			return p, err
-		}
-		list.filter(` AND created_at >= ?`, f.since)
-	}
-	if !f.until.IsZero() {
-		first, err := q.firstSince(`leads`, `created_at`, f.until)
-		if err != nil {
-			return p, err
-		}
-		list.until = max(1, first)
-		list.filter(` AND created_at < ?`, f.until)
+	if err := q.scopeTimes(&list, `created_at`, f.since, f.until); err != nil {
+		return p, err
 	}
 	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }

@@ -66,10 +66,10 @@ var licenseCommands = []command{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
 		optCustomer.says("only licences of exactly this customer"),
-		optStatus, optSearch, optLimit,
+		optStatus, optSearch, optLimit, optSince, optUntil,
 	}, 0, licenseList},
 	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
-	{"license patch", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
 	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
 	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
 	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
@@ -86,7 +86,8 @@ var licenseCommands = []command{
 		optProduct.says("product of the rows that name none"),
 		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),
 	}, 1, licenseImport},
-	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV}, 0, licenseExport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV,
+		optAccount.says("print only licences of this account"), optSince, optUntil}, 0, licenseExport},
 }
 
 // licenseFromOptions returns the licence that the options of license add describe. Like a
@@ -268,6 +269,9 @@ func licenseRotate(e *env) error {
 	return e.print(map[string]string{"id": e.args[0], "key": key}, fmt.Sprintf("key: %s  (shown once)", key))
 }
 
+// licenseIDs says how licences are ordered.
+var licenseIDs = idOf[*license]{"lic", func(row *license) string { return row.ID }}
+
 func licenseList(e *env) error {
 	var err error
 	filter := licenseFilter{product: e.str("product"), customer: e.str("customer"), status: e.str("status"),
@@ -279,7 +283,7 @@ func licenseList(e *env) error {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]licenseDetail, error) {
-		rows, err := listRows(e, q, (*queries).licenses, filter, "")
+		rows, err := spanRows(e, q, licenseIDs, (*queries).licenses, filter)
 		return licenseDetails(rows, e.now()), err
 	}, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
 		return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
@@ -396,9 +400,16 @@ func licenseExport(e *env) error {
 	for i, column := range exportedColumns {
 		header[i] = column.name
 	}
+	filter := licenseFilter{now: newStamp(e.now())}
+	licenses, err := spanned(e, licenseIDs, (*queries).licenses)
+	if err == nil {
+		filter.owner, err = e.filterAccount()
+	}
+	if err != nil {
+		return err
+	}
 	return exportRows(e, header, func(st *store, before string) (listPage[licenseDetail], error) {
-		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
-		page, err := st.licenses(filter, before, exportPageSize)
+		page, err := licenses(st.queries, filter, before, exportPageSize)
 		return listPage[licenseDetail]{licenseDetails(page.rows, e.now()), page.next}, err
 	}, func(l licenseDetail) []string {
 		cells := make([]string, len(exportedColumns))
@@ -443,7 +454,8 @@ var (
 
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
-	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
+	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
+		deviceList},
 	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
 	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
@@ -589,7 +601,8 @@ func deviceCells(d *device) []any {
 
 func deviceList(e *env) error {
 	return printAll(e, func(q *queries) ([]*device, error) {
-		rows, err := listRows(e, q, (*queries).devices, e.args[0], "")
+		ids := idOf[*device]{"dev", func(row *device) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).devices, e.args[0])
 		if err == nil {
 			_, err = q.license(anyAccount, e.args[0])
 		}

@@ -1,9 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,12 +14,12 @@ var (
 	optHomePage = option{name: "home-page", value: "URL", help: "its home page, for people: https://app.example"}
 	optAppKind  = option{name: "kind", value: "KIND", def: appWeb,
 		help: "web, which runs on a server and can keep a secret, browser or installed"}
-	optRedirectURI = option{name: "redirect-uri", value: "URI…",
-		help: "where people are sent back to, space-separated; for installed ones also http://127.0.0.1/back or " +
-			"com.example.app:/back"}
+	optRedirectURI = option{name: "redirect-uri", value: "URI,…",
+		help: "where people are sent back to, separated by commas (one within an address stays, unless a scheme " +
+			"follows it); for installed ones also http://127.0.0.1/back or com.example.app:/back"}
 	optAppOrigin = option{name: "origin", value: "ORIGIN,…",
 		help: "of the sites on which it runs, for the kind browser"}
-	optOwnScope = option{name: "own-scope", value: "SCOPE…",
+	optOwnScope = option{name: "own-scope", value: "SCOPE,…",
 		help: "what it may do for the account that owns it, by client credentials; by default nothing"}
 	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
 	optNow  = option{name: "now", help: "stop taking the secret before at once"}
@@ -28,10 +29,11 @@ var (
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
 		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, space-separated: " + strings.Join(appScopes, " ")), optOwnScope,
+			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
 		}, 1, appAdd},
 	{"app list", "", "list applications, newest first",
-		[]option{optAccount.says("show only applications of this account")}, 0, appList},
+		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil}, 0,
+		appList},
 	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
 	{"app rotate-secret", "APP",
@@ -61,10 +63,16 @@ func explainAppError(err error) error {
 	return err
 }
 
+// commaBefore matches the commas of a list of addresses that separate two, not those within one.
+var commaBefore = regexp.MustCompile(`,+( |$|[A-Za-z][A-Za-z0-9+.-]*:/)`)
+
+// uriList returns the addresses of a list, which are separated by commas or spaces.
+func uriList(text string) []string { return strings.Fields(commaBefore.ReplaceAllString(text, " $1")) }
+
 // newApp returns the application that the command's argument and options describe. Errors: usageError.
 func (e *env) newApp() (*app, error) {
 	p := &app{Name: e.args[0], HomePage: e.str("home-page"), Kind: e.str("kind"),
-		RedirectURIs: strings.Fields(e.str("redirect-uri")), Origins: e.commaList("origin"),
+		RedirectURIs: uriList(e.str("redirect-uri")), Origins: e.commaList("origin"),
 		Scope:    strings.Join(e.commaList("scope"), " "),
 		OwnScope: nilIfEmpty(strings.Join(e.commaList("own-scope"), " "))}
 	if _, detail := checkText(p.Name, required, maxAppName); detail != "" {
@@ -88,14 +96,12 @@ func (e *env) newApp() (*app, error) {
 	case len(p.Origins) > maxAppOrigins:
 		return nil, usageError(fmt.Sprintf("-origin: at most %d", maxAppOrigins))
 	case p.Scope == "":
-		return nil, usageError("-scope is needed, as \"orders:read\": the scopes are " + strings.Join(appScopes, " "))
+		return nil, usageError("-scope is needed, as \"orders:read\": the scopes are " + strings.Join(appScopes, ", "))
 	}
 	var err error
-	p.normalise(func(member, _, detail string) {
-		if err == nil {
-			member, _, _ = strings.Cut(member, "/")
-			err = usageError(optionOfMember[member] + ": " + detail)
-		}
+	p.normalise(func(member, code, detail string) {
+		member, _, _ = strings.Cut(member, "/")
+		err = cmp.Or(err, wrongValue(code, optionOfMember[member]+": "+detail))
 	})
 	return p, err
 }
@@ -134,9 +140,8 @@ func appAdd(e *env) error {
 }
 
 func appList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) ([]*app, error) {
-		return collectPages(q, (*queries).apps, o, math.MaxInt)
-	}, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
+	ids := idOf[*app]{"app", func(row *app) string { return row.ID }}
+	return printOwned(e, ids, (*queries).apps, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
 		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, accountCell(p.AccountID)}
 	})
 }
@@ -189,7 +194,7 @@ var optEnded = option{name: "ended", help: "show those that have ended, too"}
 // The operator's commands on grants.
 var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
-		optLimit, optAccount.says("show only what this account has agreed to"), optEnded,
+		optLimit, optAccount.says("show only what this account has agreed to"), optEnded, optSince, optUntil,
 	}, 0, grantList},
 	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
 		nil, 1, grantRevoke},
@@ -204,7 +209,8 @@ func grantList(e *env) error {
 		return q.grants(o, ended, before, limit)
 	}
 	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
-	return printList(e, read, e.on("ended"), header, func(g *grant) []any {
+	ids := idOf[*grant]{"grt", func(row *grant) string { return row.ID }}
+	return printSpan(e, ids, read, e.on("ended"), header, func(g *grant) []any {
 		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy,
 			accountCell(g.AccountID)}
 	})

@@ -28,6 +28,7 @@ var orderCommands = []command{
 		optOrderState,
 		optReference,
 		optAccount.says("show only orders of this account"),
+		optSince, optUntil,
 	}, 0, orderList},
 	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1, orderShow},
 	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
@@ -106,7 +107,8 @@ func orderList(e *env) error {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]order, error) {
-		rows, err := listRows(e, q, (*queries).orders, filter, "")
+		ids := idOf[order]{"ord", func(row order) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).orders, filter)
 		if err != nil {
 			return nil, err
 		}

@@ -1114,11 +1114,11 @@ func orderStory(t *testing.T, o *operator) {
 	o.fails("Refund an amount instead: at most 28.92 CHF.", "order", "refund", orders[3].ID, "-amount", "99")
 	o.must(t, "the service is to ask about 1 payment: 'widgetd order show "+orders[3].ID+"' shows what it found\n",
 		"order", "settle", orders[3].ID)
-	if rows := o.objects("payments", "export", "-account", account); len(rows) != 1 ||
+	if rows := o.objects("payment", "export", "-account", account); len(rows) != 1 ||
 		rows[0]["order_id"] != orders[3].ID || rows[0]["captured"] != 5900.0 {
 		t.Errorf("exported %v", rows)
 	}
-	if sheet := o.do("payments", "export", "-csv", "-account", account); strings.Count(sheet, "\n") != 2 ||
+	if sheet := o.do("payment", "export", "-csv", "-account", account); strings.Count(sheet, "\n") != 2 ||
 		!strings.Contains(sheet, ",R-3,"+account+",stripe,captured,CHF,59.00,0.00,") {
 		t.Errorf("sheet\n%s", sheet)
 	}

@@ -30,7 +30,8 @@ var paymentCommands = []command{
 		append([]option{optAccount.says("the account whose money it is"), optSecrets}, providerOptions...),
 		1, paymentConnect},
 	{"payment list", "", "list the connections with payment providers, newest first",
-		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		paymentList},
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
@@ -40,9 +41,12 @@ var paymentCommands = []command{
 		append([]option{
 			optForce.says("disconnect it although our webhook can't be removed at the provider"),
 		}, providerOptions...), 1, paymentDisconnect},
-	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
+	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
-		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
+		[]option{optCSV, optAccount.says("print only payments of this account"),
+			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
+			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
+		}, 0, paymentsExport},
 }
 
 // paymentsExport prints the attempts by which money was captured, newest first.
@@ -53,8 +57,13 @@ func paymentsExport(e *env) error {
 	}
 	header := []string{"payment_id", "order_id", "reference", "account_id", "provider", "state", "currency", "captured",
 		"refunded", "intent_id", "refund_ids", "captured_at"}
+	ids := idOf[exportedPayment]{"pay", func(row exportedPayment) string { return row.PaymentID }}
+	payments, err := spanned(e, ids, (*queries).exportPayments)
+	if err != nil {
+		return err
+	}
 	page := func(st *store, before string) (listPage[exportedPayment], error) {
-		return st.exportPayments(o, before, exportPageSize)
+		return payments(st.queries, o, before, exportPageSize)
 	}
 	return exportRows(e, header, page,
 		func(p exportedPayment) []string {
@@ -223,7 +232,10 @@ func paymentList(e *env) error {
 	if err != nil {
 		return err
 	}
-	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) { return q.paymentConnections(o) })
+	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) {
+		ids := idOf[*paymentConnection]{"con", func(row *paymentConnection) string { return row.ID }}
+		return spanRows(e, q, ids, wholeList((*queries).paymentConnections), o)
+	})
 	if err != nil {
 		return err
 	}

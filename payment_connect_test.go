@@ -65,7 +65,7 @@ func paymentStory(t *testing.T, o *operator) {
 	c := newConnecting(t, o)
 	vipps := o.object(c.connectLine("vipps")...)
 	id := vipps["id"].(string)
-	address := o.objects("base-url")[0]["url"].(string) + "/payments/vipps/" + id
+	address := o.objects("base-url", "show")[0]["url"].(string) + "/payments/vipps/" + id
 	if !validID("con", id) || vipps["live"] != false || vipps["state"] != "in_use" || vipps["name"] != "123456" ||
 		vipps["webhook_url"] != address || vipps["account_id"] != o.account {
 		t.Errorf("%v", vipps)
@@ -96,7 +96,7 @@ func paymentStory(t *testing.T, o *operator) {
 	}
 	has(t, o.do("payment", "list", "-wide"), "removed", "in_use")
 	o.do(c.connectLine("vipps")...) // again, with a new id
-	told := o.objects("events")
+	told := o.objects("event", "list")
 	kinds := []string{}
 	for _, e := range told {
 		if kind := e["type"].(string); strings.HasPrefix(kind, "payment.") {
@@ -248,7 +248,8 @@ func TestPaymentReconnect_takesOtherKeysOfTheSameAccountOnly(t *testing.T) {
 	if after := c.object("payment", "list"); after["id"] != before["id"] || after["state"] != "in_use" {
 		t.Errorf("%v, then %v", before, after)
 	}
-	if told := c.objects("events", "-type", "payment.keys_changed"); len(told) != 1 || told[0]["subject_id"] != id {
+	if told := c.objects("event", "list", "-type", "payment.keys_changed"); len(told) != 1 ||
+		told[0]["subject_id"] != id {
 		t.Errorf("events %v", told)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // The operator's commands on revenue days.
 var revenueCommands = []command{
 	{"revenue list", "", "list what business days have brought, newest first: at most 400 days", []option{
-		optFromDay,
+		optAllRows, optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
 		optAccount.says("the account whose revenue it is"),
 	}, 0, revenueList},
@@ -93,7 +93,9 @@ func (e *env) revenueDays(st *store, accountID string) ([]revenueDay, error) {
 // revenueList prints the totals of business days.
 func revenueList(e *env) error {
 	return e.withRevenue(func(st *store, accountID string) error {
-		all, err := e.revenueDays(st, accountID)
+		all, err := listRows(e, st.queries, wholeList(func(*queries, string) ([]revenueDay, error) {
+			return e.revenueDays(st, accountID)
+		}), accountID, "")
 		if err != nil {
 			return err
 		}

@@ -460,6 +460,25 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 	return first, nil
 }
 
+// scopeTimes narrows a list ordered by the numbers of its rows to those whose column is from since on, and
+// before until; zero: no bound. See firstSince.
+func (q *queries) scopeTimes(list *listQuery, column string, since, until stamp) (err error) {
+	if !since.IsZero() {
+		if list.since, err = q.firstSince(list.table, column, since); err != nil {
+			return err
+		}
+		list.filter(` AND `+column+` >= ?`, since)
+	}
+	if !until.IsZero() {
+		if list.until, err = q.firstSince(list.table, column, until); err != nil {
+			return err
+		}
+		list.until = max(1, list.until)
+		list.filter(` AND `+column+` < ?`, until)
+	}
+	return nil
+}
+
 // A tx is the writer's transaction as one job sees it: the queries, the methods that change
 // rows, and one time for all of them.
 type tx struct {

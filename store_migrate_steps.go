@@ -117,7 +117,7 @@ func adviseOnV2(m *migration) (string, error) {
 // transferAdvice says how many licences limit devices but not transfers, and what to do about them.
 func transferAdvice(licenses int64) string {
 	return fmt.Sprintf("licences with a limit of devices and none of transfers: %d: "+
-		"'widgetd license limit-transfers' gives them the default, 'widgetd license patch' another", licenses)
+		"'widgetd license limit-transfers' gives them the default, 'widgetd license set' another", licenses)
 }
 
 // registerLeadDigest adds the SQL function that the step to version 2 calls.

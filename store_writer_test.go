@@ -418,7 +418,7 @@ func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 			'2020-01-01T00:00:00Z' FROM n`)
 	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
 	purged := make(chan string, 1)
-	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
+	go func() { purged <- o.do("lead", "purge", "-older-than", "365d") }()
 	writes := 0
 	for {
 		must(t, s.update(t.Context(), named("meanwhile")))

@@ -158,13 +158,27 @@ func parseSeqCursor(prefix, cursor string) (seq int64, ok bool) {
 	if !validID(prefix, cursor) {
 		return 0, false
 	}
-	var high, low uint64
-	for _, symbol := range []byte(cursor[len(prefix)+1:]) {
+	high, low := idBits(prefix, cursor)
+	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
+}
+
+// idBits returns the 128 bits of an id.
+func idBits(prefix, id string) (high, low uint64) {
+	for _, symbol := range []byte(id[len(prefix)+1:]) {
 		high = high<<5 | low>>59
 		low = low<<5 | uint64(strings.IndexByte(crockford, symbol))
 	}
-	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
+	return high, low
 }
+
+// idTime returns when an id was made.
+func idTime(prefix, id string) time.Time {
+	high, _ := idBits(prefix, id)
+	return time.UnixMilli(int64(high >> 16))
+}
+
+// firstID returns an id that sorts after those that were made before a time, and before all others.
+func firstID(prefix string, t time.Time) string { return formatID(prefix, t, [10]byte{}) }
 
 // lastYear is the last year of a time that is accepted. The database can store times to the end
 // of 9999; the rest is room for what is added to them, such as grace periods.

@@ -41,9 +41,10 @@ var webhookCommands = []command{
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
-		[]option{optAccount.says("show only webhooks of this account"), optWebhookState, optFailing}, 0, webhookList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
+			optWebhookState, optFailing}, 0, webhookList},
 	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
-	{"webhook patch", "WEBHOOK", "change the address, types or description of a webhook", []option{
+	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
@@ -58,9 +59,10 @@ var webhookCommands = []command{
 	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too", []option{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
-	{"webhook deliveries", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed}, 1, webhookDeliveries},
-	{"webhook retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
+	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
+		[]option{optLimit, optFailed, optSince, optUntil}, 1, webhookDeliveries},
+	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2,
+		webhookRetryDelivery},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
 		[]option{optUnasked}, 1, webhookRemove},
 }
@@ -77,7 +79,7 @@ func webhookStep(id string, err error) error {
 	case errors.Is(err, errWebhook):
 		return errors.New("not found: 'widgetd webhook list' prints what there is")
 	case errors.Is(err, errDelivery):
-		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook deliveries %s' "+
+		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook delivery list %s' "+
 			"prints what there is", printable(id))
 	case errors.Is(err, errWebhookDisabled):
 		return fmt.Errorf("the webhook is not enabled: 'widgetd webhook enable %s' sends it a test", printable(id))
@@ -175,32 +177,42 @@ type webhookRow struct {
 	LastSuccess  stamp    `json:"last_success_at"`
 }
 
+// backlogsByWebhook returns the backlogs of an owner's webhooks by their ids.
+func backlogsByWebhook(q *queries, o owner) (map[string]webhookBacklog, error) {
+	of := map[string]webhookBacklog{}
+	backlogs, err := q.webhookBacklogs(o, math.MaxInt)
+	for _, b := range backlogs {
+		of[b.webhookID] = b
+	}
+	return of, err
+}
+
 func webhookList(e *env) error {
 	state := e.str("state")
 	if state != "" && !slices.Contains([]string{webhookPending, webhookEnabled, webhookDisabled}, state) {
 		return usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
 	}
-	return printOwned(e, func(q *queries, o owner) (rows []webhookRow, err error) {
-		all, err := collectPages(q, (*queries).webhooks, o, math.MaxInt)
-		if err != nil {
-			return nil, err
+	var of map[string]webhookBacklog // by webhook
+	read := func(q *queries, o owner, before string, limit int) (p listPage[webhookRow], err error) {
+		page, err := q.webhooks(o, before, limit)
+		if err == nil && of == nil {
+			of, err = backlogsByWebhook(q, o)
 		}
-		backlogs, err := q.webhookBacklogs(o, math.MaxInt)
-		of := map[string]webhookBacklog{}
-		for _, b := range backlogs {
-			of[b.webhookID] = b
-		}
-		for _, w := range all {
+		for _, w := range page.rows {
 			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
 			if state != "" && w.State != state || e.on("failing") && !fails {
 				continue
 			}
 			backlog := of[w.ID]
-			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
-				w.AccountID, backlog.waiting + backlog.retried, backlog.accepted})
+			p.rows = append(p.rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types,
+				w.Description, w.AccountID, backlog.waiting + backlog.retried, backlog.accepted})
 		}
-		return rows, err
-	}, "ID STATE REASON FAILING-SINCE WAITING LAST-SUCCESS HOST TYPES ACCOUNT", func(w webhookRow) []any {
+		p.next = page.next
+		return p, err
+	}
+	ids := idOf[webhookRow]{"whe", func(row webhookRow) string { return row.ID }}
+	const header = "ID STATE REASON FAILING-SINCE WAITING LAST-SUCCESS HOST TYPES ACCOUNT"
+	return printOwned(e, ids, read, header, func(w webhookRow) []any {
 		waiting := strconv.Itoa(w.Waiting)
 		if w.Waiting >= maxWaiting {
 			waiting = strconv.Itoa(maxWaiting) + "+"
@@ -279,7 +291,7 @@ func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 	}
 	defer e.noteQueued()
 	return e.print(sentEvent{eventID},
-		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
+		fmt.Sprintf("%s is to be sent: 'widgetd webhook delivery list %s' shows what came of it", eventID, e.args[0]))
 }
 
 func webhookTest(e *env) error {
@@ -335,7 +347,8 @@ func webhookDeliveries(e *env) error {
 		filter.outcome = outcomeFailed
 	}
 	return printAll(e, func(q *queries) ([]delivery, error) {
-		rows, err := listRows(e, q, (*queries).deliveries, filter, "")
+		ids := idOf[delivery]{"whd", func(row delivery) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).deliveries, filter)
 		if err != nil {
 			return nil, err
 		}

@@ -24,15 +24,15 @@ var (
 var widgetCommands = []command{
 	{"widget add", "NAME", "add a widget",
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
-	{"widget list", "", "list widgets",
-		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
+	{"widget list", "", "list widgets, oldest first",
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")}, 0, widgetList},
 	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
 		nil, 1, widgetSnippet},
 	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
 	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
 		[]option{optForce.says("do not ask; where nobody can be asked, remove it although it has counted something")},
 		1, widgetRemove},
-	{"stats", "", "show what widgets counted, with a bar for each day",
+	{"widget stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
 }
 
@@ -114,7 +114,9 @@ func widgetRemove(e *env) error {
 }
 
 func widgetList(e *env) error {
-	return printOwned(e, (*queries).widgets, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
+	ids := idOf[widget]{"wgt", func(row widget) string { return row.ID }}
+	const header = "ID NAME PUBLIC-ORDERS CREATED ACCOUNT"
+	return printOwned(e, ids, wholeList((*queries).widgets), header, func(w widget) []any {
 		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, accountCell(w.AccountID)}
 	})
 }
