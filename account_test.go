@@ -324,6 +324,10 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		{"queries.webhook", func() (int, error) { return oneRow(t.webhook(o, f.webhook)) }},
 		{"queries.webhooks", func() (int, error) { return rowsOfPage(t.webhooks(o, "", 10)) }},
 		{"queries.webhookBacklogs", func() (int, error) { return rowsOf(t.webhookBacklogs(o, 10)) }},
+		{"backlogsByWebhook", func() (int, error) {
+			of, err := backlogsByWebhook(t.queries, o)
+			return len(of), err
+		}},
 		{"patchWebhook", func() (int, error) {
 			return oneRow(patchWebhook(t, o, f.webhook, webhookChange{disable: true}, anAuthor))
 		}},

@@ -171,7 +171,7 @@ func TestConfirm_ofWhatHasGoneMeanwhileChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, c := range s.lastingCommands() {
-		if c.args[0] == "leads" || c.args[0] == "account" || c.args[0] == "license" {
+		if c.args[0] == "lead" || c.args[0] == "account" || c.args[0] == "license" {
 			continue // whose rows stay
 		}
 		before := ""
