@@ -378,8 +378,11 @@ func unbroken(text string) (words []string) {
 	return words
 }
 
-// wrap breaks a text into lines of at most n characters, at spaces where there are some.
+// wrap breaks a text into lines of at most n characters, at spaces where there are some; 0: it stays one line.
 func wrap(text string, n int) (lines []string) {
+	if n == 0 {
+		return []string{text}
+	}
 	line := []rune{}
 	for _, word := range unbroken(text) {
 		rest := []rune(word)
