@@ -26,7 +26,7 @@ const usualWidth = 80
 // width returns how many columns the output has: those of its terminal, else COLUMNS. It returns 0 if there is no
 // limit: elsewhere, so that grep finds every cell, and with -wide.
 func (e *env) width() int {
-	if e.on("wide") {
+	if e.command != nil && e.on("wide") {
 		return 0
 	}
 	if columns := terminalWidth(e.stdout); columns > 0 {
