@@ -76,6 +76,8 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 	t.Parallel()
 	rate, err := strconv.ParseFloat(optAnonymousRate.def, 64)
 	must(t, err)
+	visitorRate, err := strconv.ParseFloat(optVisitorRate.def, 64)
+	must(t, err)
 	security := map[tokenRule]string{
 		tokenIgnored: `[]`, tokenOptional: `[{},{"bearerToken":[]}%s]`, tokenRequired: `[{"bearerToken":[]}%s]`,
 		tokenLate: `[{},{"deviceToken":[]},{"bearerToken":[]}]`,
@@ -107,6 +109,8 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		limit := node{"bucket": cmp.Or(r.bucket, bucketAccount)}
 		if r.address != "" {
 			limit["address"] = rate
+		} else if r.admit != nil {
+			limit["address"] = visitorRate
 		}
 		if r.free {
 			limit = nil
@@ -127,7 +131,7 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		differs("503", r.path() != "/openapi.json", busy)
 		asks := strings.HasPrefix(fmt.Sprint(child(o.node, "responses", "503")["description"]),
 			"This could not be read within two seconds")
-		differs("question", r.question, asks)
+		differs("question", r.question || r.recalled != nil, asks)
 		if r.refused == nil {
 			checkCodesOf(o, r, differs)
 		}

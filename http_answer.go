@@ -243,6 +243,9 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	if ref.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
 	}
+	if l := ref.limit; l.name != "" {
+		showLimit(h, l.name, l.rate, takeResult{remaining: l.remaining, full: l.full})
+	}
 	if ref.challenge != "" {
 		challenge := ref.challenge
 		if ref.code.status == http.StatusUnauthorized && strings.HasPrefix(challenge, bearerChallenge) {
