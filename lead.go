@@ -43,7 +43,8 @@ type lead struct {
 	Fields    json.RawMessage `json:"fields"` // the form's other inputs: texts by sorted name; nil: none
 	CreatedAt stamp           `json:"created_at"`
 
-	seq int64 // its place in the order in which leads were written
+	seq    int64  // its place in the order in which leads were written
+	sender string // actor of the event of a new one; "": a site
 }
 
 func checkLeadType(s string) (code, detail string) {

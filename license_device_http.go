@@ -421,6 +421,7 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 			CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
 	q.keyHash, q.presented = q.hash, c.deviceToken()
+	q.alone = c.bearsOwnToken() && c.caller.has(scopeLicenses)
 	found, err := q.evaluate(a, q.license, now)
 	if err != nil {
 		return nil, err
