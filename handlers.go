@@ -206,7 +206,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
-		askers: &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
+		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
 		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
 		faults: lastingFaults{open: map[string]*lastingFault{}}}

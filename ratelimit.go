@@ -50,7 +50,9 @@ type takeResult struct {
 // take takes one token from the bucket of a key. rate is the bucket's capacity, and how many
 // tokens it gets in a minute. now must come from a clock that is never set: a clock that is
 // set forward would fill every bucket.
-func (l *limiter) take(key string, rate int, now time.Time) takeResult { return l.takeSome(key, rate, 1, 0, now) }
+func (l *limiter) take(key string, rate int, now time.Time) takeResult {
+	return l.takeSome(key, rate, 1, 0, now)
+}
 
 // takeSome is take for n tokens, or for none if that would leave fewer than keep. Of a bucket that can't hold
 // so many it takes all.

@@ -264,7 +264,7 @@ func TestBucket_ofAnAccountIsNotChargedByWhatHasEnded(t *testing.T) {
 					}
 				}
 				ask().is(429, "rate_limited").has("Retry-After: 1", `RateLimit-Policy: "address";q=60;w=60`,
-				`RateLimit: "address";r=0;t=60`)
+					`RateLimit: "address";r=0;t=60`)
 				s.post("/widget/leads", aLead).is(200) // a limit of its own
 			})
 		})
@@ -685,7 +685,7 @@ func TestLookupLimit_answersKnownAndUnknownKeysAlikeAfterThirtyFailures(t *testi
 				before := s.dump()
 				want := s.guess(path).is(429, "rate_limited").
 					has("Retry-After: 60", `RateLimit: "failures";r=0;t=60`,
-					`RateLimit-Policy: "failures";q=30;w=60`).sameButForIDs()
+						`RateLimit-Policy: "failures";q=30;w=60`).sameButForIDs()
 				post := func(key, fingerprint string, headers ...string) answer {
 					return s.post(path, activateBody(key, fingerprint), headers...)
 				}
