@@ -124,3 +124,58 @@ func countOf[N int | int64](n N, noun string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }
+
+// nearest returns the one of the known words that somebody most likely meant by word: the one with the
+// fewest edits, at most two and fewer than half of its symbols, or else the first that begins with it or
+// has it as a part ("expired" of "license.expired"). False: none is near.
+func nearest(word string, known []string) (string, bool) {
+	if len(word) > 100 {
+		return "", false
+	}
+	lower := strings.ToLower(word)
+	best, fewest := "", min(2, (utf8.RuneCountInString(word)-1)/2)+1
+	for _, k := range known {
+		if n := edits(lower, strings.ToLower(k)); n < fewest {
+			best, fewest = k, n
+		}
+	}
+	if best != "" || len(word) < 3 {
+		return best, best != ""
+	}
+	for _, k := range known {
+		if strings.HasPrefix(k, lower) {
+			return k, true
+		}
+	}
+	for _, k := range known {
+		parts := strings.FieldsFunc(k, func(r rune) bool { return strings.ContainsRune(" ._:-", r) })
+		if slices.Contains(parts, lower) {
+			return k, true
+		}
+	}
+	return "", false
+}
+
+// edits returns how many symbols must be inserted, removed, replaced or swapped with their neighbour to
+// make b of a (the optimal string alignment distance).
+func edits(a, b string) int {
+	from, to := []rune(a), []rune(b)
+	before, row := []int(nil), make([]int, len(to)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i, r := range from {
+		next := append(make([]int, 0, len(row)), i+1)
+		for j, s := range to {
+			replaced := row[j] + 1
+			if r == s {
+				replaced--
+			} else if i > 0 && j > 0 && r == to[j-1] && s == from[i-1] {
+				replaced = min(replaced, before[j-1]+1)
+			}
+			next = append(next, min(replaced, row[j+1]+1, next[j]+1))
+		}
+		before, row = row, next
+	}
+	return row[len(to)]
+}
