@@ -135,47 +135,41 @@ func nearest(word string, known []string) (string, bool) {
 	lower := strings.ToLower(word)
 	best, fewest := "", min(2, (utf8.RuneCountInString(word)-1)/2)+1
 	for _, k := range known {
-		if n := edits(lower, strings.ToLower(k)); n < fewest {
+		if n := edits([]rune(lower), []rune(strings.ToLower(k))); n < fewest {
 			best, fewest = k, n
 		}
 	}
-	if best != "" || len(word) < 3 {
-		return best, best != ""
+	likely := []func(k string) bool{
+		func(k string) bool { return strings.HasPrefix(k, lower) },
+		func(k string) bool { return slices.Contains(strings.FieldsFunc(k, unicode.IsPunct), lower) },
 	}
-	for _, k := range known {
-		if strings.HasPrefix(k, lower) {
-			return k, true
+	for _, is := range likely {
+		if i := slices.IndexFunc(known, is); i >= 0 && best == "" && len(word) > 2 {
+			best = known[i]
 		}
 	}
-	for _, k := range known {
-		parts := strings.FieldsFunc(k, func(r rune) bool { return strings.ContainsRune(" ._:-", r) })
-		if slices.Contains(parts, lower) {
-			return k, true
-		}
-	}
-	return "", false
+	return best, best != ""
 }
 
-// edits returns how many symbols must be inserted, removed, replaced or swapped with their neighbour to
-// make b of a (the optimal string alignment distance).
-func edits(a, b string) int {
-	from, to := []rune(a), []rune(b)
-	before, row := []int(nil), make([]int, len(to)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i, r := range from {
-		next := append(make([]int, 0, len(row)), i+1)
-		for j, s := range to {
-			replaced := row[j] + 1
-			if r == s {
-				replaced--
-			} else if i > 0 && j > 0 && r == to[j-1] && s == from[i-1] {
-				replaced = min(replaced, before[j-1]+1)
+// edits returns how many symbols must be inserted, removed, replaced or swapped with their neighbour to make b
+// of a (the optimal string alignment distance).
+func edits(a, b []rune) int {
+	n := make([][]int, len(a)+1) // of the first i symbols of a and the first j of b
+	for i := range n {
+		n[i] = make([]int, len(b)+1)
+		for j := range n[i] {
+			switch {
+			case i == 0 || j == 0:
+				n[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				n[i][j] = n[i-1][j-1]
+			default:
+				n[i][j] = 1 + min(n[i-1][j-1], n[i-1][j], n[i][j-1])
 			}
-			next = append(next, min(replaced, row[j+1]+1, next[j]+1))
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				n[i][j] = min(n[i][j], n[i-2][j-2]+1)
+			}
 		}
-		before, row = row, next
 	}
-	return row[len(to)]
+	return n[len(a)][len(b)]
 }
