@@ -48,6 +48,7 @@ type route struct {
 	beacon   bool          // also accepts JSON as text/plain, which needs no preflight
 	noBody   bool          // every member may be absent, so that an empty body stands for {}
 	creates  bool          // each request adds something: honours Idempotency-Key
+	careful  bool          // moves money or makes something: refuses members that are nearly known ones
 	body     int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
 	values   int           // most JSON values in a body; 0: maxBodyValues
 	late     bool          // run reads members too, so the parsed body is kept until it returns
@@ -302,6 +303,7 @@ type call struct {
 	app       *app      // the calling one: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
+	strict    bool      // every unknown member is refused (RFC 7240)
 	body      []byte
 	parsed    jsonValue // body, parsed, until the members are read
 	free      func()    // gives back the memory that parsed takes; nil: nothing was taken
@@ -344,7 +346,8 @@ func endpointFrom[Req any, P interface {
 }, Res any](initial Req, f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		req := initial
-		if P(&req).read(in); !c.route.late {
+		P(&req).read(in)
+		if in.refuseUnknownMembers(c.strict); !c.route.late {
 			c.dropParsed()
 		}
 		if c.route.token == tokenRequired {
@@ -402,6 +405,10 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
 	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
+	if prefersStrict(r.Header["Prefer"]) && rt.takesJSON() {
+		c.strict = true
+		w.Header().Set("Preference-Applied", "handling=strict")
+	}
 	result, err := s.run(w, c)
 	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
 		allowOrigin(w, r)
@@ -445,7 +452,11 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	c.now = s.now()
-	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
+	in := newInput(body, r, c.caller)
+	if body != nil && (c.strict || c.route.careful) {
+		in.noteKnown()
+	}
+	return c.route.run(s, r.Context(), w, c, in)
 }
 
 // admit applies the limits by address on callers without a token that come before the body.

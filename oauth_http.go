@@ -385,7 +385,7 @@ func appWing(s *server) wing {
 		{pattern: "DELETE /apps/{id}", run: endpoint(s.removeApp)},
 	}
 	for i := range routes {
-		routes[i].token, routes[i].scope = tokenRequired, scopeApps
+		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeApps, true
 	}
 	sweeper := &appSweeper{store: s.store, now: s.now, steady: s.steady, kept: s.keepTokens.before}
 	return wing{routes: routes, chores: []chore{{fault: faultAppSweep, timeDriven: true, run: sweeper.sweep}}}
