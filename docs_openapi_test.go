@@ -124,6 +124,16 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 			differs("required of requestBody", !r.noBody, body["required"])
 			differs("x-max-body", r.bodyLimit(), o.node["x-max-body"])
 		}
+		differs("Prefer", r.takesJSON(), o.parameter("Prefer") != nil)
+		for status, response := range o.responses() {
+			if says := child(response, "headers")["Preference-Applied"] != nil; r.takesJSON() && !says {
+				t.Errorf("%s: %s lacks Preference-Applied", o.name(), status)
+			}
+		}
+		if schema := child(body, "content", "application/json", "schema"); len(propertiesOf(schema)) > 0 {
+			says := strings.Contains(schema["description"].(string), "refused if it is nearly one that is, else ignored.")
+			differs("what becomes of misspelt members", r.careful, says)
+		}
 		differs("Idempotency-Key", r.creates, o.parameter("Idempotency-Key") != nil)
 		differs("Origin", r.origin == originRequired, o.parameter("Origin") != nil)
 		differs("form", r.form, child(body, "content", "application/x-www-form-urlencoded") != nil)

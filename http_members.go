@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"mime"
 	"net/http"
@@ -33,10 +34,13 @@ type input struct {
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body
-// but no request.
+// but no request, at the command line: err then also refuses members that are nearly known ones.
 func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	in := &input{body: body, request: r, caller: who, pointer: "#"}
 	in.errs = &in.noted
+	if r == nil {
+		in.noteKnown()
+	}
 	if r != nil && r.URL.RawQuery != "" {
 		var err error
 		in.query, err = url.ParseQuery(r.URL.RawQuery)
@@ -70,6 +74,9 @@ func (in *input) pathValue(name string) string { return in.request.PathValue(nam
 func (in *input) err() error {
 	if in.malformed {
 		return &refusal{code: codeValidation, detail: "The query string of the URL is malformed."}
+	}
+	if in.request == nil {
+		in.refuseUnknownMembers(false)
 	}
 	if len(*in.errs) == 0 {
 		return nil
@@ -314,11 +321,26 @@ func (p *bodyPlace) add(in *input, at *bodyPlace) *bodyPlace {
 	return at
 }
 
+// unknown yields the members of the place's objects that are not known.
+func (p *bodyPlace) unknown(strict bool) iter.Seq2[*input, string] {
+	return func(yield func(*input, string) bool) {
+		for _, in := range p.inputs {
+			for i := range in.body.members {
+				name := in.body.members[i].name
+				known := slices.Contains(p.known, name) || !strict && slices.Contains(p.answered, name)
+				if !known && !yield(in, name) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // How much one body of unknown members may cost.
 const (
 	maxUnknownMembers = 20  // that one answer names
 	maxComparedNames  = 100 // different ones that are compared with those that are known
-	maxUnknownName    = 64  // bytes of one that the answer shows
+	maxUnknownName    = 64  // bytes of one that is compared, and that the answer shows
 )
 
 // refuseUnknownMembers records an error of every member that was not asked for and is nearly one that was, or with
@@ -332,27 +354,21 @@ func (in *input) refuseUnknownMembers(strict bool) {
 	in.place = nil
 	for _, p := range places {
 		nearest := map[string]string{} // by unknown name; "": no known one is near
-		for _, at := range p.inputs {
-			for i := range at.body.members {
-				name := at.body.members[i].name
-				if slices.Contains(p.known, name) || !strict && slices.Contains(p.answered, name) {
-					continue
-				}
-				near, done := nearest[name]
-				if !done {
-					if compared++; compared > maxComparedNames {
-						return
-					}
-					near = nearestMember(name, p.known)
-					nearest[name] = near
-				}
-				if near == "" && !strict {
-					continue
-				}
-				if at.wrongUnknown(name, near); named == maxUnknownMembers-1 {
+		for at, name := range p.unknown(strict) {
+			near, done := nearest[name]
+			if !done {
+				if compared++; compared > maxComparedNames {
 					return
 				}
+				near = nearestMember(name, p.known)
+				nearest[name] = near
+			}
+			if near != "" || strict {
+				at.wrongUnknown(name, near)
 				named++
+			}
+			if named == maxUnknownMembers {
+				return
 			}
 		}
 	}
