@@ -26,7 +26,7 @@ const usualWidth = 80
 // width returns how many columns the output has: those of its terminal, else COLUMNS. It returns 0 if there is no
 // limit: elsewhere, so that grep finds every cell, and with -wide.
 func (e *env) width() int {
-	if e.on("wide") {
+	if e.command != nil && e.on("wide") {
 		return 0
 	}
 	if columns := terminalWidth(e.stdout); columns > 0 {
@@ -378,8 +378,11 @@ func unbroken(text string) (words []string) {
 	return words
 }
 
-// wrap breaks a text into lines of at most n characters, at spaces where there are some.
+// wrap breaks a text into lines of at most n characters, at spaces where there are some; 0: it stays one line.
 func wrap(text string, n int) (lines []string) {
+	if n == 0 {
+		return []string{text}
+	}
 	line := []rune{}
 	for _, word := range unbroken(text) {
 		rest := []rune(word)

@@ -131,8 +131,9 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 			}
 		}
 		if schema := child(body, "content", "application/json", "schema"); len(propertiesOf(schema)) > 0 {
-			says := strings.Contains(schema["description"].(string), "refused if it is nearly one that is, else ignored.")
-			differs("what becomes of misspelt members", r.careful, says)
+			const misspelt = "refused if it is nearly one that is, else ignored."
+			differs("what becomes of misspelt members", r.careful,
+				strings.Contains(schema["description"].(string), misspelt))
 		}
 		differs("Idempotency-Key", r.creates, o.parameter("Idempotency-Key") != nil)
 		differs("Origin", r.origin == originRequired, o.parameter("Origin") != nil)

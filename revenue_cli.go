@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -177,7 +176,7 @@ func (r *revenueReport) write(out *strings.Builder, width int) {
 	t := newMoneyTable(out, width)
 	period := fmt.Sprintf("from %s to %s, final at %s", r.StartsAt, r.EndsAt, r.FinalAt)
 	fmt.Fprintf(out, "Business day %s, %s, %s\n%s\n", r.Date, r.Currency, r.State,
-		strings.Join(wrap(period, cmp.Or(width, len(period))), "\n"))
+		strings.Join(wrap(period, width), "\n"))
 	out.WriteString("This is not the report of a certified till.\n\n")
 	t.line("", "GROSS", "VAT", "NET")
 	all := revenueLine{Gross: r.Totals.Tips}
