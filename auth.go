@@ -191,11 +191,18 @@ func parseAddress(s string) netip.Addr {
 	return address.Unmap().WithZone("")
 }
 
-// addressKey returns the limiter key of an address: an IPv4 address itself, or the /64 of an
-// IPv6 address, since one client can use all addresses of a /64.
-func addressKey(address netip.Addr) string {
+// The networks by which IPv6 addresses are counted, in bits: one client can use all addresses of a /64, and one
+// site or customer often has a /48.
+const (
+	networkOfClient = 64
+	networkOfSite   = 48
+)
+
+// addressKey returns the limiter key of an address: an IPv4 address itself, or the network of an IPv6 address,
+// networkOfClient or networkOfSite.
+func addressKey(address netip.Addr, network int) string {
 	if address.Is6() {
-		prefix, _ := address.Prefix(64)
+		prefix, _ := address.Prefix(network)
 		return prefix.String()
 	}
 	return address.String()

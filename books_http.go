@@ -48,7 +48,7 @@ func booksWing(s *server, b *books) wing {
 		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}},
 	}
 	for i := range w.routes {
-		w.routes[i].token, w.routes[i].scope = tokenRequired, scopeBooks
+		w.routes[i].token, w.routes[i].scope, w.routes[i].careful = tokenRequired, scopeBooks, true
 		if p := w.routes[i].path(); strings.Contains(p, "/preview/") || strings.Contains(p, "/exports") {
 			w.routes[i].scope = scopeRevenue + " " + scopeBooks // entries have the sums of a day
 		}
@@ -195,6 +195,7 @@ func (a *booksAPI) disconnect(ctx context.Context, c *call, q *rowRequest) (noCo
 
 // readConnectionChange reads what is to be changed of a connection.
 func readConnectionChange(in *input) (w connectionChange) {
+	in.answered("state")
 	w.organisation = in.text("organisation", optional, maxNameLength, nil)
 	if in.isNull("send_from") {
 		w.sendFrom = new("")

@@ -314,7 +314,7 @@ func legacyOperation() *operation {
 
 // ownHeaders are headers that an answer has only where its response lists them.
 var ownHeaders = []string{"RateLimit", "RateLimit-Policy", "Retry-After", "ETag", "Idempotency-Replayed",
-	"WWW-Authenticate", "Accept", "Allow", "Sunset", "Deprecation", "Link"}
+	"WWW-Authenticate", "Accept", "Allow", "Sunset", "Deprecation", "Link", "Preference-Applied"}
 
 // judgeHeaders compares the headers of an answer with those of its response; with closed, it must
 // have no other of ownHeaders.

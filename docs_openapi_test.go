@@ -76,6 +76,8 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 	t.Parallel()
 	rate, err := strconv.ParseFloat(optAnonymousRate.def, 64)
 	must(t, err)
+	visitorRate, err := strconv.ParseFloat(optVisitorRate.def, 64)
+	must(t, err)
 	security := map[tokenRule]string{
 		tokenIgnored: `[]`, tokenOptional: `[{},{"bearerToken":[]}%s]`, tokenRequired: `[{"bearerToken":[]}%s]`,
 		tokenLate: `[{},{"deviceToken":[]},{"bearerToken":[]}]`,
@@ -107,6 +109,8 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		limit := node{"bucket": cmp.Or(r.bucket, bucketAccount)}
 		if r.address != "" {
 			limit["address"] = rate
+		} else if r.admit != nil {
+			limit["address"] = visitorRate
 		}
 		if r.free {
 			limit = nil
@@ -120,6 +124,17 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 			differs("required of requestBody", !r.noBody, body["required"])
 			differs("x-max-body", r.bodyLimit(), o.node["x-max-body"])
 		}
+		differs("Prefer", r.takesJSON(), o.parameter("Prefer") != nil)
+		for status, response := range o.responses() {
+			if says := child(response, "headers")["Preference-Applied"] != nil; r.takesJSON() && !says {
+				t.Errorf("%s: %s lacks Preference-Applied", o.name(), status)
+			}
+		}
+		if schema := child(body, "content", "application/json", "schema"); len(propertiesOf(schema)) > 0 {
+			const misspelt = "refused if it is nearly one that is, else ignored."
+			differs("what becomes of misspelt members", r.careful,
+				strings.Contains(schema["description"].(string), misspelt))
+		}
 		differs("Idempotency-Key", r.creates, o.parameter("Idempotency-Key") != nil)
 		differs("Origin", r.origin == originRequired, o.parameter("Origin") != nil)
 		differs("form", r.form, child(body, "content", "application/x-www-form-urlencoded") != nil)
@@ -127,7 +142,7 @@ func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
 		differs("503", r.path() != "/openapi.json", busy)
 		asks := strings.HasPrefix(fmt.Sprint(child(o.node, "responses", "503")["description"]),
 			"This could not be read within two seconds")
-		differs("question", r.question, asks)
+		differs("question", r.question || r.recalled != nil, asks)
 		if r.refused == nil {
 			checkCodesOf(o, r, differs)
 		}

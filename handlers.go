@@ -40,11 +40,15 @@ type route struct {
 	appScope string        // scope without which the token of an application is ignored; "": none
 	origin   originRule    // which Origins it accepts
 	address  string        // name of the rate limit by address for anonymous callers; "": none
+	recalled recallFunc    // answers from memory callers without a token, who are then charged nothing; nil: none
+	admit    admitFunc     // further limits by address, before the body is read; nil: none
+	shared   bool          // addresses share the bucket of anonymous callers (server.takeShare)
 	free     bool          // never charged to an account
 	open     bool          // scripts of every site may read the answer, not only those of listed origins
 	beacon   bool          // also accepts JSON as text/plain, which needs no preflight
 	noBody   bool          // every member may be absent, so that an empty body stands for {}
 	creates  bool          // each request adds something: honours Idempotency-Key
+	careful  bool          // moves money or makes something: refuses members that are nearly known ones
 	body     int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
 	values   int           // most JSON values in a body; 0: maxBodyValues
 	late     bool          // run reads members too, so the parsed body is kept until it returns
@@ -142,6 +146,7 @@ const bucketApplication = "application"
 type serverOptions struct {
 	nounOptions
 	anonymousRate    int            // requests a minute and address, for each limit on anonymous callers
+	visitorRate      int            // events a minute, address and widget from sites of the widget's account
 	failedLookupRate int            // different licence keys that may fail a minute and address
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
@@ -164,6 +169,7 @@ type server struct {
 	log            *slog.Logger
 	accountBuckets *limiter // by the bucket's name and account
 	addressBuckets *limiter // by the limit's name and what it counts: an address, an order, an application
+	askers         *lastAskers
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
@@ -202,6 +208,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
 		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
+		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
 		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
 		faults: lastingFaults{open: map[string]*lastingFault{}}}
@@ -298,6 +305,7 @@ type call struct {
 	app       *app      // the calling one: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
+	strict    bool      // every unknown member is refused (RFC 7240)
 	body      []byte
 	parsed    jsonValue // body, parsed, until the members are read
 	free      func()    // gives back the memory that parsed takes; nil: nothing was taken
@@ -315,6 +323,12 @@ type endpointFunc func(s *server, ctx context.Context, w *response, c *call, in 
 // A chargeFunc returns the account to charge for a request that was read from in, or "". If it
 // needs members that are invalid it returns their refusal, without a query.
 type chargeFunc func(c *call, in *input, request any) (account string, err error)
+
+// A recallFunc returns the answer to a request without a token if it is in memory, else nil.
+type recallFunc func(c *call, request any) any
+
+// An admitFunc returns the refusal of a call without a token that is over a limit, before its body is read.
+type admitFunc func(c *call) error
 
 // endpoint makes an endpointFunc from a typed function. f is called only if the account is
 // within its rate limit and every member of the request is valid.
@@ -334,11 +348,20 @@ func endpointFrom[Req any, P interface {
 }, Res any](initial Req, f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
 	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
 		req := initial
-		if P(&req).read(in); !c.route.late {
+		P(&req).read(in)
+		if in.refuseUnknownMembers(c.strict); !c.route.late {
 			c.dropParsed()
 		}
 		if c.route.token == tokenRequired {
 			in.refuseUnknownParameters()
+		}
+		if c.route.recalled != nil && c.caller == nil {
+			if answer := recall(c, in, &req); answer != nil {
+				return answer, nil
+			}
+			if err := s.limitAddress(c.route.address, s.address(c.request), s.anonymousRate); err != nil {
+				return nil, err
+			}
 		}
 		if err := s.charge(w, c, in, &req); err != nil {
 			return nil, err
@@ -354,21 +377,29 @@ func endpointFrom[Req any, P interface {
 		if !c.route.question {
 			return f(ctx, c, &req)
 		}
-		var answer Res
-		err := s.store.questions.ask(ctx, s.whoAsks(c), func(ctx context.Context) (err error) {
-			answer, err = f(ctx, c, &req)
-			return err
-		})
-		return answer, err
+		return askFor(ctx, s, c, func(ctx context.Context) (Res, error) { return f(ctx, c, &req) })
 	}
 }
 
-// whoAsks returns the asker for whom the question of a call counts.
-func (s *server) whoAsks(c *call) asker {
-	if c.caller != nil {
-		return asker{account: c.caller.claims.Subject}
+// recall returns the answer to a valid request if it is in memory, else nil.
+func recall(c *call, in *input, request any) any {
+	if in.err() != nil {
+		return nil
 	}
-	return asker{address: s.address(c.request)}
+	return c.route.recalled(c, request)
+}
+
+// askFor returns what f returns once it is the call's turn to ask a question.
+func askFor[T any](ctx context.Context, s *server, c *call, f func(context.Context) (T, error)) (answer T, err error) {
+	who := asker{address: s.address(c.request)}
+	if c.caller != nil {
+		who = asker{account: c.caller.claims.Subject}
+	}
+	err = s.store.questions.ask(ctx, who, func(ctx context.Context) (err error) {
+		answer, err = f(ctx)
+		return err
+	})
+	return answer, err
 }
 
 // serve answers a request to a route.
@@ -376,6 +407,10 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
 	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
+	if prefersStrict(r.Header["Prefer"]) && rt.takesJSON() {
+		c.strict = true
+		w.Header().Set("Preference-Applied", "handling=strict")
+	}
 	result, err := s.run(w, c)
 	w.caller = callerOf(c)
 	if c.bearer != nil {
@@ -406,8 +441,8 @@ func (s *server) run(w *response, c *call) (any, error) {
 	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
-	if c.route.address != "" && c.caller == nil {
-		if err := s.limitAddress(c.route.address, s.address(r), s.anonymousRate); err != nil {
+	if c.caller == nil {
+		if err := s.admit(c); err != nil {
 			return nil, err
 		}
 	}
@@ -423,7 +458,22 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	c.now = s.now()
-	return c.route.run(s, r.Context(), w, c, newInput(body, r, c.caller))
+	in := newInput(body, r, c.caller)
+	if body != nil && (c.strict || c.route.careful) {
+		in.noteKnown()
+	}
+	return c.route.run(s, r.Context(), w, c, in)
+}
+
+// admit applies the limits by address on callers without a token that come before the body.
+func (s *server) admit(c *call) error {
+	switch {
+	case c.route.admit != nil:
+		return c.route.admit(c)
+	case c.route.address == "" || c.route.recalled != nil: // see endpointFrom
+		return nil
+	}
+	return s.limitAddress(c.route.address, s.address(c.request), s.anonymousRate)
 }
 
 // checkToken sets the caller of a call from its bearer token, or returns a refusal if the
@@ -472,14 +522,17 @@ func (s *server) connector(off bool) connector {
 		noteFault: s.noteFault, doubted: s.clockDoubted, off: off, wake: make(chan struct{}, 1)}
 }
 
-// address returns the key under which the rate limits count the client's address. The peer of a Unix
-// socket has none; it is on this machine, so it counts as loopback.
-func (s *server) address(r *http.Request) string {
+// address returns the key under which the rate limits count the client's address.
+func (s *server) address(r *http.Request) string { return addressKey(s.client(r), networkOfClient) }
+
+// client returns the client's address. The peer of a Unix socket has none; it is on this machine, so it counts as
+// loopback.
+func (s *server) client(r *http.Request) netip.Addr {
 	peer := r.RemoteAddr
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
 		peer = "127.0.0.1"
 	}
-	return addressKey(clientAddress(peer, r.Header.Values("X-Forwarded-For"), s.trusted))
+	return clientAddress(peer, r.Header.Values("X-Forwarded-For"), s.trusted)
 }
 
 // scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. It waits up
@@ -498,8 +551,11 @@ func (s *server) scrubWAL(patience time.Duration) {
 // anonymous callers, or returns a refusal (429).
 func (s *server) limitAddress(limit, address string, rate int) error {
 	v := s.addressBuckets.take(limit+" "+address, rate, s.steady())
-	return errOver(v, "Too many requests from this address.")
+	return errOver(v, limitNamed(limitAddress, rate), "Too many requests from this address.")
 }
+
+// limitNamed returns a limit of rate requests a minute, for errOver.
+func limitNamed(name string, rate int) limitReached { return limitReached{name: name, rate: rate} }
 
 // bearsOwnToken reports whether the call has a token that acts for an account, not a device's.
 func (c *call) bearsOwnToken() bool { return c.caller != nil && !c.caller.claims.isDevice() }
@@ -540,30 +596,67 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	w.account = a.ID
 	bucket, now := c.bucket(), s.steady()
 	key := bucket + " " + a.ID
+	if c.caller == nil && c.route.shared {
+		return s.chargeShare(w, c, a, bucket, now)
+	}
 	if c.caller == nil || c.caller.app == "" {
 		v := s.accountBuckets.take(key, a.Rate, now)
 		showLimit(w.Header(), bucket, a.Rate, v)
-		return errOver(v, overAccount)
+		return errOver(v, limitReached{}, overAccount)
 	}
 	half := max(1, a.Rate/2)
 	v := s.accountBuckets.take("app "+c.caller.app+" "+a.ID, half, now)
 	if !v.ok {
 		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(key, a.Rate, now))
 		showLimit(w.Header(), bucketApplication, half, v)
-		return errRate("The application's share of the account's requests of this minute is used up.", v.retry)
+		return errOver(v, limitReached{},
+			"The application's share of the account's requests of this minute is used up.")
 	}
 	whole := s.accountBuckets.take(key, a.Rate, now)
 	showLimit(w.Header(), bucket, a.Rate, whole)
 	showLimit(w.Header(), bucketApplication, half, v)
-	return errOver(whole, overAccount)
+	return errOver(whole, limitReached{}, overAccount)
 }
 
-// errOver returns the refusal of a request whose bucket was empty; nil: it was not.
-func errOver(v takeResult, detail string) error {
+// chargeShare is charge for a bucket that the addresses of anonymous callers share (contract, section 2). While
+// others ask, one address gets at most half of it, refilled at half the rate; and the last tenth is kept for
+// addresses that took nothing within the last minute. So whoever floods a bucket leaves it to others.
+func (s *server) chargeShare(w *response, c *call, a account, bucket string, now time.Time) error {
+	network := addressKey(s.client(c.request), networkOfSite)
+	half, who := max(1, a.Rate/2), bucket+" "+a.ID+" "+network
+	share := s.addressBuckets.take("share "+who, half, now)
+	if s.askers.note(a.ID, network, now) && !share.ok {
+		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(bucket+" "+a.ID, a.Rate, now))
+		return errOver(share, limitNamed(limitShare, half), "While others ask, one address gets at most half of the "+
+			"account's requests.")
+	}
+	keep := 0
+	if s.addressBuckets.look("recent "+who, 1, now).remaining == 0 {
+		keep = a.Rate / 10
+	}
+	v := s.accountBuckets.takeSome(bucket+" "+a.ID, a.Rate, 1, keep, now)
+	showLimit(w.Header(), bucket, a.Rate, v)
+	if v.ok {
+		s.addressBuckets.empty("recent "+who, 1, now)
+	}
+	return errOver(v, limitReached{}, overAccount)
+}
+
+// Names that answers give to limits.
+const (
+	limitAddress = "address"  // on anonymous callers of one address
+	limitFailed  = "failures" // on different keys, and proofs of applications, that fail from one address
+	limitShare   = "share"    // on one address' part of a bucket
+)
+
+// errOver returns the refusal of a request that was over a limit; nil: it was not. A limit without a name is one
+// that the headers of the answer show already.
+func errOver(v takeResult, of limitReached, detail string) error {
 	if v.ok {
 		return nil
 	}
-	return errRate(detail, v.retry)
+	of.remaining, of.full = v.remaining, v.full
+	return errRate(of, detail, v.retry)
 }
 
 const overAccount = "The account's requests of this minute are used up."

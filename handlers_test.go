@@ -538,7 +538,7 @@ func TestHandlers_judgeInTheOrderOfTheContract(t *testing.T) {
 		s.guessAll()
 		for _, path := range licenseCalls { // members, then guessing, then the account limit
 			s.post(path, seatBody("license_key", key, "fingerprint", 7)).is(422, "validation_failed").has("RateLimit: ")
-			s.post(path, activateBody(key, "f")).is(429, "rate_limited").has("RateLimit: ")
+			s.post(path, activateBody(key, "f")).is(429, "rate_limited").has(`RateLimit: "failures";r=0;t=60`)
 			s.post(path, activateBody(key, "f"), "Peer: 192.0.2.2:1").is(429,
 				"rate_limited").has(`RateLimit: "licenses";r=0;t=60`)
 		}

@@ -192,7 +192,7 @@ func (s *service) beside(run func(context.Context)) (stop func()) {
 
 // withoutAddressLimits lifts the limits that hold anonymous callers.
 func withoutAddressLimits(_ *storeOptions, o *serverOptions) {
-	o.anonymousRate, o.failedLookupRate = 1<<30, 1<<30
+	o.anonymousRate, o.visitorRate, o.failedLookupRate = 1<<30, 1<<30, 1<<30
 }
 
 // with is the same service for a subtest, which then fails by itself.
@@ -685,6 +685,10 @@ func (a answer) is(status int, code ...string) answer {
 	if !strings.HasPrefix(a.header.Get("X-Request-Id"), "req_") ||
 		a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cache-Control") == "" {
 		a.t.Fatalf("a header that every answer has is missing: %v", a.header)
+	}
+	if status == 429 && (!strings.Contains(a.header.Get("RateLimit"), ";r=0;") || a.header.Get("Retry-After") == "" ||
+		a.header.Get("RateLimit-Policy") == "") {
+		a.t.Fatalf("429 does not say which limit it was: %v", a.header)
 	}
 	if len(code) == 0 || code[0] == "" {
 		return a

@@ -245,6 +245,9 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 	if ref.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(wholeSeconds(ref.retryAfter)))
 	}
+	if l := ref.limit; l.name != "" {
+		showLimit(h, l.name, l.rate, takeResult{remaining: l.remaining, full: l.full})
+	}
 	if ref.challenge != "" {
 		challenge := ref.challenge
 		if ref.code.status == http.StatusUnauthorized && strings.HasPrefix(challenge, bearerChallenge) {
@@ -357,4 +360,35 @@ func weight(params string) float64 {
 		return 0
 	}
 	return q
+}
+
+// prefersStrict reports whether the values of Prefer ask for handling=strict (RFC 7240, section 4.4). Of a
+// preference that is given twice, the first counts.
+func prefersStrict(values []string) bool {
+	for rest := strings.Join(values, ","); rest != ""; {
+		var preference string
+		preference, rest = cutUnquoted(rest, ',')
+		preference, _ = cutUnquoted(preference, ';') // without its parameters
+		name, value, _ := strings.Cut(preference, "=")
+		if value = strings.Trim(value, " \t"); strings.EqualFold(strings.Trim(name, " \t"), "handling") {
+			return strings.EqualFold(value, "strict") || strings.EqualFold(value, `"strict"`)
+		}
+	}
+	return false
+}
+
+// cutUnquoted is strings.Cut at a byte outside quoted strings (RFC 9110, section 5.6.4).
+func cutUnquoted(s string, separator byte) (before, after string) {
+	quoted := false
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == '\\' && quoted:
+			i++
+		case s[i] == separator && !quoted:
+			return s[:i], s[i+1:]
+		}
+	}
+	return s, ""
 }

@@ -31,7 +31,7 @@ func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
 		a := s.do("OPTIONS", path, "", "Origin: "+siteOrigin, "Access-Control-Request-Method: POST",
 			"Access-Control-Request-Headers: content-type").is(204)
 		a.has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: "+methods,
-			"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key",
+			"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, Prefer",
 			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ",
 			"Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
 		a.says("")
@@ -87,7 +87,7 @@ func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
 			a.header.Get("Access-Control-Allow-Credentials") != "" ||
 			!strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Origin") ||
 			a.header.Get("Access-Control-Expose-Headers") != "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, "+
-				"Sunset, Deprecation, Link, ETag" {
+				"Sunset, Deprecation, Link, ETag, Preference-Applied" {
 			t.Errorf("%s: %v", name, a.header)
 		}
 	}
@@ -220,7 +220,8 @@ func newSites(t testing.TB) *sites {
 // readers checks which origin an answer allows to read it; "": none may.
 func (a answer) readers(origin string) answer {
 	a.t.Helper()
-	exposed := "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
+	exposed := "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag, " +
+		"Preference-Applied"
 	if origin == "" {
 		exposed = ""
 	}

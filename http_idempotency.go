@@ -88,6 +88,9 @@ func create[Res any](
 	keys := s.keys.Load()
 	id := keys.hash("idempotency scope", s.idempotencyCaller(c), c.route.pattern, c.idemKey)
 	path, _ := s.routing.Load().inBase(c.request.URL.Path) // distinguishes what the route's wildcards match
+	if account := c.request.URL.Query().Get("account_id"); account != "" {
+		path += "?account_id=" + account
+	}
 	request := keys.hash("idempotency request", path, string(c.body))
 	if !s.running.begin(string(id)) {
 		return res, &refusal{code: codeIdempotencyInProgress, retryAfter: time.Second}

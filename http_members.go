@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"mime"
 	"net/http"
@@ -29,13 +30,17 @@ type input struct {
 	known     []string      // the parameters of the query that were read
 	errs      *[]fieldError // every wrong member so far, shared with the inputs of nested objects
 	noted     []fieldError  // holds errs for the outermost input
+	place     *bodyPlace    // that body is at; nil: unknown members make no difference
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body
-// but no request.
+// but no request, at the command line: err then also refuses members that are nearly known ones.
 func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	in := &input{body: body, request: r, caller: who, pointer: "#"}
 	in.errs = &in.noted
+	if r == nil {
+		in.noteKnown()
+	}
 	if r != nil && r.URL.RawQuery != "" {
 		var err error
 		in.query, err = url.ParseQuery(r.URL.RawQuery)
@@ -70,6 +75,9 @@ func (in *input) err() error {
 	if in.malformed {
 		return &refusal{code: codeValidation, detail: "The query string of the URL is malformed."}
 	}
+	if in.request == nil {
+		in.refuseUnknownMembers(false)
+	}
 	if len(*in.errs) == 0 {
 		return nil
 	}
@@ -86,10 +94,18 @@ func (in *input) wrongParameter(name, code, detail string) {
 	*in.errs = append(*in.errs, fieldError{Parameter: name, Code: code, Detail: detail})
 }
 
+// find returns a member of any kind, whose name is known from then on.
+func (in *input) find(name string) (*jsonValue, bool) {
+	if in.place != nil && !slices.Contains(in.place.known, name) {
+		in.place.known = append(in.place.known, name)
+	}
+	return in.body.member(name)
+}
+
 // member returns a member of the given kind. It returns nil for a member that is absent, and
 // for one of another kind, which it records. A null counts as another kind.
 func (in *input) member(name string, kind jsonKind, n need) *jsonValue {
-	v, ok := in.body.member(name)
+	v, ok := in.find(name)
 	if !ok {
 		if n == required {
 			in.wrong(name, "required", "This member is required.")
@@ -139,6 +155,7 @@ func (in *input) object(name string, n need) *input {
 	if nested.body = in.member(name, jsonObject, n); nested.body == nil {
 		nested.body = &jsonValue{kind: jsonObject}
 	}
+	in.place.add(&nested, nil)
 	return &nested
 }
 
@@ -160,6 +177,7 @@ func (in *input) objects(name string, max int) []*input {
 		return nil
 	}
 	all := make([]*input, 0, len(v.list))
+	var elements *bodyPlace
 	for i := range v.list {
 		if v.list[i].kind != jsonObject {
 			detail := fmt.Sprintf("This must be an object, not %s.", v.list[i].kind)
@@ -169,6 +187,7 @@ func (in *input) objects(name string, max int) []*input {
 		nested := *in
 		nested.pointer += "/" + name + "/" + strconv.Itoa(i)
 		nested.body = &v.list[i]
+		elements = in.place.add(&nested, elements)
 		all = append(all, &nested)
 	}
 	return all
@@ -264,6 +283,135 @@ func (in *input) refuseUnknownParameters() {
 	}
 }
 
+// A bodyPlace is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
+// While these are read it collects what is known there, so that refuseUnknownMembers can tell what is not. Objects
+// whose members may have any name, such as metadata, are never a place.
+type bodyPlace struct {
+	known    []string      // members that were asked for
+	answered []string      // unknown ones that are not misspelt
+	inputs   []*input      // of the objects
+	all      *[]*bodyPlace // every place of the body, the outer ones first
+}
+
+// noteKnown has the input collect which members are known. It is called before any is read.
+func (in *input) noteKnown() {
+	in.place = &bodyPlace{inputs: []*input{in}}
+	in.place.all = &[]*bodyPlace{in.place}
+}
+
+// answered notes a member that answers have here. What was answered may be sent again, so it is not misspelt,
+// however near it is to a known one.
+func (in *input) answered(name string) {
+	if in.place != nil && !slices.Contains(in.place.answered, name) {
+		in.place.answered = append(in.place.answered, name)
+	}
+}
+
+// add puts the input of an object within those of p at the place of its array's earlier elements, or at a new one
+// if that is nil. It returns the place; nil: unknown members make no difference.
+func (p *bodyPlace) add(in *input, at *bodyPlace) *bodyPlace {
+	if p == nil {
+		return nil
+	}
+	if at == nil {
+		at = &bodyPlace{all: p.all}
+		*p.all = append(*p.all, at)
+	}
+	at.inputs, in.place = append(at.inputs, in), at
+	return at
+}
+
+// unknown yields the members of the place's objects that are not known.
+func (p *bodyPlace) unknown(strict bool) iter.Seq2[*input, string] {
+	return func(yield func(*input, string) bool) {
+		for _, in := range p.inputs {
+			for i := range in.body.members {
+				name := in.body.members[i].name
+				known := slices.Contains(p.known, name) || !strict && slices.Contains(p.answered, name)
+				if !known && !yield(in, name) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// How much one body of unknown members may cost.
+const (
+	maxUnknownMembers = 20  // that one answer names
+	maxComparedNames  = 100 // different ones that are compared with those that are known
+	maxUnknownName    = 64  // bytes of one that is compared, and that the answer shows
+)
+
+// refuseUnknownMembers records an error of every member that was not asked for and is nearly one that was, or with
+// strict of every one that was not asked for. It is called once all members were read; later reading of them again
+// notes nothing more.
+func (in *input) refuseUnknownMembers(strict bool) {
+	if in.place == nil {
+		return
+	}
+	places, compared, named := *in.place.all, 0, 0
+	in.place = nil
+	for _, p := range places {
+		nearest := map[string]string{} // by unknown name; "": no known one is near
+		for at, name := range p.unknown(strict) {
+			near, done := nearest[name]
+			if !done {
+				if compared++; compared > maxComparedNames {
+					return
+				}
+				near = nearestMember(name, p.known)
+				nearest[name] = near
+			}
+			if near != "" || strict {
+				at.wrongUnknown(name, near)
+				named++
+			}
+			if named == maxUnknownMembers {
+				return
+			}
+		}
+	}
+}
+
+// wrongUnknown records an error of an unknown member; near is the known one that was probably meant, "": none.
+func (in *input) wrongUnknown(name, near string) {
+	detail := "There is no such member."
+	if near != "" {
+		detail = "There is no such member: did you mean " + near + "?"
+	}
+	if len(name) > maxUnknownName {
+		name = strings.ToValidUTF8(name[:maxUnknownName], "") + "…"
+	}
+	in.wrong(pointerSegment(name), "unknown_member", detail)
+}
+
+// nearestMember returns the known member that an unknown one nearly is, "" if there is none. It has nearest compare
+// only those that can be near, since anybody may send many that are not.
+func nearestMember(name string, known []string) string {
+	if len(name) > maxUnknownName {
+		return ""
+	}
+	lower, candidates := strings.ToLower(name), make([]string, 0, len(known))
+	for _, k := range known {
+		near := !farApart(lower, k)
+		if near && len(name) == 2 && len(k) == 3 && edits([]rune(lower), []rune(k)) == 1 {
+			return k // for nearest two letters are too few to guess from, but a tip may depend on it
+		}
+		if near || strings.Contains(k, lower) {
+			candidates = append(candidates, k)
+		}
+	}
+	near, _ := nearest(name, candidates)
+	return near
+}
+
+// pointerSegment returns a member's name as a part of a JSON pointer in a URI fragment (RFC 6901,
+// section 6).
+func pointerSegment(name string) string {
+	return url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
+}
+
 // moment reads a parameter of the query that is an RFC 3339 time. It returns the zero stamp if it
 // is absent or wrong.
 func (in *input) moment(name string) (t stamp) {
@@ -337,12 +485,12 @@ func (emptyRequest) read(*input) {}
 
 // isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
-	v, ok := in.body.member(name)
+	v, ok := in.find(name)
 	return ok && v.kind == jsonNull
 }
 
 // has reports whether a member is present.
-func (in *input) has(name string) bool { _, ok := in.body.member(name); return ok }
+func (in *input) has(name string) bool { _, ok := in.find(name); return ok }
 
 // accountScope reads ?account_id= and finds out whose rows a caller with a token acts on: those of its own
 // account or, if its token may name any account, of the named one. An operator's token without ?account_id=
@@ -565,6 +713,11 @@ func (c *call) payer() string {
 
 // takesForm reports whether bodies are forms.
 func (rt *route) takesForm() bool { return rt.form || rt.page != nil }
+
+// takesJSON reports whether requests have a body, which is parsed as JSON.
+func (rt *route) takesJSON() bool {
+	return slices.Contains([]string{"POST", "PATCH", "PUT"}, rt.method()) && !rt.raw && !rt.takesForm()
+}
 
 // formMediaType is the Content-Type of forms.
 const formMediaType = "application/x-www-form-urlencoded"

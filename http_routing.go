@@ -237,7 +237,7 @@ func pathDistance(asked, known []string) int {
 	return edits
 }
 
-// segmentDistance returns how many letters must be inserted, removed or replaced to make one segment
+// segmentDistance returns how many letters must be inserted, removed, replaced or swapped to make one segment
 // of the other, at most maxGuessedEdits + 1. The beginning of a segment, as "jwks" for "jwks.json",
 // counts as one letter off. A segment of up to four letters may have one wrong.
 func segmentDistance(asked, known string) int {
@@ -248,26 +248,10 @@ func segmentDistance(asked, known string) int {
 	if len(asked) >= 3 && strings.HasPrefix(known, asked) {
 		return 1
 	}
-	if len(asked) > len(known)+maxGuessedEdits || len(known) > len(asked)+maxGuessedEdits {
+	if farApart(asked, known) {
 		return far
 	}
-	row := make([]int, len(known)+1) // of the table of distances between prefixes (Levenshtein)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(asked) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(known) {
-			replaced := diagonal
-			if asked[i] != known[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, diagonal+1)
-		}
-	}
-	edits := row[len(known)]
+	edits := edits([]rune(asked), []rune(known))
 	if edits > 1 && len(known) < 5 {
 		return far
 	}
@@ -275,8 +259,9 @@ func segmentDistance(asked, known string) int {
 }
 
 const (
-	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag"
-	allowedHeaders = "Authorization, Content-Type, Idempotency-Key"
+	exposedHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, Sunset, Deprecation, Link, ETag, " +
+		"Preference-Applied"
+	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, Prefer"
 )
 
 // An originCheck is the result of looking up a request's Origin.

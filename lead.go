@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -43,7 +42,8 @@ type lead struct {
 	Fields    json.RawMessage `json:"fields"` // the form's other inputs: texts by sorted name; nil: none
 	CreatedAt stamp           `json:"created_at"`
 
-	seq int64 // its place in the order in which leads were written
+	seq    int64  // its place in the order in which leads were written
+	sender string // actor of the event of a new one; "": a site
 }
 
 func checkLeadType(s string) (code, detail string) {
@@ -82,12 +82,6 @@ func checkLeadField(m jsonMember) (code, detail string) {
 		return "wrong_type", fmt.Sprintf("This must be a string, not %s.", m.value.kind)
 	}
 	return checkLines(m.value.text, maxLeadFieldValue)
-}
-
-// pointerSegment returns a member's name as a part of a JSON pointer in a URI fragment (RFC 6901,
-// section 6).
-func pointerSegment(name string) string {
-	return url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
 }
 
 // The e-mail addresses of leads: which are accepted, and which look alike.

@@ -23,27 +23,23 @@ type leadAPI struct {
 func leadWing(s *server) wing {
 	a := &leadAPI{server: s}
 	return wing{routes: []route{
-		{pattern: "POST /widget/leads", origin: originListed, address: "leads", bucket: bucketLeads, creates: true,
-			members: []extraMember{{"ok", false}}, run: endpoint(a.createLead)},
+		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeErase, origin: originListed, address: "leads",
+			bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}}, run: endpoint(a.createLead)},
 		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true, run: endpoint(s.listLeads)},
 		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
 	}}
 }
 
-// createLead stores what a site's form sent; it is on disk before the answer. What a bot
+// createLead stores what a site's form or an account's software sent; it is on disk before the answer. What a bot
 // sent is answered in the same way and not stored.
 func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
 	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
 		t.invalidate()
-		account := c.origin.account
-		if account == "" {
-			var err error
-			if account, err = t.mainAccount(); err != nil {
-				return nil, err
-			}
+		l := lead{Type: q.kind, Email: q.email, Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page),
+			Fields: q.fields}
+		if err := q.setOwner(t, c, &l); err != nil {
+			return nil, err
 		}
-		l := lead{AccountID: account, Type: q.kind, Email: q.email,
-			Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields}
 		add := t.addLead
 		if q.website != "" {
 			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, q.website) }
@@ -53,14 +49,29 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*lea
 	})
 }
 
+// setOwner sets whose a lead is, and who sends it: the account of the token, else the one that lists the Origin, else
+// the main account.
+func (q *leadRequest) setOwner(t *tx, c *call, l *lead) (err error) {
+	switch l.AccountID = c.origin.account; {
+	case c.caller != nil:
+		l.AccountID, l.sender = q.oneOwner(c).account, actorToken(c)
+		return t.openAccount(l.AccountID)
+	case l.AccountID == "":
+		l.AccountID, err = t.mainAccount()
+	}
+	return err
+}
+
 // leadRequest is the body of POST /widget/leads (contract, section 3).
 type leadRequest struct {
+	accountScope
 	kind, email, source, page string
 	fields                    json.RawMessage // as lead.Fields
 	website                   string          // an input that only bots see, and fill in
 }
 
 func (q *leadRequest) read(in *input) {
+	q.accountScope.read(in)
 	q.kind = in.text("type", required, 32, checkLeadType)
 	q.email = normalEmail(in.text("email", required, 254, checkEmail))
 	q.source = in.text("source", optional, 100, nil)

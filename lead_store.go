@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -57,7 +58,8 @@ func (t *tx) addLead(l lead) (id string, err error) {
 		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now); err != nil {
 		return "", err
 	}
-	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id, Actor: actorSite})
+	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id,
+		Actor: cmp.Or(l.sender, actorSite)})
 }
 
 // A leadFilter selects leads of an owner; an empty field does not narrow the selection.

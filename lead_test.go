@@ -1086,3 +1086,60 @@ func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
 	s.counts(0, `SELECT count(*) FROM leads WHERE email GLOB '*[^x]*' OR source GLOB '*[^x]*' OR page GLOB '/*[^x]*' OR
 		fields GLOB '*[^{} ]*'`)
 }
+
+func TestLead_withATokenBelongsToTheTokensAccount(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		tenant := s.addAccount("Bistro")
+		token := s.token(tenant, scopeErase)
+		post := func(email string, headers ...string) answer {
+			return s.post("/widget/leads", `{"type":"contact","email":"`+email+`"}`, headers...)
+		}
+		kept := func(account, email string, a answer) {
+			t.Helper()
+			a.is(200)
+			s.counts(1, `SELECT count(*) FROM leads WHERE id = ? AND account_id = ? AND email = ?`, a.text("id"),
+				account, email)
+		}
+		first := post("a@example.com", bearer(token)).has(`RateLimit: "account";r=599;t=1`)
+		kept(tenant, "a@example.com", first)
+		kept(tenant, "b@example.com", post("b@example.com", bearer(token), "Origin: "+siteOrigin)) // of another
+		kept(s.account, "c@example.com",
+			post("c@example.com", "Origin: "+siteOrigin).has(`RateLimit: "leads";r=599;t=1`))
+		s.counts(1, `SELECT count(*) FROM events
+			WHERE type = 'lead.created' AND subject_id = ? AND account_id = ?
+				AND actor LIKE 'token tok\_%' ESCAPE '\'`, first.text("id"), tenant)
+
+		none := "d@example.com"
+		post(none, bearer(token), "Origin: https://unlisted.example").is(403, "origin_not_allowed")
+		post(none, s.auth(tenant, scopeLeads)).is(403, "insufficient_scope").has(
+			`WWW-Authenticate: Bearer realm="widgetd", error="insufficient_scope", scope="leads:write"`)
+		post(none, bearer(token[:len(token)-2])).is(401, "invalid_token")
+		_, key := s.addLicense(license{})
+		post(none, bearer(s.activate(key, "f").is(200).text("token"))).is(403, "insufficient_scope") // a device's
+		named := func(account string) string { return "/widget/leads?account_id=" + account }
+		s.post(named(s.account), `{"type":"contact","email":"`+none+`"}`, bearer(token)).is(403, "insufficient_scope")
+		s.counts(0, `SELECT count(*) FROM leads WHERE email = ?`, none)
+
+		// An Idempotency-Key is the token's, and of one account.
+		const once = "Idempotency-Key: form-7"
+		again := post("e@example.com", bearer(token), once).is(200)
+		sameText(t, "id", post("e@example.com", bearer(token), once).has("Idempotency-Replayed: true").text("id"),
+			again.text("id"))
+		kept(s.account, "e@example.com", post("e@example.com", once).has("Idempotency-Replayed: "))
+		all := bearer(strings.TrimSpace(s.must("token", "issue", "-scope", "leads:write", "-all-accounts")))
+		for i, account := range []string{tenant, s.account} {
+			a := s.post(named(account), `{"type":"demo","email":"f@example.com"}`, all, once)
+			if i == 1 {
+				a.is(422, "idempotency_key_reused")
+				continue
+			}
+			kept(account, "f@example.com", a)
+		}
+		s.post(named(newID("acct", time.Now())), `{"type":"demo","email":"f@example.com"}`, all).
+			is(404, "account_not_found")
+		for range 100 { // no address is limited
+			post("g@example.com", bearer(token)).is(200)
+		}
+	})
+}

@@ -197,6 +197,7 @@ type verdictInput struct {
 	product      string   // "": any product
 	entitlements []string // the licence must include all of them
 	hasDevice    bool     // the request has a fingerprint or a device token
+	alone        bool     // the caller may ask about the licence alone, as a portal does
 	mismatch     bool     // its fingerprint is not the one of the token's device
 	tokenEnded   bool     // see device.tokenEnded
 }
@@ -219,7 +220,7 @@ func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code 
 		return "product_mismatch", false
 	case status == statusNotStarted, status == statusExpired:
 		return status, false
-	case l.MaxDevices != nil && !q.hasDevice:
+	case l.MaxDevices != nil && !q.hasDevice && !q.alone:
 		return "fingerprint_required", false
 	case q.mismatch:
 		return "fingerprint_mismatch", false
@@ -266,6 +267,9 @@ var verdictDetails = map[string]string{
 
 // verdictDetail returns the human-readable text of a verdict about d, which may be nil.
 func verdictDetail(code string, d *device) string {
+	if code == statusGrace && d == nil {
+		return "The licence has expired; its devices may go on until grace_until."
+	}
 	if code == "device_released" && d.replaced() {
 		return "Another device has replaced this one and taken its seat; activate it again if a seat is free."
 	}

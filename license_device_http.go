@@ -184,8 +184,9 @@ func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
 
 // errGuessing is the refusal of a key, known or not, from an address from which too many keys have
 // failed; wait is how long until another one may fail.
-func errGuessing(wait time.Duration) error {
-	return errRate("Too many licence keys from this address have failed.", wait)
+func (a *deviceAPI) errGuessing(wait time.Duration) error {
+	return errRate(limitReached{limitFailed, a.failedLookupRate, 0, wait},
+		"Too many licence keys from this address have failed.", wait)
 }
 
 // checkLookup applies the rule against guessing keys (contract, section 2) to the client's address,
@@ -197,7 +198,7 @@ func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 		repeated, wait := a.lookups.fail(address, *cr.hash, now)
 		switch {
 		case wait > 0:
-			return errGuessing(wait)
+			return a.errGuessing(wait)
 		case repeated:
 			return a.limitAddress("repeated lookup", address, repeatedLookupRate)
 		}
@@ -211,11 +212,11 @@ func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 	found, err := check.evaluate(a, cr.license, c.now)
 	switch {
 	case errors.Is(err, errCredentialMismatch) || err == nil && !found.device.holdsSeat(c.now):
-		return errGuessing(wait)
+		return a.errGuessing(wait)
 	case err != nil:
 		return err
 	case a.limitAddress("known device", address, knownDeviceRate) != nil:
-		return errGuessing(wait)
+		return a.errGuessing(wait)
 	}
 	return nil
 }
@@ -420,6 +421,7 @@ func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*ver
 			CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
 	q.keyHash, q.presented = q.hash, c.deviceToken()
+	q.alone = c.bearsOwnToken() && c.caller.has(scopeLicenses)
 	found, err := q.evaluate(a, q.license, now)
 	if err != nil {
 		return nil, err

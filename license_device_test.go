@@ -962,3 +962,44 @@ func BenchmarkActivate(b *testing.B) {
 		}
 	}
 }
+
+func TestVerify_byAPortalJudgesTheLicenceAlone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		id, key := s.addLicense(license{MaxDevices: ptr(2), Entitlements: codeList{"a"}, GraceDays: 1})
+		device := s.activate(key, "f").is(200)
+		portal, other := s.auth(s.account, scopeLicenses), s.auth(s.account, scopeLeads)
+		seen := s.deviceRow(device.text("device", "id"))
+		time.Sleep(time.Hour)
+		ask := func(code string, valid bool, token string, more ...any) answer {
+			t.Helper()
+			body := seatBody(append([]any{"license_key", key}, more...)...)
+			a := s.post("/widget/license/verify", body, token).is(200)
+			if a.text("code") != code || a.json()["valid"] != valid || a.hasToken() || a.json()["device"] != nil {
+				t.Fatalf("%s, want %s", a.body, code)
+			}
+			return a
+		}
+		whole := ask("valid", true, portal, "nonce", "n", "entitlements", []string{"a"})
+		sameText(t, "seats", fmt.Sprint(whole.json()["license"].(map[string]any)["seats"]), "map[free:1 max:2 used:1]")
+		ask("entitlement_missing", false, portal, "entitlements", []string{"b"})
+		ask("product_mismatch", false, portal, "product", "other")
+		ask("device_not_activated", false, portal, "fingerprint", "unknown")
+		ask("fingerprint_required", false, other) // it may not read licences
+		a := s.license("verify", "", "license_key", key).is(200)
+		sameText(t, "without a token", a.text("code"), "fingerprint_required")
+		s.verifyLease(device.text("token")).answers("valid")
+		if row := s.deviceRow(seen.ID); row.LeaseSeq != seen.LeaseSeq {
+			t.Errorf("seq %d, was %d", row.LeaseSeq, seen.LeaseSeq)
+		}
+		s.sql(`UPDATE licenses SET expires_at = ? WHERE id = ?`, newStamp(time.Now().Add(-time.Minute)).String(), id)
+		s.notice()
+		grace := ask("grace", true, portal)
+		sameText(t, "detail", grace.text("detail"), "The licence has expired; its devices may go on until grace_until.")
+		s.must("license", "suspend", id)
+		s.notice()
+		ask("suspended", false, portal)
+		stranger := s.auth(s.addAccount("other"), scopeLicenses)
+		ask("not_found", false, stranger)
+	})
+}

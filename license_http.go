@@ -7,7 +7,7 @@ import (
 )
 
 func licenseWing(s *server) wing {
-	return wing{routes: []route{
+	routes := []route{
 		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, question: true,
 			run: endpoint(s.listLicenses)},
 		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.showLicense)},
@@ -27,8 +27,12 @@ func licenseWing(s *server) wing {
 			creates: true, run: endpoint(s.rotateKey)},
 		{pattern: "POST /licenses/{id}/reset-transfers", token: tokenRequired, scope: scopeAdmin, noBody: true,
 			run: endpoint(s.resetTransfers)},
-	}, chores: []chore{{fault: "the events of licences that are about to end can't be written", timeDriven: true,
-		run: s.announceEnds}}}
+	}
+	for i := range routes {
+		routes[i].careful = routes[i].scope == scopeAdmin // those that change one
+	}
+	return wing{routes: routes, chores: []chore{{timeDriven: true, run: s.announceEnds,
+		fault: "the events of licences that are about to end can't be written"}}}
 }
 
 // announceEnds writes the event license.expiring for every licence that ends within the notice

@@ -1281,6 +1281,7 @@ func licenseStory(t *testing.T, o *operator) {
 	sameText(t, "in grace", o.objects("license", "list", "-status", "grace"), []any{})
 	patched := o.object("license", "set", id, `{"plan":null,"duration_days":10}`)
 	sameText(t, "patched", patched["plan"], nil, patched["duration_days"], 10)
+	o.fails("did you mean max_devices?", "license", "patch", id, `{"max_device":5}`)
 	before := shown["expires_at"].(string)
 	if got := o.object("license", "renew", id); got["expires_at"] == before ||
 		got["expires_at"] != o.object("license", "show", id)["expires_at"] {

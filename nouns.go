@@ -209,7 +209,7 @@ type nounOptions struct {
 // serveOptions are the options of serve, in the order of its help.
 var serveOptions = []option{
 	optAddr, optTrustedProxies, optKeepEvents, optKeepTokens, optOutboundAllow, optNoWebhooks, optNoPayments,
-	optStripeURL, optVippsURL, optXeroURL, optFortnoxURL, optNoBooks, optDebugAddr, optAnonymousRate,
+	optStripeURL, optVippsURL, optXeroURL, optFortnoxURL, optNoBooks, optDebugAddr, optAnonymousRate, optVisitorRate,
 	optFailedLookupRate, optExpiringNotice, optLegacySunset, optSecurityContact,
 	optLitestream.says("never checkpoint the database: Litestream does that"), optLog, optAccessLog,
 }

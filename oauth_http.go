@@ -192,7 +192,8 @@ func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
 	repeated, wait := a.proofs.fail(address, hash, a.steady())
 	switch {
 	case wait > 0:
-		return errRate("Too many proofs of applications from this address have failed.", wait)
+		return errRate(limitReached{limitFailed, a.failedLookupRate, 0, wait},
+			"Too many proofs of applications from this address have failed.", wait)
 	case repeated:
 		return a.limitAddress("repeated proof", address, repeatedLookupRate)
 	}
@@ -212,7 +213,8 @@ func (a *oauthAPI) limitApp(p *app) error {
 	if p.VerifiedAt.IsZero() {
 		rate = unverifiedAppRate
 	}
-	return errOver(a.addressBuckets.take("app "+p.ID, rate, a.steady()), "Too many requests of this application.")
+	v := a.addressBuckets.take("app "+p.ID, rate, a.steady())
+	return errOver(v, limitNamed("application", rate), "Too many requests of this application.")
 }
 
 // prove counts a request of an application that has no secret, and returns err or rate_limited. by is what proves
@@ -224,7 +226,7 @@ func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
 		return a.unproved(c, err)
 	}
 	v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady())
-	return cmp.Or(errOver(v, "Too many requests under this grant."), err)
+	return cmp.Or(errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant."), err)
 }
 
 // issue answers with tokens. While signing is held it refuses before it looks at codes and refresh tokens, so that
@@ -383,7 +385,7 @@ func appWing(s *server) wing {
 		{pattern: "DELETE /apps/{id}", run: endpoint(s.removeApp)},
 	}
 	for i := range routes {
-		routes[i].token, routes[i].scope = tokenRequired, scopeApps
+		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeApps, true
 	}
 	sweeper := &appSweeper{store: s.store, now: s.now, steady: s.steady, kept: s.keepTokens.before}
 	return wing{routes: routes, chores: []chore{{fault: faultAppSweep, timeDriven: true, run: sweeper.sweep}}}

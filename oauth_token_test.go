@@ -244,7 +244,7 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 	}{
 		{errStorage, 503, "temporarily_unavailable"}, {errBusy, 503,
 			"temporarily_unavailable"}, {errCommitUnknown, 503, "temporarily_unavailable"},
-		{errRate("So.", time.Second).(*refusal), 429,
+		{errRate(limitReached{}, "So.", time.Second).(*refusal), 429,
 			"temporarily_unavailable"}, {&refusal{code: codeInternal}, 500, "server_error"},
 		{&refusal{code: codeInternal, detail: "é\"\\\n"}, 500, "server_error"}, {errOrigin, 403, "invalid_request"},
 		{&refusal{code: codeValidation, detail: "é\"\\\n"}, 400, "invalid_request"},

@@ -31,7 +31,7 @@ func orderWing(s *server) wing {
 	for i := range routes {
 		routes[i].token = tokenRequired
 		if routes[i].scope == "" {
-			routes[i].scope = scopeSelling
+			routes[i].scope, routes[i].careful = scopeSelling, true
 		}
 	}
 	return wing{routes: routes}
@@ -155,6 +155,7 @@ func (q *createOrderRequest) read(in *input) {
 	o := &q.order
 	o.Currency = in.text("currency", required, 3, checkCurrency)
 	for _, l := range in.objects("lines", maxOrderLines) {
+		l.answered("amount")
 		o.Lines = append(o.Lines, orderLine{
 			Name:       l.text("name", required, maxOrderText, nil),
 			Quantity:   l.amount("quantity", required, 1, maxQuantity),

@@ -67,6 +67,7 @@ type refusal struct {
 	members    []extraMember // that the problem has besides the standard ones
 	retryAfter time.Duration // for Retry-After; 0: none
 	challenge  string        // for WWW-Authenticate, with 401 and 403 (RFC 6750); "": none
+	limit      limitReached  // for RateLimit, with 429; no name: the headers are set already
 }
 
 // An extraMember is a member of a problem that is not among the standard ones (type problem).
@@ -112,8 +113,16 @@ func errFields(wrong ...fieldError) error {
 
 // errRate returns the refusal of a request over a rate limit. retry is how long it takes until
 // the next one is allowed.
-func errRate(detail string, retry time.Duration) error {
-	return &refusal{code: codeRateLimited, detail: detail, retryAfter: retry}
+func errRate(of limitReached, detail string, retry time.Duration) error {
+	return &refusal{code: codeRateLimited, detail: detail, retryAfter: retry, limit: of}
+}
+
+// A limitReached is the rate limit over which a request was refused, as its answer shows it.
+type limitReached struct {
+	name      string        // in RateLimit-Policy
+	rate      int           // requests a minute
+	remaining int           // of them, for others than the caller
+	full      time.Duration // until all of them are left again
 }
 
 // A problem is the body that answers a refusal (RFC 9457).

@@ -39,28 +39,42 @@ func newLimiter(max int) *limiter {
 	return &limiter{max: max, buckets: map[string]*bucket{}}
 }
 
-// A takeResult is the result of taking a token from a bucket.
+// A takeResult is the result of taking tokens from a bucket.
 type takeResult struct {
-	ok        bool          // a token was taken
-	remaining int           // whole tokens left
+	ok        bool          // they were taken
+	remaining int           // whole tokens that are left for this caller
 	full      time.Duration // until the bucket is full again
-	retry     time.Duration // until the bucket holds a token; 0 if ok
+	retry     time.Duration // until the bucket holds what was asked for; 0 if ok
 }
 
 // take takes one token from the bucket of a key. rate is the bucket's capacity, and how many
 // tokens it gets in a minute. now must come from a clock that is never set: a clock that is
 // set forward would fill every bucket.
 func (l *limiter) take(key string, rate int, now time.Time) takeResult {
+	return l.takeSome(key, rate, 1, 0, now)
+}
+
+// takeSome is take for n tokens, or for none if that would leave fewer than keep. Of a bucket that can't hold
+// so many it takes all.
+func (l *limiter) takeSome(key string, rate, n, keep int, now time.Time) takeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.bucketFor(key, float64(rate), now).take(l, now)
+	return l.bucketFor(key, float64(rate), now).take(l, float64(min(n, rate-keep)), float64(keep), now)
 }
 
 // look returns what take would see in the bucket of a key, and takes nothing.
 func (l *limiter) look(key string, rate int, now time.Time) takeResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.bucketFor(key, float64(rate), now).result(true)
+	return l.bucketFor(key, float64(rate), now).result(true, 0, 0)
+}
+
+// empty takes everything from the bucket of a key, so that it is full a minute from now.
+func (l *limiter) empty(key string, rate int, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucketFor(key, float64(rate), now)
+	b.take(l, b.tokens, 0, now)
 }
 
 // len returns the number of buckets.
@@ -111,26 +125,26 @@ func (b *bucket) refill(rate float64, now time.Time) {
 	b.tokens = min(b.tokens, rate)
 }
 
-// take takes one token, if there is one, and moves the bucket within l's heap.
-func (b *bucket) take(l *limiter, now time.Time) takeResult {
-	ok := b.tokens >= 1-1e-9 // rounding in refill must not cost a token
+// take takes n tokens, if that leaves keep, and moves the bucket within l's heap.
+func (b *bucket) take(l *limiter, n, keep float64, now time.Time) takeResult {
+	ok := b.tokens >= n+keep-1e-9 // rounding in refill must not cost a token
 	if ok {
-		b.tokens = max(0, b.tokens-1)
+		b.tokens = max(0, b.tokens-n)
 	}
-	v := b.result(ok)
+	v := b.result(ok, n, keep)
 	b.fullAt = now.Add(v.full)
 	heap.Fix(&l.byFull, b.index)
 	return v
 }
 
-// result describes the bucket after taking a token, which ok says worked.
-func (b *bucket) result(ok bool) takeResult {
+// result describes the bucket after taking n tokens above keep, which ok says worked.
+func (b *bucket) result(ok bool, n, keep float64) takeResult {
 	until := func(tokens float64) time.Duration {
 		return time.Duration(max(0, tokens-b.tokens) / b.rate * float64(time.Minute))
 	}
-	v := takeResult{ok: ok, remaining: int(b.tokens + 1e-9), full: until(b.rate)}
+	v := takeResult{ok: ok, remaining: int(max(0, b.tokens-keep) + 1e-9), full: until(b.rate)}
 	if !ok {
-		v.retry = until(1)
+		v.retry = until(n + keep)
 	}
 	return v
 }
@@ -138,6 +152,41 @@ func (b *bucket) result(ok bool) takeResult {
 // wholeSeconds rounds d up to seconds, the unit of Retry-After and RateLimit: any d above 0
 // gives at least 1.
 func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
+
+// lastAskers remembers for each account the last two addresses whose calls were charged to it. It is bounded: where
+// max accounts are known, it forgets an arbitrary one.
+type lastAskers struct {
+	mu       sync.Mutex
+	max      int
+	accounts map[string][2]askedFrom // the last one first
+}
+
+type askedFrom struct {
+	address string
+	at      time.Time
+}
+
+// note notes a call from an address, and reports whether another address has asked within the minute before it.
+func (l *lastAskers) note(account, address string, now time.Time) (others bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, known := l.accounts[account]
+	for other := range l.accounts {
+		if known || len(l.accounts) < l.max {
+			break
+		}
+		delete(l.accounts, other)
+	}
+	for _, from := range last {
+		others = others || from.address != address && from.address != "" && now.Sub(from.at) < time.Minute
+	}
+	if last[0].address != address {
+		last[1] = last[0]
+	}
+	last[0] = askedFrom{address, now}
+	l.accounts[account] = last
+	return others
+}
 
 // An evictable is what a bounded map needs to know of an entry to find the one to evict.
 type evictable struct {

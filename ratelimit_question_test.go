@@ -129,10 +129,11 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}"}
 	var found, tested []string
 	for _, r := range allRoutes() {
-		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
-			t.Errorf("%s: question is %v", r.pattern, r.question)
+		isQuestion := r.question || r.recalled != nil // which asks only for what is not in memory
+		if isQuestion != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
+			t.Errorf("%s: question is %v", r.pattern, isQuestion)
 		}
-		if r.question {
+		if isQuestion {
 			found = append(found, r.pattern)
 		}
 	}

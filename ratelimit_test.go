@@ -263,7 +263,8 @@ func TestBucket_ofAnAccountIsNotChargedByWhatHasEnded(t *testing.T) {
 						t.Fatalf("request %d: %d %s", i, a.status, a.body)
 					}
 				}
-				ask().is(429, "rate_limited").has("Retry-After: 1", "RateLimit: ")
+				ask().is(429, "rate_limited").has("Retry-After: 1", `RateLimit-Policy: "address";q=60;w=60`,
+					`RateLimit: "address";r=0;t=60`)
 				s.post("/widget/leads", aLead).is(200) // a limit of its own
 			})
 		})
@@ -322,7 +323,7 @@ func TestBucket_ofATenantIsNotEmptiedByStrangers(t *testing.T) {
 					for j := range 50 {
 						a := c.attack(s, key, widget, "Peer: 127.0.0.1:1",
 							fmt.Sprintf("X-Forwarded-For: 198.51.100.%d", j))
-						if a.status == 429 && a.header.Get("RateLimit") == "" {
+						if a.status == 429 && strings.HasPrefix(a.header.Get("RateLimit"), `"address"`) {
 							t.Fatalf("the address is limited after %d calls: %s", i, a.body)
 						}
 						if asked++; asked%2 == 0 { // the portal's own allowance, beside the attack
@@ -455,12 +456,14 @@ func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *service) {
 		widget := s.addWidget(s.account)
 		token := s.auth(s.account, scopeStats)
+		var asked []string
 		asks := map[string]func(headers ...string) answer{
 			"leads": func(h ...string) answer { return s.post("/widget/leads", aLead, h...) },
-			"events": func(h ...string) answer {
-				return s.report(widget, `{"type":"click"}`, h...)
+			"stats": func(h ...string) answer {
+				day := time.Now().AddDate(0, 0, -1-len(asked)).Format(time.DateOnly) // one that is not in memory
+				asked = append(asked, day)
+				return s.get("/widget/stats?widget="+widget+"&from="+day+"&to="+day, h...)
 			},
-			"stats": func(h ...string) answer { return s.get("/widget/stats?widget="+widget, h...) },
 		}
 		taken := func(what string, a answer) {
 			t.Helper()
@@ -472,7 +475,8 @@ func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
 			for range 60 {
 				taken(name, ask())
 			}
-			ask().is(429, "rate_limited").has("Retry-After: 1", "RateLimit: ")
+			ask().is(429, "rate_limited").has("Retry-After: 1", `RateLimit-Policy: "address";q=60;w=60`,
+				`RateLimit: "address";r=0;t=60`)
 			taken(name+" from another address", ask("Peer: 192.0.2.2:1"))
 		}
 		s.get("/widget/stats?widget="+widget, token).is(200) // not anonymous
@@ -621,7 +625,7 @@ func FuzzForwarded(f *testing.F) {
 				t.Fatalf("%s: %q makes %s into %s", name, chosen, caller, got)
 			}
 		}
-		if key := addressKey(clientAddress("127.0.0.1:1", []string{chosen}, trusted)); len(key) > 43 {
+		if key := addressKey(clientAddress("127.0.0.1:1", []string{chosen}, trusted), networkOfClient); len(key) > 43 {
 			t.Fatalf("the key %q grows with what the caller writes", key)
 		}
 	})
@@ -680,7 +684,8 @@ func TestLookupLimit_answersKnownAndUnknownKeysAlikeAfterThirtyFailures(t *testi
 				s.guessAll()
 				before := s.dump()
 				want := s.guess(path).is(429, "rate_limited").
-					has("Retry-After: 60", "RateLimit: ", "RateLimit-Policy: ").sameButForIDs()
+					has("Retry-After: 60", `RateLimit: "failures";r=0;t=60`,
+						`RateLimit-Policy: "failures";q=30;w=60`).sameButForIDs()
 				post := func(key, fingerprint string, headers ...string) answer {
 					return s.post(path, activateBody(key, fingerprint), headers...)
 				}
@@ -841,7 +846,8 @@ func TestLookupLimit_countsAKeyOnceHoweverItIsWritten(t *testing.T) {
 			spelled := []string{wrong, strings.ToLower(wrong), strings.ReplaceAll(wrong, "-", ""), " " + wrong}[i%4]
 			equal(t, i, s.verifyKey(spelled, "f").is(200).text("code"), "key_malformed")
 		}
-		s.verifyKey(wrong, "f").is(429, "rate_limited").has("Retry-After: 1", "RateLimit: ") // a repeat is not charged
+		// a repeat is not charged
+		s.verifyKey(wrong, "f").is(429, "rate_limited").has("Retry-After: 1", `RateLimit: "address";r=0;t=60`)
 		for range 28 {
 			s.guess(licenseCalls[1]).is(404)
 		}

@@ -95,9 +95,13 @@ var (
 		help:        "loopback address for /metrics and /debug/pprof/; by default they are not served",
 		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
-		help: "most requests a minute from one address without a token, for leads, events, statistics, " +
-			"licence calls with what has ended, and links to pay pages that there are not, each; " +
+		help: "most requests a minute from one address without a token, for leads, statistics that are not in " +
+			"memory, licence calls with what has ended, and links to pay pages that there are not, each; " +
 			"and for the pages of one order; ten times as many that ask for tokens and prove no application",
+		hasVariable: true}
+	optVisitorRate = option{name: "visitor-rate", value: "N", def: "600",
+		help: "most events a minute of one widget from one address, from sites of the widget's account: " +
+			"the visitors of an office share an address",
 		hasVariable: true}
 	optFailedLookupRate = option{name: "failed-lookup-rate", value: "N", def: "30",
 		help: "most different licence keys that may fail a minute from one address, and as many proofs of " +
@@ -153,6 +157,9 @@ func serveCommand(e *env) error {
 // readServerOptions returns the options that the handlers need, or a usageError.
 func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.anonymousRate, err = e.number("anonymous-rate", 1, maxRateOption); err != nil {
+		return o, err
+	}
+	if o.visitorRate, err = e.number("visitor-rate", 1, maxRateOption); err != nil {
 		return o, err
 	}
 	if o.failedLookupRate, err = e.number("failed-lookup-rate", 1, maxRateOption); err != nil {

@@ -30,7 +30,7 @@ func webhookWing(s *server) wing {
 		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true, run: endpoint(a.retryDelivery)},
 	}
 	for i := range routes {
-		routes[i].token, routes[i].scope = tokenRequired, scopeWebhooks
+		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeWebhooks, true
 	}
 	w := webhookWorkerOf(s)
 	all := wing{routes: routes, metrics: webhookMetrics(w),

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -23,18 +24,20 @@ type widgetAPI struct {
 	*server
 	visitors visitorSet
 	widgets  *cache[string, *widget] // by id
-	stats    *cache[statsKey, taggedBody]
+	stats    *statsMemory
 }
 
 func widgetWing(s *server) wing {
-	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000), stats: newCache[statsKey, taggedBody](500)}
+	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000), stats: newStatsMemory(s)}
 	return wing{routes: []route{
-		{pattern: "POST /widget/events", origin: originRequired, address: "events", beacon: true, creates: true,
-			bucket: bucketWidgets, charge: a.charge, run: endpoint(a.countEvents)},
-		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats", question: true,
-			bucket: bucketWidgets, charge: a.charge, run: endpoint(a.showStats(false))},
-		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, address: "stats", question: true,
-			bucket: bucketWidgets, charge: a.charge, run: endpoint(a.showStats(true))},
+		{pattern: "POST /widget/events", origin: originRequired, admit: a.admitEvents, beacon: true, creates: true,
+			bucket: bucketWidgets, shared: true, charge: a.chargeEvents, run: endpoint(a.countEvents)},
+		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats",
+			recalled: a.recallStats(false), bucket: bucketWidgets, shared: true, charge: a.charge,
+			run: endpoint(a.showStats(false))},
+		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, address: "stats",
+			recalled: a.recallStats(true), bucket: bucketWidgets, shared: true, charge: a.charge,
+			run: endpoint(a.showStats(true))},
 	}}
 }
 
@@ -63,6 +66,37 @@ func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
 		}
 	}
 	return c.origin.account, nil
+}
+
+// admitEvents takes one event of what an address may send from the sites of one account, before the body says which
+// widget they are of. The bucket is as large as the account's, for all of its widgets.
+func (a *widgetAPI) admitEvents(c *call) error {
+	owner, err := a.cachedAccount(c.origin.account)
+	if err != nil {
+		return err
+	}
+	return a.limitAddress("events "+owner.ID, a.address(c.request), max(a.visitorRate, owner.Rate))
+}
+
+// chargeEvents is charge for events. An address may send visitorRate of them a minute for each widget of the account
+// that lists the Origin; requests for any other widget are held like those of other anonymous callers.
+func (a *widgetAPI) chargeEvents(c *call, in *input, request any) (string, error) {
+	q := request.(*eventsRequest)
+	if in.err() == nil {
+		w, err := a.findWidget(q.widget)
+		if err = notUnless(err, errWidget); err != nil {
+			return "", err
+		}
+		limit, n, rate := "foreign events", 1, a.anonymousRate
+		if w != nil && w.AccountID == c.origin.account {
+			limit, n, rate = "events "+w.ID, q.events, a.visitorRate
+		}
+		v := a.addressBuckets.takeSome(limit+" "+a.address(c.request), rate, n, 0, a.steady())
+		if err := errOver(v, limitNamed(limitAddress, rate), "Too many events from this address."); err != nil {
+			return "", err
+		}
+	}
+	return a.charge(c, in, request)
 }
 
 // countEvents adds what a widget reports to its counters; they are on disk before the answer.
@@ -94,27 +128,50 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 	return noContent{}, err
 }
 
+// recallStats returns the recallFunc of statistics, or of their picture: an answer about a widget is in memory
+// for statsAge, whatever was counted since.
+func (a *widgetAPI) recallStats(asPicture bool) recallFunc {
+	return func(c *call, request any) any {
+		q := *request.(*statsRequest)
+		if q.widget == "" || q.complete(a.now()) != nil {
+			return nil
+		}
+		w, err := a.findWidget(q.widget)
+		if err != nil {
+			return nil
+		}
+		if body, ok := a.stats.await(c.request.Context(), statsKeyOf(w, q.statsRange, asPicture)); ok {
+			return showStats(c, body, asPicture)
+		}
+		return nil
+	}
+}
+
 // showStats returns the endpoint of GET /widget/stats, or as a picture of GET /widget/stats.svg.
 func (a *widgetAPI) showStats(asPicture bool) func(context.Context, *call, *statsRequest) (*cacheable, error) {
 	return func(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
 		if err := q.complete(a.now()); err != nil {
 			return nil, err
 		}
-		answer := &cacheable{cacheControl: "public, max-age=60"}
-		if c.caller != nil {
-			answer.cacheControl = "private, max-age=60"
-		}
-		if asPicture {
-			answer.contentType, answer.policy = "image/svg+xml", picturePolicy
-		}
 		stats := a.accountStats
 		if q.widget != "" {
 			stats = a.oneWidgetStats
 		}
-		var err error
-		answer.taggedBody, err = stats(ctx, c, q, asPicture)
-		return answer, err
+		body, err := stats(ctx, c, q, asPicture)
+		return showStats(c, body, asPicture), err
 	}
+}
+
+// showStats makes the answer of statistics.
+func showStats(c *call, body taggedBody, asPicture bool) *cacheable {
+	answer := &cacheable{taggedBody: body, cacheControl: "public, max-age=60"}
+	if c.caller != nil {
+		answer.cacheControl = "private, max-age=60"
+	}
+	if asPicture {
+		answer.contentType, answer.policy = "image/svg+xml", picturePolicy
+	}
+	return answer
 }
 
 // oneWidgetStats returns the report for one widget. For a caller without a token it leaves out the pages,
@@ -124,19 +181,24 @@ func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest
 	if err != nil {
 		return taggedBody{}, err
 	}
-	key := statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, w.PublicOrders, false, asPicture}
+	key := statsKeyOf(w, q.statsRange, asPicture)
 	if c.caller != nil {
 		if !q.owner.owns(w.AccountID) {
 			return taggedBody{}, errWidget
 		}
 		key.withOrders, key.withPages = true, !asPicture
-	}
-	return a.stats.load(a.store, key, func() (taggedBody, string, error) {
-		report, err := reportWidget(a.store.within(ctx), w, q.statsRange, key.withOrders, key.withPages)
-		if err != nil {
-			return taggedBody{}, "", err
+		if body, ok := a.stats.recall(key, 0); ok {
+			return body, nil
 		}
-		return report.encode(asPicture), w.ID, nil
+	}
+	return a.stats.read(key, c.caller == nil, func() (taggedBody, error) {
+		return askFor(ctx, a.server, c, func(ctx context.Context) (taggedBody, error) {
+			report, err := reportWidget(a.store.within(ctx), w, q.statsRange, key.withOrders, key.withPages)
+			if err != nil {
+				return taggedBody{}, err
+			}
+			return report.encode(asPicture), nil
+		})
 	})
 }
 
@@ -146,16 +208,19 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest, 
 		return taggedBody{}, errTokenRequired
 	}
 	o := q.oneOwner(c) // a report is about one account: the caller's, if it names none
-	report, err := reportWidgets(a.store.within(ctx), o, q.statsRange)
-	if err != nil {
-		return taggedBody{}, err
-	}
-	return report.encode(asPicture), nil
+	return askFor(ctx, a.server, c, func(ctx context.Context) (taggedBody, error) {
+		report, err := reportWidgets(a.store.within(ctx), o, q.statsRange)
+		if err != nil {
+			return taggedBody{}, err
+		}
+		return report.encode(asPicture), nil
+	})
 }
 
 // eventsRequest is the body of POST /widget/events (contract, section 5).
 type eventsRequest struct {
 	widget string
+	events int // how many
 	counts counts
 	items  []nameCount
 	pages  []nameCount
@@ -175,6 +240,7 @@ func (q *eventsRequest) read(in *input) {
 		case "order":
 			counted.Orders = 1
 		}
+		q.events++
 		q.counts.add(counted)
 		if item := event.text("item", optional, 100, nil); item != "" && counted.Views == 0 {
 			q.items = addName(q.items, item, counted)
@@ -271,6 +337,123 @@ type statsKey struct {
 	withOrders     bool
 	withPages      bool
 	asPicture      bool
+}
+
+// statsKeyOf returns the key of what everybody may read of a widget.
+func statsKeyOf(w *widget, r statsRange, asPicture bool) statsKey {
+	return statsKey{w.ID, w.Name, r.Zone.String(), r.Interval, r.From, r.To, w.PublicOrders, false, asPicture}
+}
+
+const (
+	statsAge     = 10 * time.Second // for which an answer serves callers without a token, whatever was counted since
+	maxKeptStats = 500
+)
+
+// A statsMemory keeps what was answered about widgets. It holds at most maxKeptStats answers; a new one evicts an
+// arbitrary other.
+type statsMemory struct {
+	store   *store
+	steady  func() time.Time
+	mu      sync.RWMutex
+	kept    map[statsKey]keptStats
+	running map[statsKey]*statsReading
+}
+
+// keptStats is an answer, and from when it is. An answer that is exact serves every caller until something of the
+// widget is counted.
+type keptStats struct {
+	taggedBody
+	at      time.Time
+	version version // of the widget, see cache
+	exact   bool
+}
+
+// A statsReading is an answer for callers without a token that is being read from the database.
+type statsReading struct {
+	taggedBody
+	err  error
+	done chan struct{} // closed once the others are set
+}
+
+func newStatsMemory(s *server) *statsMemory {
+	return &statsMemory{store: s.store, steady: s.steady, kept: map[statsKey]keptStats{},
+		running: map[statsKey]*statsReading{}}
+}
+
+// recall returns an answer in memory that is younger than age, or exact. The key has all of the widget's row that an
+// answer depends on, so that a younger one is wrong in its counts only.
+func (m *statsMemory) recall(key statsKey, age time.Duration) (body taggedBody, ok bool) {
+	m.mu.RLock()
+	k, found := m.kept[key]
+	m.mu.RUnlock()
+	switch {
+	case !found:
+		return body, false
+	case m.steady().Sub(k.at) < age:
+		return k.taggedBody, true
+	}
+	return k.taggedBody, k.exact && m.store.cachesFresh() && k.version == m.store.changes.versionOf(key.widget)
+}
+
+// await is recall for callers without a token. It waits for an answer that another caller reads just now, so that
+// of many callers at once only the first asks the database.
+func (m *statsMemory) await(ctx context.Context, key statsKey) (body taggedBody, ok bool) {
+	if body, ok = m.recall(key, statsAge); ok {
+		return body, ok
+	}
+	m.mu.RLock()
+	reading := m.running[key]
+	m.mu.RUnlock()
+	if reading == nil {
+		return body, false
+	}
+	select {
+	case <-reading.done:
+		return reading.taggedBody, reading.err == nil
+	case <-ctx.Done():
+		return body, false
+	}
+}
+
+// read returns what f reads, and keeps it. For callers without a token others may wait for it (await).
+func (m *statsMemory) read(key statsKey, anonymous bool, f func() (taggedBody, error)) (taggedBody, error) {
+	reading := &statsReading{done: make(chan struct{}), err: errStorage} // in case that f panics
+	if anonymous {
+		m.mu.Lock()
+		m.running[key] = reading
+		m.mu.Unlock()
+	}
+	defer m.end(key, reading)
+	changes := &m.store.changes
+	k, commits := keptStats{at: m.steady(), version: changes.versionOf(key.widget)}, changes.commits.Load()
+	if reading.taggedBody, reading.err = f(); reading.err == nil {
+		k.taggedBody, k.exact = reading.taggedBody, changes.commits.Load() == commits
+		m.keep(key, k)
+	}
+	return k.taggedBody, reading.err
+}
+
+// end ends a reading for those that wait for it.
+func (m *statsMemory) end(key statsKey, reading *statsReading) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running[key] == reading {
+		delete(m.running, key)
+	}
+	close(reading.done)
+}
+
+// keep adds an answer to those in memory.
+func (m *statsMemory) keep(key statsKey, k keptStats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.kept[key]; !known && len(m.kept) >= maxKeptStats {
+		for other := range m.kept {
+			delete(m.kept, other)
+			break
+		}
+	}
+	m.kept[key] = k
 }
 
 // The picture of statistics: a bar for each interval, as an SVG image that works in an <img>. It is 400

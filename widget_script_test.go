@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -167,6 +168,7 @@ type scriptStage struct {
 	posts  chan sitePost // what was posted to the service
 	forms  chan sitePost // what was posted to the sites
 	busy   chan int      // statuses to answer the next posts with instead
+	drain  atomic.Bool   // the next post finds the bucket of its address empty
 }
 
 // A sitePost is a request that was answered.
@@ -188,6 +190,7 @@ func newScriptStage(t *testing.T) *scriptStage {
 	programsOrSkip(t, "chromium", "chromedriver")
 	g := &scriptStage{service: newService(t, withoutAddressLimits),
 		posts: make(chan sitePost, 100), forms: make(chan sitePost, 100), busy: make(chan int, 100)}
+	g.server.visitorRate = 60 // so that there is room for an event a second later
 	serve := func(f http.HandlerFunc) *httptest.Server {
 		web := httptest.NewServer(f)
 		t.Cleanup(web.Close)
@@ -207,6 +210,9 @@ func newScriptStage(t *testing.T) *scriptStage {
 func (g *scriptStage) serveService(w http.ResponseWriter, r *http.Request) {
 	post := readPost(r)
 	inner := httptest.NewRecorder()
+	if r.Method == http.MethodPost && g.drain.Swap(false) {
+		g.server.addressBuckets.empty("events "+g.widget+" 127.0.0.1", g.server.visitorRate, time.Now())
+	}
 	select {
 	case post.status = <-g.busy:
 		if r.Method == http.MethodPost {
@@ -346,6 +352,10 @@ func TestScript_countsAndSendsFormsOnAPageWithAStrictPolicy(t *testing.T) {
 		t.Errorf("the page sends %s", got)
 	}
 	equal(t, "counts", g.counted(g.widget), counts{Views: 12_347, Visitors: 2, Clicks: 3, Orders: 1})
+	g.open(strings.Replace(page, "=7", "=9", 1))
+	g.drain.Store(true)
+	g.posted("/widget/events", 429)
+	equal(t, "once there is room, it sends", g.events(1), view)
 }
 
 // events waits for so many events, in one batch or several, and returns them.
