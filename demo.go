@@ -37,19 +37,21 @@ func demoFile(name string) string {
 }
 
 // demoPages are the demo's templates, by the names of their files.
-var demoPages = template.Must(template.New("").Funcs(template.FuncMap{
-	"signed":   formatSigned,
-	"negative": func(amount int64) string { return formatSigned(-amount) },
-	"amount":   formatAmount,
-	"actions":  func(state string) []string { return demoActions[state] },
-	"report":   demoReport,
-}).ParseFS(demoFiles, "web/demo_*.html"))
+var demoPages = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{
+		"signed":   formatSigned,
+		"negative": func(amount int64) string { return formatSigned(-amount) },
+		"amount":   formatAmount,
+		"actions":  func(state string) []string { return demoActions[state] },
+		"report":   demoReport,
+	}).ParseFS(demoFiles, "web/demo_*.html"))
+})
 
 // showDemo sends a page of demoPages, which is told what it shows.
 func showDemo(w http.ResponseWriter, status int, page string, shown any) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	demoPages.ExecuteTemplate(w, page, shown) // fails only when the client has gone
+	demoPages().ExecuteTemplate(w, page, shown) // fails only when the client has gone
 }
 
 // demoData returns what is in web/demo.json: what the demo begins with, and what the books of restaurants might report

@@ -6,7 +6,6 @@ import (
 	"html"
 	"html/template"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -438,11 +437,11 @@ func (d *apiDocument) withExamples(path string, v *jsonValue) *jsonValue {
 }
 
 // plainWord matches words that a shell takes literally without quotes.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=-]+$`)
+var plainWord = lazyPattern(`^[A-Za-z0-9_./:@%+=-]+$`)
 
 // shellQuote quotes a text as one word for a POSIX shell.
 func shellQuote(text string) string {
-	if plainWord.MatchString(text) {
+	if plainWord().MatchString(text) {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
@@ -485,8 +484,8 @@ func layOutJSON(v *jsonValue, indent string, width int) string {
 func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(text))) }
 
 var (
-	proseCode = regexp.MustCompile("`([^`]+)`")
-	proseBold = regexp.MustCompile(`\*\*([^*]+)\*\*`)
+	proseCode = lazyPattern("`([^`]+)`")
+	proseBold = lazyPattern(`\*\*([^*]+)\*\*`)
 )
 
 // prose turns the CommonMark that the document uses into HTML: paragraphs, `code` and **strong**.
@@ -494,8 +493,8 @@ func prose(text string) template.HTML {
 	var out strings.Builder
 	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
 	for _, p := range paragraphs {
-		p = proseCode.ReplaceAllString(html.EscapeString(p), "<code>$1</code>")
-		p = proseBold.ReplaceAllString(p, "<b>$1</b>")
+		p = proseCode().ReplaceAllString(html.EscapeString(p), "<code>$1</code>")
+		p = proseBold().ReplaceAllString(p, "<b>$1</b>")
 		if len(paragraphs) > 1 {
 			p = "<p>" + p + "</p>"
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -177,12 +178,13 @@ func looseEmail(email string) string {
 // full-width ones as ASCII. So two spellings that Unicode counts as equal (é as one character, or
 // as e and an accent) become the same.
 func foldLetters(s string) string {
+	letters := baseLetters()
 	var b strings.Builder
 	for _, r := range s {
 		if r = unicode.ToLower(r); r >= '！' && r <= '～' {
 			r = unicode.ToLower(r - '！' + '!')
 		}
-		switch base, marked := baseLetters[r]; {
+		switch base, marked := letters[r]; {
 		case r < utf8.RuneSelf:
 			b.WriteByte(byte(r))
 		case marked:
@@ -217,7 +219,7 @@ var expandedLetters = map[rune]string{'ß': "ss", 'æ': "ae", 'ǣ': "ae", 'ǽ': 
 // baseLetters are letters with marks, and their letters without. They are those in lower case
 // that have a canonical decomposition in UnicodeData.txt and are part of composed text (NFC),
 // and some Latin ones with a stroke.
-var baseLetters = func() map[rune]rune {
+var baseLetters = sync.OnceValue(func() map[rune]rune {
 	const groups = "aàáâãäåāăąǎǟǡǻȁȃȧḁạảấầẩẫậắằẳẵặ bḃḅḇ cçćĉċčḉ " +
 		"dďḋḍḏḑḓđ eèéêëēĕėęěȅȇȩḕḗḙḛḝẹẻẽếềểễệ fḟ " +
 		"gĝğġģǧǵḡ hĥȟḣḥḧḩḫẖħ iìíîïĩīĭįǐȉȋḭḯỉịı jĵǰ kķǩḱḳḵ " +
@@ -245,4 +247,4 @@ var baseLetters = func() map[rune]rune {
 		}
 	}
 	return bases
-}()
+})

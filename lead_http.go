@@ -18,10 +18,11 @@ const bucketLeads = "leads"
 type leadAPI struct {
 	*server
 	trapped trappedLeads
+	main    *cache[string, string] // the id of the main account, by ""
 }
 
 func leadWing(s *server) wing {
-	a := &leadAPI{server: s}
+	a := &leadAPI{server: s, main: newCache[string, string](1)}
 	return wing{routes: []route{
 		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeErase, origin: originListed, address: "leads",
 			bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}}, run: endpoint(a.createLead)},
@@ -33,12 +34,16 @@ func leadWing(s *server) wing {
 // createLead stores what a site's form or an account's software sent; it is on disk before the answer. What a bot
 // sent is answered in the same way and not stored.
 func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
+	l := lead{Type: q.kind, Email: q.email, Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields}
+	if err := a.setOwner(c, q, &l); err != nil {
+		return nil, err
+	}
 	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
 		t.invalidate()
-		l := lead{Type: q.kind, Email: q.email, Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page),
-			Fields: q.fields}
-		if err := q.setOwner(t, c, &l); err != nil {
-			return nil, err
+		if c.caller != nil {
+			if err := t.openAccount(l.AccountID); err != nil {
+				return nil, err
+			}
 		}
 		add := t.addLead
 		if q.website != "" {
@@ -51,13 +56,12 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*lea
 
 // setOwner sets whose a lead is, and who sends it: the account of the token, else the one that lists the Origin, else
 // the main account.
-func (q *leadRequest) setOwner(t *tx, c *call, l *lead) (err error) {
+func (a *leadAPI) setOwner(c *call, q *leadRequest, l *lead) (err error) {
 	switch l.AccountID = c.origin.account; {
 	case c.caller != nil:
 		l.AccountID, l.sender = q.oneOwner(c).account, actorToken(c)
-		return t.openAccount(l.AccountID)
 	case l.AccountID == "":
-		l.AccountID, err = t.mainAccount()
+		l.AccountID, err = a.main.loadBy(a.store, "", func(string) (string, error) { return a.store.mainAccount() })
 	}
 	return err
 }

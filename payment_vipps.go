@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -656,7 +655,7 @@ var vippsEvents = []string{
 const vippsWebhooks = "/webhooks/v1/webhooks"
 
 // vippsWebhookID is the form of a webhook's id, which becomes part of a path.
-var vippsWebhookID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var vippsWebhookID = lazyPattern(`^[A-Za-z0-9_-]{1,64}$`)
 
 // connect implements provider. If the answer of the registration is lost, it removes what may have been
 // registered.
@@ -667,7 +666,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 	if err == nil {
 		told, _ := parseJSON(answer.body)
 		id, secret := vippsText(&told, "id", maxVippsText), vippsText(&told, "secret", maxVippsText)
-		if vippsWebhookID.MatchString(id) && secret != "" {
+		if vippsWebhookID().MatchString(id) && secret != "" {
 			c.Live, c.Name, c.WebhookID = v.base == vippsLive, c.secrets.MerchantSerial, &id
 			c.secrets.WebhookSecret = secret
 			return nil
@@ -719,7 +718,7 @@ func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, w
 
 // removeWebhook removes a webhook of a merchant, if it is there.
 func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id string) error {
-	if !vippsWebhookID.MatchString(id) {
+	if !vippsWebhookID().MatchString(id) {
 		return &providerError{reason: outboundMalformed}
 	}
 	_, err := v.request(ctx, c, http.MethodDelete, vippsWebhooks+"/"+id, "")

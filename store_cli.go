@@ -189,7 +189,7 @@ func copyNotes(database string) []string {
 	notes := []string{}
 	for _, name := range upgradeCopies(database) {
 		what := "a copy from before an upgrade: remove it once you are sure that you will not go back"
-		if unfinishedSuffix.MatchString(strings.TrimPrefix(name, database)) {
+		if unfinishedSuffix().MatchString(strings.TrimPrefix(name, database)) {
 			what = "an unfinished copy of an upgrade that was stopped: remove it"
 		}
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -191,16 +190,16 @@ func (q *statements) scanned(rows *sql.Rows, query string, err error) error {
 }
 
 var (
-	innermost  = regexp.MustCompile(`\([^()]*\)`)
-	namedTable = regexp.MustCompile(`\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s|$)`)
+	innermost  = lazyPattern(`\([^()]*\)`)
+	namedTable = lazyPattern(`\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s|$)`)
 )
 
 // tableOf returns the first table that a query names outside of parentheses; "" if it names none.
 func tableOf(query string) string {
-	for innermost.MatchString(query) {
-		query = innermost.ReplaceAllString(query, "[]")
+	for innermost().MatchString(query) {
+		query = innermost().ReplaceAllString(query, "[]")
 	}
-	if found := namedTable.FindStringSubmatch(query); found != nil {
+	if found := namedTable().FindStringSubmatch(query); found != nil {
 		return found[1]
 	}
 	return ""
@@ -292,16 +291,16 @@ func (q *queries) rowFaults() (faults []string, err error) {
 // makes a valid one; see timeCheck.
 type tableRule struct{ text, column, maker string }
 
-var typeInRow = regexp.MustCompile(`json_type\((\w+)\)`)
+var typeInRow = lazyPattern(`json_type\((\w+)\)`)
 
 // rulesOf returns the rules that a table declares.
 func rulesOf(declared schemaObject) (rules []tableRule) {
 	for _, text := range checksOf(declared.text()) {
 		r := tableRule{text: text}
-		if found := timeCheck.FindStringSubmatch(text); found != nil {
+		if found := timeCheck().FindStringSubmatch(text); found != nil {
 			r.maker = found[2]
 		}
-		tokens := sqlToken.FindAllString(text, -1)
+		tokens := sqlToken().FindAllString(text, -1)
 		if i := slices.IndexFunc(tokens, func(t string) bool { return slices.Contains(declared.columns, t) }); i >= 0 {
 			r.column = tokens[i]
 		}
@@ -318,7 +317,7 @@ func (q *queries) rowFaultsOf(faults *[]string, table, where string, r tableRule
 		value, near = `quote(`+r.column+`)`, r.maker+r.column+`, 'floor')`
 	}
 	from := ` FROM ` + table + ` WHERE NOT ` + // the rule, except that json_type would fail on what is not JSON
-		typeInRow.ReplaceAllString(r.text, `(CASE WHEN json_valid($1) = 0 THEN '' ELSE json_type($1) END)`)
+		typeInRow().ReplaceAllString(r.text, `(CASE WHEN json_valid($1) = 0 THEN '' ELSE json_type($1) END)`)
 	err := q.each(`SELECT `+where+`, `+value+`, iif(`+near+` IS NULL, '<value>', quote(`+near+`))`+from+` LIMIT ?`,
 		[]any{shownOfTable}, func(scan func(...any) error) error {
 			var row, value, near string

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -349,13 +348,13 @@ func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 // timeCheck matches, in normalized SQL, the condition that a column holds a time or a date. Its groups are the
 // column, and the beginning of the call that makes a valid value. Versions before 7 lack the modifier '+0 days' at
 // the end of the call, without which SQLite 3.40 accepts the 31st of any month.
-var timeCheck = regexp.MustCompile(`^\((\w+) IS (strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+(?:,'\+0 days')?\)\)$`)
+var timeCheck = lazyPattern(`^\((\w+) IS (strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+(?:,'\+0 days')?\)\)$`)
 
-var oldTimeCheck = regexp.MustCompile(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
+var oldTimeCheck = lazyPattern(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
 
 // withPresentTimeChecks returns a normalized declaration with its checks of times and dates as version 7 has them.
 func withPresentTimeChecks(text string) string {
-	return oldTimeCheck.ReplaceAllString(text, `CHECK($1,'+0 days'))`)
+	return oldTimeCheck().ReplaceAllString(text, `CHECK($1,'+0 days'))`)
 }
 
 // writeDeclarations gives every object in sqlite_schema the text that it has in a new file, comments
@@ -495,7 +494,7 @@ func schemaOf(q *queries) (map[string]schemaObject, error) {
 	return objects, err
 }
 
-var sqlToken = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|` +
+var sqlToken = lazyPattern(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|` +
 	`'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
 
 // sqlWord returns a token that is a name, a keyword or a number, without double quotes around it.
@@ -512,7 +511,7 @@ func sqlWord(token string) (word string, ok bool) {
 func normalizeSQL(statement string) string {
 	var plain strings.Builder
 	afterWord := false
-	for _, token := range sqlToken.FindAllString(statement, -1) {
+	for _, token := range sqlToken().FindAllString(statement, -1) {
 		if strings.HasPrefix(token, "--") || strings.HasPrefix(token, "/*") || strings.TrimSpace(token) == "" {
 			continue
 		}

@@ -40,14 +40,14 @@ func (m *migration) checkDiskSpace(times uint64) error {
 // What follows the database's name in the name of a copy, as in
 // widgetd.db.v1-2027-01-31T120000Z, and in the name of an unfinished one, which ends in .new.
 var (
-	copySuffix       = regexp.MustCompile(`^\.v\d+-`)
-	finishedSuffix   = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?$`)
-	unfinishedSuffix = regexp.MustCompile(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
+	copySuffix       = lazyPattern(`^\.v\d+-`)
+	finishedSuffix   = lazyPattern(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?$`)
+	unfinishedSuffix = lazyPattern(`^\.v\d+-\d{4}-\d\d-\d\dT\d{6}Z(-\d+)?\.new(-journal)?$`)
 )
 
 // upgradeCopies returns the paths of the copies that upgrades wrote of a database, finished or
 // not, sorted. They still hold personal data that was erased since.
-func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix) }
+func upgradeCopies(path string) []string { return filesBeside(realPath(path), copySuffix()) }
 
 // filesBeside returns the files in the directory of path whose name is that of path followed by a
 // suffix that matches.
@@ -68,7 +68,7 @@ func (m *migration) removeUnfinishedCopies() error {
 	if m.dryRun {
 		return nil
 	}
-	for _, draft := range filesBeside(m.path, unfinishedSuffix) {
+	for _, draft := range filesBeside(m.path, unfinishedSuffix()) {
 		if err := os.Remove(draft); err != nil {
 			return fmt.Errorf("remove what is left of an earlier copy: %w", err)
 		}
@@ -94,7 +94,7 @@ func (m *migration) findCopy() (found *string, err error) {
 		return nil, nil
 	}
 	newest := ""
-	for _, name := range filesBeside(m.path, finishedSuffix) {
+	for _, name := range filesBeside(m.path, finishedSuffix()) {
 		info, err := os.Lstat(name)
 		if err == nil && info.Mode() == 0o600 && strings.HasPrefix(name, fmt.Sprintf("%s.v%d-", m.path, m.from)) {
 			newest = name
@@ -230,7 +230,7 @@ func (m *migration) noteInvalidTimes(q *queries, table string, declared schemaOb
 		return false, err
 	}
 	for _, check := range checksOf(declared.text()) {
-		found := timeCheck.FindStringSubmatch(check)
+		found := timeCheck().FindStringSubmatch(check)
 		if found == nil {
 			others = append(others, "NOT "+check)
 			continue
@@ -266,7 +266,7 @@ func rowName(q *queries, table string, declared schemaObject) (string, error) {
 
 // checksOf returns the conditions of the CHECKs in a table's normalized declaration, in parentheses.
 func checksOf(text string) (checks []string) {
-	tokens := sqlToken.FindAllString(text, -1)
+	tokens := sqlToken().FindAllString(text, -1)
 	for i, token := range tokens {
 		if token != "CHECK" {
 			continue

@@ -4,11 +4,19 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
+
+// lazyPattern returns a function that compiles a regular expression when it is first needed, so that no start waits
+// for that.
+func lazyPattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 const maxNameLength = 100 // characters of a product or a plan
 
