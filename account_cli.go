@@ -53,7 +53,8 @@ var accountCommands = []command{
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account", nil, 1, accountAdd},
 	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ID N", "set how many requests a minute an account may make of each kind: so many at once, and a sixtieth a second", nil, 2, accountRate},
+	{"account rate", "ID N", "set how many requests a minute an account may make of each kind: " +
+		"so many at once, and a sixtieth a second", nil, 2, accountRate},
 	{"account set", "ID", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},

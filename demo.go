@@ -136,6 +136,11 @@ func demoCommand(e *env) error {
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); parseAddress(host).IsUnspecified() {
 		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines contain it")
 	}
+	return d.run(e, listener, log)
+}
+
+// run runs the demo on a listener, with all that is beside its service, until the context ends.
+func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 	beside, err := listenBeside(listener.Addr(), 4)
 	for _, each := range beside {
 		defer each.Close()
@@ -144,8 +149,8 @@ func demoCommand(e *env) error {
 		return err
 	}
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
-	d.base, d.page, d.receiver, d.provider = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/", at(beside[2])
-	d.ledger = at(beside[3])
+	d.base, d.page, d.receiver = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/"
+	d.provider, d.ledger = at(beside[2]), at(beside[3])
 
 	keyFile := filepath.Join(d.dir, "widgetd.key")
 	s, err := d.newServer(e, keyFile, log)

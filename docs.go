@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"html/template"
@@ -201,11 +202,18 @@ var placeholders = map[string]string{
 	exampleAdmin:  "ADMIN_TOKEN",
 	examplePortal: "PORTAL_TOKEN",
 
-	"/licenses/{id}":          "LICENSE_ID",
-	"/webhooks/{id}":          "WEBHOOK_ID",
-	"/orders/{id}":            "ORDER_ID",
-	"/books/connections/{id}": "CONNECTION_ID",
-	"export":                  "EXPORT_ID",
+	"/accounts/{id}":             "ACCOUNT_ID",
+	"/apps/{id}":                 "APP_ID",
+	"/grants/{id}":               "GRANT_ID",
+	"client_id":                  "APP_ID",
+	"/oauth/token code":          "CODE",
+	"/oauth/token code_verifier": "VERIFIER",
+	"/oauth/revoke token":        "REFRESH_TOKEN",
+	"/licenses/{id}":             "LICENSE_ID",
+	"/webhooks/{id}":             "WEBHOOK_ID",
+	"/orders/{id}":               "ORDER_ID",
+	"/books/connections/{id}":    "CONNECTION_ID",
+	"export":                     "EXPORT_ID",
 }
 
 // A docsView is everything that the templates in web/docs.html show.
@@ -266,7 +274,7 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"), LegacyEnded: ended,
 		Groups: d.groups(), Objects: d.objects(), Events: groupEvents(a.events),
 		Token: d.values[exampleToken], Origin: d.values["Origin"], StripePermissions: stripePermissions,
-		Contact: a.contact, ContactText: strings.TrimPrefix(a.contact, "mailto:"),
+		Contact: a.contact, ContactText: cmp.Or(contactEmail(a.contact), a.contact),
 		AnonymousRate: a.anonymousRate, VisitorRate: a.visitorRate, FailedRate: a.failedLookupRate,
 		UnprovedRate: unprovedShare * a.anonymousRate}
 	v.Posted, v.PostedExample = d.posted()
@@ -356,15 +364,24 @@ func openapiWing(s *server) wing {
 	}
 }
 
+// contactEmail returns the address in a mailto: URI; "": it is another one.
+func contactEmail(uri string) string {
+	address, ok := strings.CutPrefix(uri, "mailto:")
+	if !ok {
+		return ""
+	}
+	address, _, _ = strings.Cut(address, "?")
+	return address
+}
+
 // withContact adds who gives tokens to partners to the text of the document; "": nobody.
 func withContact(text, contact string) string {
 	if contact == "" {
 		return text
 	}
 	member, value := "url", contact
-	if address, ok := strings.CutPrefix(contact, "mailto:"); ok {
-		value, _, _ = strings.Cut(address, "?")
-		member = "email"
+	if address := contactEmail(contact); address != "" {
+		member, value = "email", address
 	}
 	const info = `"info": {`
 	return strings.Replace(text, info, fmt.Sprintf("%s\n    \"contact\": {\"name\": %s, %s: %s},", info,
