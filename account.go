@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -11,12 +12,14 @@ func accountNoun() noun {
 		name:     "account",
 		wings:    func(s *server) []wing { return []wing{accountWing(s)} },
 		commands: accountCommands,
+		ids:      []idKind{{"ACCOUNT", "acct", "accounts"}, {"TOKEN", "tok", "tokens"}},
 		problems: accountProblems,
 		events:   accountEvents,
 		sealed:   []string{"tokens"},
 		status: func() []statusPart {
 			return []statusPart{{"accounts", false, &accountStatus{}}, {"tokens", false, &tokenStatus{}}}
 		},
+		check:    checkAccounts,
 		holdings: []holding{heldTokens, heldOrigins},
 	}
 }
@@ -102,7 +105,7 @@ func reopenAccount(t *tx, id, actor string) error {
 }
 
 // held counts what an account has at now that stops working when it is closed (noun.holdings): by member, and as
-// a text for people, "2 tokens, 3 origins and 0 live payments".
+// a text for people, "2 tokens, 3 origins, 1 live payment (57.00 CHF released)".
 func held(q *queries, of []noun, account string, now stamp) (counts map[string]int, text string, err error) {
 	counts = map[string]int{}
 	var texts []string
@@ -110,10 +113,22 @@ func held(q *queries, of []noun, account string, now stamp) (counts map[string]i
 		if counts[h.member], err = q.countHeld(h, account, now); err != nil {
 			return nil, "", err
 		}
+		if counts[h.member] == 0 {
+			continue
+		}
 		texts = append(texts, countOf(counts[h.member], h.name))
+		if h.money == "" {
+			continue
+		}
+		sum, err := oneValue[string](q, h.money, account)
+		if err != nil {
+			return nil, "", err
+		}
+		if sum != "" {
+			texts[len(texts)-1] += " (" + sum + " released)"
+		}
 	}
-	last := len(texts) - 1
-	return counts, strings.Join(texts[:last], ", ") + " and " + texts[last], nil
+	return counts, cmp.Or(strings.Join(texts, ", "), "nothing"), nil
 }
 
 // addOrigin adds a normalised origin to an account, with its event. Errors: those of

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 )
 
 // The options of these commands.
@@ -46,37 +49,44 @@ var accountCommands = []command{
 		[]option{optBaseURL, optName, optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
 		}, 0, initCommand},
-	{"base-url", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
+	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
 		nil, 1, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, 1, baseURLRemove},
-	{"account add", "NAME", "open an account", nil, 1, accountAdd},
-	{"account list", "", "list accounts", nil, 0, accountList},
-	{"account rate", "ID N", "set how many requests a minute an account may make of each kind: " +
+	{"account add", "NAME", "open an account",
+		[]option{optForce.says("do not ask when another account has the name")}, 1, accountAdd},
+	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
+	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
+	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
 		"so many at once, and a sixtieth a second", nil, 2, accountRate},
-	{"account set", "ID", "change what is known of an account that takes orders, and print all of it", []option{
+	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},
-	{"account close", "ID",
+	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
-		[]option{optForce.says("close it; without this, the command only says what would stop")}, 1, accountClose},
-	{"account signin", "ID",
+		[]option{optForce.says("close it without asking; where nobody can be asked, it is not closed without this")},
+		1, accountClose},
+	{"account signin", "ACCOUNT",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
 			"applications act for it",
 		nil, 1, accountSignin},
-	{"account reopen", "ID", "open a closed account again; what stopped with it works again",
+	{"account reopen", "ACCOUNT", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
-	{"origin list", "", "list origins", nil, 0, originList},
-	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", nil, 1, originRemove},
+	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
+		0, originList},
+	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked}, 1,
+		originRemove},
 	{"token issue", "", "print a new bearer token",
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
 		0, tokenIssue},
-	{"token list", "", "list tokens, newest first", nil, 0, tokenList},
-	{"token revoke", "ID", "refuse a token from now on", nil, 1, tokenRevoke},
+	{"token list", "", "list tokens, newest first", []option{
+		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
+	}, 0, tokenList},
+	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
 // initCommand creates the database and the key file, whichever is missing. It fails when
@@ -95,14 +105,15 @@ func initCommand(e *env) error {
 			return err
 		}
 	}
-	if err := e.checkInstall(); err != nil {
+	db, key, err := e.placeToInstall()
+	if err != nil {
 		return err
 	}
-	if err := e.checkNewKeys(); err != nil {
+	if err := e.checkNewKeys(db, key); err != nil {
 		return err
 	}
-	for _, file := range []string{e.str("db"), e.str("key")} {
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+	for _, file := range []string{db, key} {
+		if err := e.makeDir(filepath.Dir(file)); err != nil {
 			return err
 		}
 	}
@@ -111,14 +122,14 @@ func initCommand(e *env) error {
 		if err != nil {
 			return err
 		}
-		return ring.save(e.str("key"), false)
+		return ring.save(key, false)
 	})
 	if err != nil {
 		return err
 	}
 	id := ""
 	dbMade, err := makeOnce(func() error {
-		return createStore(e.str("db"), func(t *tx) (err error) {
+		return createStore(db, func(t *tx) (err error) {
 			if id, err = createAccount(t, e.str("name"), true, e.actor()); err != nil {
 				return err
 			}
@@ -133,66 +144,69 @@ func initCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	return reportInit(e, dbMade, keyMade, base, id)
+	return reportInit(e, db, key, initResult{dbMade, keyMade, base, id})
 }
 
-// checkInstall refuses to create files as root beside another user's, and without -force a
+// placeToInstall returns where init makes the database and the key file: in the installation's directory if it is
+// there and this user may, see locate. It refuses to create files as root beside another user's, and without -force a
 // second installation.
-func (e *env) checkInstall() error {
-	for _, file := range []string{e.str("db"), e.str("key")} {
-		if err := e.checkOwner(file); err != nil {
-			return err
-		}
+func (e *env) placeToInstall() (db, key string, err error) {
+	e.locate(!e.on("force") && e.mayInstall())
+	if db, err = e.file("db"); err != nil {
+		return "", "", err
 	}
-	if e.installed == "" || e.on("force") {
-		return nil
+	if key, err = e.file("key"); err != nil || e.on("force") || !e.isInstalled() {
+		return db, key, err
 	}
-	here, err := os.Stat(filepath.Dir(e.str("db")))
+	here, err := os.Stat(filepath.Dir(db))
 	if there, thereErr := os.Stat(e.installed); err == nil && thereErr == nil && os.SameFile(here, there) {
-		return nil
+		return db, key, nil
 	}
-	for _, name := range []string{optDB.def, optKey.def} {
-		file := filepath.Join(e.installed, name)
-		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s holds an installation already: commands find it by themselves; "+
-				"to create another one here, add -force", e.installed)
-		}
-	}
-	return nil
+	return "", "", fmt.Errorf("%s holds an installation already: commands find it by themselves; "+
+		"to create another one here, add -force", e.installed)
 }
 
 // checkNewKeys refuses, without -new-keys, to make a key file for a database that has issued something that
 // works only with its own keys, or that can't be read.
-func (e *env) checkNewKeys() error {
-	if e.on("new-keys") || fileExists(e.str("key")) || !fileExists(e.str("db")) {
+func (e *env) checkNewKeys(db, key string) error {
+	if e.on("new-keys") || fileExists(key) || !fileExists(db) {
 		return nil
 	}
 	issued, err := e.hasIssued()
 	if err == nil && issued {
 		err = fmt.Errorf("no key file at %s, and what the database has issued works with its own only: restore it "+
-			"from your copy; if there is none left, -new-keys makes another, and all of that ends", e.str("key"))
+			"from your copy; if there is none left, -new-keys makes another, and all of that ends", key)
 	}
 	return err
 }
 
+// An initResult says what init has made: the files, and the base address and the main account that are in them.
+type initResult struct {
+	db, key       bool
+	base, account string
+}
+
 // reportInit prints which of the two files init has created, or returns an error if neither.
-func reportInit(e *env, dbMade, keyMade bool, base, account string) error {
-	db, keyFile := e.str("db"), e.str("key")
+func reportInit(e *env, db, keyFile string, made initResult) error {
+	next := "widgetd serve"
+	if filepath.Dir(db) == e.installed {
+		next = "sudo systemctl enable --now widgetd.socket widgetd.service"
+	}
 	switch {
-	case !dbMade && !keyMade:
+	case !made.db && !made.key:
 		return fmt.Errorf("%s and %s exist already, and init never changes them: run 'widgetd serve', "+
 			"or name other files with -db and -key", db, keyFile)
-	case !dbMade: // the key was lost
+	case !made.db: // the key was lost
 		return e.print(map[string]string{"key": keyFile},
 			fmt.Sprintf("%s: existed already, and was not changed\n%s: created; tokens and leases that were signed "+
 				"with a lost key file are no longer valid, so issue the tokens again", db, keyFile))
 	}
 	key := "existed already, and was not changed"
-	if keyMade {
+	if made.key {
 		key = "created; keep a copy elsewhere, without it every token and device lease is lost"
 	}
-	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": base, "account_id": account},
-		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: widgetd serve", db, keyFile, key, account))
+	return e.print(map[string]string{"db": db, "key": keyFile, "base_url": made.base, "account_id": made.account},
+		fmt.Sprintf("%s: created\n%s: %s\nmain account: %s\nnext: %s", db, keyFile, key, made.account, next))
 }
 
 // makeOnce runs f, which creates a file, and reports whether it did. That the file exists
@@ -216,22 +230,30 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.changeQuietly(func(t *tx) error { return t.setBaseURL(base) })
+	return e.changeNamed(func(t *tx) (string, error) { return "base address " + base + " set", t.setBaseURL(base) })
 }
 
 func baseURLRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
-		err := t.removeBaseURL(e.args[0])
-		if errors.Is(err, errNotFound) {
-			return errors.New("that is not an earlier base address: 'widgetd base-url' lists them; " +
-				"the current one can only be replaced")
-		}
-		return err
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "base address " + printable(e.args[0]) + " removed",
+			replaced(t.removeBaseURL(e.args[0]), errNotFound, errors.New("that is not an earlier base address: "+
+				"'widgetd base-url show' lists them; the current one can only be replaced"))
 	})
 }
 
 func accountAdd(e *env) error {
 	if err := checkRowName(e.args[0]); err != nil {
+		return err
+	}
+	err := e.confirm(func(q *queries) (string, error) {
+		all, err := q.accounts()
+		alike := slices.DeleteFunc(all, func(a account) bool { return !strings.EqualFold(a.Name, e.args[0]) })
+		if err != nil || len(alike) == 0 {
+			return "", err
+		}
+		return "opens another account of a name that is taken: " + withName(alike[0].ID, alike[0].Name), nil
+	})
+	if err != nil {
 		return err
 	}
 	id, err := changed(e, func(t *tx) (string, error) { return createAccount(t, e.args[0], false, e.actor()) })
@@ -242,9 +264,42 @@ func accountAdd(e *env) error {
 }
 
 func accountList(e *env) error {
-	return printAll(e, (*queries).accounts, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
+	read := wholeList(func(q *queries, _ owner) ([]account, error) { return q.accounts() })
+	ids := idOf[account]{"acct", func(row account) string { return row.ID }}
+	return printSpan(e, ids, read, anyAccount, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
 		return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
 	})
+}
+
+// A shownAccount is what account show prints.
+type shownAccount struct {
+	account
+	accountSettings
+	Has map[string]int `json:"has"` // what of it works
+}
+
+// accountShow prints an account, also a closed one.
+func accountShow(e *env) error {
+	id, text := e.args[0], ""
+	v, err := queried(e, func(q *queries) (v shownAccount, err error) {
+		if v.account, err = q.account(id); err != nil {
+			return v, replaced(err, errNotFound, errAccount)
+		}
+		if v.accountSettings, err = q.settings(id); err != nil {
+			return v, err
+		}
+		v.Has, text, err = held(q, e.nouns, id, newStamp(e.now()))
+		return v, err
+	})
+	if err != nil {
+		return err
+	}
+	details, err := memberDetails(v)
+	if err != nil {
+		return err
+	}
+	details[len(details)-1].value = text
+	return e.printDetails(v, details)
 }
 
 func accountRate(e *env) error {
@@ -252,7 +307,20 @@ func accountRate(e *env) error {
 	if err != nil || rate < 1 || rate > maxRateOption {
 		return usageError("a rate is a number from 1 to 1000000000")
 	}
-	return e.changeQuietly(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) })
+	return e.changeAccount(func(t *tx) error { return changeRate(t, e.args[0], rate, e.actor()) },
+		"may make "+countOf(rate, "request")+" a minute of each kind")
+}
+
+// changeAccount runs f in a transaction, and prints the account that the command's first argument names with what
+// is now true of it.
+func (e *env) changeAccount(f func(*tx) error, now string) error {
+	return e.changeNamed(func(t *tx) (string, error) {
+		if err := f(t); err != nil {
+			return "", err
+		}
+		a, err := t.account(e.args[0])
+		return "account " + withName(a.ID, a.Name) + " " + now, err
+	})
 }
 
 // accountSet changes the settings that options name, and prints all.
@@ -314,32 +382,48 @@ func shortLines(max int) textCheck {
 	return func(s string) (code, detail string) { return checkLines(s, max) }
 }
 
-// accountClose closes an account, or without -force returns an error that says what would stop.
+// accountClose closes an account once that is confirmed. Without -force and without a terminal it returns an error
+// that says what would stop.
 func accountClose(e *env) error {
-	var stopped map[string]int
-	text := ""
-	err := e.change(func(t *tx) error {
-		a, err := t.account(e.args[0])
+	name := ""
+	err := e.confirm(func(q *queries) (string, error) {
+		a, err := q.account(e.args[0])
 		if err != nil {
-			return err
+			return "", err
 		}
-		if stopped, text, err = held(t.queries, e.nouns, a.ID, t.now); err != nil {
-			return err
+		_, text, err := held(q, e.nouns, a.ID, newStamp(e.now()))
+		name = withName(a.ID, a.Name)
+		switch {
+		case err != nil || a.Main || !a.ClosedAt.IsZero():
+			return "", err
+		case !e.canAsk && !e.on("force"):
+			return "", fmt.Errorf("closing %s stops %s, until 'widgetd account reopen': add -force to close it",
+				name, text)
 		}
-		if !a.Main && a.ClosedAt.IsZero() && !e.on("force") {
-			return fmt.Errorf("closing %s (%s) stops %s, until 'widgetd account reopen': add -force to close it",
-				a.ID, printable(a.Name), text)
-		}
-		return closeAccount(t, e.nouns, a.ID, e.actor())
+		return fmt.Sprintf("closes the account %s and stops %s, until 'widgetd account reopen'", name, text), nil
 	})
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]any{"ok": true, "stopped": stopped}, "closed; stopped with it: "+text)
+	var stopped map[string]int
+	text := ""
+	err = e.change(func(t *tx) (err error) {
+		if stopped, text, err = held(t.queries, e.nouns, e.args[0], t.now); err != nil {
+			return err
+		}
+		return closeAccount(t, e.nouns, e.args[0], e.actor())
+	})
+	if err != nil {
+		return err
+	}
+	if stopped["payments"] > 0 { // whose money the service releases
+		defer e.noteQueued()
+	}
+	return e.print(map[string]any{"ok": true, "stopped": stopped}, "account "+name+" closed: "+text+" stopped")
 }
 
 func accountReopen(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return reopenAccount(t, e.args[0], e.actor()) })
+	return e.changeAccount(func(t *tx) error { return reopenAccount(t, e.args[0], e.actor()) }, "is open")
 }
 
 // readOrigin parses an origin that an operator typed, and returns it in its normal form. A slash
@@ -350,27 +434,39 @@ func readOrigin(typed string) (string, error) {
 	if err == nil {
 		return origin, nil
 	}
-	scheme, rest, hasScheme := strings.Cut(typed, "://")
+	_, rest, hasScheme := strings.Cut(typed, "://")
 	if !hasScheme {
-		scheme, rest = "https", typed
+		rest = typed
 	}
 	host, _, hasPath := strings.Cut(rest, "/")
-	ascii, known := asciiHost(host)
-	meant, otherwise := parseOrigin(scheme + "://" + ascii) // what browsers send
+	meant, known := meantOrigin(typed)
 	shown := printable(typed)
 	switch {
 	case strings.Contains(host, "*"):
 		return "", usageError(fmt.Sprintf("%q: there are no wildcards; add each origin by itself, "+
 			"as https://www.example.com and https://shop.example.com", shown))
-	case !known || otherwise != nil:
+	case !known:
 		return "", usageError(fmt.Sprintf("%q: %v", shown, err))
-	case ascii != strings.ToLower(host):
+	case strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }):
 		return "", usageError(fmt.Sprintf("%q: browsers send a name with such letters in another form: %s",
 			shown, meant))
 	case hasPath:
 		return "", usageError(fmt.Sprintf("%q has a path, which browsers leave out of an origin: %s", shown, meant))
 	}
 	return "", usageError(fmt.Sprintf("%q lacks its scheme, https or http: %s", shown, meant))
+}
+
+// meantOrigin returns the origin that browsers send for what somebody has written, which may lack its scheme, or
+// have a path or letters beyond ASCII. It reports false if there is none.
+func meantOrigin(written string) (origin string, known bool) {
+	scheme, rest, hasScheme := strings.Cut(written, "://")
+	if !hasScheme {
+		scheme, rest = "https", written
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	ascii, known := asciiHost(host)
+	origin, err := parseOrigin(scheme + "://" + ascii)
+	return origin, known && err == nil
 }
 
 func originAdd(e *env) error {
@@ -382,12 +478,18 @@ func originAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return addOrigin(t, id, origin, e.actor()) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "origin " + origin + " added to " + id, addOrigin(t, id, origin, e.actor())
+	})
 }
 
 func originList(e *env) error {
-	return printAll(e, (*queries).origins, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
-		return []any{o.Origin, o.AccountID, o.CreatedAt}
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return printList(e, wholeList((*queries).origins), o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
 	})
 }
 
@@ -396,7 +498,17 @@ func originRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return removeOrigin(t, origin, e.actor()) })
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		id, err := q.originAccount(origin)
+		if err != nil {
+			return "", err
+		}
+		a, err := q.account(id) // errNotFound if nobody has the origin
+		return fmt.Sprintf("removes the origin %s of %s, so that browsers can't call the service from its pages",
+			origin, withName(a.ID, a.Name)), err
+	}, func(t *tx) (string, error) {
+		return "origin " + origin + " removed", removeOrigin(t, origin, e.actor())
+	})
 }
 
 func tokenIssue(e *env) error {
@@ -407,12 +519,11 @@ func tokenIssue(e *env) error {
 	scopes := e.commaList("scope")
 	for _, scope := range scopes {
 		if !slices.Contains(grantableScopes, scope) {
-			return usageError(fmt.Sprintf("there is no scope %q: the scopes are %s",
-				scope, strings.Join(grantableScopes, " ")))
+			return unknownWord("there is no scope", scope, grantableScopes)
 		}
 	}
 	if len(scopes) == 0 {
-		return usageError("-scope is needed, as \"stats:read leads:read\"")
+		return usageError("-scope is needed, as stats:read,leads:read")
 	}
 	ttl, err := parseSpan(e.str("ttl"), true)
 	if err != nil {
@@ -442,18 +553,29 @@ func tokenIssue(e *env) error {
 	if err != nil {
 		return err
 	}
+	if row.ExpiresAt.After(row.CreatedAt.AddDate(2, 0, 0)) {
+		fmt.Fprintf(e.stderr, "warning: whoever gets hold of this token can use it until %s, or until "+
+			"'widgetd token revoke %s'\n", row.ExpiresAt, row.ID)
+	}
 	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
 }
 
 func tokenList(e *env) error {
 	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
-	return printAll(e, (*queries).tokens, header, func(r tokenRow) []any {
-		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, r.AccountID}
+	ids := idOf[tokenRow]{"tok", func(row tokenRow) string { return row.ID }}
+	return printOwned(e, ids, (*queries).tokens, header, func(r tokenRow) []any {
+		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, accountCell(r.AccountID)}
 	})
 }
 
 func tokenRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return revokeToken(t, e.args[0], e.actor()) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		r, err := t.token(e.args[0])
+		if err != nil {
+			return "", err
+		}
+		return "token " + withName(r.ID, r.ClientID) + " revoked", revokeToken(t, r.ID, e.actor())
+	})
 }
 
 // accountStatus is what the status command says of accounts.
@@ -485,7 +607,7 @@ type tokenStatus struct{ tokens []tokenRow }
 
 func (r *tokenStatus) read(v *statusView) error {
 	soon := v.now.Add(endingSoon)
-	tokens, err := v.tokens()
+	tokens, err := collectPages(v.queries, (*queries).tokens, anyAccount, math.MaxInt)
 	for _, t := range tokens {
 		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // short-lived ones are left to whoever renews them
 		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(v.now) && t.ExpiresAt.Before(soon) {
@@ -496,11 +618,77 @@ func (r *tokenStatus) read(v *statusView) error {
 }
 
 func (r *tokenStatus) show(_ *statusView, to *statusLines) {
-	for i, t := range r.tokens {
-		if i == statusRows {
-			to.ask("%d more tokens end within 14 days: 'widgetd token list' shows them", len(r.tokens)-i)
-			break
-		}
-		to.ask("the token %s of %s ends on %s: issue another, or revoke it", t.ID, printable(t.ClientID), t.ExpiresAt)
+	if n := len(r.tokens); n > 0 {
+		first := slices.MinFunc(r.tokens, func(a, b tokenRow) int { return a.ExpiresAt.Compare(b.ExpiresAt.Time) })
+		to.ask("%s within 14 days, the first on %s: 'widgetd token list'", countedUpTo(n, "token ends", "tokens end"),
+			first.ExpiresAt.day())
 	}
+}
+
+// checkAccounts is a rowCheck. It reports what commands never leave behind, but the sqlite3 shell can: no main
+// account or base address, time zones that do not exist, and origins that no browser sends.
+func checkAccounts(q *queries, _ *keyring, _ time.Time) (faults []string, err error) {
+	if fault, err := checkMainAccount(q); err != nil {
+		return nil, err
+	} else if fault != "" {
+		faults = append(faults, fault)
+	}
+	addresses, err := q.baseURLs()
+	if err != nil {
+		return nil, err
+	}
+	if len(addresses) == 0 || !addresses[0].Current {
+		address := baseAddress{URL: "https://api.example.com/v1"}
+		if len(addresses) > 0 {
+			address = addresses[0]
+		}
+		faults = append(faults, "base address: none is the current one, so the service does not start: run 'widgetd "+
+			"base-url set "+address.URL+"'")
+	}
+	zones, err := q.everyZone()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range zones {
+		if _, err := loadZone(r.text); err != nil {
+			faults = append(faults, fmt.Sprintf("zone: %s with %s: there is no time zone %q: mend it with the sqlite3 "+
+				"shell, with the right zone for UTC: %s", r.table, r.where, printable(r.text),
+				r.setting("zone", "UTC")))
+		}
+	}
+	origins, err := q.everyOrigin()
+	for _, r := range origins {
+		if normal, err := parseOrigin(r.text); err == nil && normal == r.text {
+			continue
+		}
+		why, mend := "no browser sends such an origin", r.removal()
+		if meant, known := meantOrigin(r.text); known {
+			why, mend = "browsers send "+meant, r.setting("origin", meant)+" "+mend
+		}
+		faults = append(faults, fmt.Sprintf("origin: %s with %s never matches: %s: mend it with the sqlite3 shell: %s",
+			r.table, printable(r.where), why, printable(mend)))
+	}
+	return faults, err
+}
+
+// checkMainAccount returns what is wrong with the main account, "" for nothing.
+func checkMainAccount(q *queries) (fault string, err error) {
+	const noMain = "account: none is the main one, so leads without an Origin are refused: "
+	main, err := q.mainAccount()
+	if err == nil {
+		if a, err := q.account(main); err != nil || a.ClosedAt.IsZero() {
+			return "", err
+		}
+		return "account: the main one is closed: run 'widgetd account reopen " + main + "'", nil
+	}
+	if !errors.Is(err, errNotFound) {
+		return "", err
+	}
+	accounts, err := q.accounts()
+	accounts = slices.DeleteFunc(accounts, func(a account) bool { return !a.ClosedAt.IsZero() })
+	if len(accounts) == 0 {
+		return noMain + "open one with 'widgetd account add NAME', and check again", err
+	}
+	return fmt.Sprintf("%smend it with the sqlite3 shell, if it is %q: %s", noMain, printable(accounts[0].Name),
+		makingMain(accounts[0].ID)), err
 }

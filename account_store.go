@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -61,6 +63,21 @@ func (q *queries) accountsNamed(name string) ([]account, error) {
 	return accountTable.all(q, `WHERE a.name = ? ORDER BY a.id`, name)
 }
 
+// accountNames returns what people are shown of each account, by its id: its name, or nothing if another account has
+// that name, too, or if it looks like an id.
+func (q *queries) accountNames() (map[string]string, error) {
+	all, err := q.accounts()
+	names, ids := map[string]string{}, map[string]string{}
+	for _, a := range all {
+		if other, taken := ids[a.Name]; taken {
+			delete(names, other)
+		} else if ids[a.Name] = a.ID; !strings.HasPrefix(strings.ToLower(a.Name), "acct_") {
+			names[a.ID] = printable(a.Name)
+		}
+	}
+	return names, err
+}
+
 // addAccount opens an account and returns its id.
 func (t *tx) addAccount(name string, main bool) (string, error) {
 	a := account{ID: t.newID("acct"), Name: name, Main: main, CreatedAt: t.now}
@@ -94,8 +111,8 @@ func (t *tx) reopenAccount(id string) error {
 // What stops working when an account is closed, apart from what it has of other nouns.
 var (
 	heldTokens = holding{"tokens", "token",
-		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`}
-	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`}
+		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`, ""}
+	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`, ""}
 )
 
 // countHeld counts what an account holds at now.
@@ -132,6 +149,35 @@ func (t *tx) removeBaseURL(url string) error {
 	return requireRow(t.exec(`DELETE FROM base_urls WHERE url = ? AND is_current = 0`, url))
 }
 
+// A rowText is a text in a row: its table, an SQL condition that finds the row, and the text.
+type rowText struct{ table, where, text string }
+
+// everyOrigin returns the origins of accounts and of applications.
+func (q *queries) everyOrigin() ([]rowText, error) {
+	return collect(q, `SELECT 'origins', 'origin = ' || quote(origin), origin FROM origins
+		UNION SELECT 'app_origins', 'origin = ' || quote(origin), origin FROM app_origins`, nil, (*rowText).dest)
+}
+
+// everyZone returns the time zones that accounts have, and those that they had on earlier days.
+func (q *queries) everyZone() ([]rowText, error) {
+	return collect(q, `SELECT 'account_settings', 'account_id = ' || quote(account_id), zone FROM account_settings
+		UNION SELECT 'account_zones', 'account_id = ' || quote(account_id) || ' AND from_date = ' || quote(from_date), zone
+		FROM account_zones`, nil, (*rowText).dest)
+}
+
+func (r *rowText) dest() []any { return []any{&r.table, &r.where, &r.text} }
+
+// setting returns SQL that gives the text's column another text; where that would appear twice, the row stays.
+func (r *rowText) setting(column, text string) string {
+	return fmt.Sprintf("UPDATE OR IGNORE %s SET %s = '%s' WHERE %s;", r.table, column, text, r.where)
+}
+
+// removal returns SQL that removes the row.
+func (r *rowText) removal() string { return fmt.Sprintf("DELETE FROM %s WHERE %s;", r.table, r.where) }
+
+// makingMain returns SQL that makes an account the main one.
+func makingMain(id string) string { return "UPDATE accounts SET is_main = 1 WHERE id = '" + id + "';" }
+
 // An originRow is an origin whose pages may call the service from a browser.
 type originRow struct {
 	Origin    string `json:"origin"`
@@ -146,8 +192,9 @@ func (q *queries) originOwner(origin string) (id string, err error) {
 }
 
 // origins returns all origins, sorted.
-func (q *queries) origins() ([]originRow, error) {
-	return collectShown(q, `SELECT origin, account_id, created_at FROM origins ORDER BY origin`, nil,
+func (q *queries) origins(o owner) ([]originRow, error) {
+	query, args := o.narrow(`SELECT origin, account_id, created_at FROM origins WHERE 1`, `account_id`)
+	return collectShown(q, query+` ORDER BY origin`, args,
 		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
 }
 
@@ -217,9 +264,15 @@ func (q *queries) acceptedBase(url string) (bool, error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM base_urls WHERE url = ?)`, url)
 }
 
-// tokens returns all issued tokens, newest first.
-func (q *queries) tokens() ([]tokenRow, error) {
-	return collectShown(q, tokenTable.query+`ORDER BY t.id DESC`, nil, tokenTable.dest)
+// tokens returns a page of the tokens of an owner, newest first. No index has them by account, so that of one
+// account goes through at most maxListRows.
+func (q *queries) tokens(o owner, before string, limit int) (p listPage[tokenRow], err error) {
+	list := tokenTable.list()
+	condition, args := o.narrow(``, `t.account_id`)
+	list.filter(condition, args...)
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, tokenTable.dest,
+		func(r tokenRow) string { return r.ID })
+	return p, err
 }
 
 // addToken records a token that is about to be issued.

@@ -20,12 +20,13 @@ func accountStory(t *testing.T, o *operator) {
 	if plain := strings.TrimSpace(o.do("account", "add", "Other")); !validID("acct", id) || !validID("acct", plain) {
 		t.Errorf("ids %q, %q", id, plain)
 	}
-	o.do("account", "rate", id, "1200")
-	o.fails("stops 0 tokens, 0 origins, 0 applications, 0 grants, 0 licences, 0 widgets, 0 webhooks "+
-		"and 0 live payments, until 'widgetd account reopen': add -force", "account", "close", id)
+	o.do("account", "set-rate", id, "1200")
+	o.fails("stops nothing, until 'widgetd account reopen': add -force", "account", "close", id)
 	o.do("account", "close", id, "-force")
 	o.do("account", "reopen", id)
 	o.do("account", "close", id, "-force")
+	o.do("account", "show", "Trattoria Roma")
+	o.do("event", "show", o.objects("event", "list", "-limit", "1")[0]["id"].(string))
 	rows := o.objects("account", "list")
 	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
 		t.Errorf("names %v", got)
@@ -51,13 +52,13 @@ func accountStory(t *testing.T, o *operator) {
 	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
 
 	o.do("base-url", "set", "https://API.example.com/api/v1")
-	if got := column(o.objects("base-url"), "url"); !slices.Equal(got,
+	if got := column(o.objects("base-url", "show"), "url"); !slices.Equal(got,
 		[]any{"https://api.example.com/api/v1", testBase}) {
 		t.Errorf("base addresses %v", got)
 	}
 	o.fails("the current one can only be replaced", "base-url", "remove", "https://api.example.com/api/v1")
 	o.do("base-url", "remove", testBase)
-	if got := column(o.objects("base-url"), "current"); !slices.Equal(got, []any{true}) {
+	if got := column(o.objects("base-url", "show"), "current"); !slices.Equal(got, []any{true}) {
 		t.Errorf("base addresses %v", got)
 	}
 }
@@ -206,6 +207,12 @@ func newFilled(t *testing.T) *filled {
 	f.addBooks()
 	p, _ := f.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
 	f.app = p.ID
+	f.change(func(t *tx) error {
+		row := tokenRow{ID: t.newID("tok"), AccountID: f.account, ClientID: "x", Scope: "admin", Kid: "k",
+			CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
+		call := legacyCall{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}
+		return errors.Join(t.addToken(row), t.countLegacy([]legacyCall{call}))
+	})
 	_, f.grant = f.appToken(p, f.account, scopeOrders)
 	return f
 }
@@ -369,6 +376,9 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		{"queries.grants", func() (int, error) { return rowsOfPage(t.grants(o, false, "", 10)) }},
 		{"endGrant", func() (int, error) { return oneRow(&f.grant, endGrant(t, o, f.grant, endedByOwner, anActor)) }},
 		{"queries.widgets", func() (int, error) { return rowsOf(t.widgets(o)) }},
+		{"queries.origins", func() (int, error) { return rowsOf(t.origins(o)) }},
+		{"queries.tokens", func() (int, error) { return rowsOfPage(t.tokens(o, "", 10)) }},
+		{"queries.legacyCalls", func() (int, error) { return rowsOf(t.legacyCalls(o)) }},
 		{"queries.eachPeriod", func() (n int, err error) {
 			err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
 				func(string, period, counts) { n++ })
@@ -607,7 +617,7 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	before := s.dump()
 	_, err := s.command("account", "close", tenant)
 	oneLine(t, err, "closing "+tenant+" (Trattoria) stops 1 token, 2 origins, 1 application, "+
-		"1 grant, 1 licence, 1 widget, 1 webhook and 1 live payment",
+		"1 grant, 1 licence, 1 widget, 1 webhook, 1 live payment (59.00 CHF released)",
 		"add -force")
 	s.unchanged(before)
 	s.get("/leads", auth).is(200)
@@ -791,8 +801,8 @@ func TestEvent_ofWhatOperatorsChangeIsWritten(t *testing.T) {
 	}
 	after := s.count(`SELECT coalesce(max(seq), 0) FROM events`)
 	tenant := id("account", "add", "Secret Name Ltd")
-	s.must("account", "rate", tenant, "1200")
-	s.must("account", "rate", tenant, "1200")
+	s.must("account", "set-rate", tenant, "1200")
+	s.must("account", "set-rate", tenant, "1200")
 	s.must("origin", "add", "https://tenant.example", "-account", tenant)
 	s.must("origin", "add", "https://tenant.example", "-account", tenant)
 	s.must("origin", "remove", "https://tenant.example")

@@ -231,6 +231,7 @@ func keyRotate(e *env) error {
 func keyRetire(e *env) error {
 	kid := e.args[0]
 	err := e.changeKeys(func(st *store, ring *keyring) (done event, err error) {
+		kid = ring.wholeKid(kid)
 		leases, tokens, err := st.unexpiredByKey(kid, e.now())
 		if err != nil {
 			return done, err
@@ -251,7 +252,21 @@ func keyRetire(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("key " + kid + " retired")
+}
+
+// wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text itself.
+func (k *keyring) wholeKid(end string) string {
+	var found []string
+	for i := range k.keys {
+		if kid := k.keys[i].kid; len(end) >= leastIDEnd && strings.HasSuffix(kid, end) {
+			found = append(found, kid)
+		}
+	}
+	if len(found) != 1 {
+		return end
+	}
+	return found[0]
 }
 
 // recordPutBack writes the event that the service has put back the key file, if that is still to be done.

@@ -558,7 +558,7 @@ func keyStory(t *testing.T, o *operator) {
 	o.fails("or add -force", "key", "rotate")
 	o.do("key", "rotate", "-force")
 	if table := o.do("key", "list"); !regexp.MustCompile(`^KID +SIGNS +CREATED\n` + second.(string) +
-		` +yes +\d{4}-.*\n` + first["kid"].(string) + ` +- +\d{4}-.*\n$`).MatchString(table) {
+		` +yes +\d\d-.*\n` + first["kid"].(string) + ` +- +\d\d-.*\n$`).MatchString(table) {
 		t.Errorf("listed\n%s", table)
 	}
 	o.fails("this is the signing key", "key", "retire", second.(string))

@@ -15,6 +15,7 @@ func booksNoun() noun {
 		name:     "books",
 		wings:    func(s *server) []wing { return []wing{booksWing(s, booksOf(s))} },
 		commands: booksCommands,
+		ids:      []idKind{{"CONNECTION", "bkc", "books_connections"}, {"EXPORT", "exp", "books_exports"}},
 		problems: booksProblems,
 		events:   booksEvents,
 		sealed:   []string{"books_apps", "books_authorizations", "books_connections"},

@@ -185,7 +185,7 @@ func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		k.check(second(k.engine.preview(t.Context(), k.theConnection(), bookkeeperDay)))
 		k.check(second(k.store.bookConnections(mine)))
 		k.check(second(k.store.booksTotals(newStamp(time.Now()))))
-		k.check(second(k.store.troubledExports(newStamp(time.Now()), 10)))
+		k.check(second(k.store.troubledExports(newStamp(time.Now()))))
 		k.check(second(k.store.openBooks()))
 		k.change(func(t *tx) error { _, err := t.removeBookAuthorizations(10); return err })
 		k.check(k.engine.disconnect(t.Context(), mine, k.connection, anActor))
@@ -291,7 +291,7 @@ func BenchmarkBooks_lookUps(b *testing.B) {
 		}},
 		{"enqueue", func() error { w.enqueue(b.Context()); return nil }},
 		{"totals", func() error { _, err := s.store.booksTotals(now); return err }},
-		{"troubled", func() error { _, err := s.store.troubledExports(now, statusRows); return err }},
+		{"troubled", func() error { _, err := s.store.troubledExports(now); return err }},
 	}
 	for _, state := range []string{exportPosted, exportHeld} {
 		if state == exportHeld {
@@ -324,7 +324,7 @@ func BenchmarkBooks_morning(b *testing.B) {
 			days[k.connection] = k.sell(1)[0]
 		}
 		for connection, day := range days {
-			k.do("books", "export", connection, day)
+			k.do("books", "export", "send", connection, day)
 		}
 		k.serve()
 		idle := k.peak()

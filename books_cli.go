@@ -7,7 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,7 +21,7 @@ var (
 	optSuggest = option{name: "suggest",
 		help: "print a mapping that the books' own chart of accounts suggests; it is not used until it is set"}
 	optMapping = option{name: "set", value: "FILE",
-		help: "confirm the mapping in this file, or - for standard input: JSON as -json prints it"}
+		help: "confirm the mapping that standard input has (-set - <mapping.json), or a file: JSON as -json prints it"}
 	optSendFrom = option{name: "send-from", value: "DATE",
 		help: "first business day that is sent on its own, or never"}
 	optHistory = option{name: "history", help: "-send-from may be a day that is past"}
@@ -46,31 +46,32 @@ var (
 // The operator's commands on books.
 var booksCommands = []command{
 	{"books app set", "xero|fortnox", "set the application that you have registered with the maker", []option{
-		optSecrets.says("file that only you can read, or - for standard input, with lines client_id= and " +
-			"client_secret="),
+		optSecrets.says("- for standard input, as your shell opens it (-secrets - <xero.txt), or a file that only " +
+			"the user who runs the command can read, with lines client_id= and client_secret="),
 	}, 1, booksAppSet},
 	{"books app list", "", "list the applications that are set", nil, 0, booksAppList},
 	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books",
 		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
-		[]option{optAccount.says("show only connections of this account")}, 0, booksList},
-	{"books set", "ID", "change what is sent with a connection, from when on and how", []option{
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		booksList},
+	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
-	{"books mapping", "ID", "print or confirm which account of the books gets what",
+	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
-	{"books preview", "ID DATE", "print the entry of a business day as it would be sent",
+	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
 		ledgerOptions, 2, booksPreview},
-	{"books export", "ID DATE", "have the running service send a business day", nil, 2, booksExport},
-	{"books exports", "", "list what was sent or waits to be, newest first", []option{
-		optLimit, optExportState, optAccount.says("show only exports of this account"),
+	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
+	{"books export list", "", "list what was sent or waits to be, newest first", []option{
+		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
 	}, 0, booksExports},
-	{"books retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
+	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
 		booksRetry},
-	{"books reverse", "EXPORT", "have the running service reverse the entry of an export", []option{optReverseDate},
-		1, booksReverse},
-	{"books disconnect", "ID", "send nothing more with a connection; what was sent stays in the books",
+	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
+		[]option{optReverseDate}, 1, booksReverse},
+	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
 		ledgerOptions, 1, booksDisconnect},
 }
 
@@ -82,7 +83,7 @@ func explainBooksError(err error) error {
 	case errors.Is(err, errBooksConnection):
 		return errors.New("not found, or disconnected already: 'widgetd books list' prints what there is")
 	case errors.Is(err, errExport):
-		return errors.New("not found: 'widgetd books exports' prints what there is")
+		return errors.New("not found: 'widgetd books export list' prints what there is")
 	case !errors.As(err, &ref):
 		return err
 	case ref.code == codeBooksNotSet:
@@ -117,8 +118,8 @@ func (e *env) withBooks(f func(b *books) error) error {
 
 // product returns the product that the command's first argument names. Errors: usageError.
 func (e *env) product() (string, error) {
-	if _, detail := oneOf(bookProducts...)(e.args[0]); detail != "" {
-		return "", usageError(fmt.Sprintf("there is no product %q: take xero or fortnox", printable(e.args[0])))
+	if !slices.Contains(bookProducts, e.args[0]) {
+		return "", unknownWord("there is no product", e.args[0], bookProducts)
 	}
 	return e.args[0], nil
 }
@@ -141,7 +142,9 @@ func booksAppSet(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return setBooksApp(t, keys, product, app) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "the application for " + withName(product, app.clientID) + " is set", setBooksApp(t, keys, product, app)
+	})
 }
 
 func booksAppList(e *env) error {
@@ -175,14 +178,16 @@ func booksConnect(e *env) error {
 }
 
 func booksList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) ([]*bookConnection, error) {
+	ids := idOf[*bookConnection]{"bkc", func(row *bookConnection) string { return row.ID }}
+	return printOwned(e, ids, wholeList(func(q *queries, o owner) ([]*bookConnection, error) {
 		all, err := q.bookConnections(o)
 		for _, c := range all {
 			c.show()
 		}
 		return all, err
-	}, "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
-		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom, c.AccountID}
+	}), "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
+		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom,
+			accountCell(c.AccountID)}
 	})
 }
 
@@ -250,11 +255,9 @@ func booksSet(e *env) error {
 
 // readMappingFile returns the mapping that -set names.
 func (e *env) readMappingFile(product string) (m bookMapping, err error) {
-	file := io.NopCloser(e.stdin)
-	if path := e.str("set"); path != "-" {
-		if file, err = os.Open(path); err != nil {
-			return m, err
-		}
+	file, err := e.open(e.str("set"))
+	if err != nil {
+		return m, err
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxMappingBody))
@@ -368,8 +371,8 @@ func (e *env) printPreview(p *bookPreview) error {
 			return err
 		}
 		if p.Difference != 0 {
-			fmt.Fprintf(e.stdout, "the books will compute %s %s more VAT than the orders have\n",
-				formatSigned(p.Difference), p.Currency)
+			fmt.Fprintf(e.stdout, "the books will compute %s more VAT than the orders have\n",
+				formatMoney(p.Difference, p.Currency))
 		}
 	}
 	for _, issue := range p.Issues {
@@ -398,6 +401,9 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 	if err != nil {
 		return err
 	}
+	if len(all) > 0 {
+		defer e.noteQueued()
+	}
 	return printRows(e, all, exportHeader, exportCells)
 }
 
@@ -415,14 +421,15 @@ func booksExport(e *env) error {
 
 func booksExports(e *env) error {
 	var err error
-	filter := exportFilter{state: e.str("state")}
-	if _, detail := oneOf(exportStates...)(filter.state); filter.state != "" && detail != "" {
-		return usageError("-state: " + detail)
+	filter := exportFilter{}
+	if filter.state, err = e.choice("state", exportStates); err != nil {
+		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	return printList(e, (*queries).bookExports, filter, exportHeader, exportCells)
+	ids := idOf[bookExport]{"exp", func(row bookExport) string { return row.ID }}
+	return printSpan(e, ids, (*queries).bookExports, filter, exportHeader, exportCells)
 }
 
 func booksRetry(e *env) error {
@@ -459,14 +466,14 @@ func booksDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done("connection " + e.args[0] + " with books disconnected")
 }
 
 // booksStatus is what the status command says of books.
 type booksStatus struct {
 	Books       booksTotals       `json:"books"`
 	connections []*bookConnection // in use
-	exports     []bookExport      // those that are refused, or held for too long
+	exports     []bookExport      // the first that is refused, and the first that is held for too long
 	sealed      []string          // what was sealed with another key file
 }
 
@@ -481,36 +488,38 @@ func (r *booksStatus) read(v *statusView) (err error) {
 	if r.connections, err = v.openBooks(); err != nil {
 		return err
 	}
-	if r.exports, err = v.troubledExports(heldBefore, statusRows); err == nil && v.keys != nil {
+	if r.exports, err = v.troubledExports(heldBefore); err == nil && v.keys != nil {
 		r.sealed, err = booksSealedElsewhere(v.queries, v.keys)
 	}
 	return err
 }
 
+func (r *booksStatus) aboutMoney() {}
+
 func (r *booksStatus) show(v *statusView, to *statusLines) {
 	to.say("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held, r.Books.Failed)
+	for _, x := range r.exports {
+		n := r.Books.HeldLong
+		if x.State == exportFailed {
+			n = r.Books.Failed
+		}
+		to.ask("%s %s since %s: 'widgetd books exports -state %s'", countedUpTo(n, "entry", "entries"), x.State,
+			x.HeldAt.day(), x.State)
+	}
+	var lost, failing []stamp
 	for _, c := range r.connections {
 		switch {
 		case !c.NeedsReconnectAt.IsZero():
-			to.ask("the connection %s with books needs its owner since %s: %s", c.ID, c.NeedsReconnectAt,
-				connectAgain(c))
+			lost = append(lost, c.NeedsReconnectAt)
 		case !c.FailingSince.IsZero() && v.now.Sub(c.FailingSince.Time) >= booksFailLong:
-			to.ask("%s gives the connection %s no usable answer since %s: see the log", c.Product, c.ID, c.FailingSince)
+			failing = append(failing, c.FailingSince)
 		}
 	}
-	for _, x := range r.exports {
-		if x.State == exportFailed {
-			to.ask("the books refuse the entry of %s (%s): once that is mended, run 'widgetd books retry %s'",
-				x.Date, printable(valueOr(x.Reason, "")), x.ID)
-			continue
-		}
-		to.ask("the entry of %s is held since %s (%s): 'widgetd books exports -state held' shows why", x.Date, x.HeldAt,
-			valueOr(x.Reason, ""))
-	}
-	if n := r.Books.HeldLong + r.Books.Failed - len(r.exports); n > 0 {
-		to.ask("%d more entries are held for three days or refused: the view v_exports shows them", n)
-	}
-	to.needed = append(to.needed, r.sealed...)
+	to.askSince(lost, "connection with books waits for its owner", "connections with books wait for their owners",
+		"'widgetd books list'")
+	to.askSince(failing, "connection with books gets no usable answer", "connections with books get no usable answers",
+		"'widgetd books list'")
+	to.askFirst(r.sealed)
 }
 
 // checkBooks is a rowCheck. It reports what was sealed with another key file.

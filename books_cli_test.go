@@ -52,16 +52,16 @@ func booksStory(t *testing.T, o *operator) {
 	if c["state"] != "in_use" || c["send_from"] != nil || c["account_id"] != o.account {
 		t.Errorf("%v", c)
 	}
-	o.fails("no mapping was confirmed", "books", "mapping", id)
-	suggested := o.do(booksLine(f, "books", "mapping", id, "-suggest", "-json")...)
+	o.fails("no mapping was confirmed", "books", "map", id)
+	suggested := o.do(booksLine(f, "books", "map", id, "-suggest", "-json")...)
 	mapping := o.file("mapping.json", suggested)
-	if table := o.do("books", "mapping", id, "-set", mapping, "-wide"); !strings.Contains(table, "all others") {
+	if table := o.do("books", "map", id, "-set", mapping, "-wide"); !strings.Contains(table, "all others") {
 		t.Error(table)
 	}
-	if now := o.do("books", "mapping", id, "-json"); now != suggested {
+	if now := o.do("books", "map", id, "-json"); now != suggested {
 		t.Errorf("%s\n%s", now, suggested)
 	}
-	o.fails("-set and -suggest exclude each other", "books", "mapping", id, "-suggest", "-set", mapping)
+	o.fails("-set and -suggest exclude each other", "books", "map", id, "-suggest", "-set", mapping)
 	today := time.Now().UTC().Format(time.DateOnly)
 	o.fails("-send-from: This must be a date", "books", "set", id, "-send-from", "tomorrow")
 	o.fails("send-from: This day is past", "books", "set", id, "-send-from", "2020-01-01")
@@ -83,14 +83,15 @@ func booksStory(t *testing.T, o *operator) {
 	if out := o.do(booksLine(f, "books", "preview", id, day)...); !strings.Contains(out, "the day is not over") {
 		t.Error(out)
 	}
-	o.fails("DATE: This must be a date", "books", "export", id, today[:7])
-	o.fails("nothing that the connection would send", "books", "export", id, "2020-01-01")
-	x := o.objects("books", "export", id, day)[0]
-	if all := o.objects("books", "exports", "-state", "waiting"); len(all) != 1 || all[0]["id"] != x["id"] {
+	o.fails("DATE: This must be a date", "books", "export", "send", id, today[:7])
+	o.fails("nothing that the connection would send", "books", "export", "send", id, "2020-01-01")
+	x := o.objects("books", "export", "send", id, day)[0]
+	if all := o.objects("books", "export", "list", "-state", "waiting"); len(all) != 1 || all[0]["id"] != x["id"] {
 		t.Errorf("%v", all)
 	}
-	o.do("books", "retry", x["id"].(string))
-	o.fails("Only the entry of a day that is in the books", "books", "reverse", x["id"].(string))
+	o.do("books", "export", "retry", x["id"].(string))
+	has(t, o.noted, "queued: the service does it when it runs")
+	o.fails("Only the entry of a day that is in the books", "books", "export", "reverse", x["id"].(string))
 	o.change(func(t *tx) error {
 		posted, err := t.bookExport(anyAccount, x["id"].(string))
 		if err != nil {
@@ -101,13 +102,13 @@ func booksStory(t *testing.T, o *operator) {
 		return t.saveExport(posted)
 	})
 	later := time.Now().UTC().AddDate(0, 0, 10).Format(time.DateOnly)
-	if back := o.objects("books", "reverse", x["id"].(string), "-date", later); len(back) != 1 ||
+	if back := o.objects("books", "export", "reverse", x["id"].(string), "-date", later); len(back) != 1 ||
 		back[0]["reverses"] != x["id"] || back[0]["entry_date"] != later || back[0]["revision"] != 2.0 {
 		t.Errorf("%v", back)
 	}
-	o.fails("'widgetd books exports' prints what there is", "books", "retry", "exp_1")
+	o.fails("'widgetd books export list' prints what there is", "books", "export", "retry", "exp_1")
 	o.do(booksLine(f, "books", "disconnect", id)...)
-	o.fails("'widgetd books list' prints what there is", "books", "mapping", id)
+	o.fails("'widgetd books list' prints what there is", "books", "map", id)
 }
 
 // sell adds an order of 18.50 that was paid by card with test keys.

@@ -104,7 +104,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 	}
 	checkHalves(s.t, &day.Days[0])
 	var text strings.Builder
-	day.Days[0].write(&text)
+	day.Days[0].write(&text, 0)
 	sums, err := s.store.revenueSums(s.account, workedDay, c.currency)
 	s.check(err)
 	c.connection.AccountID = s.account

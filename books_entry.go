@@ -120,7 +120,7 @@ func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	}
 	if off := entry.imbalance(); off != 0 && len(b.issues) == 0 {
 		b.issues.add(heldUnbalanced, "This is a mistake of the service: debits and credits differ by "+
-			formatSigned(off)+".")
+			formatMoney(off, currency)+".")
 	}
 	if n := len(entry.Lines); n > maxEntryLines && len(b.issues) == 0 {
 		b.issues.add(heldUnmapped, fmt.Sprintf("The entry has %d lines, of at most %d: name fewer groups.",

@@ -97,6 +97,7 @@ func booksMetrics(st *store) []metric {
 				fmt.Sprintf(`{what="held_long"} %d`, n.HeldLong),
 				fmt.Sprintf(`{what="need_reconnect"} %d`, n.NeedOwner),
 				fmt.Sprintf(`{what="unknown"} %d`, n.Unknown),
+				fmt.Sprintf(`{what="waiting"} %d`, n.Waiting),
 			}
 		}}}
 }

@@ -414,6 +414,7 @@ type booksTotals struct {
 	HeldLong    int `json:"held_long"`      // exports that have been held for heldTooLong
 	Unknown     int `json:"unknown"`        // exports whose answer was lost
 	Failed      int `json:"failed"`         // exports that the books refuse
+	Waiting     int `json:"waiting"`        // exports that are to be sent
 }
 
 // The rows that status counts: connections in use, of accounts that are open, and exports of these.
@@ -435,18 +436,20 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'held'`),
 		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held'`),
 		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state = 'unknown'`),
-		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`)}, ", "),
+		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`),
+		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state IN ('waiting', 'ready', 'sending')`)}, ", "),
 		[]any{heldBefore, maxCounted},
-		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed)
+		&n.Connections, &n.NeedOwner, &n.Failing, &n.Held, &n.HeldLong, &n.Unknown, &n.Failed, &n.Waiting)
 	return n, err
 }
 
-// troubledExports returns up to limit exports that the books refuse, or that have been held since before a time,
-// those that wait longest first.
-func (q *queries) troubledExports(heldBefore stamp, limit int) ([]bookExport, error) {
-	return collectShown(q, `SELECT `+exportTable.columns+fromWaitingExports+`
-		AND x.held_at IS NOT NULL AND (x.state = 'failed' OR x.state = 'held' AND x.held_at <= ?)
-		ORDER BY x.held_at LIMIT ?`, []any{heldBefore, limit}, exportTable.dest)
+// troubledExports returns the export that the books have refused longest, and the one that has been held longest,
+// since before a time.
+func (q *queries) troubledExports(heldBefore stamp) ([]bookExport, error) {
+	longest := `SELECT * FROM (SELECT ` + exportTable.columns + fromWaitingExports + ` AND x.held_at IS NOT NULL AND `
+	const first = ` ORDER BY x.held_at LIMIT 1)`
+	return collectShown(q, longest+`x.state = 'failed'`+first+` UNION ALL `+
+		longest+`x.state = 'held' AND x.held_at <= ?`+first, []any{heldBefore}, exportTable.dest)
 }
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.

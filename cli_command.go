@@ -1,20 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"os/user"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -74,7 +69,8 @@ var (
 		hasVariable: true}
 	optJSON = option{name: "json", help: "print JSON for scripts: one object, or one on each line",
 		hasVariable: true}
-	optWide = option{name: "wide", help: "print tables in full, also wider than the terminal"}
+	optWide = option{name: "wide",
+		help: "print tables with a row a line, all cells and whole times, also wider than the terminal"}
 )
 
 // commonOptions are the options that every command takes.
@@ -96,37 +92,13 @@ type env struct {
 	values         map[string]*onceValue
 	switches       map[string]*bool
 	now            func() time.Time
-	installed      string          // directory of the installation: installedDir; "": none is looked for
-	uid            int             // of the user who runs the program, as whom it acts
-	caller         string          // name of the user who called it, see callingUser
-	announced      map[string]bool // options for which file has already said that it uses the installation's file
-}
-
-// installedDir is where an installation on a server has its files.
-const installedDir = "/var/lib/widgetd"
-
-// checkOwner returns an error with the next step if this user should not work on a file that
-// belongs to another: as root, or without the right to look into its directory.
-func (e *env) checkOwner(path string) error {
-	info, err := os.Stat(path)
-	foreign := e.uid == 0
-	if errors.Is(err, fs.ErrPermission) {
-		foreign = true
-		info, err = os.Stat(filepath.Dir(path))
-	}
-	if err != nil {
-		return nil // opening the file will tell what is wrong
-	}
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	if !foreign || owner == e.uid {
-		return nil
-	}
-	name := "#" + strconv.Itoa(owner) // as sudo takes a user without a name
-	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
-		name = u.Username
-	}
-	return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'",
-		path, name, name, e.command.name)
+	opened         *store              // the database, while withStore has it open
+	installed      string              // directory of the installation: installedDir; "": none is looked for
+	uid            int                 // of the user as whom the program acts
+	caller         string              // name of the user who called it, see callingUser
+	canAsk         bool                // standard input and standard error are terminals
+	files          map[string]string   // paths of the database ("db") and the key file ("key"), see locate
+	held           map[string]heldFile // files that the operator has named, see becomeOwner
 }
 
 // actor returns the actor of the events that a command writes.
@@ -137,96 +109,153 @@ func (e *env) actor() string {
 	return actorCommand + ":" + e.caller
 }
 
-// callingUser returns the name of the system's user who runs the program, or called sudo to run it
-// as another one; a number if the user has no name.
-func callingUser(getenv func(string) string) string {
-	if u, err := user.Lookup(getenv("SUDO_USER")); err == nil {
-		return printable(u.Username)
-	}
-	uid := strconv.Itoa(os.Getuid())
-	if u, err := user.LookupId(uid); err == nil {
-		return printable(u.Username)
-	}
-	return uid
-}
-
-func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
-
 // maxCommandWords is how many words the name of a command has at most.
 const maxCommandWords = 3
 
-// findCommand returns the command with the longest name that args begin with, and the args
-// after that name; nil if there is none.
+// oldNames are names that commands had before, and those that they have now: scripts may use either.
+// No help and no document shows an old one.
+var oldNames = map[string]string{
+	"account rate": "account set-rate", "base-url": "base-url show", "books export": "books export send",
+	"books exports": "books export list", "books mapping": "books map", "books retry": "books export retry",
+	"books reverse": "books export reverse", "events": "event list", "leads erase": "lead erase",
+	"leads export": "lead export", "leads list": "lead list", "leads purge": "lead purge", "legacy": "legacy list",
+	"license patch": "license set", "payments export": "payment export", "stats": "widget stats",
+	"webhook deliveries": "webhook delivery list", "webhook patch": "webhook set",
+	"webhook retry": "webhook delivery retry",
+}
+
+// findCommand returns the command with the longest name, of now or before, that args begin with, and the
+// args after that name; nil if there is none. What begins the names of other commands too, as "books
+// export", is the old name of one only before as many args as that takes.
 func findCommand(commands []command, args []string) (*command, []string) {
 	for words := min(maxCommandWords, len(args)); words > 0; words-- {
-		name := strings.Join(args[:words], " ")
-		if i := slices.IndexFunc(commands, func(c command) bool { return c.name == name }); i >= 0 {
-			return &commands[i], args[words:]
+		name, rest := strings.Join(args[:words], " "), args[words:]
+		old := oldNames[name]
+		for i := range commands {
+			if c := &commands[i]; c.name == name || c.name == old && (len(rest) == c.nargs ||
+				!slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(name) })) {
+				return c, rest
+			}
 		}
 	}
 	return nil, nil
 }
 
-// parse reads options and arguments, in any order, into e. A flag overrides its environment
-// variable, if it has one. It returns a usageError, or flag.ErrHelp when help was asked for.
-func (e *env) parse(args []string) error {
-	fs := flag.NewFlagSet(e.command.name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	e.values, e.switches, e.announced = map[string]*onceValue{}, map[string]*bool{}, map[string]bool{}
-	for _, o := range e.command.acceptedOptions() {
+// A commandLine is what stands behind the program's name.
+type commandLine struct {
+	words   []string // the command and its arguments
+	options []givenOption
+	help    bool // -h or -help is among the options
+}
+
+// A givenOption is an option as it was typed. A switch needs no value.
+type givenOption struct {
+	name, value string
+	hasValue    bool
+}
+
+// readLine separates words and options, which may stand in any order; behind "--" are only words. known are
+// options of which some take a value. "--version" is the command of that name.
+func readLine(args []string, known []option) (l commandLine) {
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		takesValue := slices.ContainsFunc(known, func(o option) bool { return o.name == name && o.value != "" })
+		switch {
+		case arg == "--":
+			l.words = append(l.words, args...)
+			return l
+		case arg == "-" || !strings.HasPrefix(arg, "-"):
+			l.words = append(l.words, arg)
+		case name == "h" || name == "help":
+			l.help = true
+		case (name == "version" || name == "v") && len(l.words) == 0:
+			l.words = append(l.words, "version")
+		case takesValue && !hasValue && len(args) > 0:
+			l.options = append(l.options, givenOption{name, args[0], true})
+			args = args[1:]
+		default:
+			l.options = append(l.options, givenOption{name, value, hasValue})
+		}
+	}
+	return l
+}
+
+// checkNames returns a usageError unless all options of the line are among the known ones. what says who has
+// those, and help which command prints them.
+func (l *commandLine) checkNames(known []option, what, help string) error {
+	names := []string{}
+	for _, o := range known {
+		names = append(names, o.name)
+	}
+	for _, given := range l.options {
+		if slices.Contains(names, given.name) {
+			continue
+		}
+		step := "see 'widgetd " + help + "'"
+		if meant, ok := nearest(given.name, names); ok {
+			step = "did you mean -" + meant + "?"
+		}
+		return usageError(fmt.Sprintf("%s no option -%s: %s", what, printable(given.name), step))
+	}
+	return nil
+}
+
+// parse reads the options and arguments of e.command, in any order, into e. An option overrides its environment
+// variable, if it has one. Errors: usageError.
+func (e *env) parse(args []string) error { return e.take(readLine(args, e.command.acceptedOptions())) }
+
+// take is parse for a line whose words are the arguments.
+func (e *env) take(l commandLine) (err error) {
+	accepted := e.command.acceptedOptions()
+	if err := l.checkNames(accepted, e.command.name+" has", "help "+e.command.name); err != nil {
+		return err
+	}
+	e.values, e.switches = map[string]*onceValue{}, map[string]*bool{}
+	for _, o := range accepted {
 		set := ""
 		if o.hasVariable {
 			set = e.getenv(o.variable())
 		}
-		if o.value == "" {
-			on, err := strconv.ParseBool(cmp.Or(set, "false"))
-			if err != nil {
-				return usageError(fmt.Sprintf("%s must be true or false, not %q", o.variable(), set))
-			}
-			e.switches[o.name] = fs.Bool(o.name, on, o.help)
+		if o.value != "" {
+			e.values[o.name] = &onceValue{value: cmp.Or(set, o.def), set: set != ""}
 			continue
 		}
-		v := &onceValue{value: cmp.Or(set, o.def), set: set != ""}
-		e.values[o.name] = v
-		fs.Var(v, o.name, o.help)
+		on, err := strconv.ParseBool(cmp.Or(set, "false"))
+		if err != nil {
+			return usageError(fmt.Sprintf("%s must be true or false, not %q", o.variable(), set))
+		}
+		e.switches[o.name] = &on
 	}
-	for {
-		if err := fs.Parse(args); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				return err
+	for _, given := range l.options {
+		v := e.values[given.name]
+		switch {
+		case v == nil && !given.hasValue:
+			*e.switches[given.name] = true
+		case v == nil:
+			if *e.switches[given.name], err = strconv.ParseBool(given.value); err != nil {
+				return usageError(fmt.Sprintf("-%s must be true or false, not %q", given.name, given.value))
 			}
-			return usageError(fmt.Sprintf("%s: %v", e.command.name, err))
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		e.args = append(e.args, fs.Arg(0))
-		if args = fs.Args()[1:]; len(args) == 0 {
-			break
+		case !given.hasValue:
+			return usageError("-" + given.name + " needs a value")
+		case v.given:
+			return usageError("-" + given.name + " is given twice; write a list as one value, separated by commas")
+		default:
+			v.value, v.given, v.set = given.value, true, true
 		}
 	}
-	if len(e.args) != e.command.nargs {
+	if e.args = l.words; len(e.args) != e.command.nargs {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil
 }
 
-// A onceValue is the value of a flag that may be given only once. The flag package would
-// drop the first of two values silently.
+// A onceValue is the value of an option, which may be given only once.
 type onceValue struct {
 	value string
-	given bool // as a flag
-	set   bool // as a flag or by its environment variable
-}
-
-func (v *onceValue) String() string { return v.value }
-
-func (v *onceValue) Set(s string) error {
-	if v.given {
-		return errors.New("the option is given twice; write a list as one value, separated by commas")
-	}
-	v.value, v.given, v.set = s, true, true
-	return nil
+	given bool // as an option
+	set   bool // as an option or by its environment variable
 }
 
 // startsWith reports whether the command's name begins with these words and has more.
@@ -244,6 +273,9 @@ func (c *command) usage() string {
 // withStore opens the database, calls f and closes the database again. Standard error names the tables in which f
 // left out rows that can't be read.
 func (e *env) withStore(f func(*store) error) error {
+	if e.opened != nil { // by a caller
+		return f(e.opened)
+	}
 	path, err := e.file("db")
 	if err != nil {
 		return err
@@ -252,7 +284,9 @@ func (e *env) withStore(f func(*store) error) error {
 	if err != nil {
 		return err
 	}
+	e.opened = st
 	err = withNextStep(f(st))
+	e.opened = nil
 	if err == nil {
 		for _, row := range st.met.newRows(e.now()) {
 			fmt.Fprintf(e.stderr, "rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
@@ -294,20 +328,70 @@ func printChanged[T any](e *env, f func(*tx) (T, error), text func(T) string) er
 	return e.print(result, text(result))
 }
 
-// changeQuietly is change for a command that prints no result; see done.
-func (e *env) changeQuietly(f func(*tx) error) error {
-	if err := e.change(f); err != nil {
+// changeNamed is change for a command that has no result. f returns the line that names what was changed; see done.
+func (e *env) changeNamed(f func(*tx) (string, error)) error {
+	line, err := changed(e, f)
+	if err != nil {
 		return err
 	}
-	return e.done()
+	return e.done(line)
 }
 
-// done ends a command that has no result: it prints nothing, or {"ok":true} with -json.
-func (e *env) done() error {
-	if !e.on("json") {
+// changeConfirmed is changeNamed once the plan is confirmed.
+func (e *env) changeConfirmed(plan func(*queries) (string, error), f func(*tx) (string, error)) error {
+	if err := e.confirm(plan); err != nil {
+		return err
+	}
+	return e.changeNamed(f)
+}
+
+// done ends a command that has no result: it prints a line that names what was changed, or {"ok":true} with -json.
+func (e *env) done(line string) error { return e.print(map[string]bool{"ok": true}, line) }
+
+// withName returns an id with the name that people know it by: "acct_… (Bistro)".
+func withName(id, name string) string { return fmt.Sprintf("%s (%s)", id, printable(name)) }
+
+// errDeclined is the error of a command whose question was not answered with yes.
+var errDeclined = errors.New("nothing was changed: only the word yes goes on")
+
+// confirm says what a command is about to do, unless -force is given. On a terminal it goes on only after a typed
+// yes, else it returns errDeclined; elsewhere, where nobody could answer, it goes on. plan reads what will be done,
+// with its counts, also with -force; "" asks nothing. The database is closed while it waits, so that nothing waits
+// for the answer, and what is changed afterwards has to be looked up again.
+func (e *env) confirm(plan func(*queries) (string, error)) error {
+	text, err := queried(e, plan)
+	switch {
+	case err != nil || text == "" || e.on("force"):
+		return err
+	case !e.canAsk:
+		fmt.Fprintf(e.stderr, "warning: this %s; -force leaves out this line\n", text)
 		return nil
 	}
-	return e.print(map[string]bool{"ok": true}, "")
+	fmt.Fprintf(e.stderr, "This %s.\nType yes to go on: ", text)
+	if e.typed() != "yes" {
+		fmt.Fprintln(e.stderr)
+		return errDeclined
+	}
+	return nil
+}
+
+// typed returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
+// the program is told to stop.
+func (e *env) typed() string {
+	line := make(chan string, 1)
+	go func() {
+		text, err := bufio.NewReader(e.stdin).ReadString('\n') // of a terminal, which gives a line at a time
+		if err != nil {
+			text = ""
+		}
+		line <- strings.TrimSpace(text)
+	}()
+	select {
+	case text := <-line:
+		return text
+	case <-e.ctx.Done():
+		return ""
+	}
 }
 
 // withNextStep turns the store's sentinel errors, which are worded for callers of the API,
@@ -345,31 +429,7 @@ func (e *env) str(name string) string { return e.values[name].value }
 // given reports whether an option that is not a switch was given as a flag, perhaps with an empty value.
 func (e *env) given(name string) bool { return e.values[name].given }
 
-// file returns the path of the database ("db") or of the key file ("key"). Where neither -db
-// nor the option itself is given and the working directory has neither file, it is the
-// installation's file, if there is one; standard error says so. It refuses to let root work on
-// the file of another user: the service could not open what root would write beside it.
-func (e *env) file(name string) (string, error) {
-	path := e.str(name)
-	if !e.values[name].set && !e.values[optDB.name].set && !fileExists(optDB.def) && !fileExists(optKey.def) {
-		installed := filepath.Join(e.installed, path)
-		if _, err := os.Stat(installed); e.installed != "" && !errors.Is(err, fs.ErrNotExist) {
-			path = installed
-			if !e.announced[name] {
-				fmt.Fprintln(e.stderr, "using", path)
-				e.announced[name] = true
-			}
-		}
-	}
-	return path, e.checkOwner(path)
-}
-
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// signature returns the command's name with the names of its arguments: "account rate ID N".
+// signature returns the command's name with the names of its arguments: "account set-rate ID N".
 func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }
 
 // signature returns the option with the name of its value: "-max-devices N".

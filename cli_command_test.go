@@ -13,12 +13,12 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -64,15 +64,15 @@ func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
 	o := newOperator(t)
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	for _, args := range [][]string{
-		{"account", "rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
+		{"account", "set-rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
 		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")},
 		{"license", "revoke", "x"},
 		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
-		{"license", "patch", gone("lic"), "{}"}, {"license", "renew", gone("lic")},
+		{"license", "set", gone("lic"), "{}"}, {"license", "renew", gone("lic")},
 		{"license", "rotate-key", gone("lic")},
 		{"license", "reset-transfers", gone("lic")},
 		{"token", "revoke", gone("tok")},
-		{"stats", "-widget", gone("wgt")},
+		{"widget", "stats", "-widget", gone("wgt")},
 	} {
 		var usage usageError
 		err := o.fails("not found: the matching list command prints what there is", args...)
@@ -94,7 +94,7 @@ func TestCommand_statsPrintsNothingBesideAnError(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for _, format := range [][]string{nil, {"-json"}} {
-		out, err := o.try(append([]string{"stats", "-widget", newID("wgt", time.Now())}, format...)...)
+		out, err := o.try(append([]string{"widget", "stats", "-widget", newID("wgt", time.Now())}, format...)...)
 		if err == nil || out != "" {
 			t.Errorf("%q: %v, and %q on standard output", format, err, out)
 		}
@@ -126,16 +126,15 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"usage: widgetd books app set xero|fortnox", words("books app set")},
 		{"usage: widgetd account add NAME", words("account add")},
 		{"usage: widgetd account add NAME", words("account add a b")},
-		{"usage: widgetd origin add ORIGIN [-account ID]", words("origin add")},
-		{"flag provided but not defined: -nonsense", words("account list -nonsense")},
-		{"flag provided but not defined: -csv", words("account list -csv")},
-		{"flag needs an argument: -db", words("account list -db")},
+		{"usage: widgetd origin add ORIGIN [-account ACCOUNT]", words("origin add")},
+		{"account list has no option -nonsense: see 'widgetd help account list'", words("account list -nonsense")},
+		{"account list has no option -csv", words("account list -csv")},
+		{"-db needs a value", words("account list -db")},
 		{"a name has 1 to 200 bytes", []string{"account", "add", ""}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", "red\x1b[31m"}},
 		{"a name has 1 to 200 bytes", []string{"account", "add", "caf\xe9"}},
 		{"a name has 1 to 200 bytes", []string{"widget", "add", strings.Repeat("x", 201), "-account", o.account}},
 		{"a name has 1 to 200 bytes", []string{"init", "-name", "", "-db", filepath.Join(o.dir, "none", "x.db")}},
-		{`no account has the id or the name "nonsense"`, words("widget add Lunch -account nonsense")},
 		{"-product NAME is needed", adds()},
 		{"-max-devices: This must be a whole number from 1 to 1000000.", addsP("-max-devices", "0")},
 		{"-product: This must not contain control characters.", adds("-product", "red\x1b[31m")},
@@ -158,32 +157,45 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`"12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "12m")},
 		{`"30s" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "30s")},
 		{`"24h" is not a duration: write days, weeks or years,`, words("license rotate-key x -old-key-until 24h")},
-		{`"12m" is not a duration: write hours, days, weeks or years,`, words("leads purge -older-than 12m")},
+		{`"12m" is not a duration: write hours, days, weeks or years,`, words("lead purge -older-than 12m")},
 		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", addsP("-expires", "2020-02-29")},
-		{"the option is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example",
+		{"-origin is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example",
 			"-db", filepath.Join(o.dir, "none", "x.db")}},
 		{"-expires: The licence would end before it starts.", addsP("-starts", "2030-01-02", "-expires", "2030-01-01")},
-		{"a rate is a number from 1 to 1000000000", []string{"account", "rate", o.account, "0"}},
+		{"a rate is a number from 1 to 1000000000", []string{"account", "set-rate", o.account, "0"}},
 		{"is not a base address", words("base-url set https://example.com/v2")},
 		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account,
 			"https://www example.com"}},
-		{`there is no scope "everything"`, issues("-scope", "everything")},
-		{`there is no scope "license:verify"`, issues("-scope", "license:verify")},
 		{"-scope is needed", issues()},
 		{"is not a duration", issues("-scope", "admin", "-ttl", "-1h")},
 		{"is not a duration", issues("-scope", "admin", "-ttl", "500ms")}, // it would end as it begins
 		{"the name of the file is empty", []string{"backup", ""}},
 		{"a client id must have", issues("-scope", "admin", "-client-id", "a b")},
-		{"-limit must be a number", words("events -limit 0")},
-		{"-status: This must be one of active, grace,", words("license list -status ended")},
-		{`no account has the id or the name "nobody"`, words("license list -account nobody")},
-		{`no account has the id or the name "nobody"`, words("widget list -account nobody")},
-		{`no account has the id or the name "nobody"`, words("license import -account nobody x.csv")},
-		{`there is no type of event "license.create": the types are account.created account.updated`,
-			words("events -type license.create")},
-		{`"News" is not the type of a lead`, words("leads list -type News")},
-		{`-license: "dev_1" is not an id of the kind lic_…`, words("events -license dev_1")},
-		{`-device: "x" is not an id of the kind dev_…`, words("events -device x")},
+		{"-limit must be a number", words("event list -limit 0")},
+		{`"not an email" is no e-mail address`, []string{"lead", "erase", "not an email"}},
+		{`"anna@example" is no e-mail address`, words("lead erase anna@example")},
+		{"a name has 1 to 200 bytes of UTF-8, not only spaces", []string{"account", "add", " \u00a0"}},
+		{"a name can't be the id of an account", words("account add " + o.account)},
+		{"nothing to change: give -url, -type or -description", words("webhook set " + newID("whe", time.Now()))},
+		{`a licence has no "expires": did you mean expires_at?`, []string{"license", "set", "x", `{"expires":null}`}},
+		{"-old-key-until: 2020-01-01T23:59:59Z is in the past",
+			words("license rotate-key x -old-key-until 2020-01-01")},
+		{`"0d" is not a duration`, words("lead purge -older-than 0d")},
+		{`there is no scope "stats:reed": did you mean stats:read?`, issues("-scope", "stats:reed")},
+		{`-type: there is no type of event "zzz": they begin with account, app,`, words("event list -type zzz")},
+		{`-type: webhooks get no events of the type "lead.create": did you mean lead.created?`,
+			words("webhook add https://hooks.example -type lead.create")},
+		{`-state: there is no "authorised": did you mean authorized?`, words("order list -state authorised")},
+		{`-state: there is no "hold": did you mean held?`, words("books export list -state hold")},
+		{`-kind: there is no "wbe": did you mean web?`, words("app add Board -kind wbe")},
+		{`there is no product "zero": did you mean xero?`, words("books connect zero")},
+		{`there is no provider "strip": did you mean stripe?`, words("payment connect strip")},
+		{`-status: there is no "ended": take one of active, grace,`, words("license list -status ended")},
+		{`-type: there is no type of event "license.create": did you mean license.created?`,
+			words("event list -type license.create")},
+		{`"News" is not the type of a lead`, words("lead list -type News")},
+		{`-license: "dev_1" is not an id of the kind lic_…`, words("event list -license dev_1")},
+		{`-device: "x" is not an id of the kind dev_…`, words("event list -device x")},
 		{"-anonymous-rate must be a number", words("serve -anonymous-rate none")},
 		{"-failed-lookup-rate must be a number", words("serve -failed-lookup-rate 0")},
 		{`-keep-events must be 31d or more`, words("serve -keep-events 30d")},
@@ -213,15 +225,23 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{"-debug-addr must be a loopback address", words("serve -addr 127.0.0.1:0 -debug-addr 0.0.0.0:0")},
 	} {
 		var usage usageError
-		if err := o.fails(c.want, c.args...); !errors.As(err, &usage) {
-			t.Errorf("%q: %v is no usage error", c.args, err)
+		unknown := regexp.MustCompile(
+			`^(-[a-z]+: )?(there is no (scope|type|product|provider|")|webhooks get|a licence has no)`)
+		if err := o.fails(c.want, c.args...); errors.As(err, &usage) == unknown.MatchString(c.want) {
+			t.Errorf("%q: %v is a usage error, or none", c.args, err)
 		}
 	}
-	var stdout, stderr bytes.Buffer
-	var usage usageError
-	if err := run(t.Context(), nil, func(string) string { return "" }, &stdout, &stderr); !errors.As(err, &usage) ||
-		!strings.Contains(stderr.String(), "Its commands:") {
-		t.Errorf("no command at all: %v, %s", err, stderr.String())
+}
+
+func TestCommand_withoutAnyPrintsTheScreenOfHelp(t *testing.T) {
+	t.Parallel()
+	screen := runOK(t, "help")
+	for _, args := range [][]string{nil, {"-json"}} {
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), args, func(string) string { return "" }, &stdout, &stderr)
+		if err != usageError("a command is missing") || stdout.Len() > 0 || stderr.String() != screen {
+			t.Errorf("%q: %v, %s, %s", args, err, stdout.String(), stderr.String())
+		}
 	}
 }
 
@@ -309,7 +329,7 @@ func TestCommand_exitsByKindOfError(t *testing.T) {
 
 func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"license", "-json", "-h"},
+	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"-json", "-h", "license"},
 		{"help", "license"}} {
 		got := runOK(t, args...)
 		if strings.Count(got, "\n  license ") != 13 || strings.Contains(got, "account add") ||
@@ -327,8 +347,8 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
 		t.Errorf("help license add: %s", got)
 	}
-	if got := runOK(t, "help", "base-url"); !strings.HasPrefix(got, "widgetd base-url\n") ||
-		!strings.Contains(got, "\n  base-url remove URL ") {
+	if got := runOK(t, "help", "base-url", "show"); !strings.HasPrefix(got, "widgetd base-url show\n") ||
+		strings.Contains(got, "base-url remove URL") {
 		t.Errorf("help base-url: %s", got)
 	}
 	for _, args := range [][]string{{"account"}, {"account", "-json"}, {"books", "app"}} {
@@ -347,7 +367,7 @@ func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
 
 func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	t.Parallel()
-	all := runOK(t, "help")
+	all := runOK(t, "help", "-all")
 	used := map[string]bool{}
 	options := allOptions(commandsOf(nouns()))
 	for _, o := range commonOptions {
@@ -373,9 +393,9 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, o := range options {
-		var line bytes.Buffer
-		writeOption(&line, o.general())
-		if !strings.Contains(all, line.String()) || !strings.Contains(line.String(), o.general().help) {
+		r := o.general().row()
+		if line := regexp.MustCompile("\n  " + regexp.QuoteMeta(r.name) + " +" + regexp.QuoteMeta(r.text) +
+			"\n"); !line.MatchString(all) || !strings.Contains(r.text, o.general().help) {
 			t.Errorf("help does not list -%s", o.name)
 		}
 		if !used[o.name] {
@@ -482,7 +502,7 @@ func TestCommand_findsTheInstallationAndSaysSo(t *testing.T) {
 	}
 	out, noted, err = runAs(t, installed, os.Geteuid(), "token", "issue", "-scope", "leads:read")
 	o.told.hear(out)
-	if err != nil || noted != "using "+db+"\nusing "+key+"\n" && noted != "using "+key+"\nusing "+db+"\n" {
+	if err != nil || noted != "using "+db+"\n" {
 		t.Errorf("%q, %v", noted, err)
 	}
 	if _, noted, err = runAs(t, installed, os.Geteuid(), "version"); err != nil || noted != "" {
@@ -493,6 +513,8 @@ func TestCommand_findsTheInstallationAndSaysSo(t *testing.T) {
 		t.Errorf("with -db: %q", noted)
 	}
 	_, _, err = runAs(t, installed, os.Geteuid(), "init")
+	oneLine(t, err, db+" and "+key+" exist already")
+	_, _, err = runAs(t, installed, 54321, "init") // to whom the directory does not belong
 	oneLine(t, err, installed+" holds an installation already", "add -force")
 	if names := dirNames(t, elsewhere); len(names) > 0 {
 		t.Errorf("init made %q", names)
@@ -524,16 +546,12 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	db, key := o.env["WIDGETD_DB"], o.env["WIDGETD_KEY"]
-	name := "#54321"
-	if os.Geteuid() == 0 {
-		for _, path := range []string{db, key} {
-			must(t, os.Chown(path, 54321, 54321))
-			defer os.Chown(path, 0, 0)
-		}
-	} else {
-		me, err := user.Current()
-		must(t, err)
-		name = me.Username
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	for _, path := range []string{db, key} { // in a directory of root
+		must(t, os.Chown(path, 54321, 54321))
+		defer os.Chown(path, 0, 0)
 	}
 	before, err := os.ReadFile(db)
 	must(t, err)
@@ -541,13 +559,12 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 		"backup copy.db"} {
 		cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(line))
 		_, _, err := runAs(t, "", 0, append(strings.Fields(line), "-db", db, "-key", key)...)
-		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user "+name+": run 'sudo -u "+name+" widgetd "+
-			""+cmd.name+" …'")
+		oneLine(t, err, o.dir+"/widgetd.", " belongs to the user #54321: run 'sudo -u #54321 widgetd "+cmd.name+" …'")
 	}
 	if after, _ := os.ReadFile(db); !bytes.Equal(before, after) {
 		t.Error("the database has changed")
 	}
-	if _, _, err := runAs(t, "", 54321, "version"); err != nil {
+	if _, _, err := runAs(t, "", 0, "version"); err != nil {
 		t.Error(err)
 	}
 }
@@ -767,8 +784,8 @@ func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"serve -debug-addr", "events -device", "license add -lease-hours", "stats -db",
-		"widget add -account"} {
+	for _, want := range []string{"serve -debug-addr", "event list -device", "license add -lease-hours",
+		"widget stats -db", "widget add -account"} {
 		if !asked[want] {
 			t.Errorf("that %s is asked for was not found: the test sees too little", want)
 		}
@@ -806,7 +823,7 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 		strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(
 		200)
 	for command, want := range map[string]map[string]string{
-		"leads": {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu",
+		"lead": {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu",
 			"fields": `{"name":"\u202eadA ` + "\u0645" + `"}`},
 		"license": {"product": "'\uff1dkds", "plan": "'\uff20pro", "customer": "\ufffdx",
 			"metadata": `{"a":"\u2067b"}`},
@@ -819,6 +836,350 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 		for column, want := range want {
 			if got := rows[1][slices.Index(rows[0], column)]; got != want {
 				t.Errorf("%s: %s is %q, want %q", command, column, got, want)
+			}
+		}
+	}
+}
+
+func TestCommand_takesItsOldNames(t *testing.T) {
+	t.Parallel()
+	commands := commandsOf(nouns())
+	for old, name := range oldNames {
+		c, rest := findCommand(commands, strings.Fields(name))
+		if c == nil || c.name != name || len(rest) > 0 {
+			t.Errorf("%q is to be %q, which is no command", old, name)
+			continue
+		}
+		args := slices.Repeat([]string{"x"}, c.nargs)
+		found, rest := findCommand(commands, append(strings.Fields(old), args...))
+		if found != c || !slices.Equal(rest, args) {
+			t.Errorf("%q finds %v, %q", old, found, rest)
+		}
+	}
+	o := newOperator(t)
+	equal(t, "the old form", o.do([]string{"events", "-json"}...), o.do("event", "list", "-json"))
+	equal(t, "the old form", o.do("-json", "base-url"), o.do("base-url", "show", "-json"))
+	o.fails("not found: 'widgetd books export list'", "books", "export", "retry", newID("exp", time.Now()))
+	for line, want := range map[string]string{
+		"base-url set URL": "base-url set", "books export list": "books export list",
+		"books export bkc_1 2026-01-01": "books export send", "books app set": "books app set",
+	} {
+		if c, _ := findCommand(commands, strings.Fields(line)); c == nil || c.name != want {
+			t.Errorf("%q finds %v, want %q", line, c, want)
+		}
+	}
+}
+
+// TestCommand_isNamedAsItIsCalledNow is about hints such as "'widgetd lead list' prints what there is".
+func TestCommand_isNamedAsItIsCalledNow(t *testing.T) {
+	t.Parallel()
+	named, hint := 0, regexp.MustCompile(`'widgetd ([a-z][a-z -]*[a-z])`)
+	for _, f := range source(t).files {
+		for _, found := range hint.FindAllStringSubmatch(f.text, -1) {
+			named++
+			if wrong := wrongCommand(found[1]); wrong != "" {
+				t.Errorf("%s: %s: %s", f.name, found[0], wrong)
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("found %d hints only: the test sees too little", named)
+	}
+}
+
+func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
+	t.Parallel()
+	screen := runOK(t, "help")
+	if n := strings.Count(screen, "\n"); n > 23 || widest(screen) > 80 { // and the shell's prompt
+		t.Errorf("%d lines, %d columns:\n%s", n, widest(screen), screen)
+	}
+	for _, args := range [][]string{{"-h"}, {"--help"}, {"-json", "-help"}} {
+		equal(t, strings.Join(args, " "), runOK(t, args...), screen)
+	}
+	want := map[string]bool{}
+	for _, c := range commandsOf(nouns()) {
+		first, verb, _ := strings.Cut(c.name, " ")
+		want[first] = verb != ""
+	}
+	got := map[string]bool{}
+	for _, topic := range wholeTopics {
+		got[topic.name] = false
+	}
+	for _, topic := range nounTopics {
+		got[topic.name] = true
+	}
+	equal(t, "topics", got, want)
+	for _, topic := range slices.Concat(wholeTopics, nounTopics) {
+		if !strings.Contains(screen, fmt.Sprintf("  %-9s %s", topic.name, topic.text)) || len(topic.text) > 26 {
+			t.Errorf("the screen lacks %s, or it is too long:\n%s", topic.name, screen)
+		}
+	}
+}
+
+func TestCommand_takesOptionsBeforeBetweenAndAfterItsWords(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	want := o.do("account", "list", "-json", "-db", o.env["WIDGETD_DB"])
+	o.env["WIDGETD_DB"] = filepath.Join(o.dir, "none.db")
+	db := filepath.Join(o.dir, "widgetd.db")
+	for _, args := range [][]string{
+		{"-db", db, "-json", "account", "list"}, {"account", "-json", "-db", db, "list"},
+		{"--db=" + db, "account", "--json=true", "list"}, {"-json", "account", "-db", db, "list", "--"},
+	} {
+		equal(t, strings.Join(args, " "), o.do(args...), want)
+	}
+	o.do("-db", db, "account", "add", "--", "-json") // a name
+	if rows := o.objects("-db", db, "account", "list"); rows[1]["name"] != "-json" && rows[0]["name"] != "-json" {
+		t.Errorf("accounts %v", rows)
+	}
+	o.fails("usage: widgetd account list", "-db", db, "account", "list", "--", "-json")
+}
+
+func TestCommand_versionIsAnOptionToo(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--version"}, {"-version"}, {"-v"}} {
+		equal(t, args[0], runOK(t, args...), runOK(t, "version"))
+	}
+	equal(t, "with -json", runOK(t, "-json", "--version"), runOK(t, "version", "-json"))
+}
+
+func TestCommand_saysWhichWasMeant(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	for line, want := range map[string]string{
+		"licence lst":          `there is no command "licence lst": did you mean 'widgetd license list'?`,
+		"licence":              `there is no command "licence": did you mean 'widgetd license'?`,
+		"leads -h":             `there is no command "leads": did you mean 'widgetd lead'?`,
+		"help acount":          `there is no command "acount": did you mean 'widgetd account'?`,
+		"license lst lic_1":    `there is no command "license lst": did you mean 'widgetd license list'?`,
+		"books exprot lsit":    `there is no command "books exprot lsit": did you mean 'widgetd books export list'?`,
+		"books export lst":     `there is no command "books export lst": did you mean 'widgetd books export list'?`,
+		"lst account":          `there is no command "lst": see 'widgetd help'`,
+		"show license lic_1":   `there is no command "show license": did you mean 'widgetd license show'?`,
+		"-acount x token list": "there is no option -acount: did you mean -account?",
+		"token list --limt 5":  "token list has no option -limt: did you mean -limit?",
+		"token issue -redirect-uri x": "token issue has no option -redirect-uri: " +
+			"see 'widgetd help token issue'",
+		"--vershun": "there is no option -vershun: did you mean -version?",
+	} {
+		var usage usageError
+		if err := o.fails(want, strings.Fields(line)...); !errors.As(err, &usage) {
+			t.Errorf("%s: %v is no usage error", line, err)
+		}
+	}
+}
+
+func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	gone := func(prefix string) string { return newID(prefix, time.Now()) }
+	none := gone("acct")
+	secrets := filepath.Join(o.dir, "secrets")
+	writeFile(t, secrets, "key=rk_test_1\n")
+	unknown := map[string][]string{
+		"account set-rate": {gone("acct"), "5"}, "account set": {gone("acct")}, "account show": {"Nobody"},
+		"account close": {gone("acct")}, "account reopen": {gone("acct")}, "account signin": {gone("acct")},
+		"base-url remove": {"https://none.example/v1"}, "origin remove": {"https://none.example"},
+		"origin list": {"-account", none}, "token list": {"-account", "nobody"}, "token revoke": {gone("tok")},
+		"token issue": {"-scope", "everything"}, "app list": {"-account", none}, "app verify": {gone("app")},
+		"app rotate-secret": {gone("app")}, "app remove": {gone("app")}, "grant list": {"-account", none},
+		"app add":      {"x", "-home-page", "https://a.example", "-redirect-uri", "https://a.example/", "-scope", "x"},
+		"grant revoke": {gone("grt")}, "key retire": {"none"}, "lead list": {"-account", none},
+		"lead export": {"-account", none}, "license add": {"-account", none, "-product", "p"},
+		"license list": {"-account", "nobody"}, "license show": {gone("lic")}, "license set": {gone("lic"), "{}"},
+		"license renew": {gone("lic")}, "license suspend": {gone("lic")}, "license reinstate": {gone("lic")},
+		"license revoke": {"x"}, "license rotate-key": {gone("lic")}, "license reset-transfers": {gone("lic")},
+		"license limit-transfers": {"-account", "nobody"}, "license import": {"none.csv", "-account", "nobody"},
+		"license export": {"-account", none}, "device list": {gone("lic")}, "device release": {gone("dev")},
+		"device block": {"x"}, "widget add": {"x", "-account", none}, "widget list": {"-account", none},
+		"widget snippet": {gone("wgt")}, "widget rename": {gone("wgt"), "x"}, "widget remove": {gone("wgt")},
+		"widget stats": {"-widget", gone("wgt")}, "event list": {"-type", "license.create"},
+		"event show": {gone("evt")}, "webhook add": {"https://a.example", "-type", "license.create"},
+		"webhook list": {"-account", none}, "webhook show": {gone("whe")}, "webhook set": {gone("whe"), "-description", "x"},
+		"webhook test": {gone("whe")}, "webhook enable": {gone("whe")}, "webhook disable": {gone("whe")},
+		"webhook rotate-secret": {gone("whe")}, "webhook replay": {gone("whe"), "-since", "7d"},
+		"webhook delivery list": {gone("whe")}, "webhook delivery retry": {gone("whe"), gone("whd")},
+		"webhook remove": {gone("whe")}, "order list": {"-account", none}, "order show": {gone("ord")},
+		"order accept": {gone("ord")}, "order capture": {gone("ord")}, "order reject": {gone("ord")},
+		"order refund": {gone("ord")}, "order settle": {gone("ord")}, "payment list": {"-account", none},
+		"payment connect": {"stripe", "-account", "nobody"}, "payment check": {gone("con")},
+		"payment reconnect": {gone("con"), "-secrets", secrets}, "payment disconnect": {gone("con")},
+		"payment export": {"-account", none}, "revenue list": {"-account", "nobody"},
+		"revenue show": {"2026-01-01", "-account", "nobody"}, "revenue export": {"-account", "nobody"},
+		"books connect": {"xero", "-account", "nobody"}, "books list": {"-account", none}, "books set": {gone("bkc")},
+		"books map": {gone("bkc")}, "books preview": {gone("bkc"), "2026-01-01"},
+		"books export send": {gone("bkc"), "2026-01-01"}, "books export list": {"-account", none},
+		"books export retry": {gone("exp")}, "books export reverse": {gone("exp")}, "books disconnect": {gone("bkc")},
+		"legacy list": {"-account", none}, "origin add": {"https://x.example", "-account", none},
+	}
+	for _, c := range commandsOf(nouns()) {
+		var usage usageError
+		if args, named := unknown[c.name]; named {
+			if err := o.fails("", append(strings.Fields(c.name), args...)...); errors.As(err, &usage) {
+				t.Errorf("%s %q: %v is taken for a wrong command line", c.name, args, err)
+			}
+		} else if strings.Contains(c.args, "ID") || slices.ContainsFunc(c.options, func(o option) bool {
+			return o.name == "account"
+		}) {
+			t.Errorf("no row says what %s does not find", c.name)
+		}
+		wrong := [][]string{{"-nonsense"}, slices.Repeat([]string{"x"}, c.nargs+1)}
+		if c.nargs > 0 {
+			wrong = append(wrong, nil)
+		}
+		if c.name == "help" {
+			wrong = wrong[:1] // its words are those of another
+		}
+		for _, args := range wrong {
+			if err := o.fails("", append(strings.Fields(c.name), args...)...); !errors.As(err, &usage) {
+				t.Errorf("%s %q: %v is no usage error", c.name, args, err)
+			}
+		}
+	}
+}
+
+// TestCommand_listsTakeLimitAccountAndTimes is about the lists of all nouns: each is tried with two rows that are
+// two days apart.
+func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
+	t.Parallel()
+	short := map[string]bool{"books app list": true, "key list": true}
+	for _, c := range commandsOf(nouns()) {
+		if !strings.HasSuffix(c.name, " list") || short[c.name] {
+			continue
+		}
+		for _, name := range []string{"limit", "account", "since", "until"} {
+			takes := slices.ContainsFunc(c.options, func(o option) bool { return o.name == name })
+			no := map[string]bool{
+				"account list account": true, "device list account": true,
+				"webhook delivery list account": true,                            // of one
+				"origin list since":             true, "origin list until": true, // in the order of names
+				"legacy list since": true, "legacy list until": true, // of days
+				"revenue list since": true, "revenue list until": true, // has -from and -to
+			}
+			if takes == no[c.name+" "+name] {
+				t.Errorf("%s takes -%s: %v", c.name, name, takes)
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		other := ""
+		first := time.Now()
+		add := func() {
+			other = s.must("account", "add", "Other "+time.Now().Format("15"))[:31]
+			s.must("origin", "add", "https://"+time.Now().Format("o150405")+".example", "-account", other)
+			s.must("token", "issue", "-account", other, "-scope", "admin", "-json")
+			s.must("license", "add", "-account", other, "-product", "p", "-json")
+			s.must("widget", "add", "x", "-account", other)
+			s.must("app", "add", "x", "-account", other, "-home-page", "https://a.example", "-redirect-uri",
+				"https://a.example/b", "-scope", "orders:read", "-json")
+		}
+		add()
+		early := other
+		time.Sleep(50 * time.Hour)
+		add()
+		rows := func(args ...string) int {
+			return strings.Count(s.must(append(args, "-json")...), "\n")
+		}
+		day := func(at time.Time) string { return at.UTC().Format(time.DateOnly) }
+		for _, list := range []string{"account", "token", "license", "widget", "app"} {
+			all := rows(list, "list", "-limit", "1000")
+			recent := rows(list, "list", "-since", "1d")
+			equal(t, list+" of a day", recent, 1)
+			equal(t, list+" since now", rows(list, "list", "-since", time.Now().Add(time.Hour).Format(time.RFC3339)), 0)
+			equal(t, list+" until a day", rows(list, "list", "-until", day(first.Add(24*time.Hour))), all-1)
+			equal(t, list+" until a time", rows(list, "list", "-until", time.Now().Format(time.RFC3339)), all-1)
+			equal(t, list+" at most", rows(list, "list", "-limit", "1"), 1)
+			if list != "account" {
+				equal(t, list+" of an account", rows(list, "list", "-account", early), 1)
+				equal(t, list+" of an account", rows(list, "list", "-account", early, "-since", "1d"), 0)
+			}
+		}
+		equal(t, "origins of an account", rows("origin", "list", "-account", early), 1)
+		equal(t, "origins", rows("origin", "list", "-limit", "2"), 2)
+		equal(t, "exported of an account", rows("license", "export", "-account", early), 1)
+		equal(t, "exported of a day", rows("license", "export", "-since", "1d"), 1)
+		events := rows("event", "list", "-limit", "1000")
+		late := rows("event", "list", "-limit", "1000", "-since", "1d")
+		equal(t, "events until then", rows("event", "list", "-until", day(first.Add(24*time.Hour))), events-late)
+	})
+}
+
+func TestAccount_isShownByItsNameWithWhatItHas(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	id := strings.TrimSpace(o.do("account", "add", "Bistro Ltd"))
+	o.do("origin", "add", "https://www.bistro.example", "-account", id)
+	o.do("account", "set", id, "-zone", "Europe/Zurich", "-legal-name", "Bistro Ltd.")
+	v := o.object("account", "show", "Bistro Ltd")
+	if v["id"] != id || v["zone"] != "Europe/Zurich" || v["rate"] != 600.0 || v["closed_at"] != nil ||
+		v["has"].(map[string]any)["origins"] != 1.0 {
+		t.Errorf("%v", v)
+	}
+	text := o.do("account", "show", id)
+	for _, line := range []string{"name           Bistro Ltd\n", "legal name     Bistro Ltd.\n", "1 origin"} {
+		contains(t, text, line)
+	}
+	o.do("account", "close", id, "-force")
+	if v := o.object("account", "show", id); v["closed_at"] == nil {
+		t.Errorf("closed: %v", v)
+	}
+	o.fails("there is no such account", "account", "show", newID("acct", time.Now()))
+}
+
+func TestEvent_isShownWithAllItsData(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		for range 3 {
+			s.must("origin", "add", "https://"+time.Now().Format("o150405")+".example")
+			time.Sleep(time.Hour)
+		}
+		page, err := s.store.events(eventFilter{owner: anyAccount, kind: string(eventOriginAdded)}, "", 2)
+		s.check(err)
+		for _, want := range page.rows {
+			got := s.must("event", "show", want.ID, "-json")
+			equal(t, "event", got, string(encodeJSON(want)))
+			text := s.must("event", "show", want.ID)
+			contains(t, text, "id          "+want.ID+"\n")
+			contains(t, text, "\n\norigin      https://o")
+		}
+		s.change(func(t *tx) error { return t.write(`UPDATE events SET at = '2001-01-01T00:00:00Z'`) }) // a wrong clock
+		s.must("event", "show", page.rows[1].ID)
+		for _, id := range []string{newID("evt", time.Now()), "evt_x", "x"} {
+			_, err := s.command("event", "show", id)
+			oneLine(t, err, "not found: 'widgetd event list' prints what there is")
+		}
+	})
+}
+
+func TestApp_listsAreSeparatedByCommas(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"https://a.example/x,https://b.example/y":           {"https://a.example/x", "https://b.example/y"},
+		"https://a.example/x https://b.example/y":           {"https://a.example/x", "https://b.example/y"},
+		" https://a.example/x, com.example.app:/back,":      {"https://a.example/x", "com.example.app:/back"},
+		"https://a.example/x?at=1,2,http://127.0.0.1/b,c/d": {"https://a.example/x?at=1,2", "http://127.0.0.1/b,c/d"},
+		"": nil, ",": nil,
+	} {
+		if got := uriList(text); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	o := newOperator(t)
+	p := o.object("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri",
+		"https://a.example/b,https://a.example/c", "-scope", "orders:read,webhooks:write")
+	equal(t, "addresses", p["redirect_uris"], any([]any{"https://a.example/b", "https://a.example/c"}))
+	equal(t, "scope", p["scope"], any("webhooks:write orders:read"))
+	token := o.object("token", "issue", "-scope", "stats:read,leads:read")
+	for _, row := range o.objects("token", "list") {
+		equal(t, "scope of "+token["id"].(string), row["scope"], any("stats:read leads:read"))
+	}
+	for _, c := range commandsOf(nouns()) {
+		for _, o := range c.acceptedOptions() {
+			if strings.Contains(o.help, "space-separated") || strings.HasSuffix(o.value, "…") &&
+				!strings.HasSuffix(o.value, ",…") {
+				t.Errorf("%s -%s %s: %s", c.name, o.name, o.value, o.help)
 			}
 		}
 	}

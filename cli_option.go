@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,28 +27,43 @@ var (
 		hasVariable: true}
 	optLog = option{name: "log", value: "FORMAT", def: "text",
 		help: "format of the log on standard error: text or json", hasVariable: true}
-	optAccount = option{name: "account", value: "ID",
-		help: "id or unique name of an account; where one is needed, by default the main account"}
-	optForce = option{name: "force", help: "do what the command would otherwise refuse"}
-	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
-	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
-	optSince = option{name: "since", value: "TIME",
-		help: "show only events since a date or an RFC 3339 time, or of the last days, as 7d"}
+	optAccount = option{name: "account", value: accountPlaceholder,
+		help: "name or id of an account; where one is needed, by default the main account"}
+	optForce   = option{name: "force", help: "do what the command would otherwise refuse"}
+	optUnasked = option{name: "force", help: "do not ask, and leave out the warning where nobody can be asked"}
+	optCSV     = option{name: "csv", help: "print CSV instead of JSON"}
+	optLimit   = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
+	optSince   = option{name: "since", value: "TIME",
+		help: "show only rows since a date or an RFC 3339 time, or of the last days, as 7d"}
+	optUntil = option{name: "until", value: "TIME",
+		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
+	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
+		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
 	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
 	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
 	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
 	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
 	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
 	optSecrets = option{name: "secrets", value: "FILE",
-		help: "file that only you can read, or - for standard input, with lines of what the provider gave: " +
+		help: "- for standard input, as your shell opens it (-secrets - <stripe.txt), or a file that only the user " +
+			"who runs the command can read, with lines of what the provider gave: " +
 			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
-	optScope = option{name: "scope", value: "SCOPE…",
-		help: "what the token may do, space-separated: " + strings.Join(grantableScopes, " ")}
+	optScope = option{name: "scope", value: "SCOPE,…",
+		help: "what the token may do, separated by commas: " + strings.Join(grantableScopes, ", ")}
 )
 
 // commaList returns the elements of an option's value, separated by commas or spaces.
 func (e *env) commaList(name string) []string {
 	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// wrongValue returns the error for a fault of an option's value that has the code of a fieldError: a usageError,
+// unless the value names what does not exist.
+func wrongValue(code, text string) error {
+	if code == "unknown_value" {
+		return errors.New(text)
+	}
+	return usageError(text)
 }
 
 // parsePrefixes parses the value of an option: networks, and addresses as networks of one.
@@ -83,6 +100,21 @@ func (e *env) pastTime(name string) (stamp, error) {
 	return e.parseTime(e.str(name))
 }
 
+// timeSpan returns the moments that -since and -until name, zero where they are not given. A date as -until
+// means its end.
+func (e *env) timeSpan() (since, until stamp, err error) {
+	if since, err = e.pastTime("since"); err != nil {
+		return since, until, fmt.Errorf("-since: %w", err)
+	}
+	if until, err = e.pastTime("until"); err != nil {
+		return since, until, fmt.Errorf("-until: %w", err)
+	}
+	if _, isDate := parseDate(e.str("until")); isDate {
+		until = until.after(24 * time.Hour)
+	}
+	return since, until, nil
+}
+
 // date returns the start in UTC of the day that an option names, or the zero time if it is not given.
 // Errors: usageError.
 func (e *env) date(name string) (time.Time, error) {
@@ -105,6 +137,34 @@ func (e *env) fromTo() (from, to time.Time, err error) {
 	return from, to, err
 }
 
+// choice returns an option that is one of a few words; "" means that it was not given. Errors: usageError.
+func (e *env) choice(name string, words []string) (string, error) {
+	word := e.str(name)
+	if word == "" || slices.Contains(words, word) {
+		return word, nil
+	}
+	return "", unknownWord("-"+name+": there is no", word, words)
+}
+
+// unknownWord returns an error for a word that is none of those that are known. It names the one that was most
+// likely meant, else all if they are few, else what they begin with. what comes before the word.
+func unknownWord(what, word string, known []string) error {
+	text := fmt.Sprintf("%s %q: ", what, printable(word))
+	if meant, ok := nearest(word, known); ok {
+		return errors.New(text + "did you mean " + meant + "?")
+	}
+	var groups []string
+	for _, k := range known {
+		group, _, _ := strings.Cut(k, ".")
+		groups = append(groups, group)
+	}
+	slices.Sort(groups)
+	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
+		return errors.New(text + "take one of " + strings.Join(known, ", "))
+	}
+	return errors.New(text + "they begin with " + strings.Join(groups, ", "))
+}
+
 // text returns an option whose value is stored as it is, after the checks that a string of
 // a request body must pass (checkText): at most max characters, no control characters.
 func (e *env) text(name string, max int) (string, error) {
@@ -118,10 +178,14 @@ func (e *env) text(name string, max int) (string, error) {
 // A malformed id is a usageError, because it would silently match nothing.
 func (e *env) filterID(name, prefix string) (string, error) {
 	id := e.str(name)
-	if id != "" && !validID(prefix, id) {
-		return "", usageError(fmt.Sprintf("-%s: %q is not an id of the kind %s_…", name, id, prefix))
+	switch {
+	case id == "" || validID(prefix, id):
+		return id, nil
+	case idEnd(prefix, id) != "":
+		return "", fmt.Errorf("-%s: no id of the kind %s_… ends in %q", name, prefix, id)
 	}
-	return id, nil
+	const text = "-%s: %q is not an id of the kind %s_…, nor the end of one, of %d or more symbols"
+	return "", usageError(fmt.Sprintf(text, name, printable(id), prefix, leastIDEnd))
 }
 
 // A span is a length of time as options give it: calendar years plus a duration.
@@ -196,37 +260,13 @@ func (e *env) parseEnd(s string) (stamp, error) {
 	return e.parseTime(s)
 }
 
-// needAccount returns the id of the account that -account names, by its id or its name; if it
-// is not given, the id of the main account. Errors name the next step.
+// needAccount returns the id of the account that -account names; if it is not given, the id of the main account.
+// Errors name the next step.
 func (e *env) needAccount() (string, error) {
-	if named := e.str("account"); named != "" {
-		return e.accountID(named)
+	if id := e.str("account"); id != "" {
+		return id, nil
 	}
 	return queried(e, (*queries).mainAccount)
-}
-
-// accountID returns the id of an account that is named by its id or by its name, if no other
-// account has that name. An id is not looked up.
-func (e *env) accountID(named string) (string, error) {
-	if validID("acct", named) {
-		return named, nil
-	}
-	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(named) })
-	switch {
-	case err != nil:
-		return "", err
-	case len(all) == 0:
-		return "", usageError(fmt.Sprintf("no account has the id or the name %q: 'widgetd account list' prints both",
-			printable(named)))
-	case len(all) > 1:
-		ids := []string{}
-		for _, a := range all {
-			ids = append(ids, a.ID)
-		}
-		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-			len(all), printable(named), strings.Join(ids, " ")))
-	}
-	return all[0].ID, nil
 }
 
 // filterAccount returns the owner of the rows that a list shows: the account that -account
@@ -235,15 +275,121 @@ func (e *env) filterAccount() (owner, error) {
 	if e.str("account") == "" {
 		return anyAccount, nil
 	}
-	id, err := e.accountID(e.str("account"))
+	id := e.str("account")
+	_, err := queried(e, func(q *queries) (a account, err error) {
+		a, err = q.account(id)
+		return a, replaced(err, errNotFound, errAccount)
+	})
 	return ownedBy(id), err
 }
 
-// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200
-// bytes, and no control characters, which could change what a terminal shows.
+const (
+	leastIDEnd  = 6  // symbols of the end of an id that may stand for it
+	mostEndings = 10 // ids that are listed where several end so
+
+	accountPlaceholder = "ACCOUNT" // of accounts, which are named by their names too
+)
+
+// resolveIDs replaces what arguments and options name by the end of its id, or an account by its name, by the whole
+// ids. What names nothing stays, for the command to say so.
+func (e *env) resolveIDs() (err error) {
+	for i, placeholder := range strings.Fields(e.command.args) {
+		if err == nil && i < len(e.args) {
+			e.args[i], err = e.resolveID(placeholder, e.args[i])
+		}
+	}
+	for _, o := range e.command.options {
+		if v := e.values[o.name]; err == nil && v != nil {
+			v.value, err = e.resolveID(o.value, v.value)
+		}
+	}
+	return err
+}
+
+// resolveID is resolveIDs for one text; its placeholder says of which kind its ids are. A whole id is not looked up.
+// Errors: usageError where it is not clear which id is meant, and one for an account that does not exist.
+func (e *env) resolveID(placeholder, typed string) (string, error) {
+	var found []string
+	isAccount := placeholder == accountPlaceholder
+	for _, kind := range collectNouns(e.nouns, func(n *noun) []idKind { return n.ids }) {
+		if kind.placeholder != placeholder || typed == "" {
+			continue
+		}
+		if whole := strings.ToLower(typed); validID(kind.prefix, whole) {
+			return whole, nil
+		}
+		if isAccount {
+			named, err := e.accountNamed(typed)
+			if named != "" || err != nil {
+				return named, err
+			}
+		}
+		if end := idEnd(kind.prefix, typed); end != "" {
+			ids, err := queried(e, func(q *queries) ([]string, error) {
+				return q.idsEndingIn(kind.table, end, mostEndings+1)
+			})
+			if found = append(found, ids...); err != nil {
+				return "", err
+			}
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		more := ""
+		if len(found) > mostEndings {
+			found, more = found[:mostEndings], " and others"
+		}
+		slices.Sort(found)
+		return "", usageError(fmt.Sprintf("several ids end in %q; give more of the one that you mean: %s%s",
+			printable(typed), strings.Join(found, " "), more))
+	case isAccount && typed != "":
+		return "", fmt.Errorf("no account has the id or the name %q: 'widgetd account list' prints both",
+			printable(typed))
+	}
+	return typed, nil
+}
+
+// accountNamed returns the id of the account with a name, or "" if no account has it. Errors: usageError if several
+// have it.
+func (e *env) accountNamed(name string) (string, error) {
+	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(name) })
+	if err != nil || len(all) == 0 {
+		return "", err
+	}
+	ids := []string{}
+	for _, a := range all {
+		ids = append(ids, a.ID)
+	}
+	if len(ids) > 1 {
+		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
+			len(ids), printable(name), strings.Join(ids, " ")))
+	}
+	return ids[0], nil
+}
+
+// idEnd returns the symbols of a text that may be the end of an id: at least leastIDEnd, in any case, with or without
+// the prefix, and with … where others are left out. It returns "" for any other text.
+func idEnd(prefix, typed string) string {
+	symbols := strings.TrimPrefix(strings.ToLower(typed), prefix+"_")
+	symbols = strings.ToUpper(strings.TrimLeft(symbols, "….")) // dots, too
+	symbols = strings.ToLower(lookalikes.Replace(symbols))
+	if len(symbols) < leastIDEnd || strings.Trim(symbols, crockford) != "" {
+		return ""
+	}
+	return symbols
+}
+
+// checkRowName returns a usageError unless an operator may give a row that name: 1 to 200 bytes, not only spaces,
+// no control characters, which could change what a terminal shows, and no account's id, for which it would be taken.
 func checkRowName(s string) error {
-	if s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.IndexFunc(s, unicode.IsControl) >= 0 {
-		return usageError("a name has 1 to 200 bytes of UTF-8 and no control characters")
+	if strings.TrimSpace(s) == "" || len(s) > 200 || !utf8.ValidString(s) ||
+		strings.IndexFunc(s, unicode.IsControl) >= 0 {
+		return usageError("a name has 1 to 200 bytes of UTF-8, not only spaces, and no control characters")
+	}
+	if validID("acct", s) {
+		return usageError("a name can't be the id of an account")
 	}
 	return nil
 }
@@ -251,27 +397,23 @@ func checkRowName(s string) error {
 // secretText returns the text that -secrets names, and where it is from.
 func (e *env) secretText() (name, text string, err error) {
 	path := e.str("secrets")
-	name = "standard input"
-	file := io.NopCloser(e.stdin)
-	switch path {
-	case "":
+	if path == "" {
 		return "", "", usageError("-secrets FILE is needed, or -secrets - for standard input: " +
 			"secrets are never options")
-	case "-":
-	default:
+	}
+	file, err := e.open(path)
+	if err != nil {
+		return "", "", err
+	}
+	defer file.Close()
+	name = "standard input"
+	if opened, ok := file.(*os.File); ok && path != "-" {
 		name = path
-		opened, err := os.Open(path)
-		if err != nil {
-			return "", "", err
-		}
 		if info, err := opened.Stat(); err != nil || info.Mode().Perm()&0o077 != 0 {
-			opened.Close()
 			return "", "", fmt.Errorf("other users can read %s: run 'chmod 600 %s', "+
 				"and have the provider replace the secrets if somebody may have read it", path, path)
 		}
-		file = opened
 	}
-	defer file.Close()
 	read, err := io.ReadAll(io.LimitReader(file, maxSecretsFile+1))
 	if err != nil {
 		return "", "", fmt.Errorf("read %s: %w", name, err)

@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"reflect"
 	"runtime"
@@ -19,53 +20,69 @@ import (
 
 // How commands print for people: tables and details that fit the width of the terminal.
 
-// usualWidth is how many columns are used where the output is no terminal and COLUMNS is not set.
+// usualWidth is how many columns a terminal has that does not say.
 const usualWidth = 80
 
-// width returns how many columns the output has: those of its terminal, else COLUMNS, else usualWidth.
+// width returns how many columns the output has: those of its terminal, else COLUMNS. It returns 0 if there is no
+// limit: elsewhere, so that grep finds every cell, and with -wide.
 func (e *env) width() int {
+	if e.on("wide") {
+		return 0
+	}
 	if columns := terminalWidth(e.stdout); columns > 0 {
 		return columns
 	}
-	if columns, err := strconv.Atoi(e.getenv("COLUMNS")); err == nil && columns > 0 {
-		return columns
+	columns, err := strconv.Atoi(e.getenv("COLUMNS"))
+	if err != nil {
+		return 0
 	}
-	return usualWidth
+	return max(0, columns)
 }
 
-// terminalWidth returns the width in columns of the terminal that w writes to; 0: w is not a terminal.
-func terminalWidth(w io.Writer) int {
-	f, ok := w.(*os.File)
+// terminalWidth returns the width in columns of the terminal that w writes to, usualWidth if it does not know it; 0: w
+// is not a terminal.
+func terminalWidth(w any) int {
+	columns, _ := terminalSize(w)
+	return columns
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	_, is := terminalSize(stream)
+	return is
+}
+
+// terminalSize returns the width of the terminal that a stream is, see terminalWidth; false: it is none.
+func terminalSize(stream any) (columns int, is bool) {
+	f, ok := stream.(*os.File)
 	if !ok {
-		return 0
+		return 0, false
 	}
 	size := new([4]uint16) // rows, columns, and the size in pixels (ioctl_tty(2))
 	address := reflect.ValueOf(size).Pointer()
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, address)
 	runtime.KeepAlive(size)
 	if errno != 0 {
-		return 0
+		return 0, false
 	}
-	return int(size[1])
+	return cmp.Or(int(size[1]), usualWidth), true
 }
 
-// A tableColumn is one column of a table for people, its title first. A column of text may be
-// shortened; times, numbers and flags are shortened only when that is not enough.
-type tableColumn struct {
-	cells  []string
-	isText bool
-	width  int
-}
+// An accountCell is a table's cell with the id of an account, which is shown by its name.
+type accountCell string
+
+// A textTable is a table for people: its lines, the titles of the columns first.
+type textTable [][]string
 
 const (
-	columnGap      = 2 // spaces between two columns
-	leastTextWidth = 8 // to which columns of text are shortened at first
-	leastWidth     = 4 // to which all columns are shortened if that is not enough
+	columnGap      = 2   // spaces between two columns
+	leastTextWidth = 8   // of what is broken into lines
+	noValue        = "-" // stands for an empty cell
+	chartTitle     = "." // of a column of bars, which is never left out
 )
 
 // printRows writes rows to standard output: with -json each as an object on its own line,
-// else as a table, which is shortened to the width of the terminal unless -wide is set. header
-// holds the titles of the columns, separated by spaces.
+// else as a table. header holds the titles of the columns, separated by spaces; the first column names the row.
 func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
 	if e.on("json") {
 		for _, row := range rows {
@@ -93,13 +110,20 @@ func printAll[T any](e *env, read func(*queries) ([]T, error), header string, ce
 	})
 }
 
-// printOwned is printAll for the rows of the account that -account names, else for those of all accounts.
-func printOwned[T any](e *env, read func(*queries, owner) ([]T, error), header string, cells func(T) []any) error {
+// printOwned is printSpan for the rows of the account that -account names, else for those of all accounts.
+func printOwned[T any](e *env, ids idOf[T], read listFunc[owner, T], header string, cells func(T) []any) error {
 	o, err := e.filterAccount()
 	if err != nil {
 		return err
 	}
-	return printAll(e, func(q *queries) ([]T, error) { return read(q, o) }, header, cells)
+	return printSpan(e, ids, read, o, header, cells)
+}
+
+// printSpan is printAll for the rows of a list that -since, -until and -limit leave, see spanRows.
+func printSpan[F, T any](
+	e *env, ids idOf[T], read listFunc[F, T], filter F, header string, cells func(T) []any,
+) error {
+	return printAll(e, func(q *queries) ([]T, error) { return spanRows(e, q, ids, read, filter) }, header, cells)
 }
 
 // printList is printAll for the first rows of a list, see listRows.
@@ -107,117 +131,140 @@ func printList[F, T any](e *env, read listFunc[F, T], filter F, header string, c
 	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, read, filter, "") }, header, cells)
 }
 
-// printTable is the part of printRows that is the same for rows of every type.
+// printTable is the part of printRows that is the same for rows of every type. In a terminal it leaves out columns
+// that say nothing about any row, and prints the rows one below the other if the rest does not fit. Nothing is ever
+// shortened.
 func (e *env) printTable(header string, rows [][]any) error {
-	columns := []*tableColumn{}
-	for _, title := range strings.Fields(header) {
-		columns = append(columns, &tableColumn{cells: []string{title}, isText: true})
-	}
+	table := textTable{strings.Fields(header)}
+	var names map[string]string // of accounts; read once, if any cell needs them
 	for _, row := range rows {
+		line := make([]string, len(row))
 		for i, cell := range row {
-			columns[i].cells = append(columns[i].cells, cellText(cell))
-			switch cell.(type) {
-			case stamp, int, int64, bool:
-				columns[i].isText = false
+			if id, ok := cell.(accountCell); ok && names == nil && id != "" {
+				var err error
+				if names, err = queried(e, (*queries).accountNames); err != nil {
+					return err
+				}
 			}
+			line[i] = e.cellText(cell, names)
 		}
+		table = append(table, line)
 	}
-	if e.on("wide") {
-		return writeTable(e.stdout, columns, 0)
+	width, left := e.width(), ""
+	if width > 0 && len(rows) > 0 {
+		table, left = table.withoutIdle()
 	}
-	return writeTable(e.stdout, columns, e.width())
-}
-
-// writeTable writes a table that is at most width columns wide, if possible; 0: no limit.
-func writeTable(w io.Writer, columns []*tableColumn, width int) error {
-	for _, c := range columns {
-		for _, cell := range c.cells {
-			c.width = max(c.width, utf8.RuneCountInString(cell))
-		}
+	var text strings.Builder
+	switch widths, total := table.widths(); {
+	case width == 0 || total <= width:
+		table.write(&text, widths)
+	case len(rows) == 0:
+		text.WriteString("none\n")
+	default:
+		table.writeBlocks(&text, width)
+		left = strings.TrimSuffix("\n"+left, "\n")
 	}
-	if width > 0 {
-		shrinkColumns(columns, width, func(c *tableColumn) int { return c.leastReadable() })
-		shrinkColumns(columns, width, func(c *tableColumn) int { return leastWidth })
+	if left != "" {
+		text.WriteString(strings.Join(wrap(left, width), "\n") + "\n")
 	}
-	var table strings.Builder
-	last := columns[len(columns)-1]
-	for row := range last.cells {
-		for _, c := range columns[:len(columns)-1] {
-			fmt.Fprintf(&table, "%-*s", c.width+columnGap, shorten(c.cells[row], c.width))
-		}
-		table.WriteString(shorten(last.cells[row], last.width) + "\n")
-	}
-	_, err := io.WriteString(w, table.String())
+	_, err := io.WriteString(e.stdout, text.String())
 	return err
 }
 
-// leastReadable returns the width below which a column says too little: that of its title, of the
-// ends of its ids, or all of it if it is no text.
-func (c *tableColumn) leastReadable() int {
-	if !c.isText {
-		return c.width
-	}
-	least := max(leastTextWidth, utf8.RuneCountInString(c.cells[0]))
-	for _, cell := range c.cells {
-		if head, _, ok := cutID(cell); ok {
-			least = max(least, len(head)+len("…")+3)
+// withoutIdle returns the table without the columns that are empty in every row, or the same in each of several rows,
+// and a line that names those. The first column stays.
+func (t textTable) withoutIdle() (kept textTable, left string) {
+	stays := []int{0}
+	var same, empty []string
+	for i, title := range t[0][1:] {
+		at := i + 1
+		value := t[1][at]
+		differs := slices.ContainsFunc(t[2:], func(line []string) bool { return line[at] != value })
+		switch {
+		case title == chartTitle || differs || value != noValue && len(t) == 2:
+			stays = append(stays, at)
+		case value == noValue:
+			empty = append(empty, columnLabel(title))
+		default:
+			same = append(same, columnLabel(title)+" "+value)
 		}
 	}
-	return least
+	for _, line := range t {
+		var cells []string
+		for _, at := range stays {
+			cells = append(cells, line[at])
+		}
+		kept = append(kept, cells)
+	}
+	var parts []string
+	if len(same) > 0 {
+		parts = append(parts, "all: "+strings.Join(same, ", "))
+	}
+	if len(empty) > 0 {
+		parts = append(parts, "nothing in: "+strings.Join(empty, ", "))
+	}
+	return kept, strings.Join(parts, "; ")
 }
 
-// shrinkColumns takes from the widest columns until the table fits the width, or until no column is
-// wider than its least width.
-func shrinkColumns(columns []*tableColumn, width int, least func(*tableColumn) int) {
-	total := columnGap * (len(columns) - 1)
-	for _, c := range columns {
-		total += c.width
+// columnLabel returns the title of a column as the label of a line: "sends from" for SENDS_FROM.
+func columnLabel(title string) string {
+	return strings.NewReplacer("_", " ", "-", " ").Replace(strings.ToLower(title))
+}
+
+// widths returns the width of each column, and of the whole table.
+func (t textTable) widths() (all []int, total int) {
+	all = make([]int, len(t[0]))
+	for _, line := range t {
+		for i, cell := range line {
+			all[i] = max(all[i], utf8.RuneCountInString(cell))
+		}
 	}
-	for ; total > width; total-- {
-		var widest *tableColumn
-		for _, c := range columns {
-			if c.width > least(c) && (widest == nil || c.width > widest.width) {
-				widest = c
+	for _, width := range all {
+		total += width + columnGap
+	}
+	return all, total - columnGap
+}
+
+// write writes the table, a row a line.
+func (t textTable) write(to *strings.Builder, widths []int) {
+	for _, line := range t {
+		text := ""
+		for i, cell := range line {
+			text += fmt.Sprintf("%-*s", widths[i]+columnGap, cell)
+		}
+		to.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+}
+
+// writeBlocks writes each row as lines of a title and a cell, without the empty ones, and an empty line between two
+// rows.
+func (t textTable) writeBlocks(to *strings.Builder, width int) {
+	indent := 0
+	for _, title := range t[0] {
+		indent = max(indent, len(title)+columnGap)
+	}
+	for n, line := range t[1:] {
+		if n > 0 {
+			to.WriteString("\n")
+		}
+		var block []detail
+		for i, cell := range line {
+			if cell != noValue {
+				block = append(block, detail{columnLabel(t[0][i]), cell})
 			}
 		}
-		if widest == nil {
-			return
-		}
-		widest.width--
+		writeDetails(to, block, indent, width)
 	}
 }
 
-// shorten returns a text of at most n characters. What it leaves out it replaces by "…": of an id the
-// middle, since ids made at about the same time begin alike; of any other text the end.
-func shorten(text string, n int) string {
-	runes := []rune(text)
-	if len(runes) <= n {
-		return text
-	}
-	if head, tail, ok := cutID(text); ok && n >= len(head)+3 {
-		return head + "…" + tail[len(tail)-(n-len(head)-1):]
-	}
-	return string(runes[:n-1]) + "…"
-}
-
-// cutID splits a text that ends in an id after the id's prefix: "token tok_", "01m7…".
-func cutID(text string) (head, tail string, ok bool) {
-	const symbols = 26
-	i := strings.LastIndexByte(text, '_') + 1
-	if i == 0 || len(text)-i != symbols {
-		return "", "", false
-	}
-	return text[:i], text[i:], true
-}
-
-// cellText returns the text of a table's cell; "-" stands for an empty one.
-func cellText(v any) string {
+// cellText returns the text of a table's cell. names are those of accounts.
+func (e *env) cellText(v any, names map[string]string) string {
 	text := ""
 	switch v := v.(type) {
 	case stamp:
-		if !v.IsZero() {
-			text = v.String()
-		}
+		text = e.shortTime(v)
+	case accountCell:
+		text = cmp.Or(names[string(v)], string(v))
 	case *string:
 		if v != nil {
 			text = *v
@@ -229,7 +276,21 @@ func cellText(v any) string {
 	default:
 		text = fmt.Sprint(v)
 	}
-	return cmp.Or(text, "-")
+	return cmp.Or(text, noValue)
+}
+
+// shortTime returns a time in UTC for a table: "11-22 19:37", with the year if that is another one than now, and
+// whole with -wide.
+func (e *env) shortTime(s stamp) string {
+	switch {
+	case s.IsZero():
+		return ""
+	case e.on("wide"):
+		return s.String()
+	case s.Year() == e.now().UTC().Year():
+		return s.Format("01-02 15:04")
+	}
+	return s.Format("2006-01-02 15:04")
 }
 
 // A detail is a line of output: a label and a value. Without a label it belongs to the line before it.
@@ -242,32 +303,85 @@ func (e *env) printDetails(v any, details []detail) error {
 		return e.print(v, "")
 	}
 	indent := 0
-	for _, d := range details {
-		indent = max(indent, utf8.RuneCountInString(d.label)+columnGap)
-	}
-	room := max(leastTextWidth, e.width()-indent)
-	var text strings.Builder
-	for _, d := range details {
-		lines := []string{d.value}
-		if !e.on("wide") {
-			lines = wrap(d.value, room)
-		}
-		for i, line := range lines {
-			label := ""
-			if i == 0 {
-				label = d.label
+	details = slices.Clone(details)
+	for i, d := range details {
+		if d.label == "account id" {
+			names, err := queried(e, (*queries).accountNames)
+			if err != nil {
+				return err
 			}
-			text.WriteString(strings.TrimRight(fmt.Sprintf("%-*s%s", indent, label, line), " ") + "\n")
+			details[i] = detail{"account", cmp.Or(names[d.value], d.value)}
 		}
+		indent = max(indent, utf8.RuneCountInString(details[i].label)+columnGap)
 	}
+	var text strings.Builder
+	writeDetails(&text, details, indent, e.width())
 	_, err := io.WriteString(e.stdout, text.String())
 	return err
+}
+
+// writeDetails writes details whose values begin after indent columns, in lines of width columns; 0: no limit.
+func writeDetails(to *strings.Builder, details []detail, indent, width int) {
+	at := indent
+	for i, d := range details {
+		lines := []string{d.value}
+		if width > 0 {
+			if d.label != "" {
+				at = valueIndent(details[i:], indent, width)
+			}
+			lines = wrap(d.value, max(leastTextWidth, width-at))
+		}
+		if utf8.RuneCountInString(d.label)+columnGap > at {
+			to.WriteString(d.label + "\n")
+			d.label = ""
+		}
+		for _, line := range lines {
+			to.WriteString(strings.TrimRight(fmt.Sprintf("%-*s%s", at, d.label, line), " ") + "\n")
+			d.label = ""
+		}
+	}
+}
+
+// valueIndent returns after how many columns the value of the first detail begins, and those of the details without a
+// label after it: indent, or less if a word of theirs, such as an id, would be broken otherwise.
+func valueIndent(details []detail, indent, width int) int {
+	longest := 0 // word that fits in a line
+	for i, d := range details {
+		if i > 0 && d.label != "" {
+			break
+		}
+		for _, word := range unbroken(d.value) {
+			if n := utf8.RuneCountInString(word); n <= width-columnGap {
+				longest = max(longest, n)
+			}
+		}
+	}
+	for _, at := range []int{indent, utf8.RuneCountInString(details[0].label) + columnGap} {
+		if at+longest <= width {
+			return at
+		}
+	}
+	return columnGap
+}
+
+// unbroken returns the words of a text between which it may be broken into lines. A number stays with its unit, and a
+// date with its time.
+func unbroken(text string) (words []string) {
+	for _, word := range strings.Split(text, " ") {
+		if last := len(words) - 1; last >= 0 && word != "" && len(word) <= len("15:04") && words[last] != "" &&
+			strings.Trim(words[last], "0123456789.:-") == "" {
+			words[last] += " " + word
+		} else {
+			words = append(words, word)
+		}
+	}
+	return words
 }
 
 // wrap breaks a text into lines of at most n characters, at spaces where there are some.
 func wrap(text string, n int) (lines []string) {
 	line := []rune{}
-	for _, word := range strings.Split(text, " ") {
+	for _, word := range unbroken(text) {
 		rest := []rune(word)
 		if len(line) > 0 && len(line)+1+len(rest) <= n {
 			line = append(append(line, ' '), rest...)
@@ -282,20 +396,6 @@ func wrap(text string, n int) (lines []string) {
 		line = slices.Clone(rest)
 	}
 	return append(lines, string(line))
-}
-
-// writeHelpLine writes a line of the help: a name and what it means, which goes on in the next line
-// where w is a terminal that is too narrow. Elsewhere it stays one line, which grep finds whole.
-func writeHelpLine(w io.Writer, name, text string) {
-	const indent = 37 // of the text
-	lines := []string{text}
-	if columns := terminalWidth(w); columns > 0 {
-		lines = wrap(text, max(leastTextWidth, columns-indent))
-	}
-	fmt.Fprintf(w, "  %-34s %s\n", name, lines[0])
-	for _, line := range lines[1:] {
-		fmt.Fprintf(w, "%*s%s\n", indent, "", line)
-	}
 }
 
 // printMembers is printDetails for the members of a value that encodes to a JSON object.
@@ -338,7 +438,7 @@ func memberText(v *jsonValue) string {
 	default:
 		parts = append(parts, v.text)
 	}
-	return cmp.Or(printable(strings.Join(parts, ", ")), "-")
+	return cmp.Or(printable(strings.Join(parts, ", ")), noValue)
 }
 
 // countsText returns the names with a count above zero, each with its count; "none" if there are none.
@@ -393,12 +493,56 @@ func collectPages[F, T any](q *queries, read listFunc[F, T], filter F, limit int
 	}
 }
 
-// listRows returns as many of the first rows of a list as -limit says. If there are more, standard error says
-// so; more names another command that prints them, "": none.
-func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
-	limit, err := e.number("limit", 1, 1_000_000)
+// wholeList makes a list of one page of a query for all rows of a short table.
+func wholeList[F, T any](read func(*queries, F) ([]T, error)) listFunc[F, T] {
+	return func(q *queries, filter F, _ string, _ int) (p listPage[T], err error) {
+		p.rows, err = read(q, filter)
+		return p, err
+	}
+}
+
+// An idOf says what the ids of rows begin with, and which id a row has.
+type idOf[T any] struct {
+	prefix string
+	id     func(T) string
+}
+
+// spanned returns a list that has only those rows of another, ordered by their ids, that -since and -until leave.
+func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T], error) {
+	since, until, err := e.timeSpan()
+	from, before := firstID(ids.prefix, since.Time), firstID(ids.prefix, cmp.Or(until, lastStamp).Time)
+	if since.IsZero() {
+		from = ""
+	}
+	return func(q *queries, filter F, after string, limit int) (p listPage[T], err error) {
+		p, err = read(q, filter, cmp.Or(after, before), limit)
+		outside := func(row T) bool { return ids.id(row) < from || ids.id(row) >= before }
+		p.rows = slices.DeleteFunc(p.rows, outside)
+		if p.next < from {
+			p.next = ""
+		}
+		return p, err
+	}, err
+}
+
+// spanRows is listRows for the rows of a list ordered by their ids that -since and -until leave.
+func spanRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
+	list, err := spanned(e, ids, read)
 	if err != nil {
 		return nil, err
+	}
+	return listRows(e, q, list, filter, "")
+}
+
+// listRows returns as many of the first rows of a list as -limit says, without it all. If there are more,
+// standard error says so; more names another command that prints them, "": none.
+func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
+	limit := math.MaxInt - 1
+	if e.str("limit") != "" {
+		var err error
+		if limit, err = e.number("limit", 1, 1_000_000); err != nil {
+			return nil, err
+		}
 	}
 	all, err := collectPages(q, read, filter, limit+1)
 	return firstRows(e, all, limit, "-limit N"+more), err
@@ -488,164 +632,4 @@ func stampCell(s stamp) string {
 		return ""
 	}
 	return s.String()
-}
-
-// The commands about the program itself.
-var helpCommands = []command{
-	{"version", "", "print the version of this program", nil, 0, showVersion},
-	{"help", "[COMMAND]", "print this list, or the options of a command", []option{
-		{name: "markdown", help: "print all commands and all options as Markdown, as docs/operating.md has them"},
-	}, 0, showHelp},
-}
-
-func showVersion(e *env) error {
-	return e.print(map[string]string{"version": buildName()}, buildName())
-}
-
-func showHelp(e *env) error {
-	if e.on("markdown") {
-		return markdownHelp(e.stdout, e.commands)
-	}
-	return help(e.stdout, e.commands)
-}
-
-// allOptions returns every option of the commands, each once, the common ones first.
-func allOptions(commands []command) []option {
-	all := slices.Clone(commonOptions)
-	for _, c := range commands {
-		for _, o := range c.options {
-			if !slices.ContainsFunc(all, func(known option) bool { return known.name == o.name }) {
-				all = append(all, o)
-			}
-		}
-	}
-	return all
-}
-
-// help prints all commands and all options.
-func help(w io.Writer, commands []command) error {
-	fmt.Fprintln(w, "widgetd serves the public API for widgets and licences. Its commands:")
-	fmt.Fprintln(w)
-	listCommands(w, commands, "")
-	fmt.Fprintln(w, "\nThe options of all commands, some with an environment variable.")
-	fmt.Fprintln(w, "'widgetd help COMMAND' shows the options of one command:")
-	fmt.Fprintln(w)
-	for _, o := range allOptions(commands) {
-		writeOption(w, o.general())
-	}
-	return nil
-}
-
-// listCommands prints the commands whose names begin with words, or all if that is "".
-func listCommands(w io.Writer, commands []command, words string) {
-	for _, c := range commands {
-		if words == "" || c.startsWith(words) {
-			writeHelpLine(w, c.signature(), c.help)
-		}
-	}
-}
-
-// commandHelp prints the help of one command.
-func commandHelp(w io.Writer, commands []command, c *command) error {
-	fmt.Fprintf(w, "widgetd %s\n\n  %s\n\n", c.signature(), c.help)
-	for _, o := range c.acceptedOptions() {
-		writeOption(w, o)
-	}
-	if slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(c.name) }) {
-		fmt.Fprintln(w)
-		listCommands(w, commands, c.name)
-	}
-	return nil
-}
-
-// writeOption prints an option's line of the help.
-func writeOption(w io.Writer, o option) {
-	def := ""
-	if o.def != "" {
-		def = " (default " + o.def + ")"
-	}
-	variable := ""
-	if o.hasVariable {
-		variable = ", " + o.variable()
-	}
-	writeHelpLine(w, o.signature(), o.help+def+variable)
-}
-
-// markdownHelp prints all commands, the options of each, and all options as Markdown (GitHub's, which
-// has tables). docs/operating.md contains what it prints.
-func markdownHelp(w io.Writer, commands []command) error {
-	fmt.Fprint(w, "## Commands\n\n| Command | Does |\n|---|---|\n")
-	for _, c := range commands {
-		fmt.Fprintf(w, "| `%s` | %s |\n", c.signature(), markdownCell(c.help))
-	}
-	var common []string
-	for _, o := range commonOptions {
-		common = append(common, "`-"+o.name+"`")
-	}
-	fmt.Fprintf(w, "\n## The options of each command\n\nEvery command takes %s. "+
-		"A command that is missing here takes no other option.\n", strings.Join(common, ", "))
-	for _, c := range commands {
-		if len(c.options) > 0 {
-			fmt.Fprintf(w, "\n### %s\n\n`widgetd %s`: %s\n\n", c.name, c.signature(), c.help)
-			writeOptionTable(w, c.options)
-		}
-	}
-	fmt.Fprint(w, "\n## All options\n\nWhere there is a variable, an environment variable of that name sets the "+
-		"option, unless the command line does.\n\n")
-	all := allOptions(commands)
-	for i, o := range all {
-		all[i] = o.general()
-	}
-	writeOptionTable(w, all)
-	return nil
-}
-
-// writeOptionTable prints a table of options as Markdown.
-func writeOptionTable(w io.Writer, options []option) {
-	code := func(s string) string {
-		if s == "" {
-			return ""
-		}
-		return "`" + s + "`"
-	}
-	fmt.Fprint(w, "| Option | Variable | Default | Meaning |\n|---|---|---|---|\n")
-	for _, o := range options {
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n",
-			o.signature(), code(o.variable()), code(o.def), markdownCell(o.help))
-	}
-}
-
-// markdownCell returns a text for a cell of a Markdown table, with the characters escaped that mean
-// something in Markdown.
-func markdownCell(s string) string {
-	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "`", "\\`", "<", `\<`, "[", `\[`).Replace(s)
-}
-
-// unknownCommand handles a command line whose first words name no command. If commands
-// begin with those ("license", "books app"), it lists them; -h turns that list into a success.
-func unknownCommand(commands []command, args []string, stdout, stderr io.Writer) error {
-	group := 0 // how many of the first words begin the name of some command
-	for group < min(maxCommandWords, len(args)) && slices.ContainsFunc(commands, func(c command) bool {
-		return c.startsWith(strings.Join(args[:group+1], " "))
-	}) {
-		group++
-	}
-	name, rest := strings.Join(args[:group], " "), args[group:]
-	switch another := len(rest) > 0 && !strings.HasPrefix(rest[0], "-"); {
-	case group == 0:
-		words := args[:1]
-		if len(args) > 1 && !strings.HasPrefix(args[1], "-") {
-			words = args[:2]
-		}
-		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help'", strings.Join(words, " ")))
-	case another:
-		return usageError(fmt.Sprintf("there is no command %q: see 'widgetd help %s'", name+" "+rest[0], name))
-	case slices.ContainsFunc(rest, isHelp):
-		fmt.Fprintf(stdout, "The commands of widgetd %s; add -h to one for its options:\n\n", name)
-		listCommands(stdout, commands, name)
-		return nil
-	}
-	listCommands(stderr, commands, name)
-	which := []string{"second", "third"}[group-1]
-	return usageError(name + " needs a " + which + " word: its commands are listed above")
 }

@@ -2,10 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -17,37 +22,170 @@ func widest(text string) (n int) {
 	return n
 }
 
-func TestCommand_tablesFitTheWidthAndAreWholeWithWide(t *testing.T) {
+// fillTables gives an operator rows for tables, with long cells among them, and returns a licence.
+func fillTables(o *operator) (license string) {
+	license = o.object("license", "add", "-account", o.account, "-product", "kitchen-display-for-the-second-floor",
+		"-plan", "professional", "-expires", "2y", "-entitlements", "kds,reports",
+		"-metadata", `{"note":"`+strings.Repeat("long ", 40)+`"}`)["id"].(string)
+	o.do("license", "add", "-product", "kds", "-max-devices", "2")
+	o.addDevice(license, "kid")
+	o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read leads:write licenses:read")
+	for _, name := range []string{"Lunch", "Dinner on the terrace, also in winter"} {
+		o.do("widget", "add", name)
+	}
+	o.do("account", "add", "Trattoria Bellavista on the lake")
+	o.addLeads("guest1@example.com", "somebody.with.a.long.name@subdomain.example.com")
+	o.do("app", "add", "Planner", "-home-page", "https://app.example", "-redirect-uri", "https://app.example/back",
+		"-scope", "orders:read orders:write")
+	return license
+}
+
+// wholeIDs finds the ids of rows in JSON output.
+var wholeIDs = regexp.MustCompile(`"id":"([^"]+)"`)
+
+func TestTable_fitsTerminalsOf80AndOf45ColumnsWithWholeIDsAndNothingCut(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
-	id := o.object("license", "add", "-account", o.account, "-product", "kitchen-display-for-the-second-floor", "-plan",
-		"professional",
-		"-expires", "365d", "-entitlements", "kds,reports", "-metadata", `{"note":"`+strings.Repeat("long ",
-			40)+`"}`)["id"].(string)
-	o.addDevice(id, "kid")
-	o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read leads:write licenses:read")
+	license := fillTables(o)
 	for _, args := range [][]string{
-		{"license", "list"}, {"license", "show", id}, {"device", "list", id}, {"account", "list"}, {"origin", "list"},
-		{"token", "list"},
-		{"events"}, {"widget", "list"}, {"stats"}, {"legacy"}, {"base-url"}, {"status"},
+		{"license", "list"}, {"license", "show", license}, {"device", "list", license}, {"account", "list"},
+		{"origin", "list"}, {"token", "list"}, {"lead", "list"}, {"events"}, {"widget", "list"}, {"app", "list"},
+		{"key", "list"}, {"stats"}, {"legacy"}, {"base-url"}, {"webhook", "list"}, {"order", "list"},
 	} {
-		for columns, want := range map[string]int{"": 80, "60": 60, "100": 100, "nonsense": 80} {
+		ids := wholeIDs.FindAllStringSubmatch(o.do(append(args, "-json")...), -1)
+		for columns, most := range map[string]int{"80": 80, "45": 45} {
 			o.env["COLUMNS"] = columns
-			if out := o.do(args...); widest(out) > want {
-				t.Errorf("%q has %d columns with COLUMNS=%q:\n%s", args, widest(out), columns, out)
+			out := o.do(args...)
+			if n := widest(out); n > most {
+				t.Errorf("%q has %d columns, of %d:\n%s", args, n, most, out)
 			}
+			for _, id := range ids {
+				if !strings.Contains(out, id[1]) {
+					t.Errorf("%q at %s columns lacks %s:\n%s", args, columns, id[1], out)
+				}
+			}
+			lacks(t, strings.NewReplacer(" …", "", "… ", "", "…\n", "").Replace(out), "…") // hints of keys and devices
+		}
+		delete(o.env, "COLUMNS")
+	}
+}
+
+func TestTable_hasARowALineWithAllCellsWhereItIsNoTerminalAndWithWide(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	license := fillTables(o)
+	for _, columns := range []string{"", "nonsense"} {
+		o.env["COLUMNS"] = columns
+		for _, option := range []string{"-json=false", "-wide"} {
+			out := o.do("lead", "list", option)
+			equal(t, "lines", strings.Count(out, "\n"), 3)
+			contains(t, out, "ID  ", "POSTED", "guest1@example.com", "somebody.with.a.long.name@subdomain.example.com",
+				"  main\n")
+			contains(t, o.do("license", "list", option), license, "kitchen-display-for-the-second-floor")
+		}
+		if out := o.do("license", "show", license); widest(out) < 200 {
+			t.Errorf("a long value is broken:\n%s", out)
 		}
 	}
-	o.env["COLUMNS"] = ""
-	if out := o.do("license", "list"); strings.Contains(out, id) || !strings.Contains(out, "lic_…") ||
-		!strings.Contains(out, id[len(id)-2:]) {
-		t.Errorf("the id is not shortened to its ends:\n%s", out)
+	o.env["COLUMNS"] = "45"
+	contains(t, o.do("lead", "list", "-wide"), time.Now().UTC().Format("  2006-01-02T15:04:"))
+	equal(t, "lines", strings.Count(o.do("lead", "list", "-wide"), "\n"), 3)
+}
+
+// printedTable returns a table as a terminal of so many columns shows it, at noon of 22 November 2026.
+func printedTable(t testing.TB, columns int, header string, rows ...[]any) string {
+	t.Helper()
+	var out bytes.Buffer
+	e := &env{stdout: &out, getenv: func(string) string { return fmt.Sprint(columns) },
+		now:      func() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) },
+		switches: map[string]*bool{"wide": ptr(columns == 0), "json": ptr(false)}}
+	must(t, e.printTable(header, rows))
+	return out.String()
+}
+
+func TestTable_leavesOutColumnsThatSayNothingAndNamesThem(t *testing.T) {
+	t.Parallel()
+	rows := [][]any{
+		{"lic_1", "edge", "active", 2, (*string)(nil), true},
+		{"lic_2", "edge", "active", 3, (*string)(nil), true},
 	}
-	if out := o.do("license", "list", "-wide"); !strings.Contains(out, id) ||
-		!strings.Contains(out, "kitchen-display-for-the-second-floor") || !strings.Contains(out, o.account) {
-		t.Errorf("-wide:\n%s", out)
+	const header = "ID PRODUCT STATE SEATS ENDS_AT ALL-ACCOUNTS"
+	equal(t, "two rows", printedTable(t, 80, header, rows...), "ID     SEATS\nlic_1  2\nlic_2  3\n"+
+		"all: product edge, state active, all accounts yes; nothing in: ends at\n")
+	equal(t, "one row", printedTable(t, 80, header, rows[0]), "ID     PRODUCT  STATE   SEATS  ALL-ACCOUNTS\n"+
+		"lic_1  edge     active  2      yes\nnothing in: ends at\n")
+	equal(t, "whole", printedTable(t, 0, header, rows...), "ID     PRODUCT  STATE   SEATS  ENDS_AT  "+
+		"ALL-ACCOUNTS\nlic_1  edge     active  2      -        yes\nlic_2  edge     active  3      -        yes\n")
+	equal(t, "the first column stays", printedTable(t, 80, "DAY CALLS", []any{"a", 1}, []any{"a", 2}),
+		"DAY  CALLS\na    1\na    2\n")
+	equal(t, "no rows", printedTable(t, 80, "DAY CALLS"), "DAY  CALLS\n")
+	equal(t, "no rows and no room", printedTable(t, 8, "DAY CALLS"), "none\n")
+}
+
+func TestTable_printsARecordABlockWhereARowDoesNotFit(t *testing.T) {
+	t.Parallel()
+	rows := [][]any{
+		{"wgt_01jea0vpf02dc5k9yk0bjb0af7", "Lunch", stamp{}, "menu", "x"},
+		{"wgt_01jea0xj182fv928c40bkhmc60", "Dinner on the terrace", newStamp(bubbleStart), "menu",
+			"served until the kitchen closes"},
 	}
+	const header = "ID NAME CREATED KIND LONG_TEXT"
+	equal(t, "at 45 columns", printedTable(t, 45, header, rows...), `id         wgt_01jea0vpf02dc5k9yk0bjb0af7
+name       Lunch
+long text  x
+
+id         wgt_01jea0xj182fv928c40bkhmc60
+name       Dinner on the terrace
+created    2000-01-01 00:00
+long text  served until the kitchen closes
+
+all: kind menu
+`)
+	equal(t, "at 33 columns", printedTable(t, 33, header, rows[0]), `id
+  wgt_01jea0vpf02dc5k9yk0bjb0af7
+name       Lunch
+kind       menu
+long text  x
+
+nothing in: created
+`)
+	equal(t, "lines at 120 columns", strings.Count(printedTable(t, 120, header, rows...), "\n"), 4)
+}
+
+func TestTable_hasTheYearOfATimeOnlyWhereItIsAnother(t *testing.T) {
+	t.Parallel()
+	rows := [][]any{{1, newStamp(time.Date(2026, 11, 22, 19, 37, 5, 0, time.UTC)), "2026-11-22"},
+		{2, newStamp(time.Date(2025, 11, 22, 19, 37, 5, 0, time.UTC)), "2025-11-22"}}
+	equal(t, "in a terminal", printedTable(t, 80, "N AT DAY", rows...),
+		"N  AT                DAY\n1  11-22 19:37       2026-11-22\n2  2025-11-22 19:37  2025-11-22\n")
+	equal(t, "with -wide", printedTable(t, 0, "N AT DAY", rows...), "N  AT                    DAY\n"+
+		"1  2026-11-22T19:37:05Z  2026-11-22\n2  2025-11-22T19:37:05Z  2025-11-22\n")
+}
+
+func TestDetails_breakNoIDAndNoNumberFromItsUnit(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	writeDetails(&text, []detail{
+		{"id", "lic_01m84qxem9y60cmcjqm39d1398"}, {"first activated at", "-"},
+		{"database", "/srv/widgetd/widgetd.db has 937.9 MiB"},
+		{"needs doing", "the token tok_01jed7qw2g3dgjnneg0c2150qc ends"}, {"", "back it up"},
+		{"key of the signer", "W3lZcINC2hzUlw8yAGQlVBREzXzNTs6jgnUaM_YHehs"}, {"none", ""},
+	}, 20, 45)
+	equal(t, "at 45 columns", text.String(), `id  lic_01m84qxem9y60cmcjqm39d1398
+first activated at  -
+database            /srv/widgetd/widgetd.db
+                    has 937.9 MiB
+needs doing  the token
+             tok_01jed7qw2g3dgjnneg0c2150qc
+             ends
+             back it up
+key of the signer
+  W3lZcINC2hzUlw8yAGQlVBREzXzNTs6jgnUaM_YHehs
+none
+`)
+	equal(t, "a number", strings.Join(wrap("it has 12 MiB of 24 MiB", 9), "|"), "it has|12 MiB of|24 MiB")
+	equal(t, "a time", strings.Join(wrap("seen 11-22 19:37 last", 14), "|"), "seen|11-22 19:37|last")
 }
 
 func TestLicense_isShownAsATableForPeopleAndAsJSONForScripts(t *testing.T) {
@@ -56,10 +194,13 @@ func TestLicense_isShownAsATableForPeopleAndAsJSONForScripts(t *testing.T) {
 	id := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "2",
 		"-entitlements", "a,b",
 		"-metadata", `{"order":{"number":7}}`)["id"].(string)
+	contains(t, o.do("license", "show", id), "\nseats  ")
+	lacks(t, o.do("license", "show", id), "DEVICE")
 	o.addDevice(id, "kid")
 	out := o.do("license", "show", id)
 	for _, line := range []string{
-		"id                  " + id, "product             kds", "plan                -", "trial               no",
+		"id                  " + id, "account             main", "product             kds",
+		"plan                -", "trial               no",
 		"max devices         2",
 		"entitlements        a, b", `metadata            {"order":{"number":7}}`, "status              active",
 		"seats               used 1, max 2, free 1",
@@ -73,24 +214,6 @@ func TestLicense_isShownAsATableForPeopleAndAsJSONForScripts(t *testing.T) {
 	}
 	if v := o.object("license", "show", id); v["id"] != id || len(v["devices"].([]any)) != 1 {
 		t.Errorf("with -json: %v", v)
-	}
-}
-
-func TestShorten_keepsTheEndsOfAnIDAndTheBeginningOfAnyOtherText(t *testing.T) {
-	t.Parallel()
-	const id = "lic_01m7yy3y7mt03d6gh2898ysjcg"
-	for _, c := range []struct {
-		text string
-		n    int
-		want string
-	}{
-		{id, 30, id}, {id, 11, "lic_…8ysjcg"}, {id, 7, "lic_…cg"}, {id, 6, "lic_0…"},
-		{"token " + id, 15, "token lic_…sjcg"}, {"Trattoria Altstadt", 10, "Trattoria…"}, {"Tiramisù", 8, "Tiramisù"},
-		{"ü_ü", 2, "ü…"}, {"", 4, ""}, {"abc", 1, "…"},
-	} {
-		if got := shorten(c.text, c.n); got != c.want || utf8.RuneCountInString(got) > c.n {
-			t.Errorf("%q to %d: %q, want %q", c.text, c.n, got, c.want)
-		}
 	}
 }
 
@@ -117,15 +240,135 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	cmd.Stdout = &out
 	must(t, cmd.Run())
 	text := strings.ReplaceAll(out.String(), "\r\n", "\n")
-	if n := widest(text); n > 50 || !strings.HasPrefix(text, "ID ") || strings.Contains(text, o.account) {
+	if n := widest(text); n > 50 || !strings.HasPrefix(text, "id       "+o.account+"\nname     main\n") {
 		t.Errorf("%d columns:\n%s", n, text)
 	}
 	out.Reset()
-	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help", "/dev/null")
+	cmd = exec.Command("script", "-qec", "stty cols 70; exec '"+builtProgram(t)+"' help -all", "/dev/null")
 	cmd.Stdout = &out
 	must(t, cmd.Run())
 	if text := strings.ReplaceAll(out.String(), "\r\n", "\n"); !strings.Contains(text,
-		"\n"+strings.Repeat(" ", 37)+"main") || widest(text) > 70 {
+		"\n  license show LICENSE\n      show a licence and its devices\n") || widest(text) > 70 {
 		t.Errorf("help is %d columns wide:\n%s", widest(text), text)
+	}
+}
+
+func TestID_mayBeNamedByItsEnd(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	const id = "lic_01m84qxem9y60cmcjqm39d1398"
+	o.change(func(t *tx) error {
+		return t.write(`INSERT INTO licenses (id, account_id, product, created_at, updated_at) VALUES (?, ?, ?, ?, ?)`,
+			id, o.account, "edge", t.now, t.now)
+	})
+	for _, typed := range []string{
+		id, "39d1398", "9d1398", "lic_9d1398", "lic_…9d1398", "…9d1398", "lic_...9d1398", "9D1398", "9dl398",
+		"LIC_01M84QXEM9Y60CMCJQM39D1398", "01m84qxem9y60cmcjqm39d1398",
+	} {
+		out, err := o.try("license", "show", typed)
+		failIf(t, err != nil || !strings.Contains(out, id), "%s: %v, %s", typed, err, out)
+	}
+	for typed, want := range map[string]string{"d1398": "not found", "1234567": "not found", "dev_9d1398": "not found",
+		"lic_%39d1398": "not found", id + "9": "not found"} {
+		if err := o.fails(want, "license", "show", typed); errors.As(err, new(usageError)) {
+			t.Errorf("%s is a wrong command line", typed)
+		}
+	}
+	contains(t, o.do("license", "set", "9d1398", `{"plan":"pro"}`), id+" is active\n")
+	equal(t, "plan", o.object("license", "show", "9D1398")["plan"], any("pro"))
+	contains(t, o.do("license", "suspend", "9d1398"), id+" is suspended\n")
+	contains(t, o.do("event", "list", "-license", "…9d1398", "-wide"), "license.suspended")
+	err := o.fails("-license: no id of the kind lic_… ends in \"9d1399\"", "events", "-license", "9d1399")
+	failIf(t, errors.As(err, new(usageError)), "a licence that does not exist is a wrong command line")
+}
+
+func TestID_whoseEndSeveralHaveIsAskedFor(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	var all []string
+	o.change(func(t *tx) error {
+		for i := range 12 {
+			id := fmt.Sprintf("wgt_01jea0vpf02dc5k9yk%02db0af78", i)
+			all = append(all, id)
+			if err := t.write(`INSERT INTO widgets (id, account_id, name, created_at) VALUES (?, ?, ?, ?)`,
+				id, o.account, fmt.Sprint("widget ", i), t.now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	err := o.fails(`several ids end in "b0af78"; give more of the one that you mean: `+strings.Join(all[:10], " ")+
+		" and others", "widget", "rename", "b0af78", "Lunch")
+	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
+	err = o.fails(`several ids end in "b0af78"`, "stats", "-widget", "b0af78")
+	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
+	o.do("widget", "rename", "k07b0af78", "Lunch")
+	equal(t, "names", slices.Contains(column(o.objects("widget", "list"), "name"), any("Lunch")), true)
+}
+
+// TestID_ofEveryKindHasATable looks up an end among each kind of ids, and finds a kind for each placeholder.
+func TestID_ofEveryKindHasATable(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	placeholders := map[string]bool{}
+	for _, c := range commandsOf(nouns()) {
+		for _, p := range strings.Fields(c.args) {
+			placeholders[p] = true
+			failIf(t, p == "ID", "%s does not say of which kind its id is", c.name)
+		}
+		for _, option := range c.options {
+			placeholders[option.value] = true
+		}
+	}
+	o.store(func(s *store) {
+		for _, kind := range collectNouns(nouns(), func(n *noun) []idKind { return n.ids }) {
+			ids, err := s.idsEndingIn(kind.table, "000000", 1)
+			failIf(t, err != nil || len(ids) > 0, "%s: %v, %v", kind.table, ids, err)
+			failIf(t, kind.prefix != "evt" && !placeholders[kind.placeholder], "no command takes %s", kind.placeholder)
+		}
+	})
+}
+
+func TestKey_mayBeNamedByTheEndOfItsKid(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	kid := o.objects("key", "list")[0]["kid"].(string)
+	o.fails("this is the signing key", "key", "retire", kid[len(kid)-6:])
+	o.fails("there is no such key", "key", "retire", kid[len(kid)-5:])
+}
+
+func TestAccount_isShownAndNamedByItsName(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	roma := o.object("account", "add", "Trattoria Roma")["id"].(string)
+	o.do("widget", "add", "Lunch", "-account", roma)
+	contains(t, o.do("widget", "list"), "Trattoria Roma\n")
+	lacks(t, o.do("widget", "list"), roma)
+	equal(t, "in JSON", o.object("widget", "list")["account_id"], any(roma))
+	license := o.object("license", "add", "-product", "edge", "-account", roma[len(roma)-8:])["id"].(string)
+	contains(t, o.do("license", "show", license), "\naccount             Trattoria Roma\n")
+
+	end := strings.ToUpper(roma[len(roma)-6:])
+	o.do("account", "set-rate", "Trattoria Roma", "700")
+	contains(t, o.do("account", "set", end, "-legal-name", "Roma Ltd"), "Roma Ltd")
+	o.do("account", "signin", "Trattoria Roma")
+	for _, name := range []string{"Trattoria", "acct_0000000", "000000"} {
+		err := o.fails(fmt.Sprintf("no account has the id or the name %q", name), "account", "close", name)
+		failIf(t, errors.As(err, new(usageError)), "%s is a wrong command line", name)
+	}
+	o.do("account", "close", "Trattoria Roma", "-force")
+	o.do("account", "reopen", "acct_…"+end)
+	o.do("account", "add", "Twin")
+	o.do("account", "add", "Twin")
+	err := o.fails("2 accounts have the name", "widget", "list", "-account", "Twin")
+	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
+
+	var ids []string
+	for _, name := range []string{"Imbiss", "Imbiss", "acct_1"} { // names that say nothing
+		ids = append(ids, o.object("account", "add", name)["id"].(string))
+		o.do("widget", "add", "Menu", "-account", ids[len(ids)-1])
+	}
+	for _, id := range ids {
+		contains(t, o.do("widget", "list"), "  "+id+"\n")
 	}
 }

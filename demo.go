@@ -125,7 +125,7 @@ func demoCommand(e *env) error {
 			return err
 		}
 		defer os.RemoveAll(d.dir)
-	} else if err := os.MkdirAll(d.dir, 0o700); err != nil {
+	} else if err := e.makeDir(d.dir); err != nil {
 		return err
 	}
 	listener, err := listen(e.str("addr"), e.getenv)
@@ -196,7 +196,7 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 	}
 	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
 	usual.fortnoxURL = d.ledger
-	usual.synchronised = kernelSynchronised
+	usual.synchronised, usual.statusSocket = kernelSynchronised, socketPath(st.path)
 	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {
 		err = errors.Join(err, st.close())

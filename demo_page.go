@@ -398,7 +398,7 @@ func viewDemoDay(sums []revenueSum) demoDay {
 // demoReport returns what 'widgetd revenue show' prints of a day in one currency.
 func demoReport(day revenueReport) string {
 	var text strings.Builder
-	day.write(&text)
+	day.write(&text, 0)
 	return text.String()
 }
 

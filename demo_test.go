@@ -216,6 +216,15 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 			if got := printed(t, text, "Its database"); got != filepath.Join(dir, "widgetd.db") {
 				t.Errorf("its database: %s", got)
 			}
+			var stdout, stderr strings.Builder
+			res, err := newClient(t).Get(printed(t, text, "The service behind it") + "/widget/health") // once it serves
+			must(t, err)
+			res.Body.Close()
+			err = run(t.Context(), []string{"status", "-json"}, func(name string) string {
+				return map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"),
+					"WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}[name]
+			}, &stdout, &stderr)
+			failIf(t, err != nil || strings.Contains(stdout.String(), `"service":null`), "status: %v %s", err, &stdout)
 			keys[regexp.MustCompile(`[0-9A-Z]{5}(-[0-9A-Z]{5}){4}`).FindString(text)] = true
 		})
 	}

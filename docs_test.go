@@ -476,7 +476,7 @@ func TestDocs_sayBothNumbersOfTheLimit(t *testing.T) {
 	holds(t, "the document", s.get("//openapi.json").body, "so many at once, and 10 a second after that")
 	holds(t, "the manual", fileText(t, "docs/operating.md"), "600 at once, and 10 a second after that")
 	holds(t, "the change log", fileText(t, "CHANGELOG.md"), "600 at once, and 10 a second after that")
-	holds(t, "help", s.must("account", "rate", "-h"), "so many at once, and a sixtieth a second")
+	holds(t, "help", s.must("account", "set-rate", "-h"), "so many at once, and a sixtieth a second")
 }
 
 // TestRoot_answersOPTIONSOnPathsThatThereAre goes with what the document says of it.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 )
 
 // eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
@@ -61,26 +63,43 @@ func (s *server) listEvents(types []eventType) func(context.Context, *call, *eve
 	}
 }
 
-// joinTypes returns event types as one text, separated by spaces.
-func joinTypes(types []eventType) string {
-	names := []string{}
+// typeNames returns event types as texts.
+func typeNames(types []eventType) (names []string) {
 	for _, t := range types {
 		names = append(names, string(t))
 	}
-	return strings.Join(names, " ")
+	return names
+}
+
+// dataText returns the data of an event for people: amounts with their currency, "total 57.00 CHF".
+func dataText(data json.RawMessage) string {
+	object, err := parseJSON(data)
+	if err != nil {
+		return printable(string(data))
+	}
+	currency, _ := object.member("currency")
+	for i, m := range object.members {
+		amount, err := strconv.ParseInt(m.value.text, 10, 64)
+		if err == nil && currency != nil && slices.Contains([]string{"amount", "total", "ordered_total"}, m.name) {
+			object.members[i].value.text = formatMoney(amount, currency.text)
+		}
+	}
+	return memberText(&object)
 }
 
 // The options of these commands.
 var (
-	optLicense = option{name: "license", value: "ID", help: "show only events of this licence"}
-	optDevice  = option{name: "device", value: "ID", help: "show only events of this device"}
+	optLicense = option{name: "license", value: "LICENSE", help: "show only events of this licence"}
+	optDevice  = option{name: "device", value: "DEVICE", help: "show only events of this device"}
 )
 
 // The operator's command on events.
 var eventCommands = []command{
-	{"events", "", "show what happened and who did it, newest first", []option{
+	{"event list", "", "show what happened and who did it, newest first", []option{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
+		optUntil,
 	}, 0, eventsShow},
+	{"event show", "EVENT", "show all of an event", nil, 1, eventShow},
 }
 
 func eventsShow(e *env) error {
@@ -88,8 +107,7 @@ func eventsShow(e *env) error {
 	types := eventTypesOf(e.nouns)
 	filter := eventFilter{kind: e.str("type")}
 	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
-		return usageError(fmt.Sprintf("-type: there is no type of event %q: the types are %s",
-			printable(filter.kind), joinTypes(types)))
+		return unknownWord("-type: there is no type of event", filter.kind, typeNames(types))
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
@@ -100,11 +118,37 @@ func eventsShow(e *env) error {
 	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
 		return err
 	}
-	if filter.since, err = e.pastTime("since"); err != nil {
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
 		return err
 	}
-	const header = "AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
+	const header = "ID AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
 	return printList(e, (*queries).events, filter, header, func(v event) []any {
-		return []any{v.At, v.Type, v.SubjectID, v.DeviceID, v.Actor, string(v.Data), v.AccountID}
+		return []any{v.ID, v.At, v.Type, accountCell(v.SubjectID), v.DeviceID, v.Actor, dataText(v.Data),
+			accountCell(v.AccountID)}
 	})
 }
+
+// eventShow prints an event, and below it what its data holds.
+func eventShow(e *env) error {
+	if !validID("evt", e.args[0]) {
+		return errNoEvent
+	}
+	v, err := queried(e, func(q *queries) (event, error) {
+		v, err := q.eventByID(e.args[0])
+		return v, replaced(err, errNotFound, errNoEvent)
+	})
+	if err != nil {
+		return err
+	}
+	details, err := memberDetails(v)
+	if err != nil {
+		return err
+	}
+	data, err := memberDetails(v.Data)
+	if details = details[:len(details)-1]; len(data) > 0 {
+		details = append(append(details, detail{}), data...)
+	}
+	return errors.Join(err, e.printDetails(v, details))
+}
+
+var errNoEvent = errors.New("not found: 'widgetd event list' prints what there is")

@@ -28,37 +28,37 @@ func (t *tx) addEvent(e event) error {
 type eventFilter struct {
 	owner                     owner
 	kind, licenseID, deviceID string
-	since                     stamp
+	since, until              stamp
 }
 
 // events returns a page of events, newest first, older than the one that the cursor before
 // stands for ("" for the newest). If the clock was set back, times are not in the order of
-// writing, and since may leave out some events of that span.
+// writing, and since and until may leave out some events of that span.
 func (q *queries) events(f eventFilter, before string, limit int) (p listPage[event], err error) {
 	list := listQuery{columns: selectEvents, table: `events`, key: `seq`}
 	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
 	switch {
 	case err != nil:
 		return p, err
+	case licenseID == "" && f.deviceID != "":
+		return p, nil // nothing happens to a device that does not exist
 	case licenseID == "":
-		list.scope(f.owner.narrow(``, `account_id`))
+		list.along(f.owner.narrow(``, `account_id`))
+		if f.kind != "" {
+			list.along(` AND type = ?`, []any{f.kind})
+		}
 	case account != "" && !f.owner.owns(account):
 		return p, nil // an empty page with a cursor would tell that the licence has many events
-	default:
+	default: // the + keeps SQLite from using the indexes of accounts and types
 		list.scope(isLicense+` AND subject_id = ?`, []any{licenseID})
-		condition, args := f.owner.narrow(``, `+account_id`) // the + keeps SQLite from using the account's index
+		condition, args := f.owner.narrow(``, `+account_id`)
 		list.filter(condition, args...)
-	}
-	if !f.since.IsZero() {
-		first, err := q.firstSince(`events`, `at`, f.since)
-		if err != nil {
-			return p, err
+		if f.kind != "" {
+			list.filter(` AND +type = ?`, f.kind)
 		}
-		list.scope(` AND seq >= ?`, []any{first})
-		list.filter(` AND at >= ?`, f.since)
 	}
-	if f.kind != "" {
-		list.filter(` AND type = ?`, f.kind)
+	if err := q.scopeTimes(&list, `at`, f.since, f.until); err != nil {
+		return p, err
 	}
 	if f.deviceID != "" {
 		list.filter(` AND CASE WHEN json_valid(data) THEN json_extract(data, '$.device_id') = ? END`, f.deviceID)
@@ -79,6 +79,23 @@ const selectEvents = `SELECT seq, id, at, type, account_id, subject_id,
 // eventBySeq returns the event with a number, or errNotFound.
 func (q *queries) eventBySeq(seq int64) (e event, err error) {
 	err = q.one(selectEvents+` WHERE seq = ?`, []any{seq}, e.dest()...)
+	e.nameSubject()
+	return e, err
+}
+
+// eventByID returns the event with an id, or errNotFound. No index has ids, so it looks at those of that second
+// first, and if the clock was set back and it is not there, at all events.
+func (q *queries) eventByID(id string) (e event, err error) {
+	second := newStamp(idTime("evt", id))
+	first, err := q.firstSince(`events`, `at`, second)
+	if err != nil {
+		return e, err
+	}
+	err = q.one(selectEvents+` WHERE seq >= ?1 AND at = ?2 AND id = ?3 AND seq < ?1 + ?4`,
+		[]any{first, second, id, maxListRows}, e.dest()...)
+	if errors.Is(err, errNotFound) {
+		err = q.one(selectEvents+` WHERE id = ?`, []any{id}, e.dest()...)
+	}
 	e.nameSubject()
 	return e, err
 }
@@ -188,10 +205,16 @@ func (q *queries) countToday(midnight stamp) (leads, events int64, err error) {
 	return leads, events, err
 }
 
-// lastEventAt returns when the latest event of an account and type was written, or errNotFound. It
-// reads the account's events backwards until it finds one: where there is none, some two seconds for
-// a million.
+// lastOrFirst returns when the latest event of a type of the main account was written or, if there is none, that
+// account was added.
+func (q *queries) lastOrFirst(kind eventType) (stamp, error) {
+	return oneValue[stamp](q, `SELECT coalesce((SELECT at FROM events e WHERE +e.account_id = a.id AND e.type = ?
+		ORDER BY e.seq DESC LIMIT 1), a.created_at) FROM accounts a WHERE a.is_main = 1`, kind)
+}
+
+// lastEventAt returns when the latest event of an account and type was written, or errNotFound. It reads the
+// events of that type, newest first, until it finds one of the account.
 func (q *queries) lastEventAt(account string, kind eventType) (at stamp, err error) {
-	return oneValue[stamp](q, `SELECT at FROM events WHERE account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
+	return oneValue[stamp](q, `SELECT at FROM events WHERE +account_id = ? AND type = ? ORDER BY seq DESC LIMIT 1`,
 		account, kind)
 }

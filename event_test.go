@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -32,6 +33,27 @@ func (s *service) eventTypes(licenseID string) string {
 		types = strings.TrimSpace(string(e.Type) + " " + types)
 	}
 	return types
+}
+
+// TestEvents_untilATimeReadNothingLater is about an operator who asks two million events for those of last year:
+// of two upper bounds SQLite takes the first, and reads all rows below that.
+func TestEvents_untilATimeReadNothingLater(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked := questions(s.store.queries)
+	_, err := s.store.events(eventFilter{owner: anyAccount, until: lastStamp}, "", 10)
+	s.check(err)
+	_, err = s.store.leads(leadFilter{owner: anyAccount, until: lastStamp}, "", 10)
+	s.check(err)
+	bounded := 0
+	for _, query := range asked() {
+		if n := strings.Count(query, "seq < ?"); n > 1 {
+			t.Errorf("%d upper bounds: %s", n, query)
+		} else if n == 1 {
+			bounded++
+		}
+	}
+	equal(t, "bounded queries", bounded, 4)
 }
 
 func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
@@ -374,6 +396,97 @@ func TestEvent_ofAnotherAccountsLicenceIsNotThereAndNotCounted(t *testing.T) {
 	}
 }
 
+// Along the index of types or of accounts, whichever reaches further back, every page of every filter has what a plain
+// query finds, and no query reads rows twice.
+func TestEvents_andLeadsAreFoundAlongEitherIndex(t *testing.T) {
+	manyRowsUnderRace(t)
+	t.Parallel()
+	s := newService(t)
+	other := s.addAccount("Other")
+	day := newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	rows := manyRows(22_000) + `INSERT INTO %s SELECT printf('%s%%026d', i), strftime('%%Y-%%m-%%dT%%H:%%M:%%SZ',
+		'2030-01-01', i || ' seconds'), CASE WHEN i IN (10, 5000, 21000) THEN '%s' ELSE '%s' END,
+		iif(i %% 4000 = 1000, '` + other + `', '` + s.account + `')%s FROM n;`
+	raw(t, s.store.path, `DELETE FROM events;`+
+		fmt.Sprintf(rows, "events (id, at, type, account_id, actor)", "evt_", eventLicenseRevoked, eventLicenseUpdated,
+			", 'time'")+
+		fmt.Sprintf(rows, "leads (id, created_at, type, account_id, email)", "lead_", "rare", "often",
+			", 'a@example.com'"))
+	asked := questions(s.store.queries)
+	type pageOf = func(before string) (ids []string, next string)
+	check := func(table, at, kind, account string, since, until stamp, page pageOf) {
+		t.Helper()
+		want, err := s.store.texts(`SELECT id FROM `+table+` WHERE (?1 = '' OR type = ?1) AND `+at+` >= ?2
+			AND `+at+` < ?3 AND account_id LIKE ?4 ORDER BY seq DESC`, kind, since.String(), until.String(),
+			cmp.Or(account, "%"))
+		s.check(err)
+		var got []string
+		for before := ""; ; {
+			ids, next := page(before)
+			got = append(got, ids...)
+			if before = next; before == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s %q %q %s %s: %d rows, want %d", table, kind, account, since, until, len(got), len(want))
+		}
+	}
+	one, five, late := day.after(time.Hour), day.after(5*time.Hour), day.after(days(9))
+	for account, owner := range map[string]owner{"": anyAccount, s.account: ownedBy(s.account), other: ownedBy(other)} {
+		for _, since := range []stamp{{}, one} {
+			for _, kind := range []eventType{"", eventLicenseUpdated, eventLicenseRevoked} {
+				f := eventFilter{owner: owner, kind: string(kind), since: since}
+				check("events", "at", f.kind, account, since, late, func(before string) (ids []string, next string) {
+					p, err := s.store.events(f, before, 4_000)
+					s.check(err)
+					for _, e := range p.rows {
+						ids = append(ids, e.ID)
+					}
+					return ids, p.next
+				})
+			}
+			for _, kind := range []string{"", "often", "rare"} {
+				f := leadFilter{owner: owner, kind: kind, since: since, until: five}
+				page := func(before string) (ids []string, next string) {
+					p, err := s.store.leads(f, before, 4_000)
+					s.check(err)
+					for _, l := range p.rows {
+						ids = append(ids, l.ID)
+					}
+					return ids, p.next
+				}
+				check("leads", "created_at", kind, account, since, five, page)
+			}
+		}
+	}
+	for _, query := range asked() {
+		if strings.Count(query, "seq < ?") > 1 || strings.Count(query, "seq >= ?") > 1 {
+			t.Errorf("two bounds at one end, of which SQLite uses either: %s", strings.Join(strings.Fields(query), " "))
+		}
+	}
+}
+
+func TestEvents_ofARareTypeAreFoundWithoutReadingTheOthers(t *testing.T) {
+	manyRowsUnderRace(t)
+	t.Parallel()
+	s := newService(t)
+	raw(t, s.store.path, manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
+		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
+		'`+s.account+`', 'time' FROM n`)
+	for _, owner := range []owner{anyAccount, ownedBy(s.account)} { // of an account that has nearly all events, too
+		p, err := s.store.events(eventFilter{owner: owner, kind: string(eventLicenseRevoked)}, "", 50)
+		s.check(err)
+		if len(p.rows) != 3 || p.next != "" {
+			t.Errorf("the first page has %d events, and %q follows", len(p.rows), p.next)
+		}
+	}
+	p, err := s.store.events(eventFilter{owner: anyAccount, deviceID: "dev_00000000000000000000000000"}, "", 50)
+	if s.check(err); len(p.rows) != 0 || p.next != "" {
+		t.Errorf("of a device that does not exist: %d events, and %q follows", len(p.rows), p.next)
+	}
+}
+
 func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
@@ -381,11 +494,11 @@ func TestEvents_commandGoesOnUntilItHasTheRowsThatItWasAskedFor(t *testing.T) {
 	raw(t, o.env["WIDGETD_DB"], manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
 		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
 		'`+o.account+`', 'time' FROM n`)
-	if got := o.objects("events", "-type", "license.revoked"); len(got) != 3 {
+	if got := o.objects("event", "list", "-type", "license.revoked"); len(got) != 3 {
 		t.Errorf("%v", got)
 	}
 	limit := size(1_234, 12_345)
-	if got := o.objects("events", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
+	if got := o.objects("event", "list", "-type", "license.updated", "-limit", fmt.Sprint(limit)); len(got) != limit {
 		t.Errorf("%d events", len(got))
 	}
 }

@@ -152,6 +152,7 @@ type serverOptions struct {
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
+	noRoots          bool           // this machine knows no certificate authority
 
 	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
 	// are none, and readers fill in their own.
@@ -271,14 +272,14 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 // noRoute is what logs show as the route of a request that matched none.
 const noRoute = "none"
 
-// countAnswer counts an answer and how long it took and, with -access-log, logs it. The log line never has
-// an address, a key, a token, a query or a path, since a path may hold ids.
+// countAnswer counts an answer, who asked and how long it took and, with -access-log, logs it. The log line has the
+// token's id, but never an address, a key, a token, a query or a path, since a path may hold ids.
 func (s *server) countAnswer(w *response, took time.Duration) {
-	s.metrics.count(w.pattern, w.status, took)
+	s.metrics.count(w.pattern, w.status, took, w.caller, s.steady())
 	if s.accessLog {
 		s.log.Info("request", "route", cmp.Or(w.pattern, noRoute), "status", w.status,
 			"milliseconds", float64(took.Microseconds())/1000, "request_id", w.requestID,
-			"account", cmp.Or(w.account, "-"))
+			"account", cmp.Or(w.account, "-"), "token", cmp.Or(w.token, "-"))
 	}
 }
 
@@ -299,6 +300,7 @@ type call struct {
 	route     *route
 	request   *http.Request
 	caller    *caller // nil: no token
+	bearer    *caller // the same, also where the token does not suffice for the route
 	origin    originCheck
 	app       *app      // the calling one: scripts of its origins may read the answer, refusals too; nil: none
 	account   string    // that is charged; "": none
@@ -404,6 +406,10 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
 	c := &call{route: rt, request: r}
 	result, err := s.run(w, c)
+	w.caller = callerOf(c)
+	if c.bearer != nil {
+		w.token = c.bearer.claims.ID
+	}
 	if c.app != nil && c.app.listsOrigin(c.origin.origin) {
 		allowOrigin(w, r)
 	}
@@ -487,6 +493,7 @@ func (s *server) checkToken(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.bearer = who
 	for _, scope := range strings.Fields(c.route.scope) {
 		if !who.has(scope) {
 			return errScope(c.route.scope, "The token does not have the scope "+scope+".")

@@ -167,8 +167,8 @@ func builtProgram(t testing.TB) string {
 // programsOfTests are the programs that tests run, and of those that may be too old the oldest that will do.
 var programsOfTests = map[string]string{
 	"base64": "", "chromedriver": "", "chromium": "", "curl": "", "jq": "", "litestream": "", "node": "", "od": "",
-	"openssl": "", "prlimit": "", "python3": "", "script": "", "setpriv": "", "sh": "", "strace": "", "stripe-mock": "",
-	"stty": "", "timeout": "", "sqlite3": "3.37", // the first that knows STRICT tables
+	"openssl": "", "prlimit": "", "promtool": "", "python3": "", "script": "", "setpriv": "", "sh": "", "strace": "",
+	"stripe-mock": "", "stty": "", "timeout": "", "sqlite3": "3.37", // the first that knows STRICT tables
 }
 
 // programFaults are what looking for each program came to, by its name; toldFaults are those that a test has told.

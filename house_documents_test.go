@@ -174,6 +174,9 @@ func wrongCommand(line string) string {
 		}
 		return "there is no such command"
 	}
+	if !strings.HasPrefix(strings.Join(words, " ")+" ", cmd.name+" ") {
+		return "it is called " + cmd.name + " now"
+	}
 	for _, word := range rest {
 		name := strings.TrimLeft(word, "-")
 		if name == word || name == "" || name == "h" {
@@ -208,7 +211,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 				check(name, line)
 			} else if cmd, _ := findCommand(commandsOf(nouns()), strings.Fields(code[1])); cmd != nil &&
 				strings.Contains(code[1], " -") {
-				check(name, code[1]) // "leads erase -litestream"
+				check(name, code[1]) // "lead erase -litestream"
 			}
 		}
 	}
@@ -219,7 +222,8 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 		"frobnicate": "there is no such command", "license frobnicate": "there is no such command",
 		"backup -nonsense x.db": "it has no option -nonsense",
 		"books app frobnicate":  "there is no such command", "license …": "", "books app": "", "books app …": "",
-		"license add -h": "", "help --markdown": "", `backup "backup/$$(date -u +%%Y).db"'`: "",
+		"leads list": "it is called lead list now", "license add -h": "", "help --markdown": "",
+		`backup "backup/$$(date -u +%%Y).db"'`: "",
 	} {
 		if got := wrongCommand(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
@@ -231,8 +235,9 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 var notRun = map[string]string{
 	"go run . demo":                 "TestDemo_ runs the demo",
 	"go test ./...":                 "it is what runs",
-	"scp widgetd deploy/":           "it copies to a server; .ci/run builds with the same flags",
-	"systemctl enable --now":        "it enables units of systemd",
+	"scp dist/widgetd_":             "it copies to a server; deploy/package-test installs what deploy/package makes",
+	"enable --now widgetd.socket":   "it enables units of systemd",
+	"--now widgetd-backup.timer":    "it enables units of systemd",
 	"litestream sync -wait -socket": "TestLitestream_ runs it with paths of its own",
 }
 
@@ -264,16 +269,34 @@ func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {
 	}
 }
 
-func TestDocuments_installingWorksAsTheReadmeSays(t *testing.T) {
+func TestDocuments_installingWorksAsTheyStand(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	o := &operator{t: t, dir: dir, ran: map[string]bool{},
-		env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
-			"widgetd.key")}}
-	asOnAServer(t, o, documentBlock(t, "useradd --system"), map[string]string{"useradd": "true", "install": "true"})
-	if address, origins := o.do("base-url"), o.do("origin", "list"); !strings.Contains(address,
-		"https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
-		t.Errorf("%q, %q", address, origins)
+	packaged, byHand := documentBlock(t, "sudo apt install ./widgetd"), documentBlock(t, "useradd --system")
+	for _, block := range []string{packaged, byHand} {
+		dir := t.TempDir()
+		o := &operator{t: t, dir: dir, ran: map[string]bool{},
+			env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
+				"widgetd.key")}}
+		asOnAServer(t, o, block, map[string]string{"useradd": "true", "install": "true", "apt": "true"})
+		if address, origins := o.do("base-url", "show"), o.do("origin", "list"); !strings.Contains(address,
+			"https://api.example.com/v1") || !strings.Contains(origins, "https://www.example.com") {
+			t.Errorf("%q, %q", address, origins)
+		}
+	}
+}
+
+func TestDocuments_readmeInstallsTheVersionOfTheChangelog(t *testing.T) {
+	t.Parallel()
+	all := documents(t)
+	version := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+), (?:\d+ [A-Z][a-z]+ 20\d\d|unreleased)$`)
+	found := version.FindAllStringSubmatch(all["CHANGELOG.md"], -1)
+	if len(found) < 2 || found[len(found)-1][1] != "1.0.0" {
+		t.Fatalf("sections of versions: %q", found)
+	}
+	for _, named := range captures(`widgetd_([^_]*)_amd64\.deb`, all["README.md"]) {
+		if named != found[0][1] {
+			t.Errorf("README.md installs %s, the CHANGELOG begins with %s", named, found[0][1])
+		}
 	}
 }
 
@@ -298,7 +321,7 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	}
 	asOnAServer(t, o, documentBlock(t, "widgetd status"), nil)
 	asOnAServer(t, o, documentBlock(t, "widgetd backup backup-2026"), nil)
-	asOnAServer(t, o, documentBlock(t, "widgetd leads erase guest@example.com"), nil)
+	asOnAServer(t, o, documentBlock(t, "widgetd lead erase guest@example.com"), nil)
 	asOnAServer(t, o, documentBlock(t, "sqlite3 -readonly -box"), nil)
 	if _, err := os.Stat(filepath.Join(o.dir, "backup-2026-11-21.db")); err != nil {
 		t.Error(err)
@@ -309,17 +332,72 @@ func TestDocuments_commandsWorkAsTheyStand(t *testing.T) {
 	}
 	queries := documentBlock(t, "-- licences that are full")
 	runProgram(t, "sqlite3", "-readonly", "-bail", o.env["WIDGETD_DB"], "\n"+queries)
-	license := o.objects("license", "list")[0]["id"].(string)
-	audit := queries[strings.Index(queries, "-- who did what"):]
-	if out := runProgram(t, "sqlite3", "-readonly", o.env["WIDGETD_DB"], "\n"+strings.ReplaceAll(audit, "lic_…",
-		license)); !strings.Contains(out, "license.created") {
-		t.Errorf("who did what: %q", out)
-	}
 	file := filepath.Join(o.dir, "licenses.csv")
 	must(t, os.WriteFile(file, []byte(documentBlock(t, "WP-2019-000123")), 0o600))
 	o.do("license", "import", file, "-account", o.account, "-force") // -force: one day its end will be in the past
 	if out := o.do("license", "list", "-search", "WP-2019-000123-ABCDEF", "-wide"); !strings.Contains(out, "pro") {
 		t.Errorf("imported: %s", out)
+	}
+}
+
+// Each query of docs/operating.md finds the rows that its comment speaks of, and not those beside them.
+func TestDocuments_queriesFindTheRowsThatTheyAreFor(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sqlite3")
+	o := newOperator(t)
+	file := o.env["WIDGETD_DB"]
+	// A time that is just too old is of the day on which the span begins, but in the first hour of a day.
+	at := func(ago string) string { return `strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '` + ago + `')` }
+	runProgram(t, "sqlite3", "-bail", file, strings.NewReplacer("ACCOUNT", "'"+o.account+"'", "NOW",
+		at("0 days")).Replace(`
+		PRAGMA foreign_keys = ON;
+		INSERT INTO licenses (id, account_id, product, customer, max_devices, expires_at, created_at, updated_at) VALUES
+			('lic_full', ACCOUNT, 'full', 'Order 1234', 1, '2999-01-01T00:00:00Z', NOW, NOW),
+			('lic_ends', ACCOUNT, 'ends', 'Order 1234', 2, `+at("29 days")+`, NOW, NOW),
+			('lic_later', ACCOUNT, 'later', NULL, 2, `+at("31 days")+`, NOW, NOW);
+		INSERT INTO devices (id, license_id, fingerprint, name, state, activated_at, last_seen_at) VALUES
+			('dev_old', 'lic_full', randomblob(32), 'Old', 'active', NOW, `+at("-8 days")+`),
+			('dev_new', 'lic_ends', randomblob(32), 'New', 'active', NOW, `+at("-6 days")+`);
+		INSERT INTO leads (id, account_id, type, email, source, created_at) VALUES
+			('lead_1', ACCOUNT, 'demo', 'a@example.com', 'footer', `+at("-6 days")+`),
+			('lead_2', ACCOUNT, 'demo', 'a@example.com', 'early', `+at("-8 days")+`);
+		INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
+			VALUES ('whe_1', ACCOUNT, 'https://h.example', '[]', 'command', NOW, NOW);
+		INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status) VALUES
+			('whe_1', 'whd_1', 1, 'evt_1', 'late', 1, `+at("-23 hours")+`, 1, 500),
+			('whe_1', 'whd_2', 1, 'evt_1', 'just too old', 1, `+at("-24 hours', '-2 seconds")+`, 1, 500);
+		INSERT INTO events (id, at, type, account_id, subject_id, actor, data) VALUES
+			('evt_1', NOW, 'license.created', ACCOUNT, 'lic_full', 'command:anna', '{}'),
+			('evt_2', NOW, 'device.activated', ACCOUNT, 'lic_full', 'device', '{"device_id":"dev_old"}'),
+			('evt_3', NOW, 'license.created', ACCOUNT, 'lic_ends', 'command:anna', '{}');
+		INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at) VALUES
+			('tok_soon', ACCOUNT, 'portal', 'stats:read', 0, 'k', NOW, `+at("29 days")+`),
+			('tok_late', ACCOUNT, 'portal', 'stats:read', 0, 'k', NOW, `+at("31 days")+`)`))
+	for _, query := range strings.Split(documentBlock(t, "-- licences that are full"), "\n\n") {
+		comment, statement, _ := strings.Cut(query, "\n")
+		out := runProgram(t, "sqlite3", "-readonly", "-bail", file, strings.ReplaceAll(statement, "lic_…",
+			"lic_full"))
+		want, known := map[string]string{
+			"-- licences that are full":                             `main\|full\|1\|1`,
+			"-- licences that end within 30 days":                   `main\|ends\|active\|[^|]*`,
+			"-- devices that were not seen for a week":              `main\|full\|Old\|[^|]*`,
+			"-- last week's leads by form":                          `footer\|demo\|1`,
+			"-- webhooks whose last attempts failed, and with what": `[^|]*\|https://h.example\|late\|500\|\|\|`,
+			"-- who did what to a licence": `[^|]*\|device.activated\|device\|dev_old\|.*\n` +
+				`[^|]*\|license.created\|command:anna\|\|{}`,
+			"-- the same for all licences of a customer: joined, a view has no order of its own": `` +
+				`[^|]*\|lic_ends\|.*\n` +
+				`[^|]*\|lic_full\|device.activated\|.*\n[^|]*\|lic_full\|license.created\|.*`,
+			"-- tokens that end within 30 days": `tok_soon\|main\|portal\|stats:read\|.*`,
+		}[comment]
+		if !known || !regexp.MustCompile(`^`+want+`\n$`).MatchString(out) {
+			t.Errorf("%s\n%s\nprints %q, want %s", comment, statement, out, want)
+		}
+	}
+	for _, block := range codeBlocks(t) {
+		if block.language == "sql" && strings.Contains(block.text, "datetime(") {
+			t.Errorf("what datetime() returns is no time of the schema:\n%s", block.text)
+		}
 	}
 }
 
@@ -333,8 +411,10 @@ func TestDocuments_connectingWithStripeWorksAsItStands(t *testing.T) {
 		o := newOperator(t)
 		c := newConnecting(t, o)
 		o.do("account", "add", "Bistro Ltd")
-		must(t, os.WriteFile(filepath.Join(o.dir, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600))
-		asOnAServer(t, o, block, map[string]string{"widgetd": "cd " + o.dir + " && WIDGETD_STRIPE_URL=" + c.stripe.URL +
+		home := t.TempDir() // the operator's, into which the command can't look
+		must(t, os.WriteFile(filepath.Join(home, "stripe.txt"), []byte(c.secretsOf(providerStripe)), 0o600))
+		asOnAServer(t, o, "cd "+home+"\n"+block, map[string]string{"widgetd": "cd " + o.dir +
+			" && WIDGETD_STRIPE_URL=" + c.stripe.URL +
 			" WIDGETD_OUTBOUND_ALLOW=" + loopbackRange + " exec " + builtProgram(t) + ` "$@"`})
 		if rows := o.objects("payment", "list", "-account", "Bistro Ltd"); len(rows) != 1 ||
 			rows[0]["provider"] != providerStripe || rows[0]["state"] != "in_use" {

@@ -17,10 +17,12 @@ import (
 // sent, and carries what metrics and problems need to know about the request.
 type response struct {
 	http.ResponseWriter
-	status    int    // 0: no header has been written yet
-	requestID string // "req_…"
-	pattern   string // of the route; "": none matched
-	account   string // id of the account that was charged; "": none
+	status    int       // 0: no header has been written yet
+	requestID string    // "req_…"
+	pattern   string    // of the route; "": none matched
+	account   string    // id of the account that was charged; "": none
+	caller    callerKey // who is counted as having sent it
+	token     string    // id of the token that it bore; "": none that is valid
 
 	// How refusals of the route's path are shown; nil, both: as problems (RFC 9457).
 	page    refusalPage

@@ -11,24 +11,22 @@ import (
 var (
 	optOlderThan = option{name: "older-than", value: "DURATION",
 		help: "remove leads that are older than this, as 365d"}
-	optUntil = option{name: "until", value: "TIME",
-		help: "show only leads until the end of a date (UTC), or until an RFC 3339 time"}
 )
 
 // The operator's commands on leads.
 var leadCommands = []command{
-	{"leads list", "", "list leads, newest first", []option{
+	{"lead list", "", "list leads, newest first", []option{
 		optLimit, optType.says("show only leads of this type, as newsletter"),
-		optSince.says("show only leads since a date or an RFC 3339 time, or of the last days, as 7d"),
-		optUntil, optAccount.says("show only leads of this account"),
+		optSince, optUntil, optAccount.says("show only leads of this account"),
 	}, 0, leadsList},
-	{"leads export", "", "print all leads, one JSON object a line or CSV", []option{optCSV}, 0, leadsExport},
-	{"leads erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
+	{"lead export", "", "print all leads, one JSON object a line or CSV", []option{optCSV,
+		optAccount.says("print only leads of this account"), optSince, optUntil}, 0, leadsExport},
+	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
 		"its write-ahead log, and list addresses that resemble it",
 		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
 		1, leadsErase},
-	{"leads purge", "", "remove leads that are older than a given age",
-		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed")}, 0, leadsPurge},
+	{"lead purge", "", "remove leads that are older than a given age",
+		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, 0, leadsPurge},
 }
 
 func leadsList(e *env) error {
@@ -38,29 +36,31 @@ func leadsList(e *env) error {
 		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
 			printable(filter.kind)))
 	}
-	if filter.since, err = e.pastTime("since"); err != nil {
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
 		return err
-	}
-	if filter.until, err = e.pastTime("until"); err != nil {
-		return err
-	}
-	if _, err := time.Parse(time.DateOnly, e.str("until")); err == nil { // to the end of that day
-		filter.until = filter.until.after(24 * time.Hour)
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]lead, error) {
-		return listRows(e, q, (*queries).leads, filter, " or 'widgetd leads export'")
-	}, "POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT ID", func(l lead) []any {
-		return []any{l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), l.AccountID, l.ID}
+		return listRows(e, q, (*queries).leads, filter, " or 'widgetd lead export'")
+	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
+		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
 	})
 }
 
 func leadsExport(e *env) error {
 	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
+	var filter leadFilter
+	var err error
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	if filter.since, filter.until, err = e.timeSpan(); err != nil {
+		return err
+	}
 	page := func(st *store, before string) (listPage[lead], error) {
-		return st.leads(leadFilter{owner: anyAccount}, before, exportPageSize)
+		return st.leads(filter, before, exportPageSize)
 	}
 	return exportRows(e, header, page, func(l lead) []string {
 		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
@@ -70,6 +70,9 @@ func leadsExport(e *env) error {
 }
 
 func leadsErase(e *env) error {
+	if _, detail := checkEmail(e.args[0]); detail != "" {
+		return usageError(fmt.Sprintf("%q is no e-mail address: %s", printable(e.args[0]), detail))
+	}
 	return e.withStore(func(st *store) error {
 		erased, err := st.eraseLeads(e.ctx, anyAccount, e.args[0])
 		if err != nil {
@@ -96,14 +99,14 @@ func leadsErase(e *env) error {
 		return e.print(map[string]any{
 			"erased": erased, "note": note, "copies": append([]string{}, copies...),
 			"similar": append([]similarAddress{}, similar...), "more_similar": more,
-		}, fmt.Sprintf("%d erased; %s", erased, note)+similarText(similar, more))
+		}, countOf(erased, "lead")+" erased; "+note+similarText(similar, more))
 	})
 }
 
-// maxSimilar is how many addresses leads erase lists that resemble the erased one.
+// maxSimilar is how many addresses lead erase lists that resemble the erased one.
 const maxSimilar = 20
 
-// similarText returns the lines on addresses that leads erase has left, for the operator to judge.
+// similarText returns the lines on addresses that lead erase has left, for the operator to judge.
 // Letters beyond ASCII are written as escapes too: two spellings can look the same.
 func similarText(similar []similarAddress, more bool) string {
 	if len(similar) == 0 {
@@ -132,6 +135,18 @@ func leadsPurge(e *env) error {
 		return err
 	}
 	before := newStamp(age.before(e.now()))
+	if !e.on("dry-run") {
+		err := e.confirm(func(q *queries) (string, error) {
+			n, err := q.countLeads(anyAccount, before)
+			if n == 0 {
+				return "", err
+			}
+			return fmt.Sprintf("removes %s that came before %s, of all accounts", countOf(n, "lead"), before), err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return e.withStore(func(st *store) error {
 		if e.on("dry-run") {
 			n, err := st.countLeads(anyAccount, before)
@@ -139,7 +154,7 @@ func leadsPurge(e *env) error {
 				return err
 			}
 			return e.print(map[string]any{"would_purge": n, "dry_run": true},
-				fmt.Sprintf("%d would be removed; this was a dry run: nothing was changed", n))
+				countOf(n, "lead")+" would be removed; this was a dry run: nothing was changed")
 		}
 		purged := int64(0)
 		for after, more := int64(0), true; more; {
@@ -155,6 +170,6 @@ func leadsPurge(e *env) error {
 			after, more = last, last > 0
 			time.Sleep(time.Since(began)) // see updateInParts
 		}
-		return e.print(map[string]int64{"purged": purged}, fmt.Sprintf("%d removed", purged))
+		return e.print(map[string]int64{"purged": purged}, countOf(purged, "lead")+" removed")
 	})
 }

@@ -73,23 +73,12 @@ type leadFilter struct {
 // for ("" for the newest). For since and until see firstSince.
 func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead], err error) {
 	list := listQuery{columns: `SELECT ` + leadColumns + ` FROM leads`, table: `leads`, key: `seq`}
-	list.scope(f.owner.narrow(``, `account_id`))
-	for _, bound := range []struct {
-		at           stamp
-		scope, after string
-	}{{f.since, ` AND seq >= ?`, ` AND created_at >= ?`}, {f.until, ` AND seq < ?`, ` AND created_at < ?`}} {
-		if bound.at.IsZero() {
-			continue
-		}
-		first, err := q.firstSince(`leads`, `created_at`, bound.at)
-		if err != nil {
-			return p, err
-		}
-		list.scope(bound.scope, []any{first})
-		list.filter(bound.after, bound.at)
-	}
+	list.along(f.owner.narrow(``, `account_id`))
 	if f.kind != "" {
-		list.filter(` AND type = ?`, f.kind)
+		list.along(` AND type = ?`, []any{f.kind})
+	}
+	if err := q.scopeTimes(&list, `created_at`, f.since, f.until); err != nil {
+		return p, err
 	}
 	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }

@@ -47,7 +47,8 @@ func legacyWing(s *server) wing {
 
 // The operator's command on legacy paths.
 var legacyCommands = []command{
-	{"legacy", "", "show who still calls /api/legacy/", nil, 0, legacyShow},
+	{"legacy list", "", "show who still calls /api/legacy/, the latest day first", []option{optAllRows,
+		optAccount.says("show only calls of this account")}, 0, legacyShow},
 }
 
 const legacyPrefix = "/api/legacy/"
@@ -210,8 +211,12 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 }
 
 func legacyShow(e *env) error {
-	return printAll(e, (*queries).legacyCalls, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
-		return []any{c.Day, c.Path, c.Caller, c.Calls, c.LastAt}
+	o, err := e.filterAccount()
+	if err != nil {
+		return err
+	}
+	return printList(e, wholeList((*queries).legacyCalls), o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+		return []any{c.Day, c.Path, accountCell(c.Caller), c.Calls, c.LastAt}
 	})
 }
 

@@ -23,10 +23,10 @@ func (t *tx) countLegacy(calls []legacyCall) error {
 	return nil
 }
 
-// legacyCalls returns all counts, the latest day first.
-func (q *queries) legacyCalls() ([]legacyCall, error) {
-	return collectShown(q, `SELECT day, path, caller, calls, last_at FROM legacy_calls
-		ORDER BY day DESC, calls DESC`, nil,
+// legacyCalls returns the counts of an owner's calls, the latest day first.
+func (q *queries) legacyCalls(o owner) ([]legacyCall, error) {
+	query, args := o.narrow(`SELECT day, path, caller, calls, last_at FROM legacy_calls WHERE 1`, `caller`)
+	return collectShown(q, query+` ORDER BY day DESC, calls DESC`, args,
 		func(c *legacyCall) []any { return []any{&c.Day, &c.Path, &c.Caller, &c.Calls, &c.LastAt} })
 }
 

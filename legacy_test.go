@@ -151,7 +151,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 		s.get("//api/legacy/widget/health").is(200)
 		s.check(s.chore(countLegacyCalls)(t.Context()))
 		s.check(s.chore(countLegacyCalls)(t.Context())) // adds nothing
-		rows, err := s.store.legacyCalls()
+		rows, err := s.store.legacyCalls(anyAccount)
 		s.check(err)
 		got := map[string]int64{}
 		for _, r := range rows {

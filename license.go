@@ -21,6 +21,7 @@ func licenseNoun() noun {
 		name:     "license",
 		wings:    func(s *server) []wing { return []wing{licenseWing(s)} },
 		commands: licenseCommands,
+		ids:      []idKind{{"LICENSE", "lic", "licenses"}},
 		problems: licenseProblems,
 		events:   licenseEvents,
 		status:   func() []statusPart { return []statusPart{{"licences", false, &licenseStatus{}}} },

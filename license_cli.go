@@ -66,27 +66,28 @@ var licenseCommands = []command{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
 		optCustomer.says("only licences of exactly this customer"),
-		optStatus, optSearch, optLimit,
+		optStatus, optSearch, optLimit, optSince, optUntil,
 	}, 0, licenseList},
-	{"license show", "ID", "show a licence and its devices", nil, 1, licenseShow},
-	{"license patch", "ID JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
-	{"license renew", "ID", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
-	{"license suspend", "ID", "suspend an active licence", []option{optReason}, 1, licenseAction},
-	{"license reinstate", "ID", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
-	{"license revoke", "ID", "end a licence for good", []option{optReason}, 1, licenseAction},
-	{"license rotate-key", "ID", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
+	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
+	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
+	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
+	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
+	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
+	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1, licenseRevoke},
+	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
 		licenseRotate},
-	{"license reset-transfers", "ID", "have only the machines that hold seats count from now on", nil, 1,
+	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
 		licenseResetTransfers},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
 	}, 0, licenseLimitTransfers},
-	{"license import", "FILE.csv", "import licences with their keys; - reads standard input", []option{
+	{"license import", "FILE.csv", "import licences with their keys; - <FILE.csv has your shell open it", []option{
 		optAccount.says("account of the rows that name none"),
 		optProduct.says("product of the rows that name none"),
 		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),
 	}, 1, licenseImport},
-	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV}, 0, licenseExport},
+	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV,
+		optAccount.says("print only licences of this account"), optSince, optUntil}, 0, licenseExport},
 }
 
 // licenseFromOptions returns the licence that the options of license add describe. Like a
@@ -187,6 +188,19 @@ func licensePatch(e *env) error {
 	if err != nil {
 		return usageError("the change must be a JSON object: " + err.Error())
 	}
+	view, err := parseJSON(encodeJSON(newLicenseDetail(&license{}, e.now())))
+	if err != nil {
+		return err
+	}
+	names := []string{"devices"} // as license show -json has them
+	for _, m := range view.members {
+		names = append(names, m.name)
+	}
+	for _, m := range body.members {
+		if !slices.Contains(names, m.name) { // which the API ignores, as what a later version may know
+			return unknownWord("a licence has no", m.name, names)
+		}
+	}
 	in := newInput(&body, nil, nil)
 	change := readPatch(in)
 	if err := in.err(); err != nil {
@@ -207,7 +221,7 @@ func licenseRenew(e *env) error {
 	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
 }
 
-// licenseAction runs license suspend, license reinstate and license revoke.
+// licenseAction runs license suspend and license reinstate, and license revoke once that is confirmed.
 func licenseAction(e *env) error {
 	_, action, _ := strings.Cut(e.command.name, " ")
 	reason, err := e.text("reason", maxReason)
@@ -219,10 +233,31 @@ func licenseAction(e *env) error {
 	}, describeStatus)
 }
 
+func licenseRevoke(e *env) error {
+	if _, err := e.text("reason", maxReason); err != nil {
+		return err
+	}
+	err := e.confirm(func(q *queries) (string, error) {
+		l, err := q.license(anyAccount, e.args[0])
+		if err != nil || l.State == statusRevoked {
+			return "", err
+		}
+		return fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
+			countOf(l.SeatsUsed, "device")), nil
+	})
+	if err != nil {
+		return err
+	}
+	return licenseAction(e)
+}
+
 func licenseRotate(e *env) error {
 	until, err := e.parseEnd(e.str("old-key-until"))
 	if err != nil {
 		return err
+	}
+	if !until.IsZero() && until.Before(e.now()) {
+		return usageError("-old-key-until: " + until.String() + " is in the past: leave it out to end the old key now")
 	}
 	key, err := changed(e, func(t *tx) (string, error) {
 		_, key, err := rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
@@ -234,6 +269,9 @@ func licenseRotate(e *env) error {
 	return e.print(map[string]string{"id": e.args[0], "key": key}, fmt.Sprintf("key: %s  (shown once)", key))
 }
 
+// licenseIDs says how licences are ordered.
+var licenseIDs = idOf[*license]{"lic", func(row *license) string { return row.ID }}
+
 func licenseList(e *env) error {
 	var err error
 	filter := licenseFilter{product: e.str("product"), customer: e.str("customer"), status: e.str("status"),
@@ -241,15 +279,15 @@ func licenseList(e *env) error {
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
-	if _, detail := oneOf(statuses...)(filter.status); filter.status != "" && detail != "" {
-		return usageError("-status: " + detail)
+	if _, err = e.choice("status", statuses); err != nil {
+		return err
 	}
 	return printAll(e, func(q *queries) ([]licenseDetail, error) {
-		rows, err := listRows(e, q, (*queries).licenses, filter, "")
+		rows, err := spanRows(e, q, licenseIDs, (*queries).licenses, filter)
 		return licenseDetails(rows, e.now()), err
 	}, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
 		return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
-			l.ExpiresAt, l.AccountID}
+			l.ExpiresAt, accountCell(l.AccountID)}
 	})
 }
 
@@ -279,7 +317,7 @@ func licenseShow(e *env) error {
 				Devices []*device `json:"devices"`
 			}{detail, append([]*device{}, devices...)}, "")
 		}
-		if err := e.printMembers(detail); err != nil {
+		if err := e.printMembers(detail); err != nil || len(devices) == 0 {
 			return err
 		}
 		fmt.Fprintln(e.stdout)
@@ -362,9 +400,16 @@ func licenseExport(e *env) error {
 	for i, column := range exportedColumns {
 		header[i] = column.name
 	}
+	filter := licenseFilter{now: newStamp(e.now())}
+	licenses, err := spanned(e, licenseIDs, (*queries).licenses)
+	if err == nil {
+		filter.owner, err = e.filterAccount()
+	}
+	if err != nil {
+		return err
+	}
 	return exportRows(e, header, func(st *store, before string) (listPage[licenseDetail], error) {
-		filter := licenseFilter{owner: anyAccount, now: newStamp(e.now())}
-		page, err := st.licenses(filter, before, exportPageSize)
+		page, err := licenses(st.queries, filter, before, exportPageSize)
 		return listPage[licenseDetail]{licenseDetails(page.rows, e.now()), page.next}, err
 	}, func(l licenseDetail) []string {
 		cells := make([]string, len(exportedColumns))
@@ -384,12 +429,16 @@ func (r *licenseStatus) read(v *statusView) (err error) {
 }
 
 func (r *licenseStatus) show(_ *statusView, to *statusLines) {
+	if r.Total > maxTallied {
+		to.say("%d; the view v_licenses has their statuses", r.Total)
+		return
+	}
 	line := countsText(statuses, r.ByStatus)
 	if r.Ending > 0 {
 		line += fmt.Sprintf("; %d of the active end within 14 days", r.Ending)
 	}
 	if to.say("%s", line); r.Unlimited > 0 {
-		to.ask("%s", transferAdvice(r.Unlimited))
+		to.say("%d limit devices but not transfers: see 'widgetd license limit-transfers -dry-run'", r.Unlimited)
 	}
 }
 
@@ -405,11 +454,12 @@ var (
 
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
-	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit}, 1, deviceList},
-	{"device release", "ID", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
-	{"device block", "ID", "block a device until it is released", nil, 1, deviceBlock},
+	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
+		deviceList},
+	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
+	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
-	{"lease inspect", "TOKEN", "explain a device token and check it, without the database",
+	{"lease inspect", "LEASE", "explain a device token and check it, without the database",
 		[]option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
 }
 
@@ -551,7 +601,8 @@ func deviceCells(d *device) []any {
 
 func deviceList(e *env) error {
 	return printAll(e, func(q *queries) ([]*device, error) {
-		rows, err := listRows(e, q, (*queries).devices, e.args[0], "")
+		ids := idOf[*device]{"dev", func(row *device) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).devices, e.args[0])
 		if err == nil {
 			_, err = q.license(anyAccount, e.args[0])
 		}
@@ -559,24 +610,24 @@ func deviceList(e *env) error {
 	}, deviceHeader, deviceCells)
 }
 
-// changeDevice runs f in a transaction, with the device that the command names and its
-// licence.
-func (e *env) changeDevice(f func(*tx, *license, *device) error) error {
-	return e.changeQuietly(func(t *tx) error {
+// changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f
+// does.
+func (e *env) changeDevice(did string, f func(*tx, *license, *device) error) error {
+	return e.changeNamed(func(t *tx) (string, error) {
 		d, err := t.deviceByID(anyAccount, e.args[0])
 		if err != nil {
-			return err
+			return "", err
 		}
 		l, err := t.license(anyAccount, d.LicenseID)
 		if err != nil {
-			return err
+			return "", err
 		}
-		return f(t, l, d)
+		return fmt.Sprintf("device %s of %s %s", withName(d.ID, valueOr(d.Name, "no name")), l.ID, did), f(t, l, d)
 	})
 }
 
 func deviceRelease(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
+	return e.changeDevice("released", func(t *tx, l *license, d *device) error {
 		if d.State == deviceReleased {
 			return nil
 		}
@@ -585,7 +636,7 @@ func deviceRelease(e *env) error {
 }
 
 func deviceBlock(e *env) error {
-	return e.changeDevice(func(t *tx, l *license, d *device) error {
+	return e.changeDevice("blocked", func(t *tx, l *license, d *device) error {
 		return blockDevice(t, l, d, e.actor())
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,12 +70,13 @@ func importLicenses(e *env, sizes importSizes) error {
 	if err != nil {
 		return err
 	}
-	name, file := "standard input", io.NopCloser(e.stdin)
-	if e.args[0] != "-" {
-		name = e.args[0]
-		if file, err = os.Open(name); err != nil {
-			return err
-		}
+	file, err := e.open(e.args[0])
+	if err != nil {
+		return err
+	}
+	name := e.args[0]
+	if name == "-" {
+		name = "standard input"
 	}
 	defer file.Close()
 	im := &licenseImporter{importSizes: sizes, defaults: license{AccountID: o.account, Product: product},

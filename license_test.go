@@ -1141,7 +1141,7 @@ func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
 	}
 	imported, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token))
 	sameText(t, "licences with an imported key", len(imported), 1)
-	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, s.account) ||
+	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, "  main\n") ||
 		strings.Contains(out, same) {
 		t.Error(out)
 	}
@@ -1265,7 +1265,7 @@ func licenseStory(t *testing.T, o *operator) {
 		fmt.Sprint(shown["entitlements"], shown["seats"], shown["metadata"]),
 		"[a b] map[free:2 max:3 used:1] map[order:17]")
 	all := o.do("license", "list") + o.do("license", "list", "-json") + o.do("license", "show", id) +
-		o.do("events", "-json")
+		o.do("event", "list", "-json")
 	if strings.Contains(all, key) || !strings.Contains(all, "…"+key[len(key)-5:]) {
 		t.Errorf("the key is shown again, or its hint isn't:\n%s", all)
 	}
@@ -1279,7 +1279,7 @@ func licenseStory(t *testing.T, o *operator) {
 		}
 	}
 	sameText(t, "in grace", o.objects("license", "list", "-status", "grace"), []any{})
-	patched := o.object("license", "patch", id, `{"plan":null,"duration_days":10}`)
+	patched := o.object("license", "set", id, `{"plan":null,"duration_days":10}`)
 	sameText(t, "patched", patched["plan"], nil, patched["duration_days"], 10)
 	before := shown["expires_at"].(string)
 	if got := o.object("license", "renew", id); got["expires_at"] == before ||
@@ -1309,7 +1309,7 @@ func licenseStory(t *testing.T, o *operator) {
 		!strings.Contains(table, " released ") || !strings.HasSuffix(table, " operator\n") {
 		t.Errorf("devices:\n%s", table)
 	}
-	types := fmt.Sprint(column(o.objects("events", "-limit", "5"), "type"))
+	types := fmt.Sprint(column(o.objects("event", "list", "-limit", "5"), "type"))
 	sameText(t, "events", types,
 		"[device.released device.blocked license.revoked license.reinstated license.suspended]")
 	includes(t, o.do("license", "limit-transfers", "-dry-run"), "0 licences would get")

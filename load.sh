@@ -125,7 +125,7 @@ awk "BEGIN { printf \"ratio                   %.1f\\n\", $grouped / $single }"
 
 widgetd() { "$dir/grouped" "$@" -db "$dir/widgetd.db" -key "$dir/widgetd.key"; }
 # unlimit ACCOUNT: gives it the highest rate there is.
-unlimit() { widgetd account rate "$1" "$unlimited"; }
+unlimit() { widgetd account set-rate "$1" "$unlimited"; }
 
 # Activating: each request brings a new device, to one of 20,000 licences or to the large one.
 cat >"$dir/activate.lua" <<'LUA'

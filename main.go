@@ -5,14 +5,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 	_ "time/tzdata" // a minimal server may have no time zone files
@@ -26,6 +24,10 @@ func main() {
 	stop()
 	if err == nil {
 		return
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		os.Exit(int(status))
 	}
 	fmt.Fprintln(os.Stderr, "widgetd:", err)
 	if errors.As(err, new(usageError)) {
@@ -58,32 +60,41 @@ func commandsOf(of []noun) []command {
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	syscall.Umask(0o077) // files that are created can be read by this user only
 	e := &env{ctx: ctx, getenv: getenv, stdin: os.Stdin, stdout: stdout, stderr: stderr, nouns: nouns(),
-		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv)}
+		now: time.Now, installed: installedDir, uid: os.Geteuid(), caller: callingUser(getenv),
+		canAsk: isTerminal(os.Stdin) && isTerminal(stderr)}
 	e.commands = commandsOf(e.nouns)
 	return e.dispatch(args)
 }
 
 // dispatch runs the command that args name. It sets the fields of e that depend on them.
 func (e *env) dispatch(args []string) error {
-	if len(args) == 0 {
-		help(e.stderr, e.commands)
+	known := append(allOptions(e.commands), option{name: "help"}, option{name: "version"})
+	l := readLine(args, known)
+	if len(l.words) > 1 && l.words[0] == "help" {
+		l.words, l.help = l.words[1:], true
+	}
+	switch {
+	case l.help && len(l.words) > 0:
+		return e.helpOn(l.words)
+	case l.help:
+		return e.helpScreen(e.stdout)
+	}
+	cmd, rest := findCommand(e.commands, l.words)
+	if cmd == nil {
+		if err := l.checkNames(known, "there is", "help -all"); err != nil {
+			return err
+		}
+		if len(l.words) > 0 {
+			return e.unknownCommand(l.words)
+		}
+		e.helpScreen(e.stderr)
 		return usageError("a command is missing")
 	}
-	if isHelp(args[0]) {
-		return help(e.stdout, e.commands)
+	e.command, l.words = cmd, rest
+	if err := e.take(l); err != nil {
+		return err
 	}
-	if args[0] == "help" && len(args) > 1 && !strings.HasPrefix(args[1], "-") {
-		args = append(args[1:len(args):len(args)], "-h")
-	}
-	cmd, rest := findCommand(e.commands, args)
-	if cmd == nil {
-		return unknownCommand(e.commands, args, e.stdout, e.stderr)
-	}
-	e.command = cmd
-	switch err := e.parse(rest); {
-	case errors.Is(err, flag.ErrHelp):
-		return commandHelp(e.stdout, e.commands, cmd)
-	case err != nil:
+	if err := e.resolveIDs(); err != nil {
 		return err
 	}
 	return cmd.run(e)

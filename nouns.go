@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -20,6 +21,7 @@ type noun struct {
 	status   func() []statusPart // what the status command says about it; nil: nothing
 	check    rowCheck            // further checks by the check command; nil: only those that every table gets
 	sealed   []string            // tables whose rows are useless with any other key file
+	ids      []idKind            // the kinds of ids that commands take
 	holdings []holding           // what stops working when the account that has it is closed
 	close    closing             // called when an account is closed; nil: nothing to do
 	settings settingsHook        // called when an account's settings change; nil: nothing to do
@@ -29,7 +31,7 @@ type noun struct {
 // that can't be read does not hide the others.
 type statusPart struct {
 	label  string // shown before its lines, and before the error if it can't be read
-	isList bool   // shown below what the service reports about itself, as "none" if it is empty
+	isList bool   // shown below what the service reports about itself
 	of     statusReader
 }
 
@@ -39,6 +41,9 @@ type statusReader interface {
 	read(v *statusView) error
 	show(v *statusView, to *statusLines)
 }
+
+// A moneyReader is a statusReader of what money waits for, which the operator should do first.
+type moneyReader interface{ aboutMoney() }
 
 // A statusView is what a statusReader may read from.
 type statusView struct {
@@ -59,9 +64,38 @@ func (l *statusLines) say(format string, args ...any) {
 	l.rows = append(l.rows, fmt.Sprintf(format, args...))
 }
 
-// ask adds something that the operator should do.
+// ask adds something that the operator should do: one line for all things of a kind.
 func (l *statusLines) ask(format string, args ...any) {
 	l.needed = append(l.needed, fmt.Sprintf(format, args...))
+}
+
+// askSince adds a line for things of a kind that have lasted since these times; without any it adds nothing.
+func (l *statusLines) askSince(since []stamp, one, many, command string) {
+	if len(since) > 0 {
+		oldest := slices.MinFunc(since, func(a, b stamp) int { return a.Compare(b.Time) })
+		l.ask("%s since %s: %s", countedUpTo(len(since), one, many), oldest.day(), command)
+	}
+}
+
+// askFirst adds the first of lines that are all of a kind, and how many more there are.
+func (l *statusLines) askFirst(lines []string) {
+	switch n := len(lines) - 1; {
+	case n == 0:
+		l.ask("%s", lines[0])
+	case n > 0:
+		l.ask("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
+	}
+}
+
+// countedUpTo returns a number with its noun or verb. A count that has stopped at maxCounted is "10000 or more".
+func countedUpTo(n int, one, many string) string {
+	switch n {
+	case 1:
+		return "1 " + one
+	case maxCounted:
+		return strconv.Itoa(n) + " or more " + many
+	}
+	return strconv.Itoa(n) + " " + many
 }
 
 // statusRows is how many lines a list on the screen has at most.
@@ -72,6 +106,15 @@ type holding struct {
 	member string // of the JSON output of account close: "licenses"
 	name   string // singular, for people: "licence"
 	query  string // counts those of the account ?1 at the time ?2
+	money  string // tells the money of the account ?1 that is released with them, as "57.00 CHF"; "": none is
+}
+
+// An idKind is a kind of ids. Arguments and options of commands whose placeholder it is name a row by its id, or by the
+// end of that.
+type idKind struct {
+	placeholder string // in the help: "LICENSE"
+	prefix      string // "lic"
+	table       string // whose rows have such ids
 }
 
 // A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another

@@ -23,6 +23,7 @@ func appNoun() noun {
 		name:     "app",
 		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s), oauthMetaWing(s)} },
 		commands: appCommands,
+		ids:      []idKind{{"APP", "app", "apps"}},
 		problems: appProblems,
 		events:   appEvents,
 		sealed:   []string{"app_tokens"},

@@ -254,4 +254,4 @@ func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
 
 // heldApps are applications that an account owns.
 var heldApps = holding{"apps", "application",
-	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`}
+	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`, ""}

@@ -439,10 +439,10 @@ func appStory(t *testing.T, o *operator) {
 			"https://b.example/"},
 		"-redirect-uri: This must": {"-home-page", "https://b.example", "-redirect-uri", "http://b.example/",
 			"-scope", "stats:read"},
-		"-scope: The scopes of an": {"-home-page", "https://b.example", "-redirect-uri", "https://b.example/",
-			"-scope", "admin"},
-		"-kind: This must be one of":                          append(board, "-kind", "x"),
-		"-origin: This is an origin of an account's own site": append(board, "-kind", "browser", "-origin", siteOrigin),
+		`-scope: there is no scope of applications "admin"`: {"-home-page",
+			"https://b.example", "-redirect-uri", "https://b.example/", "-scope", "admin"},
+		`-kind: there is no "x": take one of web, browser, installed`: append(board, "-kind", "x"),
+		"-origin: This is an": append(board, "-kind", "browser", "-origin", siteOrigin),
 	} {
 		o.fails(want, append([]string{"app", "add", "X"}, args...)...)
 	}

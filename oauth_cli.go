@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -12,12 +14,12 @@ var (
 	optHomePage = option{name: "home-page", value: "URL", help: "its home page, for people: https://app.example"}
 	optAppKind  = option{name: "kind", value: "KIND", def: appWeb,
 		help: "web, which runs on a server and can keep a secret, browser or installed"}
-	optRedirectURI = option{name: "redirect-uri", value: "URI…",
-		help: "where people are sent back to, space-separated; for installed ones also http://127.0.0.1/back or " +
-			"com.example.app:/back"}
+	optRedirectURI = option{name: "redirect-uri", value: "URI,…",
+		help: "where people are sent back to, separated by commas (one within an address stays, unless a scheme " +
+			"follows it); for installed ones also http://127.0.0.1/back or com.example.app:/back"}
 	optAppOrigin = option{name: "origin", value: "ORIGIN,…",
 		help: "of the sites on which it runs, for the kind browser"}
-	optOwnScope = option{name: "own-scope", value: "SCOPE…",
+	optOwnScope = option{name: "own-scope", value: "SCOPE,…",
 		help: "what it may do for the account that owns it, by client credentials; by default nothing"}
 	optUndo = option{name: "undo", help: "no longer: only the account that owns it can agree to it then"}
 	optNow  = option{name: "now", help: "stop taking the secret before at once"}
@@ -27,17 +29,18 @@ var (
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
 		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
-			optScope.says("what it may ask for, space-separated: " + strings.Join(appScopes, " ")), optOwnScope,
+			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
 		}, 1, appAdd},
 	{"app list", "", "list applications, newest first",
-		[]option{optAccount.says("show only applications of this account")}, 0, appList},
-	{"app verify", "ID", "vouch for an application of a tenant, so that every account can agree to it",
+		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil}, 0,
+		appList},
+	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
-	{"app rotate-secret", "ID",
+	{"app rotate-secret", "APP",
 		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, 1, appRotate},
-	{"app remove", "ID", "remove an application; nothing of it works from then on, and every grant of it ends",
-		nil, 1, appRemove},
+	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
+		[]option{optUnasked}, 1, appRemove},
 }
 
 // appAuthor returns the operator as the author of a change, who vouches for it and has every scope.
@@ -60,17 +63,30 @@ func explainAppError(err error) error {
 	return err
 }
 
+// commaBefore matches the commas of a list of addresses that separate two, not those within one.
+var commaBefore = regexp.MustCompile(`,+( |$|[A-Za-z][A-Za-z0-9+.-]*:/)`)
+
+// uriList returns the addresses of a list, which are separated by commas or spaces.
+func uriList(text string) []string { return strings.Fields(commaBefore.ReplaceAllString(text, " $1")) }
+
 // newApp returns the application that the command's argument and options describe. Errors: usageError.
 func (e *env) newApp() (*app, error) {
 	p := &app{Name: e.args[0], HomePage: e.str("home-page"), Kind: e.str("kind"),
-		RedirectURIs: strings.Fields(e.str("redirect-uri")), Origins: e.commaList("origin"),
+		RedirectURIs: uriList(e.str("redirect-uri")), Origins: e.commaList("origin"),
 		Scope:    strings.Join(e.commaList("scope"), " "),
 		OwnScope: nilIfEmpty(strings.Join(e.commaList("own-scope"), " "))}
 	if _, detail := checkText(p.Name, required, maxAppName); detail != "" {
 		return nil, usageError("NAME: " + detail)
 	}
-	if _, detail := oneOf(appKinds...)(p.Kind); detail != "" {
-		return nil, usageError("-kind: " + detail)
+	if _, err := e.choice("kind", appKinds); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"scope", "own-scope"} {
+		for _, scope := range e.commaList(name) {
+			if !slices.Contains(appScopes, scope) {
+				return nil, unknownWord("-"+name+": there is no scope of applications", scope, appScopes)
+			}
+		}
 	}
 	switch {
 	case p.HomePage == "":
@@ -80,14 +96,12 @@ func (e *env) newApp() (*app, error) {
 	case len(p.Origins) > maxAppOrigins:
 		return nil, usageError(fmt.Sprintf("-origin: at most %d", maxAppOrigins))
 	case p.Scope == "":
-		return nil, usageError("-scope is needed, as \"orders:read\": the scopes are " + strings.Join(appScopes, " "))
+		return nil, usageError("-scope is needed, as \"orders:read\": the scopes are " + strings.Join(appScopes, ", "))
 	}
 	var err error
-	p.normalise(func(member, _, detail string) {
-		if err == nil {
-			member, _, _ = strings.Cut(member, "/")
-			err = usageError(optionOfMember[member] + ": " + detail)
-		}
+	p.normalise(func(member, code, detail string) {
+		member, _, _ = strings.Cut(member, "/")
+		err = cmp.Or(err, wrongValue(code, optionOfMember[member]+": "+detail))
 	})
 	return p, err
 }
@@ -126,10 +140,9 @@ func appAdd(e *env) error {
 }
 
 func appList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) ([]*app, error) {
-		return collectPages(q, (*queries).apps, o, math.MaxInt)
-	}, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
-		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, p.AccountID}
+	ids := idOf[*app]{"app", func(row *app) string { return row.ID }}
+	return printOwned(e, ids, (*queries).apps, "ID NAME KIND VERIFIED SCOPE HOME-PAGE ACCOUNT", func(p *app) []any {
+		return []any{p.ID, p.Name, p.Kind, p.VerifiedAt, p.Scope, p.HomePage, accountCell(p.AccountID)}
 	})
 }
 
@@ -160,7 +173,19 @@ func appRotate(e *env) error {
 }
 
 func appRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error { return explainAppError(removeApp(t, anyAccount, e.args[0], e.actor())) })
+	name := ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		p, err := q.usedApp(anyAccount, e.args[0])
+		if err != nil {
+			return "", explainAppError(err)
+		}
+		name = withName(p.ID, p.Name)
+		grants, webhooks, err := q.countOfApp(p.ID)
+		return fmt.Sprintf("removes the application %s for good, with %s and %s", name, countOf(grants, "grant"),
+			countOf(webhooks, "webhook")), err
+	}, func(t *tx) (string, error) {
+		return "application " + name + " removed", explainAppError(removeApp(t, anyAccount, e.args[0], e.actor()))
+	})
 }
 
 // The options of these commands.
@@ -169,9 +194,9 @@ var optEnded = option{name: "ended", help: "show those that have ended, too"}
 // The operator's commands on grants.
 var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
-		optLimit, optAccount.says("show only what this account has agreed to"), optEnded,
+		optLimit, optAccount.says("show only what this account has agreed to"), optEnded, optSince, optUntil,
 	}, 0, grantList},
-	{"grant revoke", "ID", "end a grant, and with it its tokens and the webhooks that were made under it",
+	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
 		nil, 1, grantRevoke},
 }
 
@@ -184,15 +209,18 @@ func grantList(e *env) error {
 		return q.grants(o, ended, before, limit)
 	}
 	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
-	return printList(e, read, e.on("ended"), header, func(g *grant) []any {
-		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy, g.AccountID}
+	ids := idOf[*grant]{"grt", func(row *grant) string { return row.ID }}
+	return printSpan(e, ids, read, e.on("ended"), header, func(g *grant) []any {
+		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy,
+			accountCell(g.AccountID)}
 	})
 }
 
 func grantRevoke(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
+	return e.changeNamed(func(t *tx) (string, error) {
 		err := endGrant(t, anyAccount, e.args[0], endedByOperator, e.actor())
-		return replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
+		return "grant " + e.args[0] + " revoked",
+			replaced(err, errGrant, errors.New("not found: 'widgetd grant list -ended' prints what there is"))
 	})
 }
 

@@ -15,6 +15,7 @@ func grantNoun() noun {
 		name:     "grant",
 		wings:    func(s *server) []wing { return []wing{grantWing(s)} },
 		commands: grantCommands,
+		ids:      []idKind{{"GRANT", "grt", "grants"}},
 		events:   grantEvents,
 		holdings: []holding{heldGrants},
 	}

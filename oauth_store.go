@@ -163,6 +163,13 @@ func (t *tx) removeGrants(before stamp, limit int64) (int64, error) {
 		ORDER BY g.ended_at LIMIT ?)`, before, limit)
 }
 
+// countOfApp counts the living grants of an application, and the webhooks that were made by it.
+func (q *queries) countOfApp(appID string) (grants, webhooks int, err error) {
+	err = q.one(`SELECT (SELECT count(*) FROM grants WHERE app_id = ?1 AND ended_at IS NULL),
+		(SELECT count(*) FROM app_webhooks WHERE app_id = ?1)`, []any{appID}, &grants, &webhooks)
+	return grants, webhooks, err
+}
+
 // removeExpired deletes up to limit rows of a table of codes, tokens or sessions that are known by their hashes, the
 // oldest first, and returns how many: those whose end compares ("<", "<=") to a time.
 func (t *tx) removeExpired(table, compares string, at stamp, limit int64) (int64, error) {
@@ -173,7 +180,7 @@ func (t *tx) removeExpired(table, compares string, at stamp, limit int64) (int64
 
 // heldGrants are those by which applications act for an account.
 var heldGrants = holding{"grants", "grant",
-	`SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2`}
+	`SELECT count(*) FROM grants WHERE account_id = ?1 AND ended_at IS NULL AND expires_at > ?2`, ""}
 
 // signinTable describes one of the two tables of signing in.
 func signinTable(name string) *table[session] {

@@ -22,6 +22,7 @@ func orderNoun() noun {
 		name:     "order",
 		wings:    func(s *server) []wing { return []wing{orderWing(s)} },
 		commands: orderCommands,
+		ids:      []idKind{{"ORDER", "ord", "orders"}},
 		problems: orderProblems,
 		events:   orderEvents,
 	}

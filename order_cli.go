@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,7 +14,7 @@ var (
 		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
 	optAmount = option{name: "amount", value: "AMOUNT",
 		help: "how much to give back, as 12.50; without it and -lines, all that is left"}
-	optPayment = option{name: "payment", value: "ID",
+	optPayment = option{name: "payment", value: "PAYMENT",
 		help: "give back money of this payment, which is in review since it pays nothing"}
 	optOrderState = option{name: "state", value: "STATE", help: "show only orders in this state, as authorized"}
 	optReference  = option{name: "reference", value: "TEXT",
@@ -27,20 +28,21 @@ var orderCommands = []command{
 		optOrderState,
 		optReference,
 		optAccount.says("show only orders of this account"),
+		optSince, optUntil,
 	}, 0, orderList},
-	{"order show", "ID", "show an order, its lines, payments and refunds", nil, 1, orderShow},
-	{"order accept", "ID", "accept an authorised order, or one whose payment is in review", []option{
+	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1, orderShow},
+	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
 		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
 	}, 1, orderAccept},
-	{"order capture", "ID", "capture the money of an accepted order", nil, 1, orderCapture},
-	{"order reject", "ID", "refuse an authorised order; its money is released", nil, 1, orderReject},
-	{"order refund", "ID", "give money of an order back: all that is left, lines or an amount", []option{
+	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1, orderCapture},
+	{"order reject", "ORDER", "refuse an authorised order; its money is released", nil, 1, orderReject},
+	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
 		optLines.says("give back these units of lines: 0:1,2:3"),
 		optAmount,
 		optPayment,
 		optReason.says("why, for people, at most 200 characters"),
 	}, 1, orderRefund},
-	{"order settle", "ID", "have the running service ask the provider now how the payments of an order stand",
+	{"order settle", "ORDER", "have the running service ask the provider now how the payments of an order stand",
 		nil, 1, orderSettle},
 }
 
@@ -60,7 +62,8 @@ func explainOrderError(err error) error {
 	return err
 }
 
-// changeOrder runs f in a transaction and prints the order that f returns.
+// changeOrder runs f in a transaction and prints the order that f returns, for whose payment the running service
+// does the rest.
 func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
 	return printChanged(e, func(t *tx) (*order, error) {
 		o, err := f(t)
@@ -69,7 +72,10 @@ func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
 		}
 		return viewOrder(t.queries, o)
 	}, func(o *order) string {
-		return fmt.Sprintf("%s is %s: %s %s", o.ID, o.State, formatAmount(o.Total), o.Currency)
+		if p := o.Payment; p != nil && !p.DueAt.IsZero() && !p.DueAt.After(e.now()) {
+			e.noteQueued()
+		}
+		return fmt.Sprintf("%s is %s: %s", o.ID, o.State, formatMoney(o.Total, o.Currency))
 	})
 }
 
@@ -93,27 +99,31 @@ func (e *env) lineQuantities() (all []lineQuantity, err error) {
 
 func orderList(e *env) error {
 	var err error
-	filter := orderFilter{state: e.str("state"), reference: e.str("reference")}
-	if _, detail := oneOf(orderStates...)(filter.state); filter.state != "" && detail != "" {
-		return usageError("-state: " + detail)
+	filter := orderFilter{reference: e.str("reference")}
+	if filter.state, err = e.choice("state", orderStates); err != nil {
+		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
 		return err
 	}
 	return printAll(e, func(q *queries) ([]order, error) {
-		rows, err := listRows(e, q, (*queries).orders, filter, "")
+		ids := idOf[order]{"ord", func(row order) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).orders, filter)
 		if err != nil {
 			return nil, err
 		}
 		views, _, err := listedOrders(q, rows)
 		return views, err
-	}, "CREATED STATE TOTAL REFUNDED CURRENCY METHOD PAYMENT REFERENCE ID ACCOUNT", func(v order) []any {
-		payment := ""
+	}, "ID CREATED STATE TOTAL REFUNDED METHOD PAYMENT REFERENCE ACCOUNT", func(v order) []any {
+		payment, refunded := "", ""
 		if v.Payment != nil {
 			payment = v.Payment.State
 		}
-		return []any{v.CreatedAt, v.State, formatAmount(v.Total), formatAmount(v.Refunded), v.Currency, v.Method,
-			payment, printable(valueOr(v.Reference, "")), v.ID, v.AccountID}
+		if v.Refunded > 0 {
+			refunded = formatMoney(v.Refunded, v.Currency)
+		}
+		return []any{v.ID, v.CreatedAt, v.State, formatMoney(v.Total, v.Currency), refunded, v.Method, payment,
+			printable(valueOr(v.Reference, "")), accountCell(v.AccountID)}
 	})
 }
 
@@ -135,26 +145,40 @@ func orderShow(e *env) error {
 	})
 }
 
-// orderDetails returns what order show prints for people: the members, and lists with one line for each
-// element.
+// orderDetails returns what order show prints for people: the members, amounts with their currency, and lists
+// with one line for each element.
 func orderDetails(h *orderHistory) (details []detail, err error) {
+	money := func(amount int64) string { return formatMoney(amount, h.Currency) }
+	amounts := map[string]string{"discount": money(h.Discount), "tip": money(h.Tip), "total": money(h.Total),
+		"ordered total": money(h.OrderedTotal), "refunded": money(h.Refunded)}
+	if h.DeliveryView != nil {
+		amounts["delivery"] = money(h.DeliveryView.Amount) + ", VAT " + formatRate(h.DeliveryView.VATRate)
+	}
+	var vat []string
+	for _, v := range h.VAT {
+		vat = append(vat, fmt.Sprintf("%s in %s at %s", money(v.VAT), money(v.Gross), formatRate(v.Rate)))
+	}
+	amounts["vat"] = cmp.Or(strings.Join(vat, "; "), "-")
 	members, err := memberDetails(h)
 	for _, d := range members {
 		switch d.label {
-		case "lines", "refunds", "payments", "disputes":
+		case "lines", "refunds", "payment", "payments", "disputes":
 			continue
 		}
-		details = append(details, d)
+		details = append(details, detail{d.label, cmp.Or(amounts[d.label], d.value)})
 	}
-	money := func(amount int64) string { return formatAmount(amount) + " " + h.Currency }
 	add := func(label, text string) { details = append(details, detail{label, printable(text)}) }
 	for i, l := range h.LineViews {
-		add("line "+strconv.Itoa(i), fmt.Sprintf("%d of %d × %s: %s, refunded %d", l.Accepted, l.Quantity, l.Name,
-			money(l.Amount), l.Refunded))
+		add("line "+strconv.Itoa(i), fmt.Sprintf("%d of %d × %s: %s, %s refunded", l.Accepted, l.Quantity, l.Name,
+			money(l.Amount), countOf(l.Refunded, "unit")))
 	}
 	for _, p := range h.Payments {
-		add("payment", fmt.Sprintf("%s %s %s, captured %s, refunded %s %s", p.ID, p.Provider, p.State,
-			money(p.Captured), money(p.Refunded), valueOr(p.Reason, "")))
+		text := fmt.Sprintf("%s %s %s of %s, captured %s, refunded %s %s", p.ID, p.Provider, p.State, money(p.Amount),
+			money(p.Captured), money(p.Refunded), valueOr(p.Reason, ""))
+		if !p.CaptureBefore.IsZero() {
+			text += " to be captured before " + p.CaptureBefore.String()
+		}
+		add("payment", text)
 	}
 	for _, f := range h.Refunds {
 		add("refund", fmt.Sprintf("%s %s %s %s", f.ID, money(f.Amount), f.State, valueOr(f.Failure, "")))
@@ -197,7 +221,10 @@ func orderRefund(e *env) error {
 		currency = o.Currency
 		return viewRefund(*made), nil
 	}, func(f refund) string {
-		return fmt.Sprintf("%s of %s %s is %s", f.ID, formatAmount(f.Amount), currency, f.State)
+		if f.State == refundPending {
+			e.noteQueued()
+		}
+		return fmt.Sprintf("%s of %s is %s", f.ID, formatMoney(f.Amount, currency), f.State)
 	})
 }
 
@@ -234,7 +261,10 @@ func orderSettle(e *env) error {
 	if err != nil {
 		return err
 	}
+	if asked > 0 {
+		defer e.noteQueued()
+	}
 	return e.print(map[string]any{"ok": true, "payments": asked},
-		fmt.Sprintf("the service asks about %s: 'widgetd order show %s' shows what it found",
+		fmt.Sprintf("the service is to ask about %s: 'widgetd order show %s' shows what it found",
 			countOf(asked, "payment"), printable(e.args[0])))
 }

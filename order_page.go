@@ -164,7 +164,7 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 	if !errors.As(err, &refused) {
 		return nil, err
 	}
-	a.metrics.countRefusal(refused.code.name)
+	a.metrics.countRefusal(refused.code.name, a.steady())
 	if o, err = a.store.order(anyAccount, o.ID); err != nil { // its state may have changed
 		return nil, err
 	}

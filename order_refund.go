@@ -33,7 +33,7 @@ type refundWish struct {
 func errRefundTooLarge(most int64, currency string) error {
 	detail := "Nothing is left to be given back."
 	if most > 0 {
-		detail = fmt.Sprintf("Refund an amount instead: at most %d (%s %s).", most, formatAmount(most), currency)
+		detail = "Refund an amount instead: at most " + formatMoney(most, currency) + "."
 	}
 	return &refusal{code: codeRefundTooLarge, detail: detail, members: []extraMember{{"refundable", most}}}
 }

@@ -41,6 +41,8 @@ type outbound struct {
 	// before the answer, http.Transport sends such a request again by itself (net/http, Transport), so that the
 	// other side sees two requests, and the caller only the second answer.
 	secureOnce, plainOnce *http.Transport
+
+	reach reachability // whether calls fail alike
 }
 
 // The bounds of an outbound.
@@ -170,6 +172,7 @@ func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, 
 	defer cancel()
 	answer, err := o.exchange(limited, normal, q)
 	if err == nil {
+		o.reach.note(hostOf(normal), "")
 		return answer, nil
 	}
 	var known *outboundError
@@ -186,6 +189,9 @@ func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, 
 		err = &outboundError{outboundTooLarge, err}
 	default:
 		err = &outboundError{outboundMalformed, err}
+	}
+	if fault, says := faultOfCall(err); says {
+		o.reach.note(hostOf(normal), fault)
 	}
 	return answer, err
 }

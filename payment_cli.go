@@ -30,18 +30,23 @@ var paymentCommands = []command{
 		append([]option{optAccount.says("the account whose money it is"), optSecrets}, providerOptions...),
 		1, paymentConnect},
 	{"payment list", "", "list the connections with payment providers, newest first",
-		[]option{optAccount.says("show only connections of this account")}, 0, paymentList},
-	{"payment check", "ID", "ask a provider whether it accepts a connection's keys and has our webhook",
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		paymentList},
+	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
-	{"payment reconnect", "ID", "give a connection other keys of the same account, after they were changed at the " +
-		"provider or the key file was lost; its payments go on", append([]option{optSecrets}, providerOptions...),
-		1, paymentReconnect},
-	{"payment disconnect", "ID", "take no new payments with a connection; those under way go on", append([]option{
-		optForce.says("disconnect it although our webhook can't be removed at the provider"),
-	}, providerOptions...), 1, paymentDisconnect},
-	{"payments export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
+	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
+		"at the provider or the key file was lost; its payments go on",
+		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
+	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
+		append([]option{
+			optForce.says("disconnect it although our webhook can't be removed at the provider"),
+		}, providerOptions...), 1, paymentDisconnect},
+	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
-		[]option{optCSV, optAccount.says("print only payments of this account")}, 0, paymentsExport},
+		[]option{optCSV, optAccount.says("print only payments of this account"),
+			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
+			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
+		}, 0, paymentsExport},
 }
 
 // paymentsExport prints the attempts by which money was captured, newest first.
@@ -52,8 +57,13 @@ func paymentsExport(e *env) error {
 	}
 	header := []string{"payment_id", "order_id", "reference", "account_id", "provider", "state", "currency", "captured",
 		"refunded", "intent_id", "refund_ids", "captured_at"}
+	ids := idOf[exportedPayment]{"pay", func(row exportedPayment) string { return row.PaymentID }}
+	payments, err := spanned(e, ids, (*queries).exportPayments)
+	if err != nil {
+		return err
+	}
 	page := func(st *store, before string) (listPage[exportedPayment], error) {
-		return st.exportPayments(o, before, exportPageSize)
+		return payments(st.queries, o, before, exportPageSize)
 	}
 	return exportRows(e, header, page,
 		func(p exportedPayment) []string {
@@ -116,8 +126,8 @@ func (c *paymentConnection) setState(readable bool) {
 
 func paymentConnect(e *env) error {
 	name := e.args[0]
-	if name != providerStripe && name != providerVipps {
-		return usageError(fmt.Sprintf("there is no provider %q: take stripe or vipps", printable(name)))
+	if known := []string{providerStripe, providerVipps}; !slices.Contains(known, name) {
+		return unknownWord("there is no provider", name, known)
 	}
 	account, err := e.needAccount()
 	if err != nil {
@@ -222,7 +232,10 @@ func paymentList(e *env) error {
 	if err != nil {
 		return err
 	}
-	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) { return q.paymentConnections(o) })
+	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) {
+		ids := idOf[*paymentConnection]{"con", func(row *paymentConnection) string { return row.ID }}
+		return spanRows(e, q, ids, wholeList((*queries).paymentConnections), o)
+	})
 	if err != nil {
 		return err
 	}
@@ -231,7 +244,7 @@ func paymentList(e *env) error {
 		c.setState(failed == nil)
 	}
 	err = printRows(e, all, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(c *paymentConnection) []any {
-		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, c.AccountID}
+		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, accountCell(c.AccountID)}
 	})
 	for _, c := range all {
 		if err == nil && !e.on("json") && c.State == "unreadable" {
@@ -313,7 +326,7 @@ func paymentReconnect(e *env) error {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
 		}
-		return e.done()
+		return e.done("connection " + withName(c.ID, c.Provider) + " has the new keys")
 	})
 }
 
@@ -335,16 +348,18 @@ func paymentDisconnect(e *env) error {
 	if err != nil {
 		return err
 	}
+	line := "connection " + e.args[0] + " disconnected"
 	if left == "" {
-		return e.done()
+		return e.done(line)
 	}
-	return e.print(map[string]any{"ok": true, "left": left}, "disconnected; "+left)
+	return e.print(map[string]any{"ok": true, "left": left}, line+"; "+left)
 }
 
 // paymentStatus is what the status command says of payments.
 type paymentStatus struct {
-	Payments    paymentTotals `json:"payments"`
-	troubled    []troubledPayment
+	Payments    paymentTotals        `json:"payments"`
+	troubled    []troubledPayment    // the first of each kind
+	overdue     stamp                // since when the provider should have been asked about the oldest
 	connections []*paymentConnection // in use
 }
 
@@ -352,7 +367,10 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	if r.Payments, err = v.paymentTotals(v.now); err != nil {
 		return err
 	}
-	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), statusRows); err != nil {
+	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), 1); err != nil {
+		return err
+	}
+	if r.overdue, err = v.oldestDuePayment(); err != nil {
 		return err
 	}
 	all, err := v.paymentConnections(anyAccount)
@@ -360,37 +378,42 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	return err
 }
 
+func (r *paymentStatus) aboutMoney() {}
+
 func (r *paymentStatus) show(v *statusView, to *statusLines) {
 	to.say("%d under way, %d in review", r.Payments.Live, r.Payments.Review)
 	for _, p := range r.troubled {
 		switch {
 		case p.state == paymentReview:
-			to.ask("the payment of order %s is in review (%s): look at it with 'widgetd order show %s'",
-				p.orderID, p.reason, p.orderID)
+			to.ask("%s in review since %s: 'widgetd order show %s'",
+				countedUpTo(r.Payments.Review, "payment", "payments"), p.createdAt.day(), p.orderID)
 		default:
-			to.ask("the authorisation of order %s lapses at %s: capture or cancel it", p.orderID, p.captureBefore)
+			to.ask("%s, the first at %s: 'widgetd order capture %s', or cancel it", countedUpTo(r.Payments.Ending,
+				"authorisation lapses", "authorisations lapse"), p.captureBefore, p.orderID)
 		}
-	}
-	if n := r.Payments.Review + r.Payments.Ending - len(r.troubled); n > 0 {
-		to.ask("%d more payments are in review or lapse soon: the view v_payments shows them", n)
 	}
 	if r.Payments.Overdue > 0 && v.runs {
-		to.ask("%d payments wait longer than they should for their provider: see the log", r.Payments.Overdue)
+		to.ask("%s too long for the provider, since %s: see the log", countedUpTo(r.Payments.Overdue, "payment waits",
+			"payments wait"), r.overdue)
 	}
+	var refused []stamp
+	var sealed []string
+	command := "'widgetd payment list'"
 	for _, c := range r.connections {
-		if c.FailingSince.IsZero() {
+		if !c.FailingSince.IsZero() {
+			refused = append(refused, c.FailingSince)
+			command = "'widgetd payment check " + c.ID + "'"
+		}
+		if v.keys == nil {
 			continue
 		}
-		to.ask("%s refuses the keys of the connection %s since %s: 'widgetd payment check %s' shows why",
-			c.Provider, c.ID, c.FailingSince, c.ID)
-	}
-	if v.keys != nil {
-		for _, c := range r.connections {
-			if _, err := c.open(v.keys); err != nil {
-				to.ask("%s", sealedElsewhere(c.ID))
-			}
+		if _, err := c.open(v.keys); err != nil {
+			sealed = append(sealed, sealedElsewhere(c.ID))
 		}
 	}
+	to.askSince(refused, "payment connection has keys that its provider refuses",
+		"payment connections have keys that their providers refuse", command)
+	to.askFirst(sealed)
 }
 
 // checkPayments is a rowCheck. It finds connections whose secrets were sealed with another key file, and the 20
@@ -405,8 +428,8 @@ func checkPayments(q *queries, keys *keyring, now time.Time) (faults []string, e
 	}
 	unaccounted, err := q.unaccountedPayments(now, 20)
 	for _, u := range unaccounted {
-		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s %s from what its order "+
-			"accounts for: run 'widgetd order settle %s'", u.id, formatSigned(u.amount), u.currency, u.orderID))
+		faults = append(faults, fmt.Sprintf("payments: %s is not in review, and differs by %s from what its order "+
+			"accounts for: run 'widgetd order settle %s'", u.id, formatMoney(u.amount, u.currency), u.orderID))
 	}
 	return faults, err
 }

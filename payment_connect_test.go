@@ -65,7 +65,7 @@ func paymentStory(t *testing.T, o *operator) {
 	c := newConnecting(t, o)
 	vipps := o.object(c.connectLine("vipps")...)
 	id := vipps["id"].(string)
-	address := o.objects("base-url")[0]["url"].(string) + "/payments/vipps/" + id
+	address := o.objects("base-url", "show")[0]["url"].(string) + "/payments/vipps/" + id
 	if !validID("con", id) || vipps["live"] != false || vipps["state"] != "in_use" || vipps["name"] != "123456" ||
 		vipps["webhook_url"] != address || vipps["account_id"] != o.account {
 		t.Errorf("%v", vipps)
@@ -85,7 +85,8 @@ func paymentStory(t *testing.T, o *operator) {
 		"ok: the provider accepts the keys, and has our webhook\n")
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
-	if o.do(c.called("payment", "disconnect", id)...) != "" || len(c.vipps.webhooks) != 0 {
+	equals(t, "disconnect", o.do(c.called("payment", "disconnect", id)...), "connection "+id+" disconnected\n")
+	if len(c.vipps.webhooks) != 0 {
 		t.Errorf("%d webhooks are left", len(c.vipps.webhooks))
 	}
 	for _, command := range []string{"check", "disconnect"} {
@@ -95,7 +96,7 @@ func paymentStory(t *testing.T, o *operator) {
 	}
 	has(t, o.do("payment", "list", "-wide"), "removed", "in_use")
 	o.do(c.connectLine("vipps")...) // again, with a new id
-	told := o.objects("events")
+	told := o.objects("event", "list")
 	kinds := []string{}
 	for _, e := range told {
 		if kind := e["type"].(string); strings.HasPrefix(kind, "payment.") {
@@ -197,7 +198,7 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		t.Errorf("status: %s", out)
 	}
 	again := c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))
-	if c.do(again...) != "" || len(c.vipps.webhooks) != 1 {
+	if c.do(again...) != "connection "+id+" (vipps) has the new keys\n" || len(c.vipps.webhooks) != 1 {
 		t.Errorf("%d webhooks", len(c.vipps.webhooks))
 	}
 	c.do(c.called("payment", "check", id)...)
@@ -221,7 +222,8 @@ func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 		return err
 	})
 	out := c.do(c.called("payment", "disconnect", id)...)
-	if !strings.HasPrefix(out, "disconnected; remove the webhook webhook-") || len(c.vipps.webhooks) != 1 {
+	if !strings.HasPrefix(out, "connection "+id+" disconnected; remove the webhook webhook-") ||
+		len(c.vipps.webhooks) != 1 {
 		t.Errorf("%s", out)
 	}
 	c.do(c.connectLine("vipps")...)
@@ -246,7 +248,8 @@ func TestPaymentReconnect_takesOtherKeysOfTheSameAccountOnly(t *testing.T) {
 	if after := c.object("payment", "list"); after["id"] != before["id"] || after["state"] != "in_use" {
 		t.Errorf("%v, then %v", before, after)
 	}
-	if told := c.objects("events", "-type", "payment.keys_changed"); len(told) != 1 || told[0]["subject_id"] != id {
+	if told := c.objects("event", "list", "-type", "payment.keys_changed"); len(told) != 1 ||
+		told[0]["subject_id"] != id {
 		t.Errorf("events %v", told)
 	}
 }

@@ -270,19 +270,24 @@ func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 
 // A troubledPayment is an attempt that an operator should know of.
 type troubledPayment struct {
-	orderID, state, reason string
-	captureBefore          stamp
+	orderID, state, reason   string
+	captureBefore, createdAt stamp
 }
 
-// troubledPayments returns up to limit attempts that are in review, and then those whose authorisation
+// oldestDuePayment returns since when the attempt that has been due longest is due; the zero stamp: none is.
+func (q *queries) oldestDuePayment() (stamp, error) {
+	return oneValue[stamp](q, `SELECT min(due_at) FROM payments WHERE due_at IS NOT NULL`)
+}
+
+// troubledPayments returns up to limit attempts that are in review, and then as many whose authorisation
 // lapses before a time, in both the oldest first. Of live attempts it reads the maxCounted oldest.
 func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
-	return collectShown(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before FROM payments
-			WHERE state = 'review' ORDER BY id LIMIT ?2)
-		UNION ALL SELECT order_id, state, '', capture_before FROM (`+oldestLive+` LIMIT ?3)
-			WHERE capture_before < ?1 LIMIT ?2`,
+	return collectShown(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before, created_at
+			FROM payments WHERE state = 'review' ORDER BY id LIMIT ?2)
+		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before, NULL FROM (`+oldestLive+` LIMIT ?3)
+			WHERE capture_before < ?1 ORDER BY capture_before LIMIT ?2)`,
 		[]any{before, limit, maxCounted}, func(p *troubledPayment) []any {
-			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore}
+			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore, &p.createdAt}
 		})
 }
 
@@ -357,4 +362,7 @@ func (t *tx) lookAtLivePayments(id string) error {
 
 // heldPayments counts the attempts that guests can still pay, or whose money is authorised.
 var heldPayments = holding{"payments", "live payment",
-	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`}
+	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`,
+	`SELECT coalesce(group_concat(format('%d.%02d %s', amount / 100, amount % 100, currency), ', '), '') FROM
+		(SELECT sum(authorized) amount, currency FROM payments WHERE +account_id = ?1 AND state = 'authorized'
+		GROUP BY currency)`}

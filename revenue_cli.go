@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -8,12 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The operator's commands on revenue days.
 var revenueCommands = []command{
 	{"revenue list", "", "list what business days have brought, newest first: at most 400 days", []option{
-		optFromDay,
+		optAllRows, optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
 		optAccount.says("the account whose revenue it is"),
 	}, 0, revenueList},
@@ -36,11 +38,39 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
+		if err := e.readyRevenue(st, id); err != nil {
 			return err
 		}
 		return f(st, id)
 	})
+}
+
+// readyRevenue records everything that is due. If -account is not given and there is more than one account, it says
+// on standard error which one is shown, or if that has no revenue, which ones have some.
+func (e *env) readyRevenue(st *store, accountID string) error {
+	if err := recordOrders(e.ctx, st, math.MaxInt); err != nil || e.str("account") != "" {
+		return err
+	}
+	all, err := st.accounts()
+	if err != nil || len(all) < 2 {
+		return err
+	}
+	a, err := st.account(accountID)
+	if err != nil {
+		return err
+	}
+	earning, err := st.accountsWithRevenue(accountID, 3)
+	if err != nil || len(earning) == 0 || earning[0].ID == accountID {
+		fmt.Fprintf(e.stderr, "this is the revenue of %s; -account shows another one's\n", withName(a.ID, a.Name))
+		return err
+	}
+	var names []string
+	for _, other := range earning {
+		names = append(names, withName(other.ID, other.Name))
+	}
+	fmt.Fprintf(e.stderr, "%s has no revenue; there is some of %s: 'widgetd %s -account %s'\n",
+		withName(a.ID, a.Name), strings.Join(names, ", "), e.command.signature(), earning[0].ID)
+	return nil
 }
 
 // revenueDays returns the business days of an account that -from and -to name, newest first. Errors: usageError.
@@ -63,7 +93,9 @@ func (e *env) revenueDays(st *store, accountID string) ([]revenueDay, error) {
 // revenueList prints the totals of business days.
 func revenueList(e *env) error {
 	return e.withRevenue(func(st *store, accountID string) error {
-		all, err := e.revenueDays(st, accountID)
+		all, err := listRows(e, st.queries, wholeList(func(*queries, string) ([]revenueDay, error) {
+			return e.revenueDays(st, accountID)
+		}), accountID, "")
 		if err != nil {
 			return err
 		}
@@ -99,7 +131,7 @@ func revenueShow(e *env) error {
 			if i > 0 {
 				text.WriteString("\n")
 			}
-			all.Days[i].write(&text)
+			all.Days[i].write(&text, e.width())
 		}
 		_, err = io.WriteString(e.stdout, text.String())
 		return err
@@ -107,18 +139,29 @@ func revenueShow(e *env) error {
 }
 
 // moneyTable writes lines of a label and columns of money.
-type moneyTable struct{ *strings.Builder }
+type moneyTable struct {
+	*strings.Builder
+	label  int // columns of a label; 0: amounts are in the line below it
+	amount int // columns of an amount
+}
 
-const (
-	moneyLabel  = 32 // columns of a label
-	moneyColumn = 11 // columns of an amount
-)
+// newMoneyTable returns a table for lines of width columns; 0: no limit.
+func newMoneyTable(out *strings.Builder, width int) moneyTable {
+	t := moneyTable{out, 32, 11}
+	if width > 0 && width < t.label+4*(1+t.amount) {
+		t.label, t.amount = 0, 10
+	}
+	return t
+}
 
-// line writes a label, shortened to its columns, and amounts; "" stands for none.
+// line writes a label and amounts, which are in the next line if it is long; "" stands for none.
 func (t moneyTable) line(label string, amounts ...string) {
-	text := fmt.Sprintf("%-*s", moneyLabel, shorten(printable(label), moneyLabel-1))
+	text := fmt.Sprintf("%-*s", t.label, printable(label))
+	if utf8.RuneCountInString(text) > t.label && len(amounts) > 0 {
+		text += "\n" + strings.Repeat(" ", t.label)
+	}
 	for _, a := range amounts {
-		text += fmt.Sprintf(" %*s", moneyColumn, a)
+		text += fmt.Sprintf(" %*s", t.amount, a)
 	}
 	t.WriteString(strings.TrimRight(text, " ") + "\n")
 }
@@ -129,11 +172,12 @@ func (t moneyTable) taxed(label string, gross, vat int64) {
 }
 
 // write writes the report as tills print theirs at the end of a day: what was sold and given back, by rate
-// of VAT and group, the VAT, and how it was paid. Its total appears in both halves.
-func (r *revenueReport) write(out *strings.Builder) {
-	t := moneyTable{out}
-	fmt.Fprintf(out, "Business day %s, %s, %s\nfrom %s to %s, final at %s\n", r.Date, r.Currency, r.State,
-		r.StartsAt, r.EndsAt, r.FinalAt)
+// of VAT and group, the VAT, and how it was paid. Its total appears in both halves. width is that of the terminal.
+func (r *revenueReport) write(out *strings.Builder, width int) {
+	t := newMoneyTable(out, width)
+	period := fmt.Sprintf("from %s to %s, final at %s", r.StartsAt, r.EndsAt, r.FinalAt)
+	fmt.Fprintf(out, "Business day %s, %s, %s\n%s\n", r.Date, r.Currency, r.State,
+		strings.Join(wrap(period, cmp.Or(width, len(period))), "\n"))
 	out.WriteString("This is not the report of a certified till.\n\n")
 	t.line("", "GROSS", "VAT", "NET")
 	all := revenueLine{Gross: r.Totals.Tips}
@@ -207,9 +251,13 @@ func (r *revenueReport) writeNotes(t moneyTable) {
 		return
 	}
 	t.WriteString("\nOf the total, from earlier days:\n")
+	gap := "  "
+	if t.label == 0 {
+		gap = "\n  "
+	}
 	for _, l := range r.Late {
-		fmt.Fprintf(t, "%s %-8s %-9s %*s  %s\n", l.Date, l.Kind, l.Method, moneyColumn,
-			formatSigned(l.Amount), l.OrderID)
+		fmt.Fprintf(t, "%s %-8s %-9s %*s%s%s\n", l.Date, l.Kind, l.Method, t.amount, formatSigned(l.Amount), gap,
+			l.OrderID)
 	}
 	if r.MoreLate {
 		t.WriteString("and more\n")
@@ -255,7 +303,7 @@ func revenueExport(e *env) error {
 	header := []string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
 		"total"}
 	return exportRows(e, header, func(st *store, _ string) (p listPage[exportedSum], err error) {
-		if err := recordOrders(e.ctx, st, math.MaxInt); err != nil {
+		if err := e.readyRevenue(st, id); err != nil {
 			return p, err
 		}
 		days, err := e.revenueDays(st, id)

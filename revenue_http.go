@@ -25,6 +25,14 @@ func revenueWing(s *server) wing {
 			fault: "revenue can't be recorded",
 			run:   func(ctx context.Context) error { return recordOrders(ctx, s.store, recordedByChore) },
 		}},
+		metrics: []metric{{"widgetd_revenue_backlog", "gauge", "Orders whose money has moved and is not recorded yet.",
+			func() []string {
+				n, err := s.store.countBacklog()
+				if err != nil {
+					return nil
+				}
+				return []string{fmt.Sprintf(" %d", n)}
+			}}},
 	}
 }
 

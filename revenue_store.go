@@ -30,9 +30,21 @@ func (q *queries) hasFacts(accountID string) (has bool, err error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_facts WHERE account_id = ?)`, accountID)
 }
 
+// accountsWithRevenue returns up to limit accounts for which something was ever recorded, that with the given id
+// first, and others by name.
+func (q *queries) accountsWithRevenue(first string, limit int) ([]account, error) {
+	return accountTable.all(q, `WHERE EXISTS (SELECT 1 FROM revenue_days d WHERE d.account_id = a.id)
+		ORDER BY a.id <> ?, a.name, a.id LIMIT ?`, first, limit)
+}
+
 // hasBacklog reports whether there are orders whose money has moved and that were not recorded since.
 func (q *queries) hasBacklog() (has bool, err error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog)`)
+}
+
+// countBacklog returns how many orders are in the backlog, up to maxCounted.
+func (q *queries) countBacklog() (int, error) {
+	return oneValue[int](q, `SELECT count(*) FROM (SELECT 1 FROM revenue_backlog LIMIT ?)`, maxCounted)
 }
 
 // backlog returns the ids of up to limit orders of the backlog.

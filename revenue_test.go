@@ -480,6 +480,11 @@ Discounts, already taken off            6.00
 	if head+"\n"+rest[strings.Index(rest, "\n")+1:] != report {
 		t.Errorf("shown\n%s", shown)
 	}
+	o.env["COLUMNS"] = "45"
+	narrow := o.do("revenue", "show", "2026-03-28", "-account", "main")
+	contains(t, narrow, "\nterminal\n      59.00      -1.00       0.00      58.00\n")
+	failIf(t, widest(narrow) > 45, "%d columns:\n%s", widest(narrow), narrow)
+	delete(o.env, "COLUMNS")
 	if all := o.object("revenue", "show", "28.3.2026", "-account", account)["days"].([]any); len(all) != 1 {
 		t.Errorf("days %v", all)
 	}

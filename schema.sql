@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 7.
+-- The whole schema of a widgetd database, version 8.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 7;
+PRAGMA user_version = 8;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -69,6 +69,7 @@ CREATE TABLE leads (
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was posted
 ) STRICT;
 CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq
+CREATE INDEX leads_type ON leads (type); -- of one type in the order of seq
 CREATE INDEX leads_digest ON leads (digest);
 
 -- The sqlite3 shell can't compute a digest. An address that is changed with it loses its digest,
@@ -124,7 +125,7 @@ CREATE TABLE license_keys (
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
   retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at, '+0 days'))    -- when a rotated key stops working; NULL: the current one
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX license_keys_license ON license_keys (license_id);
+CREATE INDEX license_keys_license ON license_keys (license_id, retires_at, hint); -- with the hint, since the keys of licences lie far apart
 
 CREATE TABLE devices (
   id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'), -- dev_…
@@ -262,6 +263,8 @@ CREATE TABLE events (
   data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say: {"device_id":"dev_…"}
 ) STRICT;
 CREATE INDEX events_account ON events (account_id);
+-- Of one type in the order of seq, however rare. It and leads_type cost a lead a fifteenth of its time (docs/performance.md).
+CREATE INDEX events_type ON events (type);
 CREATE INDEX events_license ON events (subject_id) WHERE subject_id GLOB 'lic_*';
 
 CREATE TABLE idempotency (
@@ -883,9 +886,20 @@ SELECT c.path, coalesce(a.name, c.caller) AS caller, sum(c.calls) AS calls, min(
 FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
 GROUP BY c.path, c.caller ORDER BY last_at DESC;
 
--- What happened, newest first.
+-- Bearer tokens, also those of applications, newest first, and whether they work.
+CREATE VIEW v_tokens AS
+SELECT t.id, a.name AS account, t.client_id, t.scope, t.all_accounts,
+       CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked' WHEN a.closed_at IS NOT NULL THEN 'closed'
+            WHEN t.expires_at <= strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'expired' ELSE 'active' END AS state,
+       t.created_at, t.expires_at, t.revoked_at, t.kid, t.account_id
+FROM (SELECT id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at FROM tokens
+      UNION ALL SELECT id, account_id, app_id, scope, 0, kid, created_at, expires_at, revoked_at FROM app_tokens) t
+JOIN accounts a ON a.id = t.account_id ORDER BY t.id DESC;
+
+-- What happened, newest first. A query that joins it with something loses that order: it ends with ORDER BY seq DESC.
 CREATE VIEW v_audit AS
-SELECT e.at, e.type, a.name AS account, e.actor, e.subject_id, e.data, e.id
+SELECT e.at, e.type, a.name AS account, e.actor, e.subject_id,
+       CASE WHEN json_valid(e.data) THEN json_extract(e.data, '$.device_id') END AS device_id, e.data, e.id, e.seq
 FROM events e JOIN accounts a ON a.id = e.account_id ORDER BY e.seq DESC;
 
 -- Where events are sent to, and how that goes. waiting counts what is to be tried again.

@@ -136,7 +136,10 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	o.statusSocket, o.synchronised = socketPath(db), kernelSynchronised
+	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots()
+	if o.noRoots {
+		log.Warn(noRootsText, "advice", callFaults[callUnverified])
+	}
 	s, err := newServer(st, keys, o, log, e.nouns)
 	if err != nil {
 		return errors.Join(err, st.close())
@@ -220,10 +223,7 @@ func (s *server) startDebug(addr string) error {
 		return fmt.Errorf("listen on -debug-addr: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		s.writeMetrics(w)
-	})
+	mux.HandleFunc("GET /metrics", s.metricsPage())
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
@@ -312,15 +312,15 @@ const (
 // what was counted of refusals and faults, and rows that could not be read. It only reads the database, so that
 // a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
-	walIsLarge := false
+	walIsLarge, calls := false, &callsTold{}
 	everyInterval(ctx, func() {
 		s.followKeys(keys)
 		s.store.recheckHeader()
 		walIsLarge = s.reportWAL(walIsLarge)
-		s.metrics.keepSnapshot(s.steady())
 		s.logNotices(false)
 		s.logUnreadable()
 		s.reviewFaults(false)
+		s.reportCalls(calls)
 		if err := s.refresh(); err != nil {
 			s.noteFault("the base addresses can't be read", err)
 		}
@@ -373,6 +373,7 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		if !closerThan(sweepInterval, lastSweep, now) {
 			lastSweep, sweepDue = now, true
+			s.checkHealth() // for the metrics, which do not ask the database themselves
 		}
 		if sweepDue && !s.clockDoubted() {
 			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
@@ -432,6 +433,27 @@ func (s *server) reportWAL(large bool) bool {
 		s.log.Info("the write-ahead log is small again", "bytes", size)
 	}
 	return size > maxWAL
+}
+
+// callsTold is what the log last said of calls that fail alike. The goroutine of pollFiles owns it.
+type callsTold struct {
+	fault callFault // "": it is over
+	at    time.Time // when that was logged, by the steady clock
+}
+
+// reportCalls logs when most calls to different hosts begin to fail alike, at most once a noticeInterval, and when
+// that is over.
+func (s *server) reportCalls(told *callsTold) {
+	fault, since := s.outbound.reach.failing()
+	switch {
+	case fault == told.fault:
+	case fault == "":
+		s.log.Info("over: " + callsFailAlike)
+		told.fault = fault
+	case !closerThan(noticeInterval, told.at, s.steady()):
+		s.log.Warn(callsFailAlike, "why", string(fault), "since", newStamp(since).String(), "advice", callFaults[fault])
+		told.fault, told.at = fault, s.steady()
+	}
 }
 
 // A keyWatch is what the service knows of the key file at a path. The goroutine of pollFiles owns it.

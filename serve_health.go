@@ -80,7 +80,11 @@ func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, e
 // healthReport returns what GET /widget/health answers. Its output, the reason why it does not pass, is
 // one of a closed list of sentences, so it never contains a path or SQL.
 func (s *server) healthReport() *healthReport {
-	found := s.checkHealth()
+	return s.reportOf(s.checkHealth())
+}
+
+// reportOf returns the report of the database's health and of everything else that health tells of.
+func (s *server) reportOf(found observation) *healthReport {
 	report := &healthReport{Status: found.status, Version: "1", ReleaseID: buildName(), Output: found.reason,
 		Checks: map[string][]healthProbe{"sqlite:responseTime": {{"datastore", found.took.Milliseconds(), "ms",
 			found.status, newStamp(found.at), found.reason}}}}
@@ -154,6 +158,12 @@ func (s *server) checkHealth() observation {
 		case <-wait.C:
 		}
 	}
+	return s.lastHealth()
+}
+
+// lastHealth returns what is known of the database without asking it.
+func (s *server) lastHealth() observation {
+	h := &s.health
 	now, blocked := s.now(), s.store.lockedSince()
 	h.mu.Lock()
 	defer h.mu.Unlock()

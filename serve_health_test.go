@@ -247,7 +247,7 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	if len(seen) != 21 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
+	if len(seen) != 30 || !samples[`widgetd_requests_total{route="POST /widget/leads",status="422"} 1`] {
 		t.Errorf("%d families:\n%s", len(seen), text.String())
 	}
 }
@@ -256,7 +256,7 @@ func TestMetrics_countDurationsInTheFirstBucketThatHoldsThem(t *testing.T) {
 	t.Parallel()
 	var m metrics
 	for _, took := range []time.Duration{0, time.Millisecond, time.Millisecond + 1, 10 * time.Second, time.Minute} {
-		m.count("GET /x", 200, took)
+		m.count("GET /x", 200, took, callerKey{}, time.Now())
 	}
 	_, _, got, _ := m.samples()
 	want := []string{
@@ -275,15 +275,10 @@ func TestMetrics_keepWhatWasCountedInTheLastMinute(t *testing.T) {
 	t.Parallel()
 	var m metrics
 	now := time.Now()
-	tick := func(seconds int) {
-		for range seconds {
-			now = now.Add(time.Second)
-			m.keepSnapshot(now)
-		}
-	}
+	tick := func(seconds int) { now = now.Add(time.Duration(seconds) * time.Second) }
 	leads := answerKey{"POST /widget/leads", 200}
-	m.count(leads.route, 200, 0)
-	m.countRefusal("busy")
+	m.count(leads.route, 200, 0, callerKey{}, now)
+	m.countRefusal("busy", now)
 	check := func(when string, answered, busy int64) {
 		answers, refusals, all := m.lastMinute(now)
 		if answers[leads] != answered || refusals["busy"] != busy || all["busy"] != 1 || len(answers) > 1 ||
@@ -293,7 +288,7 @@ func TestMetrics_keepWhatWasCountedInTheLastMinute(t *testing.T) {
 	}
 	check("at the start", 1, 1)
 	tick(59)
-	m.count(leads.route, 200, 0)
+	m.count(leads.route, 200, 0, callerKey{}, now)
 	check("59 seconds later", 2, 1)
 	tick(10)
 	check("70 seconds later", 1, 0)

@@ -1,28 +1,33 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // metrics counts answers by route and status, and refusals by problem code. There are few of each,
 // so callers can't make the maps grow.
 type metrics struct {
-	mu        sync.Mutex
-	answers   map[answerKey]answerCount
-	durations map[string]histogram // by route
-	refusals  map[string]int64     // by problem code
-	history   [minuteSnapshots]snapshot
-	next      int // index in history of the next snapshot
+	mu           sync.Mutex
+	answers      map[answerKey]answerCount
+	durations    map[string]histogram // by route
+	refusals     map[string]int64     // by problem code
+	lastAnswers  recentCounts[answerKey]
+	lastRefusals recentCounts[string]
+	callers      recentCounts[callerKey]
 }
 
 type answerKey struct {
@@ -49,20 +54,97 @@ type histogram struct {
 	sum    time.Duration
 }
 
-// A snapshot is what was counted up to a moment, by the steady clock.
-type snapshot struct {
-	at       time.Time
-	answers  map[answerKey]int64
-	refusals map[string]int64
+// recentCounts counts by some key what happened in the last minute, in steps of ten seconds, and in the last hour, in
+// minutes. It counts maxRecent keys one by one, in some 500 bytes each, and all others together.
+type recentCounts[K comparable] struct {
+	began   time.Time // of the first step, by the steady clock
+	counts  map[K]*recentCount
+	others  recentCount
+	cleared int64 // the step in which those that were quiet for an hour were last removed
 }
 
-// minuteSnapshots is how many snapshots are kept: one a second, for a minute.
-const minuteSnapshots = 61
+const (
+	maxRecent      = 2000
+	recentStep     = 10 * time.Second
+	stepsPerMinute = int64(time.Minute / recentStep)
+	recentMinutes  = 60
+)
 
-// count adds an answer, and how long it took.
-func (m *metrics) count(route string, status int, took time.Duration) {
+// A recentCount is how often something happened in each of the last steps and minutes.
+type recentCount struct {
+	step    int64 // of the last time
+	steps   [stepsPerMinute]uint32
+	minutes [recentMinutes]uint32
+}
+
+// moveTo clears the counts of the steps and minutes that have begun since the last call.
+func (c *recentCount) moveTo(step int64) {
+	for i := max(c.step, step-stepsPerMinute) + 1; i <= step; i++ {
+		c.steps[i%stepsPerMinute] = 0
+	}
+	minute := step / stepsPerMinute
+	for i := max(c.step/stepsPerMinute, minute-recentMinutes) + 1; i <= minute; i++ {
+		c.minutes[i%recentMinutes] = 0
+	}
+	c.step = max(c.step, step)
+}
+
+// sums returns how often it happened in the minute and in the hour before a step.
+func (c *recentCount) sums(step int64) (minute, hour int64) {
+	c.moveTo(step)
+	for _, n := range c.steps {
+		minute += int64(n)
+	}
+	for _, n := range c.minutes {
+		hour += int64(n)
+	}
+	return minute, hour
+}
+
+// stepAt returns the number of the step at now.
+func (c *recentCounts[K]) stepAt(now time.Time) int64 { return int64(now.Sub(c.began) / recentStep) }
+
+// add counts that something happened at now.
+func (c *recentCounts[K]) add(key K, now time.Time) {
+	if c.counts == nil {
+		c.counts, c.began = map[K]*recentCount{}, now
+	}
+	step := c.stepAt(now)
+	found := c.counts[key]
+	if found == nil {
+		if len(c.counts) >= maxRecent && c.cleared < step {
+			c.cleared = step
+			maps.DeleteFunc(c.counts, func(_ K, old *recentCount) bool {
+				return step-old.step >= recentMinutes*stepsPerMinute
+			})
+		}
+		if found = &c.others; len(c.counts) < maxRecent {
+			found = &recentCount{step: step}
+			c.counts[key] = found
+		}
+	}
+	found.moveTo(step)
+	found.steps[step%stepsPerMinute]++
+	found.minutes[step/stepsPerMinute%recentMinutes]++
+}
+
+// lastMinute returns the counts of the minute before now.
+func (c *recentCounts[K]) lastMinute(now time.Time) map[K]int64 {
+	counts := map[K]int64{}
+	for key, n := range c.counts {
+		if minute, _ := n.sums(c.stepAt(now)); minute > 0 {
+			counts[key] = minute
+		}
+	}
+	return counts
+}
+
+// count adds an answer at now, to whom, and how long it took.
+func (m *metrics) count(route string, status int, took time.Duration, to callerKey, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.lastAnswers.add(answerKey{route, status}, now)
+	m.callers.add(to, now)
 	if m.answers == nil {
 		m.answers, m.durations = map[answerKey]answerCount{}, map[string]histogram{}
 	}
@@ -75,56 +157,22 @@ func (m *metrics) count(route string, status int, took time.Duration) {
 	m.durations[route] = h
 }
 
-// countRefusal adds an answer with the problem of that code.
-func (m *metrics) countRefusal(code string) {
+// countRefusal adds an answer with the problem of that code at now.
+func (m *metrics) countRefusal(code string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.lastRefusals.add(code, now)
 	if m.refusals == nil {
 		m.refusals = map[string]int64{}
 	}
 	m.refusals[code]++
 }
 
-// untilNow returns what was counted up to now. Its caller holds the lock.
-func (m *metrics) untilNow(now time.Time) snapshot {
-	s := snapshot{now, map[answerKey]int64{}, maps.Clone(m.refusals)}
-	for key, c := range m.answers {
-		s.answers[key] = c.number
-	}
-	return s
-}
-
-// keepSnapshot keeps what was counted up to now, for lastMinute. It is called once a second.
-func (m *metrics) keepSnapshot(now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.history[m.next] = m.untilNow(now)
-	m.next = (m.next + 1) % len(m.history)
-}
-
-// lastMinute returns what was counted in the minute before now, or since the start if that is less,
-// and all refusals since the start.
+// lastMinute returns what was counted in the minute before now, and all refusals since the start.
 func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusals, all map[string]int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var before snapshot // the latest that is a minute old
-	for _, s := range m.history {
-		if !s.at.IsZero() && now.Sub(s.at) >= time.Minute && s.at.After(before.at) {
-			before = s
-		}
-	}
-	current := m.untilNow(now)
-	all = maps.Clone(current.refusals)
-	return countedSince(current.answers, before.answers), countedSince(current.refusals, before.refusals), all
-}
-
-// countedSince subtracts before from counts, in place, and returns the counts that are not 0 then.
-func countedSince[K comparable](counts, before map[K]int64) map[K]int64 {
-	for key, n := range before {
-		counts[key] -= n
-	}
-	maps.DeleteFunc(counts, func(_ K, n int64) bool { return n == 0 })
-	return counts
+	return m.lastAnswers.lastMinute(now), m.lastRefusals.lastMinute(now), maps.Clone(m.refusals)
 }
 
 // samples returns the lines of the metrics that are counted by route, status or code, without the
@@ -156,11 +204,128 @@ func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
 	return answers, seconds, durations, refusals
 }
 
+// A callerKey is an account and its client: the client_id of a token, or what else the request was charged as. The
+// zero value stands for requests without either.
+type callerKey struct{ account, client string }
+
+// The clients of requests without a token of an account, besides those that are named like the bucket they are
+// charged to.
+const (
+	clientAnonymous = "anonymous"
+	clientDevices   = "devices" // with device tokens
+	clientOthers    = "others"  // those that are not counted one by one
+)
+
+// callerOf returns who is counted as having sent a call.
+func callerOf(c *call) callerKey {
+	switch {
+	case c.bearer != nil && c.bearer.claims.isDevice():
+		return callerKey{c.bearer.claims.Subject, clientDevices}
+	case c.bearer != nil:
+		return callerKey{c.bearer.claims.Subject, c.bearer.claims.ClientID}
+	case c.account != "":
+		return callerKey{c.account, cmp.Or(c.route.bucket, clientAnonymous)}
+	}
+	return callerKey{}
+}
+
+// A callerRow is how many requests a caller has sent.
+type callerRow struct {
+	AccountID  string `json:"account_id,omitempty"`
+	Account    string `json:"account,omitempty"` // its name
+	Client     string `json:"client"`
+	LastMinute int64  `json:"last_minute"`
+	LastHour   int64  `json:"last_hour"`
+}
+
+// mostCallers returns the callers with the most requests in the hour before now, the most first, and last what all
+// others have sent together; no more than limit.
+func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	step := m.callers.stepAt(now)
+	add := func(who callerKey, n *recentCount) {
+		if minute, hour := n.sums(step); hour > 0 {
+			all = append(all, callerRow{AccountID: who.account, Client: cmp.Or(who.client, clientAnonymous),
+				LastMinute: minute, LastHour: hour})
+		}
+	}
+	for who, n := range m.callers.counts {
+		add(who, n)
+	}
+	slices.SortFunc(all, func(a, b callerRow) int {
+		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
+			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
+	})
+	add(callerKey{client: clientOthers}, &m.callers.others)
+	if len(all) > limit {
+		rest := callerRow{Client: clientOthers}
+		for _, row := range all[limit-1:] {
+			rest.LastMinute += row.LastMinute
+			rest.LastHour += row.LastHour
+		}
+		all = append(all[:limit-1], rest)
+	}
+	return all
+}
+
 // A metric is one family of metrics of a wing.
 type metric struct {
 	name, kind, help string          // kind is counter or gauge
 	samples          func() []string // its lines without its name: " 3", or `{state="enabled"} 3`
 }
+
+// metricsFor is how long the page of metrics is served before they are read again, however many ask for it.
+const metricsFor = 5 * time.Second
+
+// metricsPage returns the handler of the metrics.
+func (s *server) metricsPage() http.HandlerFunc {
+	var mu sync.Mutex
+	var page bytes.Buffer
+	var at time.Time
+	return func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		if !closerThan(metricsFor, at, s.steady()) {
+			page.Reset()
+			s.writeMetrics(&page)
+			at = s.steady()
+		}
+		text := bytes.Clone(page.Bytes())
+		mu.Unlock()
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		w.Write(text) // fails only when the client has gone
+	}
+}
+
+// healthSample returns the state of health as labels. The reason is one of the closed list of healthReport, without
+// how long it has lasted.
+func (s *server) healthSample() string {
+	report := s.reportOf(s.lastHealth())
+	reason, _, _ := strings.Cut(report.Output, " for ")
+	return fmt.Sprintf(`{status=%q,reason=%q} 1`, report.Status, reason)
+}
+
+// freeDisk returns how many bytes are free for the database.
+func (s *server) freeDisk() []string {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(s.store.path), &disk); err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf(" %d", disk.Bavail*uint64(disk.Bsize))}
+}
+
+// residentMemory returns how many bytes of memory the process has (proc_pid_statm(5)).
+func residentMemory() []string {
+	var size, resident int
+	text, _ := os.ReadFile("/proc/self/statm")
+	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf(" %d", resident*os.Getpagesize())}
+}
+
+// oneIf is 1 for true.
+var oneIf = map[bool]int{true: 1}
 
 // writeMetrics writes all metrics in the text format of Prometheus (version 0.0.4).
 func (s *server) writeMetrics(w io.Writer) {
@@ -189,6 +354,16 @@ func (s *server) writeMetrics(w io.Writer) {
 	family("widgetd_buckets", "gauge", "Rate limit buckets in memory, by accounts and by addresses.",
 		fmt.Sprintf(`{limit="account"} %d`, s.accountBuckets.len()),
 		fmt.Sprintf(`{limit="address"} %d`, s.addressBuckets.len()))
+	family("widgetd_health", "gauge", "How the service is, and why it is not pass; always 1.", s.healthSample())
+	family("widgetd_clock_doubted", "gauge", "Whether what time brings about waits since the clock may be wrong.",
+		fmt.Sprintf(" %d", oneIf[s.compareClock(s.readClocks()) != ""]))
+	family("widgetd_disk_free_bytes", "gauge", "Bytes that are free for the database.", s.freeDisk()...)
+	failing, _ := s.outbound.reach.failing()
+	family("widgetd_calls_failing", "gauge", "Whether most calls to different hosts fail alike, and how.",
+		fmt.Sprintf(`{why=%q} %d`, failing, oneIf[failing != ""]))
+	family("process_start_time_seconds", "gauge", "When the service was started, in Unix seconds.",
+		fmt.Sprintf(" %d", s.startedAt.Unix()))
+	family("process_resident_memory_bytes", "gauge", "Bytes of memory that the process has.", residentMemory()...)
 	for _, m := range s.wingMetrics {
 		family(m.name, m.kind, m.help, m.samples()...)
 	}
@@ -294,7 +469,7 @@ func (s *server) logUnreadable() {
 // noteRefusal counts a request that is answered with a problem. err is what the request's handling
 // returned, from which ref was made.
 func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err error) {
-	s.metrics.countRefusal(ref.code.name)
+	s.metrics.countRefusal(ref.code.name, s.steady())
 	switch ref.code {
 	case codeOrigin:
 		s.notices.add(noticeOrigins, originName(r))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http/httptest"
@@ -166,25 +167,38 @@ func TestAccessLog_hasALineForEachRequestAndNothingOfTheCaller(t *testing.T) {
 	s.get("/licenses/"+license, "Authorization: Bearer "+token).is(200)
 	s.get("/licenses?q=needle", "Authorization: Bearer "+token, "X-Forwarded-For: 192.0.2.77").is(200)
 	s.post("/widget/license/verify", `{"license_key":"`+key+`","fingerprint":"kitchen"}`).is(200)
+	lease := s.activate(key, "kitchen").is(200).text("token")
+	s.post("/widget/license/verify", `{}`, bearer(lease)).is(200)
 	s.get("/nowhere/" + license).is(404)
 	line := regexp.MustCompile(`^level=INFO msg=request route=("(?:GET|POST) [^"?]+"|none) status=\d{3} ` +
-		`milliseconds=[0-9.]+(?:e-\d+)? request_id=req_\w{26} account=(-|acct_\w{26})$`)
+		`milliseconds=[0-9.]+(?:e-\d+)? request_id=req_\w{26} account=(-|acct_\w{26}) token=(-|tok_\w{26})$`)
 	lines := s.logLines("msg=request")
 	want := []string{`"POST /widget/leads"`, `"GET /licenses/{id}"`, `"GET /licenses"`,
-		`"POST /widget/license/verify"`, "none"}
+		`"POST /widget/license/verify"`, `"POST /widget/license/activate"`, `"POST /widget/license/verify"`, "none"}
+	bears := []bool{false, true, true, false, false, true, false}
 	if len(lines) != len(want) {
 		t.Fatalf("%q", lines)
 	}
 	for i, l := range lines {
-		if m := line.FindStringSubmatch(l); m == nil || m[1] != want[i] {
-			t.Errorf("%q, want the route %s", l, want[i])
+		if m := line.FindStringSubmatch(l); m == nil || m[1] != want[i] || (m[3] != "-") != bears[i] ||
+			bears[i] && !strings.Contains(payloadOf(t, token), `"jti":"`+m[3]+`"`) &&
+				!strings.Contains(payloadOf(t, lease), `"jti":"`+m[3]+`"`) {
+			t.Errorf("%q, want the route %s and the token's id: %v", l, want[i], bears[i])
 		}
 	}
-	for _, secret := range []string{license, key, token, "needle", "192.0.2.", "nowhere", "kitchen"} {
+	for _, secret := range []string{license, key, token, lease, "needle", "192.0.2.", "nowhere", "kitchen"} {
 		if strings.Contains(s.log.String(), secret) {
 			t.Errorf("the log holds %q", secret)
 		}
 	}
+}
+
+// payloadOf returns the claims of a token as JSON.
+func payloadOf(t testing.TB, token string) string {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	must(t, err)
+	return string(text)
 }
 
 func TestAccessLog_isOffByDefault(t *testing.T) {

@@ -23,8 +23,11 @@ import (
 // The operator's command on everything at once.
 var statusCommands = []command{
 	{"status", "", "show on one screen how the service is, who calls, what was refused and what needs doing",
-		nil, 0, statusShow},
+		[]option{optCheck}, 0, statusShow},
 }
+
+var optCheck = option{name: "check", help: "print one line, for monitoring, and tell by the exit status: " +
+	"0 nothing needs doing, 1 something does, 3 the service does not run or its health fails"}
 
 const (
 	maxSocketPath = 107             // bytes (unix(7))
@@ -47,7 +50,16 @@ type serviceStatus struct {
 	Litestream bool           `json:"litestream"`
 	LastMinute []routeCount   `json:"last_minute"` // by route and status, the most first
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
+	Callers    []callerRow    `json:"callers"`     // of the last hour, the most requests first
 	Damage     *damageMet     `json:"damage"`      // that was met; null: none
+	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
+	NoRoots    bool           `json:"no_certificates"`
+}
+
+// callsFailing says how most calls to different hosts fail.
+type callsFailing struct {
+	Fault callFault `json:"fault"`
+	Since stamp     `json:"since"`
 }
 
 // A routeCount is how many requests to a route were answered with a status in the last minute.
@@ -69,7 +81,16 @@ func (s *server) serviceStatus() *serviceStatus {
 	report := s.healthReport()
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
-		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet()}
+		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
+		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
+	for i, c := range v.Callers {
+		if a, err := s.cachedAccount(c.AccountID); c.AccountID != "" && err == nil {
+			v.Callers[i].Account = a.Name
+		}
+	}
+	if fault, since := s.outbound.reach.failing(); fault != "" {
+		v.Calls = &callsFailing{fault, newStamp(since)}
+	}
 	answers, refusals, all := s.metrics.lastMinute(s.steady())
 	for key, n := range answers {
 		v.LastMinute = append(v.LastMinute, routeCount{cmp.Or(key.route, noRoute), key.status, n})
@@ -165,6 +186,18 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	return v, nil
 }
 
+// noteQueued says on standard error that what a command has left to the service is not done yet, if no service runs
+// over the database.
+func (e *env) noteQueued() {
+	db, err := e.file("db")
+	if err != nil || len(socketPath(db)) > maxSocketPath { // then a service has no socket
+		return
+	}
+	if service, err := askService(e.ctx, db); service == nil && err == nil {
+		fmt.Fprintf(e.stderr, "queued: the service does it when it runs, and none runs over %s now\n", db)
+	}
+}
+
 // reportCheck tells the service that a check of the whole file has passed; times is how often the service had met
 // damage when the check began. It reports false if the service has met damage since.
 func reportCheck(ctx context.Context, db string, times int64) (bool, error) {
@@ -223,9 +256,17 @@ type statusReport struct {
 const backupLabel = "last backup"
 
 func statusShow(e *env) error {
-	r := &statusReport{Version: buildName(), Database: e.str("db"), Unreadable: []string{}, unread: map[string]string{},
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	keyFile, err := e.file("key")
+	if err != nil {
+		return err
+	}
+	r := &statusReport{Version: buildName(), Database: db, Unreadable: []string{}, unread: map[string]string{},
 		SchemaVersion: schemaVersion, // of the file too: no other is opened
-		UpgradeCopies: append([]string{}, upgradeCopies(e.str("db"))...)}
+		UpgradeCopies: append([]string{}, upgradeCopies(db)...)}
 	for _, n := range e.nouns {
 		if n.status != nil {
 			r.parts = append(r.parts, n.status()...)
@@ -233,7 +274,7 @@ func statusShow(e *env) error {
 	}
 	r.lines = make([]statusLines, len(r.parts))
 	asked := ""
-	service, err := askService(e.ctx, e.str("db"))
+	service, err := askService(e.ctx, db)
 	if err != nil {
 		asked = oneLineError{err}.Error()
 	}
@@ -241,11 +282,11 @@ func statusShow(e *env) error {
 	v := &statusView{now: e.now(), runs: service != nil}
 	err = e.withStore(func(st *store) error {
 		v.store = st
-		v.keys, _ = loadKeyring(e.str("key")) // whatNeedsDoing reports the error
+		v.keys, _ = loadKeyring(keyFile) // whatNeedsDoing reports the error
 		r.readAll(v)
 		return nil
 	})
-	if err != nil && r.Service == nil {
+	if err != nil && r.Service == nil && !e.on("check") {
 		return err
 	}
 	if err != nil { // the service may tell more
@@ -258,13 +299,68 @@ func statusShow(e *env) error {
 		p.of.show(v, &r.lines[i])
 	}
 	r.NeedsDoing = r.whatNeedsDoing(e, asked)
+	if e.on("check") {
+		return r.printVerdict(e)
+	}
 	if err := e.printDetails(r, r.details()); err != nil {
 		return err
+	}
+	if !e.on("json") {
+		if err := e.printNeeds(r.NeedsDoing); err != nil {
+			return err
+		}
 	}
 	if n := len(r.Unreadable); n > 0 {
 		return fmt.Errorf("parts of the database that can't be read: %d: run 'widgetd check'", n)
 	}
 	return nil
+}
+
+// leastNeedWidth is how wide the lines of what needs doing are at least, so that ids stay whole, to be copied.
+const leastNeedWidth = 36
+
+// printNeeds prints what needs doing. The lines are as wide as the terminal, since commands with ids are long.
+func (e *env) printNeeds(needs []string) error {
+	text := "needs doing"
+	if len(needs) == 0 {
+		text += "      none"
+	}
+	for _, need := range needs {
+		lines := []string{need}
+		if width := e.width(); width > 0 {
+			lines = wrap(need, max(leastNeedWidth, width-2*columnGap))
+		}
+		text += "\n  " + strings.Join(lines, "\n    ")
+	}
+	_, err := fmt.Fprintln(e.stdout, text)
+	return err
+}
+
+// An exitStatus ends the program with that status. The command has printed all that there is to say.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// The exit statuses of status -check besides 0, and of usage errors 2.
+const (
+	exitNeedsDoing = 1
+	exitNotRunning = 3
+)
+
+// printVerdict prints in one line what needs doing. Its error is the exitStatus.
+func (r *statusReport) printVerdict(e *env) error {
+	status, text := 0, "ok: nothing needs doing"
+	if n := len(r.NeedsDoing); n > 0 {
+		status, text = exitNeedsDoing, countOf(n, "thing")+" to do: "+strings.Join(r.NeedsDoing, "; ")
+	}
+	if r.Service == nil || r.Service.Health == healthFail {
+		status = exitNotRunning
+	}
+	err := e.print(map[string]any{"status": status, "needs_doing": r.NeedsDoing}, text)
+	if err != nil || status == 0 {
+		return err
+	}
+	return exitStatus(status)
 }
 
 // readAll reads every part of the report that comes from the database.
@@ -308,29 +404,27 @@ func (r *statusReport) MarshalJSON() ([]byte, error) {
 func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	lines := []string{}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	switch s := r.Service; {
-	case asked != "":
+	needed := func(money bool) {
+		for i, p := range r.parts {
+			if _, isMoney := p.of.(moneyReader); isMoney == money {
+				lines = append(lines, r.lines[i].needed...)
+			}
+		}
+	}
+	needed(true)
+	if asked != "" {
 		add("the service can't be asked: %s", asked)
-	case s == nil:
+	} else if r.Service == nil {
 		add("the service is not running: start it")
-	case s.Health != healthPass && s.Output != string(s.Clock):
-		add("health is %s: %s", s.Health, s.Output)
+	} else {
+		lines = append(lines, r.Service.needsDoing(r.Version)...)
 	}
-	if r.Service != nil && r.Service.Clock != "" {
-		add("%s: set the clock right, or if it is right, run 'widgetd clock accept'", r.Service.Clock)
+	if len(r.Unreadable) > 0 {
+		add("can't be read, so run 'widgetd check': %s", strings.Join(r.Unreadable, "; "))
 	}
-	if r.Service != nil && r.Service.Damage != nil {
-		d := r.Service.Damage
-		add("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
-			cmp.Or(d.Table, "the file"), d.Error)
+	if open := readableByOthers(realPath(r.Database)); len(open) > 0 {
+		lines = append(lines, strings.Join(open, "; "))
 	}
-	for _, part := range r.Unreadable {
-		add("can't be read, so run 'widgetd check': %s", part)
-	}
-	if r.Service != nil && r.Service.Version != r.Version {
-		add("the service runs version %s, this is %s: restart it", r.Service.Version, r.Version)
-	}
-	lines = append(lines, readableByOthers(realPath(r.Database))...)
 	if _, _, err := e.loadKeys(); err != nil {
 		add("key: %v", err)
 	}
@@ -345,9 +439,7 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	if r.WALBytes > maxWAL && (r.Service == nil || r.Service.Health == healthPass) {
 		add("the write-ahead log has %s: end the transaction that another program keeps open", sizeText(r.WALBytes))
 	}
-	for _, of := range r.lines {
-		lines = append(lines, of.needed...)
-	}
+	needed(false)
 	if n := len(r.UpgradeCopies); n > 0 {
 		add("remove what upgrades have left, which may hold erased personal data: %s",
 			strings.Join(r.UpgradeCopies, ", "))
@@ -355,28 +447,51 @@ func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
 	return lines
 }
 
+// needsDoing returns a line for each thing that the service reports and that the operator should do something about.
+// version is that of this program.
+func (s *serviceStatus) needsDoing(version string) (lines []string) {
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if s.Health != healthPass && s.Output != string(s.Clock) {
+		add("health is %s: %s", s.Health, s.Output)
+	}
+	if s.Clock != "" {
+		add("%s: set the clock right, or if it is right, run 'widgetd clock accept'", s.Clock)
+	}
+	if d := s.Damage; d != nil {
+		add("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
+			cmp.Or(d.Table, "the file"), d.Error)
+	}
+	if s.NoRoots {
+		add("%s: %s", noRootsText, callFaults[callUnverified])
+	}
+	if s.Calls != nil {
+		add("%s since %s (%s): %s", callsFailAlike, s.Calls.Since, s.Calls.Fault, callFaults[s.Calls.Fault])
+	}
+	if s.Version != version {
+		add("the service runs version %s, this is %s: restart it", s.Version, version)
+	}
+	return lines
+}
+
 // details returns the report as text for people.
 func (r *statusReport) details() []detail {
-	health, version, since := "not running", "this program is "+r.Version, ""
+	health, version := "not running", r.Version
 	if s := r.Service; s != nil {
-		health = s.Health
+		health, version = s.Health, s.Version+", running since "+s.StartedAt.String()
 		if s.Output != "" {
 			health += ": " + s.Output
 		}
-		version, since = s.Version, s.StartedAt.String()
 	}
 	all := []detail{
 		{"health", health},
 		{"version", version},
-		{"running since", cmp.Or(since, "-")},
-		{"database", fmt.Sprintf("%s, %s, schema version %d",
-			r.Database, sizeText(r.DatabaseBytes), r.SchemaVersion)},
-		{"write-ahead log", sizeText(r.WALBytes)},
+		{"database", fmt.Sprintf("%s, %s, schema version %d; write-ahead log %s",
+			r.Database, sizeText(r.DatabaseBytes), r.SchemaVersion, sizeText(r.WALBytes))},
 		{backupLabel, cmp.Or(stampCell(r.LastBackupAt), "never")},
 	}
 	add := func(lists bool) {
 		for i, p := range r.parts {
-			if p.isList == lists && (p.isList || len(r.lines[i].rows) > 0) {
+			if p.isList == lists && len(r.lines[i].rows) > 0 {
 				all = append(all, labelled(p.label, r.lines[i].rows, func(line string) string { return line })...)
 			}
 		}
@@ -389,7 +504,7 @@ func (r *statusReport) details() []detail {
 	for i := range all {
 		all[i].value = cmp.Or(r.unread[all[i].label], all[i].value)
 	}
-	return append(all, labelled("needs doing", r.NeedsDoing, func(line string) string { return line })...)
+	return all
 }
 
 // details returns what the service has answered lately.
@@ -399,14 +514,25 @@ func (s *serviceStatus) details() []detail {
 		total += c.Requests
 	}
 	all := []detail{{"last minute", fmt.Sprintf("%d requests", total)}}
-	for _, c := range s.LastMinute[:min(len(s.LastMinute), statusRows)] {
+	for _, c := range s.LastMinute[:min(len(s.LastMinute), countedShown)] {
 		all = append(all, detail{"", fmt.Sprintf("%d  %s  %d", c.Status, c.Route, c.Requests)})
 	}
-	refused := s.Refusals[:min(len(s.Refusals), statusRows)]
+	all = append(all, labelled("callers", s.Callers, func(c callerRow) string {
+		name := printable(cmp.Or(c.Account, c.AccountID))
+		if name != "" {
+			name += ", "
+		}
+		return fmt.Sprintf("%s%s: %d in the last minute, %d in the hour", name, printable(c.Client), c.LastMinute,
+			c.LastHour)
+	})...)
+	refused := s.Refusals[:min(len(s.Refusals), countedShown)]
 	return append(all, labelled("refused", refused, func(c refusalCount) string {
 		return fmt.Sprintf("%s: %d in the last minute, %d since the start", c.Code, c.LastMinute, c.SinceStart)
 	})...)
 }
+
+// countedShown is how many routes, and how many reasons of refusals, the screen shows; -json has all.
+const countedShown = 4
 
 // sizeText returns a number of bytes for people.
 func sizeText(bytes int64) string {

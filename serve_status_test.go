@@ -2,16 +2,22 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http/httptest"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -108,7 +114,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		"the service is not running: start it",
 		"permissions: others can read " + o.env["WIDGETD_DB"] + " (mode 0644): run 'chmod 600 " + o.env["WIDGETD_DB"] +
 			"'",
-		"the token " + old + " of portal ends on " + now.after(days(3)).String() + ": issue another, or revoke it",
+		"1 token ends within 14 days, the first on " + now.after(days(3)).day() + ": 'widgetd token list'",
 		"remove what upgrades have left, which may hold erased personal data: " + left,
 	}
 	if got := needsDoing(v); !slices.Equal(got, want) {
@@ -116,10 +122,10 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	}
 	text := o.do("status", "-wide")
 	for _, line := range []string{
-		"health           not running", "licences         active 3, revoked 1; 1 of the active end within 14 days",
-		"accounts         1 open, 1 closed",
-		"legacy callers   main: 7 calls in 7 days, the last at " + now.String(),
-		"needs doing      the service is not running: start it",
+		"health          not running", "licences        active 3, revoked 1; 1 of the active end within 14 days",
+		"accounts        1 open, 1 closed",
+		"legacy callers  main: 7 calls in 7 days, the last at " + now.String(),
+		"needs doing\n  the service is not running: start it",
 	} {
 		failIf(t, !strings.Contains(text, line+"\n"), "no line %q in\n%s", line, text)
 	}
@@ -165,9 +171,10 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	wantRefused := []refusalCount{{"not_found", 1, 1}, {"validation_failed", 1, 1}}
 	failIf(t, !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused), "%+v", v)
 	text := s.must("status")
-	for _, line := range []string{"health           pass\n",
-		"last minute      5 requests\n                 200  POST /widget/leads  2\n",
-		"refused          not_found: 1 in the last minute, 1 since the start\n"} {
+	for _, line := range []string{"health       pass\n",
+		"last minute  5 requests\n             200  POST /widget/leads  2\n",
+		"callers      anonymous: 5 in the last minute, 5 in the hour\n",
+		"refused      not_found: 1 in the last minute, 1 since the start\n"} {
 		failIf(t, !strings.Contains(text, line), "no line %q in\n%s", line, text)
 	}
 	s.server.draining.Store(true)
@@ -276,4 +283,264 @@ func TestStatus_readsOnlyTodaysLeadsAndEventsAndTheMainAccountsLatest(t *testing
 	if len(reads()) != 6 { // two binary searches, the counts, and the latest event
 		t.Errorf("%q", reads())
 	}
+}
+
+func TestStatus_saysWhoCalls(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	other := s.addAccount("Trattoria")
+	token := s.token(other, scopeLicenses)
+	_, key := s.addLicense(license{AccountID: other})
+	lease := s.activate(key, "kitchen").is(200).text("token")
+	for range 3 {
+		s.get("/licenses", bearer(token)).is(200)
+	}
+	s.get("/webhooks", bearer(token)).is(403)
+	s.post("/widget/license/verify", `{}`, bearer(lease)).is(200)
+	s.get("/nowhere").is(404)
+	row := func(account, name, client string, n int64) callerRow { return callerRow{account, name, client, n, n} }
+	want := []callerRow{row(other, "Trattoria", "test", 4), row("", "", clientAnonymous, 1),
+		row(other, "Trattoria", clientDevices, 1), row(other, "Trattoria", bucketLicenses, 1)}
+	if got := s.server.serviceStatus().Callers; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestStatus_hasOneLineForEachKindOfTroubleMoneyFirst(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		for range 12 {
+			p := s.start(s.place().ID)
+			s.atProvider(p, func(x *testSession) { x.amount = 1 })
+			s.authorize(p)
+			s.settle(p)
+		}
+		s.sql(manyWebhooks(300), s.account, newStamp(time.Now()), webhookDisabled, disabledFailing)
+		s.change(func(t *tx) error {
+			var errs []error
+			for i := range 30 {
+				account, err := t.addAccount(fmt.Sprint("books ", i), false)
+				if err != nil {
+					return err
+				}
+				c, err := addBooks(t, s.keys, account, productXero,
+					func(c *bookConnection) { c.NeedsReconnectAt = t.now })
+				if err != nil {
+					return err
+				}
+				since := t.now.after(-days(9 + i))
+				_, err = addBooksExport(t, c, "2000-01-01", exportHeld, heldReconnect, since)
+				_, failed := addBooksExport(t, c, "2000-01-02", exportFailed, "400", since)
+				errs = append(errs, err, failed)
+			}
+			return errors.Join(errs...)
+		})
+		print := func(columns string) string {
+			var out strings.Builder
+			env := filesIn(s.dir)
+			env["COLUMNS"] = columns
+			getenv := func(name string) string { return env[name] }
+			s.check(run(s.t.Context(), []string{"status"}, getenv, &out, io.Discard))
+			return out.String()
+		}
+		text := print("80")
+		if id := regexp.MustCompile(`(?m)ord_\w{26}'$`); len(id.FindAllString(print("20"), -1)) != 1 {
+			t.Errorf("an id is broken:\n%s", print("20"))
+		}
+		_, needs, _ := strings.Cut(text, "needs doing\n")
+		today, long := newStamp(time.Now()).day(), newStamp(time.Now()).after(-days(38)).day()
+		want := []string{
+			"12 payments in review since " + today,
+			"30 entries failed since " + long,
+			"30 entries held since " + long,
+			"30 connections with books wait for their owners since " + today,
+			"the service is not running: start it",
+			"there was no backup yet: run 'widgetd backup FILE', best each day",
+			"300 webhooks disabled for failing since " + today,
+		}
+		got := []string{}
+		for line := range strings.Lines(needs) {
+			if !strings.HasPrefix(line, "    ") {
+				what, _, _ := strings.Cut(strings.TrimSpace(line), ": '")
+				what, _, _ = strings.Cut(what, ":\n")
+				got = append(got, what)
+			}
+		}
+		equal(t, "what needs doing", slices.Sorted(slices.Values(got[:4])), slices.Sorted(slices.Values(want[:4])))
+		equal(t, "what else needs doing", got[4:], want[4:])
+		if n := strings.Count(text, "\n"); n > 40 {
+			t.Errorf("%d lines:\n%s", n, text)
+		}
+	})
+}
+
+func TestStatus_checkTellsByItsExitStatusAndOneLine(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	check := func(want int, line string) {
+		t.Helper()
+		out, err := s.command("status", "-check")
+		for range 100 { // as long as a busy machine lets a write wait
+			if !strings.Contains(out, "a write has been waiting") {
+				break
+			}
+			out, err = s.command("status", "-check")
+		}
+		var status exitStatus
+		errors.As(err, &status)
+		if int(status) != want || status == 0 && err != nil || !strings.HasPrefix(out, line) ||
+			strings.Count(out, "\n") != 1 {
+			t.Errorf("exit status %v, %q; want %d, %q", err, out, want, line)
+		}
+	}
+	check(exitNotRunning, "2 things to do: the service is not running: start it; there was no backup yet")
+	s.server.statusSocket = socketPath(s.store.path)
+	s.serving()
+	check(exitNeedsDoing, "1 thing to do: there was no backup yet")
+	s.must("backup", filepath.Join(t.TempDir(), "copy.db"))
+	check(0, "ok: nothing needs doing\n")
+	s.server.draining.Store(true)
+	check(exitNotRunning, "1 thing to do: health is fail: the service is stopping")
+	s.server.draining.Store(false)
+}
+
+func TestStatus_checkEndsTheProgramWithItsStatus(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	cmd := exec.Command(builtProgram(t), "status", "-check", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 3 || !strings.HasPrefix(string(out), "2 things to do: ") {
+		t.Errorf("%v %s", err, out)
+	}
+}
+
+func TestStatus_countsManyLicencesWithoutReadingEach(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.sql(manyRows(maxTallied+1)+`INSERT INTO licenses (id, account_id, product, created_at, updated_at)
+		SELECT printf('lic_%026d', i), ?, 'kds', ?2, ?2 FROM n`, s.account, newStamp(time.Now()))
+	contains(t, s.must("status"), "licences     10001; the view v_licenses has their statuses\n")
+	s.sql(`DELETE FROM licenses WHERE id = ?`, fmt.Sprintf("lic_%026d", 1))
+	contains(t, s.must("status"), "licences     active 10000\n")
+}
+
+func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		told := &callsTold{}
+		s.callUnresolvable("a.example", "b.example")
+		s.callUnresolvable("b.example")
+		time.Sleep(time.Minute)
+		s.server.reportCalls(told)
+		lacks(t, s.log.String(), callsFailAlike) // two hosts may fail by themselves
+		s.callUnresolvable("c.example")
+		time.Sleep(reachLasted)
+		for range 2 {
+			s.server.reportCalls(told)
+		}
+		equal(t, "log lines", len(s.logLines("msg=\""+callsFailAlike)), 1)
+		contains(t, s.log.String(), string(callDNS), "getent hosts")
+		calls := s.server.serviceStatus().Calls
+		if calls == nil || calls.Fault != callDNS || time.Since(calls.Since.Time) < reachLasted {
+			t.Errorf("%+v", calls)
+		}
+		needs := s.server.serviceStatus().needsDoing(buildName())
+		contains(t, strings.Join(needs, "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
+		time.Sleep(reachFor)
+		s.callUnresolvable("d.example") // nothing else was called meanwhile
+		if s.server.serviceStatus().Calls == nil {
+			t.Error("over, although the only call has failed in the same way")
+		}
+		s.server.outbound.reach.note("b.example", "")
+		s.server.reportCalls(told)
+		equal(t, "log lines", len(s.logLines("msg=\"over: "+callsFailAlike)), 1)
+		if s.server.serviceStatus().Calls != nil {
+			t.Error("not over, although a call was answered")
+		}
+	})
+}
+
+func TestCalls_areComparedByTheirFaults(t *testing.T) {
+	t.Parallel()
+	dial := func(err error) error {
+		return &outboundError{outboundNoConnect, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}}
+	}
+	for name, c := range map[string]struct {
+		err  error
+		want callFault
+		says bool
+	}{
+		"no name server": {&outboundError{outboundTimeout, &net.DNSError{IsTimeout: true}}, callDNS, true},
+		"no such name":   {&outboundError{outboundNoAddress, &net.DNSError{IsNotFound: true}}, callDNS, false},
+		"no authority":   {&outboundError{outboundTLS, x509.UnknownAuthorityError{}}, callUnverified, true},
+		"no roots":       {&outboundError{outboundTLS, x509.SystemRootsError{}}, callUnverified, true},
+		"another name":   {&outboundError{outboundTLS, x509.HostnameError{}}, "", true},
+		"no route":       {dial(syscall.ENETUNREACH), callUnroutable, true},
+		"no host":        {dial(syscall.EHOSTUNREACH), callUnroutable, true},
+		"a firewall":     {dial(syscall.EPERM), callUnroutable, true},
+		"refused":        {dial(syscall.ECONNREFUSED), callBroken, true},
+		"silent":         {&outboundError{outboundTimeout, context.DeadlineExceeded}, callTimeout, true},
+		"canceled":       {&outboundError{outboundCanceled, context.Canceled}, "", false},
+		"private":        {errRefusedAddress, "", false},
+		"too large":      {&outboundError{outboundTooLarge, errors.New("too large")}, "", true},
+	} {
+		if fault, says := faultOfCall(c.err); says != c.says || says && fault != c.want {
+			t.Errorf("%s: %q %v", name, fault, says)
+		}
+	}
+}
+
+func TestCalls_tellANameServerThatIsDownFromANameThatDoesNotExist(t *testing.T) {
+	t.Parallel()
+	o := newOutbound(nil)
+	fault := func(dial error) (callFault, bool) {
+		o.resolver, _ = resolverOf(t, func(string, int) []netip.Addr { return nil })
+		if dial != nil {
+			o.resolver.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, dial }
+		}
+		_, err := o.do(t.Context(), outboundRequest{method: "GET", url: "https://hooks.example.com/"})
+		return faultOfCall(err)
+	}
+	if got, says := fault(syscall.ECONNREFUSED); got != callDNS || !says || o.reach.calls[0].fault != callDNS {
+		t.Errorf("without a name server: %q %v, noted %+v", got, says, o.reach.calls)
+	}
+	if got, says := fault(nil); says || len(o.reach.calls) != 1 {
+		t.Errorf("of a name that does not exist: %q %v, noted %+v", got, says, o.reach.calls)
+	}
+}
+
+func TestCalls_toManyHostsTakeNoMoreMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r reachability
+		for i := range 1000 {
+			r.note(fmt.Sprint(i), callTimeout)
+			time.Sleep(time.Second)
+		}
+		if fault, since := r.failing(); len(r.calls) != reachHosts || fault != callTimeout ||
+			time.Since(since) != 998*time.Second {
+			t.Errorf("%d calls, %q since %v", len(r.calls), fault, time.Since(since))
+		}
+		for i := range reachHosts / 2 {
+			r.note(fmt.Sprint("well ", i), "")
+		}
+		if fault, _ := r.failing(); fault != "" {
+			t.Errorf("%q, although half of them answer", fault)
+		}
+	})
+}
+
+func TestServe_saysAtTheStartThatThisMachineKnowsNoAuthority(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	cmd := exec.Command(builtProgram(t), o.serving()...)
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent")
+	p := start(t, cmd)
+	contains(t, p.log.String(), noRootsText, "ca-certificates")
+	if needs := needsDoing(o.object("status")); !slices.ContainsFunc(needs, func(line string) bool {
+		return strings.HasPrefix(line, noRootsText)
+	}) {
+		t.Errorf("%q", needs)
+	}
+	p.stop(syscall.SIGTERM)
 }

@@ -301,6 +301,12 @@ func (q *queries) texts(query string, args ...any) ([]string, error) {
 	return collect(q, query, args, func(text *string) []any { return []any{text} })
 }
 
+// idsEndingIn returns up to limit ids of a table that end in those symbols. It goes through all its ids, in an index
+// where there is one: 60 ms for 300,000 devices, but a second for 2 million events, which have none.
+func (q *queries) idsEndingIn(table, end string, limit int) ([]string, error) {
+	return q.texts(`SELECT id FROM `+table+` WHERE id LIKE ? LIMIT ?`, "%"+end, limit)
+}
+
 // oneValue returns the value of a query for one column of one row, or errNotFound when it has no row.
 func oneValue[T any](q *queries, query string, args ...any) (v T, err error) {
 	err = q.one(query, args, &v)
@@ -326,6 +332,15 @@ type listQuery struct {
 
 	scopes, filters       string // conditions, each beginning with AND
 	scopeArgs, filterArgs []any
+	indexed               []indexedScope
+	since, until          int64 // of tables that are ordered by numbers: from which number on, and before which; 0: all
+}
+
+// An indexedScope is a condition " AND COLUMN = ?" of a scope that has an index of its own. Of several, a page goes
+// along the index that reaches further back with maxListRows rows; the other conditions are filters then.
+type indexedScope struct {
+	condition string
+	args      []any
 }
 
 func (l *listQuery) scope(condition string, args []any) {
@@ -333,9 +348,27 @@ func (l *listQuery) scope(condition string, args []any) {
 	l.scopeArgs = append(l.scopeArgs, args...)
 }
 
+// along adds an indexedScope, unless the condition is "".
+func (l *listQuery) along(condition string, args []any) {
+	if condition != "" {
+		l.indexed = append(l.indexed, indexedScope{condition, args})
+	}
+}
+
 func (l *listQuery) filter(condition string, args ...any) {
 	l.filters += condition
 	l.filterArgs = append(l.filterArgs, args...)
+}
+
+// within returns the WHERE for the rows of a scope whose key is below before and, unless that is nil, at least lowest.
+// Each end has one bound: of two, SQLite would use either, and read all rows up to the other.
+func (l *listQuery) within(scope indexedScope, before, lowest any) (where string, args []any) {
+	where = ` WHERE ` + l.key + ` < ?` + l.scopes + scope.condition
+	args = slices.Concat([]any{before}, l.scopeArgs, scope.args)
+	if lowest != nil {
+		return where + ` AND ` + l.key + ` >= ?`, append(args, lowest)
+	}
+	return where, args
 }
 
 // readPage returns up to limit rows whose key is below before, and the key after which the
@@ -345,16 +378,35 @@ func (l *listQuery) filter(condition string, args ...any) {
 func readPage[T any, K string | int64](
 	q *queries, l listQuery, before K, limit int, dest func(*T) []any, key func(T) K,
 ) (rows []T, next K, err error) {
-	where := ` WHERE ` + l.key + ` < ?` + l.scopes
 	order := ` ORDER BY ` + l.key + ` DESC LIMIT ?`
-	args := append([]any{before}, l.scopeArgs...)
-	if l.filters != "" {
-		err := q.one(`SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`, append(args, 1, maxListRows-1), &next)
-		switch {
-		case err == nil:
-			l.filter(` AND `+l.key+` >= ?`, next)
-		case !errors.Is(err, errNotFound):
-			return nil, next, err
+	var lowest any
+	if l.since > 0 {
+		lowest = l.since
+	}
+	if len(l.indexed) == 0 {
+		l.indexed = []indexedScope{{}}
+	}
+	best := 0
+	if l.filters != "" || len(l.indexed) > 1 {
+		for i, scope := range l.indexed {
+			where, args := l.within(scope, before, lowest)
+			end, err := orNil(oneValue[K](q, `SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`,
+				append(args, 1, maxListRows-1)...))
+			if err != nil {
+				return nil, next, err
+			}
+			if i == 0 || end < next {
+				best, next = i, end
+			}
+		}
+		if next != *new(K) {
+			lowest = next
+		}
+	}
+	where, args := l.within(l.indexed[best], before, lowest)
+	for i, scope := range l.indexed {
+		if i != best { // the + keeps SQLite from using its index
+			l.filter(strings.Replace(scope.condition, ` AND `, ` AND +`, 1), scope.args...)
 		}
 	}
 	column := l.key[strings.IndexByte(l.key, '.')+1:]
@@ -371,6 +423,9 @@ func readNumbered[T any](
 	newest := int64(math.MaxInt64)
 	if before != "" {
 		newest, _ = parseSeqCursor(prefix, before)
+	}
+	if l.until > 0 {
+		newest = min(newest, l.until)
 	}
 	rows, next, err := readPage(q, l, newest, limit, dest, seq)
 	if p.rows = rows; next > 0 {
@@ -403,6 +458,25 @@ func (q *queries) firstSince(table, column string, since stamp) (first int64, er
 		}
 	}
 	return first, nil
+}
+
+// scopeTimes narrows a list ordered by the numbers of its rows to those whose column is from since on, and
+// before until; zero: no bound. See firstSince.
+func (q *queries) scopeTimes(list *listQuery, column string, since, until stamp) (err error) {
+	if !since.IsZero() {
+		if list.since, err = q.firstSince(list.table, column, since); err != nil {
+			return err
+		}
+		list.filter(` AND `+column+` >= ?`, since)
+	}
+	if !until.IsZero() {
+		if list.until, err = q.firstSince(list.table, column, until); err != nil {
+			return err
+		}
+		list.until = max(1, list.until)
+		list.filter(` AND `+column+` < ?`, until)
+	}
+	return nil
 }
 
 // A tx is the writer's transaction as one job sees it: the queries, the methods that change

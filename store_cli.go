@@ -13,11 +13,25 @@ import (
 func fileNoun() noun {
 	return noun{
 		name:     "file",
+		wings:    func(s *server) []wing { return []wing{{metrics: backupMetrics(s.store)}} },
 		commands: storeCommands,
 		events:   storeEvents,
 		status:   func() []statusPart { return []statusPart{{"today (UTC)", false, &todayStatus{}}} },
 		sealed:   []string{"idempotency"},
 	}
+}
+
+// backupMetrics returns how many seconds ago the last backup was written or, if there was none, the main account was
+// added. There is no sample where Litestream makes the backups, or while the database can't be read.
+func backupMetrics(st *store) []metric {
+	return []metric{{"widgetd_backup_age_seconds", "gauge", "Seconds since the last backup, or since the beginning.",
+		func() []string {
+			at, err := st.lastOrFirst(eventBackupWritten)
+			if err != nil || st.noCheckpoints {
+				return nil
+			}
+			return []string{fmt.Sprintf(" %d", max(0, int64(st.now().Sub(at.Time)/time.Second)))}
+		}}}
 }
 
 // The option of one of these commands.
@@ -47,7 +61,7 @@ func backupCommand(e *env) error {
 	}
 	return e.withStore(func(st *store) error {
 		if err := st.backup(e.args[0]); err != nil {
-			return err
+			return e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
 		}
 		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
 			fmt.Fprintf(e.stderr, "'widgetd status' will not know of this backup: %v\n", err)

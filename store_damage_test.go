@@ -109,9 +109,9 @@ func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, line := range []string{
-		"health           fail: " + damageWrittenReason + "\n",
-		"licences         active 1\n",
-		"today (UTC)      can't be read: database disk image is malformed (11)\n",
+		"health       fail: " + damageWrittenReason + "\n",
+		"licences     active 1\n",
+		"today (UTC)  can't be read: database disk image is malformed (11)\n",
 		"can't be read, so run 'widgetd check': today (UTC): database disk image is malformed (11)\n",
 		" (leads: database disk image is malformed (11)): run 'widgetd check'; if it finds faults, restore a backup\n",
 	} {
@@ -406,6 +406,60 @@ func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
 		t.Errorf("%d rows are named, want 20", n)
 	}
 	contains(t, out, "row: the created_at of 26 rows of licenses breaks its rule, of which 20 are named\n")
+}
+
+func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sqlite3")
+	o := newOperator(t)
+	main, path := o.account, o.env["WIDGETD_DB"]
+	app := `INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, made_by, created_at,
+		updated_at) VALUES ('app_1', '` + main + `', 'P', 'https://p.example', 'browser', '[]', 'orders:read', 'anna',
+		'2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z');`
+	origin := func(text string) string {
+		return `INSERT INTO origins (origin, account_id) VALUES ('` + text + `', '` + main + `')`
+	}
+	for breaks, want := range map[string]string{
+		`UPDATE accounts SET is_main = 0`: "account: none is the main one, so leads without an Origin are refused: ",
+		`UPDATE accounts SET closed_at = created_at WHERE is_main = 1`: "account: the main one is closed: run " +
+			"'widgetd account reopen " + main + "'\n",
+		`UPDATE base_urls SET is_current = 0`: "base address: none is the current one, so the service does not start: ",
+		`INSERT INTO account_settings (account_id, zone) VALUES ('` + main + `', 'Europe/Zürich')`: "there is no " +
+			`time zone "Europe/Zürich"`,
+		`INSERT INTO account_zones VALUES ('` + main + `', '2026-01-01', 'Mars', '04:00')`: "zone: account_zones " +
+			"with account_id = '" + main + "' AND from_date = '2026-01-01': ",
+		origin("https://www.example.com:443"): "origin = 'https://www.example.com:443' never matches: browsers send " +
+			"https://www.example.com: ",
+		origin("https://www.example.com/menu"): "browsers send https://www.example.com: ",
+		origin("https://müller.example"):       "browsers send https://xn--mller-kva.example: ",
+		origin("https://*.example.com"):        "no browser sends such an origin: ",
+		app + `INSERT INTO app_origins SELECT value, 'app_1'
+			FROM json_each('["https://p.example:443", "https://p.example"]')`: "origin: app_origins with " +
+			"origin = 'https://p.example:443' never matches: ",
+	} {
+		raw(t, path, breaks)
+		out, err := o.try("check")
+		if err == nil {
+			t.Errorf("%s: nothing is found", breaks)
+		}
+		contains(t, out, want)
+		mends := regexp.MustCompile(`the sqlite3 shell.*?: ([UD][A-Z]+ .*;)\n`).FindStringSubmatch(out)
+		if mends != nil {
+			runProgram(t, "sqlite3", "-bail", path, "PRAGMA foreign_keys = ON; "+mends[1])
+		} else if command := regexp.MustCompile(`run 'widgetd (.*)'\n`).FindStringSubmatch(out); command != nil {
+			o.do(strings.Fields(command[1])...)
+		}
+		if out, err := o.try("check"); err != nil {
+			t.Errorf("after it was mended: %s", out)
+		}
+	}
+	left := runProgram(t, "sqlite3", path, `SELECT origin FROM origins UNION ALL SELECT origin FROM app_origins`)
+	for _, origin := range []string{"https://www.example.com\n", "https://xn--mller-kva.example\n",
+		"https://p.example\n"} {
+		if strings.Count(left, origin) != 1 {
+			t.Errorf("left are\n%s, want %s once", left, origin)
+		}
+	}
 }
 
 func TestCheck_seesDamagedPagesBehindRowsThatBreakARule(t *testing.T) {

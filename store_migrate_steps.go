@@ -15,7 +15,7 @@ import (
 )
 
 // schemaVersion is the version that schema.sql sets, to which schemaSteps lead.
-const schemaVersion = 7
+const schemaVersion = 8
 
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
@@ -39,6 +39,7 @@ var schemaSteps = []schemaStep{
 	{does: "tables of applications and of what accounts have agreed to", run: declares("schema/v6.sql")},
 	{does: "tables of the time that the service saw last, and of tokens of books that could not be replaced",
 		run: declares("schema/v7.sql")},
+	{does: "indexes of the types of events and leads, and the view of tokens", run: declares("schema/v8.sql")},
 }
 
 // declares returns the run of a step that only executes the statements of a file. schema/vN.sql has what version N
@@ -116,7 +117,7 @@ func adviseOnV2(m *migration) (string, error) {
 // transferAdvice says how many licences limit devices but not transfers, and what to do about them.
 func transferAdvice(licenses int64) string {
 	return fmt.Sprintf("licences with a limit of devices and none of transfers: %d: "+
-		"'widgetd license limit-transfers' gives them the default, 'widgetd license patch' another", licenses)
+		"'widgetd license limit-transfers' gives them the default, 'widgetd license set' another", licenses)
 }
 
 // registerLeadDigest adds the SQL function that the step to version 2 calls.

@@ -1254,20 +1254,23 @@ var argumentsOf = map[string]string{
 	"app add": "x -home-page https://app.example -redirect-uri https://app.example/back -scope orders:read " +
 		"-account acct_00000000000000000000000001",
 	"books app set": "xero -secrets -", "books connect": "xero -account acct_00000000000000000000000001",
-	"books preview": "bkc_1 2026-01-01", "books export": "bkc_1 2026-01-01", "revenue show": "2026-01-01",
-	"base-url set":    "https://api.example.com/v1",
-	"base-url remove": "https://api.example.com/v1",
-	"account rate":    "acct_x 1",
-	"origin add":      "-account acct_00000000000000000000000001 https://new.example",
-	"origin remove":   "https://new.example",
-	"widget add":      "-account acct_00000000000000000000000001 x",
-	"token issue":     "-account acct_00000000000000000000000001 -scope admin",
-	"leads purge":     "-older-than 365d",
-	"license add":     "-account acct_00000000000000000000000001 -product x",
-	"license patch":   "lic_x {}",
-	"device list":     "lic_00000000000000000000000001",
-	"webhook replay":  "whe_00000000000000000000000001 -since 7d",
-	"serve":           "-addr 127.0.0.1:0",
+	"books preview": "bkc_1 2026-01-01", "books export send": "bkc_1 2026-01-01", "revenue show": "2026-01-01",
+	"base-url set":     "https://api.example.com/v1",
+	"base-url remove":  "https://api.example.com/v1",
+	"account set-rate": "acct_x 1",
+	"origin add":       "-account acct_00000000000000000000000001 https://new.example",
+	"origin remove":    "https://new.example",
+	"widget add":       "-account acct_00000000000000000000000001 x",
+	"token issue":      "-account acct_00000000000000000000000001 -scope admin",
+	"lead purge":       "-older-than 365d",
+	"lead erase":       "anna@example.com",
+	"webhook set":      "whe_00000000000000000000000001 -type lead.created",
+	"license add":      "-account acct_00000000000000000000000001 -product x",
+	"license set":      "lic_x {}",
+	"device list":      "lic_00000000000000000000000001",
+	"webhook replay":   "whe_00000000000000000000000001 -since 7d",
+	"event show":       "evt_00000000000000000000000001",
+	"serve":            "-addr 127.0.0.1:0",
 }
 
 func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *testing.T) {
@@ -1370,7 +1373,7 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 	}
 	draft := o.env["WIDGETD_DB"] + ".v1-2027-01-30T120000Z.new"
 	for _, more := range [][]string{nil, {"-litestream"}} {
-		got := o.object(append([]string{"leads", "erase", address}, more...)...)
+		got := o.object(append([]string{"lead", "erase", address}, more...)...)
 		want := slices.Sorted(slices.Values([]string{copied, draft}))
 		note := "so remove them: " + strings.Join(want, ", ")
 		if fmt.Sprint(got["copies"]) != fmt.Sprint(want) || !strings.HasSuffix(got["note"].(string), note) {
@@ -1382,7 +1385,7 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 		t.Errorf("the address stands in %q", names)
 	}
 	must(t, errors.Join(os.Remove(copied), os.Remove(draft)))
-	got := o.object("leads", "erase", address)
+	got := o.object("lead", "erase", address)
 	if fmt.Sprint(got["copies"]) != "[]" || strings.Contains(got["note"].(string), "remove") {
 		t.Errorf("erased %v", got)
 	}

@@ -418,13 +418,13 @@ func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
 			'2020-01-01T00:00:00Z' FROM n`)
 	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
 	purged := make(chan string, 1)
-	go func() { purged <- o.do("leads", "purge", "-older-than", "365d") }()
+	go func() { purged <- o.do("lead", "purge", "-older-than", "365d") }()
 	writes := 0
 	for {
 		must(t, s.update(t.Context(), named("meanwhile")))
 		select {
 		case out := <-purged:
-			if out != "20000 removed\n" || writes < 5 {
+			if out != "20000 leads removed\n" || writes < 5 {
 				t.Errorf("%q; %d writes of others meanwhile", out, writes)
 			}
 			return

@@ -95,7 +95,7 @@ func (k *killedBookkeeper) connect(account, origin string) {
 	plan := &bookkeeper{product: k.product, rate: k.rate()}
 	mapping, err := json.Marshal(plan.mapping())
 	must(k.t, err)
-	k.do(append([]string{"books", "mapping", k.connection, "-set", k.file("mapping", string(mapping))},
+	k.do(append([]string{"books", "map", k.connection, "-set", k.file("mapping", string(mapping))},
 		k.options()...)...)
 	if k.product == productFortnox {
 		k.do("books", "set", k.connection, "-series", "W")
@@ -339,10 +339,11 @@ func (k *killedBookkeeper) hasOnce(dates []businessDate) {
 	if all := k.objects("books", "list"); len(all) != 1 || all[0]["state"] != "in_use" {
 		k.t.Errorf("the connections: %v", all)
 	}
-	if asked := k.objects("events", "-type", string(eventBooksNeedOwner)); len(asked) != 0 {
+	if asked := k.objects("event", "list", "-type", string(eventBooksNeedOwner)); len(asked) != 0 {
 		k.t.Errorf("the owner was asked for: %v", asked)
 	}
-	if posted := k.objects("events", "-type", string(eventBooksPosted), "-limit", "100"); len(posted) != len(dates) {
+	if posted := k.objects("event", "list", "-type", string(eventBooksPosted), "-limit",
+		"100"); len(posted) != len(dates) {
 		k.t.Errorf("%d events of %d posted days", len(posted), len(dates))
 	}
 }
@@ -376,7 +377,7 @@ func TestBooks_killedWhileTokensAreReplacedGoOnAfterTheRestart(t *testing.T) {
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
 		dates := k.sell(1)
 		k.expireTokens()
-		k.do("books", "export", k.connection, dates[0])
+		k.do("books", "export", "send", k.connection, dates[0])
 		for _, moment := range []string{killBefore, killActed, killAnswered} {
 			k.killAt("token", moment, 0)
 			k.serve()
@@ -403,7 +404,7 @@ func TestBooks_killedWhileAnEntryIsSentFindItAfterTheRestart(t *testing.T) {
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
 		dates := k.sell(3)
 		for i, moment := range []string{killActed, killAnswered, killBefore} {
-			k.do("books", "export", k.connection, dates[i])
+			k.do("books", "export", "send", k.connection, dates[i])
 			k.killAt("post", moment, 0)
 			k.serve()
 			k.awaitKill()

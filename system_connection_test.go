@@ -355,7 +355,7 @@ func TestConnection_ofTwoThousandSlowClientsHoldsNobodyUp(t *testing.T) {
 	most := size(300, 2_000)
 	manyFiles(t, uint64(most+500))
 	o := newOperator(t)
-	o.do("account", "rate", o.account, "1000000")
+	o.do("account", "set-rate", o.account, "1000000")
 	c := o.customer(serveProcess(t, o))
 	addr := strings.TrimSuffix(strings.TrimPrefix(c.base, "http://"), "/v1")
 	var slow crowdOfConns

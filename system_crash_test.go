@@ -285,7 +285,7 @@ func (p *seatPatron) compare(st *store) error {
 
 // newPatrons are clients of every kind, and the widgets and the licence they need.
 func newPatrons(o *operator, seats int) (all []patron) {
-	o.do("account", "rate", o.account, "1000000")
+	o.do("account", "set-rate", o.account, "1000000")
 	for i := range 4 {
 		widget := o.object("widget", "add", "-account", o.account, fmt.Sprint("Widget ", i))["id"].(string)
 		all = append(all, &leadPatron{name: fmt.Sprint("c", i), keyed: i%2 == 1, ids: map[string]string{}},

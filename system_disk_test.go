@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -193,9 +194,7 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	l := startLoad(t, p.base, "load", 4, time.Millisecond)
 	l.grows(200)
 	before := l.sofar()
-	unit := documentBlock(t, "Description=Copy of the widgetd database")
-	daily := regexp.MustCompile(`(?m)^ExecStart=/bin/sh -c '(.*)'$`).FindStringSubmatch(unit)[1]
-	asOnAServer(t, o, strings.NewReplacer("$$", "$", "%%", "%").Replace(daily), nil)
+	runBackupUnit(t, o, "success")
 	l.grows(50)
 	l.stop()
 	p.stop(syscall.SIGKILL)
@@ -204,9 +203,18 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 		t.Fatalf("copies %q", copies)
 	}
 	steps := strings.ReplaceAll(documentBlock(t, "install -m 600 backup/"), "20261121T031500Z.db", copies[0])
-	asked := asOnAServer(t, o, steps, nil)
-	if asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
-		t.Errorf("systemd was asked %q", asked)
+	for range 2 { // what is restored may be the wrong copy
+		asked := asOnAServer(t, o, steps, nil)
+		if asked != "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n" {
+			t.Errorf("systemd was asked %q", asked)
+		}
+	}
+	aside, err := filepath.Glob(filepath.Join(o.dir, "lost-*", "widgetd.db"))
+	if must(t, err); len(aside) != 2 {
+		t.Fatalf("put aside: %q", aside)
+	}
+	if a, b := fileSize(aside[0]), fileSize(aside[1]); a < b { // the second is the first copy
+		aside[0] = aside[1]
 	}
 	hasMode(t, o.env["WIDGETD_DB"], 0o600)
 	p = serveProcess(t, o)
@@ -217,8 +225,111 @@ func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	if lacks, leads := missing(t, o.env["WIDGETD_DB"], before); len(lacks) > 0 || leads < len(before) {
 		t.Errorf("the restored file lacks %d of %d", len(lacks), len(before))
 	}
-	lacks, _ := missing(t, filepath.Join(o.dir, "lost", "widgetd.db"), l.ids) // with its log, it is whole
+	lacks, _ := missing(t, aside[0], l.ids) // with its log, it is whole
 	if len(lacks) > 0 {
 		t.Errorf("what was put aside lacks %d of %d", len(lacks), len(l.ids))
+	}
+}
+
+// unitLines returns the values of a setting of a unit file as systemd.service(5) reads them, with $ for $$ and % for
+// %%.
+func unitLines(t testing.TB, file, setting string) (values []string) {
+	t.Helper()
+	for line := range strings.Lines(string(fileBytes(t, file))) {
+		if value, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), setting+"="); ok {
+			values = append(values, strings.NewReplacer("$$", "$", "%%", "%").Replace(value))
+		}
+	}
+	return values
+}
+
+// runBackupUnit runs the lines of the unit that makes backups, as systemd does; result is what systemd then says of
+// ExecStart. It returns what the unit logs.
+func runBackupUnit(t testing.TB, o *operator, result string) (log string) {
+	t.Helper()
+	const unit = "deploy/widgetd-backup.service"
+	note := filepath.Join(t.TempDir(), "log")
+	lines := strings.Join(append(unitLines(t, unit, "ExecStartPre"), unitLines(t, unit, "ExecStart")...), "\n")
+	if result != "success" {
+		lines += " && exit 1 || true" // it must fail
+	}
+	asOnAServer(t, o, lines+"\nSERVICE_RESULT="+result+" "+unitLines(t, unit, "ExecStopPost")[0]+" >"+note, nil)
+	return string(fileBytes(t, note))
+}
+
+func TestBackup_unitKeepsTheNewestCopiesAndRemovesWhatWasBrokenOff(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	dir := filepath.Join(o.dir, "backup")
+	must(t, os.Mkdir(dir, 0o700))
+	for day := range 20 {
+		writeFile(t, filepath.Join(dir, fmt.Sprintf("202601%02dT031500Z.db", day+1)), "an old copy")
+	}
+	for _, name := range []string{"20260120T031501Z.db.new", "20260120T031501Z.db.new-journal", "by-hand.db",
+		"by-hand.db.new"} {
+		writeFile(t, filepath.Join(dir, name), "")
+	}
+	if log := runBackupUnit(t, o, "success"); log != "" {
+		t.Errorf("it logs %q", log)
+	}
+	names := dirNames(t, dir)
+	if len(names) != 14+2 || names[0] != "20260108T031500Z.db" || names[12] != "20260120T031500Z.db" ||
+		names[14] != "by-hand.db" || names[15] != "by-hand.db.new" {
+		t.Errorf("there are %q", names)
+	}
+	contains(t, o.do("check", "-db", filepath.Join(dir, names[13])), "ok: ")
+
+	// Copies that fail, day after day, take no good one away, and say so.
+	must(t, os.Truncate(o.env["WIDGETD_DB"], 100))
+	for range 3 {
+		contains(t, runBackupUnit(t, o, "exit-code"), "<3>no copy of the database was written (exit-code)")
+	}
+	if names := dirNames(t, dir); len(names) != 13+2 || names[12] == "20260120T031500Z.db" {
+		t.Errorf("there are %q", names)
+	}
+}
+
+// The unit for backups has the walls of the service's, and those that it has no need to pass.
+func TestUnit_forBackupsIsHardenedLikeTheServices(t *testing.T) {
+	t.Parallel()
+	const service, backup = "deploy/widgetd.service", "deploy/widgetd-backup.service"
+	_, hardening, _ := strings.Cut(string(fileBytes(t, service)), "# It runs as its own user")
+	text, found := string(fileBytes(t, backup)), 0
+	for line := range strings.Lines(hardening) {
+		if !regexp.MustCompile(`^[A-Z]\w*=`).MatchString(line) {
+			continue
+		}
+		found++
+		switch line {
+		case "SystemCallFilter=adjtimex\n", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n",
+			"RemoveIPC=yes\n", // the service is a process of the same user
+			"WantedBy=multi-user.target\n", "Also=widgetd.socket\n":
+			if strings.Contains(text, line) {
+				t.Errorf("it has %s", line)
+			}
+		default:
+			if !strings.Contains(text, "\n"+line) {
+				t.Errorf("it lacks %s", line)
+			}
+		}
+	}
+	if found < 35 {
+		t.Errorf("found %d lines only: the test sees too little", found)
+	}
+	for _, line := range []string{"PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX"} {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("it lacks %s", line)
+		}
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		return
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "widgetd-backup.service"), strings.ReplaceAll(text, "/usr/local/bin/widgetd",
+		builtProgram(t)))
+	writeFile(t, filepath.Join(dir, "widgetd-backup.timer"), string(fileBytes(t, "deploy/widgetd-backup.timer")))
+	if out := runProgram(t, "systemd-analyze", "verify", filepath.Join(dir, "widgetd-backup.service"),
+		filepath.Join(dir, "widgetd-backup.timer")); strings.Contains(out, "widgetd-backup") {
+		t.Errorf("systemd-analyze: %s", out)
 	}
 }

@@ -55,7 +55,7 @@ func (c *customer) postTwice(path, email, source, key string) {
 // eraseWays are how an operator or a portal erases an address.
 var eraseWays = map[string]func(o *operator, c *customer, email string) (erased any){
 	"by the command": func(o *operator, _ *customer, email string) any {
-		return o.object("leads", "erase", email)["erased"]
+		return o.object("lead", "erase", email)["erased"]
 	},
 	"over HTTP": func(o *operator, c *customer, email string) any {
 		token := strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "leads:write"))
@@ -124,7 +124,7 @@ func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
 	if len(traces(t, o.dir, "erase.me@")) == 0 {
 		t.Fatal("the address was never there")
 	}
-	got := o.object("leads", "erase", "erase.me@example.com")
+	got := o.object("lead", "erase", "erase.me@example.com")
 	const note = "neither in the database file nor in its write-ahead log"
 	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), note) {
 		t.Errorf("erased %v", got)

@@ -110,7 +110,7 @@ func (r *replicated) restore(newDisk bool) {
 	if newDisk {
 		kept := ""
 		for line := range strings.Lines(steps) {
-			if !strings.Contains(line, "mkdir lost") {
+			if !strings.Contains(line, "mktemp -d lost") {
 				kept += line
 			}
 		}

@@ -213,7 +213,7 @@ func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 		s.provider.mu.Unlock()
 		for _, kind := range []eventType{eventOrderAuthorized, eventOrderAccepted, eventOrderPaid} {
 			n := 0
-			for _, e := range s.objects("events", "-type", string(kind)) {
+			for _, e := range s.objects("event", "list", "-type", string(kind)) {
 				if e["subject_id"] == id {
 					n++
 				}

@@ -318,7 +318,8 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 			t.Errorf("systemd was asked %q; in place is %q (%v)", asked, text, err)
 		}
 	}
-	follow(documentBlock(t, "widgetd.before\n"), "restart widgetd\n", "the new program")
+	follow(documentBlock(t, "widgetd.before\n"), "stop litestream\nrestart widgetd\nstart litestream\n",
+		"the new program")
 	p := startAsTheUnit(t, o)
 	if _, _, err := postLead(newClient(t), p.base, "lost.by.going.back@example.com"); err != nil {
 		t.Error(err)
@@ -330,12 +331,16 @@ func TestUpgrade_andGoingBackWorkAsTheReadmeSays(t *testing.T) {
 	if len(copies) != 1 {
 		t.Fatalf("copies %q", copies)
 	}
-	back := strings.ReplaceAll(documentBlock(t, "mkdir newer"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
+	back := strings.ReplaceAll(documentBlock(t, "newer=$(mktemp"), "widgetd.db"+copyOfOld, filepath.Base(copies[0]))
 	follow(back, "stop widgetd.socket widgetd.service\nstart widgetd.socket widgetd.service\n", "the old program")
 	hasMode(t, db, 0o600)
 	sameContent(t, "gone back", contentOf(t, db, nil), before)
 	// The database with its log, which holds what was written since, and the copy.
-	if names := dirNames(t, filepath.Join(o.dir, "newer")); len(names) != 4 {
+	aside, err := filepath.Glob(filepath.Join(o.dir, "newer-*"))
+	if must(t, err); len(aside) != 1 {
+		t.Fatalf("put aside: %q", aside)
+	}
+	if names := dirNames(t, aside[0]); len(names) != 4 {
 		t.Errorf("put aside: %q", names)
 	}
 }

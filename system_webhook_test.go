@@ -60,7 +60,8 @@ func (o *operator) enabled(id string) {
 	o.t.Helper()
 	for end := time.Now().Add(time.Minute); o.object("webhook", "show", id)["state"] != webhookEnabled; {
 		if time.Now().After(end) {
-			o.t.Fatalf("it is not enabled: %v\n%s", o.object("webhook", "show", id), o.do("webhook", "deliveries", id))
+			o.t.Fatalf("it is not enabled: %v\n%s", o.object("webhook", "show", id),
+				o.do("webhook", "delivery", "list", id))
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -96,7 +97,7 @@ func TestWebhook_killedBetweenSendingAndRecordingIsSentAgainWithTheSameID(t *tes
 		t.Errorf("the stop: %v", err)
 	}
 	leads := 0
-	for _, d := range o.objects("webhook", "deliveries", hook) {
+	for _, d := range o.objects("webhook", "delivery", "list", hook) {
 		if d["type"] == string(eventLeadCreated) && d["status"] == 204.0 {
 			leads++
 		}

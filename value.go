@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/rand"
 	"crypto/sha256"
@@ -32,6 +33,9 @@ func newStamp(t time.Time) stamp { return stamp{t.UTC().Truncate(time.Second)} }
 
 // String returns the time in stampLayout.
 func (s stamp) String() string { return s.UTC().Format(stampLayout) }
+
+// day returns the day in UTC: "2026-01-31".
+func (s stamp) day() string { return s.UTC().Format(time.DateOnly) }
 
 // days returns the length of n days of 24 hours.
 func days(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
@@ -154,13 +158,27 @@ func parseSeqCursor(prefix, cursor string) (seq int64, ok bool) {
 	if !validID(prefix, cursor) {
 		return 0, false
 	}
-	var high, low uint64
-	for _, symbol := range []byte(cursor[len(prefix)+1:]) {
+	high, low := idBits(prefix, cursor)
+	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
+}
+
+// idBits returns the 128 bits of an id.
+func idBits(prefix, id string) (high, low uint64) {
+	for _, symbol := range []byte(id[len(prefix)+1:]) {
 		high = high<<5 | low>>59
 		low = low<<5 | uint64(strings.IndexByte(crockford, symbol))
 	}
-	return int64(low), high == 0 && low > 0 && low <= math.MaxInt64
+	return high, low
 }
+
+// idTime returns when an id was made.
+func idTime(prefix, id string) time.Time {
+	high, _ := idBits(prefix, id)
+	return time.UnixMilli(int64(high >> 16))
+}
+
+// firstID returns an id that sorts after those that were made before a time, and before all others.
+func firstID(prefix string, t time.Time) string { return formatID(prefix, t, [10]byte{}) }
 
 // lastYear is the last year of a time that is accepted. The database can store times to the end
 // of 9999; the rest is room for what is added to them, such as grace periods.
@@ -175,30 +193,30 @@ func parseStamp(s string) (stamp, bool) {
 	return newStamp(t), true
 }
 
-// buildName returns the program's version, or the revision that it was built from.
+// releasedVersion is the version that CHANGELOG.md names, and the commit: "1.1.0 (commit 0123456789ab)".
+// deploy/package sets it when it links the program.
+var releasedVersion string
+
+// buildName returns what the program was built from: releasedVersion, or if another build has made it, what that has
+// noted, as "development (commit 0123456789ab with changes)".
 var buildName = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	if releasedVersion != "" || !ok {
+		return cmp.Or(releasedVersion, "unknown")
 	}
-	revision, modified := "", ""
+	commit, changes := "", ""
 	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			revision = setting.Value
-		case "vcs.modified":
-			if setting.Value == "true" {
-				modified = "+changes"
-			}
+		switch {
+		case setting.Key == "vcs.revision":
+			commit = setting.Value[:min(12, len(setting.Value))]
+		case setting.Key == "vcs.modified" && setting.Value == "true":
+			changes = " with changes"
 		}
 	}
-	switch {
-	case info.Main.Version != "" && info.Main.Version != "(devel)":
-		return info.Main.Version
-	case revision != "":
-		return revision[:min(12, len(revision))] + modified
+	if commit == "" {
+		return "development"
 	}
-	return "development"
+	return "development (commit " + commit + changes + ")"
 })
 
 // compressedFiles are the compressed copies of schema.sql, schema/ and web/ that the program embeds;

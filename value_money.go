@@ -111,6 +111,9 @@ func formatSigned(amount int64) string {
 	return formatAmount(amount)
 }
 
+// formatMoney returns an amount, which may be negative, with its currency, as people read it: "57.00 CHF".
+func formatMoney(amount int64, currency string) string { return formatSigned(amount) + " " + currency }
+
 // formatRate returns a rate of VAT: "8.1 %".
 func formatRate(rate int64) string {
 	return strconv.FormatFloat(float64(rate)/100, 'f', -1, 64) + " %"

@@ -124,3 +124,52 @@ func countOf[N int | int64](n N, noun string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }
+
+// nearest returns the one of the known words that somebody most likely meant by word: the one with the
+// fewest edits, at most two and fewer than half of its symbols, or else the first that begins with it or
+// has it as a part ("expired" of "license.expired"). False: none is near.
+func nearest(word string, known []string) (string, bool) {
+	if len(word) > 100 {
+		return "", false
+	}
+	lower := strings.ToLower(word)
+	best, fewest := "", min(2, (utf8.RuneCountInString(word)-1)/2)+1
+	for _, k := range known {
+		if n := edits([]rune(lower), []rune(strings.ToLower(k))); n < fewest {
+			best, fewest = k, n
+		}
+	}
+	likely := []func(k string) bool{
+		func(k string) bool { return strings.HasPrefix(k, lower) },
+		func(k string) bool { return slices.Contains(strings.FieldsFunc(k, unicode.IsPunct), lower) },
+	}
+	for _, is := range likely {
+		if i := slices.IndexFunc(known, is); i >= 0 && best == "" && len(word) > 2 {
+			best = known[i]
+		}
+	}
+	return best, best != ""
+}
+
+// edits returns how many symbols must be inserted, removed, replaced or swapped with their neighbour to make b
+// of a (the optimal string alignment distance).
+func edits(a, b []rune) int {
+	n := make([][]int, len(a)+1) // of the first i symbols of a and the first j of b
+	for i := range n {
+		n[i] = make([]int, len(b)+1)
+		for j := range n[i] {
+			switch {
+			case i == 0 || j == 0:
+				n[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				n[i][j] = n[i-1][j-1]
+			default:
+				n[i][j] = 1 + min(n[i-1][j-1], n[i-1][j], n[i][j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				n[i][j] = min(n[i][j], n[i-2][j-2]+1)
+			}
+		}
+	}
+	return n[len(a)][len(b)]
+}

@@ -11,7 +11,8 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,11 @@ var (
 		help: "what it is, for people, at most 200 characters"}
 	optURL = option{name: "url", value: "URL",
 		help: "another address, which has to answer a test before it gets events"}
+	optWebhookState = option{name: "state", value: "STATE",
+		help:        "show only webhooks in this state: pending, enabled or disabled",
+		generalHelp: "show only what is in this state"}
+	optFailing = option{name: "failing",
+		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
 	optFailed = option{name: "failed", help: "show only attempts that failed"}
 )
 
@@ -34,29 +40,31 @@ var webhookCommands = []command{
 		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookAdd},
-	{"webhook list", "", "list webhooks, newest first",
-		[]option{optAccount.says("show only webhooks of this account")}, 0, webhookList},
-	{"webhook show", "ID", "show a webhook", nil, 1, webhookShow},
-	{"webhook patch", "ID", "change the address, types or description of a webhook", []option{
+	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
+			optWebhookState, optFailing}, 0, webhookList},
+	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
+	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, webhookPatch},
-	{"webhook test", "ID", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
+	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
 		nil, 1, webhookTest},
-	{"webhook enable", "ID", "send a test to a disabled webhook, which enables it if it answers with 2xx",
+	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
 		nil, 1, webhookEnable},
-	{"webhook disable", "ID", "send a webhook no more events; those until it is enabled can be replayed",
+	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
 		nil, 1, webhookDisable},
-	{"webhook rotate-secret", "ID",
+	{"webhook rotate-secret", "WEBHOOK",
 		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
-	{"webhook replay", "ID", "send events again, those that the webhook has accepted too", []option{
+	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too", []option{
 		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
 	}, 1, webhookReplay},
-	{"webhook deliveries", "ID", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed}, 1, webhookDeliveries},
-	{"webhook retry", "ID DELIVERY", "send the event of a delivery again, at once", nil, 2, webhookRetryDelivery},
-	{"webhook remove", "ID", "remove a webhook; what was still to be sent to it is not sent",
-		nil, 1, webhookRemove},
+	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
+		[]option{optLimit, optFailed, optSince, optUntil}, 1, webhookDeliveries},
+	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2,
+		webhookRetryDelivery},
+	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
+		[]option{optUnasked}, 1, webhookRemove},
 }
 
 // webhookAuthor returns the operator as the author of a change, who may read every event.
@@ -71,7 +79,7 @@ func webhookStep(id string, err error) error {
 	case errors.Is(err, errWebhook):
 		return errors.New("not found: 'widgetd webhook list' prints what there is")
 	case errors.Is(err, errDelivery):
-		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook deliveries %s' "+
+		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook delivery list %s' "+
 			"prints what there is", printable(id))
 	case errors.Is(err, errWebhookDisabled):
 		return fmt.Errorf("the webhook is not enabled: 'widgetd webhook enable %s' sends it a test", printable(id))
@@ -110,8 +118,10 @@ func (e *env) webhookTypes() (codeList, error) {
 	var err error
 	checkWebhookTypes(types, known, func(at int, code, detail string) {
 		if err == nil {
-			err = usageError(fmt.Sprintf("-type: %q: %s The types are %s",
-				printable(types[at]), detail, joinTypes(known)))
+			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
+			if code == "unknown_value" {
+				err = unknownWord("-type: webhooks get no events of the type", types[at], typeNames(known))
+			}
 		}
 	})
 	return types, err
@@ -130,7 +140,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	if len(w.Types) == 0 {
-		return usageError("-type NAME is needed: the types are " + joinTypes(subscribable(e.nouns)))
+		return usageError("-type NAME is needed: the types are " + strings.Join(typeNames(subscribable(e.nouns)), " "))
 	}
 	text, err := e.text("description", maxWebhookText)
 	if err != nil {
@@ -146,6 +156,7 @@ func webhookAdd(e *env) error {
 		return err
 	}
 	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
+	defer e.noteQueued()
 	return e.print(map[string]string{"id": w.ID, "secret": secret},
 		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
 			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
@@ -162,18 +173,52 @@ type webhookRow struct {
 	Types        codeList `json:"types"`
 	Description  *string  `json:"description"`
 	AccountID    string   `json:"account_id"`
+	Waiting      int      `json:"waiting"` // events that are still to be sent, up to maxWaiting
+	LastSuccess  stamp    `json:"last_success_at"`
+}
+
+// backlogsByWebhook returns the backlogs of an owner's webhooks by their ids.
+func backlogsByWebhook(q *queries, o owner) (map[string]webhookBacklog, error) {
+	of := map[string]webhookBacklog{}
+	backlogs, err := q.webhookBacklogs(o, math.MaxInt)
+	for _, b := range backlogs {
+		of[b.webhookID] = b
+	}
+	return of, err
 }
 
 func webhookList(e *env) error {
-	return printOwned(e, func(q *queries, o owner) (rows []webhookRow, err error) {
-		all, err := collectPages(q, (*queries).webhooks, o, math.MaxInt)
-		for _, w := range all {
-			rows = append(rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types, w.Description,
-				w.AccountID})
+	state := e.str("state")
+	if state != "" && !slices.Contains([]string{webhookPending, webhookEnabled, webhookDisabled}, state) {
+		return usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
+	}
+	var of map[string]webhookBacklog // by webhook
+	read := func(q *queries, o owner, before string, limit int) (p listPage[webhookRow], err error) {
+		page, err := q.webhooks(o, before, limit)
+		if err == nil && of == nil {
+			of, err = backlogsByWebhook(q, o)
 		}
-		return rows, err
-	}, "ID STATE REASON FAILING-SINCE HOST TYPES ACCOUNT", func(w webhookRow) []any {
-		return []any{w.ID, w.State, w.Reason, w.FailingSince, w.Host, strings.Join(w.Types, " "), w.AccountID}
+		for _, w := range page.rows {
+			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
+			if state != "" && w.State != state || e.on("failing") && !fails {
+				continue
+			}
+			backlog := of[w.ID]
+			p.rows = append(p.rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types,
+				w.Description, w.AccountID, backlog.waiting + backlog.retried, backlog.accepted})
+		}
+		p.next = page.next
+		return p, err
+	}
+	ids := idOf[webhookRow]{"whe", func(row webhookRow) string { return row.ID }}
+	const header = "ID STATE REASON FAILING-SINCE WAITING LAST-SUCCESS HOST TYPES ACCOUNT"
+	return printOwned(e, ids, read, header, func(w webhookRow) []any {
+		waiting := strconv.Itoa(w.Waiting)
+		if w.Waiting >= maxWaiting {
+			waiting = strconv.Itoa(maxWaiting) + "+"
+		}
+		return []any{w.ID, w.State, w.Reason, w.FailingSince, waiting, w.LastSuccess, w.Host,
+			strings.Join(w.Types, " "), accountCell(w.AccountID)}
 	})
 }
 
@@ -205,6 +250,9 @@ func webhookPatch(e *env) (err error) {
 		return err
 	}
 	change.description = nilIfEmpty(text)
+	if change.url == "" && len(change.types) == 0 && !change.newDescription {
+		return usageError("nothing to change: give -url, -type or -description")
+	}
 	return e.patchWebhook(change)
 }
 
@@ -223,6 +271,9 @@ func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
 	if err != nil {
 		return err
 	}
+	if w.State == webhookPending || w.Replaying { // the service sends a test, or the events
+		defer e.noteQueued()
+	}
 	return e.print(w, w.ID+" is "+w.State)
 }
 
@@ -232,14 +283,15 @@ func webhookEnable(e *env) error {
 	})
 }
 
-// printSent runs f in a transaction and prints the id of the event that f returns.
+// printSent runs f in a transaction and prints the id of the event that f returns, which the running service sends.
 func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
 	eventID, err := changeNamedWebhook(e, f)
 	if err != nil {
 		return err
 	}
+	defer e.noteQueued()
 	return e.print(sentEvent{eventID},
-		fmt.Sprintf("%s is to be sent: 'widgetd webhook deliveries %s' shows what came of it", eventID, e.args[0]))
+		fmt.Sprintf("%s is to be sent: 'widgetd webhook delivery list %s' shows what came of it", eventID, e.args[0]))
 }
 
 func webhookTest(e *env) error {
@@ -295,22 +347,33 @@ func webhookDeliveries(e *env) error {
 		filter.outcome = outcomeFailed
 	}
 	return printAll(e, func(q *queries) ([]delivery, error) {
-		rows, err := listRows(e, q, (*queries).deliveries, filter, "")
+		ids := idOf[delivery]{"whd", func(row delivery) string { return row.ID }}
+		rows, err := spanRows(e, q, ids, (*queries).deliveries, filter)
 		if err != nil {
 			return nil, err
 		}
 		_, err = q.webhook(anyAccount, e.args[0])
 		return rows, webhookStep(e.args[0], err)
-	}, "AT TYPE ATTEMPT STATUS ERROR MS NEXT DELIVERY EVENT ANSWER", func(d delivery) []any {
+	}, "DELIVERY AT TYPE ATTEMPT STATUS ERROR MS NEXT EVENT ANSWER", func(d delivery) []any {
 		answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
-		return []any{d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt, d.ID,
+		return []any{d.ID, d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt,
 			d.EventID, answer}
 	})
 }
 
 func webhookRemove(e *env) error {
-	return e.changeQuietly(func(t *tx) error {
-		return webhookStep(e.args[0], removeWebhook(t, anyAccount, e.args[0], e.actor()))
+	id, name := e.args[0], ""
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		w, err := q.webhook(anyAccount, id)
+		if err != nil {
+			return "", webhookStep(id, err)
+		}
+		name = withName(id, w.host())
+		waiting, err := q.countRetries(id)
+		return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
+			countOf(waiting, "event")), err
+	}, func(t *tx) (string, error) {
+		return "webhook " + name + " removed", webhookStep(id, removeWebhook(t, anyAccount, id, e.actor()))
 	})
 }
 
@@ -332,25 +395,18 @@ func (r *webhookStatus) read(v *statusView) (err error) {
 
 func (r *webhookStatus) show(_ *statusView, to *statusLines) {
 	to.say("%s", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.States))
-	for i, w := range r.troubled {
-		if i == statusRows {
-			to.ask("%d more webhooks fail or were disabled for it: 'widgetd webhook list' shows them",
-				len(r.troubled)-i)
-			return
+	since := map[string][]stamp{} // by reason
+	for _, w := range r.troubled {
+		reason, at := valueOr(w.Reason, ""), w.FailingSince
+		if at.IsZero() {
+			at = w.UpdatedAt
 		}
-		what := "has failed since " + w.FailingSince.String() + ": 'widgetd webhook deliveries " + w.ID +
-			"' shows why"
-		switch {
-		case w.State != webhookDisabled:
-		case *w.Reason == disabledGone:
-			what = "answered 410 Gone and was disabled: run 'widgetd webhook remove " + w.ID + "', " +
-				"or 'widgetd webhook enable " + w.ID + "'"
-		default:
-			what = "failed for five days and was disabled: once it works again, " +
-				"run 'widgetd webhook enable " + w.ID + "'"
-		}
-		to.ask("the webhook %s to %s %s", w.ID, printable(w.host()), what)
+		since[reason] = append(since[reason], at)
 	}
+	const disabled = "'widgetd webhook list -failing -state disabled'"
+	to.askSince(since[""], "webhook fails", "webhooks fail", "'widgetd webhook list -failing -state enabled'")
+	to.askSince(since[disabledFailing], "webhook disabled for failing", "webhooks disabled for failing", disabled)
+	to.askSince(since[disabledGone], "webhook answered 410 Gone", "webhooks answered 410 Gone", disabled)
 }
 
 // The options of this command. -addr has no environment variable here, since that of serve's -addr would
@@ -363,7 +419,7 @@ var (
 			"so prefer the variable or -secret-file",
 		hasVariable: true}
 	optSecretFile = option{name: "secret-file", value: "FILE",
-		help: "file that contains the webhook's secret; - is standard input"}
+		help: "file that contains the webhook's secret; - <FILE has your shell open it"}
 	optAnswer = option{name: "answer", value: "N", def: "204",
 		help: "status to answer what verifies with, to see how a failure is sent again: 200 to 599"}
 )
@@ -419,12 +475,9 @@ func (e *env) webhookSecret() ([]byte, error) {
 	case file != "" && e.values["secret"].given: // only the option: the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
-		from := io.NopCloser(e.stdin)
-		if file != "-" {
-			var err error
-			if from, err = os.Open(file); err != nil {
-				return nil, err
-			}
+		from, err := e.open(file)
+		if err != nil {
+			return nil, err
 		}
 		defer from.Close()
 		read, err := io.ReadAll(io.LimitReader(from, 1024)) // more than any secret has

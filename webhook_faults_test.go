@@ -46,7 +46,7 @@ func TestWebhook_deliveryOfATypeThatIsNotNamedAnyMoreIsRetriedByHand(t *testing.
 		time.Sleep(3 * time.Second)
 		var delivery string
 		s.check(s.store.one(`SELECT id FROM deliveries`, nil, &delivery))
-		s.must("webhook", "retry", hook, delivery)
+		s.must("webhook", "delivery", "retry", hook, delivery)
 		time.Sleep(3 * time.Second)
 		r.gets(sent)
 	})

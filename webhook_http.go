@@ -79,6 +79,26 @@ func webhookMetrics(w *webhookWorker) []metric {
 			}
 			return []string{fmt.Sprintf(" %d", n)}
 		}},
+		{"widgetd_webhook_waiting", "gauge", "Events that webhooks are still to get: new ones, and those to be tried " +
+			"again; and the age in seconds of the oldest new one.", func() []string {
+			behind, err := w.store.webhookBacklogs(anyAccount, maxBehind)
+			if err != nil {
+				return nil
+			}
+			waiting, retried, age := 0, 0, int64(0)
+			for _, b := range behind {
+				if b.rests {
+					continue
+				}
+				waiting += b.waiting
+				retried += b.retried
+				if !b.oldest.IsZero() {
+					age = max(age, int64(w.now().Sub(b.oldest.Time).Seconds()))
+				}
+			}
+			return []string{fmt.Sprintf(`{what="new"} %d`, waiting), fmt.Sprintf(`{what="oldest_seconds"} %d`, age),
+				fmt.Sprintf(`{what="retried"} %d`, retried)}
+		}},
 	}
 }
 

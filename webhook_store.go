@@ -177,9 +177,7 @@ func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 			w.account_id)
 		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id
 		WHERE a.closed_at IS NULL AND (q.id IS NOT NULL OR w.test_seq IS NOT NULL)
-		AND NOT EXISTS (SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id
-		JOIN accounts o ON o.id = p.account_id
-		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL))`, nil,
+		AND NOT EXISTS (`+endedApps+`)`, nil,
 		func(row **webhookQueue) []any {
 			*row = &webhookQueue{}
 			w := *row
@@ -268,6 +266,12 @@ const latestRetry = 27 * time.Hour
 func (q *queries) nextRetry(queue int64, now stamp) (due stamp, err error) {
 	return oneValue[stamp](q, `SELECT due_at FROM webhook_retries WHERE queue_id = ? AND due_at > ?
 		ORDER BY due_at LIMIT 1`, queue, now)
+}
+
+// countRetries counts the events that wait to be sent again to a webhook.
+func (q *queries) countRetries(webhookID string) (n int, err error) {
+	return oneValue[int](q, `SELECT count(*) FROM webhook_queues q JOIN webhook_retries r ON r.queue_id = q.id
+		WHERE q.webhook_id = ?`, webhookID)
 }
 
 // addDelivery records an attempt, unless it is recorded or its webhook was removed meanwhile.
@@ -396,6 +400,44 @@ func (q *queries) countWebhooksByState() (map[string]int64, error) {
 	return tally, err
 }
 
+// The bounds of webhookBacklogs, for each webhook.
+const (
+	maxWaiting        = 1000 // events that it counts, of those that were not tried yet and of the others
+	maxWaitingScanned = 2 * maxWaiting
+	maxBehind         = 500 // webhooks that the metrics look at
+)
+
+// A webhookBacklog is what is still to be sent to a webhook.
+type webhookBacklog struct {
+	webhookID        string
+	waiting, retried int   // events that were not tried yet, and that are to be tried again
+	oldest           stamp // when the oldest of those that were not tried yet was written
+	accepted         stamp // when it last accepted an event; zero: none of those that are kept
+	rests            bool  // nothing is sent to it, whatever waits: an account or application has ended
+}
+
+// webhookBacklogs returns the backlogs of all webhooks of an owner, or of limit of them, those first that are furthest
+// behind.
+func (q *queries) webhookBacklogs(o owner, limit int) ([]webhookBacklog, error) {
+	unsent := `(SELECT type, at FROM events WHERE account_id = w.account_id AND seq > w.sent_seq ORDER BY seq
+		LIMIT ?2) WHERE type IN (SELECT value FROM json_each(w.types))`
+	from, args := o.narrow(`SELECT w.id, w.account_id, w.types, q.id AS queue, q.sent_seq FROM webhooks w
+		LEFT JOIN webhook_queues q ON q.webhook_id = w.id WHERE 1`, `w.account_id`, maxWaiting, maxWaitingScanned)
+	return collect(q, `SELECT w.id, (SELECT count(*) FROM (SELECT 1 FROM `+unsent+` LIMIT ?1)),
+		(SELECT at FROM `+unsent+` LIMIT 1),
+		(SELECT count(*) FROM (SELECT 1 FROM webhook_retries WHERE queue_id = w.queue LIMIT ?1)),
+		(SELECT at FROM deliveries WHERE webhook_id = w.id AND status BETWEEN 200 AND 299 ORDER BY id DESC LIMIT 1),
+		a.closed_at IS NOT NULL OR EXISTS (`+endedApps+`)
+		FROM (`+from+` ORDER BY q.sent_seq IS NULL, q.sent_seq LIMIT ?) w JOIN accounts a ON a.id = w.account_id`,
+		append(args, limit), func(b *webhookBacklog) []any {
+			return []any{&b.webhookID, &b.waiting, &b.oldest, &b.retried, &b.accepted, &b.rests}
+		})
+}
+
+// endedApps are the applications that made the webhook w and were removed, or whose owner's account is closed.
+const endedApps = `SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id JOIN accounts o ON o.id = p.account_id
+		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL)`
+
 // webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
 // what they were sent, or have accepted nothing since a time, oldest first. It reads all webhooks.
 func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
@@ -407,4 +449,4 @@ func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
 
 // heldWebhooks are webhooks that are not disabled.
 var heldWebhooks = holding{"webhooks", "webhook",
-	`SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`}
+	`SELECT count(*) FROM webhooks WHERE account_id = ?1 AND state <> 'disabled'`, ""}

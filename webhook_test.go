@@ -861,8 +861,8 @@ func webhookStory(t *testing.T, o *operator) {
 		_, err := tx.exec(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
 		return err
 	})
-	o.do("webhook", "patch", id, "-type", "lead.created", "-description", "")
-	w := o.object("webhook", "patch", id, "-type", "lead.created")
+	o.do("webhook", "set", id, "-type", "lead.created", "-description", "")
+	w := o.object("webhook", "set", id, "-type", "lead.created")
 	if fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil || w["state"] != "enabled" {
 		t.Errorf("patched %v", w)
 	}
@@ -892,42 +892,44 @@ func webhookStory(t *testing.T, o *operator) {
 		second.ID, second.Attempt, second.Status, second.Answer = newID("whd", time.Now()), 2, ptr(204), nil
 		return errors.Join(err, tx.addDelivery(&first), tx.addDelivery(&second))
 	})
-	rows = o.objects("webhook", "deliveries", id, "-failed")
+	rows = o.objects("webhook", "delivery", "list", id, "-failed")
 	if len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
 		t.Errorf("deliveries %v", rows)
 	}
-	if table := o.do("webhook", "deliveries", id, "-wide"); strings.Count(table, "\n") != 3 ||
-		!strings.Contains(table, "  500     -      0   -     "+failed) || strings.Contains(table, "\x1b") {
+	if table := o.do("webhook", "delivery", "list", id, "-wide"); strings.Count(table, "\n") != 3 ||
+		!strings.Contains(table, "\n"+failed) || !strings.Contains(table, "  500     -      0   -     evt_") ||
+		strings.Contains(table, "\x1b") {
 		t.Errorf("table\n%s", table)
 	}
-	if rows := o.objects("webhook", "deliveries", id, "-limit", "1"); len(rows) != 1 ||
+	if rows := o.objects("webhook", "delivery", "list", id, "-limit", "1"); len(rows) != 1 ||
 		!strings.HasPrefix(o.noted, "these are the first 1") {
 		t.Errorf("deliveries %v, %q", rows, o.noted)
 	}
-	if sent := o.object("webhook", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
+	if sent := o.object("webhook", "delivery", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
 		t.Errorf("retry %v", sent)
 	}
-	o.fails("not found, or its event is not kept any more: 'widgetd webhook deliveries "+id+"'",
-		"webhook", "retry", id, newID("whd", time.Now()))
+	o.fails("not found, or its event is not kept any more: 'widgetd webhook delivery list "+id+"'",
+		"webhook", "delivery", "retry", id, newID("whd", time.Now()))
 	for _, c := range []struct {
 		want string
 		args []string
 	}{
-		{id + " is pending\n", []string{"patch", id, "-url", "https://next.example.com/"}},
+		{id + " is pending\n", []string{"set", id, "-url", "https://next.example.com/"}},
 		{id + " is disabled\n", []string{"disable", id}},
 		{id + " is pending\n", []string{"enable", id}},
-		{"", []string{"remove", id}},
+		{"webhook " + id + " (next.example.com) removed\n", []string{"remove", id}},
 	} {
 		if out := o.do(append([]string{"webhook"}, c.args...)...); out != c.want {
 			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
 		}
 	}
-	for _, args := range [][]string{{"show"}, {"patch"}, {"test"}, {"enable"}, {"disable"}, {"rotate-secret"},
-		{"deliveries"}, {"remove"}, {"replay", "-since", "1d"}} {
+	for _, args := range [][]string{{"show"}, {"set", "-description", "x"}, {"test"}, {"enable"},
+		{"disable"}, {"rotate-secret"}, {"remove"}, {"replay", "-since", "1d"}} {
 		o.fails("not found: 'widgetd webhook list' prints what there is",
 			append([]string{"webhook", args[0], id}, args[1:]...)...)
 	}
-	o.fails("not found: 'widgetd webhook list'", "webhook", "retry", id, failed)
+	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "list", id)
+	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "retry", id, failed)
 	o.change(func(tx *tx) error {
 		_, err := tx.exec(manyWebhooks(50), o.account, at, webhookPending, nil)
 		return err
@@ -941,26 +943,27 @@ func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
 	o := newOperator(t)
 	for want, args := range map[string][]string{
 		"-type NAME is needed: the types are account.created ": {"add", "https://hooks.example.com"},
-		`-type: "lead.creatd": There is no such type of event that webhooks can get. The types are`: {
+		`-type: webhooks get no events of the type "lead.creatd": did you mean lead.created?`: {
 			"add", "https://hooks.example.com", "-type", "lead.creatd"},
-		`-type: "webhook.test": There is no such type`: {"add", "https://hooks.example.com", "-type",
-			"webhook.test"},
-		`-type: "lead.created": This type appears twice.`: {"patch", "whe_1", "-type", "lead.created lead.created"},
-		"-type: name at least one type":                   {"patch", "whe_1", "-type", ""},
-		"-description: This has more than 200 characters.": {"patch", "whe_1", "-description",
+		`-type: webhooks get no events of the type "webhook.test": they begin with`: {
+			"add", "https://hooks.example.com", "-type", "webhook.test"},
+		`-type: "lead.created": This type appears twice.`: {"set", "whe_1", "-type", "lead.created lead.created"},
+		"-type: name at least one type":                   {"set", "whe_1", "-type", ""},
+		"-description: This has more than 200 characters.": {"set", "whe_1", "-description",
 			strings.Repeat("x", 201)},
 		"URL: This must be a URL that begins with https://.": {"add", "http://hooks.example.com", "-type",
 			"lead.created"},
 		"URL: The host must be a name, not an IP address.": {"add", "https://127.0.0.1", "-type", "lead.created"},
-		"-url: This must not be empty.":                    {"patch", "whe_1", "-url", ""},
+		"-url: This must not be empty.":                    {"set", "whe_1", "-url", ""},
 		`-outbound-allow: "x" is not an address or CIDR`: {
 			"add", "https://127.0.0.1", "-type", "lead.created", "-outbound-allow", "x"},
-		"-limit must be a number": {"deliveries", "whe_1", "-limit", "0"},
+		"-limit must be a number": {"delivery", "list", "whe_1", "-limit", "0"},
 		`"7x" is not a duration`:  {"replay", "whe_1", "-since", "7x"},
 	} {
 		var usage usageError
-		if err := o.fails(want, append([]string{"webhook"}, args...)...); !errors.As(err, &usage) {
-			t.Errorf("%q is no usage error: %v", args, err)
+		err := o.fails(want, append([]string{"webhook"}, args...)...)
+		if unknown := strings.Contains(want, "webhooks get no events"); errors.As(err, &usage) == unknown {
+			t.Errorf("%q is a usage error or not: %v", args, err)
 		}
 	}
 	o.fails("there is no such account, or it is closed", "webhook", "add", "https://hooks.example.com",
@@ -1011,25 +1014,70 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	}
 	lines := slices.DeleteFunc(needsDoing(v), aboutOther)
 	slices.Sort(lines)
+	const disabled = ": 'widgetd webhook list -failing -state disabled'"
+	updated := s.webhookRow(ids["gone"]).UpdatedAt.day()
 	want := []string{
-		"the webhook " + ids["failing two days"] + " to 127.0.0.1:9 has failed since " + now.after(-days(2)).String() +
-			": 'widgetd webhook deliveries " + ids["failing two days"] + "' shows why",
-		"the webhook " + ids["gone"] + " to 127.0.0.1:9 answered 410 Gone and was disabled: " +
-			"run 'widgetd webhook remove " + ids["gone"] + "', or 'widgetd webhook enable " + ids["gone"] + "'",
-		"the webhook " + ids["failed"] + " to 127.0.0.1:9 failed for five days and was disabled: " +
-			"once it works again, run 'widgetd webhook enable " + ids["failed"] + "'",
+		"1 webhook fails since " + now.after(-days(2)).day() + ": 'widgetd webhook list -failing -state enabled'",
+		"1 webhook answered 410 Gone since " + updated + disabled,
+		"1 webhook disabled for failing since " + updated + disabled,
 	}
 	slices.Sort(want)
 	if !slices.Equal(lines, want) {
 		t.Errorf("needs doing\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
-	if text := s.must("status", "-wide"); !strings.Contains(text, "webhooks         enabled 3, disabled 4\n") {
+	if text := s.must("status", "-wide"); !strings.Contains(text, "enabled 3, disabled 4\n") {
 		t.Errorf("status\n%s", text)
 	}
 	s.sql(manyWebhooks(10), s.account, now, webhookDisabled, disabledGone)
 	lines = slices.DeleteFunc(needsDoing(status()), aboutOther)
-	if len(lines) != statusRows+1 ||
-		lines[statusRows] != "5 more webhooks fail or were disabled for it: 'widgetd webhook list' shows them" {
+	if len(lines) != 3 || !strings.HasPrefix(lines[2], "11 webhooks answered 410 Gone since ") {
 		t.Errorf("needs doing %q", lines)
+	}
+}
+
+func TestWebhook_listShowsWhatWaitsAndWhenOneWasLastAccepted(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	other := s.addAccount("Trattoria")
+	slow, bad, idle := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created"),
+		s.addWebhook(other, "lead.created")
+	list := func(args ...string) (rows []webhookRow) {
+		for line := range strings.Lines(s.must(append([]string{"webhook", "list", "-json"}, args...)...)) {
+			rows = append(rows, webhookRow{})
+			s.check(json.Unmarshal([]byte(line), &rows[len(rows)-1]))
+		}
+		return rows
+	}
+	ids := func(rows []webhookRow) (ids []string) {
+		for _, r := range rows {
+			ids = append(ids, r.ID)
+		}
+		return slices.Sorted(slices.Values(ids))
+	}
+	of := func(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
+	seq := s.addEvents(s.account, eventLeadCreated, 3)
+	s.addEvents(s.account, eventWidgetCreated, 5) // which it does not get
+	s.addDelivery(slow, seq, ptr(200))
+	s.addDelivery(slow, seq, ptr(503))
+	s.sql(`UPDATE webhooks SET failing_since = ? WHERE id = ?`, newStamp(time.Now()), slow)
+	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'gone' WHERE id = ?`, bad)
+	s.sql(`INSERT INTO webhook_retries SELECT id, ?, 1, ? FROM webhook_queues WHERE webhook_id = ?`, 1,
+		newStamp(time.Now()), slow)
+	rows := list()
+	equal(t, "all", ids(rows), of(idle, bad, slow))
+	for _, row := range rows {
+		if waiting := map[string]int{slow: 4}[row.ID]; row.Waiting != waiting ||
+			row.LastSuccess.IsZero() == (row.ID == slow) {
+			t.Errorf("%+v", row)
+		}
+	}
+	equal(t, "-state", ids(list("-state", "disabled")), of(bad))
+	equal(t, "-failing", ids(list("-failing")), of(bad, slow))
+	equal(t, "-failing -state", ids(list("-failing", "-state", "enabled")), of(slow))
+	equal(t, "-account", ids(list("-account", "Trattoria")), of(idle))
+	s.addEvents(s.account, eventLeadCreated, maxWaiting)
+	contains(t, s.must("webhook", "list", "-failing", "-wide"), " 1000+ ")
+	if _, err := s.command("webhook", "list", "-state", "broken"); !errors.As(err, new(usageError)) {
+		t.Errorf("another state: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ func widgetNoun() noun {
 		name:     "widget",
 		wings:    func(s *server) []wing { return []wing{widgetWing(s), scriptWing(s)} },
 		commands: widgetCommands,
+		ids:      []idKind{{"WIDGET", "wgt", "widgets"}},
 		problems: widgetProblems,
 		events:   widgetEvents,
 		holdings: []holding{heldWidgets},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +12,8 @@ import (
 var (
 	optPublicOrders = option{name: "public-orders",
 		help: "show the widget's orders to everybody, not only to callers with a token"}
-	optWidget   = option{name: "widget", value: "ID", help: "show one widget, with its items and pages; by default all"}
+	optWidget = option{name: "widget", value: "WIDGET",
+		help: "show one widget, with its items and pages; by default all"}
 	optInterval = option{name: "interval", value: "UNIT", def: "day",
 		help: "what a bar covers: day, week (from Monday on) or month"}
 	optTimezone = option{name: "timezone", value: "ZONE", def: "UTC",
@@ -22,14 +24,15 @@ var (
 var widgetCommands = []command{
 	{"widget add", "NAME", "add a widget",
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
-	{"widget list", "", "list widgets",
-		[]option{optAccount.says("show only widgets of this account")}, 0, widgetList},
-	{"widget snippet", "ID", "print the line to paste into a page, and what its Content-Security-Policy must allow",
+	{"widget list", "", "list widgets, oldest first",
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")}, 0, widgetList},
+	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
 		nil, 1, widgetSnippet},
-	{"widget rename", "ID NAME", "give a widget another name", nil, 2, widgetRename},
-	{"widget remove", "ID", "remove a widget with everything that it counted",
-		[]option{optForce.says("remove it although it has counted something")}, 1, widgetRemove},
-	{"stats", "", "show what widgets counted, with a bar for each day",
+	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
+	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
+		[]option{optForce.says("do not ask; where nobody can be asked, remove it although it has counted something")},
+		1, widgetRemove},
+	{"widget stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
 }
 
@@ -54,23 +57,39 @@ func widgetRename(e *env) error {
 	if err := checkRowName(e.args[1]); err != nil {
 		return err
 	}
-	return e.changeQuietly(func(t *tx) error { return t.renameWidget(e.args[0], e.args[1], e.actor()) })
+	return e.changeNamed(func(t *tx) (string, error) {
+		return "widget " + withName(e.args[0], e.args[1]) + " renamed", t.renameWidget(e.args[0], e.args[1], e.actor())
+	})
 }
 
-// widgetRemove removes a widget, without -force only one that has counted nothing. A widget with
-// very many counters takes several transactions; a command that was interrupted can be run again.
+// widgetRemove removes a widget once that is confirmed; without -force and without a terminal only one that has
+// counted nothing. A widget with very many counters takes several transactions; a command that was interrupted can
+// be run again.
 func widgetRemove(e *env) error {
 	id, actor := e.args[0], e.actor()
-	var removed int64
-	err := e.withStore(func(st *store) error {
-		rows, err := st.countWidgetRows(id)
+	name := ""
+	err := e.confirm(func(q *queries) (string, error) {
+		rows, err := q.countWidgetRows(id)
 		if err != nil {
-			return err
+			return "", err
 		}
-		if rows > 0 && !e.on("force") {
-			return fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
+		if rows > 0 && !e.canAsk && !e.on("force") {
+			return "", fmt.Errorf("%s has %s of what it counted, which would be lost: add -force to remove it",
 				id, countOf(rows, "row"))
 		}
+		w, err := q.anyWidget(id)
+		if err != nil {
+			return "", err
+		}
+		name = withName(id, w.Name)
+		return fmt.Sprintf("removes the widget %s for good, with %s of what it counted", name,
+			countOf(rows, "row")), nil
+	})
+	if err != nil {
+		return err
+	}
+	var removed int64
+	err = e.withStore(func(st *store) error {
 		for gone := false; !gone; {
 			began, sum := time.Now(), removed
 			if err := st.update(e.ctx, func(t *tx) (err error) {
@@ -91,12 +110,14 @@ func widgetRemove(e *env) error {
 		return err
 	}
 	return e.print(map[string]any{"ok": true, "rows": removed},
-		"removed, with "+countOf(removed, "row")+" of what it counted")
+		"widget "+name+" removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
 func widgetList(e *env) error {
-	return printOwned(e, (*queries).widgets, "ID NAME PUBLIC-ORDERS CREATED ACCOUNT", func(w widget) []any {
-		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, w.AccountID}
+	ids := idOf[widget]{"wgt", func(row widget) string { return row.ID }}
+	const header = "ID NAME PUBLIC-ORDERS CREATED ACCOUNT"
+	return printOwned(e, ids, wholeList((*queries).widgets), header, func(w widget) []any {
+		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, accountCell(w.AccountID)}
 	})
 }
 
@@ -138,10 +159,8 @@ func statsRangeOf(e *env) (r statsRange, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.Interval = e.str("interval")
-	if code, _ := oneOf(statsIntervals...)(r.Interval); code != "" {
-		return r, usageError(fmt.Sprintf("-interval must be one of %s, not %q",
-			strings.Join(statsIntervals, ", "), r.Interval))
+	if r.Interval, err = e.choice("interval", statsIntervals); err != nil {
+		return r, err
 	}
 	if r.Zone, err = loadZone(e.str("timezone")); err != nil {
 		const text = "-timezone must be a time zone of the IANA database, like Europe/Zurich, not %q"
@@ -192,12 +211,17 @@ func (r *statsReport) printBars(e *env) error {
 	}{{"VIEWS", most}, {"VISITORS", r.Totals.Visitors}, {"CLICKS", r.Totals.Clicks}, {"ORDERS", *r.Totals.Orders}} {
 		used += max(len(c.title), len(fmt.Sprint(c.most)))
 	}
-	width := longest
-	if !e.on("wide") {
-		width = max(leastTextWidth, min(longest, e.width()-used))
+	width := min(longest, cmp.Or(e.width(), longest+used)-used)
+	header := title + " VIEWS VISITORS CLICKS ORDERS"
+	if width >= leastTextWidth {
+		header += " " + chartTitle
 	}
-	return printRows(e, r.Series, title+" VIEWS VISITORS CLICKS ORDERS .", func(p shownPoint) []any {
-		bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
-		return []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders, bar}
+	return printRows(e, r.Series, header, func(p shownPoint) []any {
+		cells := []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders}
+		if width >= leastTextWidth {
+			bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
+			cells = append(cells, cmp.Or(bar, " ")) // no views are no empty cell
+		}
+		return cells
 	})
 }

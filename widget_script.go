@@ -176,7 +176,7 @@ func widgetSnippet(e *env) error {
 		if err != nil {
 			return err
 		}
-		origins, err := st.origins()
+		origins, err := st.origins(anyAccount)
 		if err != nil {
 			return err
 		}

@@ -323,4 +323,4 @@ func topNames[T any](
 		GROUP BY 1 HAVING `+weight+` > 0 ORDER BY `+weight+` DESC, 1 LIMIT ?3`, append(args, firstDay, lastDay), dest)
 }
 
-var heldWidgets = holding{"widgets", "widget", `SELECT count(*) FROM widgets WHERE account_id = ?1`}
+var heldWidgets = holding{"widgets", "widget", `SELECT count(*) FROM widgets WHERE account_id = ?1`, ""}

@@ -608,18 +608,18 @@ func statsStory(t *testing.T, o *operator) {
 			Calls:  7,
 			LastAt: t.now}})
 	})
-	all := o.object("stats")
+	all := o.object("widget", "stats")
 	equal(t, "totals", fmt.Sprint(all["totals"]), "map[clicks:1 orders:1 views:6 visitors:2]")
 	equal(t, "views of each", column(objects(all["widgets"]), "views"), []any{4.0, 2.0})
-	contains(t, o.do("stats", "-wide"), "6 views, 2 visitors, 1 click, 1 order\n", id+"  Lunch   4 ",
+	contains(t, o.do("widget", "stats", "-wide"), "6 views, 2 visitors, 1 click, 1 order\n", id+"  Lunch   4 ",
 		other+"  Dinner  2 ")
-	out := o.do("stats", "-widget", id, "-wide")
+	out := o.do("widget", "stats", "-widget", id, "-wide")
 	contains(t, out, " "+strings.Repeat("█", 40)+"\n", "\nTOP-ITEM  CLICKS  ORDERS\nSoup      1       1\n",
 		"\nTOP-PAGE  VIEWS  CLICKS  ORDERS\n/menu     3      1       1\n")
 	if strings.Contains(out, other) || strings.Count(out, "\n") != 42 {
 		t.Errorf("%d lines:\n%s", strings.Count(out, "\n"), out)
 	}
-	one := o.object("stats", "-widget", id, "-interval", "month", "-timezone", "Asia/Tokyo",
+	one := o.object("widget", "stats", "-widget", id, "-interval", "month", "-timezone", "Asia/Tokyo",
 		"-from", "2026-01-01", "-to", "2026-12-31")
 	equal(t, "one widget", fmt.Sprint(one["top_pages"], one["top_items"], len(one["series"].([]any)), one["timezone"]),
 		"[map[clicks:1 orders:1 page:/menu views:3]] [map[clicks:1 item:Soup orders:1]] 12Asia/Tokyo")
@@ -627,7 +627,7 @@ func statsStory(t *testing.T, o *operator) {
 		"-from yesterday":                        `-from must be a date, YYYY-MM-DD, not "yesterday"`,
 		"-from 2026-02-01 -to 2026-01-31":        "-from and -to: the range ends before it begins",
 		"-from 2025-01-01 -to 2026-01-02":        "-from and -to: the range has more than 366 days",
-		"-interval year":                         `-interval must be one of day, week, month, not "year"`,
+		"-interval year":                         `-interval: there is no "year": take one of day, week, month`,
 		"-widget wgt_00000000000000000000000000": "not found",
 	} {
 		o.fails(want, append([]string{"stats"}, strings.Fields(args)...)...)
@@ -640,12 +640,12 @@ func statsStory(t *testing.T, o *operator) {
 	o.do("widget", "rename", id, "Mittagstisch")
 	equal(t, "widgets", column(o.objects("widget", "list"), "name"), []any{"Mittagstisch"})
 	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
-	legacy := o.object("legacy")
+	legacy := o.object("legacy", "list", "list")
 	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
-	table := o.do("legacy", "-wide")
-	contains(t, table, "/api/legacy/widget/stats")
+	table := o.do("legacy", "list", "-wide")
+	contains(t, table, "/api/legacy/widget/stats  main  ")
 	equal(t, "the first column", table[:4], "DAY ")
-	equal(t, "the first column", o.do("events")[:3], "AT ")
+	equal(t, "the first column", o.do("event", "list")[:3], "ID ")
 }
 
 // BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a

@@ -1,0 +1,449 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// envAt is what the program works with, on a terminal or not, with what is typed there. out and noted get what
+// it writes.
+func (s *service) envAt(terminal bool, typed io.Reader) (e *env, out, noted *strings.Builder) {
+	files := filesIn(s.dir)
+	out, noted = &strings.Builder{}, &strings.Builder{}
+	return &env{ctx: s.t.Context(), getenv: func(name string) string { return files[name] }, stdin: typed, stdout: out,
+		stderr: noted, nouns: nouns(), commands: commandsOf(nouns()), now: time.Now, canAsk: terminal}, out, noted
+}
+
+// typing runs the program on a terminal on which somebody types.
+func (s *service) typing(typed string, args ...string) (stdout, stderr string, err error) {
+	e, out, noted := s.envAt(true, strings.NewReader(typed))
+	err = e.dispatch(args)
+	s.notice()
+	return out.String(), noted.String(), err
+}
+
+// noting runs the program without a terminal, where it must succeed and must read nothing.
+func (s *service) noting(args ...string) (stdout, stderr string) {
+	s.t.Helper()
+	piped := strings.NewReader("yes\n")
+	e, out, noted := s.envAt(false, piped)
+	if err := e.dispatch(args); err != nil || piped.Len() != len("yes\n") {
+		s.t.Errorf("%q: %v, and %d bytes of standard input are left", args, err, piped.Len())
+	}
+	s.notice()
+	s.told.hear(out.String())
+	return out.String(), noted.String()
+}
+
+// A lasting is a command whose effect can't be undone.
+type lasting struct {
+	args   []string
+	says   string // what it asks
+	prints string // what it prints once it was done
+	alone  bool   // where nobody can be asked it does nothing without -force
+}
+
+// lastingCommands has one of each thing, and returns the commands that end it.
+func (s *service) lastingCommands() []lasting {
+	s.t.Helper()
+	licenseID, key := s.addLicense(license{})
+	s.activate(key, "kitchen").is(200)
+	p, _ := s.registerApp()
+	s.appToken(p, s.account, scopeOrders)
+	hook := s.addWebhook(s.account, "lead.created")
+	widgetID := s.addWidget(s.account)
+	tenant := s.addAccount("Trattoria")
+	s.addLicense(license{AccountID: tenant})
+	s.change(func(t *tx) error {
+		t.addCounts(widgetID, counts{Views: 1}, nil, nil)
+		for origin, account := range map[string]string{"https://a.example": s.account, "https://t.example": tenant} {
+			if err := t.addOrigin(account, origin); err != nil {
+				return err
+			}
+		}
+		o := anOrder(tenant)
+		o.ReturnURL = "https://t.example/thanks"
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		_, later := t.at(-48 * time.Hour).addLead(lead{AccountID: s.account, Type: "demo", Email: "anna@example.com"})
+		return errors.Join(err, later, bringTo(t, o, orderAuthorized),
+			second(t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
+				SELECT id, 1, 1, '2030-01-01T00:00:00Z' FROM webhook_queues WHERE webhook_id = ?`, hook)))
+	})
+	const held = "1 origin, 1 licence, 1 live payment (59.00 CHF released)"
+	return []lasting{
+		{args: []string{"license", "revoke", licenseID, "-reason", "fraud"}, prints: licenseID + " is revoked",
+			says: "ends the licence " + licenseID + " (kds) for good, and its 1 device with it"},
+		{args: []string{"app", "remove", p.ID}, prints: "application " + p.ID + " (Table Planner) removed",
+			says: "removes the application " + p.ID + " (Table Planner) for good, with 1 grant and 0 webhooks"},
+		{args: []string{"webhook", "remove", hook}, prints: "webhook " + hook + " (127.0.0.1:9) removed",
+			says: "removes the webhook " + hook + " (127.0.0.1:9) for good; still to be sent again to it: 1 event"},
+		{args: []string{"origin", "remove", "https://a.example/"}, prints: "origin https://a.example removed",
+			says: "removes the origin https://a.example of " + s.account + " (main), so that"},
+		{args: []string{"lead", "purge", "-older-than", "1d"}, prints: "1 lead removed", says: "removes 1 lead that"},
+		{args: []string{"account", "close", tenant}, alone: true,
+			prints: "account " + tenant + " (Trattoria) closed: " + held + " stopped",
+			says:   "closes the account " + tenant + " (Trattoria) and stops " + held + ", until"},
+		{args: []string{"widget", "remove", widgetID}, alone: true,
+			prints: "widget " + widgetID + " (Lunch) removed, with 1 row of what it counted",
+			says:   "removes the widget " + widgetID + " (Lunch) for good, with 1 row of what it counted"},
+	}
+}
+
+func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, c := range s.lastingCommands() {
+		before := s.dump()
+		for _, typed := range []string{"", "\n", "no\n", "y\n", "YES\n", "yes", "yes, please\n", "\nyes\n",
+			strings.Repeat("yes", 1000) + "\n"} { // the empty one is Ctrl-D
+			for _, format := range []string{"-json", "-json=false"} {
+				out, noted, err := s.typing(typed, append(c.args, format)...)
+				if !errors.Is(err, errDeclined) || out != "" || strings.Count(noted, "Type yes to go on: ") != 1 ||
+					!strings.HasPrefix(noted, "This "+c.says) {
+					t.Errorf("%q after %q: %v, %q, %q", c.args, typed, err, out, noted)
+				}
+			}
+		}
+		s.unchanged(before)
+		out, noted, err := s.typing("yes\r\nno\n", c.args...)
+		if err != nil || out != c.prints+"\n" || !strings.Contains(noted, c.says) {
+			t.Errorf("%q after yes: %v, %q, %q", c.args, err, out, noted)
+		}
+		if s.dump() == before {
+			t.Errorf("%q after yes changed nothing", c.args)
+		}
+	}
+}
+
+func TestConfirm_warnsWhereNobodyCanBeAskedAndForceSaysNothing(t *testing.T) {
+	t.Parallel()
+	warned, forced := newService(t), newService(t)
+	for _, c := range warned.lastingCommands() {
+		if c.alone {
+			before := warned.dump()
+			e, out, noted := warned.envAt(false, strings.NewReader("yes\n"))
+			oneLine(t, e.dispatch(c.args), ": add -force to ")
+			if out.String()+noted.String() != "" {
+				t.Errorf("%q: %q, %q", c.args, out, noted)
+			}
+			warned.unchanged(before)
+			continue
+		}
+		out, noted := warned.noting(c.args...)
+		if out != c.prints+"\n" || !strings.HasPrefix(noted, "warning: this "+c.says) ||
+			strings.Count(noted, "\n") != 1 {
+			t.Errorf("%q: %q, %q", c.args, out, noted)
+		}
+	}
+	for _, c := range forced.lastingCommands() {
+		out, noted := forced.noting(append(c.args, "-force", "-json")...)
+		if !strings.HasPrefix(out, "{") || noted != "" && !strings.HasPrefix(noted, "queued: ") {
+			t.Errorf("%q: %q, %q", c.args, out, noted)
+		}
+	}
+}
+
+// A meanwhile does something when it is first read from, and then is what was typed.
+type meanwhile struct {
+	do    func()
+	typed io.Reader
+}
+
+func (m *meanwhile) Read(b []byte) (int, error) {
+	if m.do != nil {
+		m.do()
+		m.do = nil
+	}
+	return m.typed.Read(b)
+}
+
+func TestConfirm_ofWhatHasGoneMeanwhileChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, c := range s.lastingCommands() {
+		if c.args[0] == "leads" || c.args[0] == "account" || c.args[0] == "license" {
+			continue // whose rows stay
+		}
+		before := ""
+		e, out, _ := s.envAt(true, &meanwhile{func() {
+			s.noting(append(c.args, "-force")...)
+			before = s.dump()
+		}, strings.NewReader("yes\n")})
+		oneLine(t, e.dispatch(c.args), "not found")
+		if out.String() != "" {
+			t.Errorf("%q printed %q", c.args, out)
+		}
+		s.unchanged(before)
+	}
+}
+
+// TestConfirm_holdsNobodyUp is about a question that stays open, perhaps for hours.
+func TestConfirm_holdsNobodyUp(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id := s.addWidget(s.account)
+	ctx, interrupt := context.WithCancel(t.Context())
+	silent, end := io.Pipe()
+	defer end.Close()
+	e, _, _ := s.envAt(true, &meanwhile{func() {
+		s.addWidget(s.account) // the database is free
+		interrupt()            // Ctrl-C, at which no line ends
+	}, silent})
+	e.ctx = ctx
+	if err := e.dispatch([]string{"widget", "remove", id}); !errors.Is(err, errDeclined) {
+		t.Error(err)
+	}
+	s.hasRows(2, "widgets")
+}
+
+func TestConfirm_neverAsksInAnEmergency(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	_, key := s.addLicense(license{})
+	device := s.activate(key, "kitchen").is(200).json()["device"].(map[string]any)["id"].(string)
+	for _, args := range [][]string{{"token", "revoke", s.revocableToken(s.account)}, {"device", "block", device}} {
+		if out, noted, err := s.typing("", args...); err != nil || noted != "" || !strings.Contains(out, args[2]) {
+			t.Errorf("%q: %q, %q, %v", args, out, noted, err)
+		}
+	}
+}
+
+func TestConfirm_asksForASecondAccountOfAName(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id := s.addAccount("Bistro")
+	_, noted, err := s.typing("no\n", "account", "add", "bistro")
+	if !errors.Is(err, errDeclined) || !strings.Contains(noted, "a name that is taken: "+id+" (Bistro).\n") {
+		t.Errorf("%v, %q", err, noted)
+	}
+	s.hasRows(2, "accounts")
+	if _, noted := s.noting("account", "add", "Bistro"); !strings.HasPrefix(noted, "warning: ") {
+		t.Errorf("noted %q", noted)
+	}
+	if _, noted := s.noting("account", "add", "Bistro", "-force"); noted != "" {
+		t.Errorf("with -force: %q", noted)
+	}
+	if _, noted, err := s.typing("", "account", "add", "Trattoria"); err != nil || noted != "" {
+		t.Errorf("another name: %v, %q", err, noted)
+	}
+	s.hasRows(5, "accounts")
+}
+
+func TestConfirm_takesOnlyTerminalsForSuch(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer w.Close()
+	for _, path := range []string{"/dev/null", "/dev/ptmx", "go.mod"} {
+		f, err := os.Open(path)
+		must(t, err)
+		defer f.Close()
+		equal(t, path, isTerminal(f), path == "/dev/ptmx") // whose width nobody has set
+	}
+	equal(t, "others", isTerminal(r) || isTerminal(&strings.Builder{}) || isTerminal(nil), false)
+}
+
+// TestConfirm_asksInTheProgram runs the program in a terminal.
+func TestConfirm_asksInTheProgram(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "script", "sh")
+	o := newOperator(t)
+	program := builtProgram(t)
+	for typed, want := range map[string]int{"no\n": 1, "yes\n": 0} {
+		o.do("origin", "add", "https://a.example", "-account", o.account)
+		cmd := exec.Command("script", "-qec", "exec '"+program+"' origin remove https://a.example", "/dev/null")
+		cmd.Env = append(os.Environ(), "WIDGETD_DB="+o.env["WIDGETD_DB"])
+		cmd.Stdin = strings.NewReader(typed)
+		out, _ := cmd.Output()
+		if got := cmd.ProcessState.ExitCode(); got != want || !strings.Contains(string(out), "Type yes to go on: ") {
+			t.Errorf("%q: exit %d, %s", typed, got, out)
+		}
+		left := slices.Contains(column(o.objects("origin", "list"), "origin"), any("https://a.example"))
+		if left != (want == 1) {
+			t.Errorf("%q: the origin is there: %v", typed, left)
+		}
+	}
+}
+
+func TestCommand_namesWhatItHasChanged(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	tenant := s.addAccount("Trattoria")
+	_, key := s.addLicense(license{})
+	device := s.activate(key, "kitchen").is(200).json()["device"].(map[string]any)["id"].(string)
+	p, _ := s.registerApp()
+	_, grantID := s.appToken(p, s.account, scopeOrders)
+	token := s.revocableToken(s.account)
+	widgetID := s.addWidget(s.account)
+	s.must("key", "add")
+	kid := s.must("key", "add", "-json")[len(`{"kid":"`):]
+	kid, _, _ = strings.Cut(kid, `"`)
+	for _, c := range []struct {
+		line string // a regular expression
+		args []string
+	}{
+		{`base address https://b\.example/v1 set`, []string{"base-url", "set", "https://B.example/v1"}},
+		{`base address ` + regexp.QuoteMeta(testBase) + ` removed`, []string{"base-url", "remove", testBase}},
+		{`account ` + tenant + ` \(Trattoria\) may make 5 requests a minute of each kind`,
+			[]string{"account", "set-rate", tenant, "5"}},
+		{`account ` + tenant + ` \(Trattoria\) closed: nothing stopped`,
+			[]string{"account", "close", tenant, "-force"}},
+		{`account ` + tenant + ` \(Trattoria\) is open`, []string{"account", "reopen", tenant}},
+		{`origin https://a\.example added to ` + tenant,
+			[]string{"origin", "add", "https://a.example", "-account", tenant}},
+		{`token ` + token + ` \([\w-]+\) revoked`, []string{"token", "revoke", token}},
+		{`device ` + device + ` \([\w ]+\) of lic_\w{26} blocked`, []string{"device", "block", device}},
+		{`device ` + device + ` \([\w ]+\) of lic_\w{26} released`, []string{"device", "release", device}},
+		{`grant ` + grantID + ` revoked`, []string{"grant", "revoke", grantID}},
+		{`widget ` + widgetID + ` \(Dinner\) renamed`, []string{"widget", "rename", widgetID, "Dinner"}},
+		{`key ` + kid + ` retired`, []string{"key", "retire", kid}},
+		{`0 leads erased; .*`, []string{"lead", "erase", "anna@example.com"}},
+	} {
+		equal(t, strings.Join(c.args, " ")+" -json", strings.HasPrefix(s.must(append(c.args, "-json")...), "{"), true)
+		if c.args[0] == "base-url" && c.args[1] == "remove" || c.args[0] == "key" {
+			continue // is gone now
+		}
+		if out := s.must(c.args...); !regexp.MustCompile(`^` + c.line + "\n$").MatchString(out) {
+			t.Errorf("%q printed %q, want %s", c.args, out, c.line)
+		}
+	}
+}
+
+func TestCommand_saysSoWhenTheServiceIsToDoItAndNoneRuns(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	hook := s.addWebhook(s.account, "lead.created")
+	var orders []string
+	s.change(func(t *tx) error {
+		for _, state := range []string{orderPaid, orderAuthorized, orderAuthorized, orderOpen} {
+			o := anOrder(s.account)
+			if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil {
+				return err
+			}
+			if err := bringTo(t, o, state); err != nil {
+				return err
+			}
+			orders = append(orders, o.ID)
+		}
+		return nil
+	})
+	for _, args := range [][]string{
+		{"order", "settle", orders[0]}, {"order", "refund", orders[0], "-amount", "1.00"},
+		{"order", "accept", orders[1]}, {"order", "capture", orders[1]}, {"order", "reject", orders[2]},
+		{"webhook", "test", hook},
+		{"webhook", "replay", hook, "-since", "1d"},
+		{"webhook", "add", "https://other.example", "-type", "lead.created"},
+	} {
+		_, noted := s.noting(args...)
+		if !strings.HasPrefix(noted, "queued: the service does it when it runs, and none runs over ") ||
+			strings.Count(noted, "\n") != 1 {
+			t.Errorf("%q: %q", args, noted)
+		}
+	}
+	if _, noted := s.noting("order", "settle", orders[3]); noted != "" {
+		t.Errorf("without a payment: %q", noted)
+	}
+	listener, err := listenUnix(socketPath(filepath.Join(s.dir, "widgetd.db")))
+	s.check(err)
+	defer listener.Close()
+	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{}`)
+	}))
+	if _, noted := s.noting("order", "settle", orders[0]); noted != "" {
+		t.Errorf("beside a service: %q", noted)
+	}
+}
+
+func TestToken_warnsOfALongLife(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.must("base-url", "set", testBase)
+	for ttl, warns := range map[string]bool{"100y": true, "3y": true, "2y": false, "730d": false, "1h": false} {
+		_, noted := s.noting("token", "issue", "-scope", "stats:read", "-ttl", ttl)
+		if warned := strings.HasPrefix(noted, "warning: "); warned != warns || strings.Count(noted, "\n") > 1 {
+			t.Errorf("%s: %q", ttl, noted)
+		}
+	}
+}
+
+func TestCommand_amountsReadAlike(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o := anOrder(s.account)
+	s.change(func(t *tx) error {
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		return errors.Join(err, bringTo(t, o, orderPaid))
+	})
+	refunded, _ := s.noting("order", "refund", o.ID, "-amount", "9")
+	has(t, refunded, " of 9.00 CHF is pending")
+	list, show := s.must("order", "list", "-wide"), s.must("order", "show", o.ID, "-wide")
+	has(t, list, "  59.00 CHF", "  9.00 CHF")
+	has(t, show, "total          59.00 CHF\n", "discount       3.00 CHF\n", "tip            2.00 CHF\n",
+		"delivery       7.00 CHF, VAT 2.6 %\n", "refunded       9.00 CHF\n",
+		"vat            1.06 CHF in 41.80 CHF at 2.6 %")
+	events := s.must("event", "list", "-wide")
+	has(t, events, "total 59.00 CHF")
+	for name, text := range map[string]string{"list": list, "show": show, "events": events} {
+		if found := regexp.MustCompile(`\b(5900|900|300|700)\b`).FindString(text); found != "" {
+			t.Errorf("%s has %s:\n%s", name, found, text)
+		}
+	}
+	_, err := s.command("order", "refund", o.ID, "-amount", "99")
+	oneLine(t, err, "at most 50.00 CHF.")
+	if row := s.must("order", "show", o.ID, "-json"); !strings.Contains(row, `"total":5900`) {
+		t.Errorf("with -json: %s", row)
+	}
+	equal(t, "signed", formatMoney(-5, "CHF"), "-0.05 CHF")
+	equal(t, "data", dataText([]byte(`{"refund_id":"rfd_1","amount":"900","currency":"CHF","total":"all"}`)),
+		"refund_id rfd_1, amount 9.00 CHF, currency CHF, total all")
+	equal(t, "data without a currency", dataText([]byte(`{"amount":"900"}`)), "amount 900")
+	equal(t, "no data", dataText([]byte(`[\x1b`)), "[\\x1b")
+}
+
+func TestRevenue_saysWhoseItIs(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	if _, noted := s.noting("revenue", "list"); noted != "" {
+		t.Errorf("of the only account: %q", noted)
+	}
+	bistro, cafe := s.addAccount("Bistro"), s.addAccount("Café")
+	main := s.account + " (main)"
+	sell := func(account string) {
+		s.change(func(t *tx) error {
+			o, origin := anOrder(account), "https://"+strings.ReplaceAll(account, "_", "-")+".example"
+			o.ReturnURL = origin + "/"
+			return errors.Join(t.addOrigin(account, origin), sellOutside(t, o, methodCash))
+		})
+	}
+	today := time.Now().UTC().Format(time.DateOnly)
+	notes := func(want ...string) {
+		t.Helper()
+		for _, args := range [][]string{{"revenue", "list"}, {"revenue", "export"}, {"revenue", "show", today}} {
+			_, noted := s.noting(args...)
+			if has(t, noted, want...); strings.Count(noted, "\n") != 1 {
+				t.Errorf("%q: %q", args, noted)
+			}
+			if _, noted := s.noting(append(args, "-account", cafe)...); noted != "" {
+				t.Errorf("%q with an account: %q", args, noted)
+			}
+		}
+	}
+	notes("this is the revenue of " + main)
+	sell(bistro)
+	notes(main+" has no revenue; there is some of "+bistro+" (Bistro): 'widgetd revenue ",
+		"-account "+bistro+"'\n")
+	sell(cafe)
+	notes(bistro + " (Bistro), " + cafe + " (Café): '")
+	sell(s.account)
+	notes("this is the revenue of " + main)
+}

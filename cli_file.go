@@ -1,0 +1,238 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// The files that a command works on, and the user as whom it does that.
+
+// installedDir is where an installation on a server has its files.
+const installedDir = "/var/lib/widgetd"
+
+// file returns the path of the database ("db") or of the key file ("key"), see locate. A program that root runs
+// first becomes the owner of the database's directory, see becomeOwner. Where it stays root it refuses the file of
+// another user: the service could not open what root would write beside it.
+func (e *env) file(name string) (string, error) {
+	if e.files == nil {
+		e.locate(e.isInstalled())
+	}
+	if err := e.becomeOwner(filepath.Dir(e.files["db"])); err != nil {
+		return "", err
+	}
+	return e.files[name], e.checkOwner(e.files[name])
+}
+
+// locate decides where the database and the key file are: where -db and -key say; without -db and without a database
+// in the working directory, in the installation's directory, if there is one to use. Standard error says so, unless
+// the installation is still to be made.
+func (e *env) locate(installed bool) {
+	e.files = map[string]string{"db": e.str("db"), "key": e.str("key")}
+	if !installed || e.values["db"].set || fileExists(optDB.def) {
+		return
+	}
+	e.files["db"] = filepath.Join(e.installed, e.str("db"))
+	if !e.values["key"].set {
+		e.files["key"] = filepath.Join(e.installed, e.str("key"))
+	}
+	if e.isInstalled() {
+		fmt.Fprintln(e.stderr, "using", e.files["db"])
+	}
+}
+
+// isInstalled reports whether the installation has a database or a key file, or can't be looked into.
+func (e *env) isInstalled() bool {
+	for _, name := range []string{optDB.def, optKey.def} {
+		if _, err := os.Stat(filepath.Join(e.installed, name)); e.installed != "" && !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayInstall reports whether there is a directory for an installation, and this user may make one there.
+func (e *env) mayInstall() bool {
+	info, err := os.Stat(e.installed)
+	return err == nil && info.IsDir() && (e.uid == 0 || e.uid == ownerOf(info))
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// ownerOf returns the number of the user to whom a file belongs.
+func ownerOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }
+
+// userName returns the name of a user, or as sudo takes a user without a name: "#1000".
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return "#" + strconv.Itoa(uid)
+}
+
+// callingUser returns the name of the system's user who runs the program, or called sudo to run it
+// as another one; a number if the user has no name.
+func callingUser(getenv func(string) string) string {
+	if u, err := user.Lookup(getenv("SUDO_USER")); err == nil {
+		return printable(u.Username)
+	}
+	uid := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return printable(u.Username)
+	}
+	return uid
+}
+
+// nobodysGroup is the group of a program that acts as a user without a name, who has no groups that are known. On
+// Debian nothing belongs to it.
+const nobodysGroup = 65534
+
+// becomeOwner gives up the rights of root, in the whole process and for good, for those of the user to whom the
+// database's directory belongs, or what there is above it; so that what the command makes belongs to that user, and
+// no link in the directory leads it to what only root may touch. If the directory belongs to root, or another user
+// than root runs the program, it does nothing. The files that the operator has named for reading are opened before.
+func (e *env) becomeOwner(dir string) error {
+	if e.uid != 0 {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		info, err = os.Stat(dir)
+	}
+	if err != nil || ownerOf(info) == 0 {
+		return nil // opening the database tells what is wrong
+	}
+	e.holdNamedFiles()
+	owner := ownerOf(info)
+	group, groups := groupsOf(owner)
+	err = syscall.Setgroups(groups)
+	if err == nil {
+		err = syscall.Setgid(group)
+	}
+	if err == nil {
+		err = syscall.Setuid(owner)
+	}
+	if err == nil && syscall.Setuid(0) == nil {
+		err = errors.New("root's rights can't be given up here")
+	}
+	if err != nil {
+		name := userName(owner)
+		return fmt.Errorf("become the user %s, to whom %s belongs: %w: run 'sudo -u %s widgetd %s …'",
+			name, dir, err, name, e.command.name)
+	}
+	e.uid = owner
+	return nil
+}
+
+// explainPermission adds to an error why a program that root runs was not allowed to write a file, and where it may.
+func (e *env) explainPermission(err error, path string) error {
+	if e.held == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return fmt.Errorf("%w: the user %s, to whom the database belongs, writes it: name a file where that user may, "+
+		"as %s", err, userName(e.uid), path)
+}
+
+// makeDir makes a directory for a database and those above it, if they are not there, as the user to whom the lowest
+// of those that are belongs.
+func (e *env) makeDir(dir string) error {
+	if err := e.becomeOwner(dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o700)
+}
+
+// groupsOf returns the group of a user, and all groups.
+func groupsOf(uid int) (group int, all []int) {
+	group = nobodysGroup
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil {
+		return group, nil
+	}
+	if number, err := strconv.Atoi(u.Gid); err == nil {
+		group = number
+	}
+	names, _ := u.GroupIds() // without them it may do less
+	for _, name := range names {
+		if number, err := strconv.Atoi(name); err == nil {
+			all = append(all, number)
+		}
+	}
+	return group, all
+}
+
+// checkOwner returns an error with the next step if this user should not work on a file that
+// belongs to another: as root, or without the right to look into its directory.
+func (e *env) checkOwner(path string) error {
+	foreign := e.uid == 0
+	for _, file := range []string{path, path + "-wal", path + "-shm"} {
+		info, err := os.Stat(file)
+		if errors.Is(err, fs.ErrPermission) {
+			foreign = true
+			info, err = os.Stat(filepath.Dir(path))
+		}
+		if err != nil || !foreign || ownerOf(info) == e.uid {
+			continue // opening the file will tell what is wrong
+		}
+		name := userName(ownerOf(info))
+		return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'", file, name, name, e.command.name)
+	}
+	return nil
+}
+
+// fileOptions are the options whose value is a file that a command reads, but -db and -key.
+var fileOptions = []string{"secrets", "secret-file", "set", "public"}
+
+// namesFile reports whether the argument of a command is a file that it reads.
+func (c *command) namesFile() bool { return c.name == "license import" }
+
+// A heldFile is what came of opening a file.
+type heldFile struct {
+	file *os.File
+	err  error
+}
+
+// holdNamedFiles opens the files that the operator has named for reading.
+func (e *env) holdNamedFiles() {
+	e.held = map[string]heldFile{}
+	hold := func(name string) {
+		if name != "" && name != "-" {
+			file, err := os.Open(name)
+			e.held[name] = heldFile{file, err}
+		}
+	}
+	for _, name := range fileOptions {
+		if v := e.values[name]; v != nil {
+			hold(v.value)
+		}
+	}
+	if e.command.namesFile() {
+		hold(e.args[0])
+	}
+}
+
+// open opens a file that the operator has named; "-" is standard input. What holdNamedFiles has opened is opened with
+// root's rights, and once.
+func (e *env) open(name string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(e.stdin), nil
+	}
+	held, opened := e.held[name]
+	if !opened {
+		held.file, held.err = os.Open(name)
+	}
+	if held.err != nil {
+		return nil, held.err
+	}
+	return held.file, nil
+}

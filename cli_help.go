@@ -1,0 +1,303 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// How commands are listed and explained, and which one was meant by a line that names none.
+
+// The commands about the program itself.
+var helpCommands = []command{
+	{"version", "", "print the version of this program", nil, 0, showVersion},
+	{"help", "[COMMAND]", "list the commands, those that begin with a word, or the options of one", []option{
+		{name: "all", help: "print all commands and all options"},
+		{name: "markdown", help: "print all commands and all options as Markdown, as docs/operating.md has them"},
+	}, 0, showHelp},
+}
+
+// What 'widgetd help' lists: the words with which commands begin, and what they are about. Those of the first
+// list are commands by themselves, those of the second take a verb.
+var (
+	wholeTopics = []helpRow{
+		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
+		{"check", "look for damage"}, {"backup", "copy the database"}, {"upgrade", "upgrade the database"},
+		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
+	}
+	nounTopics = []helpRow{
+		{"account", "accounts and settings"}, {"app", "registered applications"},
+		{"base-url", "the service's address"}, {"books", "bookkeeping connections"},
+		{"clock", "take the clock for right"}, {"device", "what uses a licence"},
+		{"event", "what happened, who did it"}, {"grant", "what applications may do"},
+		{"key", "keys that sign tokens"}, {"lead", "contacts from sites"}, {"lease", "explain device tokens"},
+		{"legacy", "calls of old paths"}, {"license", "licences and their terms"}, {"order", "orders and refunds"},
+		{"origin", "sites that may call"}, {"payment", "payment providers"}, {"revenue", "what days have brought"},
+		{"token", "bearer tokens"}, {"webhook", "where events are sent"}, {"widget", "widgets and their counts"},
+	}
+)
+
+func showVersion(e *env) error {
+	return e.print(map[string]string{"version": buildName()}, buildName())
+}
+
+func showHelp(e *env) error {
+	switch {
+	case e.on("markdown"):
+		return markdownHelp(e.stdout, e.commands)
+	case e.on("all"):
+		return e.helpAll()
+	}
+	return e.helpScreen(e.stdout)
+}
+
+// helpScreen prints the topics, on at most 23 lines of 80 columns.
+func (e *env) helpScreen(w io.Writer) error {
+	width := cmp.Or(terminalWidth(w), e.width())
+	say := func(text string) { fmt.Fprintln(w, strings.Join(wrap(text, width), "\n")) }
+	say("widgetd serves the public API for widgets and licences. Its commands:")
+	writeTopics(w, width, wholeTopics)
+	say("A noun takes a verb, as in 'widgetd license list':")
+	writeTopics(w, width, nounTopics)
+	say("'widgetd help license' lists the verbs of a noun, 'widgetd help license add' the options of a command, " +
+		"'widgetd help -all' everything.")
+	return nil
+}
+
+// writeTopics prints topics between empty lines, in as many columns as there is room for, to be read downwards.
+func writeTopics(w io.Writer, width int, topics []helpRow) {
+	const cell = 39
+	columns := max(1, width/cell)
+	rows := (len(topics) + columns - 1) / columns
+	fmt.Fprintln(w)
+	defer fmt.Fprintln(w)
+	for row := range rows {
+		line := ""
+		for i := row; i < len(topics); i += rows {
+			line += fmt.Sprintf("%-*s", cell, fmt.Sprintf("  %-10s%s", topics[i].name, topics[i].text))
+		}
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
+	}
+}
+
+// allOptions returns every option of the commands, each once, the common ones first.
+func allOptions(commands []command) []option {
+	all := slices.Clone(commonOptions)
+	for _, c := range commands {
+		for _, o := range c.options {
+			if !slices.ContainsFunc(all, func(known option) bool { return known.name == o.name }) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+// helpAll prints all commands and all options.
+func (e *env) helpAll() error {
+	fmt.Fprint(e.stdout, "widgetd serves the public API for widgets and licences. Its commands:\n\n")
+	e.listCommands(e.stdout, "")
+	fmt.Fprint(e.stdout, "\nThe options of all commands, some with an environment variable.\n"+
+		"'widgetd help COMMAND' shows the options of one command:\n\n")
+	rows := []helpRow{}
+	for _, o := range allOptions(e.commands) {
+		rows = append(rows, o.general().row())
+	}
+	writeHelpRows(e.stdout, rows)
+	return nil
+}
+
+// helpOn prints the help of a command, or the commands that begin with words.
+func (e *env) helpOn(words []string) error {
+	name := strings.Join(words, " ")
+	begins := slices.ContainsFunc(e.commands, func(c command) bool { return c.startsWith(name) })
+	c, _ := findCommand(e.commands, words)
+	switch {
+	case begins && (c == nil || c.name != name):
+		fmt.Fprintf(e.stdout, "The commands of widgetd %s:\n\n", name)
+		e.listCommands(e.stdout, name)
+		fmt.Fprintf(e.stdout, "\n'widgetd help %s VERB' prints the options of one.\n", name)
+		return nil
+	case c == nil:
+		return e.unknownCommand(words)
+	}
+	lines := []string{c.help}
+	if columns := terminalWidth(e.stdout); columns > 0 {
+		lines = wrap(c.help, max(leastTextWidth, columns-2))
+	}
+	fmt.Fprintf(e.stdout, "widgetd %s\n\n  %s\n\n", c.signature(), strings.Join(lines, "\n  "))
+	rows := []helpRow{}
+	for _, o := range c.options {
+		rows = append(rows, o.row())
+	}
+	if len(rows) > 0 {
+		rows = append(rows, helpRow{})
+	}
+	for _, o := range commonOptions {
+		rows = append(rows, o.row())
+	}
+	writeHelpRows(e.stdout, rows)
+	return nil
+}
+
+// listCommands prints the commands whose names begin with words, or all if that is "".
+func (e *env) listCommands(w io.Writer, words string) {
+	rows := []helpRow{}
+	for _, c := range e.commands {
+		if words == "" || c.startsWith(words) {
+			rows = append(rows, helpRow{c.signature(), c.help})
+		}
+	}
+	writeHelpRows(w, rows)
+}
+
+// A helpRow is a command or an option, and what it means. An empty one is an empty line.
+type helpRow struct{ name, text string }
+
+// row returns what the help says of an option.
+func (o option) row() helpRow {
+	text := o.help
+	if o.def != "" {
+		text += " (default " + o.def + ")"
+	}
+	if o.hasVariable {
+		text += ", " + o.variable()
+	}
+	return helpRow{o.signature(), text}
+}
+
+// writeHelpRows prints rows, a line each, which grep finds whole. On a terminal that is too narrow, texts go
+// on below themselves, or where that leaves little room stand below the names.
+func writeHelpRows(w io.Writer, rows []helpRow) {
+	const most, least = 34, 40 // of names side by side with texts, and of texts beside names
+	indent := 0                // of the texts
+	for _, r := range rows {
+		indent = max(indent, min(most, utf8.RuneCountInString(r.name))+4)
+	}
+	width, below := terminalWidth(w), false
+	if width > 0 && width-indent < least {
+		indent, below = 6, true
+	}
+	for _, r := range rows {
+		lines := []string{r.text}
+		if width > 0 {
+			lines = wrap(r.text, max(leastTextWidth, width-indent))
+		}
+		line := fmt.Sprintf("  %-*s  %s", indent-4, r.name, lines[0])
+		if below && r.name != "" {
+			line = "  " + r.name + "\n" + strings.Repeat(" ", indent) + lines[0]
+		}
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
+		for _, more := range lines[1:] {
+			fmt.Fprintf(w, "%*s%s\n", indent, "", more)
+		}
+	}
+}
+
+// markdownHelp prints all commands, the options of each, and all options as Markdown (GitHub's, which
+// has tables). docs/operating.md contains what it prints.
+func markdownHelp(w io.Writer, commands []command) error {
+	fmt.Fprint(w, "## Commands\n\n| Command | Does |\n|---|---|\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "| `%s` | %s |\n", c.signature(), markdownCell(c.help))
+	}
+	var common []string
+	for _, o := range commonOptions {
+		common = append(common, "`-"+o.name+"`")
+	}
+	fmt.Fprintf(w, "\n## The options of each command\n\nEvery command takes %s. "+
+		"A command that is missing here takes no other option.\n", strings.Join(common, ", "))
+	for _, c := range commands {
+		if len(c.options) > 0 {
+			fmt.Fprintf(w, "\n### %s\n\n`widgetd %s`: %s\n\n", c.name, c.signature(), c.help)
+			writeOptionTable(w, c.options)
+		}
+	}
+	fmt.Fprint(w, "\n## All options\n\nWhere there is a variable, an environment variable of that name sets the "+
+		"option, unless the command line does.\n\n")
+	all := allOptions(commands)
+	for i, o := range all {
+		all[i] = o.general()
+	}
+	writeOptionTable(w, all)
+	return nil
+}
+
+// writeOptionTable prints a table of options as Markdown.
+func writeOptionTable(w io.Writer, options []option) {
+	code := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return "`" + s + "`"
+	}
+	fmt.Fprint(w, "| Option | Variable | Default | Meaning |\n|---|---|---|---|\n")
+	for _, o := range options {
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n",
+			o.signature(), code(o.variable()), code(o.def), markdownCell(o.help))
+	}
+}
+
+// markdownCell returns a text for a cell of a Markdown table, with the characters escaped that mean
+// something in Markdown.
+func markdownCell(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "`", "\\`", "<", `\<`, "[", `\[`).Replace(s)
+}
+
+// unknownCommand is for words that name no command: its error says which one may have been meant. Words
+// that begin the names of commands list those.
+func (e *env) unknownCommand(words []string) error {
+	group := 0 // how many of the first words begin the name of some command
+	for group < len(words) && slices.ContainsFunc(e.commands, func(c command) bool {
+		return c.startsWith(strings.Join(words[:group+1], " "))
+	}) {
+		group++
+	}
+	name := strings.Join(words[:group], " ")
+	if group == len(words) {
+		e.listCommands(e.stderr, name)
+		return usageError(fmt.Sprintf("%s needs a %s word: its commands are listed above", name,
+			[]string{"second", "third"}[group-1]))
+	}
+	if meant := meantCommand(e.commands, words); meant != "" {
+		typed := words[:min(len(words), max(group+1, len(strings.Fields(meant))))]
+		return usageError(fmt.Sprintf("there is no command %q: did you mean 'widgetd %s'?",
+			strings.Join(typed, " "), meant))
+	}
+	return usageError(fmt.Sprintf("there is no command %q: see 'widgetd %s'", strings.Join(words[:group+1], " "),
+		strings.TrimSpace("help "+name)))
+}
+
+// meantCommand returns the name of the command, or its beginning, that somebody meant by words that name
+// none: with the verb before the noun, or with words that are nearly the same; "": not known.
+func meantCommand(commands []command, words []string) string {
+	if len(words) > 1 {
+		if c, _ := findCommand(commands, append([]string{words[1], words[0]}, words[2:]...)); c != nil {
+			return c.name
+		}
+	}
+	name, corrected := "", false
+	for _, word := range words {
+		next := []string{} // the words that may follow
+		for _, c := range commands {
+			if name == "" || c.startsWith(name) {
+				next = append(next, strings.Fields(strings.TrimPrefix(c.name, name))[0])
+			}
+		}
+		if !slices.Contains(next, word) {
+			meant, ok := nearest(word, next)
+			if !ok {
+				break
+			}
+			word, corrected = meant, true
+		}
+		name = strings.TrimSpace(name + " " + word)
+	}
+	if !corrected {
+		return ""
+	}
+	return name
+}
