@@ -323,6 +323,7 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		{"settleOrder", func() (int, error) { return settleOrder(t, o, f.order) }},
 		{"queries.webhook", func() (int, error) { return oneRow(t.webhook(o, f.webhook)) }},
 		{"queries.webhooks", func() (int, error) { return rowsOfPage(t.webhooks(o, "", 10)) }},
+		{"queries.webhookBacklogs", func() (int, error) { return rowsOf(t.webhookBacklogs(o, 10)) }},
 		{"patchWebhook", func() (int, error) {
 			return oneRow(patchWebhook(t, o, f.webhook, webhookChange{disable: true}, anAuthor))
 		}},

@@ -503,7 +503,7 @@ func (r *booksStatus) show(v *statusView, to *statusLines) {
 		if x.State == exportFailed {
 			n = r.Books.Failed
 		}
-		to.ask("%s %s since %s: 'widgetd books exports -state %s'", countedUpTo(n, "entry", "entries"), x.State,
+		to.ask("%s %s since %s: 'widgetd books export list -state %s'", countedUpTo(n, "entry", "entries"), x.State,
 			x.HeldAt.day(), x.State)
 	}
 	var lost, failing []stamp
