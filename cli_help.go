@@ -56,7 +56,7 @@ func showHelp(e *env) error {
 
 // helpScreen prints the topics, on at most 23 lines of 80 columns.
 func (e *env) helpScreen(w io.Writer) error {
-	width := cmp.Or(terminalWidth(w), e.width())
+	width := cmp.Or(terminalWidth(w), usualWidth)
 	say := func(text string) { fmt.Fprintln(w, strings.Join(wrap(text, width), "\n")) }
 	say("widgetd serves the public API for widgets and licences. Its commands:")
 	writeTopics(w, width, wholeTopics)

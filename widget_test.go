@@ -640,7 +640,7 @@ func statsStory(t *testing.T, o *operator) {
 	o.do("widget", "rename", id, "Mittagstisch")
 	equal(t, "widgets", column(o.objects("widget", "list"), "name"), []any{"Mittagstisch"})
 	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
-	legacy := o.object("legacy", "list", "list")
+	legacy := o.object("legacy", "list")
 	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
 	table := o.do("legacy", "list", "-wide")
 	contains(t, table, "/api/legacy/widget/stats  main  ")
