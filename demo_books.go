@@ -50,7 +50,9 @@ func (b *testBooks) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", b.showVouchers)
 	mux.HandleFunc("GET /oauth-v1/auth", b.agree)
-	fixed := func(o testObject) func(*http.Request) testObject { return func(*http.Request) testObject { return o } }
+	fixed := func(o testObject) func(*http.Request) testObject {
+		return func(*http.Request) testObject { return o }
+	}
 	for pattern, answer := range map[string]func(*http.Request) testObject{
 		"POST /oauth-v1/token":              b.giveToken,
 		"GET /3/companyinformation":         fixed(b.companyObject()),
@@ -65,14 +67,13 @@ func (b *testBooks) handler() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxOutboundBody)
 			status, object := http.StatusUnauthorized, testObject(nil)
-			if _, ofApp, _ := r.BasicAuth(); strings.HasPrefix(r.Header.Get("Authorization"), "Bearer test_") ||
-				ofApp == b.app.clientSecret {
-				status, object = http.StatusOK, answer(r)
+			_, secret, _ := r.BasicAuth()
+			if secret == b.app.clientSecret || strings.HasPrefix(r.Header.Get("Authorization"), "Bearer test_") {
+				status, object = http.StatusNotFound, answer(r)
 			}
-			if object == nil && status == http.StatusOK {
-				status = http.StatusNotFound
-			}
-			if object == nil {
+			if object != nil {
+				status = http.StatusOK
+			} else {
 				object = testObject{"ErrorInformation": testObject{"Code": 0, "Message": http.StatusText(status)}}
 			}
 			w.Header().Set("Content-Type", "application/json")
@@ -206,9 +207,9 @@ func (b *testBooks) readVoucher(r *http.Request) testObject {
 }
 
 // prepareDocsBooks connects the demo's account with the test books, which must be served already, and sends them a
-// day, so that the lines of /docs have a connection, an entry in the books and one that is held, which is in another
-// currency. A second connection is there to be changed and removed: at Xero, where nobody has chosen a company, so
-// that nothing is ever asked of it. Connections of an earlier run are ended.
+// day, so that the lines of /docs have a connection, an entry in the books and those of other currencies, which are
+// held. A second connection is there to be changed and removed: at Xero, where nobody has chosen a company, so that
+// nothing is ever asked of it. Connections of an earlier run are ended.
 func (d *demo) prepareDocsBooks(ctx context.Context, s *server, b *testBooks) error {
 	engine, by := booksOf(s), ownedBy(d.account)
 	old, err := s.store.bookConnections(by)
