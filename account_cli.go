@@ -58,8 +58,8 @@ var accountCommands = []command{
 		[]option{optForce.says("do not ask when another account has the name")}, 1, accountAdd},
 	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
 	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
-	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind",
-		nil, 2, accountRate},
+	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
+		"so many at once, and a sixtieth a second", nil, 2, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
 	}, 1, accountSet},

@@ -46,25 +46,40 @@ var (
 	errTokenRequired = &refusal{code: codeTokenRequired, challenge: bearerChallenge}
 )
 
-// The reasons why tokens are refused. They are counted in the log, and the caller does not learn them.
+// The reasons why tokens are refused. They are counted in the log. The caller learns only what is wrong with the
+// header.
 var (
-	errTokenMalformed = &refusedToken{"malformed header"}
-	errTokenTooLong   = &refusedToken{"too long"}
-	errTokenSignature = &refusedToken{"malformed, or signed with another key"}
-	errTokenIssuer    = &refusedToken{"another issuer or audience"}
-	errTokenRevoked   = &refusedToken{"revoked or unknown, or its account is closed"}
-	errTokenEarly     = &refusedToken{"issued in the future"}
-	errTokenExpired   = &refusedToken{"expired"}
+	errTokenMalformed = errTokenHeader("There must be one Authorization header only.")
+	errTokenEmpty     = errTokenHeader("There is no token after the word Bearer in the Authorization header.")
+	errTokenBasic     = errTokenHeader("This call takes no Basic: its Authorization header is the word Bearer, " +
+		"a space and a token.")
+	errTokenNoScheme  = errTokenHeader("The Authorization header must be the word Bearer, a space and a token.")
+	errTokenTooLong   = &refusedToken{"too long", errInvalidToken}
+	errTokenSignature = &refusedToken{"malformed, or signed with another key", errInvalidToken}
+	errTokenIssuer    = &refusedToken{"another issuer or audience", errInvalidToken}
+	errTokenRevoked   = &refusedToken{"revoked or unknown, or its account is closed", errInvalidToken}
+	errTokenEarly     = &refusedToken{"issued in the future", errInvalidToken}
+	errTokenExpired   = &refusedToken{"expired", errInvalidToken}
 )
 
 // A refusedToken is errInvalidToken with a reason, from a closed list.
-type refusedToken struct{ reason string }
+type refusedToken struct {
+	reason   string
+	answered *refusal // errInvalidToken, or one with the same code
+}
+
+// errTokenHeader returns the refusal of a request whose Authorization header is not one with a token. The caller does
+// learn detail, which has nothing of the header.
+func errTokenHeader(detail string) *refusedToken {
+	return &refusedToken{"malformed header",
+		&refusal{code: codeInvalidToken, detail: detail, challenge: errInvalidToken.challenge}}
+}
 
 // Error implements error.
 func (r *refusedToken) Error() string { return "the token is refused: " + r.reason }
 
-// Unwrap returns errInvalidToken, with which the request is answered.
-func (r *refusedToken) Unwrap() error { return errInvalidToken }
+// Unwrap returns the refusal with which the request is answered.
+func (r *refusedToken) Unwrap() error { return r.answered }
 
 // errScope returns the refusal of a token that lacks a scope. Its challenge names the scope
 // (RFC 6750, section 3.1).
@@ -131,8 +146,15 @@ func bearerToken(r *http.Request) (string, error) {
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
 	token = strings.Trim(token, " ")
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
+	switch {
+	case len(values) > 1:
 		return "", errTokenMalformed
+	case strings.EqualFold(scheme, "Basic"):
+		return "", errTokenBasic
+	case !strings.EqualFold(scheme, "Bearer"):
+		return "", errTokenNoScheme
+	case !ok || token == "":
+		return "", errTokenEmpty
 	}
 	return token, nil
 }

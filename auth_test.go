@@ -375,6 +375,17 @@ func TestToken_isTheOnlyOneOfTheAuthorizationHeader(t *testing.T) {
 			at.post("/widget/license/verify", `{"license_key":"`+newLicenseKey()+`"}`, headers...).invalidToken()
 		})
 	}
+	for header, want := range map[string]string{
+		token:                 "The Authorization header must be the word Bearer, a space and a token.",
+		"Basic " + token:      errTokenBasic.answered.detail,
+		"Token " + token:      errTokenNoScheme.answered.detail,
+		"Bearer":              "There is no token after the word Bearer in the Authorization header.",
+		"Bearer " + token[1:]: codeInvalidToken.detail,
+	} {
+		for _, path := range []string{"/leads", "/widget/stats?widget=" + s.addWidget(s.account)} {
+			s.get(path, "Authorization: "+header).invalidToken().tells("detail", want).omits(token[1:])
+		}
+	}
 	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER ", "Bearer  "} {
 		s.get("/leads", "Authorization: "+scheme+token).is(200)
 	}

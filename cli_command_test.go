@@ -210,6 +210,8 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 		{`-trusted-proxies: "nonsense" is not an address or CIDR`, words("serve -trusted-proxies nonsense")},
 		{`-outbound-allow: "10.0.0.0/33" is not an address or CIDR`,
 			words("serve -outbound-allow 10.0.0.1,10.0.0.0/33")},
+		{"-contact must be a mailto: or https: URI", words("serve -contact tel:+41320000000")},
+		{"-contact must be a mailto: or https: URI", words("serve -contact partners@example.com")},
 		{"-security-contact must be mailto:, https: or tel: URIs",
 			words("serve -security-contact security@example.com")},
 		{"-security-contact", words("serve -security-contact https://example.com/report,mailto:")},

@@ -89,6 +89,7 @@ type demo struct {
 	base, page string // URLs of the service and of the page
 	receiver   string // URL
 	provider   string // URL of the test provider, without a slash at its end
+	ledger     string // URL of the test books, the same way
 	account    string // id
 	yesterday  businessDate
 	dir        string
@@ -137,7 +138,12 @@ func demoCommand(e *env) error {
 	if host, _, _ := net.SplitHostPort(listener.Addr().String()); parseAddress(host).IsUnspecified() {
 		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines contain it")
 	}
-	beside, err := listenBeside(listener.Addr(), 3)
+	return d.run(e, listener, log)
+}
+
+// run runs the demo on a listener, with all that is beside its service, until the context ends.
+func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
+	beside, err := listenBeside(listener.Addr(), 4)
 	for _, each := range beside {
 		defer each.Close()
 	}
@@ -145,7 +151,8 @@ func demoCommand(e *env) error {
 		return err
 	}
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
-	d.base, d.page, d.receiver, d.provider = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/", at(beside[2])
+	d.base, d.page, d.receiver = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/"
+	d.provider, d.ledger = at(beside[2]), at(beside[3])
 
 	keyFile := filepath.Join(d.dir, "widgetd.key")
 	s, err := d.newServer(e, keyFile, log)
@@ -154,10 +161,12 @@ func demoCommand(e *env) error {
 	}
 	provider := newTestProvider(s.outbound, d.provider, e.now)
 	defer provider.close()
+	books := newTestBooks(d.ledger, d.base+"/books/callback/", e.now())
 	for i, handler := range []http.Handler{
 		http.NewCrossOriginProtection().Handler(d.pageHandler(s)),
 		d.receiverHandler(e.stdout, e.now),
 		provider.handler(),
+		books.handler(),
 	} {
 		web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
 		go web.Serve(beside[i])
@@ -166,6 +175,9 @@ func demoCommand(e *env) error {
 	err = d.connectProvider(e.ctx, s)
 	if err == nil {
 		err = d.prepareDocsOrders(e.ctx, s, provider)
+	}
+	if err == nil {
+		err = d.prepareDocsBooks(e.ctx, s, books)
 	}
 	if err != nil {
 		return errors.Join(err, s.store.close())
@@ -185,6 +197,7 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 		return nil, err
 	}
 	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
+	usual.fortnoxURL = d.ledger
 	usual.synchronised, usual.statusSocket = kernelSynchronised, socketPath(st.path)
 	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {
@@ -516,6 +529,10 @@ func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
 	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
 		return err
 	}
+	for path, name := range map[string]string{"/oauth/token": "own", "/oauth/revoke": "own",
+		"/books/connections": productFortnox, "/books/connections/{id}/mapping": productFortnox} {
+		d.examples[path+exampleChosen] = name
+	}
 	d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin)
 	return err
 }
@@ -563,11 +580,41 @@ func (d *demo) prepareDocsApps(t *tx) error {
 		}
 		d.examples["/apps/{id}"+path] = p.ID
 	}
-	g := &grant{ID: t.newID("grt"), AppID: d.examples["/apps/{id}/rotate-secret"], AccountID: d.account,
-		Scope: scopeOrders, AgreedBy: actorCommand, CreatedAt: t.now, UsedAt: t.now,
-		ExpiresAt: t.now.after(refreshLife)}
-	d.examples["/grants/{id}"] = g.ID
-	return t.addGrant(g)
+	ended, err := d.addDocsGrant(t, d.examples["/apps/{id}/rotate-secret"])
+	if err != nil {
+		return err
+	}
+	d.examples["/grants/{id}"] = ended.ID
+	return d.prepareDocsTokens(t)
+}
+
+// addDocsGrant adds what the account has agreed to for an application.
+func (d *demo) addDocsGrant(t *tx, appID string) (*grant, error) {
+	g := &grant{ID: t.newID("grt"), AppID: appID, AccountID: d.account, Scope: scopeOrders, AgreedBy: actorCommand,
+		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
+	return g, t.addGrant(g)
+}
+
+// prepareDocsTokens adds the application with which the lines of /docs get a token and revoke one, or gives that of an
+// earlier run a new secret.
+func (d *demo) prepareDocsTokens(t *tx) error {
+	p, err := d.appNamed(t, &app{AccountID: d.account, Name: "Shift planner", Scope: scopeOrders,
+		OwnScope: new(scopeOrders), RedirectURIs: codeList{"https://app.example/connected"}})
+	if err != nil {
+		return err
+	}
+	d.examples["client_id"] = p.ID
+	d.examples["client_secret"], p.SecretHash = newClientSecret()
+	if err := t.saveApp(p); err != nil {
+		return err
+	}
+	g, err := d.addDocsGrant(t, p.ID)
+	if err != nil {
+		return err
+	}
+	token := newRefreshToken()
+	d.examples["/oauth/revoke token"] = token
+	return t.addRefreshToken(&refreshToken{Hash: hashOf(token), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
 }
 
 // appNamed returns the application with the account and the name of p: that of an earlier run, or p, which it
@@ -652,7 +699,8 @@ func (d *demo) pageHandler(s *server) http.Handler {
 // text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {
 	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
-		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{account}", d.account,
+		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{ledger}", d.ledger,
+		"{account}", d.account,
 		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
 		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
 	).Replace(demoFile("demo.txt"))

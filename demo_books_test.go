@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -152,7 +153,8 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 		return html.UnescapeString(string(body))
 	}
 	body, told := get(page), 0
-	for _, want := range []string{"No books are connected here, and nothing is sent.",
+	for _, want := range []string{"Only the demo’s own books are connected here, at a Fortnox that is part of it: " +
+		"nothing leaves this machine.",
 		"This is not the report of a certified till.", "Xero: a manual journal", "Fortnox: a voucher",
 		"<b>210</b> Sales of food", "<b>3002</b> Försäljning, 12 % moms", "; TAX002, VAT ",
 		"widgetd books connect fortnox -account acct_"} {
@@ -190,5 +192,63 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	}
 	if got := get(page + "?date=2020-02-30"); got != body {
 		t.Error("what is no date opens another day than yesterday")
+	}
+}
+
+// TestDemoBooks_areConnectedWithBooksOfTheDemosOwn runs a demo twice over the same files: each run has other books.
+func TestDemoBooks_areConnectedWithBooksOfTheDemosOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range 2 {
+		t.Run(fmt.Sprint("run ", i+1), func(t *testing.T) { useDemoBooks(t, startDemo(t, "-dir", dir)) })
+	}
+}
+
+// useDemoBooks connects a demo's account with the demo's books once more, as its owner would, and looks at what they
+// have been sent.
+func useDemoBooks(t *testing.T, text string) {
+	base, books := printed(t, text, "The service behind it"), printed(t, text, "Test books, in place of Fortnox")
+	ask := func(method, address, body string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
+		must(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		if strings.HasPrefix(address, base) {
+			r.Header.Set("Authorization", "Bearer "+captures(`(?m)^TOKEN=(\S+)$`, text)[0])
+		}
+		res, err := http.DefaultClient.Do(r)
+		must(t, err)
+		defer res.Body.Close()
+		answer, err := io.ReadAll(res.Body)
+		must(t, err)
+		return res.StatusCode, string(answer)
+	}
+	status, link := ask("POST", base+"/books/connections", `{"product":"fortnox"}`)
+	at := captures(`"authorize_url":"([^"]*)"`, link)
+	if status != 200 || len(at) != 1 || !strings.HasPrefix(at[0], books+"/oauth-v1/auth?") {
+		t.Fatalf("the link is %d %s", status, link)
+	}
+	status, page := ask("GET", at[0], "")
+	holds(t, "the page after it", page, "<title>Connected", "Trattoria Altstadt i Malmö AB")
+	if status != 200 {
+		t.Errorf("it is %d", status)
+	}
+	_, has := ask("GET", base+"/books/connections", "")
+	if strings.Count(has, `"state":"in_use"`) != 1 || strings.Count(has, `"state":"choosing"`) != 1 {
+		t.Errorf("the connections are %s", has)
+	}
+	_, booked := ask("GET", books, "")
+	holds(t, "the list of vouchers", booked, ": 1 vouchers.", "W 1, ", "(widgetd:acct_", "Received by card")
+	for address, want := range map[string]int{
+		base + "/books/connections": 409, books + "/3/accounts": 401, books + "/3/vouchers/W/1": 401,
+		books + "/oauth-v1/auth?redirect_uri=https%3A%2F%2Felsewhere.example%2F": 400,
+	} {
+		method, body := "GET", ""
+		if want == 409 { // the demo has no application at Xero, and asks nothing there
+			method, body = "POST", `{"product":"xero"}`
+		}
+		if status, answer := ask(method, address, body); status != want {
+			t.Errorf("%s: %d %s", address, status, answer)
+		}
 	}
 }

@@ -280,8 +280,8 @@ func (d *demo) addDocsOrder(
 }
 
 // The demo's page of revenue: the month, one business day as the till report, and that day as Xero and
-// Fortnox would get it. No books are connected: each mapping is suggested from an example of a chart of
-// accounts.
+// Fortnox would get it. Each mapping is suggested from an example of a chart of accounts: that of Fortnox is the one
+// of the demo's test books.
 
 // A demoBooks is what the page of revenue shows.
 type demoBooks struct {
@@ -498,6 +498,7 @@ func (d *demo) prepareApp(t *tx, keys *keyring) error {
 	if d.portal, _, err = issueToken(t, keys, row, days(365)); err != nil {
 		return err
 	}
+	d.examples[examplePortal], d.examples["/accounts/{id}/signin"] = d.portal, d.account
 	p, err := d.appNamed(t, &app{AccountID: owner, Name: demoAppName, Scope: demoAppScope, VerifiedAt: t.now})
 	if err != nil {
 		return err

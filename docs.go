@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"html/template"
@@ -121,6 +122,11 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 		return nil, err
 	}
 	view.Widget, view.Snippet = line.Widget, line.HTML
+	script, err := presentScript(d.base)
+	if err != nil {
+		return nil, err
+	}
+	view.ScriptSize = fmt.Sprintf("%.1f", float64(len(compress(script.text).body))/1024)
 	pages, err := template.New("").Funcs(template.FuncMap{
 		"file": func(name string) string { return embedded("web/" + name) },
 		"curl": func(name string) (string, error) {
@@ -194,12 +200,20 @@ var placeholders = map[string]string{
 	"Origin":      "https://www.example.com",
 	exampleToken:  "TOKEN",
 	exampleAdmin:  "ADMIN_TOKEN",
+	examplePortal: "PORTAL_TOKEN",
 
-	"/licenses/{id}":          "LICENSE_ID",
-	"/webhooks/{id}":          "WEBHOOK_ID",
-	"/orders/{id}":            "ORDER_ID",
-	"/books/connections/{id}": "CONNECTION_ID",
-	"export":                  "EXPORT_ID",
+	"/accounts/{id}":             "ACCOUNT_ID",
+	"/apps/{id}":                 "APP_ID",
+	"/grants/{id}":               "GRANT_ID",
+	"client_id":                  "APP_ID",
+	"/oauth/token code":          "CODE",
+	"/oauth/token code_verifier": "VERIFIER",
+	"/oauth/revoke token":        "REFRESH_TOKEN",
+	"/licenses/{id}":             "LICENSE_ID",
+	"/webhooks/{id}":             "WEBHOOK_ID",
+	"/orders/{id}":               "ORDER_ID",
+	"/books/connections/{id}":    "CONNECTION_ID",
+	"export":                     "EXPORT_ID",
 }
 
 // A docsView is everything that the templates in web/docs.html show.
@@ -209,6 +223,13 @@ type docsView struct {
 	Demo               bool
 	Widget             string // id in the lines that include the script
 	Snippet            string // such a line, with the script's hash
+	ScriptSize         string // of the script compressed, in KiB: "3.4"
+	Contact            string // URI of who gives tokens to partners; "": not known
+	ContactText        string // the same for people
+	AnonymousRate      int    // limits a minute and address, see serverOptions
+	VisitorRate        int
+	FailedRate         int
+	UnprovedRate       int
 	LegacySunset       string
 	LegacyEnded        bool
 	Groups             []docsGroup
@@ -252,7 +273,10 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 	v := &docsView{Base: d.base, Root: d.root, Prefix: rt.prefixes[0], Release: buildName(), Demo: a.examples != nil,
 		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"), LegacyEnded: ended,
 		Groups: d.groups(), Objects: d.objects(), Events: groupEvents(a.events),
-		Token: d.values[exampleToken], Origin: d.values["Origin"], StripePermissions: stripePermissions}
+		Token: d.values[exampleToken], Origin: d.values["Origin"], StripePermissions: stripePermissions,
+		Contact: a.contact, ContactText: cmp.Or(contactEmail(a.contact), a.contact),
+		AnonymousRate: a.anonymousRate, VisitorRate: a.visitorRate, FailedRate: a.failedLookupRate,
+		UnprovedRate: unprovedShare * a.anonymousRate}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range a.problems {
@@ -340,6 +364,30 @@ func openapiWing(s *server) wing {
 	}
 }
 
+// contactEmail returns the address in a mailto: URI; "": it is another one.
+func contactEmail(uri string) string {
+	address, ok := strings.CutPrefix(uri, "mailto:")
+	if !ok {
+		return ""
+	}
+	address, _, _ = strings.Cut(address, "?")
+	return address
+}
+
+// withContact adds who gives tokens to partners to the text of the document; "": nobody.
+func withContact(text, contact string) string {
+	if contact == "" {
+		return text
+	}
+	member, value := "url", contact
+	if address := contactEmail(contact); address != "" {
+		member, value = "email", address
+	}
+	const info = `"info": {`
+	return strings.Replace(text, info, fmt.Sprintf("%s\n    \"contact\": {\"name\": %s, %s: %s},", info,
+		quoteJSON("Who gives tokens, licence keys and widgets to partners"), quoteJSON(member), quoteJSON(value)), 1)
+}
+
 // showDocument answers GET /openapi.json below the base address.
 func (a *openapiAPI) showDocument(context.Context, *call, *emptyRequest) (*staticFile, error) {
 	return a.document(), nil
@@ -355,7 +403,7 @@ func (a *openapiAPI) document() *staticFile {
 		local := strings.NewReplacer(documentBase, base, documentRoot, rt.root,
 			serverMetadataPath+documentPath, serverMetadataPath+rt.prefixes[0],
 			resourceMetadataPath+documentPath, resourceMetadataPath+rt.prefixes[0])
-		text := local.Replace(embedded("web/openapi.json"))
+		text := withContact(local.Replace(embedded("web/openapi.json")), a.contact)
 		a.base, a.made = base, newStaticFile("application/json", pageCaching, []byte(text))
 	}
 	return a.made

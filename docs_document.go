@@ -381,23 +381,24 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 	}
 	if c.TokenRequired {
 		token := d.values[exampleToken]
-		if slices.Contains(c.Scopes, scopeAdmin) {
+		switch {
+		case slices.Contains(c.Scopes, scopeAdmin):
 			token = d.values[exampleAdmin]
+		case slices.Contains(c.Scopes, scopeConsent):
+			token = d.values[examplePortal]
 		}
 		options = append(options, "-H "+shellQuote("Authorization: Bearer "+token))
 	}
-	form := op.at("requestBody", "content").at(formMediaType, "examples").members
-	if len(form) > 0 {
-		example, _ := d.follow(&form[0].value)
-		for _, m := range example.at("value").members {
+	body := d.bodyExample(c.Path, op)
+	switch _, form := op.at("requestBody", "content").member(formMediaType); {
+	case form:
+		for _, m := range body.members {
 			options = append(options, "--data-urlencode "+shellQuote(m.name+"="+m.value.text))
 		}
-	} else if examples := bodyOf(op).at("examples").members; len(examples) > 0 {
-		example, _ := d.follow(&examples[0].value)
-		body := d.withExamples(c.Path, example.at("value"))
+	case body.kind == jsonObject:
 		text := shellQuote(layOutJSON(body, "  ", jsonWidth))
 		options = append(options, "-H 'Content-Type: application/json'", "-d "+text)
-	} else if c.Method != "GET" {
+	case c.Method != "GET":
 		options = append(options, "-X "+c.Method)
 	}
 	if len(query) > 0 {
@@ -420,7 +421,21 @@ func (d *apiDocument) exampleOf(path, name, documented string) string {
 		resource, _, _ := strings.Cut(path, "{id}")
 		return cmp.Or(d.values[path], d.values[resource+"{id}"], documented)
 	}
-	return cmp.Or(d.values[name], documented)
+	return cmp.Or(d.values[path+" "+name], d.values[name], documented)
+}
+
+// bodyExample returns the example of a call's body that its curl line sends, the document's first unless d.values
+// names another one, with the values of exampleOf in it; null: the document has none.
+func (d *apiDocument) bodyExample(path string, op *jsonValue) *jsonValue {
+	examples := bodyOf(op).at("examples").members
+	if len(examples) == 0 {
+		return &jsonValue{}
+	}
+	chosen, _ := d.follow(&examples[0].value)
+	if name := d.values[path+exampleChosen]; name != "" {
+		chosen, _ = d.follow(bodyOf(op).at("examples", name))
+	}
+	return d.withExamples(path, chosen.at("value"))
 }
 
 // withExamples returns an example of the document with the values of exampleOf in it.
@@ -512,3 +527,7 @@ const documentRoot = "https://api.example.com" // the same for the root of the s
 const exampleAdmin = "admin" // name of the operator's token among apiDocument.values
 
 const exampleToken = "token" // name of the account's token among them
+
+const examplePortal = "portal" // name of a portal's token among them
+
+const exampleChosen = " example" // ends the names of those that choose one of a call's examples

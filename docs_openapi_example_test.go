@@ -81,6 +81,7 @@ func (f *exampleFixture) addBooks(xero *xeroFake) {
 	f.real[exampleValue(f.t, later, "open").(node)["date"].(string)] = midnight(today).AddDate(0, 0,
 		10).Format(time.DateOnly)
 	f.real[exampleOf(f.t, "book_connection_id")] = f.connectToXero(xero)
+	f.change(func(t *tx) error { return setBooksApp(t, f.keys, productFortnox, appSecrets{"id", "secret"}) })
 	f.send(operationByID(f.t, "updateBookConnection"), node{"tests": true})
 	f.send(operationByID(f.t, "confirmBookMapping"),
 		exampleValue(f.t, operationByID(f.t, "confirmBookMapping"), "xero"))

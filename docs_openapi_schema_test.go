@@ -185,6 +185,9 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 	if inBase && isRouteForPeople(path) {
 		return judgePage(status, header, body)
 	}
+	if path+"/" == legacyPrefix {
+		path = legacyPrefix
+	}
 	rest, legacy := strings.CutPrefix(path, legacyPrefix)
 	legacy = legacy && !inBase
 	ended := child(legacyOperation().node, "responses", "410")

@@ -756,6 +756,18 @@ func TestOpenAPI_namesTheConfiguredBaseAddress(t *testing.T) {
 	}
 }
 
+// TestOpenAPI_membersOfRequestsHaveNoDefault: with one, openapi-typescript makes an optional member a required one.
+func TestOpenAPI_membersOfRequestsHaveNoDefault(t *testing.T) {
+	t.Parallel()
+	for name, schema := range child(openapiDocument(), "components", "schemas") {
+		for member, of := range child(schema.(node), "properties") {
+			if value, has := of.(node)["default"]; has {
+				t.Errorf("%s.%s has the default %v", name, member, value)
+			}
+		}
+	}
+}
+
 // TestOpenAPI_isReadable holds the file to what JSON can't: no member twice, and no line that a
 // tab, a missing indentation or a space at its end has come into.
 func TestOpenAPI_isReadable(t *testing.T) {

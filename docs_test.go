@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"html"
 	"math"
@@ -270,14 +271,6 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 		switch {
 		case strings.Contains(line, "/api/legacy/"):
 			want = "410"
-		case strings.Contains(line, "/signin"): // the token is one account's
-			want = "403"
-		case strings.Contains(line, "/oauth/"): // the demo has no application
-			want = "400"
-		case strings.Contains(line, "/books/connections/"): // the demo is connected with none
-			want = "404"
-		case strings.Contains(line, `"product": "xero"`):
-			want = "409"
 		case strings.Contains(line, "curl -s -i"):
 			want = "204"
 		}
@@ -427,7 +420,74 @@ func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 		if found := keyShape.FindString(line); found != "" || wholeToken.MatchString(line) {
 			t.Errorf("a line has a key or a token: %s", line)
 		}
+		if found := regexp.MustCompile(`\b[a-z]{3,4}_01m[0-9a-z]+|\b[\w-]{43,}`).FindString(line); found != "" {
+			t.Errorf("a line has %s, and no word to be replaced: %s", found, line)
+		}
 	}
+}
+
+func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
+	t.Parallel()
+	page := docsPage(newService(t, func(_ *storeOptions, o *serverOptions) {
+		o.anonymousRate, o.visitorRate, o.failedLookupRate = 77, 888, 44
+		o.legacySunset = time.Date(2027, time.March, 5, 0, 0, 0, 0, time.UTC)
+	}))
+	holds(t, "the page", page, "<dt>5 March 2027</dt><dd>The paths without a version end", "77 requests a minute each",
+		"send 888 events a minute of each widget", "Once 44 different keys", "770 requests a minute may come",
+		"one order take 77 requests a minute")
+	lacks(t, page, "1 July 2026", "60 requests a minute each")
+}
+
+func TestDocs_sayHowLargeTheCompressedScriptIs(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	size := len(s.get("//widget.js", "Accept-Encoding: gzip").has("Content-Encoding: gzip").body)
+	holds(t, "the chapter", docsChapter(t, docsPage(s), "widgets"),
+		fmt.Sprintf("It has %.1f KiB, compressed as browsers load it", float64(size)/1024))
+}
+
+func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
+	t.Parallel()
+	for contact, want := range map[string]struct{ link, member string }{
+		"": {"the operator of this service", "null"},
+		"mailto:partners@example.com?subject=Hi": {
+			`<a href="mailto:partners@example.com?subject=Hi">partners@example.com</a>`,
+			`{"email":"partners@example.com","name":"Who gives tokens, licence keys and widgets to partners"}`},
+		"https://example.com/partners": {
+			`<a href="https://example.com/partners">https://example.com/partners</a>`,
+			`{"name":"Who gives tokens, licence keys and widgets to partners","url":"https://example.com/partners"}`},
+	} {
+		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.contact = contact })
+		holds(t, "the home page", s.get("//").is(200).body, "ask "+want.link)
+		page := docsPage(s)
+		holds(t, "/docs", docsChapter(t, page, "start"), "and from "+want.link)
+		holds(t, "/docs", docsChapter(t, page, "tokens"), "(ask "+want.link+")")
+		info := s.get("//openapi.json").is(200).json()["info"].(map[string]any)
+		got, err := json.Marshal(info["contact"])
+		s.check(err)
+		equal(t, "contact", string(got), want.member)
+	}
+}
+
+func TestDocs_sayBothNumbersOfTheLimit(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	holds(t, "/docs", docsChapter(t, docsPage(s), "limits"), "holds 600 and is refilled with 10 a second")
+	holds(t, "the document", s.get("//openapi.json").body, "so many at once, and 10 a second after that")
+	holds(t, "the manual", fileText(t, "docs/operating.md"), "600 at once, and 10 a second after that")
+	holds(t, "the change log", fileText(t, "CHANGELOG.md"), "600 at once, and 10 a second after that")
+	holds(t, "help", s.must("account", "set-rate", "-h"), "so many at once, and a sixtieth a second")
+}
+
+// TestRoot_answersOPTIONSOnPathsThatThereAre goes with what the document says of it.
+func TestRoot_answersOPTIONSOnPathsThatThereAre(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.do("OPTIONS", "/widget/leads", "").is(204).has("Allow: POST, OPTIONS")
+	s.do("OPTIONS", "//docs", "").is(204)
+	s.do("OPTIONS", "/nothing", "").is(404, "not_found")
+	s.do("OPTIONS", "//nothing", "").is(404, "not_found")
+	lacks(t, s.get("//openapi.json").body, "answered everywhere")
 }
 
 func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {

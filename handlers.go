@@ -257,7 +257,8 @@ func (s *server) ServeHTTP(inner http.ResponseWriter, r *http.Request) {
 		r = s.withOrigin(w, r)
 	}
 	for _, root := range s.roots {
-		if strings.HasSuffix(root.path, "/") && strings.HasPrefix(r.URL.Path, root.path) {
+		above, whole := strings.CutSuffix(root.path, "/")
+		if rest, below := strings.CutPrefix(r.URL.Path, above); whole && below && (rest == "" || rest[0] == '/') {
 			root.serve(w, r)
 			return
 		}

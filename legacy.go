@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -56,13 +57,13 @@ const legacyPrefix = "/api/legacy/"
 // deprecated: 1 April 2026 (RFC 9745).
 const deprecation = "@1775001600"
 
-// serveLegacy answers a path under /api/legacy/: until the sunset with what the v1 path of the
+// serveLegacy answers a path under /api/legacy/, and /api/legacy itself: until the sunset with what the v1 path of the
 // same name answers, after it with 410. It never redirects, since clients of the legacy paths
 // would follow a redirected POST with a GET.
 func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	rt := a.routing.Load()
 	counterpart := r.Clone(r.Context())
-	rest := "/" + strings.TrimPrefix(r.URL.Path, legacyPrefix)
+	rest := cmp.Or(strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(legacyPrefix, "/")), "/")
 	counterpart.URL.Path = rt.prefixes[0] + rest
 	counterpart.URL.RawPath = ""
 	if raw, ok := strings.CutPrefix(r.URL.EscapedPath(), legacyPrefix); ok {

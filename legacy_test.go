@@ -26,7 +26,7 @@ func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *service) {
 		widget := s.addWidget(s.account)
 		_, key := s.addLicense(license{})
-		token := s.auth(s.account, scopeLeads+" "+scopeStats)
+		token := s.auth(s.account, scopeLeads+" "+scopeErase+" "+scopeStats)
 		for _, c := range []struct {
 			method, path, body string
 			status             int
@@ -55,8 +55,11 @@ func TestLegacy_isServedByItsCounterpartBeforeItsSunset(t *testing.T) {
 			s.do("GET", "//api/legacy/licenses/"+raw, "", token).is(403,
 				"insufficient_scope").has(successor("/licenses/" + escaped))
 		}
-		s.do("GET", "//api/legacy/old/thing", "").is(404, "not_found").has(sunsetHeader, deprecationHeader,
-			"Link: "+legacyDocs)
+		for _, unknown := range []string{"/old/thing", "/", ""} {
+			s.do("GET", "//api/legacy"+unknown, "").is(404, "not_found").has(sunsetHeader, deprecationHeader,
+				"Link: "+legacyDocs)
+		}
+		s.do("GET", "//api/legacyx", "").is(404, "not_found").has("Sunset: ", "Link: ")
 		for _, unclean := range []string{"//api/legacy//widget/leads", "//api/legacy/./widget/leads",
 			"//api/legacy/../v1/widget/leads", "//api/legacy/%2e%2e/x"} {
 			s.do("POST", unclean, aLead).is(404, "not_found").has(sunsetHeader, "Link: "+legacyDocs, "Location: ")
@@ -76,6 +79,7 @@ func TestLegacy_isGoneFromItsSunsetOn(t *testing.T) {
 			for path, link := range map[string]string{
 				"/widget/leads": successor("/widget/leads"), "/widget/stats": successor("/widget/stats"),
 				"/licenses/lic_0/devices": successor("/licenses/lic_0/devices"),
+				"":                        "Link: " + legacyDocs,
 				"/":                       "Link: " + legacyDocs, "/old/thing": "Link: " + legacyDocs,
 				"/widget/leads/": "Link: " + legacyDocs,
 				"//widget/leads": "Link: " + legacyDocs, "/./widget/leads": "Link: " + legacyDocs,
@@ -140,6 +144,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			s.get(fmt.Sprintf("//api/legacy/licenses/lic_%d", i), token).is(404)
 			s.get(fmt.Sprintf("//api/legacy/old/%d", i), "Authorization: Bearer nonsense").is(404)
 		}
+		s.get("//api/legacy").is(404)
 		s.check(s.chore(countLegacyCalls)(t.Context()))
 		s.do("POST", "//api/legacy/widget/leads", aLead, "Origin: "+siteOrigin).is(200)
 		time.Sleep(24 * time.Hour)
@@ -159,7 +164,7 @@ func TestLegacy_callsAreCountedByKnownPathDayAndCaller(t *testing.T) {
 			"2000-01-01 /api/legacy/widget/license/verify " + partner: 1,
 			"2000-01-01 /api/legacy/widget/license/verify unknown":    1,
 			"2000-01-01 /api/legacy/licenses/{id} " + partner:         5,
-			"2000-01-01 other unknown":                                5,
+			"2000-01-01 other unknown":                                6,
 			"2000-01-02 /api/legacy/widget/health unknown":            1,
 		}
 		sameText(t, "counted", fmt.Sprint(got), fmt.Sprint(want))

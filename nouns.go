@@ -204,13 +204,14 @@ type nounOptions struct {
 	keepEvents       span      // how long events are kept
 	keepTokens       span      // how long tokens are kept after their end
 	securityContacts []string  // URIs for security.txt; none: there is no such file
+	contact          string    // URI of who gives tokens to partners; "": the pages name the operator
 }
 
 // serveOptions are the options of serve, in the order of its help.
 var serveOptions = []option{
 	optAddr, optTrustedProxies, optKeepEvents, optKeepTokens, optOutboundAllow, optNoWebhooks, optNoPayments,
 	optStripeURL, optVippsURL, optXeroURL, optFortnoxURL, optNoBooks, optDebugAddr, optAnonymousRate, optVisitorRate,
-	optFailedLookupRate, optExpiringNotice, optLegacySunset, optSecurityContact,
+	optFailedLookupRate, optExpiringNotice, optLegacySunset, optContact, optSecurityContact,
 	optLitestream.says("never checkpoint the database: Litestream does that"), optLog, optAccessLog,
 }
 
@@ -230,6 +231,10 @@ var (
 		help: "ask no payment provider: for a copy of a database that another service works on", hasVariable: true}
 	optNoBooks = option{name: "no-books",
 		help:        "ask no books and send them nothing: for a copy of a database that another service works on",
+		hasVariable: true}
+	optContact = option{name: "contact", value: "URI",
+		help: "whom partners ask for tokens, licence keys and widgets, as mailto:partners@example.com or the https: " +
+			"address of a page; shown on / and /docs, and in openapi.json",
 		hasVariable: true}
 	optSecurityContact = option{name: "security-contact", value: "URI,…",
 		help: "who to tell of a vulnerability, as mailto:security@example.com, for /.well-known/security.txt; " +
@@ -263,12 +268,21 @@ func (e *env) readNounOptions() (o nounOptions, err error) {
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
 	}
+	o.contact = e.str("contact")
+	if o.contact != "" && !isContact(o.contact, "mailto", "https") {
+		return o, usageError(fmt.Sprintf("-contact must be a mailto: or https: URI, not %q", o.contact))
+	}
 	for _, contact := range e.commaList("security-contact") {
-		u, err := url.Parse(contact)
-		if err != nil || !slices.Contains([]string{"mailto", "https", "tel"}, u.Scheme) || u.Host+u.Opaque == "" {
+		if !isContact(contact, "mailto", "https", "tel") {
 			return o, usageError(fmt.Sprintf("-security-contact must be mailto:, https: or tel: URIs, not %q", contact))
 		}
 		o.securityContacts = append(o.securityContacts, contact)
 	}
 	return o, nil
+}
+
+// isContact reports whether a text is a URI of one of some schemes at which somebody can be reached.
+func isContact(text string, schemes ...string) bool {
+	u, err := url.Parse(text)
+	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host+u.Opaque != ""
 }

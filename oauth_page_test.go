@@ -164,6 +164,19 @@ var loopbackTricks = strings.Fields(`
 	http://[0:0:0:0:0:0:0:1]:8080/back http://[::1]x:8080/back http://2130706433:8080/back http://127.0.0.1:8080
 	http://u@127.0.0.1:8080/back http://127.0.0.1:８０/back`)
 
+// TestConsent_namesNothingOfGuestsThatOrdersDoNotHave: an order has a name, a telephone number and a note.
+func TestConsent_namesNothingOfGuestsThatOrdersDoNotHave(t *testing.T) {
+	t.Parallel()
+	for i, texts := range textsByLanguage() {
+		text := strings.ToLower(texts.Scopes[scopeOrders])
+		for _, word := range []string{"address", "adress", "adresse", "indirizz"} {
+			if strings.Contains(text, word) {
+				t.Errorf("%s: %s", pageLanguages[i], text)
+			}
+		}
+	}
+}
+
 func TestAuthorize_sendsNobodyToAnAddressThatIsNotRegistered(t *testing.T) {
 	t.Parallel()
 	s := quietService(t, withoutAddressLimits)

@@ -252,8 +252,9 @@ func TestTokenEndpoint_namesEveryFaultOfTheServiceToo(t *testing.T) {
 		w := httptest.NewRecorder()
 		out := refuseOAuth(w.Header(), c.ref)
 		answer{t, out.status, http.Header{"X-Request-Id": {"req_"}, "X-Content-Type-Options": {"nosniff"},
-			"Cache-Control": {"no-store"},
-			"Content-Type":  w.Header()["Content-Type"]}, string(out.body)}.refuses(c.status, c.error)
+			"Cache-Control": {"no-store"}, "Ratelimit": {`"x";r=0;t=1`}, "Ratelimit-Policy": {`"x";q=1;w=60`},
+			"Retry-After":  {"1"},
+			"Content-Type": w.Header()["Content-Type"]}, string(out.body)}.refuses(c.status, c.error)
 	}
 	s, p := serviceWithApp(t, inBrowsers)
 	form := codeForm(p, s.agree(p, s.account, scopeOrders))

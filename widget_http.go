@@ -202,10 +202,15 @@ func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest
 	})
 }
 
+// errStatsOfNone is the refusal of a call that names no widget and has no token.
+var errStatsOfNone = &refusal{code: codeTokenRequired, challenge: bearerChallenge,
+	detail: "Name a widget with ?widget=, which needs no token, or send a token with stats:read for all of an " +
+		"account's widgets."}
+
 // accountStats returns the report for all widgets of an account. It needs a token.
 func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest, asPicture bool) (taggedBody, error) {
 	if c.caller == nil {
-		return taggedBody{}, errTokenRequired
+		return taggedBody{}, errStatsOfNone
 	}
 	o := q.oneOwner(c) // a report is about one account: the caller's, if it names none
 	return askFor(ctx, a.server, c, func(ctx context.Context) (taggedBody, error) {

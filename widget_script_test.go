@@ -68,6 +68,9 @@ func TestScript_followsTheBaseAddressAndKeepsTheEarlierOne(t *testing.T) {
 	s.must("base-url", "remove", testBase)
 	s.check(s.server.refresh())
 	s.get("/" + before.path).is(404)
+	holds(t, "the chapter", docsChapter(t, docsPage(s), "widgets"), "until the operator removes the earlier one")
+	holds(t, "the manual", fileText(t, "docs/operating.md"),
+		"lines with the earlier address go on working until `base-url remove`")
 }
 
 // TestScript_releasedOnesAreStillThere holds the hashes of testdata/widget-released.txt, which are of the

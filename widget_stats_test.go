@@ -134,6 +134,15 @@ func (a answer) pages() (all []string) {
 	return all
 }
 
+func TestStats_ofNoWidgetSayThatAWidgetNeedsNoToken(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, path := range []string{"/widget/stats", "/widget/stats.svg?interval=week"} {
+		s.get(path).challenged(401, "token_required", bareChallenge).tells("detail", "Name a widget with ?widget=, "+
+			"which needs no token, or send a token with stats:read for all of an account's widgets.")
+	}
+}
+
 func TestStats_topPagesAreForCallersWithAToken(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
