@@ -154,7 +154,7 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 		_, key := s.addLicense(license{AccountID: ids["licence"]})
 		widget := s.addWidget(ids["widget"])
 		const origin = "Origin: https://origin.example"
-		token := s.auth(ids["token"], scopeStats)
+		token, leads := s.auth(ids["token"], scopeStats), s.auth(ids["token"], scopeErase)
 		device := "Authorization: Bearer " + s.post("/widget/license/activate",
 			`{"license_key":"`+key+`","fingerprint":"f"}`).is(200).text("token")
 		get := func(path string, headers ...string) func() answer {
@@ -173,7 +173,7 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 			"a token before a widget":    {"token account", get(stats+"?widget="+widget, token, origin)},
 			"a token":                    {"token account", get(stats, token)},
 			"a token before a licence":   {"token account", post(verify, by(key), token)},
-			"a token on leads":           {"origin leads", post("/widget/leads", aLead, token, origin)},
+			"a token on leads":           {"token account", post("/widget/leads", aLead, leads, origin)},
 			"a licence before an origin": {"licence licenses", post(verify, by(key), origin)},
 			"a device's token":           {"licence licenses", post(verify, `{}`, device, origin)},
 			"a licence":                  {"licence licenses", post(activate, activateBody(key, "f"))},

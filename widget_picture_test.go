@@ -158,6 +158,7 @@ func TestPicture_hasTheRulesOfTheStatistics(t *testing.T) {
 		s.get(path + "&from=2000-01-02&to=2000-01-01").invalid("?to out_of_range")
 		s.get(path + "&from=1999-01-01&to=2000-01-02").invalid("?to out_of_range")
 		s.report(widget, `{"type":"view"}`).is(204)
+		time.Sleep(statsAge)
 		s.get(path, "If-None-Match: "+tag).is(200)
 	})
 }
