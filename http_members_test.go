@@ -312,7 +312,6 @@ func (r bodyRule) careful() bool {
 	return slices.ContainsFunc(allRoutes(), func(of route) bool { return of.careful && of.path() == r.path })
 }
 
-
 // start gives a service with what a body names, the body itself, and what sends it.
 func (r bodyRule) start(t testing.TB) (s *service, body string, send func(s *service, body string) answer) {
 	t.Helper()

@@ -30,9 +30,8 @@ func schemaSQL() string { return embedded("schema.sql") }
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
 
-	readerConns = 3                // each keeps up to 2 MiB of pages
-	readerIdle  = 30 * time.Second // after which a reader that nobody needed is closed, so that its memory is free
-	maxWAL      = 64 << 20         // bytes of the write-ahead log, past which it is reported
+	readerConns = 3        // each keeps up to 2 MiB of pages
+	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported
 )
 
 // storeOptions are what the service, commands and tests open a database with.
@@ -309,7 +308,6 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers = sql.OpenDB(readerConnector{connector, s.filesInPlace})
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
-	s.readers.SetConnMaxIdleTime(readerIdle)
 	s.queries, s.questions = newQueries(s.readers.PrepareContext), newQuestionQueue(questionsAtOnce)
 	s.queries.met = s.met
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {

@@ -797,7 +797,7 @@ func (r *faultRun) truthful() {
 		}
 	}
 	a := r.get("/widget/stats?widget="+r.widget, r.owner).is(200)
-	if struck && !strings.Contains(a.body, fmt.Sprintf(`"clicks":%d},`, clicks)) {
+	if struck && !strings.Contains(a.body, fmt.Sprintf(`"clicks":%d,"orders"`, clicks)) {
 		r.t.Errorf("%s: %d clicks in the file: %s", r.where(), clicks, a.body)
 	}
 }
