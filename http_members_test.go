@@ -372,7 +372,7 @@ func TestMember_wrongInAnyBodyIsNamedAndChangesNothing(t *testing.T) {
 						if a.status != fault.status {
 							t.Fatalf("%d, want %d, for %.200s: %s", a.status, fault.status, fault.body, a.body)
 						}
-						if a.is(fault.status); careful && strings.Contains(fault.name, "'s name ") { // it is misspelt, too
+						if a.is(fault.status); careful && strings.Contains(fault.name, "'s name ") { // misspelt
 							named := slices.DeleteFunc(a.wrong(), func(w string) bool {
 								return strings.HasSuffix(w, " unknown_member")
 							})

@@ -357,11 +357,10 @@ const (
 // A statsMemory keeps what was answered about widgets. It holds at most maxKeptStats answers; a new one evicts an
 // arbitrary other.
 type statsMemory struct {
-	store   *store
-	steady  func() time.Time
-	mu      sync.RWMutex
-	kept    map[statsKey]keptStats
-	running map[statsKey]*statsReading
+	*server
+	mu       sync.RWMutex
+	kept     map[statsKey]keptStats
+	readings map[statsKey]*statsReading
 }
 
 // keptStats is an answer, and from when it is. An answer that is exact serves every caller until something of the
@@ -381,8 +380,7 @@ type statsReading struct {
 }
 
 func newStatsMemory(s *server) *statsMemory {
-	return &statsMemory{store: s.store, steady: s.steady, kept: map[statsKey]keptStats{},
-		running: map[statsKey]*statsReading{}}
+	return &statsMemory{server: s, kept: map[statsKey]keptStats{}, readings: map[statsKey]*statsReading{}}
 }
 
 // recall returns an answer in memory that is younger than age, or exact. The key has all of the widget's row that an
@@ -407,7 +405,7 @@ func (m *statsMemory) await(ctx context.Context, key statsKey) (body taggedBody,
 		return body, ok
 	}
 	m.mu.RLock()
-	reading := m.running[key]
+	reading := m.readings[key]
 	m.mu.RUnlock()
 	if reading == nil {
 		return body, false
@@ -425,7 +423,7 @@ func (m *statsMemory) read(key statsKey, anonymous bool, f func() (taggedBody, e
 	reading := &statsReading{done: make(chan struct{}), err: errStorage} // in case that f panics
 	if anonymous {
 		m.mu.Lock()
-		m.running[key] = reading
+		m.readings[key] = reading
 		m.mu.Unlock()
 	}
 	defer m.end(key, reading)
@@ -442,8 +440,8 @@ func (m *statsMemory) read(key statsKey, anonymous bool, f func() (taggedBody, e
 func (m *statsMemory) end(key statsKey, reading *statsReading) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running[key] == reading {
-		delete(m.running, key)
+	if m.readings[key] == reading {
+		delete(m.readings, key)
 	}
 	close(reading.done)
 }

@@ -239,7 +239,7 @@ func TestStats_ofManyCallersAtOnceAreReadOnce(t *testing.T) {
 	for i := range 3 * maxKeptStats {
 		m.read(statsKey{name: fmt.Sprint(i)}, i%2 == 0, func() (taggedBody, error) { return taggedBody{}, nil })
 	}
-	if len(m.kept) != maxKeptStats || len(m.running) != 0 {
-		t.Errorf("%d answers are kept, %d are read", len(m.kept), len(m.running))
+	if len(m.kept) != maxKeptStats || len(m.readings) != 0 {
+		t.Errorf("%d answers are kept, %d are read", len(m.kept), len(m.readings))
 	}
 }
