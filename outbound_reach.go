@@ -5,7 +5,10 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,10 +42,27 @@ const (
 	noRootsText    = "this machine knows no certificate authority, so nothing can be called over https"
 )
 
-// noRoots reports whether this machine knows no certificate authority.
-func noRoots() bool {
-	pool, err := x509.SystemCertPool()
-	return err != nil || pool.Equal(x509.NewCertPool())
+// rootPlaces are the files and directories in which crypto/x509 looks for certificate authorities on Linux, unless
+// SSL_CERT_FILE and SSL_CERT_DIR name others.
+var rootPlaces = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+	"/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+	"/etc/ssl/cert.pem", "/etc/ssl/certs", "/etc/pki/tls/certs"}
+
+// noRoots reports whether this machine knows no certificate authority: all places are missing or empty. It reads no
+// certificate, since a start would take twice as long, and hold them in memory for good.
+func noRoots(getenv func(string) string) bool {
+	places := slices.Concat(strings.Split(getenv("SSL_CERT_DIR"), ":"), []string{getenv("SSL_CERT_FILE")})
+	if getenv("SSL_CERT_FILE") == "" || getenv("SSL_CERT_DIR") == "" {
+		places = append(places, rootPlaces...)
+	}
+	return !slices.ContainsFunc(places, func(place string) bool {
+		info, err := os.Stat(place)
+		if err != nil || !info.IsDir() {
+			return err == nil && info.Size() > 0
+		}
+		inside, _ := filepath.Glob(filepath.Join(place, "*"))
+		return len(inside) > 0
+	})
 }
 
 // faultOfCall returns the fault of a call that has ended with an error. says is false if the error tells nothing about

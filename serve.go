@@ -136,7 +136,7 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots()
+	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)
 	if o.noRoots {
 		log.Warn(noRootsText, "advice", callFaults[callUnverified])
 	}
