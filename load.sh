@@ -77,6 +77,12 @@ judge() {
 	fi
 }
 
+# memory PID: prints what a process has in memory, in MiB, and what of that is its own and no part of a file.
+memory() {
+	awk '/^VmRSS/ { all = $2 } /^RssAnon/ { own = $2 }
+		END { printf "%.1f, anonymous %.1f", all / 1024, own / 1024 }' "/proc/$1/status"
+}
+
 # median FILE: prints the middle one of an odd number of lines.
 median() {
 	sort -n "$1" | awk '{ line[NR] = $0 } END { print line[(NR + 1) / 2] }'
@@ -112,7 +118,7 @@ for _ in 1 2 3 4 5; do
 done
 sleep 2
 echo "start to first 200, ms  $(median "$dir/starts" | awk '{ printf "%.0f", $1 * 1000 }')"
-echo "idle memory, MiB        $(awk '/^VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$pid/status")"
+echo "idle memory, MiB        $(memory "$pid")"
 stop
 for _ in 1 2 3 4 5; do
 	leads single >>"$dir/singles"
@@ -256,7 +262,7 @@ for pinned in no yes; do
 	compare 'statistics, not modified' unchanged "/widget/stats?widget=$widget"
 	compare 'a durable lead' leads /widget/leads
 	compare 'durable events' event /widget/events
-	echo "memory under load, MiB  $(awk '/^VmRSS/ { printf "%.1f", $2 / 1024 }' "/proc/$pid/status")"
+	echo "memory under load, MiB  $(memory "$pid")"
 	stop
 	kill "$baseline"
 	{ wait "$baseline" || true; } 2>/dev/null # hides the shell's message about the signal
