@@ -50,7 +50,7 @@ start() {
 		-base-url "http://127.0.0.1:$port/v1" >/dev/null
 	: >"$dir/log"
 	systemd-socket-activate -l "127.0.0.1:$port" "$dir/$1" serve -db "$dir/widgetd.db" \
-		-key "$dir/widgetd.key" -anonymous-rate "$unlimited" 2>>"$dir/log" &
+		-key "$dir/widgetd.key" -anonymous-rate "$unlimited" -visitor-rate "$unlimited" 2>>"$dir/log" &
 	pid=$!
 	until grep -q '^Listening' "$dir/log"; do
 		kill -0 "$pid" 2>/dev/null || { cat "$dir/log" >&2; exit 1; }
@@ -236,7 +236,7 @@ for pinned in no yes; do
 	server= client= threads=2
 	if [ "$pinned" = yes ]; then server='taskset -c 0' client='taskset -c 1' threads=1; fi
 	$server "$dir/grouped" serve -addr "127.0.0.1:$port" -db "$dir/widgetd.db" -key "$dir/widgetd.key" \
-		-anonymous-rate "$unlimited" 2>>"$dir/log" &
+		-anonymous-rate "$unlimited" -visitor-rate "$unlimited" 2>>"$dir/log" &
 	pid=$!
 	$server "$dir/baseline.test" -test.run TestBaseline -baseline "127.0.0.1:$((port + 1))" \
 		-baseline-for 20m >/dev/null &
