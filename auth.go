@@ -490,12 +490,7 @@ func (c *cache[K, V]) load(st *store, key K, read func() (value V, rowID string,
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.entries[key]; !known && len(c.entries) >= c.max {
-		for other := range c.entries {
-			delete(c.entries, other)
-			break
-		}
-	}
+	makeRoom(c.entries, key, c.max)
 	c.entries[key] = cached[V]{v, rowID, version}
 	return v, nil
 }

@@ -293,9 +293,9 @@ const (
 // resolveIDs replaces what arguments and options name by the end of its id, or an account by its name, by the whole
 // ids. What names nothing stays, for the command to say so.
 func (e *env) resolveIDs() (err error) {
-	for i, placeholder := range strings.Fields(e.command.args) {
+	for i, word := range strings.Fields(e.command.args) {
 		if err == nil && i < len(e.args) {
-			e.args[i], err = e.resolveID(placeholder, e.args[i])
+			e.args[i], err = e.resolveID(word, e.args[i])
 		}
 	}
 	for _, o := range e.command.options {
@@ -306,13 +306,13 @@ func (e *env) resolveIDs() (err error) {
 	return err
 }
 
-// resolveID is resolveIDs for one text; its placeholder says of which kind its ids are. A whole id is not looked up.
-// Errors: usageError where it is not clear which id is meant, and one for an account that does not exist.
-func (e *env) resolveID(placeholder, typed string) (string, error) {
+// resolveID is resolveIDs for one text; word is what the help has in its place, such as LICENSE. A whole id is not
+// looked up. Errors: usageError where it is not clear which id is meant, and one for an account that does not exist.
+func (e *env) resolveID(word, typed string) (string, error) {
 	var found []string
-	isAccount := placeholder == accountPlaceholder
+	isAccount := word == accountPlaceholder
 	for _, kind := range collectNouns(e.nouns, func(n *noun) []idKind { return n.ids }) {
-		if kind.placeholder != placeholder || typed == "" {
+		if kind.placeholder != word || typed == "" {
 			continue
 		}
 		if whole := strings.ToLower(typed); validID(kind.prefix, whole) {

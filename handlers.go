@@ -42,7 +42,7 @@ type route struct {
 	address  string        // name of the rate limit by address for anonymous callers; "": none
 	recalled recallFunc    // answers from memory callers without a token, who are then charged nothing; nil: none
 	admit    admitFunc     // further limits by address, before the body is read; nil: none
-	shared   bool          // addresses share the bucket of anonymous callers (server.takeShare)
+	shared   bool          // addresses share the bucket of anonymous callers (server.chargeShare)
 	free     bool          // never charged to an account
 	open     bool          // scripts of every site may read the answer, not only those of listed origins
 	beacon   bool          // also accepts JSON as text/plain, which needs no preflight
@@ -552,7 +552,7 @@ func (s *server) scrubWAL(patience time.Duration) {
 // anonymous callers, or returns a refusal (429).
 func (s *server) limitAddress(limit, address string, rate int) error {
 	v := s.addressBuckets.take(limit+" "+address, rate, s.steady())
-	return errOver(v, limitNamed(limitAddress, rate), "Too many requests from this address.")
+	return errOver(v, limitNamed(addressLimit, rate), "Too many requests from this address.")
 }
 
 // limitNamed returns a limit of rate requests a minute, for errOver.
@@ -628,7 +628,7 @@ func (s *server) chargeShare(w *response, c *call, a account, bucket string, now
 	share := s.addressBuckets.take("share "+who, half, now)
 	if s.askers.note(a.ID, network, now) && !share.ok {
 		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(bucket+" "+a.ID, a.Rate, now))
-		return errOver(share, limitNamed(limitShare, half), "While others ask, one address gets at most half of the "+
+		return errOver(share, limitNamed(shareLimit, half), "While others ask, one address gets at most half of the "+
 			"account's requests.")
 	}
 	keep := 0
@@ -645,9 +645,9 @@ func (s *server) chargeShare(w *response, c *call, a account, bucket string, now
 
 // Names that answers give to limits.
 const (
-	limitAddress = "address"  // on anonymous callers of one address
-	limitFailed  = "failures" // on different keys, and proofs of applications, that fail from one address
-	limitShare   = "share"    // on one address' part of a bucket
+	addressLimit = "address"  // on anonymous callers of one address
+	failedLimit  = "failures" // on different keys, and proofs of applications, that fail from one address
+	shareLimit   = "share"    // on one address' part of a bucket
 )
 
 // errOver returns the refusal of a request that was over a limit; nil: it was not. A limit without a name is one

@@ -353,15 +353,15 @@ func (in *input) refuseUnknownMembers(strict bool) {
 	places, compared, named := *in.place.all, 0, 0
 	in.place = nil
 	for _, p := range places {
-		nearest := map[string]string{} // by unknown name; "": no known one is near
+		found := map[string]string{} // by unknown name; "": no known one is near
 		for at, name := range p.unknown(strict) {
-			near, done := nearest[name]
+			near, done := found[name]
 			if !done {
 				if compared++; compared > maxComparedNames {
 					return
 				}
 				near = nearestMember(name, p.known)
-				nearest[name] = near
+				found[name] = near
 			}
 			if near != "" || strict {
 				at.wrongUnknown(name, near)

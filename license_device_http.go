@@ -185,7 +185,7 @@ func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
 // errGuessing is the refusal of a key, known or not, from an address from which too many keys have
 // failed; wait is how long until another one may fail.
 func (a *deviceAPI) errGuessing(wait time.Duration) error {
-	return errRate(limitReached{limitFailed, a.failedLookupRate, 0, wait},
+	return errRate(limitReached{failedLimit, a.failedLookupRate, 0, wait},
 		"Too many licence keys from this address have failed.", wait)
 }
 

@@ -192,7 +192,7 @@ func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
 	repeated, wait := a.proofs.fail(address, hash, a.steady())
 	switch {
 	case wait > 0:
-		return errRate(limitReached{limitFailed, a.failedLookupRate, 0, wait},
+		return errRate(limitReached{failedLimit, a.failedLookupRate, 0, wait},
 			"Too many proofs of applications from this address have failed.", wait)
 	case repeated:
 		return a.limitAddress("repeated proof", address, repeatedLookupRate)

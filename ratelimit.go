@@ -170,13 +170,8 @@ type askedFrom struct {
 func (l *lastAskers) note(account, address string, now time.Time) (others bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, known := l.accounts[account]
-	for other := range l.accounts {
-		if known || len(l.accounts) < l.max {
-			break
-		}
-		delete(l.accounts, other)
-	}
+	last := l.accounts[account]
+	makeRoom(l.accounts, account, l.max)
 	for _, from := range last {
 		others = others || from.address != address && from.address != "" && now.Sub(from.at) < time.Minute
 	}

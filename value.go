@@ -244,6 +244,17 @@ func embedded(name string) string {
 	return text.String()
 }
 
+// makeRoom removes an arbitrary entry of a map that has max of them, unless it has one of the key already.
+func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
+	if _, known := m[key]; known || len(m) < max {
+		return
+	}
+	for other := range m {
+		delete(m, other)
+		return
+	}
+}
+
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

@@ -92,7 +92,7 @@ func (a *widgetAPI) chargeEvents(c *call, in *input, request any) (string, error
 			limit, n, rate = "events "+w.ID, q.events, a.visitorRate
 		}
 		v := a.addressBuckets.takeSome(limit+" "+a.address(c.request), rate, n, 0, a.steady())
-		if err := errOver(v, limitNamed(limitAddress, rate), "Too many events from this address."); err != nil {
+		if err := errOver(v, limitNamed(addressLimit, rate), "Too many events from this address."); err != nil {
 			return "", err
 		}
 	}
@@ -141,7 +141,7 @@ func (a *widgetAPI) recallStats(asPicture bool) recallFunc {
 			return nil
 		}
 		if body, ok := a.stats.await(c.request.Context(), statsKeyOf(w, q.statsRange, asPicture)); ok {
-			return showStats(c, body, asPicture)
+			return statsAnswer(c, body, asPicture)
 		}
 		return nil
 	}
@@ -158,12 +158,15 @@ func (a *widgetAPI) showStats(asPicture bool) func(context.Context, *call, *stat
 			stats = a.oneWidgetStats
 		}
 		body, err := stats(ctx, c, q, asPicture)
-		return showStats(c, body, asPicture), err
+		if err != nil {
+			return nil, err
+		}
+		return statsAnswer(c, body, asPicture), nil
 	}
 }
 
-// showStats makes the answer of statistics.
-func showStats(c *call, body taggedBody, asPicture bool) *cacheable {
+// statsAnswer makes the answer of statistics.
+func statsAnswer(c *call, body taggedBody, asPicture bool) *cacheable {
 	answer := &cacheable{taggedBody: body, cacheControl: "public, max-age=60"}
 	if c.caller != nil {
 		answer.cacheControl = "private, max-age=60"
@@ -450,12 +453,7 @@ func (m *statsMemory) end(key statsKey, reading *statsReading) {
 func (m *statsMemory) keep(key statsKey, k keptStats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.kept[key]; !known && len(m.kept) >= maxKeptStats {
-		for other := range m.kept {
-			delete(m.kept, other)
-			break
-		}
-	}
+	makeRoom(m.kept, key, maxKeptStats)
 	m.kept[key] = k
 }
 

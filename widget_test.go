@@ -689,7 +689,9 @@ func (s *service) fillStatistics(account, prefix string, widgets int, busy bool)
 			fmt.Sprintf("%s%04d", prefix, i), account)
 	}
 	s.sql(manyRows(366)+`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
-		SELECT w.id, strftime('%Y-%m-%dT%H:%M:%SZ', '2025-01-01', '+' || (1440 * (d.i - 1) + 15 * (?1 + q.i - 1)) || ' minutes'), 1 + (d.i + q.i) % 2, 1, q.i % 3 = 0, q.i % 9 = 0
+		SELECT w.id, strftime('%Y-%m-%dT%H:%M:%SZ', '2025-01-01',
+				'+' || (1440 * (d.i - 1) + 15 * (?1 + q.i - 1)) || ' minutes'),
+			1 + (d.i + q.i) % 2, 1, q.i % 3 = 0, q.i % 9 = 0
 		FROM widgets w, n d, n q WHERE w.id GLOB ?3 || '*' AND q.i <= ?2`, first, quarters, prefix)
 	s.sql(manyRows(366)+`INSERT INTO item_counts (widget_id, day, item, clicks, orders)
 		SELECT w.id, date('2025-01-01', '+' || (d.i - 1) || ' days'), 'dish ' || k.i, k.i % 7, 1
