@@ -69,6 +69,22 @@ func changeRate(t *tx, id string, rate int, actor string) error {
 		"from", strconv.Itoa(a.Rate), "to", strconv.Itoa(rate)))
 }
 
+// changeIssuer sets whether the tokens of an account may issue its licences, with its event. A change without effect
+// writes nothing. Errors: errNotFound.
+func changeIssuer(t *tx, id string, issuer bool, actor string) error {
+	a, err := t.account(id)
+	if err != nil || a.Issuer == issuer {
+		return err
+	}
+	if err := t.setIssuer(id, issuer); err != nil {
+		return err
+	}
+	return t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", "issuer", "to", yesNo[issuer]))
+}
+
+// yesNo are the words of an option that is switched on or off.
+var yesNo = map[bool]string{true: "yes", false: "no"}
+
 // closeAccount closes an account, with its event, and ends what it has of nouns (noun.close), such as sign-ins for
 // it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes
 // nothing.

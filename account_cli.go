@@ -37,6 +37,9 @@ var (
 		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES",
 		help: "after how long an authorised order that nobody accepts is released"}
+	optIssuer = option{name: "issuer", value: "yes|no",
+		help: "whether the account's own tokens may issue and change its licences, with licenses:write; by default " +
+			"only those of the main account may"}
 	optNewKeys = option{name: "new-keys",
 		help: "make other keys although the database has issued tokens, leases or secrets, which all end with that: " +
 			"only where no copy of its key file is left"}
@@ -60,8 +63,8 @@ var accountCommands = []command{
 	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
 		"so many at once, and a sixtieth a second", nil, 2, accountRate},
-	{"account set", "ACCOUNT", "change what is known of an account that takes orders, and print all of it", []option{
-		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin,
+	{"account set", "ACCOUNT", "change what is known of an account, and print all of it", []option{
+		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optIssuer,
 	}, 1, accountSet},
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
@@ -329,9 +332,18 @@ func accountSet(e *env) error {
 	if err != nil {
 		return err
 	}
+	issuer, err := e.choice("issuer", []string{yesNo[true], yesNo[false]})
+	if err != nil {
+		return err
+	}
 	view, err := changed(e, func(t *tx) (*accountView, error) {
 		if err := changeSettings(t, e.nouns, e.args[0], change, e.actor()); err != nil {
 			return nil, err
+		}
+		if issuer != "" {
+			if err := changeIssuer(t, e.args[0], issuer == yesNo[true], e.actor()); err != nil {
+				return nil, err
+			}
 		}
 		return viewAccount(t.queries, e.args[0])
 	})

@@ -20,6 +20,7 @@ type accountView struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	accountSettings
+	Issuer bool `json:"issuer"` // its own tokens may issue its licences
 }
 
 // viewAccount returns an account as callers see it. Errors: errAccount.
@@ -32,7 +33,7 @@ func viewAccount(q *queries, id string) (*accountView, error) {
 		return nil, err
 	}
 	settings, err := q.settings(id)
-	return &accountView{a.ID, a.Name, settings}, err
+	return &accountView{a.ID, a.Name, settings, a.Issuer}, err
 }
 
 // showAccount answers GET /account.

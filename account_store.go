@@ -11,9 +11,10 @@ import (
 // An account is a tenant or partner, and the subject of the rate limit.
 type account struct {
 	ID        string `json:"id"`
-	Name      string `json:"name"` // for people: "Trattoria Roma"
-	Main      bool   `json:"main"` // the vendor's own account
-	Rate      int    `json:"rate"` // requests a minute
+	Name      string `json:"name"`   // for people: "Trattoria Roma"
+	Main      bool   `json:"main"`   // the vendor's own account
+	Rate      int    `json:"rate"`   // requests a minute
+	Issuer    bool   `json:"issuer"` // tokens of it alone may issue its licences; see scopeIssuing
 	CreatedAt stamp  `json:"created_at"`
 	ClosedAt  stamp  `json:"closed_at"`
 }
@@ -21,7 +22,7 @@ type account struct {
 // accountTable describes the table accounts.
 var accountTable = newTable("accounts", "a", func(a *account) []field {
 	return []field{{"id", &a.ID}, {"name", &a.Name}, {"is_main", &a.Main}, {"coalesce(a.rate, 600)", &a.Rate},
-		{"created_at", &a.CreatedAt}, {"closed_at", &a.ClosedAt}}
+		{"coalesce(a.issuer, a.is_main)", &a.Issuer}, {"created_at", &a.CreatedAt}, {"closed_at", &a.ClosedAt}}
 })
 
 // account returns an account, open or closed, or errNotFound.
@@ -87,6 +88,11 @@ func (t *tx) addAccount(name string, main bool) (string, error) {
 // setRate sets how many requests a minute an account may make, or returns errNotFound.
 func (t *tx) setRate(id string, rate int) error {
 	return requireRow(t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id))
+}
+
+// setIssuer sets whether the tokens of an account may issue its licences, or returns errNotFound.
+func (t *tx) setIssuer(id string, issuer bool) error {
+	return requireRow(t.exec(`UPDATE accounts SET issuer = ? WHERE id = ?`, issuer, id))
 }
 
 // closeAccount closes an account: its tokens, origins, widgets, licences and webhooks stop
@@ -297,10 +303,11 @@ func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }
 
-// unexpiredByKey counts the leases, and the tokens of accounts and applications, that were signed with the
+// unexpiredByKey counts the devices with leases, and the tokens of accounts and applications, that were signed with the
 // key kid and are neither expired nor revoked.
 func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
-	err = q.one(`SELECT (SELECT count(*) FROM devices WHERE lease_kid = ?1 AND lease_expires_at > ?2),
+	err = q.one(`SELECT (SELECT count(*) FROM devices
+			WHERE lease_kid = ?1 AND lease_expires_at > ?2 OR offline_kid = ?1 AND offline_until > ?2),
 		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)
 		+ (SELECT count(*) FROM app_tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`,
 		[]any{kid, newStamp(now)}, &leases, &tokens)

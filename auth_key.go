@@ -28,9 +28,15 @@ func keyNoun() noun {
 // jwksPath is the path of the public keys, outside the base address.
 const jwksPath = "/.well-known/jwks.json"
 
+// pemPath is the path of the same as PEM, for who pins them.
+const pemPath = "/keys.pem"
+
 func keyWing(s *server) wing {
 	return wing{
-		roots: []rootPath{{path: jwksPath, open: true, serve: s.showKeys}},
+		roots: []rootPath{
+			{path: jwksPath, open: true, serve: s.showKeys},
+			{path: pemPath, open: true, serve: s.showKeysPEM},
+		},
 		chores: []chore{{fault: "the event that the key file was put back can't be written", atEnd: true,
 			run: s.recordPutBack}},
 	}
@@ -113,11 +119,10 @@ func keyPublic(e *env) error {
 		return err
 	}
 	for i := range ring.keys {
-		der, err := x509.MarshalPKIXPublicKey(ring.keys[i].public)
+		text, err := ring.keys[i].pem()
 		if err != nil {
 			return err
 		}
-		text := string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 		kid := ring.keys[i].kid
 		row := map[string]any{"kid": kid, "signs": i == 0, "created_at": ring.keys[i].createdAt, "pem": text}
 		if err := e.print(row, keyComment(kid, stamp{})+strings.TrimSuffix(text, "\n")); err != nil {
@@ -125,6 +130,12 @@ func keyPublic(e *env) error {
 		}
 	}
 	return nil
+}
+
+// pem returns the public half as PEM.
+func (k *signingKey) pem() (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.public)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), err
 }
 
 // changeKeys loads the key file, calls f, saves the result and writes the event that f returns.
@@ -299,4 +310,22 @@ func (s *server) showKeys(w *response, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/jwk-set+json")
 	w.Header().Set("Cache-Control", "public, max-age=300")
 	s.write(w, reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
+}
+
+// showKeysPEM answers GET /keys.pem: the same as PEM (RFC 7468), the signing key first, as "widgetd key public" prints
+// them.
+func (s *server) showKeysPEM(w *response, r *http.Request) {
+	var all strings.Builder
+	ring := s.keys.Load()
+	for i := range ring.keys {
+		text, err := ring.keys[i].pem()
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		all.WriteString(keyComment(ring.keys[i].kid, stamp{}) + text)
+	}
+	w.Header().Set("Content-Type", "application/x-pem-file")
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	s.write(w, reply{http.StatusOK, []byte(all.String())})
 }

@@ -340,11 +340,12 @@ func TestInit_makesNoKeysWhereTheDatabaseHasIssuedSomething(t *testing.T) {
 func addAnyRow(t *testing.T, s *store, table string) {
 	t.Helper()
 	var names, values []string
-	must(t, s.each(`SELECT name, type FROM pragma_table_info(?)`, []any{table}, func(scan func(...any) error) error {
-		var name, kind string
-		err := scan(&name, &kind)
+	const columns = `SELECT name, coalesce(dflt_value, CASE type WHEN 'TEXT' THEN quote('x')
+		WHEN 'BLOB' THEN quote(x'00') ELSE '1' END) FROM pragma_table_info(?)`
+	must(t, s.each(columns, []any{table}, func(scan func(...any) error) error {
+		var name, value string
+		err := scan(&name, &value)
 		names = append(names, name)
-		value := map[string]string{"TEXT": "'x'", "INTEGER": "1", "BLOB": "x'00'"}[kind]
 		if strings.HasSuffix(name, "_at") || strings.HasSuffix(name, "_since") {
 			value = "'2026-01-01T00:00:00Z'"
 		}

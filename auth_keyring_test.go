@@ -145,6 +145,16 @@ func TestKeyring_showsItsPublicKeysOnTheWebAndNothingElse(t *testing.T) {
 		s.get("//.well-known/jwks.json").is(200)
 	}
 	s.post("//.well-known/jwks.json", `{}`).is(405, "method_not_allowed")
+	a = s.get("//keys.pem").is(200).has("Content-Type: application/x-pem-file")
+	rest := []byte(a.body)
+	for _, key := range []*signingKey{s.keys.signer(), &second} {
+		var block *pem.Block
+		block, rest = pem.Decode(rest)
+		public, err := x509.ParsePKIXPublicKey(block.Bytes)
+		s.check(err)
+		sameText(t, "a key", public, key.public)
+	}
+	lacks(t, a.body, "PRIVATE")
 }
 
 func TestKeyring_refusesAFileThatOthersCanRead(t *testing.T) {

@@ -252,9 +252,10 @@ type bookExport struct {
 	Reason       *string         `json:"reason"`
 	Detail       *string         `json:"detail"`
 	SyncKey      string          `json:"sync_key"`
-	Entry        json.RawMessage `json:"entry"`    // a bookEntry, as it was sent last; nil: it was not sent
-	Request      *string         `json:"-"`        // exactly what was sent last
-	EntryID      *string         `json:"entry_id"` // in the books
+	Entry        json.RawMessage `json:"entry"`     // a bookEntry, as it was sent last; nil: it was not sent
+	Request      *string         `json:"-"`         // exactly what was sent last
+	EntryID      *string         `json:"entry_id"`  // in the books
+	EntryURL     *string         `json:"entry_url"` // no column; nil: not posted, or the product has none
 	MappingAt    stamp           `json:"-"`
 	Attempts     int64           `json:"attempts"`
 	Changes      int64           `json:"-"`      // grows with each change

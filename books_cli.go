@@ -385,11 +385,12 @@ func (e *env) printPreview(p *bookPreview) error {
 }
 
 // The titles of the columns of exports.
-const exportHeader = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID CONNECTION"
+const exportHeader = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID BOOKS_URL CONNECTION"
 
 // exportCells returns the cells of an export below exportHeader.
 func exportCells(x bookExport) []any {
-	return []any{x.ID, x.Date, x.Currency, x.Revision, x.State, x.Reason, x.Detail, x.EntryID, x.ConnectionID}
+	return []any{x.ID, x.Date, x.Currency, x.Revision, x.State, x.Reason, x.Detail, x.EntryID, x.EntryURL,
+		x.ConnectionID}
 }
 
 // changeExports runs f in a transaction and prints the exports that f returns, on which the running service works.

@@ -108,7 +108,7 @@ func (a *bookAuthorization) ofPerson() bool { return strings.HasPrefix(a.MadeBy,
 // service, where the owner has to sign in first. base is the base address of this service. Errors: errAccount,
 // books_not_available, errBooksOff.
 func (b *books) authorize(ctx context.Context, accountID, product, base, actor string) (*bookLink, error) {
-	if b.off {
+	if b.off() {
 		return nil, errBooksOff
 	}
 	app, err := b.appSecrets(product)
@@ -164,7 +164,7 @@ var (
 func (b *books) callback(
 	ctx context.Context, product, state, code, declined string,
 ) (*bookConnection, error) {
-	if b.off {
+	if b.off() {
 		return nil, errBooksOff
 	}
 	a, err := updated(ctx, b.store, func(t *tx) (*bookAuthorization, error) {

@@ -274,8 +274,9 @@ func (w *booksWorker) run(ctx context.Context) {
 	})
 }
 
-// held reports whether exports wait: while the clock is doubted, it can't tell whether a day is over.
-func (b *books) held() bool { return b.doubted != nil && b.doubted() }
+// held reports whether exports wait: while the clock is doubted, it can't tell whether a day is over; and while nothing
+// outside is asked.
+func (b *books) held() bool { return b.off() || b.doubted != nil && b.doubted() }
 
 // enqueue makes exports of the days that are over, for every connection that sends them automatically.
 func (w *booksWorker) enqueue(ctx context.Context) {
@@ -317,7 +318,7 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 
 // startRenewals starts the due retries of token replacements that failed. Exports that wait do not delay them.
 func (w *booksWorker) startRenewals(ctx context.Context) {
-	if w.renewing.Load() {
+	if w.renewing.Load() || w.off() {
 		return
 	}
 	due, err := w.store.dueRenewals(newStamp(w.now()), maxRenewing)

@@ -35,7 +35,9 @@ func TestBooks_aDayArrivesOnceWhenItsGraceIsOver(t *testing.T) {
 		}
 		k.work(10 * time.Minute)
 		k.has(key, 1)
-		if all := k.exports(); len(all) != 1 || all[0].State != exportPosted || all[0].EntryID == nil {
+		if all := k.exports(); len(all) != 1 || all[0].State != exportPosted || all[0].EntryID == nil ||
+			(k.product == productXero) != (valueOr(all[0].EntryURL, "") == xeroJournalPage+*all[0].EntryID) ||
+			(k.product == productFortnox) != (all[0].EntryURL == nil) {
 			t.Errorf("exports: %+v", all)
 		}
 		if n := len(k.events("books.posted")); n != 1 {

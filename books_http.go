@@ -254,7 +254,7 @@ func (a *booksAPI) changeConnection(
 // The page for people who come back from a product.
 
 // booksTemplate renders that page from a booksPage.
-var booksTemplate = pageTemplateOf("books.html")
+var booksTemplate = pageTemplateOf("books.html", "")
 
 // A booksPage is what the template shows.
 type booksPage struct {

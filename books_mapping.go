@@ -23,7 +23,7 @@ const (
 var ruleKinds = []string{ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment}
 
 // payingMethods are the ways of paying that a mapping can name a clearing account for.
-var payingMethods = append([]string{methodCard, methodMobile}, outsideMethods...)
+var payingMethods = append([]string{methodCard, methodMobile, methodTwint}, outsideMethods...)
 
 // visible reports whether a text has at least one character and only visible ones.
 func visible(s string) bool {
@@ -237,7 +237,7 @@ func (g *suggestion) payment(method string) {
 		account = cmp.Or(g.named(accountWords()["cash"], isCash), g.bas("1910"))
 	case methodVoucher:
 		account = cmp.Or(g.named(accountWords()["voucher"], isVouchers), g.bas("2421"))
-	case methodCard, methodMobile, methodTerminal:
+	case methodCard, methodMobile, methodTwint, methodTerminal:
 		account = cmp.Or(g.named(accountWords()[method], isClearing), g.named(accountWords()["clearing"], isClearing),
 			g.bas("1580"))
 	}

@@ -157,7 +157,7 @@ func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) er
 // refused. Where no product is asked (books.off) there is no session: replacing tokens on a copy of a database would
 // invalidate those of the original.
 func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, error) {
-	if b.off {
+	if b.off() {
 		return nil, &ledgerError{reason: reasonOff}
 	}
 	for {

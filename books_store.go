@@ -271,6 +271,8 @@ var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
 		{"currency", &x.Currency}, {"revision", &x.Revision}, {"reverses", &x.Reverses}, {"entry_date", &x.EntryDate},
 		{"state", &x.State}, {"reason", &x.Reason}, {"detail", &x.Detail}, {"sync_key", &x.SyncKey},
 		{"entry", (*optionalJSON)(&x.Entry)}, {"request", &x.Request}, {"entry_id", &x.EntryID},
+		{`(SELECT '` + xeroJournalPage + `' || x.entry_id FROM books_connections c
+			WHERE c.id = x.connection_id AND c.product = 'xero')`, &x.EntryURL},
 		{"mapping_at", &x.MappingAt}, {"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
 		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
 		{"reversed_at", &x.ReversedAt}}

@@ -25,6 +25,10 @@ const (
 	xeroAPI      = "https://api.xero.com"
 )
 
+// xeroJournalPage is the page of a manual journal for people, before its id. It opens in the company in which they are
+// at work. Fortnox has no such address: that of its pages has an id in it which its API does not tell.
+const xeroJournalPage = "https://go.xero.com/Journal/View.aspx?invoiceID="
+
 // xeroScopes are those of applications made since March 2026. Older ones had accounting.transactions, which
 // the description still names.
 const xeroScopes = "offline_access accounting.manualjournals accounting.settings.read"

@@ -28,7 +28,8 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
 		"accounts": accountStory, "applications": appStory, "licences": licenseStory, "tokens": tokenStory,
-		"keys": keyStory, "leads": leadStory, "statistics": statsStory,
+		"plans": planStory,
+		"keys":  keyStory, "leads": leadStory, "statistics": statsStory,
 		"a receiver of webhooks": webhookListenStory,
 		"webhooks":               webhookStory,
 		"orders":                 orderStory,
@@ -990,6 +991,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 		"license renew": {gone("lic")}, "license suspend": {gone("lic")}, "license reinstate": {gone("lic")},
 		"license revoke": {"x"}, "license rotate-key": {gone("lic")}, "license reset-transfers": {gone("lic")},
 		"license limit-transfers": {"-account", "nobody"}, "license import": {"none.csv", "-account", "nobody"},
+		"plan add": {`{"name":"x","product":"p"}`, "-account", none}, "plan list": {"-account", none},
 		"license export": {"-account", none}, "device list": {gone("lic")}, "device release": {gone("dev")},
 		"device block": {"x"}, "widget add": {"x", "-account", none}, "widget list": {"-account", none},
 		"widget snippet": {gone("wgt")}, "widget rename": {gone("wgt"), "x"}, "widget remove": {gone("wgt")},
@@ -1002,7 +1004,8 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 		"webhook delivery list": {gone("whe")}, "webhook delivery retry": {gone("whe"), gone("whd")},
 		"webhook remove": {gone("whe")}, "order list": {"-account", none}, "order show": {gone("ord")},
 		"order accept": {gone("ord")}, "order capture": {gone("ord")}, "order reject": {gone("ord")},
-		"order refund": {gone("ord")}, "order settle": {gone("ord")}, "payment list": {"-account", none},
+		"order refund": {gone("ord")}, "order settle": {gone("ord")}, "order erase": {"-order", gone("ord")},
+		"order refunds": {"-account", none}, "payment list": {"-account", none},
 		"payment connect": {"stripe", "-account", "nobody"}, "payment check": {gone("con")},
 		"payment reconnect": {gone("con"), "-secrets", secrets}, "payment disconnect": {gone("con")},
 		"payment export": {"-account", none}, "revenue list": {"-account", "nobody"},

@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -235,4 +236,26 @@ func (e *env) open(name string) (io.ReadCloser, error) {
 		return nil, held.err
 	}
 	return held.file, nil
+}
+
+// maxSimilar is how many others a command that erases lists that resemble what it erased.
+const maxSimilar = 20
+
+// eraseFromWAL truncates the write-ahead log after something was erased from the database, unless -litestream is given,
+// and returns what is to be said of where it still is, also in copies from before an upgrade, whose paths it returns.
+func (e *env) eraseFromWAL(st *store, what string) (note string, copies []string) {
+	const backups = "backups still hold it until they are deleted"
+	note = what + " is neither in the database file nor in its write-ahead log any more; " + backups
+	if e.on("litestream") {
+		note = what + " is not in the database file any more; the write-ahead log, the replica and backups " +
+			"hold it until their retention ends"
+	} else if err := st.truncateWAL(lockTimeout); err != nil {
+		note = what + " is not in the database file any more, but still in its write-ahead log: " +
+			"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
+	}
+	if copies = upgradeCopies(st.path); len(copies) > 0 {
+		note += "; copies that were written before an upgrade still hold it, so remove them: " +
+			strings.Join(copies, ", ")
+	}
+	return note, append([]string{}, copies...)
 }

@@ -35,7 +35,8 @@ var (
 		{"event", "what happened, who did it"}, {"grant", "what applications may do"},
 		{"key", "keys that sign tokens"}, {"lead", "contacts from sites"}, {"lease", "explain device tokens"},
 		{"legacy", "calls of old paths"}, {"license", "licences and their terms"}, {"order", "orders and refunds"},
-		{"origin", "sites that may call"}, {"payment", "payment providers"}, {"revenue", "what days have brought"},
+		{"origin", "sites that may call"}, {"payment", "payment providers"},
+		{"plan", "templates of licences"}, {"revenue", "what days have brought"},
 		{"token", "bearer tokens"}, {"webhook", "where events are sent"}, {"widget", "widgets and their counts"},
 	}
 )
@@ -62,8 +63,7 @@ func (e *env) helpScreen(w io.Writer) error {
 	writeTopics(w, width, wholeTopics)
 	say("A noun takes a verb, as in 'widgetd license list':")
 	writeTopics(w, width, nounTopics)
-	say("'widgetd help license' lists the verbs of a noun, 'widgetd help license add' the options of a command, " +
-		"'widgetd help -all' everything.")
+	say("'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.")
 	return nil
 }
 

@@ -39,13 +39,19 @@ func demoFile(name string) string {
 // demoPages are the demo's templates, by the names of their files.
 var demoPages = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"signed":   formatSigned,
-		"negative": func(amount int64) string { return formatSigned(-amount) },
-		"amount":   formatAmount,
+		"signed":   groupedAmount,
+		"negative": func(amount int64) string { return groupedAmount(-amount) },
+		"amount":   groupedAmount,
 		"actions":  func(state string) []string { return demoActions[state] },
 		"report":   demoReport,
 	}).ParseFS(demoFiles, "web/demo_*.html"))
 })
+
+// groupedAmount returns an amount with commas between its thousands: "1,234.50".
+func groupedAmount(amount int64) string {
+	whole, cents, _ := strings.Cut(formatSigned(amount), ".")
+	return groupDigits(whole) + "." + cents
+}
 
 // showDemo sends a page of demoPages, which is told what it shows.
 func showDemo(w http.ResponseWriter, status int, page string, shown any) {
@@ -62,6 +68,7 @@ var demoData = sync.OnceValue(func() (data struct {
 		Days int // until it ends
 		license
 	}
+	Plans    []plan
 	Counters []demoCounter
 
 	// What the lines of /docs act on, which end in these paths: a separate licence and order for each call whose
@@ -96,6 +103,7 @@ type demo struct {
 	widget     string // id
 	line       string // of HTML that includes the widget's script
 	key        string // of a licence with two free seats
+	offlineKey string // of a licence for devices without a network, with a free seat
 	token      string
 	portal     string            // token of a portal, which makes codes to sign in
 	app        appSecrets        // of the application that asks to act for the account
@@ -175,6 +183,9 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 	err = d.connectProvider(e.ctx, s)
 	if err == nil {
 		err = d.prepareDocsOrders(e.ctx, s, provider)
+	}
+	if err == nil {
+		err = d.prepareKinds(e.ctx, s, provider)
 	}
 	if err == nil {
 		err = d.prepareDocsBooks(e.ctx, s, books)
@@ -276,8 +287,8 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
-	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents, scopeWebhooks,
-	scopeOrders, scopeSelling, scopeRevenue, scopeBooks, scopeApps,
+	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeIssuing, scopeDevices, scopeEvents,
+	scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks, scopeApps,
 }
 
 const (
@@ -305,7 +316,7 @@ func (d *demo) seed(t *tx, keys *keyring) error {
 		}
 		seedMonth(t, widget, uint64(i))
 	}
-	if err := seedLicenses(t, id); err != nil {
+	if err := errors.Join(seedPlans(t, id), seedLicenses(t, id)); err != nil {
 		return err
 	}
 	past := &demoPast{account: id, page: d.page, random: rand.New(rand.NewPCG(16, 2026))}
@@ -364,6 +375,48 @@ func seedMonth(t *tx, widget string, seed uint64) {
 		}
 		then.addCounts(widget, c, items, []nameCount{{"/", counts{Views: c.Views, Clicks: c.Clicks, Orders: c.Orders}}})
 	}
+}
+
+// seedPlans adds the plans, from which no licence is made yet.
+func seedPlans(t *tx, account string) error {
+	for _, p := range demoData().Plans {
+		terms, named := termsChange{func(l *license) { *l = *p.terms() }}, &plan{AccountID: account, Name: p.Name}
+		if _, err := createPlan(t.at(-days(90)), named, terms, actorCommand); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareOffline adds a licence of the plan with offline leases, and a till that holds one.
+func (d *demo) prepareOffline(t *tx, keys *keyring) error {
+	all, err := t.plans(ownedBy(d.account), "", 1000) // each earlier run has added one for /docs
+	if err != nil {
+		return err
+	}
+	for _, p := range all.rows {
+		if p.OfflineDays == 0 {
+			continue
+		}
+		l, err := licenseOfPlan(p, termsChange{func(l *license) { l.PlanID = &p.ID }})
+		if err != nil {
+			return err
+		}
+		if _, d.offlineKey, err = createLicense(t, l, actorCommand); err != nil {
+			return err
+		}
+		key, err := parseLicenseKey(d.offlineKey)
+		if err != nil {
+			return err
+		}
+		print, hash := fingerprintHash("till-1"), key.hash()
+		till := activation{checkRequest: checkRequest{keyHash: &hash, fingerprint: print[:], nonce: "demo"},
+			name: new("Till in the cellar"), offline: true}
+		if _, err := keys.activate(t, till); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // seedLicenses adds three licences, with three devices each: one that is active, one in grace
@@ -437,8 +490,8 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
-	return errors.Join(prepareOrders(t, d.account), d.prepareDocs(t, keys), d.prepareDocsWebhooks(t),
-		d.prepareApp(t, keys))
+	return errors.Join(prepareOrders(t, d.account), d.prepareOffline(t, keys), d.prepareDocs(t, keys),
+		d.prepareDocsWebhooks(t), d.prepareApp(t, keys))
 }
 
 // find sets the ids of the account and of the widget that seed has added.
@@ -517,10 +570,20 @@ func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
 	year := 365
 	for path, state := range demoData().DocsLicenses {
 		l := &license{AccountID: d.account, Product: "kitchen-display", State: state,
-			ExpiresAt: t.now.after(days(year)), DurationDays: &year}
+			IssuerSuspended: state == statusSuspended, ExpiresAt: t.now.after(days(year)), DurationDays: &year}
 		if d.examples["/licenses/{id}"+path], _, err = addSampleLicense(t, l); err != nil {
 			return err
 		}
+	}
+	p, err := createPlan(t, &plan{AccountID: d.account, Name: "Docs"}, termsChange{func(l *license) {
+		l.Product, l.MaxDevices = "kitchen-display", new(2)
+	}}, actorCommand)
+	if err != nil {
+		return err
+	}
+	d.examples["/plans/{id}"] = p.ID
+	if err := changeIssuer(t, d.account, true, actorCommand); err != nil {
+		return err
 	}
 	d.examples["device_id"], err = addSampleDevice(t, d.examples["/licenses/{id}"], "Kitchen 2", "docs", t.now)
 	if err != nil {
@@ -687,6 +750,9 @@ func (d *demo) pageHandler(s *server) http.Handler {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		io.WriteString(w, page)
 	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		showText(w, http.StatusNotFound, "There is nothing at this address", "The menu is a page of this site.")
+	})
 	d.handleOrders(mux)
 	d.handleBooks(mux, s)
 	d.handleConnect(mux, s)
@@ -699,6 +765,7 @@ func (d *demo) pageHandler(s *server) http.Handler {
 // text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {
 	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
+		"{offlineKey}", d.offlineKey,
 		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{ledger}", d.ledger,
 		"{account}", d.account,
 		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),

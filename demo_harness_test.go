@@ -273,7 +273,7 @@ func (b *browser) typeInto(xpath, text string) {
 // await runs a script in the page until it calls its last argument, and returns what it calls that with.
 func (b *browser) await(script string, args ...any) any {
 	b.t.Helper()
-	return b.call("POST", b.session+"/execute/async", node{"script": script, "args": args})
+	return b.call("POST", b.session+"/execute/async", node{"script": script, "args": append([]any{}, args...)})
 }
 
 // screenshot saves what the browser shows, when a place for pictures is named.

@@ -110,7 +110,7 @@ func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
 		showText(w, http.StatusBadGateway, "The order was not taken", err.Error())
 		return
 	}
-	http.Redirect(w, r, made.PayURL, http.StatusSeeOther)
+	http.Redirect(w, r, *made.PayURL, http.StatusSeeOther)
 }
 
 // demoActions are the buttons for an order, by its state.
@@ -184,7 +184,7 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 // newTestConnection returns a connection of an account that is added at a time, with a key that is no real one.
 func newTestConnection(accountID, provider string, now time.Time) *openConnection {
 	return &openConnection{&paymentConnection{ID: newID("con", now), AccountID: accountID, Provider: provider,
-		CreatedAt: newStamp(now)}, connectionSecrets{Key: "rk_test_demo"}}
+		CreatedAt: newStamp(now), Methods: methodsOf(provider)}, connectionSecrets{Key: "rk_test_demo"}}
 }
 
 // endEarlierRun expires the orders that were being paid in an earlier run, whose test provider is gone.
@@ -196,6 +196,12 @@ func endEarlierRun(t *tx, account string) error {
 		}
 		for i := range page.rows {
 			o := &page.rows[i]
+			if o.charged() { // it needs nobody
+				if _, err := acceptOrder(t, anyAccount, o.ID, nil, actorCommand); err != nil {
+					return err
+				}
+				continue
+			}
 			p, err := t.livePayment(o.ID)
 			if err != nil {
 				return err
@@ -268,15 +274,63 @@ func (d *demo) addDocsOrder(
 	if err != nil || !paid {
 		return err
 	}
+	return d.payOrder(ctx, s, provider, o.ID, methodCard)
+}
+
+// payOrder pays an order as a guest would.
+func (d *demo) payOrder(ctx context.Context, s *server, provider *testProvider, id, method string) error {
 	engine := paymentsOf(s)
-	at, err := engine.startAttempt(ctx, o.ID, methodCard, d.page+"/thanks")
+	at, err := engine.startAttempt(ctx, id, method, d.page+"/thanks")
 	if err != nil {
 		return err
 	}
 	if !provider.tryCard(strings.TrimPrefix(at, d.provider+"/pay/"), true) {
 		return fmt.Errorf("nothing can be paid at %s", at)
 	}
-	return engine.settleOrder(ctx, o.ID)
+	return engine.settleOrder(ctx, id)
+}
+
+// prepareKinds adds an order of each kind that the restaurant's side shows: a delivery that is paid by card and waits,
+// one that was paid at the door, and one paid by TWINT that the restaurant has declined.
+func (d *demo) prepareKinds(ctx context.Context, s *server, provider *testProvider) error {
+	address := &guestAddress{Line1: "Hauptgasse 3", PostalCode: "4500", City: "Solothurn", Country: "CH"}
+	delivery := &guest{Name: new("Ada Keller"), Fulfilment: &fulfilment{Type: fulfilDelivery, Address: address}}
+	pickup := &guest{Name: new("Ben Roth"), Fulfilment: &fulfilment{Type: fulfilPickup}}
+	var ids []string
+	change := func(f func(t *tx) error) error {
+		return s.store.update(ctx, func(t *tx) error { t.invalidate(); return f(t) })
+	}
+	err := change(func(t *tx) error {
+		ids = nil
+		for _, who := range []*guest{delivery, pickup, pickup} {
+			o := &order{AccountID: d.account, Currency: "CHF", ReturnURL: d.page + "/thanks",
+				Lines: slices.Clone(demoData().DocsLines)}
+			if len(ids) == 1 {
+				o.Pay = payLater
+			}
+			if _, err := createOrder(t, o, *who, maxOrderLife, actorCommand); err != nil {
+				return err
+			}
+			ids = append(ids, o.ID)
+		}
+		if _, err := acceptOrder(t, anyAccount, ids[1], nil, actorCommand); err != nil {
+			return err
+		}
+		_, err := payOutside(t, anyAccount, ids[1], methodCash, t.now, actorCommand)
+		return err
+	})
+	for i, method := range map[int]string{0: methodCard, 2: methodTwint} {
+		if err == nil {
+			err = d.payOrder(ctx, s, provider, ids[i], method)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return change(func(t *tx) error {
+		_, err := rejectOrder(t, anyAccount, ids[2], rejection{reason: new("sold_out")}, actorCommand)
+		return err
+	})
 }
 
 // The demo's page of revenue: the month, one business day as the till report, and that day as Xero and
@@ -392,7 +446,7 @@ func viewDemoDay(sums []revenueSum) demoDay {
 		func(a, b revenueSum) int { return strings.Compare(a.Method, b.Method) })
 	r := newReport(revenueDay{}, sums, nil)
 	return demoDay{Sales: r.Totals.Sales + r.Totals.Delivery, Totals: r.Totals, Methods: r.Payments,
-		Total: formatSigned(r.Totals.Total)}
+		Total: groupedAmount(r.Totals.Total)}
 }
 
 // demoReport returns what 'widgetd revenue show' prints of a day in one currency.
@@ -462,7 +516,7 @@ func viewDemoEntry(product string, p bookPreview, mapping *bookMapping, chart *b
 	for i := range p.Taxes {
 		e.Lines[p.Taxes[i].Line].Taxed = &p.Taxes[i]
 	}
-	e.Debit, e.Credit = formatAmount(debit), formatAmount(credit)
+	e.Debit, e.Credit = groupedAmount(debit), groupedAmount(credit)
 	return e
 }
 

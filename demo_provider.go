@@ -66,12 +66,13 @@ type testProvider struct {
 
 // A testSession is a checkout session with its payment.
 type testSession struct {
-	id, reference, name, returnURL, status string
-	amount, created, expires               int64 // times in Unix seconds
-	currency                               string
-	metadata                               map[string]string
-	intentMetadata                         map[string]string
-	intent                                 *testIntent // nil until a card is tried
+	id, reference, name, returnURL, cancelURL, status string
+	amount, created, expires                          int64 // times in Unix seconds
+	currency                                          string
+	metadata                                          map[string]string
+	intentMetadata                                    map[string]string
+	twint                                             bool        // it is captured by being paid
+	intent                                            *testIntent // nil until a card is tried
 }
 
 // A testIntent is a payment with its charge.
@@ -402,21 +403,29 @@ func (p *testProvider) createSession(_ string, form url.Values) *testAnswer {
 		reference:      form.Get("client_reference_id"),
 		name:           form.Get(price + "[product_data][name]"),
 		returnURL:      form.Get("success_url"),
+		cancelURL:      form.Get("cancel_url"),
 		amount:         testAmount(form, price+"[unit_amount]", 0),
 		currency:       form.Get(price + "[currency]"),
 		expires:        testAmount(form, "expires_at", 0),
 		metadata:       testMetadata(form, "metadata"),
 		intentMetadata: testMetadata(form, "payment_intent_data[metadata]"),
+		twint:          form.Get("payment_method_types[0]") == methodTwint,
+	}
+	capture := "manual"
+	if s.twint {
+		capture = ""
 	}
 	const most, least = 24 * 60 * 60, 30 * 60
 	switch {
-	case form.Get("mode") != "payment", form.Get("payment_intent_data[capture_method]") != "manual",
-		form.Get("line_items[0][quantity]") != "1", !isWebAddress(s.returnURL):
+	case form.Get("mode") != "payment", form.Get("payment_intent_data[capture_method]") != capture,
+		form.Get("line_items[0][quantity]") != "1", !isWebAddress(s.returnURL), !isWebAddress(s.cancelURL):
 		return testRefused("parameter_missing")
 	case s.expires < now+least, s.expires > now+most:
 		return testRefused("parameter_invalid_integer")
 	case s.amount < max(1, stripeMinimum[strings.ToUpper(s.currency)]):
 		return testRefused("amount_too_small")
+	case s.twint && (s.currency != "chf" || s.amount > maxTwintAmount):
+		return testRefused("amount_too_large")
 	}
 	p.sessions = append(p.sessions, s)
 	if len(p.sessions) > maxTestSessions {
@@ -471,7 +480,7 @@ func (p *testProvider) expireSession(s *testSession, _ url.Values) *testAnswer {
 	return testOK(s.object(p))
 }
 
-// tryCard pays an open session as a guest does on its page, with a card that is good or one that is declined. It
+// tryCard pays an open session as a guest does on its page, with a card or by TWINT, which is good or is declined. It
 // reports false if the session is not open.
 func (p *testProvider) tryCard(id string, good bool) bool {
 	p.mu.Lock()
@@ -489,9 +498,14 @@ func (p *testProvider) tryCard(id string, good bool) bool {
 	if !good {
 		return true
 	}
-	s.status, i.status, i.capturable = "complete", "requires_capture", s.amount
-	i.captureBefore = p.now().Add(testAuthorization).Unix()
-	p.emit("payment_intent.amount_capturable_updated", i.object())
+	if s.status = "complete"; s.twint {
+		i.status, i.received = "succeeded", s.amount
+		p.emit("payment_intent.succeeded", i.object())
+	} else {
+		i.status, i.capturable = "requires_capture", s.amount
+		i.captureBefore = p.now().Add(testAuthorization).Unix()
+		p.emit("payment_intent.amount_capturable_updated", i.object())
+	}
 	p.emit("checkout.session.completed", s.object(p))
 	return true
 }
@@ -501,7 +515,7 @@ func (i *testIntent) object() testObject {
 	o := testObject{
 		"id": i.id, "object": "payment_intent", "status": i.status, "amount": i.session.amount,
 		"amount_capturable": i.capturable, "amount_received": i.received, "currency": i.session.currency,
-		"capture_method": "manual", "metadata": i.session.intentMetadata, "livemode": false,
+		"metadata": i.session.intentMetadata, "livemode": false,
 		"cancellation_reason": nilIfEmpty(i.cancelled), "last_payment_error": nil, "latest_charge": i.charge,
 	}
 	if i.declined {
@@ -612,8 +626,25 @@ func (d *testDispute) object(i *testIntent) testObject {
 	return testObject{
 		"id": d.id, "object": "dispute", "payment_intent": i.id, "charge": i.charge, "status": d.status,
 		"amount": d.amount, "currency": i.session.currency, "created": d.created, "reason": "fraudulent",
-		"metadata": testObject{},
+		"metadata": testObject{}, "balance_transactions": d.moves(i),
+		"evidence_details": testObject{"due_by": d.created + 14*24*60*60, "has_evidence": false},
 	}
+}
+
+// moves returns what a dispute has moved of the balance: nothing as long as the bank only asks.
+func (d *testDispute) moves(i *testIntent) []testObject {
+	moves := []testObject{}
+	move := func(amount int64) {
+		moves = append(moves, testObject{"object": "balance_transaction", "amount": amount, "fee": 1500,
+			"currency": i.session.currency, "created": d.created})
+	}
+	if !strings.HasPrefix(d.status, "warning_") {
+		move(-d.amount)
+	}
+	if d.status == "won" {
+		move(d.amount)
+	}
+	return moves
 }
 
 // What the demo's test provider shows to guests, and the webhooks that it sends.
@@ -716,9 +747,10 @@ var testPolicy = func() string {
 
 // A testView is what a page shows.
 type testView struct {
-	Style                       template.CSS
-	Open, Declined              bool
-	Title, Name, Amount, Return string
+	Style               template.CSS
+	Open, Declined      bool
+	Title, Name, Amount string
+	Return, Cancel      string
 }
 
 // view returns what the page of a session shows, with its status.
@@ -731,7 +763,7 @@ func (p *testProvider) view(id string) (testView, int) {
 	if s == nil {
 		return v, http.StatusNotFound
 	}
-	v.Name, v.Return, v.Open = s.name, s.returnURL, s.status == "open"
+	v.Name, v.Return, v.Cancel, v.Open = s.name, s.returnURL, s.cancelURL, s.status == "open"
 	v.Amount = strings.ToUpper(s.currency) + " " + formatAmount(s.amount)
 	v.Declined = s.intent != nil && s.intent.declined
 	v.Title = "This payment is done"
@@ -757,8 +789,12 @@ func (p *testProvider) takeForm(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	id, choice := r.PathValue("id"), r.PostFormValue("do")
 	v, status := p.view(id)
-	if status == http.StatusOK && (choice == "back" || choice == "pay" && p.tryCard(id, true)) {
+	switch {
+	case status == http.StatusOK && choice == "pay" && p.tryCard(id, true):
 		http.Redirect(w, r, v.Return, http.StatusSeeOther)
+		return
+	case status == http.StatusOK && choice == "back":
+		http.Redirect(w, r, v.Cancel, http.StatusSeeOther)
 		return
 	}
 	if choice == "decline" {

@@ -200,7 +200,7 @@ func disputeSample(t *tx, orderID string) error {
 		return err
 	}
 	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_demo", OrderID: o.ID, Amount: o.Total, State: disputeOpen,
-		Reason: new("fraudulent"), OpenedAt: t.now}
+		Reason: new("fraudulent"), OpenedAt: t.now, Taken: o.Total, EvidenceBy: t.now.after(days(14))}
 	o.Dispute = new(disputeOpen)
 	told := orderEvent(o, eventOrderDisputed, actorProvider, "amount", fmt.Sprint(d.Amount),
 		"currency", o.Currency, "dispute_id", d.ID, "state", d.State)

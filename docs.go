@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -18,8 +17,8 @@ func docsNoun() noun {
 	return noun{name: "docs", wings: func(s *server) []wing { return []wing{openapiWing(s), docsWing(s)} }}
 }
 
-// The HTML pages: /docs, made from the OpenAPI document and the chapters in web/docs.html, and /, which
-// links to it. With them are served the files by which programs discover a site.
+// The HTML pages: /docs and those below it, made from the OpenAPI document and the chapters in web/docs.html, and /,
+// which links to them. With them are served the files by which programs discover a site.
 
 const (
 	pageCaching = "public, max-age=300" // of pages and what belongs to them
@@ -46,7 +45,7 @@ type docsPages struct {
 	routing *routing // that they were made for
 	ended   bool     // whether the legacy paths had ended
 	home    *staticFile
-	docs    *staticFile
+	docs    map[string]*staticFile // by path
 	robots  *staticFile
 }
 
@@ -60,9 +59,10 @@ func docsWing(s *server) wing {
 		return rootPath{path: path, page: true, serve: serve}
 	}
 	roots := []rootPath{
-		{path: "/{$}", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.home })},
-		{path: "/docs", page: true, serve: a.page(func(p *docsPages) *staticFile { return p.docs })},
-		{path: "/robots.txt", page: true, serve: a.file(func(p *docsPages) *staticFile { return p.robots })},
+		{path: "/{$}", page: true, serve: a.page},
+		{path: "/docs", page: true, serve: a.page},
+		{path: docsPrefix + "{chapter}", page: true, serve: a.page},
+		{path: "/robots.txt", page: true, serve: a.page},
 		file("/docs.css", "text/css; charset=utf-8", "web/docs.css"),
 		file("/favicon.ico", "image/svg+xml", "web/favicon.svg"),
 	}
@@ -72,26 +72,28 @@ func docsWing(s *server) wing {
 	return wing{roots: roots}
 }
 
-// file returns a function that answers with one of the pages.
-func (a *docsAPI) file(which func(*docsPages) *staticFile) func(*response, *http.Request) {
-	return func(w *response, r *http.Request) {
-		pages, err := a.pages()
-		if err != nil {
-			a.fail(w, r, err)
-			return
-		}
-		a.sendStatic(w, r, which(pages))
+// page answers with the page at a path.
+func (a *docsAPI) page(w *response, r *http.Request) {
+	pages, err := a.pages()
+	if err != nil {
+		a.fail(w, r, err)
+		return
 	}
-}
-
-// page is like file, for a page that is HTML.
-func (a *docsAPI) page(which func(*docsPages) *staticFile) func(*response, *http.Request) {
-	send := a.file(which)
-	return func(w *response, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", pagePolicy)
-		w.Header().Set("Link", pageLinks)
-		send(w, r)
+	file, policy := pages.docs[r.URL.Path], docsPolicy()
+	switch r.URL.Path {
+	case "/":
+		file, policy = pages.home, pagePolicy
+	case "/robots.txt":
+		a.sendStatic(w, r, pages.robots)
+		return
 	}
+	if file == nil {
+		a.pathNotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Security-Policy", policy)
+	w.Header().Set("Link", pageLinks)
+	a.sendStatic(w, r, file)
 }
 
 // pages returns the current pages. It makes them if there are none yet or they are out of date.
@@ -127,8 +129,9 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 		return nil, err
 	}
 	view.ScriptSize = fmt.Sprintf("%.1f", float64(len(compress(script.text).body))/1024)
-	pages, err := template.New("").Funcs(template.FuncMap{
-		"file": func(name string) string { return embedded("web/" + name) },
+	templates, err := template.New("").Funcs(template.FuncMap{
+		"file":    func(name string) string { return embedded("web/" + name) },
+		"changes": shownChanges,
 		"curl": func(name string) (string, error) {
 			c, err := view.call(name)
 			return c.Curl, err
@@ -141,18 +144,23 @@ func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
 	if err != nil {
 		return nil, err
 	}
-	var home, docs bytes.Buffer
-	if err := pages.ExecuteTemplate(&home, "home", view); err != nil {
+	m := &docsMaker{templates: templates, view: view, values: d.values}
+	home, err := m.execute("home", view)
+	if err != nil {
 		return nil, err
 	}
-	if err := pages.ExecuteTemplate(&docs, "page", view); err != nil {
+	texts, err := m.pages()
+	if err != nil {
 		return nil, err
 	}
 	const html = "text/html; charset=utf-8"
-	return &docsPages{routing: rt, ended: ended,
-		home:   newStaticFile(html, pageCaching, home.Bytes()),
-		docs:   newStaticFile(html, pageCaching, docs.Bytes()),
-		robots: newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes)))}, nil
+	made := &docsPages{routing: rt, ended: ended, docs: map[string]*staticFile{},
+		home:   newStaticFile(html, pageCaching, []byte(home)),
+		robots: newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes)))}
+	for path, text := range texts {
+		made.docs[path] = newStaticFile(html, pageCaching, []byte(text))
+	}
+	return made, nil
 }
 
 // robotsText asks crawlers to read the pages and to leave the interface alone (RFC 9309).
@@ -198,9 +206,9 @@ var placeholders = map[string]string{
 	"device_id":   "DEVICE_ID",
 	"delivery":    "DELIVERY_ID",
 	"Origin":      "https://www.example.com",
-	exampleToken:  "TOKEN",
-	exampleAdmin:  "ADMIN_TOKEN",
-	examplePortal: "PORTAL_TOKEN",
+	exampleToken:  "the token of your account",
+	exampleAdmin:  "the token of an operator",
+	examplePortal: "the token of a portal",
 
 	"/accounts/{id}":             "ACCOUNT_ID",
 	"/apps/{id}":                 "APP_ID",
@@ -210,6 +218,7 @@ var placeholders = map[string]string{
 	"/oauth/token code_verifier": "VERIFIER",
 	"/oauth/revoke token":        "REFRESH_TOKEN",
 	"/licenses/{id}":             "LICENSE_ID",
+	"/plans/{id}":                "PLAN_ID",
 	"/webhooks/{id}":             "WEBHOOK_ID",
 	"/orders/{id}":               "ORDER_ID",
 	"/books/connections/{id}":    "CONNECTION_ID",
@@ -238,7 +247,6 @@ type docsView struct {
 	Events             []docsEvents
 	Posted             *docsCall // what is posted to webhooks, and what their answers mean
 	PostedExample      string
-	Token              string   // the account's, for curl lines
 	Origin             string   // a listed one, for curl lines
 	StripePermissions  string   // of a restricted key
 	RetryDelays        []string // "5 s", "5 min"
@@ -273,7 +281,7 @@ func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
 	v := &docsView{Base: d.base, Root: d.root, Prefix: rt.prefixes[0], Release: buildName(), Demo: a.examples != nil,
 		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"), LegacyEnded: ended,
 		Groups: d.groups(), Objects: d.objects(), Events: groupEvents(a.events),
-		Token: d.values[exampleToken], Origin: d.values["Origin"], StripePermissions: stripePermissions,
+		Origin: d.values["Origin"], StripePermissions: stripePermissions,
 		Contact: a.contact, ContactText: cmp.Or(contactEmail(a.contact), a.contact),
 		AnonymousRate: a.anonymousRate, VisitorRate: a.visitorRate, FailedRate: a.failedLookupRate,
 		UnprovedRate: unprovedShare * a.anonymousRate}

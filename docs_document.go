@@ -16,6 +16,7 @@ import (
 type docsGroup struct {
 	Anchor string
 	Name   string
+	Page   string // its path
 	Text   template.HTML
 	Calls  []*docsCall
 }
@@ -35,6 +36,7 @@ type docsCall struct {
 	Body          []docsMember
 	Curl          string
 	Answers       []docsAnswer
+	Shown         *docsAnswer // what the curl line prints
 }
 
 // A docsMember is a member of an object, or a parameter.
@@ -134,7 +136,8 @@ func (d *apiDocument) groups() (all []docsGroup) {
 	for i := range d.all.at("tags").list {
 		tag := &d.all.at("tags").list[i]
 		name := tag.at("name").text
-		group := docsGroup{Anchor: "tag-" + name, Name: name, Text: prose(tag.at("description").text)}
+		group := docsGroup{Anchor: "tag-" + name, Name: name, Page: docsPrefix + "calls-" + name,
+			Text: prose(tag.at("description").text)}
 		for _, path := range d.all.at("paths").members {
 			for _, m := range path.value.members {
 				if slices.Contains(m.value.at("tags").texts(), name) {
@@ -190,9 +193,13 @@ func (d *apiDocument) call(path string, item *jsonValue, method string, op *json
 		}
 	}
 	schema, _ := d.follow(bodyOf(op).at("schema"))
-	c.Body = d.members(schema)
+	c.Body = d.allMembers(schema)
 	for _, m := range op.at("responses").members {
 		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
+	}
+	if at := slices.IndexFunc(c.Answers, func(a docsAnswer) bool { return a.Status[0] == '2' }); at >= 0 {
+		shown := c.Answers[at]
+		c.Shown, c.Answers[at].Example = &shown, ""
 	}
 	if op.at("x-called-by").text == "" { // only the provider can sign what it posts
 		c.Curl = d.curl(c, op, parameters)
@@ -243,21 +250,30 @@ func (d *apiDocument) objects() (all []docsObject) {
 	return all
 }
 
-// members returns the members of an object, those of objects within it as "device.name", and those of
-// all parts of an allOf.
-func (d *apiDocument) members(schema *jsonValue) (all []docsMember) {
+// members returns the members of an object, those of objects within it as "device.name" unless these have a name of
+// their own, and those of all parts of an allOf.
+func (d *apiDocument) members(schema *jsonValue) []docsMember { return d.membersOf(schema, false) }
+
+// allMembers is like members, with those of all objects within it: what a request can have is shown with its call.
+func (d *apiDocument) allMembers(schema *jsonValue) []docsMember { return d.membersOf(schema, true) }
+
+func (d *apiDocument) membersOf(schema *jsonValue, named bool) (all []docsMember) {
 	for i := range schema.at("allOf").list {
 		part, _ := d.follow(&schema.at("allOf").list[i])
-		all = append(all, d.members(part)...)
+		all = append(all, d.membersOf(part, named)...)
 	}
 	required := schema.at("required").texts()
 	for _, m := range schema.at("properties").members {
-		all = append(all, docsMember{m.name, slices.Contains(required, m.name), d.typeOf(&m.value), d.textOf(&m.value)})
+		target, _ := d.follow(&m.value)
+		all = append(all, docsMember{m.name, slices.Contains(required, m.name), d.typeOf(&m.value), d.textOf(target)})
 		inner := &m.value
 		if items := m.value.at("items"); items.kind == jsonObject {
 			inner = items
 		}
-		for _, deeper := range d.members(inner) {
+		if named {
+			inner, _ = d.follow(inner)
+		}
+		for _, deeper := range d.membersOf(inner, named) {
 			deeper.Name = m.name + "." + deeper.Name
 			all = append(all, deeper)
 		}
@@ -380,14 +396,14 @@ func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) 
 		options = append(options, "-H "+shellQuote("Origin: "+d.values["Origin"]))
 	}
 	if c.TokenRequired {
-		token := d.values[exampleToken]
+		token := exampleToken
 		switch {
 		case slices.Contains(c.Scopes, scopeAdmin):
-			token = d.values[exampleAdmin]
+			token = exampleAdmin
 		case slices.Contains(c.Scopes, scopeConsent):
-			token = d.values[examplePortal]
+			token = examplePortal
 		}
-		options = append(options, "-H "+shellQuote("Authorization: Bearer "+token))
+		options = append(options, `-H "Authorization: Bearer $`+tokenVariables[token]+`"`)
 	}
 	body := d.bodyExample(c.Path, op)
 	switch _, form := op.at("requestBody", "content").member(formMediaType); {
@@ -520,14 +536,18 @@ func prose(text string) template.HTML {
 
 // documentBase is the base address that the document is written with, in its servers and examples. The
 // document is served with the configured one in its place.
-const documentBase = "https://api.example.com/v1"
+const documentBase = "https://api.example.net/v1"
 
-const documentRoot = "https://api.example.com" // the same for the root of the service
+const documentRoot = "https://api.example.net" // the same for the root of the service
 
 const exampleAdmin = "admin" // name of the operator's token among apiDocument.values
 
 const exampleToken = "token" // name of the account's token among them
 
 const examplePortal = "portal" // name of a portal's token among them
+
+// tokenVariables are the variables of the shell that have these tokens in the curl lines.
+var tokenVariables = map[string]string{
+	exampleToken: "TOKEN", exampleAdmin: "ADMIN_TOKEN", examplePortal: "PORTAL_TOKEN"}
 
 const exampleChosen = " example" // ends the names of those that choose one of a call's examples

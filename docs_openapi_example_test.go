@@ -50,8 +50,10 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	}
 	f.real[exampleOf(t, "account_id")] = f.account
 	f.real[exampleValue(t, operationByID(t, "sendWidgetEvents"), "lunch").(node)["widget"].(string)] = widget
+	f.real[exampleOf(t, "plan_id")] = post("createPlan", "pro")["id"].(string)
 	issued := post("createLicense", "seats")
 	f.real[exampleOf(t, "license_id")] = issued["id"].(string)
+	f.sql(`UPDATE licenses SET offline_days = 30`)
 	verify := exampleValue(t, operationByID(t, "verifyLicense"), "key").(node)
 	f.real[verify["license_key"].(string)] = issued["key"].(string)
 	active := post("activateLicense", "first")
@@ -250,8 +252,8 @@ func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...
 		f.t.Errorf("%s %s: %d %s", o.method, path, a.status, a.body)
 		return nil
 	}
-	if kind := a.header.Get("Content-Type"); a.body == "" || kind == "image/svg+xml" ||
-		strings.HasPrefix(kind, "text/plain") {
+	if kind := a.header.Get("Content-Type"); a.body == "" || !strings.HasSuffix(kind, "json") {
+		f.answer[o.id()] = append(f.answer[o.id()], any(a.body))
 		return nil
 	}
 	f.answer[o.id()] = append(f.answer[o.id()], a.json())
@@ -302,7 +304,7 @@ func (all *fixtures) next(o *operation) *exampleFixture {
 // ending are the operations whose examples end what others name.
 var ending = []string{"suspendLicense", "revokeLicense", "deactivateLicense", "releaseDevice", "rotateLicenseKey",
 	"updateWebhook", "deleteWebhook",
-	"removeApp", "disconnectBooks", "endGrant"}
+	"removeApp", "disconnectBooks", "endGrant", "retirePlan"}
 
 // isProviders reports whether an operation is for a payment provider, whose signature no example has.
 func isProviders(o *operation) bool { r := routeOf(o); return r != nil && r.raw }
@@ -491,6 +493,9 @@ func (f *exampleFixture) askEverything() {
 	f.send(verify, node{"license_key": key})
 	f.send(verify, node{"license_key": newLicenseKey()})
 	f.send(operationByID(f.t, "activateLicense"), node{"license_key": key, "fingerprint": "kitchen-1", "nonce": "n"})
+	f.send(operationByID(f.t, "activateLicense"), node{"license_key": key, "fingerprint": "till-1", "nonce": "n",
+		"offline": true})
+	f.send(operationByID(f.t, "deactivateLicense"), node{"license_key": key, "fingerprint": "till-1"})
 	legacy := operationByID(f.t, "postLegacy")
 	f.answer[legacy.id()] = append(f.answer[legacy.id()], f.post("//api/legacy/widget/leads", anyLead).json())
 	f.answer["getLegacy"] = f.answer[legacy.id()] // its example is of a POST, too
@@ -499,7 +504,7 @@ func (f *exampleFixture) askEverything() {
 	for _, id := range []string{"issueTokens", "createLead", "createLicense", "updateLicense", "activateLicense",
 		"deactivateLicense", "renewLicense",
 		"rotateLicenseKey", "resetLicenseTransfers", "suspendLicense", "reinstateLicense", "revokeLicense",
-		"eraseLeads",
+		"eraseLeads", "updatePlan", "applyPlan", "retirePlan",
 		"createWebhook", "testWebhook", "enableWebhook", "rotateWebhookSecret", "replayWebhook", "retryDelivery",
 		"updateWebhook",
 		"createOrder", "acceptOrder", "captureOrder", "rejectOrder", "cancelOrder", "refundOrder", "markOrderPaid",

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -24,10 +26,19 @@ import (
 	"time"
 )
 
-// docsPage returns the page /docs of a service.
-func docsPage(s *service) string { return s.get("//docs").is(200).body }
+// docsPage returns the page of a service that has all chapters.
+func docsPage(s *service) string { return s.get("//docs/all").is(200).body }
 
-// docsOfAll is the page /docs of a new service, which is the same for each.
+// docsPaths returns the paths of all pages below /docs.
+func docsPaths(s *service) []string {
+	paths := captures(`<li><a href="(/docs/[^"#]+)"`, s.get("//docs").is(200).body)
+	if len(paths) < 30 {
+		s.t.Fatalf("found %d pages only", len(paths))
+	}
+	return append([]string{"/docs", "/docs/all"}, paths...)
+}
+
+// docsOfAll is the page with all chapters of a new service, which is the same for each.
 var docsOfAll struct {
 	sync.Once
 	page string
@@ -79,33 +90,103 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	page := docsPage(s)
-	ids := map[string]bool{}
-	for _, id := range captures(`\sid="([^"]*)"`, page) {
-		if ids[id] {
-			t.Errorf("two elements have the id %s", id)
+	ids := map[string]bool{} // "/docs/limits#limits-title"
+	pages := map[string]string{"/": s.get("//").is(200).body}
+	for _, path := range docsPaths(s) {
+		pages[path] = s.get("/" + path).is(200).body
+	}
+	links := 0
+	for path, page := range pages {
+		for _, id := range captures(`\sid="([^"]*)"`, page) {
+			if ids[path+"#"+id] {
+				t.Errorf("two elements of %s have the id %s", path, id)
+			}
+			ids[path+"#"+id] = true
 		}
-		ids[id] = true
-	}
-	for _, id := range captures(`aria-labelledby="([^"]*)"`, page) {
-		if !ids[id] {
-			t.Errorf("nothing has the id %s of a label", id)
-		}
-	}
-	links := append(captures(`(?:href|src)="([^"]*)"`, page), captures(`(?:href|src)="([^"]*)"`,
-		s.get("//").is(200).body)...)
-	if len(links) < 100 {
-		t.Errorf("found %d links only", len(links))
-	}
-	for _, link := range links {
-		if id, ok := strings.CutPrefix(link, "#"); ok && !ids[id] {
-			t.Errorf("nothing has the id %s of a link", id)
-		} else if !ok && !strings.HasPrefix(link, "/") {
-			t.Errorf("%s is outside", link)
-		} else if !ok {
-			s.get("/" + link).is(200)
+		for _, id := range captures(`aria-labelledby="([^"]*)"`, page) {
+			if !ids[path+"#"+id] {
+				t.Errorf("%s: nothing has the id %s of a label", path, id)
+			}
 		}
 	}
+	for path, page := range pages {
+		for _, link := range captures(`(?:href|src)="([^"]*)"`, page) {
+			links++
+			to, id, inside := strings.Cut(link, "#")
+			switch to = cmp.Or(to, path); {
+			case !strings.HasPrefix(to, "/"):
+				t.Errorf("%s: %s is outside", path, link)
+			case inside && !ids[to+"#"+id]:
+				t.Errorf("%s: nothing has the id of the link %s", path, link)
+			case pages[to] == "":
+				pages[to] = s.get("/" + to).is(200).body
+			}
+		}
+	}
+	if links < 1000 {
+		t.Errorf("found %d links only", links)
+	}
+}
+
+// TestDocs_keepEveryAddressOfTheOnePage: until 1.1.0 /docs was one page. What it had an id for has one still, in a link
+// to its chapter: the type of a problem, such as /docs#rate_limited, is such an address.
+func TestDocs_keepEveryAddressOfTheOnePage(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	start := s.get("//docs").is(200).body
+	_, index, _ := strings.Cut(start, `<h2 id="index-title"`)
+	for id := range strings.FieldsSeq(fileText(t, "testdata/docs-ids.txt")) {
+		if own := strings.HasPrefix(id, "start") || id == "content"; !own &&
+			len(captures(`<a id="`+id+`"() href="/docs/[a-z-]+#`+id+`"`, index)) != 1 &&
+			!strings.Contains(index, `<span id="`+id+`"></span></a>`) {
+			t.Errorf("/docs#%s leads nowhere", id)
+		} else if own && !strings.Contains(start, ` id="`+id+`"`) {
+			t.Errorf("the start page has no %s", id)
+		}
+	}
+	for _, c := range problemsOf(nouns()) {
+		holds(t, "the index", index, `<a id="`+c.name+`" href="/docs/problems#`+c.name+`">`)
+	}
+}
+
+func TestDocs_beginWithASmallPageAndASmallScript(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	if size := len(s.get("//docs", "Accept-Encoding: gzip").has("Content-Encoding: gzip").body); size > 30_000 {
+		t.Errorf("the start page has %d bytes", size)
+	}
+	if size := len(docsScript()); size >= 4<<10 {
+		t.Errorf("the script has %d bytes", size)
+	}
+}
+
+// TestDocs_setTokensOnce: no token is in a line but the first.
+func TestDocs_setTokensOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, path := range docsPaths(s) {
+		page := html.UnescapeString(s.get("/" + path).is(200).body)
+		for _, name := range []string{"TOKEN", "ADMIN_TOKEN", "PORTAL_TOKEN"} {
+			uses, sets := strings.Contains(page, "Bearer $"+name), strings.Count(page, "\n"+name+"='the token of")+
+				strings.Count(page, "<code>"+name+"='the token of")
+			if uses && sets != 1 {
+				t.Errorf("%s sets %s %d times", path, name, sets)
+			}
+		}
+	}
+}
+
+func TestDocs_showTheChangelog(t *testing.T) {
+	t.Parallel()
+	chapter := docsChapter(t, newDocsPage(t), "changes")
+	for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(changelog, -1)[1:] {
+		holds(t, "the chapter", chapter, ">"+string(prose(line[1]))+"</h")
+	}
+	items := strings.Count(changelog, "\n- ")
+	if got := strings.Count(chapter, "<li>"); got != items {
+		t.Errorf("the chapter has %d items, the changelog %d", got, items)
+	}
+	lacks(t, chapter, "**", "](", "## ")
 }
 
 func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
@@ -137,7 +218,7 @@ func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
 				wanted = append(wanted, `<dt><b>`+status.name+`</b></dt>`)
 			}
 			body, _ := d.follow(bodyOf(&m.value).at("schema"))
-			for _, member := range d.members(body) {
+			for _, member := range d.allMembers(body) {
 				wanted = append(wanted, `<dt><code>`+member.Name+`</code>`)
 			}
 			holds(t, id, section, wanted...)
@@ -177,12 +258,18 @@ func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
 func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	for _, path := range []string{"//", "//docs"} {
-		a := s.get(path).is(200).has(
-			"Content-Type: text/html; charset=utf-8",
-			"Content-Security-Policy: default-src 'none'; style-src 'self'; img-src 'self'",
-			`Link: </openapi.json>; rel="service-desc", </docs>; rel="service-doc"`,
-		)
+	for _, path := range append([]string{"/"}, docsPaths(s)...) {
+		a := s.get("/"+path).is(200).has("Content-Type: text/html; charset=utf-8",
+			`Link: </openapi.json>; rel="service-desc", </docs>; rel="service-doc"`)
+		policy := a.header.Get("Content-Security-Policy")
+		rest, script, scripted := strings.Cut(policy, "; script-src ")
+		equal(t, "policy", rest, "default-src 'none'; style-src 'self'; img-src 'self'")
+		if scripted {
+			found := captures(`(?s)<script>(.*?)</script>`, a.body)
+			sum := sha256.Sum256([]byte(strings.Join(found, "")))
+			equal(t, "hash", script, "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+			a.body = strings.Replace(a.body, "<script>"+found[0]+"</script>", "", 1)
+		}
 		for _, banned := range []string{`(?i)<(script|iframe|object|embed|form|style|base)\b`,
 			`(?i)\s(on[a-z]+|style)=`,
 			`(?i)javascript:`, `(?i)(?:src|href)="(?:[a-z]+:)?//`} {
@@ -226,8 +313,8 @@ func TestDocs_areWellFormed(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	for _, path := range []string{"//", "//docs"} {
-		if fault := unbalanced(s.get(path).is(200).body); fault != "" {
+	for _, path := range append([]string{"/"}, docsPaths(s)...) {
+		if fault := unbalanced(s.get("/" + path).is(200).body); fault != "" {
 			t.Errorf("%s: %s", path, fault)
 		}
 	}
@@ -254,18 +341,25 @@ func curlLines(page string) (lines []string) {
 	return lines
 }
 
+// settings returns the lines that set what a page's other lines use.
+func settings(page string) string {
+	found := captures(`(?s)<pre class="set"[^>]*><code>(.*?)</code></pre>`, page)
+	return html.UnescapeString(strings.Join(found, "\n")) + "\n"
+}
+
 func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh")
 	base := printed(t, startDemo(t), "The service behind it")
 	root := strings.TrimSuffix(base, "/v1")
-	lines := curlLines(runProgram(t, "curl", "-s", root+"/docs"))
+	page := runProgram(t, "curl", "-s", root+"/docs/all")
+	lines := curlLines(page)
 	if len(lines) < 30 {
 		t.Fatalf("found %d lines only", len(lines))
 	}
 	for _, line := range lines {
-		out := runProgram(t, "sh", "-c", line+" -w '\n%{http_code}'")
+		out := runProgram(t, "sh", "-c", settings(page)+line+" -w '\n%{http_code}'")
 		status := out[strings.LastIndexByte(out, '\n')+1:]
 		want := "200"
 		switch {
@@ -286,7 +380,8 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "curl", "sh", "jq")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
-	steps := captures(`(?s)<pre class="walk"[^>]*><code>(.*?)</code></pre>`, runProgram(t, "curl", "-s", root+"/docs"))
+	page := runProgram(t, "curl", "-s", root+"/docs/orders")
+	steps := captures(`(?s)<pre class="walk"[^>]*><code>(.*?)</code></pre>`, page)
 	if len(steps) != 6 {
 		t.Fatalf("the chapter has %d blocks of lines, want 6", len(steps))
 	}
@@ -294,7 +389,7 @@ func TestDocs_orderFromBeginningToEndWorksAsItStands(t *testing.T) {
 	defer stop()
 	cmd := exec.CommandContext(ctx, "sh", "-eu")
 	cmd.WaitDelay = time.Second
-	cmd.Stdin = strings.NewReader(html.UnescapeString(strings.Join(steps, "\necho ==\n")))
+	cmd.Stdin = strings.NewReader(settings(page) + html.UnescapeString(strings.Join(steps, "\necho ==\n")))
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -411,8 +506,8 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	t.Parallel()
 	page := newDocsPage(t)
-	holds(t, "the page", page, "LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer TOKEN",
-		"Bearer ADMIN_TOKEN")
+	holds(t, "the page", page, "LICENSE_KEY", "WIDGET_ID", "LICENSE_ID", "DEVICE_ID", "ACCOUNT_ID", "Bearer $TOKEN",
+		"Bearer $ADMIN_TOKEN")
 	if strings.Contains(page, "This is a demo") {
 		t.Error("it calls itself a demo")
 	}
@@ -432,9 +527,11 @@ func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
 		o.anonymousRate, o.visitorRate, o.failedLookupRate = 77, 888, 44
 		o.legacySunset = time.Date(2027, time.March, 5, 0, 0, 0, 0, time.UTC)
 	}))
-	holds(t, "the page", page, "<dt>5 March 2027</dt><dd>The paths without a version end", "77 requests a minute each",
+	holds(t, "the page", page, "the paths without a version, of before version 1, end on 5 March 2027",
+		"77 requests a minute each",
 		"send 888 events a minute of each widget", "Once 44 different keys", "770 requests a minute may come",
 		"one order take 77 requests a minute")
+	page, _, _ = strings.Cut(page, `<section id="changes"`)
 	lacks(t, page, "1 July 2026", "60 requests a minute each")
 }
 
@@ -460,7 +557,7 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.contact = contact })
 		holds(t, "the home page", s.get("//").is(200).body, "ask "+want.link)
 		page := docsPage(s)
-		holds(t, "/docs", docsChapter(t, page, "start"), "and from "+want.link)
+		holds(t, "/docs", docsChapter(t, page, "start"), "needs what "+want.link)
 		holds(t, "/docs", docsChapter(t, page, "tokens"), "(ask "+want.link+")")
 		info := s.get("//openapi.json").is(200).json()["info"].(map[string]any)
 		got, err := json.Marshal(info["contact"])
@@ -501,7 +598,7 @@ func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
 	s.check(s.server.refresh())
 	page := docsPage(s)
 	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") ||
-		strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.com") {
+		strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.net") {
 		t.Error("the page keeps an earlier base address")
 	}
 	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: "+
@@ -580,6 +677,7 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "lease.py"}},
 		// -I -S leaves installed packages out, so that openssl does it.
 		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "-I", "-S", "lease.py"}},
+		{"java", "Lease.java", []string{"java"}, []string{"java", "Lease.java"}},
 		{"go", "lease.go", []string{"go"}, []string{"./lease"}},
 	} {
 		t.Run(strings.Join(c.command, " "), func(t *testing.T) {
@@ -789,7 +887,8 @@ func TestDocs_fitATelephone(t *testing.T) {
 	b.open(root + "/docs")
 	b.screenshot("docs.png")
 	b.open(root + "/robots.txt") // a page without a policy, that may have a frame
-	for _, path := range []string{"/", "/docs"} {
+	for _, path := range []string{"/", "/docs", "/docs/widgets", "/docs/calls-orders", "/docs/clients",
+		"/docs/offline", "/docs/problems", "/docs/bookkeeping"} {
 		if faults := b.await(script, []int{320, 360, 768, 1280}, path); fmt.Sprint(faults) != "[]" {
 			t.Errorf("%s: %v", path, faults)
 		}
@@ -862,7 +961,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 		paths["/v1"+r.path()] = append(paths["/v1"+r.path()], r.method())
 	}
 	for _, root := range s.server.roots {
-		if path := strings.TrimSuffix(root.path, "{$}"); path == "/" || !strings.HasSuffix(path, "/") {
+		path := strings.NewReplacer("{$}", "", "{chapter}", "limits").Replace(root.path)
+		if path == "/" || !strings.HasSuffix(path, "/") {
 			if root.ofBase {
 				path += "/v1"
 			}
@@ -872,9 +972,10 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	if len(paths) < 25 {
 		t.Fatalf("found %d paths only", len(paths))
 	}
+	plan := s.planOf(s.auth(s.account, scopeAdmin), "")
 	for pattern, methods := range paths {
 		path := strings.NewReplacer("/apps/{id}", "/apps/"+app.ID, "/grants/{id}", "/grants/"+grantID, "/webhooks/{id}",
-			"/webhooks/"+hook, "/orders/{id}", "/orders/"+order,
+			"/webhooks/"+hook, "/plans/{id}", "/plans/"+plan, "/orders/{id}", "/orders/"+order,
 			"/books/connections/{id}", "/books/connections/"+connection, "{date}", "2026-11-21", "{id}", licenseID,
 			"/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
 		if strings.Contains(pattern, "/pay/") {
@@ -907,8 +1008,8 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 // connection each.
 func BenchmarkDocs(b *testing.B) {
 	s := newService(b)
-	page := []byte(s.get("//docs").is(200).body)
-	small := []byte(s.get("//docs", "Accept-Encoding: gzip").is(200).body)
+	page := []byte(s.get("//docs/all").is(200).body)
+	small := []byte(s.get("//docs/all", "Accept-Encoding: gzip").is(200).body)
 	for name, c := range map[string]struct {
 		body     []byte
 		encoding string
@@ -919,7 +1020,7 @@ func BenchmarkDocs(b *testing.B) {
 			w.Write(c.body)
 		})
 		for who, handler := range map[string]http.Handler{"widgetd": s.server, "bare": bare} {
-			b.Run(name+"/"+who, func(b *testing.B) { benchmarkOver(b, handler, "/docs", c.encoding, len(c.body)) })
+			b.Run(name+"/"+who, func(b *testing.B) { benchmarkOver(b, handler, "/docs/all", c.encoding, len(c.body)) })
 		}
 	}
 }
@@ -939,4 +1040,57 @@ func benchmarkOver(b *testing.B, handler http.Handler, path, encoding string, si
 			b.Fatalf("%d, %d bytes, want %d", res.StatusCode, len(body), size)
 		}
 	}
+}
+
+// TestDocs_menuTakesAnOrder starts the server of the chapter, and orders as a guest's browser does.
+func TestDocs_menuTakesAnOrder(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "node", "curl", "sh")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
+	page := runProgram(t, "curl", "-s", root+"/docs/ordering")
+	dir := t.TempDir()
+	program := captures(`(?s)<pre class="sample" data-sample="menu"[^>]*><code>(.*?)</code></pre>`, page)
+	line := captures(`(?s)<pre class="start"[^>]*><code>(.*?)</code></pre>`, page)
+	if len(program) != 1 || len(line) != 1 {
+		t.Fatalf("the chapter has %d programs and %d lines", len(program), len(line))
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "menu.mjs"), []byte(html.UnescapeString(program[0])), 0o600))
+	cmd := exec.CommandContext(t.Context(), "sh", "-euc", settings(page)+"export PORT=0\n"+
+		strings.Replace(html.UnescapeString(line[0]), " node ", " exec node ", 1))
+	cmd.Dir = dir
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	buffer := make([]byte, 200)
+	n, err := out.Read(buffer)
+	must(t, err)
+	menu := strings.TrimSpace(string(buffer[:n]))
+	holds(t, "the menu", runProgram(t, "curl", "-s", menu), "Tiramis\u00f9, CHF 9.00", "/widget.js")
+	paying := runProgram(t, "curl", "-s", menu, "-d", "0=2", "-d", "1=1", "-o", "/dev/null",
+		"-w", "%{http_code} %{redirect_url}")
+	at, ok := strings.CutPrefix(paying, "303 ")
+	if !ok {
+		t.Fatalf("the menu answers %s", paying)
+	}
+	holds(t, "the page to pay on", runProgram(t, "curl", "-s", at), "Pizza Margherita", "42.00")
+	refused := runProgram(t, "curl", "-s", menu, "-d", "0=0", "-w", " %{http_code}")
+	if !strings.HasSuffix(refused, " 502") {
+		t.Errorf("an order of nothing is %s", refused)
+	}
+}
+
+func TestRoot_browserAtAWrongAddressGetsAPage(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const accept = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
+	for path, near := range map[string]string{"//nowhere": "", "//doc": "/docs", "/widget/leed": "/v1/widget/leads",
+		"//docs/limts": ""} {
+		page := s.get(path, accept).is(404).has("Content-Type: text/html; charset=utf-8",
+			"Cache-Control: no-store").body
+		holds(t, path, page, "There is nothing at this address", `<a href="/docs">`, html.EscapeString(near))
+		lacks(t, page, "<script")
+		s.get(path).is(404, "not_found")
+	}
+	s.do("POST", "//nowhere", "", accept).is(404, "not_found")
 }

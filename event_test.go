@@ -189,7 +189,7 @@ func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.
 		plain, _ := s.addLicense(license{ExpiresAt: end})
 		revoked, _ := s.addLicense(license{ExpiresAt: end})
 		s.change(func(tx *tx) error {
-			_, err := changeState(tx, anyAccount, revoked, "revoke", "", actorCommand)
+			_, err := changeState(tx, anyAccount, revoked, "revoke", "", true, actorCommand)
 			return err
 		})
 		s.activate(key, "a").is(200)

@@ -520,7 +520,8 @@ func (s *server) checkToken(c *call) error {
 // connector returns what an engine that works with outside systems needs of the service. With off it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
-		noteFault: s.noteFault, doubted: s.clockDoubted, off: off, wake: make(chan struct{}, 1)}
+		noteFault: s.noteFault, doubted: s.clockDoubted, wake: make(chan struct{}, 1),
+		idle: func() bool { return off }}
 }
 
 // address returns the key under which the rate limits count the client's address.

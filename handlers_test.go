@@ -36,6 +36,10 @@ var postPaths = map[string]string{
 
 	"/licenses/{id}/reset-transfers": `{}`,
 
+	"/plans":             `{"name":"pro","product":"kds"}`,
+	"/plans/{id}/retire": `{}`,
+	"/plans/{id}/apply":  `{"dry_run":true}`,
+
 	"/webhooks":                                  `{"url":"https://hooks.example.com/","types":["lead.created"]}`,
 	"/webhooks/{id}/test":                        `{}`,
 	"/webhooks/{id}/enable":                      `{}`,

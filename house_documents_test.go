@@ -235,6 +235,7 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 var notRun = map[string]string{
 	"go run . demo":                 "TestDemo_ runs the demo",
 	"go test ./...":                 "it is what runs",
+	"widgetd order erase -name":     "TestOrder_guestIsErasedOnRequest runs it with guests of its own",
 	"scp dist/widgetd_":             "it copies to a server; deploy/package-test installs what deploy/package makes",
 	"enable --now widgetd.socket":   "it enables units of systemd",
 	"--now widgetd-backup.timer":    "it enables units of systemd",

@@ -73,7 +73,14 @@ type cacheable struct {
 	policy       string // Content-Security-Policy; "": none
 }
 
-// A handler returns an htmlPage for an answer that people read. No script runs in it.
+// A handler returns a download for an answer that browsers save as a file.
+type download struct {
+	contentType string
+	name        string // of the file, in letters, digits and dots
+	body        []byte
+}
+
+// A handler returns an htmlPage for an answer that people read.
 type htmlPage struct {
 	status int
 	policy string // Content-Security-Policy
@@ -130,6 +137,8 @@ func (s *server) answer(w *response, r *http.Request, result any) {
 		s.write(w, reply{http.StatusOK, v.body})
 	case *htmlPage:
 		s.writePage(w, v)
+	case *download:
+		s.writeDownload(w, v)
 	case seeOther:
 		s.writeRedirect(w, &redirect{to: string(v), referrers: pageReferrers})
 	case *redirect:
@@ -183,6 +192,17 @@ func (s *server) writePage(w *response, p *htmlPage) {
 	h.Set("X-Robots-Tag", "noindex")
 	h.Add("Vary", "Accept-Language")
 	s.write(w, reply{p.status, p.body})
+}
+
+// writeDownload sends a file of a page for people.
+func (s *server) writeDownload(w *response, d *download) {
+	h := w.Header()
+	h.Set("Content-Type", d.contentType)
+	h.Set("Content-Disposition", `attachment; filename="`+d.name+`"`)
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	h.Set("Referrer-Policy", pageReferrers)
+	h.Set("X-Robots-Tag", "noindex")
+	s.write(w, reply{http.StatusOK, d.body})
 }
 
 // etagMatches reports whether one of the values of If-None-Match is tag, by the weak

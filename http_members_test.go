@@ -109,7 +109,7 @@ var bodyRules = []bodyRule{
 	}},
 	{path: "/licenses", body: `{"account_id":"%s","product":"kds","kind":"floating","expiry_basis":"issue",` +
 		someTerms + `}`, members: append([]memberRule{
-		{path: "account_id", kind: jsonString, required: "required", empty: "empty", wrong: map[string]string{
+		{path: "account_id", kind: jsonString, empty: "invalid_id", wrong: map[string]string{
 			`"acct_"`: "invalid_id", `"ACCT_00000000000000000000000000"`: "invalid_id",
 			`"lic_00000000000000000000000000"`: "invalid_id"}},
 		{path: "product", kind: jsonString, nullable: true, required: "required", empty: "empty", max: 100,

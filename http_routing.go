@@ -104,7 +104,9 @@ func (s *server) registerRoots(rt *routing) error {
 		if root.ofBase {
 			paths[0] += rt.prefixes[0]
 		}
-		rt.know(paths[0], root.path, of.methods)
+		if !strings.Contains(root.path, "{chapter}") { // which stands for nothing that could be suggested
+			rt.know(paths[0], root.path, of.methods)
+		}
 		if root.more != nil {
 			more, err := root.more(rt.bases)
 			if err != nil {
@@ -134,13 +136,28 @@ func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http
 	})
 }
 
-// pathNotFound answers a path that the service does not have. If one of its paths is near, the problem names it.
+// pathNotFound answers a path that the service does not have: a browser that asks for a page gets one. If one of the
+// service's paths is near, the answer names it.
 func (s *server) pathNotFound(w *response, r *http.Request) {
 	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
-	if near := s.routing.Load().nearest(r.Method, r.URL.Path); near != "" {
+	near := s.routing.Load().nearest(r.Method, r.URL.Path)
+	if near != "" {
 		err.detail += " The nearest one is " + near + "."
 	}
+	if wantsPage(r) {
+		w.page = func(_ *http.Request, ref *refusal, _ string) *htmlPage {
+			return lostTemplate.renderRefusal(ref.code.status, near)
+		}
+	}
 	s.fail(w, r, err)
+}
+
+// lostTemplate makes the page of an address that does not exist.
+var lostTemplate = pageTemplateOf("lost.html", "")
+
+// wantsPage reports whether a browser asks for a page, rather than a program for an answer.
+func wantsPage(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
 // inBase returns the part of a path after the path of a base address, and whether it is below

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -173,78 +172,3 @@ func looseEmail(email string) string {
 	}
 	return local + "@" + strings.Join(labels, ".")
 }
-
-// foldLetters returns a text in lower case, its letters without accents and other marks, and
-// full-width ones as ASCII. So two spellings that Unicode counts as equal (é as one character, or
-// as e and an accent) become the same.
-func foldLetters(s string) string {
-	letters := baseLetters()
-	var b strings.Builder
-	for _, r := range s {
-		if r = unicode.ToLower(r); r >= '！' && r <= '～' {
-			r = unicode.ToLower(r - '！' + '!')
-		}
-		switch base, marked := letters[r]; {
-		case r < utf8.RuneSelf:
-			b.WriteByte(byte(r))
-		case marked:
-			b.WriteRune(base)
-		case r >= firstHangul && r <= lastHangul:
-			writeHangul(&b, r-firstHangul)
-		case expandedLetters[r] != "":
-			b.WriteString(expandedLetters[r])
-		case !unicode.IsMark(r):
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-const firstHangul, lastHangul = 0xac00, 0xd7a3 // Hangul syllables
-
-// writeHangul writes the two or three letters that a Hangul syllable is composed of (Unicode,
-// section 3.12). index is its distance from the first one.
-func writeHangul(b *strings.Builder, index rune) {
-	const initials, vowels, finals, vowelCount, finalCount = 0x1100, 0x1161, 0x11a7, 21, 28
-	b.WriteRune(initials + index/(vowelCount*finalCount))
-	b.WriteRune(vowels + index/finalCount%vowelCount)
-	if final := index % finalCount; final > 0 {
-		b.WriteRune(finals + final)
-	}
-}
-
-// expandedLetters are letters that are commonly written as two.
-var expandedLetters = map[rune]string{'ß': "ss", 'æ': "ae", 'ǣ': "ae", 'ǽ': "ae", 'œ': "oe"}
-
-// baseLetters are letters with marks, and their letters without. They are those in lower case
-// that have a canonical decomposition in UnicodeData.txt and are part of composed text (NFC),
-// and some Latin ones with a stroke.
-var baseLetters = sync.OnceValue(func() map[rune]rune {
-	const groups = "aàáâãäåāăąǎǟǡǻȁȃȧḁạảấầẩẫậắằẳẵặ bḃḅḇ cçćĉċčḉ " +
-		"dďḋḍḏḑḓđ eèéêëēĕėęěȅȇȩḕḗḙḛḝẹẻẽếềểễệ fḟ " +
-		"gĝğġģǧǵḡ hĥȟḣḥḧḩḫẖħ iìíîïĩīĭįǐȉȋḭḯỉịı jĵǰ kķǩḱḳḵ " +
-		"lĺļľḷḹḻḽł mḿṁṃ nñńņňǹṅṇṉṋ " +
-		"oòóôõöōŏőơǒǫǭȍȏȫȭȯȱṍṏṑṓọỏốồổỗộớờởỡợøǿ pṕṗ " +
-		"rŕŗřȑȓṙṛṝṟ sśŝşšșṡṣṥṧṩ tţťțṫṭṯṱẗŧ " +
-		"uùúûüũūŭůűųưǔǖǘǚǜȕȗṳṵṷṹṻụủứừửữự vṽṿ wŵẁẃẅẇẉẘ " +
-		"xẋẍ yýÿŷȳẏẙỳỵỷỹ zźżžẑẓẕ ʒǯ " +
-		"αάἀἁἂἃἄἅἆἇὰᾀᾁᾂᾃᾄᾅᾆᾇᾰᾱᾲᾳᾴᾶᾷ εέἐἑἒἓἔἕὲ " +
-		"ηήἠἡἢἣἤἥἦἧὴᾐᾑᾒᾓᾔᾕᾖᾗῂῃῄῆῇ " +
-		"ιΐίϊἰἱἲἳἴἵἶἷὶῐῑῒῖῗ οόὀὁὂὃὄὅὸ ρῤῥ σς " +
-		"υΰϋύὐὑὒὓὔὕὖὗὺῠῡῢῦῧ " +
-		"ωώὠὡὢὣὤὥὦὧὼᾠᾡᾢᾣᾤᾥᾦᾧῲῳῴῶῷ ϒϓϔ аӑӓ гѓ еѐёӗ " +
-		"жӂӝ зӟ ийѝӣӥ кќ оӧ уўӯӱӳ чӵ ыӹ эӭ ії ѵѷ әӛ өӫ اآأإ وؤ يئ ہۂ " +
-		"ےۓ ەۀ नऩ रऱ ळऴ ஒஔ ဥဦ うゔ かが きぎ くぐ けげ こご さざ しじ " +
-		"すず せぜ そぞ ただ ちぢ つづ てで とど はばぱ ひびぴ ふぶぷ へべぺ " +
-		"ほぼぽ ゝゞ ウヴ カガ キギ クグ ケゲ コゴ サザ シジ スズ セゼ ソゾ タダ " +
-		"チヂ ツヅ テデ トド ハバパ ヒビピ フブプ ヘベペ ホボポ ワヷ ヰヸ ヱヹ " +
-		"ヲヺ ヽヾ"
-	bases := map[rune]rune{}
-	for _, group := range strings.Fields(groups) {
-		base, size := utf8.DecodeRuneInString(group)
-		for _, marked := range group[size:] {
-			bases[marked] = base
-		}
-	}
-	return bases
-})

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -78,33 +77,17 @@ func leadsErase(e *env) error {
 		if err != nil {
 			return err
 		}
-		const backups = "backups still hold it until they are deleted"
-		note := "the address is neither in the database file nor in its write-ahead log any more; " + backups
-		if e.on("litestream") {
-			note = "the address is not in the database file any more; the write-ahead log, the replica and backups " +
-				"hold it until their retention ends"
-		} else if err := st.truncateWAL(lockTimeout); err != nil {
-			note = "the address is not in the database file any more, but still in its write-ahead log: " +
-				"run this again once nobody has a transaction open (" + err.Error() + "); " + backups
-		}
-		copies := upgradeCopies(st.path)
-		if len(copies) > 0 {
-			note += "; copies that were written before an upgrade still hold it, so remove them: " +
-				strings.Join(copies, ", ")
-		}
+		note, copies := e.eraseFromWAL(st, "the address")
 		similar, more, err := st.similarAddresses(e.ctx, anyAccount, e.args[0], maxSimilar)
 		if err != nil {
 			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)
 		}
 		return e.print(map[string]any{
-			"erased": erased, "note": note, "copies": append([]string{}, copies...),
+			"erased": erased, "note": note, "copies": copies,
 			"similar": append([]similarAddress{}, similar...), "more_similar": more,
 		}, countOf(erased, "lead")+" erased; "+note+similarText(similar, more))
 	})
 }
-
-// maxSimilar is how many addresses lead erase lists that resemble the erased one.
-const maxSimilar = 20
 
 // similarText returns the lines on addresses that lead erase has left, for the operator to judge.
 // Letters beyond ASCII are written as escapes too: two spellings can look the same.

@@ -12,8 +12,11 @@ import (
 	"unicode"
 )
 
-// scopeLicenses is the scope that reads licences and their devices.
-const scopeLicenses = "licenses:read"
+// The scopes of licences. Only an operator gives scopeIssuing, which makes and changes them; see licenseScope.
+const (
+	scopeLicenses = "licenses:read" // reads licences, their plans and devices
+	scopeIssuing  = "licenses:write"
+)
 
 // licenseNoun declares licences.
 func licenseNoun() noun {
@@ -33,11 +36,13 @@ func licenseNoun() noun {
 type license struct {
 	ID               string          `json:"id"`
 	AccountID        string          `json:"account_id"`
-	Product          string          `json:"product"` // "kitchen-display"
-	Plan             *string         `json:"plan"`
-	Kind             string          `json:"kind"`     // kindNodeLocked or kindFloating
-	Customer         *string         `json:"customer"` // the seller's own name for the buyer; devices don't see it
-	State            string          `json:"state"`    // active, suspended or revoked, as an operator set it
+	Product          string          `json:"product"`   // "kitchen-display"
+	Plan             *string         `json:"plan"`      // how it was sold: a label
+	PlanID           *string         `json:"plan_id"`   // the plan that it was made from
+	Reference        *string         `json:"reference"` // the seller's own number for the sale
+	Kind             string          `json:"kind"`      // kindNodeLocked or kindFloating
+	Customer         *string         `json:"customer"`  // the seller's own name for the buyer; devices don't see it
+	State            string          `json:"state"`     // active, suspended or revoked, as an operator set it
 	Reason           *string         `json:"reason"`
 	Trial            bool            `json:"trial"`
 	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
@@ -48,6 +53,7 @@ type license struct {
 	DurationDays     *int            `json:"duration_days"`
 	ExpiryBasis      string          `json:"expiry_basis"` // basisIssue or basisFirstActivation
 	LeaseHours       int             `json:"lease_hours"`
+	OfflineDays      int             `json:"offline_days"` // of an offline lease; 0: there are none
 	Entitlements     codeList        `json:"entitlements"`
 	Metadata         json.RawMessage `json:"metadata"`
 	FirstActivatedAt stamp           `json:"first_activated_at"`
@@ -59,6 +65,8 @@ type license struct {
 	Counting      int    `json:"-"`        // fingerprints that count: see device.counts
 	AccountClosed bool   `json:"-"`
 	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
+
+	IssuerSuspended bool `json:"-"` // by a token of scopeIssuing, which may reinstate it, not by the operator
 
 	SeatLimitNotedAt     stamp `json:"-"` // when license.seat_limit_reached was last written
 	TransferLimitNotedAt stamp `json:"-"` // when license.transfer_limit_reached was last written
@@ -101,6 +109,8 @@ var (
 		verdictDetails["key_retired"])
 	codeProductMismatch = licenseProblems.add(403, "product_mismatch", "Another product",
 		verdictDetails["product_mismatch"])
+	codeNotIssuer = licenseProblems.add(403, "not_an_issuer", "Not an issuer",
+		"The account may not issue or change licences itself. The operator of the service can allow it.")
 	codeLicenseNotFound = licenseProblems.add(404, "license_not_found", "Licence not found",
 		verdictDetails["not_found"])
 	codeIllegalTransition = licenseProblems.add(409, "illegal_transition", "Illegal transition",
@@ -310,12 +320,16 @@ func checkActivation(l *license, d *device, q verdictInput, unknown bool, now ti
 	return nil
 }
 
-// nextState returns the state after an operator's action (suspend, reinstate or
-// revoke), or illegal_transition.
-func nextState(l *license, action string) (string, error) {
+// nextState returns the state after an action (suspend, reinstate or revoke), or illegal_transition. The operator may
+// also suspend what an issuer has suspended. What the operator has suspended, no issuer can reinstate: that is refused
+// for the missing scope.
+func nextState(l *license, action string, operator bool) (string, error) {
 	switch {
-	case action == "suspend" && l.State == statusActive:
+	case action == "suspend" && (l.State == statusActive ||
+		operator && l.State == statusSuspended && l.IssuerSuspended):
 		return statusSuspended, nil
+	case action == "reinstate" && l.State == statusSuspended && !operator && !l.IssuerSuspended:
+		return "", errScope(scopeAdmin, "The operator has suspended this licence, so only the operator reinstates it.")
 	case action == "reinstate" && l.State == statusSuspended:
 		return statusActive, nil
 	case action == "revoke" && l.State != statusRevoked:
@@ -437,18 +451,18 @@ var stateEvents = map[string]eventType{
 	"revoke":    eventLicenseRevoked,
 }
 
-// changeState applies an operator's action (suspend, reinstate or revoke) to a licence
-// of an owner, and returns the licence afterwards. Errors: errNotFound,
-// illegal_transition.
-func changeState(t *tx, o owner, licenseID, action, reason, actor string) (*license, error) {
+// changeState applies an action (suspend, reinstate or revoke) of the operator or of an issuer to a licence of an
+// owner, and returns the licence afterwards. Errors: errNotFound, those of nextState.
+func changeState(t *tx, o owner, licenseID, action, reason string, operator bool, actor string) (*license, error) {
 	l, err := t.license(o, licenseID)
 	if err != nil {
 		return nil, err
 	}
-	state, err := nextState(l, action)
+	state, err := nextState(l, action, operator)
 	if err != nil {
 		return nil, err
 	}
+	l.IssuerSuspended = state == statusSuspended && !operator
 	if err := t.setLicenseState(l, state, reason, stateEvents[action], actor); err != nil {
 		return nil, err
 	}

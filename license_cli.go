@@ -17,8 +17,12 @@ import (
 
 // The options of these commands.
 var (
-	optProduct  = option{name: "product", value: "NAME", help: "the product that the licence is for"}
-	optPlan     = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optProduct = option{name: "product", value: "NAME", help: "the product that the licence is for"}
+	optPlan    = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
+	optPlanID  = option{name: "plan-id", value: "PLAN",
+		help: "the plan whose terms it gets, unless options give others"}
+	optSaleReference = option{name: "reference", value: "TEXT",
+		help: "your own number for the sale, which no other licence of the account has"}
 	optCustomer = option{name: "customer", value: "TEXT",
 		help: "your own name, address or number for the buyer, at most 200 characters"}
 	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
@@ -26,10 +30,12 @@ var (
 		help: "start: a date (its first second in UTC), RFC 3339, or from now as 7d, 2w"}
 	optExpires = option{name: "expires", value: "TIME",
 		help: "end: a date (its last second in UTC), RFC 3339, or from now as 365d, 52w, 1y"}
-	optGraceDays = option{name: "grace-days", value: "N", def: "0",
-		help: "days that activated devices may go on after the end"}
+	optGraceDays = option{name: "grace-days", value: "N",
+		help: "days that activated devices may go on after the end; 0 by default"}
 	optLeaseHours = option{name: "lease-hours", value: "N",
 		help: "hours that a device may work offline, 1 to 2160; 336 by default, 8 on a floating licence"}
+	optOfflineDays = option{name: "offline-days", value: "N",
+		help: "days that a lease for a device without a network lasts, 1 to 365; 0 by default: there are none"}
 	optEntitlements = option{name: "entitlements", value: "CODE,…", help: "codes of what the licence includes"}
 	optTrial        = option{name: "trial", help: "mark the licence as a trial"}
 	optMetadata     = option{name: "metadata", value: "JSON",
@@ -58,8 +64,10 @@ var (
 // The operator's commands on licences.
 var licenseCommands = []command{
 	{"license add", "", "issue a licence; its key is shown once", []option{
-		optAccount, optProduct, optPlan, optCustomer, optFloating, optMaxDevices, optMaxTransfers, optStarts,
-		optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optEntitlements, optTrial,
+		optAccount, optPlanID, optProduct, optPlan, optSaleReference, optCustomer, optFloating, optMaxDevices,
+		optMaxTransfers, optStarts,
+		optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optOfflineDays,
+		optEntitlements, optTrial,
 		optMetadata, optForce.says("issue a licence whose end is in the past"),
 	}, 0, licenseAdd},
 	{"license list", "", "list licences, newest first", []option{
@@ -110,6 +118,9 @@ func (e *env) licenseFromOptions() (*license, error) {
 	terms := map[string]struct{ option, text string }{
 		"product":       {"product", e.str("product")},
 		"plan":          {"plan", e.str("plan")},
+		"plan_id":       {"plan-id", e.str("plan-id")},
+		"reference":     {"reference", e.str("reference")},
+		"offline_days":  {"offline-days", e.str("offline-days")},
 		"customer":      {"customer", e.str("customer")},
 		"kind":          {"floating", kind},
 		"max_devices":   {"max-devices", e.str("max-devices")},
@@ -121,7 +132,7 @@ func (e *env) licenseFromOptions() (*license, error) {
 		"expiry_basis":  {"from-activation", basis},
 		"lease_hours":   {"lease-hours", e.str("lease-hours")},
 		"entitlements":  {"entitlements", strings.Join(e.commaList("entitlements"), " ")},
-		"trial":         {"trial", strconv.FormatBool(e.on("trial"))},
+		"trial":         {"trial", map[bool]string{true: "true"}[e.on("trial")]},
 		"metadata":      {"metadata", e.str("metadata")},
 	}
 	wrong := func(name, value, detail string) {
@@ -131,11 +142,17 @@ func (e *env) licenseFromOptions() (*license, error) {
 		err = usageError("-" + terms[name].option + ": " + detail)
 	}
 	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
-	l := readNewTerms(reader).apply(&license{AccountID: account})
+	change := readNewTerms(reader)
+	if err != nil {
+		return nil, err
+	}
+	l, err := queried(e, func(q *queries) (*license, error) { return licenseOf(q, account, change) })
+	if err != nil {
+		return nil, err
+	}
 	switch name, detail := l.invalidTerm(); {
-	case err != nil:
 	case name == "product":
-		err = usageError("-product NAME is needed")
+		err = usageError("-product NAME is needed, or -plan-id PLAN")
 	case name != "":
 		wrong(name, "", detail)
 	case l.endedBy(e.now()) && !e.on("force"):
@@ -229,7 +246,7 @@ func licenseAction(e *env) error {
 		return err
 	}
 	return e.licenseChange(func(t *tx) (*license, error) {
-		return changeState(t, anyAccount, e.args[0], action, reason, e.actor())
+		return changeState(t, anyAccount, e.args[0], action, reason, true, e.actor())
 	}, describeStatus)
 }
 
@@ -334,6 +351,8 @@ var exportedColumns = []struct {
 	{"account_id", func(l licenseDetail) string { return l.AccountID }},
 	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
 	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
+	{"plan_id", func(l licenseDetail) string { return valueOr(l.PlanID, "") }},
+	{"reference", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reference, "")) }},
 	{"kind", func(l licenseDetail) string { return l.Kind }},
 	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
 	{"state", func(l licenseDetail) string { return l.State }},
@@ -348,6 +367,7 @@ var exportedColumns = []struct {
 	{"duration_days", func(l licenseDetail) string { return numberCell(l.DurationDays) }},
 	{"expiry_basis", func(l licenseDetail) string { return l.ExpiryBasis }},
 	{"lease_hours", func(l licenseDetail) string { return strconv.Itoa(l.LeaseHours) }},
+	{"offline_days", func(l licenseDetail) string { return strconv.Itoa(l.OfflineDays) }},
 	{"entitlements", func(l licenseDetail) string { return strings.Join(l.Entitlements, " ") }},
 	{"metadata", func(l licenseDetail) string { return csvJSONCell(l.Metadata) }},
 	{"key_hint", func(l licenseDetail) string { return l.KeyHint }},
@@ -650,7 +670,7 @@ type exportedDevice struct {
 func deviceExport(e *env) error {
 	header := []string{
 		"license_id", "id", "name", "state", "platform", "app_version", "fingerprint",
-		"activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at",
+		"activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at", "offline_until",
 	}
 	return exportRows(e, header, func(st *store, before string) (page listPage[exportedDevice], err error) {
 		devices, err := st.allDevices(anyAccount, before, exportPageSize)
@@ -663,6 +683,6 @@ func deviceExport(e *env) error {
 		return []string{d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State,
 			csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint.masked(),
 			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt),
-			valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt)}
+			valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt), stampCell(d.OfflineUntil)}
 	})
 }

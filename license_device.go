@@ -48,6 +48,11 @@ type device struct {
 	ReleasedBy  *string    `json:"released_by"`
 	CloneAt     stamp      `json:"clone_suspected_at"` // when it last presented an older lease than before
 
+	// The latest end of its offline leases, which nobody can recall: until then only a portal or an operator
+	// frees its seat. It never moves back.
+	OfflineUntil stamp `json:"offline_until"`
+
+	OfflineKid     string `json:"-"` // of the key that signed that lease
 	LicenseID      string `json:"-"`
 	LeaseSeq       int64  `json:"-"`
 	PresentedSeq   int64  `json:"-"`
@@ -75,6 +80,16 @@ func (d *device) holdsSeat(now time.Time) bool {
 	return d != nil && d.State == deviceActive && !d.lapsed(now)
 }
 
+// heldOffline reports whether an offline lease of d has not ended. d may be nil: then it is false.
+func (d *device) heldOffline(now time.Time) bool { return d != nil && d.OfflineUntil.After(now) }
+
+// errHeldOffline is the refusal of what would free the seat of a device that holds an offline lease, or give it to
+// another machine.
+func errHeldOffline(d *device) error {
+	return &refusal{code: codeHeldOffline, detail: codeHeldOffline.detail + " That is at " + d.OfflineUntil.String() +
+		".", members: []extraMember{{"until", d.OfflineUntil}}}
+}
+
 // lapsed reports whether the lease of a floating seat has lapsed. The seat is free then,
 // even while the row still says active.
 func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
@@ -92,6 +107,10 @@ var (
 		"This token has ended. Activate the device with the licence key, without a token.")
 	codeFingerprintMismatch = deviceProblems.add(403, "fingerprint_mismatch", "Another fingerprint",
 		verdictDetails["fingerprint_mismatch"])
+	codeOfflineNotAllowed = deviceProblems.add(403, "offline_not_allowed", "No offline leases",
+		"This licence does not allow offline leases: its offline_days are 0.")
+	codeHeldOffline = deviceProblems.add(409, "held_offline", "Held by an offline lease",
+		"The device holds an offline lease, which can't be recalled, so its seat stays taken until that ends.")
 	codeSeatLimit = deviceProblems.add(409, "seat_limit_reached", "Seat limit reached",
 		"All seats of this licence are taken. Release a device, or name one to replace in replace_device_id.")
 	codeTransferLimit = deviceProblems.add(409, "transfer_limit_reached", "Transfer limit reached",
@@ -114,6 +133,7 @@ var (
 	eventDeviceBlocked        = deviceEvents.add("device.blocked")
 	eventDeviceDrifted        = deviceEvents.add("device.drifted")
 	eventDeviceCloneSuspected = deviceEvents.add("device.clone_suspected")
+	eventDeviceLeasedOffline  = deviceEvents.add("device.leased_offline")
 )
 
 // An activation is the request of a device for a seat and a lease. The device is named by presented, or
@@ -122,6 +142,7 @@ type activation struct {
 	checkRequest
 	name, platform *string
 	replace        string // id of the device whose seat it takes over; "": none
+	offline        bool   // it asks for an offline lease
 	keepLapsed     bool   // don't release lapsed seats, since the clock may be wrong
 }
 
@@ -137,7 +158,7 @@ type activationResult struct {
 // whether a seat is free in the same transaction, so that concurrent callers never get more seats
 // than the licence has. Errors: the refusals of checkActivation, license_not_found,
 // seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
-// credential_mismatch, validation_failed for replace_device_id.
+// offline_not_allowed, held_offline, credential_mismatch, validation_failed for replace_device_id.
 func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	l, err := a.needLicense(t)
 	if err != nil {
@@ -179,14 +200,15 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	if err := recordPresentedSeq(t, l, d, a.presented); err != nil {
 		return nil, err
 	}
-	if g.lease, err = k.nextLease(t, l, d, a.nonce); err != nil {
+	offlineBefore := d.OfflineUntil
+	if g.lease, err = k.nextLease(t, l, d, a.nonce, a.offline); err != nil {
 		return nil, err
 	}
-	return g, g.save(t, found.drifted)
+	return g, g.save(t, found.drifted, d.OfflineUntil.After(offlineBefore.Time))
 }
 
 // save stores the device of an activation, with its events.
-func (g *activationResult) save(t *tx, drifted bool) error {
+func (g *activationResult) save(t *tx, drifted, longerOffline bool) error {
 	l, d := g.license, g.device
 	if err := t.saveDevice(d); err != nil {
 		return err
@@ -200,7 +222,12 @@ func (g *activationResult) save(t *tx, drifted bool) error {
 		}
 	}
 	if typ, ok := activationEvents[g.code]; ok {
-		return t.addEvent(deviceEvent(l, d, typ, actorDevice))
+		if err := t.addEvent(deviceEvent(l, d, typ, actorDevice)); err != nil {
+			return err
+		}
+	}
+	if longerOffline {
+		return t.addEvent(deviceEvent(l, d, eventDeviceLeasedOffline, actorDevice, "until", d.OfflineUntil.String()))
 	}
 	return nil
 }
@@ -256,11 +283,21 @@ func (a *activation) findDevice(t *tx, l *license) (f foundDevice, err error) {
 	return f, nil
 }
 
-// check runs checkActivation for an activation and the device that it is for.
+// check runs checkActivation for an activation and the device that it is for. Errors: also
+// offline_not_allowed, held_offline.
 func (a *activation) check(l *license, f foundDevice, now time.Time) error {
 	ended := a.presented != nil && f.device.tokenEnded(l, a.presented)
 	q := verdictInput{product: a.product, mismatch: f.mismatch || f.drifted && ended, tokenEnded: ended}
-	return checkActivation(l, f.device, q, f.arrives(), now)
+	if err := checkActivation(l, f.device, q, f.arrives(), now); err != nil {
+		return err
+	}
+	switch {
+	case a.offline && l.OfflineDays == 0:
+		return &refusal{code: codeOfflineNotAllowed}
+	case f.drifted && f.device.heldOffline(now):
+		return errHeldOffline(f.device)
+	}
+	return nil
 }
 
 // tokenEnded reports whether a token of the device has ended: since it was issued, the device's seat
@@ -322,7 +359,7 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 
 // takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
 // It releases the device that a replaces. Errors: seat_limit_reached,
-// transfer_limit_reached, validation_failed.
+// transfer_limit_reached, held_offline, validation_failed.
 func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error {
 	l := g.license
 	old, err := findReplaced(t, l, a)
@@ -358,7 +395,7 @@ func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error
 }
 
 // findReplaced returns the device whose seat a takes over, or nil when a names none or one
-// that holds no seat. Errors: validation_failed when the licence has no such device.
+// that holds no seat. Errors: validation_failed when the licence has no such device, held_offline.
 func findReplaced(t *tx, l *license, a activation) (*device, error) {
 	if a.replace == "" {
 		return nil, nil
@@ -369,8 +406,11 @@ func findReplaced(t *tx, l *license, a activation) (*device, error) {
 			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device",
 				Detail: "The licence has no such device."}}}
 	}
-	if err != nil || old.State != deviceActive {
+	switch {
+	case err != nil || old.State != deviceActive:
 		return nil, err
+	case old.heldOffline(t.now.Time):
+		return nil, errHeldOffline(old)
 	}
 	return old, nil
 }
@@ -420,7 +460,8 @@ func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType,
 	return t.addEvent(deviceEvent(l, d, typ, actor, "by", releasedBy))
 }
 
-// blockDevice shuts a device out until an operator releases it.
+// blockDevice shuts a device out until an operator releases it. An offline lease goes on until its end, as after a
+// release.
 func blockDevice(t *tx, l *license, d *device, actor string) error {
 	if d.State == deviceBlocked {
 		return nil
@@ -597,7 +638,7 @@ func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lea
 		return c, issued, err
 	}
 	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
-		if issued, err = k.nextLease(t, c.license, d, r.nonce); err != nil {
+		if issued, err = k.nextLease(t, c.license, d, r.nonce, false); err != nil {
 			return c, issued, err
 		}
 	}

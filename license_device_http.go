@@ -27,7 +27,7 @@ func deviceWing(s *server) wing {
 	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator),
 		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
 	return wing{
-		routes: []route{
+		routes: append([]route{
 			// appScope: an application without this scope is treated as anonymous, so that it can't guess keys
 			{pattern: "POST /widget/license/activate", token: tokenLate, appScope: scopeLicenses, creates: true,
 				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.activate)},
@@ -39,7 +39,7 @@ func deviceWing(s *server) wing {
 				run: endpoint(s.listDevices)},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
 				run: endpoint(s.releaseDevice)},
-		},
+		}, a.pageRoutes()...),
 		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timeDriven: true,
 			run: s.runTransitions}},
 		metrics: []metric{{"widgetd_lookup_addresses", "gauge",
@@ -256,6 +256,13 @@ func (q *activateRequest) read(in *input) {
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
 	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
+	if offline, given := in.boolTerm("offline"); given {
+		q.offline = offline
+	}
+	if q.offline && !in.has("nonce") {
+		in.wrong("nonce", "required", "Whoever asks for an offline lease must send a nonce, which tells the device "+
+			"that the lease answers its request.")
+	}
 	device := in.object("device", optional)
 	q.name = nilIfEmpty(device.text("name", optional, 100, nil))
 	q.platform = nilIfEmpty(device.text("platform", optional, 100, nil))
@@ -272,6 +279,7 @@ type activateResponse struct {
 	ExpiresIn    int64       `json:"expires_in"`    // seconds
 	RefreshAfter int64       `json:"refresh_after"` // seconds
 	Nonce        string      `json:"nonce,omitempty"`
+	OfflineUntil stamp       `json:"offline_until,omitzero"` // of the device, while it holds an offline lease
 }
 
 // activate answers POST /widget/license/activate: it gives the device a seat and a lease.
@@ -292,10 +300,14 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
 		}
-		return &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time),
+		answered := &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time),
 			Device: newDeviceState(g.device), Token: g.lease.token, TokenType: "Bearer",
 			ExpiresIn: g.lease.claims.Expires - t.now.Unix(), RefreshAfter: g.lease.claims.RefreshAfter,
-			Nonce: q.nonce}, nil
+			Nonce: q.nonce}
+		if g.device.heldOffline(t.now.Time) {
+			answered.OfflineUntil = g.device.OfflineUntil
+		}
+		return answered, nil
 	})
 	if err == nil && g != nil && q.nonce == "" {
 		a.leases.put(g.device.ID, g.lease)
@@ -528,20 +540,21 @@ type deactivateRequest struct{ credential }
 func (q *deactivateRequest) read(in *input) { q.credential.read(in, required) }
 
 type deactivateResponse struct {
-	OK       bool `json:"ok"`
-	Released bool `json:"released"`
+	OK       bool  `json:"ok"`
+	Released bool  `json:"released"`
+	Until    stamp `json:"until,omitzero"` // until when an offline lease holds the seat
 }
 
 // deactivate answers POST /widget/license/deactivate: it releases the device's seat. When
-// the device holds none, released is false and nothing changes.
+// the device holds none, or an offline lease, released is false and nothing changes.
 func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
 	if err := q.credential.check(); err != nil {
 		return nil, err
 	}
 	check := checkRequest{keyHash: q.hash, presented: c.deviceToken(), fingerprint: q.deviceHash}
-	res := &deactivateResponse{OK: true}
+	res := &deactivateResponse{}
 	err := a.store.update(ctx, func(t *tx) error {
-		res.Released = false
+		*res = deactivateResponse{OK: true}
 		l, err := check.needLicense(t)
 		if err != nil {
 			return err
@@ -557,6 +570,9 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 		case found.mismatch:
 			return errFingerprintMismatch
 		case found.device == nil || found.device.State != deviceActive || found.tokenEnded:
+			return nil
+		case found.device.heldOffline(t.now.Time):
+			res.Until = found.device.OfflineUntil
 			return nil
 		}
 		res.Released = true

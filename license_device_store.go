@@ -8,7 +8,8 @@ var deviceTable = newTable("devices", "d", func(d *device) []field {
 		{"name", &d.Name}, {"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", &d.State},
 		{"lease_seq", &d.LeaseSeq}, {"presented_seq", &d.PresentedSeq}, {"coalesce(d.lease_kid, '')", &d.LeaseKid},
 		{"leased_at", &d.LeasedAt}, {"lease_expires_at", &d.LeaseExpiresAt}, {"lapses_at", &d.LapsesAt},
-		{"clone_suspected_at", &d.CloneAt}, {"counts_until", &d.CountsUntil}, {"ended_seq", &d.EndedSeq},
+		{"clone_suspected_at", &d.CloneAt}, {"counts_until", &d.CountsUntil},
+		{"offline_until", &d.OfflineUntil}, {"coalesce(d.offline_kid, '')", &d.OfflineKid}, {"ended_seq", &d.EndedSeq},
 		{"tokens_end_at", &d.TokensEndAt}, {"activated_at", &d.ActivatedAt}, {"last_seen_at", &d.LastSeenAt},
 		{"released_at", &d.ReleasedAt}, {"released_by", &d.ReleasedBy}, {"activations", &d.Activations}}
 })
@@ -89,8 +90,8 @@ func (t *tx) saveDevice(d *device) error {
 	return t.write(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
 		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
 		counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at, released_by,
-		activations)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		activations, offline_until, offline_kid)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''))
 		ON CONFLICT (id) DO UPDATE SET name = excluded.name,
 		platform = excluded.platform, app_version = excluded.app_version, state = excluded.state,
 		lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
@@ -99,11 +100,12 @@ func (t *tx) saveDevice(d *device) error {
 		clone_suspected_at = excluded.clone_suspected_at, counts_until = excluded.counts_until,
 		ended_seq = excluded.ended_seq, tokens_end_at = excluded.tokens_end_at,
 		activated_at = excluded.activated_at, last_seen_at = excluded.last_seen_at, released_at = excluded.released_at,
-		released_by = excluded.released_by, activations = excluded.activations`,
+		released_by = excluded.released_by, activations = excluded.activations,
+		offline_until = excluded.offline_until, offline_kid = excluded.offline_kid`,
 		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State,
 		d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
 		d.CountsUntil, d.EndedSeq, d.TokensEndAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy,
-		d.Activations)
+		d.Activations, d.OfflineUntil, d.OfflineKid)
 }
 
 // setFingerprint stores the changed fingerprint of a device.

@@ -740,7 +740,7 @@ func TestDevice_isShownMasked(t *testing.T) {
 	row := s.deviceRow(dev)
 	want := fmt.Sprintf(`{"id":%q,"name":"Till","state":"active","platform":"linux","app_version":"3",`+
 		`"fingerprint":"%x","activated_at":%q,"last_seen_at":%q,"released_at":null,"released_by":null,`+
-		`"clone_suspected_at":null}`, dev, row.Fingerprint[:4], row.ActivatedAt, row.LastSeenAt)
+		`"clone_suspected_at":null,"offline_until":null}`, dev, row.Fingerprint[:4], row.ActivatedAt, row.LastSeenAt)
 	a.contains(want, `"state":"released"`, `"released_by":"device"`)
 	for _, path := range []string{"/licenses", "/licenses/" + id} {
 		noFingerprint(t, s.get(path, auth).is(200).body, "machine-1", "machine-2")

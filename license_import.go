@@ -20,9 +20,9 @@ import (
 // importColumns are the columns that a CSV file of licences may have, besides metadata.NAME; key
 // is required.
 var importColumns = []string{
-	"key", "account_id", "product", "plan", "kind", "customer", "state", "reason", "trial", "max_devices",
-	"max_transfers", "starts_at", "expires_at", "grace_days", "duration_days", "expiry_basis", "lease_hours",
-	"entitlements", "metadata",
+	"key", "account_id", "product", "plan", "plan_id", "reference", "kind", "customer", "state", "reason",
+	"trial", "max_devices", "max_transfers", "starts_at", "expires_at", "grace_days", "duration_days",
+	"expiry_basis", "lease_hours", "offline_days", "entitlements", "metadata",
 }
 
 const metadataColumn = "metadata." // prefix of the names of columns that hold one member of the metadata
@@ -54,7 +54,10 @@ type licenseImporter struct {
 	actor        string // of the events
 	faults       importFaults
 	rows         []importedLicense
-	total        int // rows of the file, including those left out
+	store        *store           // of the plans that rows name
+	plans        map[string]*plan // those that were read, by id; nil: there is none
+	references   map[string]int   // line of a reference, by account and reference
+	total        int              // rows of the file, including those left out
 }
 
 // licenseImport imports licences from a CSV file. When a row is invalid nothing is imported, and
@@ -80,11 +83,13 @@ func importLicenses(e *env, sizes importSizes) error {
 	}
 	defer file.Close()
 	im := &licenseImporter{importSizes: sizes, defaults: license{AccountID: o.account, Product: product},
-		force: e.on("force"), skipExisting: e.on("skip-existing"), now: e.now(), messages: e.stderr, actor: e.actor()}
-	if err := im.read(file); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
+		force: e.on("force"), skipExisting: e.on("skip-existing"), now: e.now(), messages: e.stderr, actor: e.actor(),
+		plans: map[string]*plan{}, references: map[string]int{}}
 	return e.withStore(func(st *store) error {
+		im.store = st
+		if err := im.read(file); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 		if err := im.compare(st); err != nil {
 			return err
 		}
@@ -247,7 +252,14 @@ func (im *licenseImporter) read(f io.Reader) error {
 		line, _ := r.FieldPos(0)
 		cells := im.cellsOf(header, record, line)
 		key := readImportKey(cells, firstLine, line)
-		im.rows = append(im.rows, importedLicense{line, im.readTerms(cells, header), key})
+		l := im.readTerms(cells, header)
+		im.rows = append(im.rows, importedLicense{line, l, key})
+		if of := l.AccountID + " " + valueOr(l.Reference, ""); l.Reference != nil {
+			if first, repeated := im.references[of]; repeated {
+				cells.wrong("reference", fmt.Sprintf("as on line %d", first), "a reference must appear only once")
+			}
+			im.references[of] = line
+		}
 		if im.total++; im.total%im.progress == 0 {
 			fmt.Fprintf(im.messages, "%d rows read\n", im.total)
 		}
@@ -348,7 +360,10 @@ func (im *licenseImporter) readTerms(cells *textTerms, header []string) *license
 	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
 	l.State = valueOr(state, statusActive)
 	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
-	readNewTerms(cells).apply(&l)
+	terms := readNewTerms(cells)
+	if terms.apply(&l); l.PlanID != nil {
+		l = im.ofPlan(cells, l, terms)
+	}
 	readMetadata(cells, header, &l)
 	if name, detail := l.invalidTerm(); name != "" {
 		cells.wrong(name, "", detail)
@@ -357,6 +372,27 @@ func (im *licenseImporter) readTerms(cells *textTerms, header []string) *license
 		cells.wrong("expires_at", "", "This is in the past; -force imports such licences too.")
 	}
 	return &l
+}
+
+// ofPlan returns the licence of a row with the terms of the plan that l names, and what the row has of its own. Plans
+// are read once.
+func (im *licenseImporter) ofPlan(cells *textTerms, l license, terms termsChange) license {
+	made, known := im.plans[*l.PlanID]
+	if !known {
+		made, _ = im.store.plan(anyAccount, *l.PlanID)
+		im.plans[*l.PlanID] = made
+	}
+	if made == nil || made.AccountID != l.AccountID || !made.RetiredAt.IsZero() {
+		cells.wrong("plan_id", "", "The account has no such plan in use.")
+		return l
+	}
+	of, err := licenseOfPlan(made, terms)
+	if err != nil {
+		cells.wrong("plan_id", "", "The row has another product, kind or expiry_basis than its plan.")
+		return l
+	}
+	of.State, of.Reason = l.State, l.Reason
+	return *of
 }
 
 // readMetadata adds the cells of the columns metadata.NAME to the licence's metadata, as strings.
@@ -423,6 +459,12 @@ func (im *licenseImporter) compare(st *store) error {
 			return err
 		case existing == nil:
 			fresh = append(fresh, row)
+			err := checkReference(st.queries, row.license)
+			if used := new(refusal); errors.As(err, &used) {
+				im.faults.add(row.line, "reference", quoteValue(*row.license.Reference), used.detail)
+			} else if err != nil {
+				return err
+			}
 		case !im.skipExisting:
 			im.faults.add(row.line, "key", "", errKeyTaken.Error())
 		case existing.AccountID != id:

@@ -18,7 +18,11 @@ type lease struct {
 // signLease signs a lease of d on l with d's current lease number. base is the address of
 // the service, which becomes issuer and audience.
 func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.Time) (lease, error) {
-	c := leaseClaims(l, d, now, nonce)
+	return k.signClaims(l, leaseClaims(l, d, now, nonce), base, now)
+}
+
+// signClaims signs the claims of a lease on l, as signLease does.
+func (k *keyring) signClaims(l *license, c claims, base string, now time.Time) (lease, error) {
 	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
 	token, err := k.sign(c)
 	if err != nil {
@@ -36,22 +40,28 @@ func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
 }
 
 // nextLease signs a lease with d's next lease number, and records it in the fields of d, which the
-// caller must save.
-func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string) (lease, error) {
+// caller must save. An offline lease keeps a floating seat until its end, whatever other leases follow.
+func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string, offline bool) (lease, error) {
 	bases, err := t.baseURLs()
 	if err != nil {
 		return lease{}, err
 	}
 	d.LeaseSeq++
 	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
+	if offline {
+		d.LeaseExpiresAt = l.beforeGraceEnds(t.now.after(days(l.OfflineDays)))
+		if !d.LeaseExpiresAt.Before(d.OfflineUntil.Time) {
+			d.OfflineUntil, d.OfflineKid = d.LeaseExpiresAt, d.LeaseKid
+		}
+	}
 	if d.LeaseExpiresAt.After(d.CountsUntil.Time) {
 		d.CountsUntil = d.LeaseExpiresAt
 	}
 	d.LapsesAt = stamp{}
 	if l.Kind == kindFloating {
-		d.LapsesAt = d.LeaseExpiresAt
+		d.LapsesAt = stamp{later(d.LeaseExpiresAt.Time, d.OfflineUntil.Time)}
 	}
-	return k.signLease(l, d, bases[0].URL, nonce, t.now.Time)
+	return k.signClaims(l, leaseClaimsUntil(d.LeaseExpiresAt, l, d, t.now.Time, nonce), bases[0].URL, t.now.Time)
 }
 
 // maxNonce is how many characters a nonce has at most, all of them visible ASCII.
@@ -111,7 +121,11 @@ func (c *claims) stillAccurate(l *license, d *device) bool {
 // leaseEnd returns when a lease signed at now expires: after the licence's lease_hours,
 // but never later than the end of grace.
 func (l *license) leaseEnd(now time.Time) stamp {
-	end := newStamp(now.Add(time.Duration(l.LeaseHours) * time.Hour))
+	return l.beforeGraceEnds(newStamp(now.Add(time.Duration(l.LeaseHours) * time.Hour)))
+}
+
+// beforeGraceEnds returns end, or the end of grace if that is earlier.
+func (l *license) beforeGraceEnds(end stamp) stamp {
 	if last := l.graceUntil(); !last.IsZero() && last.Before(end.Time) {
 		return last
 	}
@@ -132,13 +146,19 @@ func refreshAfter(lease time.Duration) time.Duration {
 // leaseClaims are the claims of the device token that is the lease of d on l
 // (contract, section 4). The caller adds iss, aud and jti.
 func leaseClaims(l *license, d *device, now time.Time, nonce string) claims {
+	end := l.leaseEnd(now)
+	if !d.LeaseExpiresAt.IsZero() && d.LeaseExpiresAt.Before(end.Time) { // a lease signed again keeps its recorded end
+		end = d.LeaseExpiresAt
+	}
+	return leaseClaimsUntil(end, l, d, now, nonce)
+}
+
+// leaseClaimsUntil is leaseClaims for a lease with a given end.
+func leaseClaimsUntil(end stamp, l *license, d *device, now time.Time, nonce string) claims {
 	c := claims{Subject: l.AccountID, ClientID: d.ID, Scope: scopeDevice, License: l.ID, Device: d.ID,
 		IssuedAt: max(now.Unix(), l.TokensEndAt.Unix()+1), // see license.TokensEndAt
-		Expires:  l.leaseEnd(now).Unix(), Fingerprint: base64.RawURLEncoding.EncodeToString(d.Fingerprint),
+		Expires:  end.Unix(), Fingerprint: base64.RawURLEncoding.EncodeToString(d.Fingerprint),
 		Product: l.Product, Entitlements: l.Entitlements, Seq: d.LeaseSeq, Nonce: nonce}
-	if !d.LeaseExpiresAt.IsZero() { // a lease that is signed again keeps its recorded end
-		c.Expires = min(c.Expires, d.LeaseExpiresAt.Unix())
-	}
 	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())
 	if !l.ExpiresAt.IsZero() {
 		c.LicenseEnd, c.GraceEnd = l.ExpiresAt.Unix(), l.graceUntil().Unix()
@@ -254,6 +274,9 @@ func (f foundDevice) changeFingerprint(t *tx, l *license, d *device, fingerprint
 // stamp: it no longer counts. held tells whether the device has held a seat until now.
 func (d *device) countsAfterSeat(l *license, held bool, now stamp) stamp {
 	until := d.CountsUntil
+	if held && d.OfflineUntil.After(until.Time) { // resetting the transfers has not ended the lease
+		until = d.OfflineUntil
+	}
 	if kept := now.after(transferWindow); held && l.Kind == kindNodeLocked && kept.After(until.Time) {
 		until = kept
 	}

@@ -11,6 +11,8 @@ import (
 // licenseTable describes the table licenses.
 var licenseTable = newTable("licenses", "l", func(l *license) []field {
 	return []field{{"id", &l.ID}, {"account_id", &l.AccountID}, {"product", &l.Product}, {"plan", &l.Plan},
+		{"plan_id", &l.PlanID}, {"reference", &l.Reference}, {"offline_days", &l.OfflineDays},
+		{"issuer_suspended", &l.IssuerSuspended},
 		{"customer", &l.Customer}, {"kind", &l.Kind}, {"state", &l.State}, {"reason", &l.Reason}, {"trial", &l.Trial},
 		{"max_devices", &l.MaxDevices}, {"max_transfers", &l.MaxTransfers}, {"starts_at", &l.StartsAt},
 		{"expires_at", &l.ExpiresAt}, {"grace_days", &l.GraceDays}, {"duration_days", &l.DurationDays},
@@ -45,6 +47,11 @@ func (q *queries) license(o owner, id string) (*license, error) {
 // licenseOwner returns the account that owns a licence, or errNotFound.
 func (q *queries) licenseOwner(id string) (accountID string, err error) {
 	return oneValue[string](q, `SELECT account_id FROM licenses WHERE id = ?`, id)
+}
+
+// licenseByReference returns the id of the licence of an account with that reference, or errNotFound.
+func (q *queries) licenseByReference(accountID, reference string) (id string, err error) {
+	return oneValue[string](q, `SELECT id FROM licenses WHERE account_id = ? AND reference = ?`, accountID, reference)
 }
 
 // A licenseFilter chooses licences of an owner. An empty field other than owner and now
@@ -146,8 +153,8 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 // setLicenseState stores the state that an operator's action leads to, and writes the
 // event of type typ.
 func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) error {
-	if err := t.write(`UPDATE licenses SET state = ?, reason = nullif(?, ''), updated_at = ? WHERE id = ?`,
-		state, reason, t.now, l.ID); err != nil {
+	if err := t.write(`UPDATE licenses SET state = ?, reason = nullif(?, ''), issuer_suspended = ?, updated_at = ?
+		WHERE id = ?`, state, reason, l.IssuerSuspended, t.now, l.ID); err != nil {
 		return err
 	}
 	return t.addEvent(licenseEvent(l, typ, actor, "reason", reason))
@@ -285,7 +292,7 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 func (t *tx) saveTerms(l *license) error {
 	l.UpdatedAt = t.now
 	_, err := licenseTable.update(t, l, `plan customer trial max_devices max_transfers starts_at expires_at
-		grace_days duration_days lease_hours entitlements metadata updated_at`, ` WHERE id = ?`, l.ID)
+		grace_days duration_days lease_hours offline_days entitlements metadata updated_at`, ` WHERE id = ?`, l.ID)
 	return err
 }
 

@@ -21,7 +21,9 @@ const (
 	maxGraceDays    = 3650
 	maxDurationDays = 36500
 	maxLeaseHours   = 2160
+	maxOfflineDays  = 365
 	maxReason       = 500
+	maxReference    = 200
 	maxMetadata     = 16 << 10 // bytes of JSON
 	maxEntitlements = 100
 	maxCodesBytes   = 1200 // of all entitlements as JSON: the longest lease, 4,062 bytes, must fit maxTokenBytes
@@ -54,20 +56,28 @@ func (c termsChange) apply(l *license) *license {
 func readTerms(r termsReader) (c termsChange) {
 	term(&c, func(l *license, v *string) { l.Plan = v })(r.textTerm("plan", maxNameLength, nil))
 	term(&c, func(l *license, v *string) { l.Customer = v })(r.textTerm("customer", maxCustomer, nil))
+	term(&c, func(l *license, v stamp) { l.StartsAt = v })(r.timeTerm("starts_at"))
+	term(&c, func(l *license, v stamp) { l.ExpiresAt = v })(r.timeTerm("expires_at"))
+	term(&c, func(l *license, v json.RawMessage) { l.Metadata = v })(r.objectTerm("metadata"))
+	return append(c, readPlanTerms(r)...)
+}
+
+// readPlanTerms reads the terms that a plan has, too, and that can be changed.
+func readPlanTerms(r termsReader) (c termsChange) {
 	term(&c, func(l *license, v bool) { l.Trial = v })(r.boolTerm("trial"))
 	term(&c, func(l *license, v *int) { l.MaxDevices = v })(r.numberTerm("max_devices", 1, maxCount))
 	term(&c, func(l *license, v *int) {
 		l.MaxTransfers, l.transfersGiven = v, true
 	})(r.numberTerm("max_transfers", 0, maxCount))
-	term(&c, func(l *license, v stamp) { l.StartsAt = v })(r.timeTerm("starts_at"))
-	term(&c, func(l *license, v stamp) { l.ExpiresAt = v })(r.timeTerm("expires_at"))
 	term(&c, func(l *license, v *int) { l.GraceDays = valueOr(v, 0) })(r.numberTerm("grace_days", 0, maxGraceDays))
 	term(&c, func(l *license, v *int) { l.DurationDays = v })(r.numberTerm("duration_days", 1, maxDurationDays))
 	term(&c, func(l *license, v *int) {
 		l.LeaseHours = valueOr(v, l.defaultLease())
 	})(r.numberTerm("lease_hours", 1, maxLeaseHours))
+	term(&c, func(l *license, v *int) {
+		l.OfflineDays = valueOr(v, 0)
+	})(r.numberTerm("offline_days", 0, maxOfflineDays))
 	term(&c, func(l *license, v codeList) { l.Entitlements = v })(r.codesTerm("entitlements"))
-	term(&c, func(l *license, v json.RawMessage) { l.Metadata = v })(r.objectTerm("metadata"))
 	return c
 }
 
@@ -84,14 +94,23 @@ func term[T any](c *termsChange, assign func(l *license, value T)) func(value T,
 // readNewTerms reads the terms of a new licence: those of readTerms, and those that are
 // fixed once it is issued.
 func readNewTerms(r termsReader) (c termsChange) {
+	reference, _ := r.textTerm("reference", maxReference, nil)
+	planID, _ := r.textTerm("plan_id", maxNameLength, isID("pln"))
+	return slices.Concat(readTerms(r), readFixedTerms(r), termsChange{func(l *license) {
+		l.Reference, l.PlanID = reference, planID
+	}})
+}
+
+// readFixedTerms reads the terms that a plan has, too, and that can't be changed.
+func readFixedTerms(r termsReader) termsChange {
 	product, _ := r.textTerm("product", maxNameLength, notEmpty)
 	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
 	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
-	return append(readTerms(r), func(l *license) {
+	return termsChange{func(l *license) {
 		l.Product = valueOr(product, l.Product)
 		l.Kind = valueOr(kind, l.Kind)
 		l.ExpiryBasis = valueOr(basis, l.ExpiryBasis)
-	})
+	}}
 }
 
 // invalidTerm checks terms against each other, after each was found valid by itself. It
@@ -162,14 +181,17 @@ func (l *license) raiseTransfers(before *license) {
 	}
 }
 
-// createLicense stores a new licence with a new key. The key is returned only here: the
-// database keeps its hash. Errors: validation_failed, account_not_found.
+// createLicense stores a new licence, as licenseOf returns it, with a new key. The key is returned only here: the
+// database keeps its hash. Errors: validation_failed, account_not_found, reference_used.
 func createLicense(t *tx, l *license, actor string) (id, key string, err error) {
 	l.fillDefaults(t.now)
 	if err := l.checkTerms(); err != nil {
 		return "", "", err
 	}
 	if err := t.openAccount(l.AccountID); err != nil {
+		return "", "", err
+	}
+	if err := checkReference(t.queries, l); err != nil {
 		return "", "", err
 	}
 	key = newLicenseKey()
@@ -179,6 +201,19 @@ func createLicense(t *tx, l *license, actor string) (id, key string, err error) 
 	}
 	id, err = t.addLicense(l, parsed, actor)
 	return id, key, err
+}
+
+// checkReference returns reference_used if another licence of the account has the reference of l, else nil.
+func checkReference(q *queries, l *license) error {
+	if l.Reference == nil {
+		return nil
+	}
+	id, err := q.licenseByReference(l.AccountID, *l.Reference)
+	if err == nil {
+		return &refusal{code: codeReferenceUsed, detail: "The account has a licence with this reference already.",
+			members: []extraMember{{"license_id", id}}}
+	}
+	return replaced(err, errNotFound, nil)
 }
 
 // patchLicense changes terms of a licence of an owner, and returns the licence
@@ -201,12 +236,17 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 	if changed.Names == "" {
 		return l, nil
 	}
+	return l, recordTerms(t, l, changed, actor)
+}
+
+// recordTerms stores the changed terms of a licence, with the event.
+func recordTerms(t *tx, l *license, changed termsDiff, actor string) error {
 	if err := t.saveTerms(l); err != nil {
-		return nil, err
+		return err
 	}
 	e := licenseEvent(l, eventLicenseUpdated, actor)
 	e.Data = bytes.TrimSpace(encodeJSON(changed))
-	return l, t.addEvent(e)
+	return t.addEvent(e)
 }
 
 // termsDiff lists the terms that a change has altered. It is the data of the change's event.

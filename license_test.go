@@ -711,7 +711,7 @@ func TestLicense_movesAsTheContractSays(t *testing.T) {
 		"active revoke": "revoked", "suspended revoke": "revoked"}
 	for _, state := range []string{"active", "suspended", "revoked"} {
 		for _, action := range []string{"suspend", "reinstate", "revoke", "renew", ""} {
-			got, err := nextState(&license{State: state}, action)
+			got, err := nextState(&license{State: state}, action, true)
 			want := allowed[state+" "+action]
 			var ref *refusal
 			if got != want || (want == "") != (errors.As(err, &ref) && ref.code == codeIllegalTransition) {
@@ -1172,10 +1172,11 @@ func TestLicense_showsEverythingButItsKey(t *testing.T) {
 			Entitlements: codeList{"kds"}, Metadata: json.RawMessage(`{"order":17}`)})
 		created := newStamp(time.Now())
 		s.activate(key, "f").is(200)
-		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","kind":"node_locked",`+
+		want := fmt.Sprintf(`{"id":%q,"account_id":%q,"product":"kds","plan":"pro","plan_id":null,`+
+			`"reference":null,"kind":"node_locked",`+
 			`"customer":null,"state":"active","reason":null,"trial":false,"max_devices":4,`+
 			`"max_transfers":null,"starts_at":null,"expires_at":%q,"grace_days":3,"duration_days":null,`+
-			`"expiry_basis":"issue","lease_hours":336,"entitlements":["kds"],`+
+			`"expiry_basis":"issue","lease_hours":336,"offline_days":0,"entitlements":["kds"],`+
 			`"metadata":{"order":17},"first_activated_at":%q,"created_at":%q,"updated_at":%q,"key_hint":%q,`+
 			`"status":"active","grace_until":%q,"seats":{"used":1,"max":4,"free":3},"transfers":null}`, id, s.account,
 			end, created, created, created, key[len(key)-5:], end.after(72*time.Hour))

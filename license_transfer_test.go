@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,6 +219,7 @@ type machine struct {
 	tokens      []string  // every one that it got
 	leasedUntil time.Time // the latest end of one that is bound to its fingerprint
 	heldAt      time.Time // when it was seen to hold a seat last
+	offline     time.Time // until when an offline lease keeps its seat, unless a portal or an operator takes it away
 	holds       bool
 }
 
@@ -236,6 +238,12 @@ type machinePark struct {
 func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
+	var kept atomic.Int64 // seats that offline leases have kept
+	t.Cleanup(func() {
+		if kept.Load() == 0 && !t.Failed() {
+			t.Error("no offline lease has kept a seat")
+		}
+	})
 	for _, kind := range []string{kindNodeLocked, kindFloating} {
 		for _, hours := range []int{1, 14 * 24, 90 * 24} {
 			t.Run(fmt.Sprint(kind, " ", hours), func(t *testing.T) {
@@ -244,7 +252,7 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					p := &machinePark{service: s, random: random(t, 0), kind: kind, seats: 2, most: 5,
 						answers: map[string]int{}}
 					p.id, p.key = s.addLicense(license{Kind: kind, MaxDevices: ptr(2), MaxTransfers: ptr(3),
-						LeaseHours: hours})
+						LeaseHours: hours, OfflineDays: 10})
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
 					}
@@ -255,6 +263,7 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 							p.step()
 						}
 					}
+					kept.Add(int64(p.answers["409 held_offline"] * p.answers["kept offline"]))
 					for _, code := range []string{"200", "409 transfer_limit_reached", "409 seat_limit_reached"} {
 						short := kind == kindFloating && hours == 1 // then hardly any machine is left to count
 						if p.answers[code] == 0 && !short {
@@ -274,7 +283,7 @@ func (p *machinePark) step() {
 	p.advance()
 	p.observe()
 	m, other := p.machine(), p.machine()
-	switch action := p.random.IntN(10); action {
+	switch action := p.random.IntN(11); action {
 	case 0, 1, 2:
 		p.tryActivation(m, nil, "license_key", p.key, "fingerprint", m.fingerprint)
 	case 3:
@@ -291,23 +300,33 @@ func (p *machinePark) step() {
 			}
 		}
 	case 6:
-		p.keep(m, p.verifyKey(p.key, m.fingerprint))
+		p.keep(m, p.verifyKey(p.key, m.fingerprint), false)
 		if token := other.anyToken(p.random); token != "" {
-			p.keep(m, p.verifyLease(token, "nonce", "n"))
-			p.keep(m, p.verifyLease(token, "fingerprint", m.fingerprint))
+			p.keep(m, p.verifyLease(token, "nonce", "n"), false)
+			p.keep(m, p.verifyLease(token, "fingerprint", m.fingerprint), false)
 		}
 	case 7:
-		p.deactivate(p.key, m.fingerprint)
+		if a := p.deactivate(p.key, p.holder().fingerprint); strings.Contains(a.body, "until") {
+			p.answers["kept offline"]++
+		}
 	case 8:
 		if token := other.anyToken(p.random); token != "" {
 			p.post("/widget/license/deactivate", "{}", bearer(token))
 		}
 	case 9:
 		p.interfere()
+	case 10:
+		if p.random.IntN(2) == 0 {
+			m = p.holder()
+		}
+		p.tryActivation(m, nil, "license_key", p.key, "fingerprint", m.fingerprint, "offline", true, "nonce", "n")
 	}
 	p.observe()
 	living := 0
 	for _, m := range p.machines {
+		if m.offline.After(time.Now()) && !m.holds {
+			p.t.Fatalf("%s has an offline lease until %v, and its seat is free", m.fingerprint, m.offline)
+		}
 		if m.leasedUntil.After(time.Now()) {
 			living++
 		}
@@ -322,6 +341,9 @@ func (p *machinePark) interfere() {
 	id := p.anyDevice()
 	if id == "" {
 		return
+	}
+	if m := p.machineWith(p.deviceRow(id).Fingerprint); m != nil {
+		m.offline = time.Time{}
 	}
 	if p.random.IntN(2) == 0 {
 		p.release(p.id, id)
@@ -352,6 +374,17 @@ func (p *machinePark) anyDevice() (id string) {
 	return id
 }
 
+// holder returns one of the machines that hold a seat, or any machine if none does.
+func (p *machinePark) holder() *machine {
+	first := p.random.IntN(len(p.machines))
+	for i := range p.machines {
+		if m := p.machines[(first+i)%len(p.machines)]; m.holds {
+			return m
+		}
+	}
+	return p.machines[first]
+}
+
 func (p *machinePark) machine() *machine { return p.machines[p.random.IntN(len(p.machines))] }
 
 func (m *machine) anyToken(random *rand.Rand) string {
@@ -362,21 +395,32 @@ func (m *machine) anyToken(random *rand.Rand) string {
 }
 
 // keep has a machine keep the token of an answer. Its lease helps the machine whose fingerprint is
-// in it, which may be another.
-func (p *machinePark) keep(m *machine, a answer) {
+// in it, which may be another. offline tells whether it asked for an offline lease.
+func (p *machinePark) keep(m *machine, a answer, offline bool) {
 	if !a.hasToken() {
 		return
 	}
 	m.tokens = append(m.tokens, a.text("token"))
 	c := p.lease(a)
-	for _, m := range p.machines {
-		hash := fingerprintHash(m.fingerprint)
-		if base64.RawURLEncoding.EncodeToString(hash[:]) == c.Fingerprint {
-			if end := time.Unix(c.Expires, 0); end.After(m.leasedUntil) {
-				m.leasedUntil = end
-			}
+	fingerprint, err := base64.RawURLEncoding.DecodeString(c.Fingerprint)
+	p.check(err)
+	if m := p.machineWith(fingerprint); m != nil {
+		end := time.Unix(c.Expires, 0)
+		m.leasedUntil = later(m.leasedUntil, end)
+		if offline {
+			m.offline = later(m.offline, end)
 		}
 	}
+}
+
+// machineWith returns the machine whose fingerprint has this hash, or nil.
+func (p *machinePark) machineWith(hash []byte) *machine {
+	for _, m := range p.machines {
+		if own := fingerprintHash(m.fingerprint); bytes.Equal(own[:], hash) {
+			return m
+		}
+	}
+	return nil
 }
 
 // observe notes which machines hold seats now.
@@ -417,7 +461,7 @@ func (p *machinePark) tryActivation(m *machine, headers []string, members ...any
 		code += " " + a.text("code")
 	}
 	p.answers[code]++
-	p.keep(m, a)
+	p.keep(m, a, slices.Contains(members, any("offline")))
 	sendsOwn := slices.Contains(members, any("fingerprint"))
 	switch {
 	case code == "409 transfer_limit_reached" && sendsOwn && (did || counting < p.most):

@@ -137,6 +137,7 @@ func nouns() []noun {
 		keyNoun(),
 		leadNoun(),
 		licenseNoun(),
+		planNoun(),
 		deviceNoun(),
 		widgetNoun(),
 		eventNoun(),
@@ -185,7 +186,7 @@ func eventTypesOf(of []noun) []eventType {
 // The scopes that an operator can give to tokens, in the order in which people read them. Applications of
 // third parties (contract, section 13) can have only those of appScopes, whatever their database rows say.
 var (
-	grantableScopes = append(slices.Clone(appScopes), scopeApps, scopeConsent, scopeAdmin)
+	grantableScopes = append(slices.Clone(appScopes), scopeIssuing, scopeApps, scopeConsent, scopeAdmin)
 	appScopes       = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents,
 		scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks}
 )

@@ -18,7 +18,7 @@ import (
 // nothing has to be stored for people who have not signed in.
 
 // oauthTemplate makes every one of these pages from an oauthPage.
-var oauthTemplate = pageTemplateOf("oauth.html")
+var oauthTemplate = pageTemplateOf("oauth.html", "")
 
 // An oauthPages serves the pages.
 type oauthPages struct {
@@ -117,14 +117,23 @@ func (s *server) signedIn(c *call) (*session, error) {
 
 // askCode answers GET /oauth/signin.
 func (a *oauthPages) askCode(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
-	return signinPage(c, r, "", http.StatusOK)
+	return a.signinPage(c, r, "", http.StatusOK)
 }
 
-// signinPage makes the page that asks for a code; notice, the key of a text, says what was wrong with the last
-// code.
-func signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlPage, error) {
+// signinPage makes the page that asks for a code, and says which application led there. notice, the key of a text,
+// says what was wrong with the last code.
+func (a *oauthPages) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlPage, error) {
 	p := newOAuthPage(c.request, "title_signin")
 	p.SignIn, p.Notice = r.link("signin"), notice
+	if q := (&consent{}); len(r.query) > 0 && r.query.Get(booksSignin) == "" {
+		fault, err := a.findApp(q, r.query)
+		if err != nil {
+			return nil, err
+		}
+		if fault == "" {
+			p.Asks = printable(q.app.Name)
+		}
+	}
 	return oauthTemplate.render(status, p)
 }
 
@@ -149,7 +158,7 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 		return signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
 	})
 	if errors.Is(err, errSigninCode) {
-		return signinPage(c, r, "wrong_code", http.StatusForbidden)
+		return a.signinPage(c, r, "wrong_code", http.StatusForbidden)
 	}
 	if err != nil {
 		return nil, err
@@ -212,7 +221,7 @@ func (a *oauthPages) readConsent(c *call, r *oauthPageRequest) (q *consent, inst
 		return nil, nil, err
 	}
 	if q.session == nil {
-		instead, err = signinPage(c, r, "", http.StatusOK)
+		instead, err = a.signinPage(c, r, "", http.StatusOK)
 		return nil, instead, err
 	}
 	if !q.app.mayActFor(q.session.AccountID) {
@@ -414,7 +423,7 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 		return nil, err
 	}
 	if s == nil {
-		return signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+		return a.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
 	}
 	after, _ := onlyValue(r.query, "after")
 	if !validID("grt", after) {
@@ -432,8 +441,7 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	p.showSession(s, &oauthPageRequest{})
 	p.Connected = &connectedList{}
 	for _, g := range rows.rows {
-		p.Connected.Grants = append(p.Connected.Grants, connectedApp{ID: g.ID, Name: printable(g.App.Name),
-			Owner: printable(g.App.Owner), HomePage: printable(g.App.HomePage),
+		p.Connected.add(g.AppID, newConnectedApp(g.App.Name, g.App.Owner, g.App.HomePage), connectedGrant{ID: g.ID,
 			Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
 			Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
 	}
@@ -450,7 +458,7 @@ func (a *oauthPages) endConnected(ctx context.Context, c *call, r *oauthPageRequ
 		return nil, err
 	}
 	if s == nil {
-		return signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+		return a.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
 	}
 	return seeOther("./connected"), a.store.update(ctx, func(t *tx) error {
 		return endGrant(t, ownedBy(s.AccountID), r.form["grant"], endedByOwner, actorPerson(s.MadeBy))
@@ -465,6 +473,7 @@ type oauthPage struct {
 	Account   string // name of the account for which somebody has signed in
 	SignOut   string // URL that the form to sign out posts to
 	SignIn    string // URL that the form with a code posts to
+	Asks      string // name of the application that asks to act for an account
 	Consent   *consentForm
 	Connected *connectedList
 }
@@ -474,6 +483,7 @@ type consentForm struct {
 	Action    string // URL
 	AccountID string
 	App       connectedApp
+	Scopes    []string
 	Version   string // of the application
 	Unticked  map[string]bool
 	Verified  bool
@@ -483,22 +493,43 @@ type consentForm struct {
 
 // A connectedApp is an application and what it may do.
 type connectedApp struct {
-	ID                    string // of the grant
+	id                    string
 	Name, Owner, HomePage string
-	Scopes                []string
-	Since, Used           string
+	Grants                []connectedGrant
 }
 
-// A connectedList is a page of grants.
+// newConnectedApp makes the texts of an application safe to show.
+func newConnectedApp(name, owner, homePage string) connectedApp {
+	return connectedApp{Name: printable(name), Owner: printable(owner), HomePage: printable(homePage)}
+}
+
+// A connectedGrant is what somebody has agreed to.
+type connectedGrant struct {
+	ID          string
+	Scopes      []string
+	Since, Used string
+}
+
+// A connectedList is a page of grants by their applications.
 type connectedList struct {
-	Grants []connectedApp
-	More   string // URL of the next page
+	Apps []connectedApp
+	More string // URL of the next page
+}
+
+// add adds a grant to those of the application with an id, which is listed once.
+func (l *connectedList) add(id string, app connectedApp, g connectedGrant) {
+	at := slices.IndexFunc(l.Apps, func(known connectedApp) bool { return known.id == id })
+	if at < 0 {
+		app.id = id
+		l.Apps, at = append(l.Apps, app), len(l.Apps)
+	}
+	l.Apps[at].Grants = append(l.Apps[at].Grants, g)
 }
 
 // newOAuthPage makes a page in the language that a request prefers.
 func newOAuthPage(r *http.Request, title string) *oauthPage {
-	lang := languageOf(r)
-	return &oauthPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage()[lang].OAuth, Title: title}}
+	lang := languageOf(r, pageLanguages[:ownerLanguages])
+	return &oauthPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}}
 }
 
 // showSession says on the page who has signed in, with a way out that leads back to what the request asks
@@ -514,11 +545,10 @@ func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status
 	p.showSession(q.session, r)
 	f := &consentForm{Action: r.link("authorize"), AccountID: q.session.AccountID,
 		Version: q.app.UpdatedAt.String(), Verified: !q.app.VerifiedAt.IsZero()}
-	f.App = connectedApp{Name: p.Subject, Owner: printable(q.app.Owner), HomePage: printable(q.app.HomePage),
-		Scopes: strings.Fields(q.scope)}
+	f.App, f.Scopes = newConnectedApp(q.app.Name, q.app.Owner, q.app.HomePage), strings.Fields(q.scope)
 	if notice == "undecided" { // keep what the person has ticked
 		f.Unticked = map[string]bool{}
-		for _, scope := range f.App.Scopes {
+		for _, scope := range f.Scopes {
 			f.Unticked[scope] = r.form[scopeBox+scope] == ""
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ func orderNoun() noun {
 		ids:      []idKind{{"ORDER", "ord", "orders"}},
 		problems: orderProblems,
 		events:   orderEvents,
+		close:    cancelLater,
 	}
 }
 
@@ -38,14 +40,14 @@ var (
 
 	codeOrderNotFound = orderProblems.add(404, "order_not_found", "Order not found",
 		"There is no order with this id.")
-	codeReferenceUsed = orderProblems.add(409, "reference_used", "Reference used",
-		"The account has an order with this reference already.")
 	codeOrderState = orderProblems.add(409, "order_state", "Not in this state",
 		"The order's state does not allow this.")
 	codeOrderLimit = orderProblems.add(409, "order_limit_reached", "Too many open orders",
 		"The account has 10,000 open orders already.")
 	codeRefundTooLarge = orderProblems.add(409, "refund_too_large", "Refund too large",
 		"More would be given back than was paid.")
+	codeRefundRepeated = orderProblems.add(409, "refund_repeated", "Refund repeated",
+		"The same refund was asked for less than 10 seconds ago. Send an Idempotency-Key if it is another one.")
 	codeRefundLimit = orderProblems.add(409, "refund_limit_reached", "Too many refunds",
 		"The order has 100 refunds already.")
 
@@ -66,6 +68,7 @@ var (
 	eventOrderCancelled    = orderEvents.add("order.cancelled")
 	eventOrderExpired      = orderEvents.add("order.expired")
 	eventOrderDisputed     = orderEvents.add("order.disputed")
+	eventOrderInquiry      = orderEvents.add("order.inquiry") // the guest's bank asks, and takes nothing yet
 	eventOrderReview       = orderEvents.add("order.review")
 	eventOrderEnding       = orderEvents.add("order.authorization_ending") // a day before it lapses
 )
@@ -97,6 +100,7 @@ const (
 const (
 	methodCard     = "card"
 	methodMobile   = "mobile"
+	methodTwint    = "twint"
 	methodCash     = "cash"
 	methodTerminal = "terminal"
 	methodVoucher  = "voucher"
@@ -104,8 +108,17 @@ const (
 	methodNone     = "none" // its total is 0
 )
 
+// When an order is to be paid.
+const (
+	payOnline = "online"
+	payLater  = "later" // at the restaurant or at the door, once it was accepted
+)
+
 // outsideMethods are those by which an order is paid without a provider.
 var outsideMethods = []string{methodCash, methodTerminal, methodVoucher, methodOther}
+
+// orderMethods are all of them.
+var orderMethods = append([]string{methodCard, methodMobile, methodTwint, methodNone}, outsideMethods...)
 
 const (
 	maxOrderLines     = 200
@@ -140,51 +153,60 @@ type vatSum struct {
 	VAT   int64 `json:"vat"`
 }
 
-// A guest is the person who placed an order.
-type guest struct {
-	Name  *string `json:"name"`
-	Phone *string `json:"phone"`
-	Note  *string `json:"note"`
-}
-
 // An order is a row of orders. What callers see of one also has the members that are no columns, see viewOrder.
 type order struct {
-	ID            string        `json:"id"`
-	AccountID     string        `json:"account_id"`
-	Reference     *string       `json:"reference"`
-	State         string        `json:"state"`
-	Dispute       *string       `json:"dispute"` // open, won or lost
-	Currency      string        `json:"currency"`
-	Lines         []orderLine   `json:"-"`
-	LineViews     []lineView    `json:"lines"` // no column: Lines
-	Discount      int64         `json:"discount"`
-	Delivery      int64         `json:"-"`
-	DeliveryRate  int64         `json:"-"`
-	DeliveryGross int64         `json:"-"`        // less its part of the discount
-	DeliveryView  *deliveryView `json:"delivery"` // no column: Delivery and its rate; nil: it costs nothing
-	Tip           int64         `json:"tip"`
-	OrderedTotal  int64         `json:"ordered_total"`
-	Total         int64         `json:"total"`    // of the accepted units; OrderedTotal until it is accepted
-	VAT           []vatSum      `json:"vat"`      // of Total
-	Refunded      int64         `json:"refunded"` // of Total, by refunds that are pending or done
-	Method        *string       `json:"method"`
-	PaymentID     *string       `json:"-"` // the last attempt
-	Attempts      int           `json:"-"`
-	Capture       bool          `json:"-"`        // its money is to be captured
-	Closing       *string       `json:"closing"`  // closingExpired, closingPaid or closingMethod
-	OutsideMethod *string       `json:"-"`        // with closingPaid
-	OutsideAt     stamp         `json:"-"`        // with closingPaid
-	Customer      *guest        `json:"customer"` // no column; nil: not given, erased, or the caller can't read it
-	Payment       *payment      `json:"payment"`  // no column; the last attempt; nil: none, or the caller can't read it
-	ReturnURL     string        `json:"return_url"`
-	PageKey       []byte        `json:"-"` // SHA-256 of the k in its pay_url
-	ExpiresAt     stamp         `json:"expires_at"`
-	AcceptBy      stamp         `json:"accept_by"`
-	CreatedAt     stamp         `json:"created_at"`
-	AuthorizedAt  stamp         `json:"authorized_at"`
-	AcceptedAt    stamp         `json:"accepted_at"`
-	PaidAt        stamp         `json:"paid_at"`
-	EndedAt       stamp         `json:"ended_at"`
+	ID            string          `json:"id"`
+	AccountID     string          `json:"account_id"`
+	Reference     *string         `json:"reference"`
+	State         string          `json:"state"`
+	Dispute       *string         `json:"dispute"` // open, won or lost
+	Currency      string          `json:"currency"`
+	Lines         []orderLine     `json:"-"`
+	LineViews     []lineView      `json:"lines"` // no column: Lines
+	Discount      int64           `json:"discount"`
+	Delivery      int64           `json:"-"`
+	DeliveryRate  int64           `json:"-"`
+	DeliveryGross int64           `json:"-"`        // less its part of the discount
+	DeliveryView  *deliveryView   `json:"delivery"` // no column: Delivery and its rate; nil: it costs nothing
+	Tip           int64           `json:"tip"`
+	OrderedTotal  int64           `json:"ordered_total"`
+	Total         int64           `json:"total"`    // of the accepted units; OrderedTotal until it is accepted
+	VAT           []vatSum        `json:"vat"`      // of Total
+	Refunded      int64           `json:"refunded"` // of Total, by refunds that are pending or done
+	Method        *string         `json:"method"`
+	PaymentID     *string         `json:"-"` // the last attempt
+	Attempts      int             `json:"-"`
+	Capture       bool            `json:"-"`          // its money is to be captured
+	Closing       *string         `json:"closing"`    // closingExpired, closingPaid or closingMethod
+	OutsideMethod *string         `json:"-"`          // with closingPaid
+	OutsideAt     stamp           `json:"-"`          // with closingPaid
+	Customer      *guest          `json:"customer"`   // no column; nil: not given, erased, or hidden from the caller
+	Fulfilment    *fulfilmentView `json:"fulfilment"` // no column; nil as Customer
+	Language      *string         `json:"language"`   // no column; nil as Customer
+	Payment       *payment        `json:"payment"`    // no column; the last attempt; nil: none, or hidden
+	ReturnURL     string          `json:"return_url"`
+	PageKey       []byte          `json:"-"` // SHA-256 of the k in its pay_url; later: of nothing
+	ExpiresAt     stamp           `json:"expires_at"`
+	AcceptBy      stamp           `json:"accept_by"`
+	CreatedAt     stamp           `json:"created_at"`
+	AuthorizedAt  stamp           `json:"authorized_at"`
+	AcceptedAt    stamp           `json:"accepted_at"`
+	PaidAt        stamp           `json:"paid_at"`
+	EndedAt       stamp           `json:"ended_at"`
+	Pay           string          `json:"pay"`
+	WantedAt      stamp           `json:"-"`             // when the guest wants it; zero: at once, or erased
+	RejectReason  *string         `json:"reject_reason"` // why the restaurant has refused it: one of rejectReasons
+	RejectText    *string         `json:"reject_text"`   // what the restaurant adds for the guest; nil as Customer
+	PaidFrom      *string         `json:"-"`             // its state before it was marked as paid outside
+	Seller        *seller         `json:"-"`             // whose receipt it is; nil: not paid, or before version 9
+}
+
+// A seller is what a receipt says of an account, as when the order was paid.
+type seller struct {
+	Name      string  `json:"name"`
+	Address   *string `json:"address"`
+	VATNumber *string `json:"vat_number"`
+	Zone      string  `json:"zone"`
 }
 
 // A lineView is a line of an order as callers see it.
@@ -230,6 +252,11 @@ type refund struct {
 	MadeBy     string          `json:"made_by"` // as event.Actor
 	CreatedAt  stamp           `json:"created_at"`
 	EndedAt    stamp           `json:"ended_at"`
+	AccountID  string          `json:"-"`
+	Delivery   *int64          `json:"delivery"` // of Amount, for the delivery; nil: it is not aimed at it
+
+	// It gives back what was charged and not accepted, which is no part of the order's total.
+	Released bool `json:"released"`
 }
 
 // The states of a refund. One that succeeded may fail later.
@@ -336,8 +363,19 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 	k = randomText(16)
 	o.ID, o.State, o.PageKey = t.newID("ord"), orderOpen, hashOf(k)
 	o.CreatedAt, o.ExpiresAt = t.now, t.now.after(lives)
+	if o.Pay = cmp.Or(o.Pay, payOnline); o.Pay == payLater {
+		if err := waitForAcceptance(t, o); err != nil {
+			return "", err
+		}
+	}
 	if o.Total == 0 {
 		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, new(methodNone), t.now, t.now
+		if o.Seller, err = t.sellerOf(o.AccountID); err != nil {
+			return "", err
+		}
+	}
+	if err := checkWantedAt(t, o.WantedAt); err != nil {
+		return "", err
 	}
 	if err := t.addOrder(o); err != nil {
 		return "", err
@@ -376,7 +414,8 @@ func mayCreate(t *tx, o *order) error {
 	if o.Reference != nil {
 		id, err := t.orderByReference(o.AccountID, *o.Reference)
 		if err == nil {
-			return &refusal{code: codeReferenceUsed, members: []extraMember{{"order_id", id}}}
+			return &refusal{code: codeReferenceUsed, detail: "The account has an order with this reference already.",
+				members: []extraMember{{"order_id", id}}}
 		}
 		if !errors.Is(err, errNotFound) {
 			return err
@@ -442,9 +481,10 @@ func (o *order) lower(lines []lineQuantity) error {
 	return nil
 }
 
-// acceptOrder accepts an authorised order of an owner; lines names the lines of which fewer units are accepted.
-// If the account captures cards on acceptance, the order's money is captured. An order whose payment is in review
-// is accepted in spite of that, see acceptFromReview. Errors: errOrder, order_state, a refusal that names the
+// acceptOrder accepts an order of an owner that waits for that; lines names the lines of which fewer units are
+// accepted. If the account captures cards on acceptance, or their reservation would end before the order is wanted,
+// its money is captured; one that was charged already is paid. An order whose payment is in review is accepted in
+// spite of that, see acceptFromReview. Errors: errOrder, order_state, a refusal that names the
 // lines that are wrong.
 func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
 	t.invalidate()
@@ -455,25 +495,42 @@ func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string)
 	if p != nil && p.State == paymentReview {
 		return o, acceptFromReview(t, o, p, lines, actor)
 	}
-	if o.State != orderAuthorized || p == nil {
-		return nil, errOrderState(o, "Only an authorized one can be accepted.")
+	if !o.waits() {
+		return nil, errOrderState(o, "Only an authorized one, or an open one that is paid later, can be accepted.")
 	}
 	if err := o.lower(lines); err != nil {
 		return nil, err
+	}
+	if p == nil {
+		return o, keepAccepted(t, o, actor)
 	}
 	settings, err := t.settings(o.AccountID)
 	if err != nil {
 		return nil, err
 	}
-	o.Capture = settings.CaptureOn == captureOnAccept && p.Method == methodCard
-	return o, keepAccepted(t, o, actor)
+	o.Capture = findMethod(p.Method).early &&
+		(settings.CaptureOn == captureOnAccept || o.endsEarly(p.lapses(t.now).Time))
+	if err := keepAccepted(t, o, actor); err != nil || !o.charged() {
+		return o, err
+	}
+	return o, payCharged(t, o, p, actor)
+}
+
+// waits reports whether the order waits for the restaurant to accept it.
+func (o *order) waits() bool {
+	return o.State == orderAuthorized || o.State == orderOpen && o.Pay == payLater
 }
 
 // keepAccepted writes that an order was accepted.
 func keepAccepted(t *tx, o *order, actor string) error {
 	o.State, o.AcceptedAt = orderAccepted, t.now
-	if err := t.saveAndLook(o, *o.PaymentID); err != nil {
+	if err := t.saveOrder(o); err != nil {
 		return err
+	}
+	if o.PaymentID != nil {
+		if err := t.lookAt(*o.PaymentID); err != nil {
+			return err
+		}
 	}
 	ordered := strconv.FormatInt(o.OrderedTotal, 10)
 	return t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
@@ -499,7 +556,11 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		if err := t.setPaymentState(p.ID, paymentCaptured); err != nil {
 			return err
 		}
-		return markPaid(t, o, p.Method, t.now, actor)
+		at := t.now
+		if o.charged() {
+			at = o.PaidAt
+		}
+		return markPaid(t, o, p.Method, at, actor)
 	case !o.dead() && !o.settled() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
 		if err := t.setPaymentState(p.ID, paymentAuthorized); err != nil {
 			return err
@@ -519,15 +580,14 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 // dropClosing drops what was to happen once the order's attempt is closed.
 func (o *order) dropClosing() { o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{} }
 
-// markPaid writes that an order was paid.
-func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
-	o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, at, t.now
-	o.Capture = false
-	o.dropClosing()
-	if err := t.saveOrder(o); err != nil {
-		return err
+// sellerOf returns what a receipt says of an account at present.
+func (q *queries) sellerOf(accountID string) (*seller, error) {
+	a, err := q.account(accountID)
+	if err != nil {
+		return nil, err
 	}
-	return t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
+	of, err := q.settings(accountID)
+	return &seller{valueOr(of.LegalName, a.Name), of.Address, of.VATNumber, of.Zone}, err
 }
 
 // orderAndPayment returns an order of an owner and the last attempt to pay it, nil if there is none.
@@ -550,7 +610,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 		return nil, err
 	}
 	if o.State != orderAccepted || o.PaymentID == nil {
-		return nil, errOrderState(o, "Only an accepted one can be captured.")
+		return nil, errOrderState(o, "Only an accepted one that is paid online can be captured.")
 	}
 	if o.Capture {
 		return o, nil
@@ -560,33 +620,56 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 }
 
 // endOrder writes that an order was cancelled or has expired, and schedules a look at its attempt, so that the
-// money is released.
+// money is released. What was charged already is given back.
 func endOrder(t *tx, o *order, state string, told event) error {
-	o.State, o.EndedAt, o.Capture = state, t.now, false
+	o.State, o.EndedAt, o.Capture, o.Refunded = state, t.now, false, 0 // what is given back pays for nothing
 	o.dropClosing()
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
 	if o.PaymentID != nil {
-		if err := t.lookAt(*o.PaymentID); err != nil {
+		p, err := t.payment(*o.PaymentID)
+		if err == nil && o.charged() {
+			err = releaseCharged(t, o, p, told.Actor)
+		}
+		if err == nil {
+			err = t.lookAt(p.ID)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return t.addEvent(told)
 }
 
-// rejectOrder cancels an authorised order of an owner, whose money is then released. Errors: errOrder,
-// order_state.
-func rejectOrder(t *tx, by owner, id, actor string) (*order, error) {
+// rejectReasons are why a restaurant may refuse an order.
+var rejectReasons = []string{"sold_out", "closed", "too_busy", "too_far", "address", "other"}
+
+// A rejection is what a restaurant says when it refuses an order: one of rejectReasons, and a text for the guest, each
+// nil for nothing.
+type rejection struct{ reason, text *string }
+
+// rejectOrder cancels an order of an owner that waits to be accepted, whose money is then released. Errors:
+// errOrder, order_state.
+func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*order, error) {
 	t.invalidate()
 	o, err := t.order(by, id)
 	if err != nil {
 		return nil, err
 	}
-	if o.State != orderAuthorized {
-		return nil, errOrderState(o, "Only an authorized one can be rejected.")
+	if !o.waits() {
+		return nil, errOrderState(o, "Only an authorized one, or an open one that is paid later, can be rejected.")
 	}
-	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "rejected"))
+	data := []string{"reason", "rejected"}
+	if o.RejectReason, o.RejectText = why.reason, why.text; why.reason != nil {
+		data = append(data, "reject_reason", *why.reason)
+	}
+	if why.text != nil { // which is personal, so it is to be erased, even if nothing else is known of the guest
+		if err := t.ensureCustomer(o); err != nil {
+			return nil, err
+		}
+	}
+	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, data...))
 }
 
 // cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and money that
@@ -608,83 +691,6 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "cancelled"))
 }
 
-// payOutside marks an open order of an owner as paid outside, by methodCash, methodTerminal, methodVoucher or
-// methodOther. at is when it was paid; the zero stamp means the time of the transaction. If an attempt to pay it
-// online is live, that attempt is closed first (closingPaid), and finishPayOutside does the rest. Errors:
-// errOrder, order_state, a refusal of at.
-func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
-	t.invalidate()
-	o, err := t.order(by, id)
-	if err != nil {
-		return nil, err
-	}
-	switch o.State {
-	case orderOpen:
-	case orderAuthorized, orderAccepted:
-		return nil, errOrderState(o, "Its money is authorised: capture it, or cancel the order.")
-	default:
-		return nil, errOrderState(o, "Only an open one can be marked as paid.")
-	}
-	if at.IsZero() {
-		at = t.now
-	}
-	if at.After(t.exact.Add(clockSkew)) {
-		return nil, errMember("paid_at", "out_of_range", "This is in the future.")
-	}
-	if at.Before(o.CreatedAt.Add(-clockSkew)) {
-		return nil, errMember("paid_at", "out_of_range", "This is before the order was created.")
-	}
-	live, err := t.livePayment(o.ID)
-	if err != nil {
-		return nil, err
-	}
-	if live == nil {
-		return o, markPaid(t, o, method, at, actor)
-	}
-	o.Closing, o.OutsideMethod, o.OutsideAt = new(closingPaid), &method, at
-	return o, t.saveAndLook(o, live.ID)
-}
-
-// finishPayOutside marks an order with closingPaid as paid outside, once its attempt is closed.
-func finishPayOutside(t *tx, o *order, actor string) error {
-	return markPaid(t, o, valueOr(o.OutsideMethod, methodOther), o.OutsideAt, actor)
-}
-
-// paidOutside reports whether the order was paid without a provider, and not because its total is 0.
-func (o *order) paidOutside() bool {
-	return slices.Contains(outsideMethods, valueOr(o.Method, ""))
-}
-
-// undoPaid undoes the marking of an order of an owner as paid outside: the order is open again, for at least
-// minOrderLife. If the order still waits for its attempt to be closed before it is marked, it stops waiting.
-// Errors: errOrder, order_state, order_limit_reached.
-func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
-	t.invalidate()
-	o, err := t.order(by, id)
-	if err != nil {
-		return nil, err
-	}
-	if o.State == orderOpen && valueOr(o.Closing, "") == closingPaid {
-		o.dropClosing()
-		return o, t.saveOrder(o)
-	}
-	if o.State != orderPaid || !o.paidOutside() || o.Refunded > 0 {
-		return nil, errOrderState(o, "Only a payment outside can be undone, and only before anything is refunded.")
-	}
-	if err := mayOpen(t, o); err != nil {
-		return nil, err
-	}
-	method := *o.Method
-	o.State, o.Method, o.PaidAt, o.EndedAt = orderOpen, nil, stamp{}, stamp{}
-	if again := t.now.after(minOrderLife); again.After(o.ExpiresAt.Time) {
-		o.ExpiresAt = again
-	}
-	if err := t.saveOrder(o); err != nil {
-		return nil, err
-	}
-	return o, t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
-}
-
 // expireOrder expires an open order: at once, or if an attempt is live, once that is closed (closingExpired).
 func expireOrder(t *tx, o *order) error {
 	live, err := t.livePayment(o.ID)
@@ -692,7 +698,11 @@ func expireOrder(t *tx, o *order) error {
 		return err
 	}
 	if live == nil {
-		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_paid"))
+		reason := "not_paid"
+		if o.Pay == payLater {
+			reason = "not_accepted"
+		}
+		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", reason))
 	}
 	o.Closing = new(closingExpired)
 	return t.saveAndLook(o, live.ID)

@@ -13,12 +13,15 @@ var (
 	optLines = option{name: "lines", value: "LINE:QUANTITY,…",
 		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
 	optAmount = option{name: "amount", value: "AMOUNT",
-		help: "how much to give back, as 12.50; without it and -lines, all that is left"}
-	optPayment = option{name: "payment", value: "PAYMENT",
+		help: "how much to give back, as 12.50; without it and parts, all that is left"}
+	optDelivery = option{name: "delivery", value: "AMOUNT", help: "give back so much of the delivery"}
+	optTip      = option{name: "tip", value: "AMOUNT", help: "give back so much of the tip"}
+	optPayment  = option{name: "payment", value: "PAYMENT",
 		help: "give back money of this payment, which is in review since it pays nothing"}
 	optOrderState = option{name: "state", value: "STATE", help: "show only orders in this state, as authorized"}
 	optReference  = option{name: "reference", value: "TEXT",
 		help: "show only the order with this reference"}
+	optOrderMethod = option{name: "method", value: "METHOD", help: "show only orders paid in this way, as card"}
 )
 
 // The operator's commands on orders.
@@ -26,6 +29,7 @@ var orderCommands = []command{
 	{"order list", "", "list orders, newest first", []option{
 		optLimit,
 		optOrderState,
+		optOrderMethod,
 		optReference,
 		optAccount.says("show only orders of this account"),
 		optSince, optUntil,
@@ -35,13 +39,31 @@ var orderCommands = []command{
 		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
 	}, 1, orderAccept},
 	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1, orderCapture},
-	{"order reject", "ORDER", "refuse an authorised order; its money is released", nil, 1, orderReject},
+	{"order reject", "ORDER", "refuse an authorised order; its money is released", []option{
+		optReason.says("why: " + strings.Join(rejectReasons, ", ")),
+		{name: "text", value: "TEXT", help: "what the guest reads beside it, at most 200 characters"},
+	}, 1, orderReject},
 	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
-		optLines.says("give back these units of lines: 0:1,2:3"),
+		optLines.says("give back these units or amounts of lines: 0:1,2=3.50"),
+		optDelivery,
+		optTip,
 		optAmount,
 		optPayment,
 		optReason.says("why, for people, at most 200 characters"),
 	}, 1, orderRefund},
+	{"order refunds", "", "print every refund, with the provider's ids, one JSON object a line or CSV", []option{
+		optCSV, optAccount.says("print only refunds of this account"),
+		optSince.says("print only refunds made since a date or an RFC 3339 time, or in the last days, as 7d"),
+		optUntil.says("print only refunds made until the end of a date (UTC), or until an RFC 3339 time"),
+	}, 0, orderRefunds},
+	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
+		"and its write-ahead log, and list names or numbers that resemble the erased one", []option{
+		{name: "name", value: "NAME", help: "the guests with this name, compared without case"},
+		{name: "phone", value: "NUMBER", help: "the guests with this telephone number, compared by its digits"},
+		{name: "order", value: "ORDER", help: "the guest of this order"},
+		optAccount.says("erase only guests of this account"),
+		optLitestream.says("leave the write-ahead log to Litestream, which truncates it later"), optUnasked,
+	}, 0, orderErase},
 	{"order settle", "ORDER", "have the running service ask the provider now how the payments of an order stand",
 		nil, 1, orderSettle},
 }
@@ -79,20 +101,34 @@ func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
 	})
 }
 
-// lineQuantities returns what -lines names; nil if it is not given. Errors: usageError, also if -lines is given
-// but names none, since an empty list would stand for the whole order.
-func (e *env) lineQuantities() (all []lineQuantity, err error) {
+// lineQuantities returns what -lines names; nil if it is not given. If amounts is not nil, LINE=AMOUNT names an
+// amount of a line, and amounts gets one for each line, 0 beside a quantity. Errors: usageError, also if -lines is
+// given but names none, since an empty list would stand for the whole order.
+func (e *env) lineQuantities(amounts *[]int64) (all []lineQuantity, err error) {
+	form := "LINE:QUANTITY, as 0:1"
+	if amounts != nil {
+		form += ", or LINE=AMOUNT, as 0=3.50"
+	}
 	for _, part := range e.commaList("lines") {
-		line, quantity, ok := strings.Cut(part, ":")
-		index, bad := strconv.Atoi(line)
-		units, wrong := strconv.ParseInt(quantity, 10, 64)
-		if !ok || bad != nil || wrong != nil || units < 0 || units > maxQuantity {
-			return nil, usageError(fmt.Sprintf("-lines: %q is not LINE:QUANTITY, as 0:1", printable(part)))
+		line, text, byAmount := strings.Cut(part, "=")
+		amount, ok := parseAmount(text)
+		if ok = ok && amount > 0 && amounts != nil; !byAmount {
+			line, text, ok = strings.Cut(part, ":")
 		}
-		all = append(all, lineQuantity{index, units})
+		index, bad := strconv.Atoi(line)
+		units := int64(0)
+		if !byAmount && ok {
+			units, err = strconv.ParseInt(text, 10, 64)
+		}
+		if !ok || bad != nil || err != nil || units < 0 || units > maxQuantity {
+			return nil, usageError(fmt.Sprintf("-lines: %q is not %s", printable(part), form))
+		}
+		if all = append(all, lineQuantity{index, units}); amounts != nil {
+			*amounts = append(*amounts, amount)
+		}
 	}
 	if e.given("lines") && len(all) == 0 {
-		return nil, usageError("-lines: give LINE:QUANTITY, as 0:1, or leave it out for all")
+		return nil, usageError("-lines: give " + form + ", or leave it out for all")
 	}
 	return all, nil
 }
@@ -101,6 +137,9 @@ func orderList(e *env) error {
 	var err error
 	filter := orderFilter{reference: e.str("reference")}
 	if filter.state, err = e.choice("state", orderStates); err != nil {
+		return err
+	}
+	if filter.method, err = e.choice("method", orderMethods); err != nil {
 		return err
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
@@ -190,7 +229,7 @@ func orderDetails(h *orderHistory) (details []detail, err error) {
 }
 
 func orderAccept(e *env) error {
-	lines, err := e.lineQuantities()
+	lines, err := e.lineQuantities(nil)
 	if err != nil {
 		return err
 	}
@@ -204,7 +243,16 @@ func orderCapture(e *env) error {
 }
 
 func orderReject(e *env) error {
-	return e.changeOrder(func(t *tx) (*order, error) { return rejectOrder(t, anyAccount, e.args[0], e.actor()) })
+	reason, err := e.choice("reason", rejectReasons)
+	if err != nil {
+		return err
+	}
+	text, err := e.text("text", maxOrderText)
+	if err != nil {
+		return err
+	}
+	why := rejection{nilIfEmpty(reason), nilIfEmpty(text)}
+	return e.changeOrder(func(t *tx) (*order, error) { return rejectOrder(t, anyAccount, e.args[0], why, e.actor()) })
 }
 
 func orderRefund(e *env) error {
@@ -212,6 +260,7 @@ func orderRefund(e *env) error {
 	if err != nil {
 		return err
 	}
+	w.once = true
 	currency := ""
 	return printChanged(e, func(t *tx) (refund, error) {
 		o, made, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
@@ -224,24 +273,39 @@ func orderRefund(e *env) error {
 		if f.State == refundPending {
 			e.noteQueued()
 		}
+		if valueOr(f.Failure, "") == reasonDenied {
+			return fmt.Sprintf("%s of %s waits: the provider refuses the connection's keys, 'widgetd status' names it",
+				f.ID, formatMoney(f.Amount, currency))
+		}
 		return fmt.Sprintf("%s of %s is %s", f.ID, formatMoney(f.Amount, currency), f.State)
 	})
 }
 
 // refundWish returns what the options ask to give back. Errors: usageError.
 func (e *env) refundWish() (w refundWish, err error) {
-	if w.lines, err = e.lineQuantities(); err != nil {
+	if w.lines, err = e.lineQuantities(&w.amounts); err != nil {
 		return w, err
 	}
-	if e.given("amount") {
-		amount, ok := parseAmount(e.str("amount"))
-		if !ok || amount == 0 {
-			return w, usageError("-amount: give an amount as 12.50")
+	amount := int64(0)
+	for _, o := range []struct {
+		name, text string
+		given      bool
+		into       *int64
+	}{
+		{"amount", e.str("amount"), e.given("amount"), &amount},
+		{"delivery", e.str("delivery"), e.given("delivery"), &w.delivery},
+		{"tip", e.str("tip"), e.given("tip"), &w.tip},
+	} {
+		var ok bool
+		if *o.into, ok = parseAmount(o.text); o.given && (!ok || *o.into == 0) {
+			return w, usageError("-" + o.name + ": give an amount as 12.50")
 		}
+	}
+	if amount > 0 {
 		w.amount = &amount
 	}
-	if len(w.lines) > 0 && w.amount != nil {
-		return w, usageError("give -lines or -amount, not both")
+	if w.aimed() && w.amount != nil {
+		return w, usageError("give -amount or parts (-lines, -delivery, -tip), not both")
 	}
 	if w.paymentID, err = e.filterID("payment", "pay"); err != nil {
 		return w, err
@@ -251,6 +315,113 @@ func (e *env) refundWish() (w refundWish, err error) {
 	}
 	w.reason, err = e.text("reason", maxOrderText)
 	return w, err
+}
+
+// orderRefunds prints refunds, newest first.
+func orderRefunds(e *env) (err error) {
+	var filter refundFilter
+	if filter.owner, err = e.filterAccount(); err != nil {
+		return err
+	}
+	ids := idOf[listedRefund]{"ref", func(row listedRefund) string { return row.ID }}
+	refunds, err := spanned(e, ids, (*queries).refunds)
+	if err != nil {
+		return err
+	}
+	page := func(st *store, before string) (listPage[listedRefund], error) {
+		return refunds(st.queries, filter, before, exportPageSize)
+	}
+	header := []string{"id", "order_id", "reference", "account_id", "payment_id", "provider_id", "method", "currency",
+		"amount", "tip", "state", "failure", "source", "reason", "made_by", "created_at", "ended_at"}
+	return exportRows(e, header, page, func(f listedRefund) []string {
+		text := func(s *string) string { return csvTextCell(valueOr(s, "")) }
+		ended := ""
+		if !f.EndedAt.IsZero() {
+			ended = f.EndedAt.String()
+		}
+		return []string{f.ID, f.OrderID, text(f.Reference), f.AccountID, text(f.PaymentID), text(f.ProviderID),
+			text(f.Method), f.Currency, formatAmount(f.Amount), formatAmount(f.Tip), f.State, text(f.Failure), f.Source,
+			text(f.Reason), csvTextCell(f.MadeBy), f.CreatedAt.String(), ended}
+	})
+}
+
+// guestFinder returns a function that finds the guests that the options name. Errors: usageError.
+func (e *env) guestFinder() (func(*queries) (*foundGuests, error), error) {
+	id, err := e.filterID("order", "ord")
+	if err != nil {
+		return nil, err
+	}
+	search := &guestSearch{name: nameKey(e.str("name")), phone: e.str("phone")}
+	given := 0
+	for _, text := range []string{search.name, search.phone, id} {
+		given += min(1, len(text))
+	}
+	if given != 1 {
+		return nil, usageError("give one of -name, -phone and -order")
+	}
+	if search.phone != "" && len(phoneKey(search.phone)) < leastPhoneDigits {
+		return nil, usageError(fmt.Sprintf("-phone: a telephone number has at least %d digits", leastPhoneDigits))
+	}
+	if search.owner, err = e.filterAccount(); err != nil {
+		return nil, err
+	}
+	return func(q *queries) (*foundGuests, error) {
+		if id == "" {
+			return search.search(e.ctx, q, maxSimilar)
+		}
+		o, err := q.order(search.owner, id)
+		if err != nil {
+			return nil, explainOrderError(err)
+		}
+		f := &foundGuests{similar: []similarGuest{}}
+		f.add(&foundGuest{orderID: o.ID, state: o.State})
+		return f, nil
+	}, nil
+}
+
+func orderErase(e *env) error {
+	find, err := e.guestFinder()
+	if err != nil {
+		return err
+	}
+	err = e.confirm(func(q *queries) (string, error) {
+		f, err := find(q)
+		if err != nil || len(f.orderIDs) == 0 {
+			return "", err
+		}
+		text := "erases the guests of " + countOf(len(f.orderIDs), "order")
+		if f.underWay > 0 {
+			text += fmt.Sprintf(", %d of them under way: nobody will know who gets these, and where", f.underWay)
+		}
+		return text, nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.withStore(func(st *store) error {
+		f, err := find(st.queries)
+		if err != nil {
+			return err
+		}
+		erased, err := st.eraseGuests(e.ctx, f.orderIDs)
+		if err != nil {
+			return err
+		}
+		note, copies := e.eraseFromWAL(st, "what was known of them")
+		text := countOf(erased, "guest") + " erased; " + note
+		if len(f.similar) > 0 {
+			text += "\nnot erased, but alike; if one is the same person, erase it in its own spelling:"
+		}
+		for _, s := range f.similar {
+			text += fmt.Sprintf("\n  %s: %d, the last %s", printable(valueOr(s.Name, valueOr(s.Phone, ""))),
+				s.Orders, s.ID)
+		}
+		if f.more {
+			text += fmt.Sprintf("\n  and others: these are %d", len(f.similar))
+		}
+		return e.print(map[string]any{"erased": erased, "under_way": f.underWay, "note": note, "copies": copies,
+			"similar": f.similar, "more_similar": f.more}, text)
+	})
 }
 
 func orderSettle(e *env) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,6 +20,7 @@ func orderWing(s *server) wing {
 		{pattern: "GET /orders", scope: scopeOrders, question: true, run: endpoint(a.listOrders)},
 		{pattern: "POST /orders", creates: true, body: maxOrderBody, values: maxOrderValues,
 			run: endpoint(a.createOrder)},
+		{pattern: "GET /refunds", scope: scopeOrders, question: true, run: endpoint(a.listRefunds)},
 		{pattern: "GET /orders/{id}", scope: scopeOrders, run: endpoint(a.showOrder)},
 		{pattern: "POST /orders/{id}/accept", noBody: true, run: endpoint(a.acceptOrder)},
 		{pattern: "POST /orders/{id}/capture", noBody: true, run: endpoint(a.captureOrder)},
@@ -69,9 +71,9 @@ func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow,
 	if err != nil {
 		return nil, nil, err
 	}
-	customers := map[string]*guest{}
+	byOrder := map[string]*guest{}
 	for i := range guests {
-		customers[guests[i].orderID] = &guests[i].guest
+		byOrder[guests[i].orderID] = &guests[i].guest
 	}
 	attempts, unreadable, err := q.paymentsByID(paymentIDs)
 	if err != nil {
@@ -87,7 +89,8 @@ func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow,
 			left = bad
 			continue
 		}
-		o.Customer, o.Payment = customers[o.ID], payments[valueOr(o.PaymentID, "")]
+		o.setGuest(byOrder[o.ID])
+		o.Payment = payments[valueOr(o.PaymentID, "")]
 		o.setViews()
 		views = append(views, o)
 	}
@@ -104,12 +107,6 @@ func (o *order) setViews() {
 		o.LineViews = append(o.LineViews, lineView{l.Name, l.Quantity, l.UnitAmount, l.VATRate, nilIfEmpty(l.Group),
 			l.part(l.Accepted), l.Accepted, l.Refunded})
 	}
-}
-
-// viewRefund returns a refund as callers see it.
-func viewRefund(f refund) refund {
-	f.MadeBy, f.VAT = publicActor(f.MadeBy), append([]vatSum{}, f.VAT...)
-	return f
 }
 
 // An orderHistory is an order with all that was done to pay it and to give its money back.
@@ -172,19 +169,77 @@ func (q *createOrderRequest) read(in *input) {
 	}
 	o.Tip = in.amount("tip", optional, 0, maxAmount)
 	o.Reference = nilIfEmpty(in.text("reference", optional, maxOrderText, nil))
-	if in.has("customer") {
-		customer := in.object("customer", optional)
-		q.guest = guest{
-			Name:  nilIfEmpty(customer.text("name", optional, maxOrderText, nil)),
-			Phone: nilIfEmpty(customer.text("phone", optional, maxOrderText, nil)),
-			Note:  nilIfEmpty(customer.lines("note", maxOrderNote)),
-		}
-	}
+	q.guest, o.WantedAt = readGuest(in)
 	o.ReturnURL = in.text("return_url", required, maxOrderReturnURL, checkReturnURL)
+	o.Pay = in.text("pay", optional, maxNameLength, oneOf(payOnline, payLater))
+	if o.Pay == payLater && in.has("expires_in") {
+		in.wrong("expires_in", "conflict", "An order that is paid later is open until it is to be accepted.")
+	}
 	q.lives = minOrderLife
 	if n := in.number("expires_in", int(minOrderLife.Seconds()), int(maxOrderLife.Seconds())); n != nil {
 		q.lives = time.Duration(*n) * time.Second
 	}
+}
+
+// readGuest reads what the body of a new order says of its guest, and when it is wanted.
+func readGuest(in *input) (who guest, wantedAt stamp) {
+	if in.has("customer") {
+		customer := in.object("customer", optional)
+		who.Name = nilIfEmpty(customer.text("name", optional, maxOrderText, nil))
+		who.Phone = nilIfEmpty(customer.text("phone", optional, maxOrderText, nil))
+		who.Note = nilIfEmpty(customer.lines("note", maxOrderNote))
+	}
+	if in.has("fulfilment") {
+		f := in.object("fulfilment", optional)
+		who.Fulfilment, wantedAt = readFulfilment(f), f.timestamp("wanted_at")
+	}
+	who.Language = nilIfEmpty(languageTag(in.text("language", optional, maxNameLength, checkLanguage)))
+	return who, wantedAt
+}
+
+// readFulfilment reads how a guest gets an order. Only a delivery has an address, and only an order for a table has
+// that.
+func readFulfilment(in *input) *fulfilment {
+	f := &fulfilment{Type: in.text("type", required, maxNameLength, oneOf(fulfilDelivery, fulfilPickup, fulfilTable))}
+	only := func(member, kind string) {
+		switch given := in.has(member); {
+		case f.Type == kind && !given:
+			in.wrong(member, "required", "This member is required.")
+		case f.Type != kind && f.Type != "" && given:
+			in.wrong(member, "not_of_this_type", "Only an order of the type "+kind+" has this.")
+		}
+	}
+	only("address", fulfilDelivery)
+	only("table", fulfilTable)
+	if in.has("address") {
+		a := in.object("address", optional)
+		f.Address = &guestAddress{
+			Line1:      a.text("line1", required, maxOrderText, nil),
+			Line2:      nilIfEmpty(a.text("line2", optional, maxOrderText, nil)),
+			PostalCode: a.text("postal_code", required, maxPostalCode, nil),
+			City:       a.text("city", required, maxCity, nil),
+			Country:    a.text("country", required, maxNameLength, checkCountry),
+		}
+	}
+	if in.has("table") {
+		f.Table = nilIfEmpty(in.text("table", required, maxTableName, nil))
+	}
+	return f
+}
+
+// checkLanguage is a textCheck for one of pageLanguages, perhaps as a country speaks it: de-CH.
+func checkLanguage(s string) (code, detail string) {
+	language, country, of := strings.Cut(languageTag(s), "-")
+	if s != "" && !slices.Contains(pageLanguages, pageLanguage(language)) || of && !isCountry(country) {
+		return "unknown_language", "This must be one of " + languageList() + ", perhaps with a country, as de-CH."
+	}
+	return "", ""
+}
+
+// languageTag returns a tag of a language and a country in its normal spelling (BCP 47, section 2.1.1).
+func languageTag(s string) string {
+	language, _, _ := strings.Cut(s, "-")
+	return strings.ToLower(language) + strings.ToUpper(s[len(language):])
 }
 
 // checkReturnURL is a textCheck for where a guest goes after an order was paid.
@@ -195,30 +250,48 @@ func checkReturnURL(s string) (code, detail string) {
 	return "", ""
 }
 
-// A createdOrder is a new order, with the address where it is paid, which no other endpoint returns.
+// A createdOrder is a new order, with the address where it is paid, which no other endpoint returns; nil: it is paid
+// later.
 type createdOrder struct {
 	order
-	PayURL string `json:"pay_url"`
+	PayURL *string `json:"pay_url"`
 }
 
 // hideGuest leaves out the guest and the payment of an order if the token of a call can't read orders.
 func hideGuest(c *call, v *order) {
 	if !c.caller.has(scopeOrders) {
-		v.Customer, v.Payment = nil, nil
+		v.setGuest(nil)
+		v.RejectText, v.Payment = nil, nil
 	}
 }
 
-// hideGuestOfReplay is hideGuest for the answer to an earlier call, which another token may have made.
-func hideGuestOfReplay(c *call) error {
-	if c.replay == nil || c.caller.has(scopeOrders) {
-		return nil
+// guestErased reports whether the guest of an order was erased, or never known, since an answer to its making.
+func guestErased(t *tx, answer []byte) (bool, error) {
+	var made struct {
+		ID string `json:"id"`
 	}
+	if err := json.Unmarshal(answer, &made); err != nil {
+		return false, fmt.Errorf("decode a stored answer: %w", err)
+	}
+	guests, err := t.guestsOf([]string{made.ID})
+	return len(guests) == 0, err
+}
+
+// hideGuestOfReplay leaves out the guest and the payment of an order in the answer to an earlier call: another token
+// may have made it, and the guest may have been erased since.
+func hideGuestOfReplay(answer *reply) error {
 	var members map[string]json.RawMessage
-	if err := json.Unmarshal(c.replay.body, &members); err != nil {
+	if err := json.Unmarshal(answer.body, &members); err != nil {
 		return fmt.Errorf("decode a stored answer: %w", err)
 	}
-	members["customer"], members["payment"] = json.RawMessage("null"), json.RawMessage("null")
-	c.replay.body = encodeJSON(members)
+	hides := false
+	for _, name := range []string{"customer", "fulfilment", "language", "payment"} {
+		hides = hides || string(members[name]) != "null"
+		members[name] = json.RawMessage("null")
+	}
+	if hides {
+		answer.body = encodeJSON(members)
+	}
 	return nil
 }
 
@@ -227,7 +300,7 @@ func hideGuestOfReplay(c *call) error {
 func referenceTaken(c *call, err error) error {
 	var ref *refusal
 	if errors.As(err, &ref) && ref.code == codeReferenceUsed && c.caller.app != "" && !c.caller.has(scopeOrders) {
-		return &refusal{code: codeReferenceUsed}
+		return &refusal{code: codeReferenceUsed, detail: ref.detail}
 	}
 	return err
 }
@@ -235,7 +308,13 @@ func referenceTaken(c *call, err error) error {
 // createOrder answers POST /orders.
 func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderRequest) (*createdOrder, error) {
 	by := q.oneOwner(c) // an order belongs to one account: the caller's own unless the body names one
-	c.stillTrue = replaysOf(by, anyReplay)
+	owned, erased := replaysOf(by, anyReplay), false
+	c.stillTrue = func(t *tx, answer []byte) (ok bool, err error) {
+		if ok, err = owned(t, answer); err == nil {
+			erased, err = guestErased(t, answer)
+		}
+		return ok, err
+	}
 	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
 		o := q.order
 		o.Lines = slices.Clone(o.Lines)
@@ -248,26 +327,63 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 		if err != nil {
 			return nil, err
 		}
+		if o.Pay == payLater {
+			return &createdOrder{*view, nil}, nil
+		}
 		bases, err := t.baseURLs()
 		if err != nil {
 			return nil, err
 		}
-		return &createdOrder{*view, payURL(bases[0].URL, o.ID, k)}, nil
+		return &createdOrder{*view, new(payURL(bases[0].URL, o.ID, k))}, nil
 	})
 	if err != nil {
 		return nil, referenceTaken(c, err)
 	}
 	if c.replay != nil {
-		return nil, hideGuestOfReplay(c)
+		if erased || !c.caller.has(scopeOrders) {
+			err = hideGuestOfReplay(c.replay)
+		}
+		return nil, err
 	}
 	hideGuest(c, &made.order)
 	return made, nil
+}
+
+// A dayRange narrows a list to what was made on business days of an account; a zero end is open.
+type dayRange struct{ from, to time.Time }
+
+// dayRange reads ?from= and ?to=.
+func (in *input) dayRange() dayRange {
+	r := dayRange{in.date("from"), in.date("to")}
+	if !r.to.IsZero() && r.to.Before(r.from) {
+		in.wrongParameter("to", "out_of_range", "The range ends before it begins.")
+	}
+	return r
+}
+
+// ids returns the ids with a prefix that were made on the days of an account.
+func (r dayRange) ids(q *queries, prefix, accountID string) (ids idRange, err error) {
+	if r == (dayRange{}) {
+		return ids, nil
+	}
+	c, err := q.businessCalendar(accountID)
+	if err != nil {
+		return ids, err
+	}
+	if !r.from.IsZero() {
+		ids.from = firstID(prefix, later(c.startOf(r.from.Format(time.DateOnly)), time.Unix(0, 0)))
+	}
+	if !r.to.IsZero() {
+		ids.before = firstID(prefix, later(c.endOf(r.to.Format(time.DateOnly)), time.Unix(0, 0)))
+	}
+	return ids, nil
 }
 
 // ordersRequest is the query of GET /orders.
 type ordersRequest struct {
 	accountScope
 	filter orderFilter
+	days   dayRange
 	page   pageQuery
 }
 
@@ -275,19 +391,49 @@ func (q *ordersRequest) read(in *input) {
 	q.accountScope.read(in)
 	q.filter.state = in.parameter("state", oneOf(orderStates...))
 	q.filter.reference = in.parameter("reference", isText(maxOrderText))
+	q.filter.method = in.parameter("method", oneOf(orderMethods...))
+	q.days = in.dayRange()
 	q.page = in.page("ord")
 }
 
 // listOrders answers GET /orders.
-func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (*list[order], error) {
+func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (_ *list[order], err error) {
 	q.filter.owner = q.owner
 	from := a.store.within(ctx)
+	if q.filter.ids, err = q.days.ids(from, "ord", q.oneOwner(c).account); err != nil {
+		return nil, err
+	}
 	page, err := from.orders(q.filter, q.page.before, q.page.limit)
 	if err != nil {
 		return nil, err
 	}
 	views, _, err := listedOrders(from, page.rows)
 	return showRows(listPage[order]{views, page.next}, err)
+}
+
+// refundsRequest is the query of GET /refunds.
+type refundsRequest struct {
+	accountScope
+	filter refundFilter
+	days   dayRange
+	page   pageQuery
+}
+
+func (q *refundsRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.state = in.parameter("state", oneOf(refundPending, refundSucceeded, refundFailed))
+	q.days = in.dayRange()
+	q.page = in.page("ref")
+}
+
+// listRefunds answers GET /refunds.
+func (a *orderAPI) listRefunds(ctx context.Context, c *call, q *refundsRequest) (_ *list[listedRefund], err error) {
+	q.filter.owner = q.owner
+	from := a.store.within(ctx)
+	if q.filter.ids, err = q.days.ids(from, "ref", q.oneOwner(c).account); err != nil {
+		return nil, err
+	}
+	return showRows(from.refunds(q.filter, q.page.before, q.page.limit))
 }
 
 // showOrder answers GET /orders/{id}.
@@ -352,9 +498,25 @@ func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*o
 	return a.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, q.owner, q.id) })
 }
 
+// rejectRequest is the body of POST /orders/{id}/reject.
+type rejectRequest struct {
+	rowRequest
+	why rejection
+}
+
+func (q *rejectRequest) read(in *input) {
+	q.rowRequest.read(in)
+	if in.has("reason") {
+		q.why.reason = nilIfEmpty(in.text("reason", required, maxNameLength, oneOf(rejectReasons...)))
+	}
+	q.why.text = nilIfEmpty(in.text("text", optional, maxOrderText, nil))
+}
+
 // rejectOrder answers POST /orders/{id}/reject.
-func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return rejectOrder(t, q.owner, q.id, actorToken(c)) })
+func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rejectRequest) (*order, error) {
+	return a.decide(ctx, c, func(t *tx) (*order, error) {
+		return rejectOrder(t, q.owner, q.id, q.why, actorToken(c))
+	})
 }
 
 // cancelOrder answers POST /orders/{id}/cancel.
@@ -370,15 +532,37 @@ type refundRequest struct {
 
 func (q *refundRequest) read(in *input) {
 	q.rowRequest.read(in)
-	q.wish.lines = in.lineQuantities(1)
+	w := &q.wish
+	w.readLines(in)
 	if n := in.number("amount", 1, maxAmount); n != nil {
-		q.wish.amount = new(int64(*n))
+		w.amount = new(int64(*n))
 	}
-	if in.has("lines") && in.has("amount") {
-		in.wrong("lines", "conflict", "Give back lines or an amount, not both.")
+	w.delivery, w.tip = in.amount("delivery", optional, 1, maxAmount), in.amount("tip", optional, 1, maxAmount)
+	for _, part := range []string{"lines", "delivery", "tip"} {
+		if in.has(part) && in.has("amount") {
+			in.wrong(part, "conflict", "Give back parts of the order or an amount, not both.")
+		}
 	}
 	q.wish.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
 	q.wish.reason = in.text("reason", optional, maxOrderText, nil)
+}
+
+// readLines reads the optional member lines: units or an amount of each.
+func (w *refundWish) readLines(in *input) {
+	if !in.has("lines") {
+		return
+	}
+	for _, l := range in.objects("lines", maxOrderLines) {
+		line := lineQuantity{Line: int(l.amount("line", required, 0, maxOrderLines-1))}
+		quantity, amount := required, int64(0)
+		if l.has("amount") {
+			quantity, amount = optional, l.amount("amount", required, 1, maxAmount)
+		}
+		if line.Quantity = l.amount("quantity", quantity, 1, maxQuantity); l.has("quantity") && l.has("amount") {
+			l.wrong("amount", "conflict", "Give back units or an amount of a line, not both.")
+		}
+		w.lines, w.amounts = append(w.lines, line), append(w.amounts, amount)
+	}
 }
 
 // refundOrder answers POST /orders/{id}/refunds with the refund.
@@ -392,7 +576,9 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (
 		return err == nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
-		_, f, err := refundOrder(t, q.owner, q.id, q.wish, actorToken(c))
+		w := q.wish
+		w.once = c.idemKey == ""
+		_, f, err := refundOrder(t, q.owner, q.id, w, actorToken(c))
 		if err != nil {
 			return nil, err
 		}

@@ -7,14 +7,18 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The pages on which guests pay an order and see what came of it (contract, section 11). Whoever has the link,
-// pay_url, can read them, so they show nothing about the guest. No script runs on them.
+// pay_url, can read them, so they show nothing about the guest but how and when the order is wanted. The only
+// script on them, web/pay.js, looks for news of an order that waits for somebody; a link does so, too.
 
 // orderTemplate makes every one of these pages from an orderPage.
-var orderTemplate = pageTemplateOf("pay.html")
+var orderTemplate = pageTemplateOf("pay.html", "pay.js")
 
 // An orderPages serves the pages of orders.
 type orderPages struct {
@@ -37,13 +41,30 @@ func orderPageWing(s *server, p *payments) wing {
 }
 
 // A pageRequest names an order by its id and the key in its pay_url.
-type pageRequest struct{ order, key string }
+type pageRequest struct {
+	order, key string
+	lang       pageLanguage // that the guest has chosen on the page; "": none
+	left       bool         // the guest comes back from the provider's link to leave its page
+}
 
 func (r *pageRequest) read(in *input) {
 	r.order = in.pathValue("order")
 	if keys := in.query["k"]; len(keys) == 1 {
 		r.key = keys[0]
 	}
+	if l, ok := knownLanguage(in.query.Get("lang"), pageLanguages); ok {
+		r.lang = l
+	}
+	r.left = in.query.Get("left") != ""
+}
+
+// link returns the query of a link to another page of the order, in the language that was chosen.
+func (r *pageRequest) link() string {
+	link := "?k=" + url.QueryEscape(r.key)
+	if r.lang != "" {
+		link += "&lang=" + string(r.lang)
+	}
+	return link
 }
 
 // A payRequest asks to pay an order.
@@ -62,46 +83,46 @@ var errOrderPage = &refusal{code: codeNotFound}
 
 // find is lookUp with rate limits per minute: requests with a right link are counted per order, so that any
 // number of guests can share an address, those with a wrong one per address. Errors: also rate_limited.
-func (a *orderPages) find(c *call, r *pageRequest) (*order, account, error) {
-	o, owner, err := a.lookUp(r)
+func (a *orderPages) find(c *call, r *pageRequest) (*order, error) {
+	o, err := a.lookUp(r)
 	counted := a.address(c.request)
 	switch {
 	case err == nil:
 		counted = o.ID
 	case !errors.Is(err, errOrderPage):
-		return nil, account{}, err
+		return nil, err
 	}
 	if limited := a.limitAddress("pay", counted, a.anonymousRate); limited != nil {
-		return nil, account{}, limited
+		return nil, limited
 	}
-	return o, owner, err
+	return o, err
 }
 
-// lookUp returns the order that a request names, with its account. Errors: errOrderPage if there is no such
-// order, the key is not the order's, or the account is closed.
-func (a *orderPages) lookUp(r *pageRequest) (*order, account, error) {
+// lookUp returns the order that a request names. Errors: errOrderPage if there is no such
+// order, the key is not the order's, or the account is closed and the order has no receipt.
+func (a *orderPages) lookUp(r *pageRequest) (*order, error) {
 	o, err := a.store.order(anyAccount, r.order)
 	want := make([]byte, sha256.Size) // stays zero where there is no order: no key has that hash
 	switch {
 	case err == nil:
 		copy(want, o.PageKey)
 	case !errors.Is(err, errOrder):
-		return nil, account{}, err
+		return nil, err
 	}
 	if subtle.ConstantTimeCompare(want, hashOf(r.key)) != 1 || err != nil {
-		return nil, account{}, errOrderPage
+		return nil, errOrderPage
 	}
 	owner, err := a.cachedAccount(o.AccountID)
-	if err == nil && !owner.ClosedAt.IsZero() {
+	if err == nil && !owner.ClosedAt.IsZero() && !o.settled() {
 		err = errOrderPage
 	}
-	return o, owner, err
+	return o, err
 }
 
 // payable reports whether an order can be paid at a moment.
 func payable(o *order, now time.Time) bool {
 	closing := o.Closing != nil && *o.Closing != closingMethod
-	return o.State == orderOpen && !closing && now.Before(o.ExpiresAt.Time)
+	return o.State == orderOpen && o.Pay == payOnline && !closing && now.Before(o.ExpiresAt.Time)
 }
 
 // canPay reports whether a guest may pay an order now: one whose last payment is in review might pay twice.
@@ -115,27 +136,45 @@ func (a *orderPages) canPay(c *call, o *order) (bool, error) {
 
 // showPay answers with the page that asks a guest to pay, or redirects to the order's return page.
 func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, error) {
-	o, owner, err := a.find(c, r)
+	o, err := a.find(c, r)
 	if err != nil {
 		return nil, err
 	}
-	return a.payPage(c, r, o, owner, "")
+	notice := ""
+	if r.left && o.PaymentID != nil {
+		notice = "left"
+	}
+	return a.payPage(c, r, o, notice)
 }
 
-// payPage makes the page that asks to pay an order. notice is the key of the text that says why an attempt could
-// not be begun; "": none was asked for. If the order can't be paid, it redirects to its return page.
-func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, notice string) (any, error) {
-	if can, err := a.canPay(c, o); err != nil || !can {
-		return seeOther(url.PathEscape(o.ID) + "/return?k=" + url.QueryEscape(r.key)), err
+// settled returns an order after its provider was asked about the attempt to pay it, if one is live.
+func (a *orderPages) settled(ctx context.Context, o *order) (*order, error) {
+	if o.State != orderOpen || o.PaymentID == nil {
+		return o, nil
 	}
-	p, err := a.pageAbout(c, o, owner)
+	var refused *refusal
+	if err := a.payments.settleOrder(ctx, o.ID); err != nil && !errors.As(err, &refused) {
+		return nil, err
+	}
+	return a.store.order(anyAccount, o.ID)
+}
+
+// payPage makes the page that asks to pay an order. notice is the key of the text that says what became of the
+// guest's attempt; "": nothing. If the order can't be paid, it redirects to its return page.
+func (a *orderPages) payPage(c *call, r *pageRequest, o *order, notice string) (any, error) {
+	if can, err := a.canPay(c, o); err != nil || !can {
+		return seeOther(url.PathEscape(o.ID) + "/return" + r.link()), err
+	}
+	p, err := a.pageAbout(c, r, o)
 	if err != nil {
 		return nil, err
 	}
 	p.Title, p.Notice = "title_pay", notice
-	if p.Methods, err = a.payments.methodsFor(o); err != nil {
+	methods, err := a.payments.methodsFor(o)
+	if err != nil {
 		return nil, err
 	}
+	p.name(methods)
 	if len(p.Methods) == 0 {
 		p.Text, p.Tone = "no_methods", toneBad
 	}
@@ -144,7 +183,7 @@ func (a *orderPages) payPage(c *call, r *pageRequest, o *order, owner account, n
 
 // pay begins an attempt to pay an order and redirects to the provider.
 func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, error) {
-	o, owner, err := a.find(c, &r.pageRequest)
+	o, err := a.find(c, &r.pageRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -153,9 +192,9 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		return nil, err
 	}
 	if !can {
-		return a.payPage(c, &r.pageRequest, o, owner, "")
+		return a.payPage(c, &r.pageRequest, o, "")
 	}
-	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return?k=" + url.QueryEscape(r.key)
+	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return" + r.link()
 	to, err := a.payments.startAttempt(ctx, o.ID, r.method, back)
 	if err == nil {
 		return seeOther(to), nil
@@ -168,7 +207,7 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 	if o, err = a.store.order(anyAccount, o.ID); err != nil { // its state may have changed
 		return nil, err
 	}
-	answer, err := a.payPage(c, &r.pageRequest, o, owner, noticeOf(refused))
+	answer, err := a.payPage(c, &r.pageRequest, o, noticeOf(refused))
 	if page, ok := answer.(*htmlPage); ok {
 		page.status = refused.code.status
 	}
@@ -184,27 +223,24 @@ func noticeOf(refused *refusal) string {
 		return "unreachable"
 	case codeAttemptLimit:
 		return "too_often"
+	case codeTooSmall:
+		return "too_small"
 	}
 	return "refused"
 }
 
-// refreshFor is how long after the beginning of an attempt its return page reloads itself.
+// refreshFor is how long after the beginning of an attempt the provider is expected to say what came of it.
 const refreshFor = 30 * time.Minute
 
-// showReturn answers with what came of an order: its receipt, once it is paid.
+// showReturn answers with what came of an order: its receipt, once it is paid. A guest who has left the provider's
+// page is led back to the buttons, unless the provider says that it was paid.
 func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (any, error) {
-	o, owner, err := a.find(c, r)
+	o, err := a.find(c, r)
 	if err != nil {
 		return nil, err
 	}
-	if o.State == orderOpen && o.PaymentID != nil {
-		var refused *refusal
-		if err := a.payments.settleOrder(ctx, o.ID); err != nil && !errors.As(err, &refused) {
-			return nil, err
-		}
-		if o, err = a.store.order(anyAccount, o.ID); err != nil {
-			return nil, err
-		}
+	if o, err = a.settled(ctx, o); err != nil {
+		return nil, err
 	}
 	var last *payment
 	if o.PaymentID != nil {
@@ -212,55 +248,106 @@ func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (a
 			return nil, err
 		}
 	}
-	p, err := a.pageAbout(c, o, owner)
+	p, err := a.pageAbout(c, r, o)
 	if err != nil {
 		return nil, err
 	}
 	what := outcomeOf(o, last, c.now)
-	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomeTones[what]
-	link := url.PathEscape(o.ID) + "?k=" + url.QueryEscape(r.key)
-	if payable(o, c.now) && what != outcomeReview {
-		p.Again = "../" + link
+	if r.left && what == outcomePending {
+		return seeOther("../" + url.PathEscape(o.ID) + r.link() + "&left=1"), nil
 	}
-	switch what {
-	case outcomePending:
-		p.Refresh = 5
-		fallthrough
-	case outcomeWaiting, orderAuthorized, orderAccepted:
-		p.Look = "return?k=" + url.QueryEscape(r.key)
+	p.showOutcome(what, last)
+	if payable(o, c.now) && what != outcomeReview {
+		p.Again = "../" + url.PathEscape(o.ID) + r.link()
+	}
+	if wait := outcomeWaits[what]; wait > 0 {
+		p.Wait, p.Look = wait, "return"+r.link()
 	}
 	return orderTemplate.render(http.StatusOK, p)
 }
 
+// showOutcome sets what a return page says of an order, whose last attempt is last; nil: there was none.
+func (p *orderPage) showOutcome(what string, last *payment) {
+	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomeTones[what]
+	o := p.Order
+	switch what {
+	case orderAuthorized, outcomeCharged, outcomeLater:
+		p.Title, p.Answers = "title_sent", p.Until(o.AcceptBy)
+	case outcomeDoor:
+		p.Title = "title_accepted"
+	case outcomeRefused:
+		p.Text, p.Said = "reason_"+*o.RejectReason, valueOr(o.RejectText, "")
+	}
+	switch {
+	case !o.dead() || what == outcomeReview:
+	case last != nil && last.Captured > 0:
+		p.Money = "given_back"
+	case !o.AuthorizedAt.IsZero():
+		p.Money = "released"
+	}
+}
+
 // What a return page says of an order, besides the order's states. The texts are title_… and text_….
 const (
-	outcomeUnpaid   = "unpaid"   // nobody has tried to pay it
-	outcomePending  = "pending"  // the provider has not said yet what came of the attempt
-	outcomeWaiting  = "waiting"  // … for so long that the page does not reload itself any more
-	outcomeDeclined = "declined" // the attempt was declined
-	outcomeLeft     = "left"     // the guest has gone back
-	outcomeLapsed   = "lapsed"   // the guest took too long
-	outcomeReview   = "review"   // somebody has to look at it
+	outcomeUnpaid     = "unpaid"     // nobody has tried to pay it
+	outcomePending    = "pending"    // the provider has not said yet what came of the attempt
+	outcomeWaiting    = "waiting"    // … for longer than is usual
+	outcomeDeclined   = "declined"   // the attempt was declined
+	outcomeLeft       = "left"       // the guest has gone back
+	outcomeLapsed     = "lapsed"     // the guest took too long
+	outcomeReview     = "review"     // somebody has to look at it
+	outcomeCharged    = "charged"    // the restaurant is to accept it; its money was captured by being paid
+	outcomeLater      = "later"      // the restaurant is to accept it; it is paid later
+	outcomeDoor       = "door"       // it is accepted, and paid later
+	outcomeRefused    = "refused"    // the restaurant has refused it and said why
+	outcomeUnanswered = "unanswered" // the restaurant has not answered in time
 )
 
 // outcomeTones are the tones of what a return page says; what is not listed has none.
 var outcomeTones = map[string]string{
-	orderAuthorized: toneGood,
-	orderAccepted:   toneGood,
-	orderPaid:       toneGood,
-	orderCancelled:  toneBad,
-	orderExpired:    toneBad,
-	outcomeDeclined: toneBad,
-	outcomeLeft:     toneBad,
-	outcomeLapsed:   toneBad,
-	outcomeReview:   toneBad,
+	orderAuthorized:   toneGood,
+	outcomeCharged:    toneGood,
+	outcomeLater:      toneGood,
+	orderAccepted:     toneGood,
+	outcomeDoor:       toneGood,
+	orderPaid:         toneGood,
+	orderCancelled:    toneBad,
+	outcomeRefused:    toneBad,
+	outcomeUnanswered: toneBad,
+	orderExpired:      toneBad,
+	outcomeDeclined:   toneBad,
+	outcomeLeft:       toneBad,
+	outcomeLapsed:     toneBad,
+	outcomeReview:     toneBad,
+}
+
+// outcomeWaits are the seconds after which the script first looks for news of an order that waits for somebody.
+var outcomeWaits = map[string]int{
+	outcomePending:  3,
+	outcomeWaiting:  30,
+	orderAuthorized: 15,
+	outcomeCharged:  15,
+	outcomeLater:    15,
+	orderAccepted:   30,
+	outcomeDoor:     30,
 }
 
 // outcomeOf returns what a return page says of an order, whose last attempt is last; nil: there was none.
 func outcomeOf(o *order, last *payment, now time.Time) string {
+	later, unpaid := o.Pay == payLater, o.PaidAt.IsZero()
 	switch {
 	case last != nil && last.State == paymentReview && !o.settled():
 		return outcomeReview
+	case o.State == orderOpen && later:
+		return outcomeLater
+	case o.State == orderAuthorized && last != nil && last.Captured > 0:
+		return outcomeCharged
+	case o.State == orderAccepted && later:
+		return outcomeDoor
+	case o.State == orderCancelled && o.RejectReason != nil:
+		return outcomeRefused
+	case o.State == orderExpired && unpaid && o.AcceptedAt.IsZero() && (later || !o.AuthorizedAt.IsZero()):
+		return outcomeUnanswered
 	case o.State != orderOpen:
 		return o.State
 	case o.Closing != nil, last != nil && last.live():
@@ -283,18 +370,68 @@ func outcomeOf(o *order, last *payment, now time.Time) string {
 // An orderPage is what the template shows; an empty field is left out.
 type orderPage struct {
 	pageFrame
+	now                        time.Time
 	zone                       *time.Location
 	Seller, Address, VATNumber string // of the restaurant; Address has lines
-	Refresh                    int    // seconds
+	Languages                  []languageLink
+	Wait                       int    // seconds until the script looks for news
 	Again                      string // URL of the page to pay on
 	Look                       string // URL of this page
-	Methods                    []string
+	Answers                    string // until when the restaurant answers, for the title
+	Said                       string // what the restaurant adds to why it has refused the order
+	Money                      string // key of what becomes of the money of a dead order
+	Methods                    []payMethod
 	Order                      *order
+	Number                     string // to say at the counter
+	LongNumber                 string // the order's reference or id; "": Number is that
+	How, Wanted                string // the guest gets the order: key of a text, and a time
 	Heading                    string // of the order: the key of a text
 	PaidBy                     string // likewise; "": it is not paid, or costs nothing
 	Extras                     []orderExtra
 	Refunds                    []refund
 	Remaining                  string // of the total, after Refunds; "": it was not paid
+}
+
+// A languageLink is a link to the page in another language.
+type languageLink struct {
+	Lang      pageLanguage
+	Name, URL string
+	Current   bool
+}
+
+// A payMethod is a way to pay that the page offers, with the keys of what its button says and of when the guest is
+// charged.
+type payMethod struct{ Method, Label, Note string }
+
+// name sets how the page names the methods that are offered.
+func (p *orderPage) name(offered []offeredMethod) {
+	for _, m := range offered {
+		p.Methods = append(p.Methods, payMethod{m.Method, "pay_" + markOf(m.Method, p.Order.Currency), m.Note})
+	}
+}
+
+// markOf returns the name under which guests know a method. The app of Vipps MobilePay is called Vipps in Norway and
+// Sweden, and MobilePay in Denmark and Finland
+// (https://developer.vippsmobilepay.com/docs/knowledge-base/across-borders).
+func markOf(method, currency string) string {
+	switch {
+	case method != methodMobile:
+		return method
+	case currency == "NOK" || currency == "SEK":
+		return "vipps"
+	}
+	return "mobilepay"
+}
+
+const maxShortNumber = 12 // characters
+
+// shortNumber returns what a guest says at the counter: the restaurant's own reference of an order if it is short,
+// else the last four characters of the order's id, by which commands find it, too.
+func shortNumber(o *order) string {
+	if short := valueOr(o.Reference, ""); short != "" && utf8.RuneCountInString(short) <= maxShortNumber {
+		return short
+	}
+	return strings.ToUpper(o.ID[max(0, len(o.ID)-4):])
 }
 
 // An orderExtra is a discount, delivery or tip.
@@ -303,27 +440,40 @@ type orderExtra struct {
 	Amount int64
 }
 
-// Money writes an amount of the order in the guest's language, for the template.
-func (p *orderPage) Money(amount int64) string { return p.money(p.Order.Currency, amount) }
+// Amount writes an amount of the order in the guest's language, for the template.
+func (p *orderPage) Amount(amount int64) string { return p.money(p.Order.Currency, amount) }
 
 // Taken writes what the accepted units of a line cost, before any discount.
-func (p *orderPage) Taken(l orderLine) string { return p.Money(l.Accepted * l.UnitAmount) }
+func (p *orderPage) Taken(l orderLine) string { return p.Amount(l.Accepted * l.UnitAmount) }
 
 // Rate writes a rate of VAT.
-func (p *orderPage) Rate(rate int64) string { return p.rate(p.Order.Currency, rate) }
+func (p *orderPage) Rate(rate int64) string { return p.rate(rate) }
 
-// Moment writes a time.
+// Moment writes a time with its date.
 func (p *orderPage) Moment(at stamp) string { return p.moment(at, p.zone) }
 
-// newOrderPage makes an empty page in the language that a request prefers.
-func newOrderPage(r *http.Request) *orderPage {
-	lang := languageOf(r)
-	return &orderPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage()[lang].Pay}}
+// Until writes a time that something lasts until.
+func (p *orderPage) Until(at stamp) string { return p.until(at, p.now, p.zone) }
+
+// Heads returns the page's title.
+func (p *orderPage) Heads() (string, error) {
+	if p.Answers != "" {
+		return p.T(p.Title, p.Answers)
+	}
+	return p.T(p.Title)
+}
+
+// newOrderPage makes an empty page in a language.
+func newOrderPage(lang pageLanguage) *orderPage {
+	return &orderPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().Pay}}
 }
 
 // pageAbout makes a page about an order.
-func (a *orderPages) pageAbout(c *call, o *order, owner account) (*orderPage, error) {
-	of, err := a.store.settings(o.AccountID)
+func (a *orderPages) pageAbout(c *call, r *pageRequest, o *order) (*orderPage, error) {
+	sold, err := o.Seller, error(nil) // as when it was paid
+	if sold == nil {
+		sold, err = a.store.sellerOf(o.AccountID)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -331,12 +481,61 @@ func (a *orderPages) pageAbout(c *call, o *order, owner account) (*orderPage, er
 	if err != nil {
 		return nil, err
 	}
-	p := newOrderPage(c.request)
-	p.Order, p.zone = o, shownZone(of.Zone)
-	p.Seller, p.Address = valueOr(of.LegalName, owner.Name), valueOr(of.Address, "")
-	p.VATNumber = valueOr(of.VATNumber, "")
+	guests, err := a.store.guestsOf([]string{o.ID})
+	if err != nil {
+		return nil, err
+	}
+	var who guest
+	if len(guests) > 0 {
+		who = guests[0].guest
+	}
+	p := newOrderPage(pageLanguageOf(c.request, r, who.Language, swissSale(sold.Zone, o.Currency)))
+	p.Order, p.now, p.zone = o, c.now, shownZone(sold.Zone)
+	p.Seller, p.Address, p.VATNumber = sold.Name, valueOr(sold.Address, ""), valueOr(sold.VATNumber, "")
+	p.Number, p.LongNumber = shortNumber(o), valueOr(o.Reference, o.ID)
+	if p.LongNumber == p.Number {
+		p.LongNumber = ""
+	}
+	for i, l := range pageLanguages {
+		same := pageRequest{key: r.key, lang: l}
+		p.Languages = append(p.Languages, languageLink{l, languageNames[i], same.link(), l == p.spoken()})
+	}
+	p.showFulfilment(who.Fulfilment)
 	p.showOrder(refunds)
 	return p, nil
+}
+
+// pageLanguageOf returns the language of a page about an order: what the guest has chosen on it, else what the order
+// says, else what the browser prefers.
+func pageLanguageOf(r *http.Request, asked *pageRequest, ordered *string, swiss bool) pageLanguage {
+	lang := asked.lang
+	if lang == "" {
+		lang, _ = knownLanguage(valueOr(ordered, ""), pageLanguages)
+	}
+	if !slices.Contains(pageLanguages, lang) {
+		lang = languageOf(r, pageLanguages)
+	}
+	if swiss {
+		return lang.swiss()
+	}
+	return lang
+}
+
+// swissSale reports whether a sale is in Switzerland or Liechtenstein, so that its pages name VAT as one does there:
+// that is where the account's zone is, or the francs.
+func swissSale(zone, currency string) bool {
+	return zone == "Europe/Zurich" || zone == "Europe/Vaduz" || currency == "CHF"
+}
+
+// showFulfilment sets how the guest gets the order, and when: nothing else, since links are passed on.
+func (p *orderPage) showFulfilment(f *fulfilment) {
+	if f == nil {
+		return
+	}
+	p.Wanted = p.Moment(p.Order.WantedAt)
+	if p.Wanted != "" || p.Order.EndedAt.IsZero() {
+		p.How = "how_" + f.Type
+	}
 }
 
 // showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not
@@ -348,7 +547,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 	if o.settled() {
 		p.Heading = "receipt"
 		if o.Method != nil && *o.Method != methodNone {
-			p.PaidBy = "method_" + *o.Method
+			p.PaidBy = "method_" + markOf(*o.Method, o.Currency)
 		}
 	}
 	sum, remaining := o.Delivery+o.Tip, o.Total
@@ -367,13 +566,13 @@ func (p *orderPage) showOrder(refunds []refund) {
 		}
 	}
 	if o.settled() {
-		p.Remaining = p.Money(remaining)
+		p.Remaining = p.Amount(remaining)
 	}
 }
 
 // orderRefused shows a refusal to a guest. It is a refusalPage.
 func orderRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
-	p := newOrderPage(r)
+	p := newOrderPage(languageOf(r, pageLanguages))
 	p.refuse(ref, requestID)
 	return orderTemplate.renderRefusal(ref.code.status, p)
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -65,7 +66,7 @@ func (g *guestService) lunch(change ...func(*order)) *order {
 		Discount: 410, Delivery: 1000, DeliveryRate: 810, DeliveryGross: 1000, Tip: 220, OrderedTotal: 5710,
 		Total:     5710,
 		VAT:       []vatSum{{260, 3390, 86}, {810, 2100, 157}},
-		ReturnURL: siteOrigin + "/thanks?table=4&x=1", PageKey: sum[:],
+		ReturnURL: siteOrigin + "/thanks?table=4&x=1", PageKey: sum[:], Pay: payOnline,
 	}
 	g.change(func(t *tx) error {
 		o.ID, o.CreatedAt, o.ExpiresAt = t.newID("ord"), t.now, t.now.after(30*time.Minute)
@@ -114,18 +115,22 @@ func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 	page := g.page(o).is(200).has("Content-Type: text/html; charset=utf-8", "Cache-Control: no-store",
 		"Referrer-Policy: same-origin", "Vary: Origin | Accept-Language", "X-Robots-Tag: noindex")
 	page.shows(`<html lang="en">`, "<title>Pay for your order · main</title>", "<h1>Pay for your order</h1>", "A-17",
-		"Pizza Margherita<small>2 × CHF\u00a018.50</small></th>", `<td class="number money">CHF`+"\u00a037.00",
+		"<b>A-17</b>", "Pizza Margherita<small>2 × CHF\u00a018.50</small></th>",
+		`<td class="number money">CHF`+"\u00a037.00",
 		"&lt;script&gt;alert(1)&lt;/script&gt; &amp; café", "not <script", "Discount</th>", "−CHF\u00a04.10",
 		"Delivery", "CHF\u00a010.00", "Tip", "CHF\u00a02.20", "Total", "CHF\u00a057.10",
 		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a021.00",
-		`<button class="button" name="method" value="card">Pay CHF`+"\u00a057.10 by card</button>", "not mobile",
-		`<form method="post">`, "You can pay until ", " UTC.",
+		`<button class="button" name="method" value="card" aria-describedby="card">Pay CHF`+
+			"\u00a057.10 by card</button>",
+		"Charged when the restaurant accepts.", "not mobile",
+		`<form method="post">`, "You can pay until ", "not UTC", "<details>", "not <details open>",
 		`<a href="https://www.example.com/thanks?table=4&amp;x=1">`,
-		"not Lovelace", "not 41790000000", "not onions", "not Receipt", "not http-equiv", "not _text")
+		"not Lovelace", "not 41790000000", "not onions", "not Receipt", "not http-equiv", "not _text", "not _now")
 	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(page.body)
 	sum := sha256.Sum256([]byte(style[1]))
 	page.has("Content-Security-Policy: default-src 'none'; style-src 'sha256-" +
-		base64.StdEncoding.EncodeToString(sum[:]) + "'; img-src data:; base-uri 'none'; frame-ancestors 'none'")
+		base64.StdEncoding.EncodeToString(sum[:]) + "'; img-src data:; base-uri 'none'; frame-ancestors 'none'; " +
+		"script-src '" + hashSource(embedded("web/pay.js")) + "'; connect-src 'self'")
 	forbidden := regexp.MustCompile(`(?i)<script|<iframe|@import|url\(|style=|src=| on\w+=`)
 	equals(t, "what the page has", forbidden.FindString(page.body), "")
 	g.sql(`UPDATE payment_connections SET removed_at = created_at`)
@@ -143,7 +148,50 @@ func TestPayPage_namesTheRestaurantAsItsReceiptsDo(t *testing.T) {
 	zurich, err := time.LoadLocation("Europe/Zurich")
 	g.check(err)
 	g.page(o).is(200).shows(`<p class="from">Trattoria &lt;Roma&gt; GmbH</p>`, "Hauptgasse 12\n4500 Solothurn",
-		"VAT number", "CHE-123.456.789 MWST", at.In(zurich).Format("2 January 2006, 15:04 MST"))
+		"VAT number", "CHE-123.456.789 MWST", at.In(zurich).Format("2\u00a0January 2006, 15:04"))
+}
+
+func TestReturnPage_receiptStaysAsItWasWhenTheOrderWasPaid(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		settings := func(name, address, zone string) {
+			s.sql(`INSERT OR REPLACE INTO account_settings (account_id, zone, legal_name, address, vat_number)
+				VALUES (?, ?, ?, ?, 'CHE-1')`, s.account, zone, name, address)
+		}
+		settings("Old GmbH", "Altgasse 1", "Asia/Tokyo")
+		free := func(o *order) { o.Lines, o.Delivery = o.Lines[1:], 0 }
+		byCard, _ := s.paid()
+		open, cash, nothing, undone, before := s.place(), s.place(), s.place(free), s.place(), s.place()
+		for _, o := range []*order{cash, undone} {
+			s.post("/orders/"+o.ID+"/paid", `{"method":"cash"}`, s.seller()).is(200)
+		}
+		s.do("DELETE", "/orders/"+undone.ID+"/paid", "", s.seller()).is(200)
+		sum := sha256.Sum256([]byte(pageKey))
+		s.sql(`UPDATE orders SET page_key = ?`, sum[:])
+		receipts := func() {
+			t.Helper()
+			for _, o := range []*order{byCard, cash, nothing} {
+				s.get(o.path("/return")).is(200).shows("Old GmbH", "Altgasse 1", "CHE-1", "not New GmbH", "09:00")
+			}
+		}
+		receipts()
+		settings("New GmbH", "Neugasse 2", "Europe/Zurich")
+		receipts()
+		s.get(open.path("")).is(200).shows("New GmbH", "not Old GmbH")
+		s.get(undone.path("")).is(200).shows("New GmbH", "not Old GmbH")
+		s.sql(`UPDATE orders SET state = 'paid', method = 'cash', paid_at = created_at, ended_at = created_at
+			WHERE id = ?`, before.ID) // as by an earlier version
+		s.get(before.path("/return")).is(200).shows("New GmbH")
+		s.sql(`UPDATE accounts SET is_main = 0, closed_at = created_at WHERE id = ?`, s.account)
+		receipts()
+		s.get(before.path("/return")).is(200).shows("New GmbH")
+		for _, o := range []*order{open, undone} {
+			s.get(o.path("/return")).is(404)
+			s.get(o.path("")).is(404)
+		}
+		s.get("/pay/" + cash.ID + "/return?k=wrong").is(404)
+		s.post(cash.path(""), "method=card", formType).is(303)
+	})
 }
 
 func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
@@ -187,13 +235,13 @@ func TestPayPage_answersErrorsAsPages(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
 	o := g.lunch()
-	g.do("PUT", o.path(""), "").is(405).has("Allow: GET, HEAD, POST, OPTIONS").shows("This request is not right")
-	g.post(o.path("/return"), "x=y", formType).is(405).has("Allow: GET, HEAD, OPTIONS").shows("is not right")
-	g.post(o.path(""), `{"method":"card"}`).is(415).shows("This request is not right")
-	g.post(o.path(""), "method="+strings.Repeat("x", maxBody), formType).is(413).shows("This request is not right")
-	g.post(o.path(""), "way=card", formType).is(422).shows("This request is not right")
-	g.presses(o, "cash").is(409).shows("does not work at the moment", `role="alert"`, `value="card"`)
-	g.presses(o, "mobile").is(409).shows("does not work at the moment", `value="card"`)
+	g.do("PUT", o.path(""), "").is(405).has("Allow: GET, HEAD, POST, OPTIONS").shows("This request isn’t valid")
+	g.post(o.path("/return"), "x=y", formType).is(405).has("Allow: GET, HEAD, OPTIONS").shows("isn’t valid")
+	g.post(o.path(""), `{"method":"card"}`).is(415).shows("This request isn’t valid")
+	g.post(o.path(""), "method="+strings.Repeat("x", maxBody), formType).is(413).shows("This request isn’t valid")
+	g.post(o.path(""), "way=card", formType).is(422).shows("This request isn’t valid")
+	g.presses(o, "cash").is(409).shows("isn’t available at the moment", `role="alert"`, `value="card"`)
+	g.presses(o, "mobile").is(409).shows("isn’t available at the moment", `value="card"`)
 	g.sql(`UPDATE orders SET attempts = ? WHERE id = ?`, maxAttempts, o.ID)
 	g.presses(o, "card").is(409).shows("tried to pay too often")
 	for range 100 * g.server.anonymousRate { // the bucket fills up meanwhile
@@ -205,7 +253,7 @@ func TestPayPage_answersErrorsAsPages(t *testing.T) {
 	other := g.lunch()
 	g.sql(`DROP TABLE refunds`)
 	a := g.page(other).is(500)
-	a.shows("Something went wrong", "name "+a.header.Get("X-Request-Id"), "not no such table")
+	a.shows("Something went wrong", "quote "+a.header.Get("X-Request-Id"), "not no such table")
 }
 
 func TestPayPage_limitsGuestsByOrderAndStrangersByAddress(t *testing.T) {
@@ -235,7 +283,7 @@ func TestPayPage_leavesAnAttemptOpenForAMethodThatThereIsNot(t *testing.T) {
 	o := g.lunch()
 	to := g.presses(o, "card").is(303).header.Get("Location")
 	for _, method := range []string{methodMobile, methodCash, "x"} {
-		g.presses(o, method).is(409).shows("does not work at the moment", `value="card"`)
+		g.presses(o, method).is(409).shows("isn’t available at the moment", `value="card"`)
 	}
 	equals(t, "where the same click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
 }
@@ -251,14 +299,16 @@ func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
 		t.Fatalf("it leads to %s", to)
 	}
 	equals(t, "where the second click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
-	g.returns(o).shows("Waiting for your payment", `<meta http-equiv="refresh" content="5">`, "Look again",
-		"Go to payment")
+	g.returns(o).shows("Waiting for your payment", `<main data-wait="3">`, `<div id="state" role="status">`,
+		`<a class="button plain" href="return?k=`+pageKey+`">Refresh</a>`, "Go to payment", "not http-equiv",
+		"<script>"+embedded("web/pay.js")+"</script>")
 
 	if !g.provider.tryCard(session, true) {
 		t.Fatal("the session is not open")
 	}
-	g.returns(o).shows("Your payment has arrived", "you are charged only if it accepts", "not http-equiv",
-		"not Go to payment", "Your order")
+	g.returns(o).shows("<h1>Sent to the restaurant, which answers until ",
+		"You are charged only if the restaurant accepts",
+		"not has arrived", "not Go to payment", "Your order")
 	g.page(o).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
 	g.presses(o, "card").is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
 	if n := g.count(`SELECT count(*) FROM payments`); n != 1 || g.row(o.ID).State != orderAuthorized {
@@ -274,56 +324,188 @@ func TestPayPage_saysThatTheProviderCannotBeReached(t *testing.T) {
 	g.presses(o, "card").is(503).shows("provider can’t be reached", `role="alert"`, `value="card"`)
 }
 
+func TestPayPage_saysThatTheAmountIsTooSmall(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	refuses := func(code string) {
+		g.provider.mu.Lock()
+		defer g.provider.mu.Unlock()
+		g.provider.watch = func(*http.Request, *testAnswer) *testAnswer { return testRefused(code) }
+	}
+	refuses("amount_too_small") // as Stripe compares in the currency that an account is paid out in
+	o := g.lunch()
+	g.presses(o, "card").is(409).shows("The amount is too small for this way of paying.", `value="card"`)
+	g.counts(1, `SELECT count(*) FROM payments WHERE reason = ?`, reasonTooSmall)
+	refuses("parameter_unknown")
+	g.presses(g.lunch(), "card").is(409).shows("This way of paying isn’t available at the moment")
+}
+
+// A guestState is a state in which a guest may find an order, and what the return page then shows.
+type guestState struct {
+	order, payment string // payment "": nobody has tried to pay online
+	change         func(*order)
+	shows          []string
+}
+
+// guestStates are all of these states.
+var guestStates = []guestState{
+	{orderOpen, paymentFailed, nil, []string{"The payment was declined", "No money was taken", "Go to payment",
+		"You can pay until"}},
+	{orderOpen, paymentCancelled, nil, []string{"You did not pay", "Go to payment"}},
+	{orderOpen, paymentExpired, nil, []string{"took too long", "Go to payment"}},
+	{orderOpen, paymentReview, nil, []string{"is being checked", "don’t pay again", "not Go to payment"}},
+	{orderOpen, paymentExpired, func(o *order) { o.ExpiresAt = o.CreatedAt },
+		[]string{"The order has expired", "not Go to payment"}},
+	{orderAuthorized, paymentAuthorized, nil, []string{"Sent to the restaurant, which answers until ",
+		"The amount is reserved", "Refresh"}},
+	{orderAuthorized, paymentCaptured, func(o *order) { o.Method = ptr(methodTwint) },
+		[]string{"Sent to the restaurant", "has been charged; it is refunded if the restaurant declines"}},
+	{orderAccepted, paymentAuthorized, nil, []string{"Your order is accepted", "will be charged", "Refresh"}},
+	{orderOpen, "", func(o *order) { o.Pay = payLater }, []string{"Sent to the restaurant, which answers until ",
+		"hasn’t answered yet. You pay it when you get your order", "Refresh", "not Go to payment"}},
+	{orderAccepted, "", func(o *order) { o.Pay = payLater }, []string{"Your order is accepted",
+		"You pay it when you get your order", "not reserved"}},
+	{orderCancelled, paymentCancelled,
+		func(o *order) { o.RejectReason, o.RejectText = ptr("sold_out"), ptr("No <b>dough</b>") },
+		[]string{"The restaurant can’t take your order", "Something that you ordered is sold out.",
+			"<p>No &lt;b&gt;dough&lt;/b&gt;</p>", "The reserved amount is released", "not Refresh"}},
+	{orderCancelled, paymentRefunded, func(o *order) { o.RejectReason = ptr("closed") },
+		[]string{"It is closed at that time.", "What was charged is refunded", "not reserved"}},
+	{orderCancelled, "", func(o *order) { o.Pay, o.RejectReason = payLater, ptr("too_far") },
+		[]string{"outside its delivery area", "not reserved", "not refunded"}},
+	{orderExpired, paymentCancelled, nil, []string{"The restaurant did not answer in time", "is released"}},
+	{orderExpired, "", func(o *order) { o.Pay = payLater }, []string{"The restaurant did not answer in time",
+		"not reserved"}},
+	{orderPaid, paymentCaptured, nil, []string{"Paid. Thank you!", "Receipt", "Paid by</dt><dd>card",
+		"not Refresh", "<details open>"}},
+	{orderPartRefunded, paymentPartRefunded, nil, []string{"Partly refunded", "Receipt"}},
+	{orderRefunded, paymentRefunded, nil, []string{"<h1>Refunded</h1>", "Receipt"}},
+	{orderCancelled, paymentCancelled, nil, []string{"The order was cancelled", "is released", "not Receipt",
+		"not Go to payment", "not Refresh"}},
+	{orderCancelled, paymentReview, nil, []string{"is being checked"}},
+	{orderExpired, paymentExpired, nil, []string{"The order has expired", "not Go to payment"}},
+	{orderPaid, "", func(o *order) { o.Method = ptr(methodCash) },
+		[]string{"Paid. Thank you!", "Paid by</dt><dd>cash"}},
+	{orderPaid, "", func(o *order) { o.Method = ptr(methodNone) }, []string{"Paid. Thank you!", "not Paid by"}},
+}
+
+// inState makes an order in a state; change alters it.
+func (g *guestService) inState(c guestState, change ...func(*order)) *order {
+	g.t.Helper()
+	connection := ""
+	g.check(g.store.one(`SELECT id FROM payment_connections`, nil, &connection))
+	o := g.lunch(append([]func(*order){func(o *order) {
+		o.State, o.Method, o.AcceptBy = c.order, ptr(methodCard), o.ExpiresAt
+		if c.payment == paymentAuthorized || c.payment == paymentCaptured || o.dead() && c.payment != paymentExpired {
+			o.AuthorizedAt = o.CreatedAt
+		}
+		if c.change != nil {
+			c.change(o)
+		}
+		if o.settled() {
+			o.PaidAt = o.CreatedAt
+		}
+		if o.Pay == payLater {
+			o.Method, o.AuthorizedAt = nil, stamp{}
+		}
+	}}, change...)...)
+	if c.payment == "" {
+		return o
+	}
+	g.change(func(t *tx) error {
+		p := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
+			Provider: providerStripe,
+			Method:   *o.Method, State: c.payment, Amount: o.Total, Currency: o.Currency, CreatedAt: t.now}
+		if c.payment == paymentCaptured || c.payment == paymentRefunded {
+			p.Captured = o.Total
+		}
+		o.PaymentID = &p.ID
+		return errors.Join(t.addPayment(p), t.saveOrder(o))
+	})
+	return o
+}
+
 func TestReturnPage_saysWhatCameOfTheOrder(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, withoutAddressLimits)
-	connection := ""
-	g.check(g.store.one(`SELECT id FROM payment_connections`, nil, &connection))
-	for _, c := range []struct {
-		order, payment string
-		change         func(*order)
-		shows          []string
-	}{
-		{orderOpen, paymentFailed, nil, []string{"The payment was declined", "No money was taken", "Go to payment",
-			"You can pay until"}},
-		{orderOpen, paymentCancelled, nil, []string{"You did not pay", "Go to payment"}},
-		{orderOpen, paymentExpired, nil, []string{"took too long", "Go to payment"}},
-		{orderOpen, paymentReview, nil, []string{"is being checked", "don’t pay again", "not Go to payment"}},
-		{orderOpen, paymentExpired, func(o *order) { o.ExpiresAt = o.CreatedAt },
-			[]string{"The order has expired", "not Go to payment"}},
-		{orderAuthorized, paymentAuthorized, nil, []string{"Your payment has arrived", "Look again"}},
-		{orderAccepted, paymentAuthorized, nil, []string{"Your order is accepted", "Look again"}},
-		{orderPaid, paymentCaptured, nil, []string{"Paid. Thank you!", "Receipt", "Paid by</dt><dd>card",
-			"not Look again"}},
-		{orderPartRefunded, paymentPartRefunded, nil, []string{"Partly refunded", "Receipt"}},
-		{orderRefunded, paymentRefunded, nil, []string{"<h1>Refunded</h1>", "Receipt"}},
-		{orderCancelled, paymentCancelled, nil, []string{"The order was cancelled", "is released", "not Receipt",
-			"not Go to payment"}},
-		{orderCancelled, paymentReview, nil, []string{"is being checked"}},
-		{orderExpired, paymentExpired, nil, []string{"The order has expired", "not Go to payment"}},
-		{orderPaid, "", func(o *order) { o.Method = ptr(methodCash) },
-			[]string{"Paid. Thank you!", "Paid by</dt><dd>cash"}},
-		{orderPaid, "", func(o *order) { o.Method = ptr(methodNone) }, []string{"Paid. Thank you!", "not Paid by"}},
-	} {
-		o := g.lunch(func(o *order) {
-			o.State, o.Method = c.order, ptr(methodCard)
-			if c.change != nil {
-				c.change(o)
-			}
-			if o.settled() {
-				o.PaidAt = o.CreatedAt
-			}
-		})
-		if c.payment != "" {
-			g.change(func(t *tx) error {
-				p := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection,
-					Provider: providerStripe,
-					Method:   methodCard, State: c.payment, Amount: o.Total, Currency: o.Currency, CreatedAt: t.now}
-				o.PaymentID = &p.ID
-				return errors.Join(t.addPayment(p), t.saveOrder(o))
-			})
+	for _, c := range guestStates {
+		page := g.returns(g.inState(c))
+		page.shows(append(c.shows, "Pizza Margherita", "to the restaurant’s site", "not http-equiv")...)
+		waits := strings.Contains(page.body, "Refresh")
+		if strings.Contains(page.body, "<script>") != waits || strings.Contains(page.body, "data-wait") != waits {
+			t.Errorf("%s with a payment that is %s looks for news in one way only", c.order, c.payment)
 		}
-		g.returns(o).shows(append(c.shows, "Pizza Margherita", "to the restaurant’s site", "not http-equiv")...)
+	}
+}
+
+func TestReturnPage_leadsWhoHasLeftTheProviderBackToTheButtons(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	session := strings.TrimPrefix(g.presses(o, "card").is(303).header.Get("Location"), g.provider.base+"/pay/")
+	left := g.get(o.path("/return") + "&left=1").is(303).header.Get("Location")
+	equals(t, "where it leads", left, "../"+o.ID+"?k="+pageKey+"&left=1")
+	g.get(o.path("")+"&left=1").is(200).shows("Not paid yet. No money was taken: try again below.", `value="card"`)
+	g.get(g.lunch().path("") + "&left=1").is(200).shows("not Not paid yet") // nobody has tried to
+	// Who leaves by the wrong link has paid all the same.
+	if !g.provider.tryCard(session, true) {
+		t.Fatal("the session is not open")
+	}
+	g.get(o.path("/return")+"&left=1").is(200).shows("Sent to the restaurant", "not Not paid yet")
+	g.get(o.path("") + "&left=1").is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
+}
+
+// TestPayPage_speaksAsTheOrderSaysUnlessTheGuestChooses: what is chosen goes along to the provider and back, and
+// nothing but a language that there is can be chosen.
+func TestPayPage_speaksAsTheOrderSaysUnlessTheGuestChooses(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	o := g.lunch()
+	g.sql(`INSERT INTO order_customers (order_id, language, fulfilment) VALUES (?, 'nn-NO', '{"type":"delivery",
+		"address":{"line1":"Storgata 1","line2":null,"postal_code":"0155","city":"Oslo","country":"NO"},"table":"7"}')`,
+		o.ID)
+	g.get(o.path(""), "Accept-Language: fr").is(200).shows(`<html lang="nb">`, "Betal bestillingen din",
+		`<a href="?k=`+pageKey+`&amp;lang=fi" lang="fi" hreflang="fi">Suomi</a>`,
+		`lang="nb" hreflang="nb" aria-current="true"`,
+		"<span>Levering</span> så snart som mulig</p>", "not Storgata", "not Oslo", "not 0155")
+	g.get(o.path("/return")+"&lang=sv").is(200).shows(`<html lang="sv">`, "Inte betald ännu",
+		`?k=`+pageKey+`&amp;lang=sv">Gå`)
+	for _, none := range []string{"xx", "", "\"><script>alert(1)</script>", "../de", "e", strings.Repeat("de", 5000)} {
+		g.get(o.path("")+"&lang="+url.QueryEscape(none)).is(200).shows(`<html lang="nb">`, "not alert(1)</script>\"")
+	}
+	g.post(o.path("")+"&lang=de-AT", "method=card", formType).is(303)
+	g.sql(`UPDATE orders SET state = 'authorized', accept_by = expires_at`)
+	g.get(o.path("") + "&lang=de").is(303).has("Location: " + o.ID + "/return?k=" + pageKey + "&lang=de")
+	g.get(o.path("/return")+"&lang=de").is(200).shows(`<html lang="de-CH">`, "An das Restaurant gesendet, das bis ")
+	g.sql(`UPDATE order_customers SET language = 'es'`)
+	g.sql(`INSERT INTO account_settings (account_id, vat_number) VALUES (?, 'CHE-123.456.789')`, g.account)
+	g.get(o.path("/return"), "Accept-Language: it-IT").is(200).shows(`<html lang="it-CH">`, "N. IVA")
+}
+
+func TestPayPage_usesSwissWordsForSwissSalesOnly(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	francs, euros := g.lunch(), g.lunch(func(o *order) { o.Currency = "EUR" })
+	g.get(francs.path(""), "Accept-Language: de-DE").is(200).shows(`<html lang="de-CH">`, "Total", "MWST", "not MwSt.")
+	g.get(euros.path(""), "Accept-Language: de-CH").is(200).shows(`<html lang="de">`, "Gesamtbetrag", "MwSt.",
+		"not MWST")
+	g.sql(`INSERT INTO account_settings (account_id, zone) VALUES (?, 'Europe/Zurich')`, g.account)
+	g.get(euros.path(""), "Accept-Language: de").is(200).shows(`<html lang="de-CH">`, "MWST", "not MwSt.")
+}
+
+func TestPayPage_namesMethodsAsGuestsKnowThem(t *testing.T) {
+	t.Parallel()
+	for currency, want := range map[string]string{"SEK": "vipps", "DKK": "mobilepay", "EUR": "mobilepay"} {
+		equals(t, currency, markOf(methodMobile, currency), want)
+	}
+	p := &orderPage{Order: &order{Currency: "NOK"}}
+	p.name([]offeredMethod{{methodMobile, noteChargedHandover}, {methodCard, noteChargedAccepted}})
+	equals(t, "what a Norwegian guest may choose", fmt.Sprint(p.Methods),
+		"[{mobile pay_vipps charged_on_handover} {card pay_card charged_on_acceptance}]")
+	for reference, want := range map[string]string{"": "7PB4", "A-17": "A-17", "Müller, 12": "Müller, 12",
+		"R_01jed7qw2g3dgjnneg0c2150qc": "7PB4"} {
+		o := &order{ID: "ord_00vhnczb00ga8wrqk9vsfb7pb4", Reference: &reference}
+		equals(t, "short for "+reference, shortNumber(o), want)
 	}
 }
 
@@ -344,8 +526,8 @@ func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
 	paid, dead := g.lunch(), g.lunch()
 	for _, o := range []*order{paid, dead} {
 		g.presses(o, "card").is(303)
-		g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at)
-			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at
+		g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id)
+			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at, account_id
 			FROM payments WHERE order_id = ?`, o.ID)
 	}
 	g.sql(`UPDATE orders SET state = 'paid', method = 'cash', paid_at = created_at WHERE id = ?`, paid.ID)
@@ -364,7 +546,8 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	})
 	g.change(func(t *tx) error {
 		add := func(amount int64, state string, vat ...vatSum) error {
-			return t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, Amount: amount, VAT: vat, State: state,
+			return t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, AccountID: o.AccountID, Amount: amount,
+				VAT: vat, State: state,
 				Source: sourceOurs, Reason: ptr("cold"), MadeBy: actorCommand, CreatedAt: t.now})
 		}
 		return errors.Join(add(1000, refundSucceeded, vatSum{260, 1000, 25}), add(230, refundPending),
@@ -372,7 +555,7 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	})
 	g.returns(o).shows("<small>1 × CHF\u00a04.00 (ordered: 3)</small>", "CHF\u00a04.00</td>", "−CHF\u00a03.43",
 		"CHF\u00a049.77", "CHF\u00a01.02",
-		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(on its way)", "not 9.99",
+		"Refunds", "CHF\u00a010.00", "VAT 2.6%: CHF\u00a00.25", "CHF\u00a02.30", "(in progress)", "not 9.99",
 		"CHF\u00a037.47", "not cold")
 }
 
@@ -384,10 +567,15 @@ func TestPages_areInTheLanguageThatIsAskedFor(t *testing.T) {
 		o.Total = 251610
 	})
 	for lang, texts := range map[string][]string{
-		"en": {"Pay for your order", "2 × €1,234.50", "Pay €2,516.10 by card"},
-		"de": {"Bestellung bezahlen", "2 × 1.234,50\u00a0€", "2.516,10\u00a0€ mit Karte bezahlen", "2,6\u00a0%"},
+		"en": {"Pay for your order", "2 × €1,234.50", "Pay €2,516.10 by card", "Total"},
+		"de": {"Bestellung bezahlen", "2 × 1.234,50\u00a0€", "2.516,10\u00a0€ mit Karte bezahlen", "2,6\u00a0%",
+			"Gesamtbetrag", "MwSt.", "not MWST"},
 		"fr": {"Payer votre commande", "2 × 1\u202f234,50\u00a0€", "2,6\u00a0%"},
-		"it": {"Paga il tuo ordine", "2 × 1.234,50\u00a0€", "2,6\u00a0%"},
+		"it": {"Paga il tuo ordine", "2 × 1.234,50\u00a0€", "2,6%", "Importo lordo"},
+		"nb": {"Betal bestillingen din", "2 × 1\u00a0234,50\u00a0€"},
+		"sv": {"Betala din beställning", "2,6\u00a0%"},
+		"da": {"Betal din bestilling", "2 × 1.234,50\u00a0€"},
+		"fi": {"Maksa tilauksesi", "mennessä"},
 	} {
 		g.get(o.path(""), "Accept-Language: "+lang).is(200).shows(append(texts, `<html lang="`+lang+`">`)...)
 	}
@@ -420,7 +608,7 @@ func TestPayPage_isUsedByKeyboardInABrowser(t *testing.T) {
 	b.press(keyTab)
 	b.press(keyEnter)
 	b.click(`//button[text()="Pay"]`)
-	b.find(`//h1[text()="Your payment has arrived"]`)
+	b.find(`//h1[contains(., "Sent to the restaurant")]`)
 	equals(t, "the order", g.row(o.ID).State, orderAuthorized)
 }
 
@@ -438,7 +626,7 @@ func (b *browser) press(keys string) {
 
 // fits opens a page in a language at several widths, takes pictures of it, and looks for what is cut off and
 // for targets that are too small.
-func (b *browser) fits(name, url, lang string) {
+func (b *browser) fits(name, url string, lang pageLanguage) {
 	b.t.Helper()
 	const script = `const faults = [], wide = document.documentElement.clientWidth;
 		for (const e of document.body.querySelectorAll("*")) {
@@ -455,7 +643,8 @@ func (b *browser) fits(name, url, lang string) {
 	}
 	emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
 	emulate("Network.enable", map[string]any{})
-	emulate("Network.setExtraHTTPHeaders", map[string]any{"headers": map[string]string{"Accept-Language": lang}})
+	emulate("Network.setExtraHTTPHeaders",
+		map[string]any{"headers": map[string]string{"Accept-Language": string(lang)}})
 	b.open(url) // no page has a script that looks at the width, so that all widths are of one load
 	for _, width := range []int{320, 360, 1280} {
 		scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
@@ -475,6 +664,52 @@ func (b *browser) fits(name, url, lang string) {
 			b.t.Errorf("%s in %s: %v", name, lang, got)
 		}
 		b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
+	}
+}
+
+// TestReturnPage_keepsItselfUpToDateInABrowser: the script puts news into the page, leaves what has the focus alone,
+// and ends once nothing is to come.
+func TestReturnPage_keepsItselfUpToDateInABrowser(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t, withoutAddressLimits)
+	base := g.atItsBase()
+	o := g.inState(guestState{order: orderAuthorized, payment: paymentAuthorized})
+	b := startBrowser(t)
+	b.open(base + o.path("/return"))
+	b.find(`//h1[contains(., "Sent to the restaurant")]`)
+	const look = `document.dispatchEvent(new Event("visibilitychange")); arguments[arguments.length - 1]()`
+	b.await(`window.marked = true; document.querySelector("#links a").focus();` + look)
+	g.sql(`UPDATE orders SET state = 'accepted', accepted_at = created_at WHERE id = ?`, o.ID)
+	b.find(`//*[@role="status"]/h1[text()="Your order is accepted"]`)
+	equals(t, "what has the focus", b.await(`arguments[0](document.activeElement.textContent)`).(string), "Refresh")
+	g.sql(`UPDATE orders SET state = 'paid', paid_at = created_at WHERE id = ?`, o.ID)
+	b.await(`document.activeElement.blur();` + look)
+	b.find(`//h1[text()="Paid. Thank you!"]`)
+	b.find(`//h2[text()="Receipt"]`)
+	equals(t, "the title, without loading the page, and no link",
+		b.await(`arguments[0](document.title + window.marked + document.querySelectorAll("#links a").length)`).(string),
+		"Paid. Thank you! · maintrue0")
+}
+
+// TestPayPage_hasTotalAndButtonFirst: with two dishes they are in sight on a small telephone.
+func TestPayPage_hasTotalAndButtonFirst(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t, withoutAddressLimits)
+	base := g.atItsBase()
+	o := g.lunch()
+	b := startBrowser(t)
+	b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": "Emulation.setDeviceMetricsOverride",
+		"params": map[string]any{"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true}})
+	for _, lang := range pageLanguages {
+		b.open(base + o.path("") + "&lang=" + string(lang))
+		low := b.await(`arguments[0](Math.max(...[".due", "form .button", "form"].map((part) =>
+			document.querySelector(part).getBoundingClientRect().bottom)))`).(float64)
+		if low > 400 {
+			t.Errorf("in %s the button ends at %v", lang, low)
+		}
+		b.screenshot("pay-first-" + string(lang) + ".png")
 	}
 }
 
@@ -499,4 +734,9 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 		b.fits("pay", base+open.path(""), lang)
 		b.fits("return", base+paid.path("/return"), lang)
 	}
+	for i, c := range guestStates { // all states, in one language each
+		lang := pageLanguages[i%len(pageLanguages)]
+		b.fits(fmt.Sprintf("state-%02d", i), base+g.inState(c).path("/return"), lang)
+	}
+	b.fits("wrong", base+open.path("/return")+"x", "en")
 }

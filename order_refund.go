@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // Refunds (contract, section 11). The column refunded of an order counts refunds that are pending or succeeded,
@@ -21,13 +22,23 @@ type refundLine struct {
 	Amount   int64 `json:"amount"`
 }
 
-// A refundWish says what is to be given back: some lines, or an amount, or with neither all that is left.
+// A refundWish says what is to be given back: parts of the order, an amount, or with neither all that is left.
 type refundWish struct {
-	lines     []lineQuantity
+	lines     []lineQuantity // a quantity of 0: by amounts
+	amounts   []int64        // of lines, by the index in lines, instead of their quantities
+	delivery  int64
+	tip       int64
 	amount    *int64
+	once      bool   // refuse what was asked for less than refundPause ago
 	paymentID string // the attempt whose money goes back, if it pays nothing; "": the last one
 	reason    string
 }
+
+// refundPause is how long the same refund of an order is refused for, unless it is asked for with an Idempotency-Key.
+const refundPause = 10 * time.Second
+
+// aimed reports whether parts of the order are to be given back.
+func (w *refundWish) aimed() bool { return len(w.lines) > 0 || w.delivery > 0 || w.tip > 0 }
 
 // errRefundTooLarge returns the refusal of a refund of more than most, the amount that can still be given back.
 func errRefundTooLarge(most int64, currency string) error {
@@ -45,29 +56,46 @@ type refundable struct {
 	tip   int64
 	most  int64         // limit of vat and tip together; below their sum if money was given back without either
 	lines map[int]int64 // the amounts given back by line, by the index of the line
+	units map[int]int64 // the part of lines that was given back for units
+
+	delivery int64 // that refunds of the delivery have given back
+}
+
+// newRefundable returns all of an order, of which nothing was given back.
+func newRefundable(o *order) *refundable {
+	return &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, most: o.Total, lines: map[int]int64{},
+		units: map[int]int64{}}
+}
+
+// take takes off what a refund gives back.
+func (left *refundable) take(f *refund) {
+	left.most -= f.Amount
+	left.tip = max(0, left.tip-f.Tip)
+	left.delivery += valueOr(f.Delivery, 0)
+	for _, sum := range f.VAT {
+		if at := left.rate(sum.Rate); at >= 0 {
+			left.vat[at].Gross = max(0, left.vat[at].Gross-sum.Gross)
+			left.vat[at].VAT = max(0, left.vat[at].VAT-sum.VAT)
+		}
+	}
 }
 
 // refundableOf returns what is left of an order after its refunds that are pending or succeeded.
 func refundableOf(o *order, refunds []refund) (*refundable, error) {
-	left := &refundable{order: o, vat: slices.Clone(o.VAT), tip: o.Tip, most: o.Total, lines: map[int]int64{}}
+	left := newRefundable(o)
 	for _, f := range refunds {
-		if f.State == refundFailed || !o.paidWith(f.PaymentID) {
+		if !f.ofOrder(o) {
 			continue
 		}
-		left.most -= f.Amount
-		left.tip = max(0, left.tip-f.Tip)
-		for _, sum := range f.VAT {
-			if at := left.rate(sum.Rate); at >= 0 {
-				left.vat[at].Gross = max(0, left.vat[at].Gross-sum.Gross)
-				left.vat[at].VAT = max(0, left.vat[at].VAT-sum.VAT)
-			}
-		}
+		left.take(&f)
 		lines, err := f.lines()
 		if err != nil {
 			return nil, err
 		}
 		for _, l := range lines {
-			left.lines[l.Line] += l.Amount
+			if left.lines[l.Line] += l.Amount; l.Quantity > 0 {
+				left.units[l.Line] += l.Amount
+			}
 		}
 	}
 	return left, nil
@@ -127,25 +155,67 @@ func (left *refundable) byAmount(amount int64) *refund {
 	return left.give(parts[:len(left.vat)], parts[len(left.vat)])
 }
 
-// byLines makes a refund of units of lines. Errors: a refusal that names the lines that are wrong,
-// refund_too_large where fewer units are left, or refunds by amount have left less.
-func (left *refundable) byLines(wished []lineQuantity) (*refund, error) {
+// line returns what the line of a wish gives back: an amount of it, or units, which cost what they do together with
+// those given back before, as far as amounts of the line have left that. Errors: refund_too_large, a refusal of the
+// line.
+func (left *refundable) line(w *refundWish, i int) (int64, error) {
+	n, l := w.lines[i], &left.order.Lines[w.lines[i].Line]
+	rest := max(0, l.part(l.Accepted)-left.lines[n.Line])
+	switch {
+	case n.Quantity == 0 && i < len(w.amounts) && w.amounts[i] > 0:
+		return left.part(fmt.Sprintf("Line %d", n.Line), w.amounts[i], rest)
+	case n.Quantity == 0:
+		return 0, errMember(fmt.Sprintf("lines/%d/quantity", i), "out_of_range", "This must be 1 or more.")
+	case n.Quantity > l.Accepted-l.Refunded:
+		return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", left.amount()}},
+			detail: fmt.Sprintf("Line %d has %s left that were not given back.", n.Line,
+				countOf(l.Accepted-l.Refunded, "unit"))}
+	}
+	return max(0, min(l.part(l.Refunded+n.Quantity)-left.units[n.Line], rest)), nil
+}
+
+// part returns a wished amount of a part of the order, of which rest is left. Errors: refund_too_large.
+func (left *refundable) part(name string, wished, rest int64) (int64, error) {
+	if rest = min(rest, left.amount()); wished <= rest {
+		return wished, nil
+	}
+	return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", max(0, rest)}},
+		detail: fmt.Sprintf("%s has %s left.", name, formatMoney(max(0, rest), left.order.Currency))}
+}
+
+// byParts makes a refund of lines, of the delivery and of the tip. Errors: a refusal that names the lines that are
+// wrong, refund_too_large where less is left of a part, or refunds by amount have left less of its rate of VAT.
+func (left *refundable) byParts(w *refundWish) (*refund, error) {
 	o := left.order
-	if err := checkLineQuantities(o, wished, 1, func(*orderLine) int64 { return maxQuantity }); err != nil {
+	if err := checkLineQuantities(o, w.lines, 0, func(*orderLine) int64 { return maxQuantity }); err != nil {
 		return nil, err
 	}
-	gross, lines, all := make([]int64, len(left.vat)), []refundLine{}, int64(0)
-	for _, w := range wished {
-		l := &o.Lines[w.Line]
-		if units := l.Accepted - l.Refunded; w.Quantity > units {
-			return nil, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", left.amount()}},
-				detail: fmt.Sprintf("Line %d has %s left that were not given back.", w.Line, countOf(units, "unit"))}
-		}
-		amount := max(0, l.part(l.Refunded+w.Quantity)-left.lines[w.Line])
-		lines, all = append(lines, refundLine{w.Line, w.Quantity, amount}), all+amount
-		if at := left.rate(l.VATRate); at >= 0 {
+	gross, lines := make([]int64, len(left.vat)), []refundLine{}
+	add := func(rate, amount int64) {
+		if at := left.rate(rate); at >= 0 {
 			gross[at] += amount
 		}
+	}
+	for i, n := range w.lines {
+		amount, err := left.line(w, i)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, refundLine{n.Line, n.Quantity, amount})
+		add(o.Lines[n.Line].VATRate, amount)
+	}
+	delivery, err := left.part("The delivery", w.delivery, o.DeliveryGross-left.delivery)
+	if err != nil {
+		return nil, err
+	}
+	add(o.DeliveryRate, delivery)
+	tip, err := left.part("The tip", w.tip, left.tip)
+	if err != nil {
+		return nil, err
+	}
+	all := tip
+	for _, g := range gross {
+		all += g
 	}
 	if all == 0 {
 		return nil, errMember("lines", "nothing_left", "These lines cost nothing.")
@@ -155,16 +225,20 @@ func (left *refundable) byLines(wished []lineQuantity) (*refund, error) {
 			return nil, errRefundTooLarge(min(all, left.amount()), o.Currency)
 		}
 	}
-	f := left.give(gross, 0)
-	var err error
-	f.Lines, err = json.Marshal(lines)
+	f := left.give(gross, tip)
+	if delivery > 0 {
+		f.Delivery = &delivery
+	}
+	if len(lines) > 0 {
+		f.Lines, err = json.Marshal(lines)
+	}
 	return f, err
 }
 
 // wish makes the refund that w asks for. Errors: refund_too_large, a refusal that names the lines that are wrong.
 func (left *refundable) wish(w refundWish) (*refund, error) {
-	if len(w.lines) > 0 {
-		return left.byLines(w.lines)
+	if w.aimed() {
+		return left.byParts(&w)
 	}
 	amount := left.amount()
 	if most := amount; w.amount != nil {
@@ -178,12 +252,18 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 	return left.byAmount(amount), nil
 }
 
-// paidWith reports whether the attempt with an id has paid the order; nil: whether it was paid without one.
+// paidWith reports whether the attempt with an id has paid the order, or has been charged for it while it waits to be
+// accepted; nil: whether it was paid without one.
 func (o *order) paidWith(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
 		return paymentID == nil && o.settled()
 	}
-	return o.settled() && valueOr(o.PaymentID, "") == *paymentID
+	return (o.settled() || o.charged() && !o.dead()) && valueOr(o.PaymentID, "") == *paymentID
+}
+
+// ofOrder reports whether a refund that did not fail gives back a part of the order's total.
+func (f *refund) ofOrder(o *order) bool {
+	return f.State != refundFailed && !f.Released && o.paidWith(f.PaymentID)
 }
 
 // refundOrder gives back money of an order of an owner: of an order that is paid, or money that was captured but
@@ -209,15 +289,29 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if len(refunds) >= maxRefunds {
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
+	if w.once {
+		if err := w.refuseRepeated(t, p, refunds); err != nil {
+			return nil, nil, err
+		}
+	}
 	disputes, err := t.disputesOf(o.ID)
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := wishedRefund(o, p, refunds, disputes, w)
+	f, err := wishedRefund(o, p, refunds, disputes, w, t.exact)
 	if err != nil {
 		return nil, nil, err
 	}
 	f.Reason, f.Source, f.MadeBy = nilIfEmpty(w.reason), sourceOurs, actor
+	if p != nil {
+		c, err := t.paymentConnection(anyAccount, p.ConnectionID)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !c.FailingSince.IsZero() {
+			f.Failure = new(reasonDenied) // until they are changed
+		}
+	}
 	if err := addRefundOf(t, o, p, f); err != nil {
 		return nil, nil, err
 	}
@@ -225,6 +319,48 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 		return o, f, refundDone(t, o, f, actor)
 	}
 	return o, f, t.lookAt(p.ID)
+}
+
+// refuseRepeated returns the refusal of a wish that is like one of the last refundPause: somebody has pressed twice.
+// p is the attempt whose money goes back, refunds are those of the order.
+func (w *refundWish) refuseRepeated(t *tx, p *payment, refunds []refund) error {
+	paymentID := ""
+	if p != nil {
+		paymentID = p.ID
+	}
+	for i := range refunds {
+		f := &refunds[i]
+		if f.State == refundFailed || f.Source != sourceOurs || valueOr(f.PaymentID, "") != paymentID ||
+			t.exact.Sub(f.CreatedAt.Time) >= refundPause {
+			continue
+		}
+		made, err := w.hasMade(f)
+		if err == nil && made {
+			err = &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", f.ID}}}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasMade reports whether a refund is what the wish asks for. Units of a line may cost a cent more or less than others.
+func (w *refundWish) hasMade(f *refund) (bool, error) {
+	lines, err := f.lines()
+	if len(lines) != len(w.lines) || valueOr(f.Delivery, 0) != w.delivery {
+		return false, err
+	}
+	for i, l := range lines {
+		byAmount := l.Quantity == 0 && (i >= len(w.amounts) || l.Amount != w.amounts[i])
+		if (lineQuantity{l.Line, l.Quantity}) != w.lines[i] || byAmount {
+			return false, err
+		}
+	}
+	if w.aimed() {
+		return f.Tip == w.tip, err
+	}
+	return w.amount != nil && *w.amount == f.Amount && f.Tip < f.Amount, err
 }
 
 // attemptOf returns an attempt to pay an order. Errors: a refusal of payment_id.
@@ -236,50 +372,202 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 	return p, err
 }
 
-// wishedRefund makes the refund of an order that w asks for. p is the attempt whose money goes back, nil if it
+// wishedRefund makes the refund of an order that w asks for at now. p is the attempt whose money goes back, nil if it
 // was paid outside; refunds and disputes are those that the order has. What the bank has taken back for a dispute
 // can't be given back again.
-func wishedRefund(o *order, p *payment, refunds []refund, disputes []dispute, w refundWish) (*refund, error) {
+func wishedRefund(
+	o *order, p *payment, refunds []refund, disputes []dispute, w refundWish, now time.Time,
+) (*refund, error) {
 	var paymentID *string
-	lost := int64(0)
+	taken, rest := int64(0), int64(0)
 	if p != nil {
-		paymentID, lost = &p.ID, lostOf(disputes, p.ID)
+		paymentID, taken = &p.ID, takenOf(disputes, p.ID)
+		if limit := findMethod(p.Method).refunds; limit > 0 && now.After(p.CapturedAt.Add(limit)) && p.Captured > 0 {
+			return nil, errOrderState(o, fmt.Sprintf("Payments by %s can be given back for %d days: "+
+				"give the money back outside.", p.Method, int(limit.Hours())/24))
+		}
+		if w.paymentID != "" && o.charged() && o.settled() {
+			rest, _ = unaccounted(o, p, refunds, disputes, now)
+		}
 	}
 	switch {
+	case rest > 0 && w.aimed():
+		return nil, errOrderState(o, "Refund an amount instead of parts.")
+	case rest > 0: // what was not accepted, and could not be given back at once
+		return restRefund(o, p, refunds, rest, w.amount)
+	case o.charged() && !o.settled() && !o.dead():
+		return nil, errOrderState(o, "Accept or reject it instead.")
 	case o.paidWith(paymentID):
 		left, err := refundableOf(o, refunds)
 		if err != nil {
 			return nil, err
 		}
-		left.most -= lost
+		left.most -= taken
 		return left.wish(w)
 	case !o.dead() && !o.settled() || p == nil || p.Captured == 0:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
-	case len(w.lines) > 0:
-		return nil, errOrderState(o, "Refund an amount instead of lines.")
+	case w.aimed():
+		return nil, errOrderState(o, "Refund an amount instead of parts.")
 	}
-	// What was captured but pays nothing is no revenue, so there is no VAT in it, and no tip.
 	ours := int64(0)
 	for i := range refunds {
 		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == p.ID {
 			ours += f.Amount
 		}
 	}
-	left := max(0, p.Captured-max(ours, p.Refunded)-lost)
-	amount := left
-	if w.amount != nil {
-		amount = *w.amount
+	return restRefund(o, p, refunds, max(0, p.Captured-max(ours, p.Refunded)-taken), w.amount)
+}
+
+// restRefund makes the refund of an amount, nil for all, of what is left of an attempt's money beyond what its order
+// accounts for. Errors: refund_too_large.
+func restRefund(o *order, p *payment, refunds []refund, left int64, wished *int64) (*refund, error) {
+	if amount := valueOr(wished, left); amount <= left && amount > 0 {
+		return notAcceptedRefund(o, p, refunds, amount), nil
 	}
-	if amount > left || amount <= 0 {
-		return nil, errRefundTooLarge(left, p.Currency)
+	return nil, errRefundTooLarge(left, p.Currency)
+}
+
+// What a method captures by being paid is charged before the restaurant has accepted the order. The sale then counts
+// when it is charged, and what is not accepted of it is given back by a refund that is none of the order's total
+// (refund.Released), as the rest of an authorisation would be released.
+
+// charged reports whether the order was charged by being paid, which is before it was accepted.
+func (o *order) charged() bool {
+	return !o.PaidAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
+}
+
+// chargedBy reports whether the order was charged by the attempt with an id, even if it is dead since.
+func (o *order) chargedBy(paymentID *string) bool {
+	return o.charged() && paymentID != nil && valueOr(o.PaymentID, "") == *paymentID
+}
+
+// asOrdered returns a copy of the order of which all is accepted.
+func (o *order) asOrdered() *order {
+	all := *o
+	all.Lines = slices.Clone(o.Lines)
+	for i := range all.Lines {
+		all.Lines[i].Accepted = all.Lines[i].Quantity
 	}
-	return &refund{Amount: amount}, nil
+	all.addLines()
+	return &all
+}
+
+// notAccepted returns a copy of the order that has what was ordered and not accepted: all of it, if it is dead.
+func (o *order) notAccepted() *order {
+	rest := o.asOrdered()
+	if o.dead() {
+		return rest
+	}
+	for i := range rest.Lines {
+		l := &rest.Lines[i]
+		l.Gross, l.Quantity, l.Accepted = l.Gross-o.Lines[i].part(o.Lines[i].Accepted), 1, 1
+	}
+	rest.Total, rest.Tip, rest.DeliveryGross = rest.Total-o.Total, 0, 0
+	left := newRefundable(rest)
+	left.take(&refund{VAT: o.VAT})
+	rest.VAT = slices.DeleteFunc(left.vat, func(sum vatSum) bool { return sum.Gross == 0 })
+	return rest
+}
+
+// notAcceptedRefund makes the refund of an amount that an attempt holds beyond what its order accounts for. If the
+// order was charged, it has its part of the VAT; otherwise what was captured is no revenue, and has none.
+func notAcceptedRefund(o *order, p *payment, refunds []refund, amount int64) *refund {
+	if !o.chargedBy(&p.ID) {
+		return &refund{Amount: amount}
+	}
+	left := newRefundable(o.notAccepted())
+	for i := range refunds {
+		if f := &refunds[i]; f.State != refundFailed && o.chargedBy(f.PaymentID) && (f.Released || o.dead()) {
+			left.take(f)
+		}
+	}
+	f := left.byAmount(min(amount, left.amount()))
+	f.Amount, f.Released = amount, true
+	return f
+}
+
+// releaseOf returns the refund that is to be made at once, of what an attempt that is captured by being paid holds
+// beyond what its order accounts for; nil if it holds no more, or somebody has to look at it, since it is in review
+// or such a refund has failed.
+func releaseOf(o *order, p *payment, refunds []refund, disputes []dispute, now time.Time) *refund {
+	if !p.atOnce() || p.State == paymentReview || slices.ContainsFunc(refunds, func(f refund) bool {
+		return f.State == refundFailed && f.Source == sourceOurs && valueOr(f.PaymentID, "") == p.ID
+	}) {
+		return nil
+	}
+	amount, late := unaccounted(o, p, refunds, disputes, now)
+	if amount <= 0 || late > 0 {
+		return nil
+	}
+	f := notAcceptedRefund(o, p, refunds, amount)
+	f.Source, f.Reason = sourceOurs, new("not accepted")
+	return f
+}
+
+// releaseCharged gives back what an order that was charged does not account for any more, and saves the order.
+func releaseCharged(t *tx, o *order, p *payment, actor string) error {
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return err
+	}
+	disputes, err := t.disputesOf(o.ID)
+	if err != nil {
+		return err
+	}
+	o.follow(refunds)
+	f := releaseOf(o, p, refunds, disputes, t.exact)
+	if f == nil {
+		return t.saveOrder(o)
+	}
+	f.MadeBy = actor
+	return addRefundOf(t, o, p, f)
+}
+
+// payCharged writes that an order is paid which was charged and has been accepted.
+func payCharged(t *tx, o *order, p *payment, actor string) error {
+	o.State, o.EndedAt, o.Capture = orderPaid, t.now, false
+	var err error
+	if o.Seller, err = t.sellerOf(o.AccountID); err != nil {
+		return err
+	}
+	if err := releaseCharged(t, o, p, actor); err != nil {
+		return err
+	}
+	return t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", p.Method))
+}
+
+// unaccounted returns how much money an attempt holds at now that its order does not account for, 0 if they agree:
+// captured - refunds done or under way - what disputes have taken - what the order counts as paid, or as charged
+// while it waits to be accepted. late is the part of it in refunds that have been under way for longer than
+// refundLate, which no longer count as given back.
+func unaccounted(
+	o *order, p *payment, refunds []refund, disputes []dispute, now time.Time,
+) (amount, late int64) {
+	given, released := int64(0), int64(0)
+	for i := range refunds {
+		f := &refunds[i]
+		if f.State == refundFailed || valueOr(f.PaymentID, "") != p.ID {
+			continue
+		}
+		if f.Released {
+			released += f.Amount
+		}
+		if f.State == refundPending && !now.Before(f.CreatedAt.Add(refundLate)) {
+			late += f.Amount
+		} else {
+			given += f.Amount
+		}
+	}
+	if o.paidWith(&p.ID) { // refunds of the total and disputes lower both sides alike
+		return p.Captured - o.Total - released + late, late
+	}
+	return max(0, p.Captured-given-takenOf(disputes, p.ID)), late
 }
 
 // addRefundOf writes a new refund of an order, which is pending, and counts it. p is the attempt whose
 // money goes back; nil: it was paid outside.
 func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
-	f.ID, f.OrderID, f.State = t.newID("ref"), o.ID, refundPending
+	f.ID, f.OrderID, f.AccountID, f.State = t.newID("ref"), o.ID, o.AccountID, refundPending
 	if f.CreatedAt.IsZero() {
 		f.CreatedAt = t.now
 	}
@@ -298,7 +586,7 @@ func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
 // countRefund adds a refund to the refunded amounts of its order, or subtracts it if sign is -1. Money that pays
 // nothing is not counted.
 func countRefund(o *order, f *refund, sign int64) error {
-	if !o.paidWith(f.PaymentID) {
+	if f.Released || !o.paidWith(f.PaymentID) {
 		return nil
 	}
 	lines, err := f.lines()
@@ -382,14 +670,23 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 	if err != nil {
 		return err
 	}
-	done := int64(0)
-	for i := range refunds {
-		if refunds[i].State == refundSucceeded && o.paidWith(refunds[i].PaymentID) {
-			done += refunds[i].Amount
-		}
-	}
 	if err := spreadFound(t, o, refunds); err != nil {
 		return err
+	}
+	o.follow(refunds)
+	if err := t.saveOrder(o); err != nil {
+		return err
+	}
+	return t.addEvent(told)
+}
+
+// follow has the state of an order that was paid follow the refunds of its total that succeeded.
+func (o *order) follow(refunds []refund) {
+	done := int64(0)
+	for i := range refunds {
+		if refunds[i].State == refundSucceeded && refunds[i].ofOrder(o) {
+			done += refunds[i].Amount
+		}
 	}
 	switch {
 	case !o.settled():
@@ -400,10 +697,6 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 	default:
 		o.State = orderRefunded
 	}
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
-	return t.addEvent(told)
 }
 
 // spreadFound recomputes the VAT and the tip of refunds that exceeded the rest of the order when they were found
@@ -411,7 +704,7 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 func spreadFound(t *tx, o *order, refunds []refund) error {
 	for i := range refunds {
 		f := &refunds[i]
-		if f.State == refundFailed || !o.paidWith(f.PaymentID) || f.parts() == f.Amount {
+		if !f.ofOrder(o) || f.parts() == f.Amount {
 			continue
 		}
 		left, err := refundableOf(o, slices.Delete(slices.Clone(refunds), i, i+1))
@@ -437,4 +730,10 @@ func (f *refund) parts() int64 {
 		sum += part.Gross
 	}
 	return sum
+}
+
+// viewRefund returns a refund as callers see it.
+func viewRefund(f refund) refund {
+	f.MadeBy, f.VAT = publicActor(f.MadeBy), append([]vatSum{}, f.VAT...)
+	return f
 }

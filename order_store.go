@@ -1,7 +1,9 @@
 package main
 
 import (
-	"cmp"
+	"context"
+	"errors"
+	"slices"
 )
 
 // orderTable describes the table orders.
@@ -15,7 +17,9 @@ var orderTable = newTable("orders", "o", func(o *order) []field {
 		{"outside_method", &o.OutsideMethod}, {"outside_at", &o.OutsideAt}, {"return_url", &o.ReturnURL},
 		{"page_key", &o.PageKey}, {"expires_at", &o.ExpiresAt}, {"accept_by", &o.AcceptBy},
 		{"created_at", &o.CreatedAt}, {"authorized_at", &o.AuthorizedAt}, {"accepted_at", &o.AcceptedAt},
-		{"paid_at", &o.PaidAt}, {"ended_at", &o.EndedAt}}
+		{"paid_at", &o.PaidAt}, {"ended_at", &o.EndedAt}, {"pay", &o.Pay}, {"wanted_at", &o.WantedAt},
+		{"reject_reason", &o.RejectReason}, {"reject_text", &o.RejectText}, {"paid_from", &o.PaidFrom},
+		{"seller", optionalObject[seller]{&o.Seller}}}
 })
 
 // order returns an order of an owner, or errOrder.
@@ -30,11 +34,11 @@ func (t *tx) addOrder(o *order) error { return orderTable.insert(t, o) }
 func (t *tx) saveOrder(o *order) error {
 	if err := requireRow(orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
 		attempts capture closing outside_method outside_at expires_at accept_by authorized_at accepted_at
-		paid_at ended_at`, ` WHERE id = ?`, o.ID)); err != nil {
+		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)); err != nil {
 		return err
 	}
 	return t.write(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
-		o.EndedAt.after(keptCustomersFor), o.ID)
+		o.eraseAt(), o.ID)
 }
 
 // saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.
@@ -51,7 +55,8 @@ var refundTable = newTable("refunds", "f", func(f *refund) []field {
 		{"lines", (*optionalJSON)(&f.Lines)}, {"vat", jsonList[vatSum]{&f.VAT}}, {"tip", &f.Tip},
 		{"reason", &f.Reason}, {"source", &f.Source}, {"state", &f.State}, {"failure", &f.Failure},
 		{"provider_id", &f.ProviderID}, {"made_by", &f.MadeBy}, {"created_at", &f.CreatedAt},
-		{"ended_at", &f.EndedAt}}
+		{"ended_at", &f.EndedAt}, {"account_id", &f.AccountID}, {"delivery", &f.Delivery},
+		{"released", &f.Released}}
 })
 
 // refundsOf returns the refunds of an order, oldest first.
@@ -67,6 +72,12 @@ func (t *tx) saveRefund(f *refund) error {
 	return requireRow(refundTable.update(t, f, `state failure provider_id ended_at`, ` WHERE id = ?`, f.ID))
 }
 
+// setRefundWaits notes that a pending refund waits for keys that its provider does not refuse. For an id of none it
+// does nothing.
+func (t *tx) setRefundWaits(id string) error {
+	return t.write(`UPDATE refunds SET failure = ? WHERE id = ? AND state = 'pending'`, reasonDenied, id)
+}
+
 // saveRefundParts writes the VAT and the tip in a refund. Errors: errNotFound.
 func (t *tx) saveRefundParts(f *refund) error {
 	return requireRow(refundTable.update(t, f, `vat tip`, ` WHERE id = ?`, f.ID))
@@ -78,23 +89,53 @@ func (q *queries) orderByReference(accountID, reference string) (id string, err 
 		accountID, reference)
 }
 
-// countOpenOrders returns how many open orders an account has, counted up to most.
+// countOpenOrders returns how many orders of an account are open, or accepted and to be paid later, counted up to
+// most. It reads at most as many rows of each kind.
 func (q *queries) countOpenOrders(accountID string, most int) (n int, err error) {
-	return oneValue[int](q, `SELECT count(*) FROM (
-		SELECT 1 FROM orders WHERE account_id = ? AND state = 'open' LIMIT ?)`, accountID, most)
+	return oneValue[int](q, `SELECT (SELECT count(*) FROM (
+			SELECT 1 FROM orders WHERE account_id = ?1 AND state = 'open' LIMIT ?2))
+		+ (SELECT count(*) FROM (SELECT pay FROM orders WHERE account_id = ?1 AND state = 'accepted' LIMIT ?2)
+			WHERE pay = 'later')`, accountID, most)
 }
 
-// An orderFilter chooses orders of an owner; an empty state or reference does not narrow the choice.
+// laterOrders returns up to limit orders of an account that are to be paid later and were not.
+func (t *tx) laterOrders(accountID string, limit int64) ([]order, error) {
+	return orderTable.all(t.queries, `WHERE o.account_id = ? AND o.state IN ('open', 'accepted') AND o.pay = 'later'
+		LIMIT ?`, accountID, limit)
+}
+
+// extendWaiting has orders that wait to be accepted do so until a time at least.
+func (t *tx) extendWaiting(until stamp) error {
+	t.invalidate()
+	if err := t.write(`UPDATE orders SET accept_by = ?1 WHERE state = 'authorized' AND accept_by < ?1`,
+		until); err != nil {
+		return err
+	}
+	return t.write(`UPDATE orders SET accept_by = ?1, expires_at = ?1
+		WHERE state = 'open' AND closing IS NULL AND expires_at < ?1 AND pay = 'later'`, until)
+}
+
+// An orderFilter chooses orders of an owner; an empty field does not narrow the choice.
 type orderFilter struct {
 	owner     owner
+	ids       idRange
 	state     string
 	reference string
+	method    string
 }
 
 // orders returns a page of orders, newest first, starting after the id before ("" for the newest).
 func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[order], err error) {
 	list := orderTable.list()
+	list.from = f.ids.from
 	list.scope(f.owner.narrow(``, `o.account_id`))
+	if f.state != "" && f.reference == "" && !f.owner.every { // of a range of ids, SQLite would read all states
+		list.columns += ` INDEXED BY orders_state`
+		list.table += ` INDEXED BY orders_state`
+	}
+	if f.method != "" {
+		list.filter(` AND o.method = ?`, f.method)
+	}
 	for _, of := range []struct{ condition, value string }{
 		{` AND o.reference = ?`, f.reference}, {` AND o.state = ?`, f.state},
 	} {
@@ -106,8 +147,48 @@ func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[or
 			list.scope(of.condition, []any{of.value})
 		}
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, orderTable.dest,
+	p.rows, p.next, err = readPage(q, list, f.ids.below(before), limit, orderTable.dest,
 		func(o order) string { return o.ID })
+	return p, err
+}
+
+// A listedRefund is a refund with what the list of an account's refunds says of its order.
+type listedRefund struct {
+	refund
+	AccountID string  `json:"account_id"`
+	Reference *string `json:"reference"` // of the order
+	Method    *string `json:"method"`    // by which the order was paid
+	Currency  string  `json:"currency"`
+}
+
+// listedRefundTable describes refunds with their orders.
+var listedRefundTable = newTable("refunds", "f", func(f *listedRefund) []field {
+	return append(refundTable.fields(&f.refund), field{"o.reference", &f.Reference}, field{"o.method", &f.Method},
+		field{"o.currency", &f.Currency})
+}, "JOIN orders o ON o.id = f.order_id")
+
+// A refundFilter chooses refunds of an owner; an empty field does not narrow the choice.
+type refundFilter struct {
+	owner owner
+	ids   idRange
+	state string
+}
+
+// refunds returns a page of refunds as callers see them, newest first, starting after the id before ("" for the
+// newest).
+func (q *queries) refunds(f refundFilter, before string, limit int) (p listPage[listedRefund], err error) {
+	list := listedRefundTable.list()
+	list.table, list.from = refundTable.name, f.ids.from
+	list.scope(f.owner.narrow(``, `f.account_id`))
+	if f.state != "" {
+		list.filter(` AND f.state = ?`, f.state)
+	}
+	p.rows, p.next, err = readPage(q, list, f.ids.below(before), limit, listedRefundTable.dest,
+		func(f listedRefund) string { return f.ID })
+	for i := range p.rows {
+		row := &p.rows[i]
+		row.refund, row.AccountID = viewRefund(row.refund), row.refund.AccountID
+	}
 	return p, err
 }
 
@@ -125,8 +206,15 @@ func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
 
 // addCustomer inserts the guest of an order.
 func (t *tx) addCustomer(o *order, who guest) error {
-	return t.write(`INSERT INTO order_customers (order_id, name, phone, note, erase_at) VALUES (?, ?, ?, ?, ?)`,
-		o.ID, who.Name, who.Phone, who.Note, o.EndedAt.after(keptCustomersFor))
+	return t.write(`INSERT INTO order_customers (order_id, name, phone, note, erase_at, fulfilment, language)
+		VALUES (?, ?, ?, ?, ?, ?, ?)`, o.ID, who.Name, who.Phone, who.Note, o.EndedAt.after(keptCustomersFor),
+		optionalObject[fulfilment]{&who.Fulfilment}, who.Language)
+}
+
+// ensureCustomer inserts a guest of whom nothing is known, unless the order has one. With it, what else is personal
+// in the order is erased in time.
+func (t *tx) ensureCustomer(o *order) error {
+	return t.write(`INSERT INTO order_customers (order_id) VALUES (?) ON CONFLICT DO NOTHING`, o.ID)
 }
 
 // An orderGuest is the guest of an order.
@@ -137,9 +225,11 @@ type orderGuest struct {
 
 // guestsOf returns the guests of these orders, as far as they are known and were not erased.
 func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
-	return collect(q, `SELECT c.order_id, c.name, c.phone, c.note
+	return collect(q, `SELECT c.order_id, c.name, c.phone, c.note, c.fulfilment, c.language
 		FROM json_each(?) j CROSS JOIN order_customers c ON c.order_id = j.value`, []any{string(encodeJSON(orderIDs))},
-		func(g *orderGuest) []any { return []any{&g.orderID, &g.Name, &g.Phone, &g.Note} })
+		func(g *orderGuest) []any {
+			return []any{&g.orderID, &g.Name, &g.Phone, &g.Note, optionalObject[fulfilment]{&g.Fulfilment}, &g.Language}
+		})
 }
 
 // paymentsByID returns the attempts with these ids, in any order, and the faults of those that can't be read, by
@@ -158,14 +248,101 @@ func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[stri
 	return all, unreadable, err
 }
 
-// eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many. Their
-// bytes are overwritten first, as those of leads are; the write-ahead log holds them until it is truncated.
+// eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many. The
+// write-ahead log holds them until it is truncated.
 func (t *tx) eraseCustomers(limit int64) (int64, error) {
 	t.invalidate()
-	const due = ` WHERE seq IN (SELECT seq FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?)`
-	if err := t.write(`UPDATE order_customers SET name = `+blanked("name", "x")+`,
-		phone = `+blanked("phone", "x")+`, note = `+blanked("note", "x")+due, t.now, limit); err != nil {
+	due, err := t.texts(`SELECT order_id FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?`,
+		t.now, limit)
+	if err != nil || len(due) == 0 {
 		return 0, err
 	}
-	return t.exec(`DELETE FROM order_customers`+due, t.now, limit)
+	return t.eraseGuests(due)
+}
+
+// personalOrders are those of some orders that hold something about their guests themselves.
+const personalOrders = ` WHERE id IN (SELECT value FROM json_each(?))
+	AND (wanted_at IS NOT NULL OR reject_text IS NOT NULL)`
+
+// blankGuests overwrites all that is known of the guests of orders, in place: the values that it writes have the same
+// length, and an object stays one.
+func (t *tx) blankGuests(orderIDs []string) error {
+	ids := string(encodeJSON(orderIDs))
+	if err := t.write(`UPDATE orders SET wanted_at = iif(wanted_at IS NULL, NULL, '1970-01-01T00:00:00Z'),
+		reject_text = `+blanked("reject_text", "x")+personalOrders, ids); err != nil {
+		return err
+	}
+	return t.write(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,
+		note = `+blanked("note", "x")+`, language = `+blanked("language", "x")+`,
+		fulfilment = '{"":"' || substr(`+blanked("fulfilment", "x")+`, 8) || '"}'
+		WHERE order_id IN (SELECT value FROM json_each(?))`, ids)
+}
+
+// eraseGuests overwrites and removes what is known of the guests of orders, and returns how many there were.
+func (t *tx) eraseGuests(orderIDs []string) (int64, error) {
+	if err := t.blankGuests(orderIDs); err != nil {
+		return 0, err
+	}
+	ids := string(encodeJSON(orderIDs))
+	if err := t.write(`UPDATE orders SET wanted_at = NULL, reject_text = NULL`+personalOrders, ids); err != nil {
+		return 0, err
+	}
+	return t.exec(`DELETE FROM order_customers WHERE order_id IN (SELECT value FROM json_each(?))`, ids)
+}
+
+// guestsAtOnce is how many guests one query reads that searches all, and how many one transaction erases.
+const guestsAtOnce = 1_000
+
+// A foundGuest is what a search for guests reads of one.
+type foundGuest struct {
+	seq                       int64
+	orderID, accountID, state string
+	name, phone               *string
+}
+
+// eachGuest calls f with every guest there is: those of orders that have not ended, or within keptCustomersFor. It
+// reads them with many short queries, a million in some five seconds.
+func (q *queries) eachGuest(ctx context.Context, f func(*foundGuest)) error {
+	for after := int64(0); ; {
+		all, err := collect(q, `SELECT c.seq, c.order_id, o.account_id, o.state, c.name, c.phone
+			FROM order_customers c CROSS JOIN orders o ON o.id = c.order_id
+			WHERE c.seq > ? ORDER BY c.seq LIMIT ?`,
+			[]any{after, guestsAtOnce}, func(g *foundGuest) []any {
+				return []any{&g.seq, &g.orderID, &g.accountID, &g.state, &g.name, &g.phone}
+			})
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		for i := range all {
+			f(&all[i])
+		}
+		if len(all) < guestsAtOnce {
+			return nil
+		}
+		after = all[len(all)-1].seq
+	}
+}
+
+// eraseGuests removes what is known of the guests of orders, and returns of how many. It does so in short
+// transactions, so that other writes go on in between. Until the write-ahead log is truncated, it holds them.
+func (s *store) eraseGuests(ctx context.Context, orderIDs []string) (erased int64, err error) {
+	steps := []func(*tx, []string) (int64, error){(*tx).eraseGuests}
+	if len(orderIDs) > guestsAtOnce { // all rows are overwritten before the first is deleted: see eraseLeads
+		blank := func(t *tx, ids []string) (int64, error) { return 0, t.blankGuests(ids) }
+		steps = slices.Insert(steps, 0, blank)
+	}
+	for _, step := range steps {
+		for ids := range slices.Chunk(orderIDs, guestsAtOnce) {
+			err := s.update(ctx, func(t *tx) error {
+				t.invalidate()
+				n, err := step(t, ids)
+				erased += n
+				return err
+			})
+			if err != nil {
+				return erased, err
+			}
+		}
+	}
+	return erased, nil
 }

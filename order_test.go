@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -133,6 +134,11 @@ func (s *service) changeOrder(id string, f func(*tx, *order) error) {
 	})
 }
 
+// plainReject is rejectOrder without a reason.
+func plainReject(t *tx, by owner, id, actor string) (*order, error) {
+	return rejectOrder(t, by, id, rejection{}, actor)
+}
+
 // row returns an order as it is stored.
 func (s *service) row(id string) *order {
 	s.t.Helper()
@@ -148,6 +154,7 @@ func orderBody(changes ...string) string {
 		"currency": `"CHF"`, "discount": "300", "delivery": `{"amount":700,"vat_rate":260}`, "tip": "200",
 		"return_url": `"` + siteOrigin + `/thanks"`,
 		"customer":   `{"name":"Ada Keller","phone":"+41 44 555 01 23","note":"Ring\ntwice"}`,
+		"fulfilment": aDelivery(""), "language": `"de-CH"`,
 		"lines": `[{"name":"Pizza Margherita","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food"},
 			{"name":"House wine, 0.5 l","quantity":1,"unit_amount":1600,"vat_rate":810}]`,
 	}
@@ -410,7 +417,7 @@ func TestOrder_goesFromStateToStateAsItMay(t *testing.T) {
 		"reject":      {orderAuthorized: orderCancelled},
 		"cancel":      {orderOpen: orderCancelled, orderAuthorized: orderCancelled, orderAccepted: orderCancelled},
 		"refunds":     {orderPaid: orderPaid, orderPartRefunded: orderPartRefunded},
-		"paid":        {orderOpen: orderPaid},
+		"paid":        {orderOpen: orderPaid, orderExpired: orderPaid},
 		"DELETE paid": {"outside": orderOpen},
 	}
 	commands := map[string]string{"accept": "accept", "capture": "capture", "reject": "reject", "refunds": "refund"}
@@ -570,7 +577,14 @@ func randomOrder(t *tx, account string, random *rand.Rand) (*order, error) {
 
 // randomWish is a wish to give something of an order back.
 func randomWish(o *order, random *rand.Rand) (w refundWish) {
-	switch random.IntN(3) {
+	switch random.IntN(4) {
+	case 3:
+		for i := range o.Lines {
+			if random.IntN(2) == 0 {
+				w.lines, w.amounts = append(w.lines, lineQuantity{Line: i}), append(w.amounts, 1+random.Int64N(900))
+			}
+		}
+		w.delivery, w.tip = random.Int64N(2)*(1+random.Int64N(300)), random.Int64N(2)*(1+random.Int64N(80))
 	case 0:
 		w.amount = ptr(1 + random.Int64N(max(1, (o.Total-o.Refunded)/2)))
 	case 1:
@@ -580,7 +594,7 @@ func randomWish(o *order, random *rand.Rand) (w refundWish) {
 			}
 		}
 	}
-	if w.lines == nil && w.amount == nil && random.IntN(3) > 0 {
+	if !w.aimed() && w.amount == nil && random.IntN(3) > 0 {
 		w.amount = ptr(int64(1))
 	}
 	return w
@@ -646,9 +660,22 @@ func checkRefunds(t *tx, o *order) error {
 		return err
 	}
 	kept, tip, all := map[int64]vatSum{}, int64(0), int64(0)
+	delivery, ofLines := int64(0), map[int]int64{}
 	for _, f := range refunds {
 		if f.State == refundFailed {
 			continue
+		}
+		lines, err := f.lines()
+		if err != nil {
+			return err
+		}
+		for _, l := range lines {
+			if ofLines[l.Line] += l.Amount; ofLines[l.Line] > o.Lines[l.Line].part(o.Lines[l.Line].Accepted) {
+				return fmt.Errorf("%d of line %d were given back", ofLines[l.Line], l.Line)
+			}
+		}
+		if delivery += valueOr(f.Delivery, 0); delivery > o.DeliveryGross {
+			return fmt.Errorf("%d of the delivery were given back", delivery)
 		}
 		sum := f.Tip
 		for _, v := range f.VAT {
@@ -687,6 +714,83 @@ func checkRefunds(t *tx, o *order) error {
 		return fmt.Errorf("%d of %d were given back, and the order is %s", all, o.Total, o.State)
 	}
 	return nil
+}
+
+func TestRefund_isAimedAtPartsOfTheOrder(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o, auth := s.orderIn(orderPaid), s.seller()
+	path := "/orders/" + o.ID + "/refunds"
+	// Pizza 35.15 at 2.6 %, wine 15.20 at 8.1 %, delivery 6.65 at 2.6 %, tip 2.00; see TestRevenue_saleHasTheOrders….
+	for _, c := range []struct{ body, amount, vat, rest string }{
+		{`{"lines":[{"line":0,"amount":500}]}`, "500", `[{"gross":500,"rate":260,"vat":13}]`,
+			`lines=[{"amount":500,"line":0,"quantity":0}]`},
+		{`{"lines":[{"line":1,"amount":1},{"line":0,"quantity":1}],"tip":50}`, "1809",
+			`[{"gross":1758,"rate":260,"vat":44},{"gross":1,"rate":810,"vat":0}]`, "tip=50"},
+		{`{"delivery":300}`, "300", `[{"gross":300,"rate":260,"vat":8}]`, "delivery=300"},
+		{`{"delivery":365,"tip":150}`, "515", `[{"gross":365,"rate":260,"vat":9}]`, "lines=null"},
+		{`{"lines":[{"line":0,"quantity":1}]}`, "1257", `[{"gross":1257,"rate":260,"vat":32}]`, "tip=0"}, // its rest
+	} {
+		var f refund
+		made := s.post(path, c.body, auth).is(200).holds("amount="+c.amount, "vat="+c.vat, c.rest)
+		must(t, json.Unmarshal([]byte(made.body), &f))
+		s.changeOrder(o.ID, func(t *tx, o *order) error { return refundDone(t, o, &f, anActor) })
+	}
+	for body, left := range map[string]string{`{"delivery":1}`: "0", `{"tip":1}`: "0",
+		`{"lines":[{"line":0,"amount":1}]}`: "0", `{"lines":[{"line":1,"amount":1520}]}`: "1519",
+		`{"lines":[{"line":0,"quantity":2}]}`: "1519"} {
+		s.post(path, body, auth).is(409, "refund_too_large").holds("refundable=" + left)
+	}
+	for body, wrong := range map[string]string{
+		`{"lines":[{"line":1,"amount":1,"quantity":1}]}`:            "#/lines/0/amount conflict",
+		`{"lines":[{"line":1}]}`:                                    "#/lines/0/quantity required",
+		`{"lines":[{"line":1,"amount":0}]}`:                         "#/lines/0/amount out_of_range",
+		`{"lines":[{"line":2,"amount":1}]}`:                         "#/lines/0/line unknown_value",
+		`{"lines":[{"line":1,"amount":1},{"line":1,"quantity":1}]}`: "#/lines/1/line repeated",
+		`{"tip":1,"amount":1}`:                                      "#/tip conflict",
+		`{"delivery":1,"amount":1}`:                                 "#/delivery conflict",
+		`{"delivery":-1}`:                                           "#/delivery out_of_range",
+		`{"tip":"1"}`:                                               "#/tip wrong_type",
+	} {
+		s.post(path, body, auth).is(422, "validation_failed").names(wrong)
+	}
+	s.post(path, `{}`, auth).is(200).holds("amount=1519", `vat=[{"gross":1519,"rate":810,"vat":114}]`)
+	s.recordRevenue()
+	sums := s.facts(o.ID)
+	has(t, strings.Join(sums, "\n"), `[{"what":"refund_delivery","rate":260,"gross":300,"vat":8}]`,
+		`{"what":"refund_delivery","rate":260,"gross":365,"vat":9},{"what":"refund_tip","gross":150}]`)
+	for _, unpaid := range []*order{s.orderIn(orderOpen), s.orderIn(orderCancelled)} {
+		s.post("/orders/"+unpaid.ID+"/refunds", `{"tip":1}`, auth).is(409, "order_state")
+	}
+}
+
+func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, _ := s.paid()
+		path, auth := "/orders/"+o.ID+"/refunds", s.seller()
+		for _, body := range []string{`{"amount":300}`, `{"lines":[{"line":0,"quantity":1}]}`, `{"delivery":200}`,
+			`{"lines":[{"line":0,"amount":300}]}`} {
+			made := s.post(path, body, auth).is(200).text("id")
+			s.post(path, body, auth).is(409, "refund_repeated").holds(fmt.Sprintf("refund_id=%q", made))
+			has(t, s.post(path, body, auth).body, "Idempotency-Key")
+		}
+		s.post(path, `{"amount":301}`, auth).is(200) // is another one
+		equals(t, "refunds", len(s.refundsOf(o.ID)), 5)
+		s.post(path, `{"amount":300}`, auth, "Idempotency-Key: again").is(200)
+		s.post(path, `{"amount":300}`, auth, "Idempotency-Key: again").is(200) // its answer
+		equals(t, "refunds", len(s.refundsOf(o.ID)), 6)
+		time.Sleep(refundPause)
+		s.post(path, `{"amount":300}`, auth).is(200)
+		s.change(func(t *tx) error {
+			all, err := t.refundsOf(o.ID)
+			if err != nil {
+				return err
+			}
+			return refundUndone(t, s.row(o.ID), &all[6], reasonDeclined, anActor)
+		})
+		s.post(path, `{"amount":300}`, auth).is(200) // since that one has failed
+	})
 }
 
 func TestRefund_hasNoMoreVATThanMoney(t *testing.T) {
@@ -747,8 +851,9 @@ func TestRefund_orderHasAHundredAtMost(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	o := s.orderIn(orderPaid)
-	s.sql(manyRows(maxRefunds)+`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at)
-		SELECT printf('ref_%026d', n.i), id, payment_id, 1, '[]', 'failed', 'operator', created_at
+	s.sql(manyRows(maxRefunds)+`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at,
+			account_id)
+		SELECT printf('ref_%026d', n.i), id, payment_id, 1, '[]', 'failed', 'operator', created_at, account_id
 		FROM n, orders WHERE id = ?`, o.ID)
 	s.post("/orders/"+o.ID+"/refunds", `{"amount":1}`, s.seller()).is(409, "refund_limit_reached")
 }
@@ -1023,10 +1128,11 @@ func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	auth, admin := s.seller(), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
 	id := s.post("/orders", orderBody("reference", `"R-1"`), auth).is(200).text("id")
 	for _, query := range []string{"", "?limit=1", "?state=paid", "?reference=R-1",
-		"?state=open&reference=R-1&cursor=" + id} {
+		"?state=open&reference=R-1&cursor=" + id, "?to=2100-01-01&method=card"} {
 		s.get("/orders"+query, auth).is(200)
 		s.get("/orders"+query, admin).is(200)
 	}
+	s.sql(`UPDATE order_customers SET erase_at = '2026-01-01T00:00:00Z' WHERE order_id = ?`, s.orderIn(orderPaid).ID)
 	for call, state := range map[string]string{"accept": orderAuthorized, "capture": orderAccepted,
 		"reject": orderAuthorized, "cancel": orderOpen, "refunds": orderPaid} {
 		o := s.orderIn(state)
@@ -1042,7 +1148,7 @@ func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 		}
 		_, err := settleOrder(t, anyAccount, id)
-		return err
+		return errors.Join(err, t.extendWaiting(t.now), cancelLater(t, s.account))
 	})
 	asked := slices.Concat(reads(), writes())
 	for _, query := range asked {
@@ -1055,6 +1161,7 @@ func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		}
 	}
 	for _, part := range []string{"o.expires_at <= ?", "o.accept_by <= ?", "AND state = 'open' LIMIT",
+		"accept_by < ?1", "expires_at < ?1", "AND o.pay = 'later'",
 		"AND reference = ?", "DELETE FROM order_customers", "o.reference = ?"} {
 		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 			t.Errorf("no query has %q: the test sees too little", part)
@@ -1094,24 +1201,33 @@ func orderStory(t *testing.T, o *operator) {
 		"2 of 2 × Pizza Margherita: 35.15 CHF, 0 units refunded")
 	o.fails("not found: 'widgetd order list' prints what there is", "order", "show", newID("ord", time.Now()))
 	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "accept", orders[1].ID, "-lines", "0:1")
-	o.fails("The order is accepted. Only an authorized one can be accepted.", "order", "accept", orders[1].ID)
+	o.fails("The order is accepted. Only an authorized one, or an open one that is paid later, can be accepted.",
+		"order", "accept", orders[1].ID)
 	o.fails(`-lines: "0" is not LINE:QUANTITY, as 0:1`, "order", "accept", orders[2].ID, "-lines", "0")
 	o.fails("-lines: The order has the lines 0 to 1.", "order", "accept", orders[2].ID, "-lines", "7:1")
 	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "capture", orders[1].ID)
-	o.must(t, orders[2].ID+" is cancelled: 59.00 CHF\n", "order", "reject", orders[2].ID)
+	o.fails(`-reason: there is no "rude": take one of sold_out`, "order", "reject", orders[2].ID, "-reason", "rude")
+	o.must(t, orders[2].ID+" is cancelled: 59.00 CHF\n", "order", "reject", orders[2].ID, "-reason", "closed")
 	for _, none := range []string{"", ",", " "} { // as a script's variable that is not set
 		o.fails("-lines: give LINE:QUANTITY, as 0:1", "order", "refund", orders[3].ID, "-lines", none)
 		o.fails("-lines: give LINE:QUANTITY, as 0:1", "order", "accept", orders[2].ID, "-lines", none)
 	}
 	o.fails("-payment: give the id of a payment", "order", "refund", orders[3].ID, "-payment", "")
-	o.fails("give -lines or -amount, not both", "order", "refund", orders[3].ID, "-lines", "0:1", "-amount", "1.00")
+	o.fails("give -amount or parts (-lines, -delivery, -tip), not both", "order", "refund", orders[3].ID,
+		"-lines", "0:1", "-amount", "1.00")
 	o.fails("-amount: give an amount as 12.50", "order", "refund", orders[3].ID, "-amount", "1,00")
 	if f := o.object("order", "refund", orders[3].ID, "-amount", "12.50", "-reason",
 		"cold"); f["amount"] != 1250.0 || f["state"] != "pending" || f["reason"] != "cold" {
 		t.Errorf("refund %v", f)
 	}
 	has(t, o.do("order", "refund", orders[3].ID, "-lines", "0:1"), " of 17.58 CHF is pending")
-	o.fails("Refund an amount instead: at most 28.92 CHF.", "order", "refund", orders[3].ID, "-amount", "99")
+	has(t, o.do("order", "refund", orders[3].ID, "-lines", "1=3.00", "-delivery", "1.50", "-tip", "0.42"),
+		" of 4.92 CHF is pending")
+	o.fails("asked for less than 10 seconds ago", "order", "refund", orders[3].ID, "-lines", "0:1")
+	o.fails(`-lines: "0=x" is not LINE:QUANTITY, as 0:1, or LINE=AMOUNT`, "order", "refund", orders[3].ID,
+		"-lines", "0=x")
+	o.fails(`-lines: "0=1.00" is not LINE:QUANTITY`, "order", "accept", orders[2].ID, "-lines", "0=1.00")
+	o.fails("Refund an amount instead: at most 24.00 CHF.", "order", "refund", orders[3].ID, "-amount", "99")
 	o.must(t, "the service is to ask about 1 payment: 'widgetd order show "+orders[3].ID+"' shows what it found\n",
 		"order", "settle", orders[3].ID)
 	if rows := o.objects("payment", "export", "-account", account); len(rows) != 1 ||
@@ -1122,6 +1238,16 @@ func orderStory(t *testing.T, o *operator) {
 		!strings.Contains(sheet, ",R-3,"+account+",stripe,captured,CHF,59.00,0.00,") {
 		t.Errorf("sheet\n%s", sheet)
 	}
+	rows, sum := o.objects("order", "refunds", "-account", account), 0.0
+	for _, f := range rows {
+		if f["reference"] == "R-3" && f["account_id"] == account {
+			sum += f["amount"].(float64)
+		}
+	}
+	if sum != 1250+1758+492 {
+		t.Errorf("exported %v", rows)
+	}
+	has(t, o.do("order", "erase", "-name", "Nobody"), "0 guests erased")
 	if a := o.object("account", "set", account, "-zone", "Europe/Zurich", "-cut-off", "05:00", "-legal-name",
 		"Trattoria Roma GmbH", "-address", "a\nb",
 		"-vat-number", "CHE-1", "-capture-on", "handover", "-accept-within", "45"); a["zone"] != "Europe/Zurich" ||
@@ -1161,7 +1287,9 @@ func TestRefund_unitsOfALineCostTogetherWhatTheLineDoes(t *testing.T) {
 		"discount", "50", "delivery", "", "tip", ""), auth).is(200).text("id")
 	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
 	for _, amount := range []string{"33", "34", "33"} {
-		s.post("/orders/"+id+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).holds("amount=" + amount)
+		key := "Idempotency-Key: " + newID("ref", time.Now())
+		s.post("/orders/"+id+"/refunds", `{"lines":[{"line":0,"quantity":1}]}`, auth, key).is(200).
+			holds("amount=" + amount)
 	}
 	if row := s.row(id); row.State != orderRefunded || row.Lines[0].Refunded != 3 {
 		t.Errorf("stored %+v", row)

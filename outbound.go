@@ -68,7 +68,7 @@ const (
 	outboundTooLarge  = "answer_too_large"
 	outboundMalformed = "malformed_answer" // what came back is not HTTP/1.1
 	outboundRefused   = "address_refused"  // checkURL refuses the URL
-	outboundCanceled  = "canceled"         // the caller's context was canceled
+	outboundCanceled  = "canceled"         // the caller's context was canceled, or nothing may be called
 )
 
 // An outboundRequest is one request to send.

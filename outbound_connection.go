@@ -21,9 +21,12 @@ type connector struct {
 	steady    func() time.Time // a clock that is never set
 	noteFault func(fault string, err error, attrs ...any)
 	doubted   func() bool   // server.clockDoubted, while which nothing is done that can't be undone
-	off       bool          // nothing outside is asked: another service works on this database
+	idle      func() bool   // whether nothing outside is asked, since another service may work there; nil: never
 	wake      chan struct{} // wakes the worker
 }
+
+// off reports whether nothing outside may be asked at the moment.
+func (c *connector) off() bool { return c.idle != nil && c.idle() }
 
 // update is store.update for changes of rows that are never cached.
 func (c *connector) update(ctx context.Context, f func(*tx) error) error {

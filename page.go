@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -16,33 +16,57 @@ import (
 )
 
 // What the pages for people of several nouns share: how they are rendered and what browsers let them do, the
-// languages that they are in, and how these write amounts, rates and times. No script runs on any of them.
+// languages that they are in, and how these write amounts, rates and times. The only script on any of them is
+// ours, and what it does can be done without it.
 
 // A pageTemplate makes pages of a template in web/, which is parsed when somebody first asks for one.
-type pageTemplate func() (*template.Template, error)
+type pageTemplate struct {
+	parsed func() (*template.Template, error)
+	policy func() string // Content-Security-Policy
+}
 
-// pageTemplateOf returns the template in a file: "pay.html". Its function style returns pageStyle.
-func pageTemplateOf(file string) pageTemplate {
-	return sync.OnceValues(func() (*template.Template, error) {
-		style := func() template.CSS { return template.CSS(pageStyle()) }
-		return template.New(file).Funcs(template.FuncMap{"style": style}).Parse(embedded("web/" + file))
+// pageTemplateOf returns the template in a file, "pay.html", with the script in another one, "pay.js"; "": it has
+// none. The template's functions style and script return pageStyle and the script.
+func pageTemplateOf(file, script string) *pageTemplate {
+	source := sync.OnceValue(func() string {
+		if script == "" {
+			return ""
+		}
+		return embedded("web/" + script)
 	})
+	parsed := sync.OnceValues(func() (*template.Template, error) {
+		return template.New(file).Funcs(template.FuncMap{
+			"style":  func() template.CSS { return template.CSS(pageStyle()) },
+			"script": func() template.JS { return template.JS(source()) },
+		}).Parse(embedded("web/" + file))
+	})
+	policy := sync.OnceValue(func() string {
+		if source() == "" {
+			return guestPolicy()
+		}
+		return guestPolicy() + "; script-src '" + hashSource(source()) + "'; connect-src 'self'"
+	})
+	return &pageTemplate{parsed, policy}
 }
 
 // pageStyle is the style sheet, which is inlined into each page.
 var pageStyle = sync.OnceValue(func() string { return embedded("web/pay.css") })
 
-// guestPolicy is the Content-Security-Policy of these pages. It has no form-action, since browsers would apply
-// that also to the redirect to a provider that answers the form.
+// guestPolicy is the Content-Security-Policy of these pages, but for their script. It has no form-action, since
+// browsers would apply that also to the redirect to a provider that answers the form.
 var guestPolicy = sync.OnceValue(func() string {
-	sum := sha256.Sum256([]byte(pageStyle()))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+	return "default-src 'none'; style-src '" + hashSource(pageStyle()) +
 		"'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 })
 
+// hashSource returns what allows an inlined text in a policy: "sha256-…".
+func hashSource(text string) string {
+	return "sha256-" + base64.StdEncoding.EncodeToString(hashOf(text))
+}
+
 // render makes an answer of what a page shows.
-func (t pageTemplate) render(status int, shown any) (*htmlPage, error) {
-	parsed, err := t()
+func (t *pageTemplate) render(status int, shown any) (*htmlPage, error) {
+	parsed, err := t.parsed()
 	if err != nil {
 		return nil, err
 	}
@@ -50,14 +74,14 @@ func (t pageTemplate) render(status int, shown any) (*htmlPage, error) {
 	if err := parsed.Execute(&out, shown); err != nil {
 		return nil, err
 	}
-	return &htmlPage{status, guestPolicy(), out.Bytes()}, nil
+	return &htmlPage{status, t.policy(), out.Bytes()}, nil
 }
 
 // renderRefusal is render for a page that shows a refusal; if the template fails, it returns a bare page.
-func (t pageTemplate) renderRefusal(status int, shown any) *htmlPage {
+func (t *pageTemplate) renderRefusal(status int, shown any) *htmlPage {
 	page, err := t.render(status, shown)
 	if err != nil { // which a test of every text rules out
-		return &htmlPage{status, guestPolicy(), []byte("<!doctype html>" + http.StatusText(status))}
+		return &htmlPage{status, t.policy(), []byte("<!doctype html>" + http.StatusText(status))}
 	}
 	return page
 }
@@ -104,38 +128,75 @@ func (f *pageFrame) refuse(ref *refusal, requestID string) {
 	}
 }
 
-// A pageLanguage is the index of a language in pageLanguages.
-type pageLanguage int
+// A pageLanguage is the tag of a language that there are texts in (BCP 47): one of pageLanguages or swissLanguages.
+type pageLanguage string
 
-// pageLanguages are the languages of pages (BCP 47). The first is the default, if a request accepts none of them.
-var pageLanguages = []string{"en", "de", "fr", "it"}
+// pageLanguages are the languages of the pages for guests; those for owners of accounts are in the first
+// ownerLanguages of them. The first is the default, if a request accepts none of them.
+var pageLanguages = []pageLanguage{"en", "de", "fr", "it", "nb", "sv", "da", "fi"}
 
-// pageTexts are the texts of pages in one language, by their keys: web/text_LANGUAGE.json. Where a line must
-// not break, they have non-breaking spaces and hyphens.
-type pageTexts struct {
-	Months []string          `json:"months"`
-	Pay    map[string]string `json:"pay"`
-	OAuth  map[string]string `json:"oauth"`
-	Scopes map[string]string `json:"scopes"` // what each scope allows, in full: people decide by it
+const ownerLanguages = 4
+
+// languageList returns the tags of pageLanguages for a problem.
+func languageList() string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(pageLanguages), "[]"), " ", ", ")
 }
 
-// textsByLanguage are the texts in the order of pageLanguages. They are read when somebody first asks for a page.
-var textsByLanguage = sync.OnceValue(func() []pageTexts {
-	all := make([]pageTexts, len(pageLanguages))
-	for i, lang := range pageLanguages {
-		if err := json.Unmarshal([]byte(embedded("web/text_"+lang+".json")), &all[i]); err != nil {
-			panic("web/text_" + lang + ".json: " + err.Error()) // which a test rules out
-		}
+// languageNames are the names of pageLanguages, each in its own language.
+var languageNames = []string{"English", "Deutsch", "Français", "Italiano", "Norsk", "Svenska", "Dansk", "Suomi"}
+
+// swissLanguages are the languages with words of their own for Swiss accounts, such as "MWST-Nummer".
+var swissLanguages = []pageLanguage{"de-CH", "it-CH"}
+
+// pageTexts are the texts of pages in one language, by their keys: web/text_LANGUAGE.json. Where a line must
+// not break, they have non-breaking spaces and hyphens. The file of a Swiss language has only what differs from
+// that of the language.
+type pageTexts struct {
+	Months   []string          `json:"months"`
+	Times    map[string]string `json:"times"` // how times are written, see moment and until
+	Pay      map[string]string `json:"pay"`
+	OAuth    map[string]string `json:"oauth"`
+	Activate map[string]string `json:"activate"`
+	Scopes   map[string]string `json:"scopes"` // what each scope allows, in full: people decide by it
+}
+
+// textsByLanguage has the texts of each language, which are read when somebody first asks for a page in it.
+var textsByLanguage = func() map[pageLanguage]func() *pageTexts {
+	all := map[pageLanguage]func() *pageTexts{}
+	for _, l := range slices.Concat(pageLanguages, swissLanguages) {
+		all[l] = sync.OnceValue(func() *pageTexts {
+			read := &pageTexts{}
+			for _, tag := range slices.Compact([]pageLanguage{l.spoken(), l}) {
+				if err := json.Unmarshal([]byte(embedded("web/text_"+string(tag)+".json")), read); err != nil {
+					panic("web/text_" + string(tag) + ".json: " + err.Error()) // which a test rules out
+				}
+			}
+			return read
+		})
 	}
 	return all
-})
+}()
 
 // Lang returns the language's tag, for templates.
-func (l pageLanguage) Lang() string { return pageLanguages[l] }
+func (l pageLanguage) Lang() string { return string(l) }
+
+// spoken returns the language without a country: "de" for "de-CH".
+func (l pageLanguage) spoken() pageLanguage {
+	spoken, _, _ := strings.Cut(string(l), "-")
+	return pageLanguage(spoken)
+}
+
+// swiss returns the language as it is written for Swiss accounts.
+func (l pageLanguage) swiss() pageLanguage {
+	if swiss := l + "-CH"; slices.Contains(swissLanguages, swiss) {
+		return swiss
+	}
+	return l
+}
 
 // Scope returns what a scope allows, for templates.
 func (l pageLanguage) Scope(name string) (string, error) {
-	text, ok := textsByLanguage()[l].Scopes[name]
+	text, ok := textsByLanguage[l]().Scopes[name]
 	if !ok {
 		return "", fmt.Errorf("there is no text for the scope %s", name)
 	}
@@ -147,34 +208,43 @@ const (
 	maxLanguageHeader = 512 // bytes of it
 )
 
-// languageOf returns the language that a request prefers.
-func languageOf(r *http.Request) pageLanguage {
-	return acceptedLanguage(r.Header.Values("Accept-Language"))
+// knownLanguage returns the one of some languages that a tag names: "de-AT" names de, and each Norwegian is nb.
+func knownLanguage(tag string, known []pageLanguage) (pageLanguage, bool) {
+	name := pageLanguage(strings.ToLower(strings.TrimSpace(tag))).spoken()
+	if name == "no" || name == "nn" {
+		name = "nb"
+	}
+	return name, slices.Contains(known, name)
 }
 
-// acceptedLanguage returns the language that the values of Accept-Language prefer (RFC 9110, section
-// 12.5.4): of those with the highest weight the first. "de-CH" asks for de.
-func acceptedLanguage(values []string) pageLanguage {
+// languageOf returns the one of some languages that a request prefers.
+func languageOf(r *http.Request, known []pageLanguage) pageLanguage {
+	return acceptedLanguage(r.Header.Values("Accept-Language"), known)
+}
+
+// acceptedLanguage returns the one of some languages that the values of Accept-Language prefer (RFC 9110, section
+// 12.5.4): of those with the highest weight the first.
+func acceptedLanguage(values []string, known []pageLanguage) pageLanguage {
 	header := strings.Join(values, ",")
 	header = header[:min(len(header), maxLanguageHeader)]
-	best, highest := pageLanguage(0), 0.0
+	best, highest := known[0], 0.0
 	for _, each := range strings.SplitN(header, ",", maxLanguages+1)[:min(maxLanguages, strings.Count(header, ",")+1)] {
 		name, weight, weighted := strings.Cut(each, ";")
-		name, _, _ = strings.Cut(strings.ToLower(strings.TrimSpace(name)), "-")
-		i, q := slices.Index(pageLanguages, name), 1.0
-		if name == "*" {
-			i = 0
+		l, ok := knownLanguage(name, known)
+		if strings.TrimSpace(name) == "*" {
+			l, ok = known[0], true
 		}
+		q := 1.0
 		if weighted {
-			value, ok := strings.CutPrefix(strings.ReplaceAll(weight, " ", ""), "q=")
+			value, isWeight := strings.CutPrefix(strings.ReplaceAll(weight, " ", ""), "q=")
 			n, err := strconv.ParseFloat(value, 64)
-			if !ok || err != nil || !(n >= 0 && n <= 1) {
+			if !isWeight || err != nil || !(n >= 0 && n <= 1) {
 				continue
 			}
 			q = n
 		}
-		if i >= 0 && q > highest {
-			best, highest = pageLanguage(i), q
+		if ok && q > highest {
+			best, highest = l, q
 		}
 	}
 	return best
@@ -186,21 +256,26 @@ const (
 	narrowSpace = "\u202f"
 )
 
-// separators returns what the language writes between thousands and before decimals. Francs are
-// written with a point, as in Switzerland, unlike the euros of its neighbours.
+// separators returns what the language writes between thousands and before decimals. Francs are written with a
+// point in the languages of Switzerland, unlike the euros of its neighbours.
 func (l pageLanguage) separators(currency string) (thousands, point string) {
-	switch lang := pageLanguages[l]; {
+	switch lang := l.spoken(); {
 	case lang == "en":
 		return ",", "."
 	case lang == "fr" && currency == "CHF":
 		return narrowSpace, "."
 	case lang == "fr":
 		return narrowSpace, ","
-	case currency == "CHF":
+	case (lang == "de" || lang == "it") && currency == "CHF":
 		return "’", "."
+	case lang == "nb" || lang == "sv" || lang == "fi":
+		return wideSpace, ","
 	}
 	return ".", ","
 }
+
+// symbols are the signs of currencies; a krone has one only in its own language.
+var symbols = map[string]string{"EUR": "€", "GBP": "£", "nbNOK": "kr", "svSEK": "kr", "daDKK": "kr."}
 
 // money writes an amount as the language does: "CHF 1,234.50", "1.234,50 €". A negative one begins with a
 // minus sign.
@@ -215,46 +290,67 @@ func (l pageLanguage) money(currency string, amount int64) string {
 		digits = digits[:i] + thousands + digits[i:]
 	}
 	number := fmt.Sprintf("%s%s%02d", digits, point, amount%100)
-	symbol, known := map[string]string{"EUR": "€", "GBP": "£"}[currency]
-	if !known {
-		symbol = currency
-	}
-	switch lang := pageLanguages[l]; {
-	case lang == "en" && known:
+	lang := l.spoken()
+	symbol := cmp.Or(symbols[currency], symbols[string(lang)+currency], currency)
+	switch {
+	case lang == "en" && symbol != currency:
 		return sign + symbol + number
-	case lang == "en", lang != "fr" && currency == "CHF":
+	case lang == "en", (lang == "de" || lang == "it") && currency == "CHF":
 		return sign + symbol + wideSpace + number
 	}
 	return sign + number + wideSpace + symbol
 }
 
 // rate writes a rate of VAT, in hundredths of a percent, as the language does: "8.1%", "8,1 %".
-func (l pageLanguage) rate(currency string, rate int64) string {
-	_, point := l.separators(currency)
+func (l pageLanguage) rate(rate int64) string {
+	_, point := l.separators("")
 	text := fmt.Sprintf("%d%s%02d", rate/100, point, rate%100)
 	text = strings.TrimSuffix(strings.TrimRight(text, "0"), point)
-	if pageLanguages[l] == "en" {
+	if lang := l.spoken(); lang == "en" || lang == "it" {
 		return text + "%"
 	}
 	return text + wideSpace + "%"
 }
 
-// moment writes a time in a zone: "22 November 2026, 14:05 CET"; "" if there is none.
+// moment writes a time in a zone with its date: "22 November 2026, 14:05"; "" if there is none.
 func (l pageLanguage) moment(at stamp, zone *time.Location) string {
 	if at.IsZero() {
 		return ""
 	}
-	t := at.In(zone)
-	day, month := strconv.Itoa(t.Day()), textsByLanguage()[l].Months[t.Month()-1]
-	switch lang := pageLanguages[l]; {
-	case lang == "de":
-		day += "."
-	case lang == "fr" && t.Day() == 1:
-		day = "1er"
-	case lang == "it" && t.Day() == 1:
-		day = "1º"
+	return l.dateAndClock(at.In(zone), true)
+}
+
+// until writes a time, which something lasts until, as one says it in a zone: on the same day as now without the date
+// ("until 14:05"), in the same year without the year. It returns "" if there is none.
+func (l pageLanguage) until(at stamp, now time.Time, zone *time.Location) string {
+	if at.IsZero() {
+		return ""
 	}
-	return fmt.Sprintf("%s %s %d, %s", day, month, t.Year(), t.Format("15:04 MST"))
+	t, today := at.In(zone), now.In(zone)
+	times := textsByLanguage[l]().Times
+	if t.Year() == today.Year() && t.YearDay() == today.YearDay() {
+		return fmt.Sprintf(times["until_clock"], fmt.Sprintf(times["clock"], t.Hour(), t.Minute()))
+	}
+	return fmt.Sprintf(times["until_date"], l.dateAndClock(t, t.Year() != today.Year()))
+}
+
+// dateAndClock writes a time with its date.
+func (l pageLanguage) dateAndClock(t time.Time, withYear bool) string {
+	texts := textsByLanguage[l]()
+	date := strconv.Itoa(t.Day())
+	switch lang := l.spoken(); {
+	case lang == "fr" && t.Day() == 1:
+		date = "1er"
+	case lang == "it" && t.Day() == 1:
+		date = "1º"
+	case slices.Contains([]pageLanguage{"de", "nb", "da", "fi"}, lang):
+		date += "."
+	}
+	date += wideSpace + texts.Months[t.Month()-1]
+	if withYear {
+		date += " " + strconv.Itoa(t.Year())
+	}
+	return fmt.Sprintf(texts.Times["moment"], date, fmt.Sprintf(texts.Times["clock"], t.Hour(), t.Minute()))
 }
 
 // shownZone returns the time zone of an account for its pages: UTC for one that this build does not know.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -70,6 +71,10 @@ const (
 	paymentReview       = "review" // somebody has to look at it
 )
 
+// paymentStates are all of them, in the order in which an attempt may pass them.
+var paymentStates = []string{paymentCreated, paymentPending, paymentAuthorized, paymentCaptured, paymentPartRefunded,
+	paymentRefunded, paymentFailed, paymentCancelled, paymentExpired, paymentReview}
+
 // Why an attempt is in review, or has failed.
 const (
 	reasonAmountDiffers  = "amount_differs"    // the provider asks the guest for another amount
@@ -82,6 +87,8 @@ const (
 	reasonDenied         = "keys_refused"      // of an operation: the provider refuses the connection's keys
 	reasonPaidTwice      = "order_is_paid"     // money was captured for an order that was paid otherwise
 	reasonRefundPending  = "refund_pending"    // a refund is under way for longer than refundLate
+	reasonRefundsDiffer  = "refunds_differ"    // the provider lists more refunds than it says was given back
+	reasonTooSmall       = "amount_too_small"  // of an attempt: below what the provider takes; Stripe's name
 )
 
 // A payment is one attempt to pay an order at a provider.
@@ -133,6 +140,8 @@ type paymentConnection struct {
 	CreatedAt    stamp   `json:"created_at"`
 	RemovedAt    stamp   `json:"removed_at"`
 	Sealed       []byte  `json:"-"` // its secrets, see connectionSecrets
+
+	Methods []string `json:"methods"` // by which guests can pay; none: by the provider's first one only
 }
 
 // connectionSecrets are what a connection keeps sealed. Each provider uses some of them.
@@ -208,6 +217,9 @@ type paymentOperation struct {
 	EndedAt   stamp
 }
 
+// titleOf returns what the guest, and the restaurant on its provider's pages, read of an order.
+func titleOf(o *order) string { return "Order " + valueOr(o.Reference, o.ID) }
+
 // A providerCall is the exact request of an operation, without the credentials.
 type providerCall struct {
 	Method      string `json:"method"`
@@ -238,6 +250,15 @@ type sendResult struct {
 	sessionID, url string
 	// After opRefund: the provider's id of the refund, if it has one.
 	refundID string
+}
+
+// leftURL returns where a guest comes back to who has left a provider's page instead of paying, if the provider
+// distinguishes that: returnURL says so.
+func leftURL(returnURL string) string {
+	if strings.Contains(returnURL, "?") {
+		return returnURL + "&left=1"
+	}
+	return returnURL + "?left=1"
 }
 
 // A paymentPhase is the phase of an attempt, as its provider reports it.
@@ -274,7 +295,8 @@ type paymentReport struct {
 
 // A refundReport is one refund, as a provider reports it.
 type refundReport struct {
-	providerID string // unique for the attempt
+	providerID string // unique for the attempt, unless there is a longID
+	longID     string // unique for the attempt, where the providerID may be of several; "": it is not
 	refundID   string // ours; "": unknown, or somebody made it on the provider's pages
 	amount     int64
 	state      string // refundPending, refundSucceeded or refundFailed
@@ -287,18 +309,33 @@ type refundReport struct {
 
 // The states of a dispute.
 const (
-	disputeOpen = "open"
-	disputeWon  = "won"
-	disputeLost = "lost"
+	disputeInquiry = "inquiry" // the bank only asks, and takes nothing
+	disputeOpen    = "open"
+	disputeWon     = "won"
+	disputeLost    = "lost"
 )
+
+// exceeds reports whether a provider lists more refunds of an attempt than it says was given back.
+func (r *paymentReport) exceeds() bool {
+	sum := int64(0)
+	for i := range r.refunds {
+		if r.refunds[i].state != refundFailed {
+			sum += r.refunds[i].amount
+		}
+	}
+	return sum > r.refunded
+}
 
 // A disputeReport is one dispute, as a provider reports it.
 type disputeReport struct {
-	id     string
-	amount int64
-	state  string // disputeOpen, disputeWon or disputeLost
-	reason string
-	at     time.Time
+	id         string
+	amount     int64
+	taken      int64  // from the account's balance, less what was put back, without fees
+	state      string // disputeInquiry, disputeOpen, disputeWon or disputeLost
+	closed     bool   // it is decided; of an inquiry: it came to nothing
+	reason     string
+	at         time.Time // when it was opened; of one that took money: when it did
+	evidenceBy time.Time // until when it can be answered; zero: it can't
 }
 
 // A paymentNotice is what a provider's webhook says: only which attempt to look at.
@@ -310,8 +347,11 @@ type paymentNotice struct {
 // A provider is the client of a payment provider. Its methods keep no state but access tokens. None of them
 // retries. Requests have the timeouts of outbound.
 type provider interface {
-	// takes reports whether an amount in a currency can be paid with it.
-	takes(currency string, amount int64) bool
+	// takes reports whether an amount in a currency can be paid with it by a method.
+	takes(method, currency string, amount int64) bool
+
+	// reserves returns how long it reserves money in a currency at least, before that is captured.
+	reserves(currency string) time.Duration
 
 	// readsFirst reports whether an operation whose answer was lost must be looked for at the provider before it
 	// is sent again. Otherwise the same bytes are sent again under the same key, for keysLast.
@@ -331,6 +371,9 @@ type provider interface {
 	// notice checks the signature of a webhook and returns what it is about. now is the wall clock.
 	// Errors: errNotice if the signature is not right.
 	notice(c *openConnection, r *http.Request, body []byte, now time.Time) (paymentNotice, error)
+
+	// tries checks that the provider takes payments by the methods of a connection, as far as it tells.
+	tries(ctx context.Context, c *openConnection, returnURL string) error
 
 	// connect checks the secrets at the provider, registers our webhook at an address, and returns what
 	// the connection is to keep: Live, Name, WebhookID, and in the secrets WebhookSecret.
@@ -395,14 +438,14 @@ func parseSecrets(provider, text string) (s connectionSecrets, err error) {
 		return s, err
 	}
 	if provider == providerVipps && !isMerchantSerial(s.MerchantSerial) {
-		return s, errors.New("merchant_serial must be 4 to 6 digits")
+		return s, errors.New("merchant_serial must be 4 to 7 digits")
 	}
 	return s, nil
 }
 
 // isMerchantSerial reports whether a text has the form of Vipps' merchant serial numbers.
 func isMerchantSerial(s string) bool {
-	return len(s) >= 4 && len(s) <= 6 && strings.Trim(s, "0123456789") == ""
+	return len(s) >= 4 && len(s) <= 7 && strings.Trim(s, "0123456789") == ""
 }
 
 // The refusals of a connection.
@@ -449,9 +492,12 @@ func addConnection(t *tx, c *paymentConnection, actor string) error {
 }
 
 // changeConnectionKeys writes the new keys and the new webhook of a connection, with which its payments continue.
-// Errors: errNotFound if it is not in use.
+// What waits for them is looked at. Errors: errChanged if it was removed meanwhile.
 func changeConnectionKeys(t *tx, c *paymentConnection, actor string) error {
 	if err := t.saveConnectionKeys(c); err != nil {
+		return err
+	}
+	if err := t.lookAtConnection(c.ID); err != nil {
 		return err
 	}
 	return t.addEvent(connectionEvent(c, eventConnectionChanged, actor))
@@ -470,6 +516,18 @@ func removeConnection(t *tx, c *paymentConnection, actor string) error {
 func connectionEvent(c *paymentConnection, kind eventType, actor string) event {
 	return event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actor,
 		Data: eventData("provider", c.Provider)}
+}
+
+// neededConnections returns the connections that are in use, and the removed ones that attempts still wait for.
+func neededConnections(q *queries, now time.Time) ([]*paymentConnection, error) {
+	waiting, err := q.waitingConnections(now)
+	if err != nil {
+		return nil, err
+	}
+	all, err := q.paymentConnections(anyAccount)
+	return slices.DeleteFunc(all, func(c *paymentConnection) bool {
+		return !c.RemovedAt.IsZero() && !slices.Contains(waiting, c.ID)
+	}), err
 }
 
 // unsealableConnections returns the ids of the connections in use whose secrets can't be read with a key

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -130,16 +131,24 @@ func TestPayments_offAskNoProvider(t *testing.T) {
 		s.authorize(p)
 		s.takeCalls()
 		before := s.dump()
-		s.engine.off = true
+		var idle atomic.Bool
+		idle.Store(true)
+		s.engine.idle = idle.Load
 		for _, method := range []string{methodCard, methodMobile} {
 			if _, err := s.engine.startAttempt(s.t.Context(), o.ID, method, siteOrigin); err != errMethod {
 				t.Errorf("the guest is told %v", err)
 			}
 		}
+		stop := s.work()
+		time.Sleep(time.Hour)
 		if calls := s.takeCalls(); len(calls) != 0 {
 			t.Errorf("the provider is asked: %q", calls)
 		}
 		s.unchanged(before)
+		idle.Store(false)
+		time.Sleep(time.Hour)
+		stop()
+		equal(t, "asked once it may be", len(s.takeCalls()) > 0, true)
 	})
 }
 
@@ -202,6 +211,7 @@ func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 		for _, query := range asked {
 			few := strings.Contains(query, "payment_connections WHERE failing_since") || // one row of a connection
 				strings.Contains(query, "AND q.error = ?") || // of operations that are pending
+				strings.Contains(query, "ORDER BY due_at LIMIT ?2)) w") || // maxCounted of each kind
 				strings.Contains(query, "JOIN disputes") || strings.Contains(query, "ORDER BY p.due_at") ||
 				strings.Contains(query, "state = 'review' ORDER BY id LIMIT ?2")
 			for _, step := range s.plan(query) {
@@ -370,7 +380,7 @@ func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 func (s *shop) capturedDead() (*order, *payment) {
 	s.t.Helper()
 	o, p := s.authorized()
-	s.decide(rejectOrder, o.ID)
+	s.decide(plainReject, o.ID)
 	s.capturedThere(p, o.Total)
 	p = s.settle(p)
 	s.states(o.ID, orderCancelled, paymentReview)
@@ -490,13 +500,18 @@ func TestRefund_thatTheKeysMayNotMakeIsInReviewAfterADay(t *testing.T) {
 		s.refund(o.ID, 0)
 		s.work(30 * time.Second)
 		time.Sleep(refundLate - time.Hour)
+		equals(t, "what the refund says", valueOr(s.refundsOf(o.ID)[0].Failure, ""), reasonDenied)
 		s.states(o.ID, orderPaid, paymentCaptured)
 		time.Sleep(time.Hour + deniedDelay + deniedDelay/2)
 		s.inReview(p, reasonRefundPending, 1)
 		s.accountedFor()
 		s.provider.watch = nil
 		s.await(o.ID, orderRefunded, paymentRefunded)
+		equals(t, "what the refund says", valueOr(s.refundsOf(o.ID)[0].Failure, ""), "")
 		s.accountedFor()
+		o, _ = s.paid()
+		s.sql(`UPDATE payment_connections SET failing_since = created_at`)
+		s.post("/orders/"+o.ID+"/refunds", `{"amount":1}`, s.seller()).is(200).holds(`failure="keys_refused"`)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -18,6 +19,9 @@ var (
 	optVippsURL = option{name: "vipps-url", value: "URL", def: vippsLive,
 		help: "base address of Vipps MobilePay, for tests and its sandbox", hasVariable: true}
 
+	optMethods = option{name: "methods", value: "METHOD,…",
+		help: "by which guests can pay at Stripe: card (which it is without this), twint, or both"}
+
 	// what commands that ask a provider have in common
 	providerOptions = []option{
 		optOutboundAllow.says("what may be called besides public addresses, for tests"), optStripeURL, optVippsURL,
@@ -27,15 +31,17 @@ var (
 // The operator's commands on payments and their providers.
 var paymentCommands = []command{
 	{"payment connect", "stripe|vipps", "take payments by card (stripe) or by mobile phone (vipps)",
-		append([]option{optAccount.says("the account whose money it is"), optSecrets}, providerOptions...),
-		1, paymentConnect},
+		append([]option{optAccount.says("the account whose money it is"), optSecrets, optMethods},
+			providerOptions...), 1, paymentConnect},
+	{"payment set", "CONNECTION", "change by which methods guests can pay with a connection",
+		append([]option{optMethods}, providerOptions...), 1, paymentSet},
 	{"payment list", "", "list the connections with payment providers, newest first",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
 		paymentList},
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
 		providerOptions, 1, paymentCheck},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
-		"at the provider or the key file was lost; its payments go on",
+		"at the provider or the key file was lost; its payments go on, also those of a disconnected one",
 		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
 	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
 		append([]option{
@@ -56,22 +62,34 @@ func paymentsExport(e *env) error {
 		return err
 	}
 	header := []string{"payment_id", "order_id", "reference", "account_id", "provider", "state", "currency", "captured",
-		"refunded", "intent_id", "refund_ids", "captured_at"}
-	ids := idOf[exportedPayment]{"pay", func(row exportedPayment) string { return row.PaymentID }}
-	payments, err := spanned(e, ids, (*queries).exportPayments)
+		"refunded", "intent_id", "refund_ids", "captured_at", "method", "test", "amount", "created_at"}
+	ids := idOf[listedPayment]{"pay", func(row listedPayment) string { return row.ID }}
+	payments, err := spanned(e, ids, (*queries).payments)
 	if err != nil {
 		return err
 	}
-	page := func(st *store, before string) (listPage[exportedPayment], error) {
-		return payments(st.queries, o, before, exportPageSize)
+	page := func(st *store, before string) (p listPage[exportedPayment], err error) {
+		all, err := payments(st.queries, paymentFilter{owner: o, captured: true}, before, exportPageSize)
+		for _, row := range all.rows {
+			p.rows = append(p.rows, exportedPayment{row.ID, row})
+		}
+		p.next = all.next
+		return p, err
 	}
 	return exportRows(e, header, page,
 		func(p exportedPayment) []string {
-			return []string{p.PaymentID, p.OrderID, csvTextCell(valueOr(p.Reference, "")), p.AccountID, p.Provider,
+			return []string{p.ID, p.OrderID, csvTextCell(valueOr(p.Reference, "")), p.AccountID, p.Provider,
 				p.State, p.Currency, formatAmount(p.Captured), formatAmount(p.Refunded),
 				csvTextCell(valueOr(p.IntentID, "")),
-				csvTextCell(strings.Join(p.RefundIDs, " ")), p.CapturedAt.String()}
+				csvTextCell(strings.Join(p.RefundIDs, " ")), p.CapturedAt.String(), p.Method,
+				strconv.FormatBool(p.Test), formatAmount(p.Amount), p.CreatedAt.String()}
 		})
+}
+
+// An exportedPayment is a payment as the command prints it, which names its id differently.
+type exportedPayment struct {
+	PaymentID string `json:"payment_id"`
+	listedPayment
 }
 
 // withProviders calls f with the clients of all providers.
@@ -143,6 +161,9 @@ func paymentConnect(e *env) error {
 	}
 	c := &openConnection{&paymentConnection{ID: newID("con", e.now()), AccountID: account, Provider: name,
 		CreatedAt: newStamp(e.now())}, secrets}
+	if err := c.setMethods(e.commaList("methods")); err != nil {
+		return usageError(err.Error())
+	}
 	err = e.withProviders(func(of map[string]provider) error {
 		return e.withStore(func(st *store) error { return e.connectProvider(st, of[name], c, keys) })
 	})
@@ -181,7 +202,10 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 		return explainProviderError(c.Provider, err)
 	}
 	c.WebhookURL = &address
-	if err = c.seal(keys); err == nil {
+	if err = explainProviderError(c.Provider, p.tries(e.ctx, c, address)); err == nil {
+		err = c.seal(keys)
+	}
+	if err == nil {
 		err = st.update(e.ctx, func(t *tx) error { return addConnection(t, c.paymentConnection, e.actor()) })
 	}
 	if err == nil {
@@ -191,6 +215,28 @@ func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *ke
 		return fmt.Errorf("%w; the webhook %s stays at %s (%w): remove it there", err, *c.WebhookID, c.Provider, failed)
 	}
 	return fmt.Errorf("%w; the webhook at %s was removed again", err, c.Provider)
+}
+
+// paymentSet changes by which methods guests can pay with a connection, once the provider takes them.
+func paymentSet(e *env) error {
+	return e.withConnection(false, func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
+		if opened == nil {
+			return errors.New(sealedElsewhere(c.ID))
+		}
+		if err := c.setMethods(e.commaList("methods")); err != nil {
+			return usageError(err.Error())
+		}
+		if len(c.Methods) == 0 {
+			return usageError("-methods: name the methods, as card,twint")
+		}
+		if err := p.tries(e.ctx, opened, valueOr(c.WebhookURL, "")); err != nil {
+			return explainProviderError(c.Provider, err)
+		}
+		if err := st.update(e.ctx, func(t *tx) error { return t.saveConnectionMethods(c) }); err != nil {
+			return err
+		}
+		return e.done("guests can pay with " + c.ID + " by " + strings.Join(c.Methods, " and "))
+	})
 }
 
 // webhookAddress returns the address that the provider of a connection is to post to.
@@ -254,9 +300,12 @@ func paymentList(e *env) error {
 	return err
 }
 
-// withConnection calls f with a connection in use that the command's first argument names, its secrets, and
-// the client of its provider. opened is nil if the secrets were sealed with another key file.
-func (e *env) withConnection(f func(st *store, c *paymentConnection, opened *openConnection, p provider) error) error {
+// withConnection calls f with a connection that the command's first argument names, its secrets, and the client of
+// its provider. It must be in use, or may be a removed one that has payments. opened is nil if the secrets were sealed
+// with another key file.
+func (e *env) withConnection(
+	removed bool, f func(st *store, c *paymentConnection, opened *openConnection, p provider) error,
+) error {
 	_, keys, err := e.loadKeys()
 	if err != nil {
 		return err
@@ -264,7 +313,13 @@ func (e *env) withConnection(f func(st *store, c *paymentConnection, opened *ope
 	return e.withProviders(func(of map[string]provider) error {
 		return e.withStore(func(st *store) error {
 			c, err := st.paymentConnection(anyAccount, e.args[0])
-			if errors.Is(err, errNotFound) || err == nil && !c.RemovedAt.IsZero() {
+			gone := err == nil && !c.RemovedAt.IsZero()
+			if gone && removed {
+				var known *payment
+				known, err = st.knownPayment(c.ID)
+				gone = known == nil
+			}
+			if errors.Is(err, errNotFound) || gone && err == nil {
 				return errors.New("not found, or disconnected already: 'widgetd payment list' prints what there is")
 			}
 			if err != nil {
@@ -280,7 +335,7 @@ func (e *env) withConnection(f func(st *store, c *paymentConnection, opened *ope
 }
 
 func paymentCheck(e *env) error {
-	err := e.withConnection(func(_ *store, c *paymentConnection, opened *openConnection, p provider) error {
+	err := e.withConnection(false, func(_ *store, c *paymentConnection, opened *openConnection, p provider) error {
 		if opened == nil {
 			return errors.New(sealedElsewhere(c.ID))
 		}
@@ -292,31 +347,40 @@ func paymentCheck(e *env) error {
 	return e.print(map[string]bool{"ok": true}, "ok: the provider accepts the keys, and has our webhook")
 }
 
-// paymentReconnect gives a connection other keys, and registers its webhook anew.
+// paymentReconnect gives a connection other keys. Before anything else they must read a payment that it has made. If it
+// is in use, its webhook is registered anew.
 func paymentReconnect(e *env) error {
 	_, keys, err := e.loadKeys()
 	if err != nil {
 		return err
 	}
-	return e.withConnection(func(st *store, before *paymentConnection, _ *openConnection, p provider) error {
+	return e.withConnection(true, func(st *store, before *paymentConnection, _ *openConnection, p provider) error {
 		secrets, err := e.readSecrets(before.Provider)
-		if err != nil {
-			return err
-		}
-		address, err := e.webhookAddress(st, before)
 		if err != nil {
 			return err
 		}
 		row := *before
 		c := &openConnection{&row, secrets}
+		if err := e.sameCompany(st, p, c); err != nil {
+			return err
+		}
+		done := "connection " + withName(c.ID, c.Provider) + " has the new keys"
+		if !before.RemovedAt.IsZero() {
+			if err := e.keepKeys(st, c, keys); err != nil {
+				return err
+			}
+			return e.done(done)
+		}
+		address, err := e.webhookAddress(st, before)
+		if err != nil {
+			return err
+		}
 		if err := p.connect(e.ctx, c, address); err != nil {
 			return explainProviderError(c.Provider, err)
 		}
 		c.WebhookURL = &address
-		if before.Live != c.Live || before.Name != c.Name { // as far as these tell
-			err = errOtherAccount
-		} else if err = c.seal(keys); err == nil {
-			err = st.update(e.ctx, func(t *tx) error { return changeConnectionKeys(t, c.paymentConnection, e.actor()) })
+		if err = errOtherAccount; before.Live == c.Live && before.Name == c.Name { // as far as these tell
+			err = e.keepKeys(st, c, keys)
 		}
 		if err != nil {
 			return errors.Join(err, p.disconnect(context.WithoutCancel(e.ctx), c))
@@ -326,13 +390,45 @@ func paymentReconnect(e *env) error {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
 		}
-		return e.done("connection " + withName(c.ID, c.Provider) + " has the new keys")
+		return e.done(done)
 	})
+}
+
+// sameCompany returns an error unless the provider knows the newest payment of a connection with its new keys.
+// Without one it does not know.
+func (e *env) sameCompany(st *store, p provider, c *openConnection) error {
+	if c.Provider == providerStripe {
+		if _, err := stripeMode(c.secrets.Key); err != nil {
+			return err
+		}
+	} else if c.Name != c.secrets.MerchantSerial {
+		return errOtherAccount
+	}
+	known, err := st.knownPayment(c.ID)
+	if err != nil || known == nil {
+		return err
+	}
+	report, err := p.look(e.ctx, c, known)
+	if err == nil && report.phase == phaseUnknown {
+		err = errOtherAccount
+	}
+	if err != nil && !errors.Is(err, errOtherAccount) {
+		err = explainProviderError(c.Provider, err)
+	}
+	return err
+}
+
+// keepKeys saves the new keys of a connection. Errors: those of changeConnectionKeys.
+func (e *env) keepKeys(st *store, c *openConnection, keys *keyring) error {
+	if err := c.seal(keys); err != nil {
+		return err
+	}
+	return st.update(e.ctx, func(t *tx) error { return changeConnectionKeys(t, c.paymentConnection, e.actor()) })
 }
 
 func paymentDisconnect(e *env) error {
 	left := "" // what is left at the provider
-	err := e.withConnection(func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
+	err := e.withConnection(false, func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
 		var failed error
 		if opened != nil {
 			failed = explainProviderError(c.Provider, p.disconnect(e.ctx, opened))
@@ -360,7 +456,7 @@ type paymentStatus struct {
 	Payments    paymentTotals        `json:"payments"`
 	troubled    []troubledPayment    // the first of each kind
 	overdue     stamp                // since when the provider should have been asked about the oldest
-	connections []*paymentConnection // in use
+	connections []*paymentConnection // in use, or waited for
 }
 
 func (r *paymentStatus) read(v *statusView) (err error) {
@@ -373,8 +469,7 @@ func (r *paymentStatus) read(v *statusView) (err error) {
 	if r.overdue, err = v.oldestDuePayment(); err != nil {
 		return err
 	}
-	all, err := v.paymentConnections(anyAccount)
-	r.connections = slices.DeleteFunc(all, func(c *paymentConnection) bool { return !c.RemovedAt.IsZero() })
+	r.connections, err = neededConnections(v.queries, v.now)
 	return err
 }
 
@@ -402,7 +497,9 @@ func (r *paymentStatus) show(v *statusView, to *statusLines) {
 	for _, c := range r.connections {
 		if !c.FailingSince.IsZero() {
 			refused = append(refused, c.FailingSince)
-			command = "'widgetd payment check " + c.ID + "'"
+			if command = "'widgetd payment check " + c.ID + "'"; !c.RemovedAt.IsZero() {
+				command = "'widgetd payment reconnect " + c.ID + " -secrets FILE'"
+			}
 		}
 		if v.keys == nil {
 			continue

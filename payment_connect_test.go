@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,14 +18,15 @@ import (
 // A connecting is an operator beside sandboxes of the providers.
 type connecting struct {
 	*operator
-	vipps  *vippsFake
-	stripe *httptest.Server
+	vipps   *vippsFake
+	sandbox *testProvider // of cards, at stripe
+	stripe  *httptest.Server
 }
 
 func newConnecting(t *testing.T, o *operator) *connecting {
 	c := &connecting{operator: o, vipps: newVippsFake(t, time.Now)}
 	sandbox := newTestProvider(newOutbound(demoOutbound), "http://127.0.0.1:9", time.Now)
-	c.stripe = httptest.NewServer(sandbox.handler())
+	c.sandbox, c.stripe = sandbox, httptest.NewServer(sandbox.handler())
 	t.Cleanup(func() {
 		c.stripe.Close()
 		sandbox.close()
@@ -61,6 +65,22 @@ func (c *connecting) connectLine(provider string) []string {
 	return c.called("payment", "connect", provider, "-secrets", c.file(c.secretsOf(provider)))
 }
 
+// choosesMethods has guests pay by TWINT with a connection at Stripe, which is tried there before it is offered.
+func (c *connecting) choosesMethods(id string) {
+	c.t.Helper()
+	set := func(methods string) []string { return c.called("payment", "set", id, "-methods", methods) }
+	for _, wrong := range []string{"mobile", "card,card", "twint,cash"} {
+		c.fails("stripe has card and twint, each named once", set(wrong)...)
+	}
+	c.sandbox.watch = func(*http.Request, *testAnswer) *testAnswer { return testRefused("payment_method_unactivated") }
+	c.fails("is it switched on at Stripe, under Settings, Payment methods?", set("twint,card")...)
+	c.sandbox.watch = nil
+	equals(c.t, "methods before", fmt.Sprint(c.objects("payment", "list")[0]["methods"]), "[]")
+	equals(c.t, "set", c.do(set("twint,card")...), "guests can pay with "+id+" by twint and card\n")
+	equals(c.t, "methods", fmt.Sprint(c.objects("payment", "list")[0]["methods"]), "[twint card]")
+	equals(c.t, "the session that was tried", c.sandbox.sessions[0].status, "expired")
+}
+
 func paymentStory(t *testing.T, o *operator) {
 	c := newConnecting(t, o)
 	vipps := o.object(c.connectLine("vipps")...)
@@ -83,6 +103,7 @@ func paymentStory(t *testing.T, o *operator) {
 	}
 	equals(t, "check", o.do(c.called("payment", "check", id)...),
 		"ok: the provider accepts the keys, and has our webhook\n")
+	c.choosesMethods(o.objects("payment", "list")[0]["id"].(string))
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
 	equals(t, "disconnect", o.do(c.called("payment", "disconnect", id)...), "connection "+id+" disconnected\n")
@@ -254,6 +275,77 @@ func TestPaymentReconnect_takesOtherKeysOfTheSameAccountOnly(t *testing.T) {
 	}
 }
 
+// knows has a connection have an attempt, as its provider knows it; state is that of the attempt.
+func (c *connecting) knows(connection, account, session, state string) {
+	c.t.Helper()
+	c.change(func(t *tx) error {
+		o := anOrder(account)
+		o.ReturnURL = siteOrigin + "/thanks"
+		if _, err := createOrder(t, o, guest{}, minOrderLife, anActor); err != nil {
+			return err
+		}
+		return t.addPayment(&payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: account, ConnectionID: connection,
+			Provider: providerStripe, Method: methodCard, State: state, Amount: o.Total, Currency: o.Currency,
+			SessionID: &session, CreatedAt: t.now, DueAt: t.now})
+	})
+}
+
+func TestPaymentReconnect_readsAPaymentBeforeItTakesKeys(t *testing.T) {
+	manyCommandsUnderRace(t)
+	t.Parallel()
+	c := newConnecting(t, newOperator(t))
+	id := c.object(c.connectLine("stripe")...)["id"].(string)
+	again := func(key string) []string {
+		c.told.keep("a key of Stripe", key)
+		return c.called("payment", "reconnect", id, "-secrets", c.file("key="+key+"\n"))
+	}
+	c.do(c.called("payment", "disconnect", id)...)
+	c.fails("'widgetd payment list' prints what there is", again("rk_test_51OfTheSandboxAnew")...) // it has no payments
+	c.knows(id, c.account, "cs_of_another_company", paymentCaptured)
+	c.change(func(t *tx) error { return second(t.setConnectionFailing(id, t.now)) })
+	out, _ := c.try("status", "-wide")
+	has(t, strings.Join(strings.Fields(out), " "), "'widgetd payment reconnect "+id+" -secrets FILE'")
+	c.fails("these keys are of another account there", again("rk_test_51OfSomebodyElse")...)
+	c.fails("this is a secret key", again("sk_test_51OfSomebodyElse")...)
+	known := c.sandbox.createSession("", url.Values{"mode": {"payment"}, "success_url": {siteOrigin},
+		"cancel_url":                          {siteOrigin},
+		"payment_intent_data[capture_method]": {"manual"}, "line_items[0][quantity]": {"1"},
+		"line_items[0][price_data][unit_amount]": {"5900"}, "line_items[0][price_data][currency]": {"chf"},
+		"expires_at":          {strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)},
+		"client_reference_id": {c.objects("order", "list")[0]["id"].(string)}})
+	session, _ := parseJSON(known.body)
+	c.change(func(t *tx) error {
+		return t.write(`UPDATE payments SET session_id = ?`, vippsText(&session, "id", maxVippsText))
+	})
+	c.sandbox.sessions[0].reference = c.paymentID()
+	equals(t, "reconnect", c.do(again("rk_test_51OfTheSandboxAnew")...),
+		"connection "+id+" (stripe) has the new keys\n")
+	equals(t, "webhooks of a connection that is removed", len(c.sandbox.hooks), 0)
+	out, _ = c.try("status", "-wide")
+	if strings.Contains(out, id) {
+		t.Errorf("status still names it: %s", out)
+	}
+	if rows := c.objects("payment", "list"); rows[0]["state"] != "removed" {
+		t.Errorf("%v", rows)
+	}
+	other := c.object(c.connectLine("stripe")...)["id"].(string) // one in use: nothing is registered at others
+	c.change(func(t *tx) error { return t.write(`UPDATE payments SET connection_id = ?, session_id = 'cs_x'`, other) })
+	hooks := len(c.sandbox.hooks)
+	id = other
+	c.fails("these keys are of another account there", again("rk_test_51OfSomebodyElse")...)
+	equals(t, "webhooks", len(c.sandbox.hooks), hooks)
+}
+
+// paymentID returns the id of the only attempt.
+func (c *connecting) paymentID() (id string) {
+	c.t.Helper()
+	c.change(func(t *tx) (err error) {
+		id, err = oneValue[string](t.queries, `SELECT id FROM payments`)
+		return err
+	})
+	return id
+}
+
 func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
@@ -307,10 +399,10 @@ func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	for _, serial := range []string{"123", "1234567", "12345x"} {
+	for _, serial := range []string{"123", "12345678", "12345x"} {
 		text := "client_id=a\nclient_secret=b\nsubscription_key=c\nmerchant_serial=" + serial
 		_, err := parseSecrets(providerVipps, text)
-		if err == nil || err.Error() != "merchant_serial must be 4 to 6 digits" {
+		if err == nil || err.Error() != "merchant_serial must be 4 to 7 digits" {
 			t.Errorf("%s: %v", serial, err)
 		}
 	}

@@ -164,7 +164,7 @@ func newShop(t testing.TB, connected ...string) *shop {
 	if len(connected) == 0 {
 		connected = []string{providerStripe}
 	}
-	s := &shop{faults: map[string][]providerFault{}, method: methodOf[connected[0]], currency: "CHF"}
+	s := &shop{faults: map[string][]providerFault{}, method: methodsOf(connected[0])[0], currency: "CHF"}
 	s.service = newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
 		o.outboundAllow, o.stripeURL, o.vippsURL = demoOutbound, shopProviderURL, shopVippsURL
 	})
@@ -203,7 +203,7 @@ func (s *shop) serveAll() {
 
 // providerOfGuests is that by which guests pay.
 func (s *shop) providerOfGuests() string {
-	return map[string]string{methodCard: providerStripe, methodMobile: providerVipps}[s.method]
+	return findMethod(s.method).provider
 }
 
 // atProvider changes the session of an attempt at the provider of cards.
@@ -226,7 +226,7 @@ func (s *shop) connect(provider string) {
 	id, now := newID("con", time.Now()), newStamp(time.Now())
 	conn := &openConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account, Provider: provider,
 		CreatedAt: now}}
-	conn.secrets.Key = shopSecretKey
+	conn.secrets.Key, conn.Methods = shopSecretKey, methodsOf(provider)
 	if provider == providerVipps {
 		conn.secrets, s.currency = s.vipps.secrets, "NOK"
 		s.told.hear(conn.secrets.ClientSecret)

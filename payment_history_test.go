@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Random histories of orders that can be paid by card and by mobile phone: guests press both buttons and pay
-// in any tab, restaurants decide, providers fail and answer late, webhooks come when they come, and all of it
-// at once.
+// Random histories of orders that can be paid by card, by TWINT or by mobile phone, now or later: guests press all
+// buttons and pay in any tab, restaurants decide, providers fail and answer late, webhooks come when they come, and
+// all of it at once.
 
 // A history is what happens to one order.
 type history struct {
@@ -60,7 +60,7 @@ func (h *history) happen() {
 	h.portal = h.below(4) == 0
 	h.sql(`INSERT OR REPLACE INTO account_settings (account_id, capture_on) VALUES (?, ?)`, h.account,
 		[]string{captureOnAccept, captureOnHandover}[h.below(2)])
-	h.id = h.place().ID
+	h.id = h.place(h.orders).ID
 	h.passing = h.pass
 	var together sync.WaitGroup
 	at := time.Duration(0)
@@ -90,6 +90,20 @@ func (h *history) happen() {
 	}
 	h.takeCalls()
 	h.takeNotices()
+}
+
+// orders makes an order of any kind: one that is paid later, for another day, or in a currency of which there is
+// TWINT, but no payment by phone.
+func (h *history) orders(o *order) {
+	if h.below(8) == 0 {
+		o.Pay = payLater
+	}
+	if h.below(2) == 0 {
+		o.Currency = "CHF"
+	}
+	if ahead := []time.Duration{0, 0, 0, 3 * time.Hour, days(10)}[h.below(5)]; ahead > 0 {
+		o.WantedAt = newStamp(time.Now().Add(ahead))
+	}
 }
 
 // below returns a random number from 0 to n-1.
@@ -175,15 +189,18 @@ func (h *history) decision(f func(*tx) error) error {
 func (h *history) pick(likely bool) (name string, act func() error) {
 	engine := []*payments{h.engine, h.other}[h.below(2)]
 	n := h.below(100)
-	if o := h.row(h.id); likely && o.State == orderOpen {
+	o := h.row(h.id)
+	if likely && o.State == orderOpen && o.Pay == payOnline {
 		n = h.below(46)
 	} else if likely {
-		return h.pickDecision(map[string]int{orderAuthorized: 6, orderAccepted: 12, orderCancelled: 20,
+		return h.pickDecision(map[string]int{orderOpen: 6, orderAuthorized: 6, orderAccepted: 12, orderCancelled: 20,
 			orderExpired: 20, orderPaid: 18, orderPartRefunded: 18, orderRefunded: 20}[o.State])
 	}
 	switch {
 	case n < 14:
 		return "press card", func() error { return h.press(engine, methodCard) }
+	case n < 28 && o.Currency == "CHF":
+		return "press twint", func() error { return h.press(engine, methodTwint) }
 	case n < 28:
 		return "press mobile", func() error { return h.press(engine, methodMobile) }
 	case n < 46:
@@ -228,7 +245,7 @@ func (h *history) pickDecision(most int) (name string, act func() error) {
 			})
 		}
 	case n < 6:
-		return "reject", simple(rejectOrder)
+		return "reject", simple(plainReject)
 	case n < 12:
 		return "capture", func() error {
 			return h.decision(func(t *tx) error { _, err := captureOrder(t, anyAccount, h.id); return err })
@@ -239,7 +256,7 @@ func (h *history) pickDecision(most int) (name string, act func() error) {
 	case n < 18:
 		return "refund all", func() error { return h.givesBack(nil) }
 	case n < 19:
-		return "reject", simple(rejectOrder)
+		return "reject", simple(plainReject)
 	case n < 20:
 		return "cancel", simple(cancelOrder)
 	case n < 24:
@@ -264,7 +281,10 @@ func (h *history) givesBack(amount *int64) error {
 func (h *history) press(engine *payments, method string) error {
 	const back = siteOrigin + "/return"
 	url, err := engine.startAttempt(context.Background(), h.id, method, back)
-	provider := map[string]string{methodCard: shopProviderURL, methodMobile: shopVippsURL}[method]
+	provider := shopProviderURL
+	if method == methodMobile {
+		provider = shopVippsURL
+	}
 	if err == nil && url != back && !strings.HasPrefix(url, provider) {
 		h.t.Errorf("history %d: who wants to pay by %s is sent to %s", h.seed, method, url)
 	}
@@ -444,7 +464,7 @@ func (h *history) comeToRest() {
 			h.accountedFor()
 		}
 		if hours < 3 {
-			h.decideAtLast()
+			h.decideAtLast(hours)
 		}
 		if hours < 2 && h.below(3) == 0 {
 			h.check(h.lookAtAll(h.engine))
@@ -458,8 +478,8 @@ func (h *history) comeToRest() {
 	h.check(h.settleDue(h.engine)) // what nobody told us of
 }
 
-// decideAtLast has an accepted order paid or cancelled, and gives back what pays nothing.
-func (h *history) decideAtLast() {
+// decideAtLast has an order accepted in the first hour, and later paid or cancelled, and gives back what pays nothing.
+func (h *history) decideAtLast(hour int) {
 	h.t.Helper()
 	all, err := h.store.paymentsOf(h.id)
 	h.check(err)
@@ -473,9 +493,19 @@ func (h *history) decideAtLast() {
 			}))
 		}
 	}
-	if o := h.row(h.id); o.State == orderAccepted || o.State == orderAuthorized {
+	if o := h.row(h.id); o.State == orderAccepted || o.waits() {
 		act := cancelOrder
-		if !review && h.below(2) == 0 {
+		switch {
+		case review || h.below(2) == 0:
+		case o.waits() && hour == 0:
+			act = func(t *tx, by owner, id, actor string) (*order, error) {
+				return acceptOrder(t, by, id, nil, actor)
+			}
+		case o.Pay == payLater:
+			act = func(t *tx, by owner, id, actor string) (*order, error) {
+				return payOutside(t, by, id, methodTerminal, stamp{}, actor)
+			}
+		case o.State == orderAccepted:
 			act = func(t *tx, by owner, id, _ string) (*order, error) { return captureOrder(t, by, id) }
 		}
 		h.note("at last", h.decision(func(t *tx) error {
@@ -515,12 +545,17 @@ func (h *history) verify() {
 		if want := stateOf(m); p.State != want && (want != "" || p.EndedAt.IsZero()) {
 			fail("the attempt is %s; %s has %+v", p.State, p.Provider, m)
 		}
-		pays := o.paidWith(&p.ID)
-		if pays && m.captured != o.Total || !pays && m.captured > m.refunded {
+		pays, released := o.paidWith(&p.ID), int64(0)
+		for _, f := range refunds {
+			if f.Released && f.State == refundSucceeded && valueOr(f.PaymentID, "") == p.ID {
+				released += f.Amount
+			}
+		}
+		if pays && m.captured-released != o.Total || !pays && m.captured > m.refunded {
 			fail("its total is %d, the attempt is %s; %s has %+v", o.Total, p.State, p.Provider, m)
 		}
 		if pays {
-			given = m.refunded
+			given = m.refunded - released
 		}
 		h.verifyRefunds(p, m, refunds)
 	}

@@ -5,19 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 )
 
 // A paymentAPI serves the webhooks of payment providers.
 type paymentAPI struct {
 	*server
 	payments *payments
+	extended atomic.Bool // orders that wait to be accepted were given the time after the start
 }
 
 // paymentWing makes the routes and the background work of payments.
 func paymentWing(s *server, p *payments) wing {
-	a := &paymentAPI{s, p}
+	a := &paymentAPI{server: s, payments: p}
 	w := wing{
 		routes: []route{
+			{pattern: "GET /payments", token: tokenRequired, scope: scopeOrders, question: true,
+				run: endpoint(a.listPayments)},
 			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true,
 				run: endpoint(a.takeNotice(providerStripe))},
 			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true,
@@ -59,6 +63,34 @@ func paymentMetrics(st *store) []metric {
 				fmt.Sprintf(`{what="review"} %d`, n.Review),
 			}
 		}}}
+}
+
+// paymentsRequest is the query of GET /payments.
+type paymentsRequest struct {
+	accountScope
+	filter paymentFilter
+	days   dayRange
+	page   pageQuery
+}
+
+func (q *paymentsRequest) read(in *input) {
+	q.accountScope.read(in)
+	q.filter.state = in.parameter("state", oneOf(paymentStates...))
+	q.filter.method = in.parameter("method", oneOf(methodCard, methodMobile, methodTwint))
+	q.days = in.dayRange()
+	q.page = in.page("pay")
+}
+
+// listPayments answers GET /payments.
+func (a *paymentAPI) listPayments(
+	ctx context.Context, c *call, q *paymentsRequest,
+) (_ *list[listedPayment], err error) {
+	q.filter.owner = q.owner
+	from := a.store.within(ctx)
+	if q.filter.ids, err = q.days.ids(from, "pay", q.oneOwner(c).account); err != nil {
+		return nil, err
+	}
+	return showRows(from.payments(q.filter, q.page.before, q.page.limit))
 }
 
 // A noticeRequest is a webhook of a provider. Its body is kept as bytes, which the signature covers.
@@ -113,8 +145,20 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	return err
 }
 
-// expireOrders is the chore that expires orders that were not paid, or not accepted, in time.
+// expireOrders is the chore that expires orders that were not paid, or not accepted, in time. When it first runs,
+// it has those that wait to be accepted do so until startNotice after the start, whatever the clock said then.
 func (a *paymentAPI) expireOrders(ctx context.Context) error {
+	if a.payments.off() {
+		return nil
+	}
+	if !a.extended.Load() {
+		now := a.now()
+		until := newStamp(now).after(startNotice - max(0, now.Sub(a.startedAt)))
+		if err := a.store.update(ctx, func(t *tx) error { return t.extendWaiting(until) }); err != nil {
+			return err
+		}
+		a.extended.Store(true)
+	}
 	for _, expire := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted} {
 		_, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) { return expire(t, rowsAtOnce) })
 		if err != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -29,9 +29,13 @@ var (
 	codeAttemptLimit      = &problemCode{name: "attempt_limit_reached", status: 409}
 	codeAttemptClosing    = &problemCode{name: "attempt_closing", status: 409}
 	codeProviderDown      = &problemCode{name: "provider_unavailable", status: 503}
+	codeProviderRefused   = &problemCode{name: "provider_refused", status: 409}
+	codeTooSmall          = &problemCode{name: reasonTooSmall, status: 409}
 
 	errNotPayable   = &refusal{code: codeNotPayable}
 	errMethod       = &refusal{code: codeMethodUnavailable}
+	errRefused      = &refusal{code: codeProviderRefused}
+	errTooSmall     = &refusal{code: codeTooSmall}
 	errAttemptLimit = &refusal{code: codeAttemptLimit}
 	errClosing      = &refusal{code: codeAttemptClosing, retryAfter: 2 * time.Second}
 	errProviderDown = &refusal{code: codeProviderDown, retryAfter: 5 * time.Second}
@@ -231,6 +235,9 @@ func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error 
 			if err := t.saveOperation(op); err != nil && !errors.Is(err, errChanged) {
 				return err
 			}
+			if err := t.setRefundWaits(valueOr(op.RefundID, "")); err != nil {
+				return err
+			}
 		}
 		return setConnectionRefused(t, conn.paymentConnection, true)
 	})
@@ -409,7 +416,9 @@ func (s *settlement) done(op *paymentOperation, result sendResult) error {
 	case opRefund:
 		for i := range s.refunds {
 			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.ProviderID == nil {
-				f.ProviderID = nilIfEmpty(result.refundID)
+				if f.Failure = nil; result.refundID != "" {
+					f.ProviderID = new(s.freeID(result.refundID, result.refundID+"/"+op.ID))
+				}
 				return s.saveRefund(f)
 			}
 		}
@@ -434,28 +443,6 @@ func (s *settlement) refused(op *paymentOperation) error {
 	return nil
 }
 
-// methodOf is the method by which guests pay at each provider.
-var methodOf = map[string]string{providerStripe: methodCard, providerVipps: methodMobile}
-
-// methodsFor returns the methods by which an order can be paid: those of its account's connections whose provider
-// takes its amount.
-func (p *payments) methodsFor(o *order) ([]string, error) {
-	if p.off {
-		return nil, nil
-	}
-	conns, err := p.store.usedConnections(o.AccountID)
-	if err != nil {
-		return nil, fmt.Errorf("find the connections of an account: %w", err)
-	}
-	methods := []string{}
-	for _, c := range conns {
-		if client := p.providers[c.Provider]; client != nil && client.takes(o.Currency, o.Total) {
-			methods = append(methods, methodOf[c.Provider])
-		}
-	}
-	return methods, nil
-}
-
 // A begunAttempt is what begin has found or made.
 type begunAttempt struct {
 	payment *payment
@@ -467,7 +454,7 @@ type begunAttempt struct {
 // startAttempt begins an attempt to pay an order by a method, unless one by that method is live, and returns
 // where to send the guest: the provider's page, or returnURL if there is nothing to pay any more. An attempt by
 // another method is closed first. Errors: errOrder, errNotPayable, errMethod, errAttemptLimit, errClosing,
-// errProviderDown.
+// errTooSmall, errRefused, errProviderDown.
 func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -486,7 +473,7 @@ func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL 
 		case now.State == paymentPending && now.URL != nil && !begun.closing:
 			return *now.URL, nil
 		case now.State == paymentFailed:
-			return "", errProviderDown
+			return "", p.notCreated(now)
 		case now.live() && now.State != paymentAuthorized && begun.closing:
 			return "", errClosing
 		case now.live() && now.State != paymentAuthorized:
@@ -496,6 +483,27 @@ func (p *payments) startAttempt(ctx context.Context, orderID, method, returnURL 
 		}
 	}
 	return "", errClosing
+}
+
+// notCreated returns why an attempt could not be created: errTooSmall or errRefused if its provider has refused that,
+// else errProviderDown.
+func (p *payments) notCreated(pay *payment) error {
+	operations, err := p.store.operationsOf(pay.ID)
+	if err != nil {
+		return err
+	}
+	for i := range operations {
+		op, status := &operations[i], valueOr(operations[i].Status, 0)
+		denied := status == http.StatusUnauthorized || status == http.StatusForbidden
+		switch {
+		case op.Kind != opCreate || status < 400 || status >= 500 || denied || slices.Contains(passingStatuses, status):
+		case valueOr(op.Error, "") == reasonTooSmall:
+			return errTooSmall
+		default:
+			return errRefused
+		}
+	}
+	return errProviderDown
 }
 
 // drive carries out what begin has found or made: it creates the attempt at the provider, or looks at it.
@@ -525,10 +533,11 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 		if err != nil {
 			return err
 		}
-		if err := t.openAccount(o.AccountID); err != nil || o.State != orderOpen || !t.exact.Before(o.ExpiresAt.Time) {
+		if err := t.openAccount(o.AccountID); err != nil || o.State != orderOpen || o.Pay == payLater ||
+			!t.exact.Before(o.ExpiresAt.Time) {
 			return errNotPayable
 		}
-		if p.off {
+		if p.off() {
 			return errMethod
 		}
 		if begun.payment, err = t.livePayment(o.ID); err != nil {
@@ -570,10 +579,8 @@ func (p *payments) connectionFor(t *tx, o *order, method string) (*paymentConnec
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range conns {
-		if client := p.providers[c.Provider]; methodOf[c.Provider] == method && client.takes(o.Currency, o.Total) {
-			return c, nil
-		}
+	if c := p.connectionOf(conns, o, findMethod(method), t.exact); c != nil {
+		return c, nil
 	}
 	return nil, errMethod
 }
@@ -618,7 +625,7 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 // out what is not known by then.
 func (p *payments) settleOrder(ctx context.Context, orderID string) error {
 	live, err := p.store.livePayment(orderID)
-	if err != nil || live == nil || p.off {
+	if err != nil || live == nil || p.off() {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, receiptLimit)
@@ -705,7 +712,7 @@ func (w *paymentWorker) mayAsk(d duePayment) bool {
 // startDue begins to settle as many of the attempts that are due as may run. Attempts that somebody asked to look
 // at go before those that are only due by the clock.
 func (w *paymentWorker) startDue(ctx context.Context) {
-	if w.full() {
+	if w.full() || w.off() {
 		return
 	}
 	due, err := w.store.duePayments(newStamp(w.now()), dueAtOnce)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -20,11 +21,13 @@ type settlement struct {
 	order    *order
 	refunds  []refund
 	disputes []dispute
-	accepts  int  // minutes that the restaurant has to accept the order, once it is authorised
-	closed   bool // the account is closed
-	behind   bool // the report is older than an operation that the provider has carried out
-	doubted  bool // the clock is in doubt, so no attempt ends because of the time
-	undone   bool // a refund has failed
+	accepts  int      // minutes that the restaurant has to accept the order, once it is authorised
+	closed   bool     // the account is closed
+	behind   bool     // the report is older than an operation that the provider has carried out
+	doubted  bool     // the clock is in doubt, so no attempt ends because of the time
+	undone   bool     // a refund has failed
+	exceeds  bool     // the report lists more refunds than it says was given back
+	found    []string // ids of the refunds that the report has named so far
 	next     *plannedOperation
 }
 
@@ -208,15 +211,22 @@ func (s *settlement) leaveUnknown() {
 	}
 }
 
-// authorizeOrder makes an open order wait for the restaurant to accept it. What was to happen once the attempt
-// was closed is dropped, since the guest has paid.
+// authorizeOrder makes an open order, whose money is authorised or was charged, wait for the restaurant to accept it.
+// What was to happen once the attempt was closed is dropped, since the guest has paid.
 func (s *settlement) authorizeOrder() error {
 	o := s.order
 	if o.State != orderOpen || s.closed {
 		return nil
 	}
 	o.State, o.AuthorizedAt = orderAuthorized, s.now
-	o.AcceptBy = s.now.after(time.Duration(s.accepts) * time.Minute)
+	lapses := s.payment.CaptureBefore
+	if lapses.IsZero() && !s.payment.atOnce() {
+		lapses = s.now.after(s.provider.reserves(s.payment.Currency))
+	}
+	o.AcceptBy = acceptDeadline(s.tx, o, s.accepts, lapses)
+	if s.payment.atOnce() {
+		o.PaidAt = s.now
+	}
 	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
 	o.dropClosing()
 	return s.addTotalEvent(eventOrderAuthorized, "method", s.payment.Method)
@@ -263,7 +273,7 @@ func (s *settlement) capture() error {
 // cancelOrder cancels the order, because its account is closed or somebody has cancelled its payment at
 // the provider.
 func (s *settlement) cancelOrder() error {
-	s.order.State, s.order.EndedAt = orderCancelled, s.now
+	s.order.State, s.order.EndedAt, s.order.Refunded = orderCancelled, s.now, 0
 	return s.addTotalEvent(eventOrderCancelled)
 }
 
@@ -279,7 +289,7 @@ func (s *settlement) warnOfEnd() error {
 
 // decideCaptured decides about captured money, and about what was given back of it.
 func (s *settlement) decideCaptured() error {
-	p := s.payment
+	p, o := s.payment, s.order
 	rest := s.completesCapture()
 	if rest {
 		p.State, p.Reason = paymentCaptured, nil
@@ -296,7 +306,18 @@ func (s *settlement) decideCaptured() error {
 	if err := s.takeDisputes(); err != nil {
 		return err
 	}
+	if s.closed && p.atOnce() && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
+		if err := s.cancelOrder(); err != nil {
+			return err
+		}
+	}
+	if err := s.release(); err != nil {
+		return err
+	}
 	even, err := s.weigh()
+	if err == nil && s.exceeds {
+		even, err = false, s.review(reasonRefundsDiffer)
+	}
 	if err != nil {
 		return err
 	}
@@ -319,25 +340,22 @@ func (s *settlement) decideCaptured() error {
 	return nil
 }
 
-// unaccounted returns how much money the attempt holds that its order does not account for, 0 if they agree:
-// captured - refunds done or under way - disputes lost - what the order counts as paid. late is the part of it in
-// refunds that have been under way for longer than refundLate, which no longer count as given back.
+// unaccounted is unaccounted for the attempt and its order.
 func (s *settlement) unaccounted() (amount, late int64) {
-	p, given := s.payment, int64(0)
-	for i := range s.refunds {
-		f := &s.refunds[i]
-		switch {
-		case f.State == refundFailed || !s.ofPayment(f):
-		case f.State == refundPending && !s.exact.Before(f.CreatedAt.Add(refundLate)):
-			late += f.Amount
-		default:
-			given += f.Amount
-		}
+	return unaccounted(s.order, s.payment, s.refunds, s.disputes, s.exact)
+}
+
+// release gives back at once what the attempt holds beyond what its order accounts for, if it is captured by being
+// paid: there was no authorisation that could be released.
+func (s *settlement) release() error {
+	f := releaseOf(s.order, s.payment, s.refunds, s.disputes, s.exact)
+	if f == nil {
+		return nil
 	}
-	if s.order.paidWith(&p.ID) { // refunds and lost disputes lower both sides alike
-		return p.Captured - s.order.Total + late, late
-	}
-	return max(0, p.Captured-given-lostOf(s.disputes, p.ID)), late
+	f.MadeBy = actorProvider
+	err := addRefundOf(s.tx, s.order, s.payment, f)
+	s.refunds = append(s.refunds, *f)
+	return err
 }
 
 // weigh marks the attempt for review if its money differs from what its order accounts for, and reports whether
@@ -373,8 +391,9 @@ func (s *settlement) weigh() (even bool, err error) {
 // more. Our own refund counts once the provider has it: until then another attempt could take money twice.
 func (s *settlement) mayLeaveReview() bool {
 	p := s.payment
-	return p.State != paymentReview || valueOr(p.Reason, "") == reasonRefundPending ||
-		p.Refunded+lostOf(s.disputes, p.ID) >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0
+	reason := valueOr(p.Reason, "")
+	return p.State != paymentReview || reason == reasonRefundPending || reason == reasonRefundsDiffer ||
+		p.Refunded+takenOf(s.disputes, p.ID) >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0
 }
 
 // completesCapture reports whether an attempt is in review because another amount than the order's total was
@@ -385,14 +404,15 @@ func (s *settlement) completesCapture() bool {
 		p.Captured == o.Total && p.Refunded == 0 && valueOr(o.PaymentID, "") == p.ID
 }
 
-// payOrder marks the order as paid by the attempt, or the attempt for review if it can't be.
+// payOrder marks the order as paid by the attempt, or the attempt for review if it can't be. An order whose method is
+// captured by being paid waits to be accepted instead, and money that it does not account for is given back.
 func (s *settlement) payOrder() error {
 	o, p := s.order, s.payment
 	if err := s.addCaptureEvent(); err != nil {
 		return err
 	}
 	switch {
-	case p.State == paymentReview && p.asksOther():
+	case p.State == paymentReview && p.asksOther(), p.atOnce() && o.State != orderOpen:
 		return nil
 	case o.dead():
 		return s.review(reasonDeadOrder)
@@ -405,6 +425,12 @@ func (s *settlement) payOrder() error {
 			}
 		}
 		return s.review(reasonCaptureDiffers)
+	case p.atOnce():
+		return s.authorizeOrder()
+	}
+	var err error
+	if o.Seller, err = s.sellerOf(o.AccountID); err != nil {
+		return err
 	}
 	o.State, o.PaidAt, o.EndedAt = orderPaid, s.now, s.now
 	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
@@ -414,6 +440,9 @@ func (s *settlement) payOrder() error {
 
 // addCaptureEvent records, as an operation, a capture that somebody has made on the provider's own pages.
 func (s *settlement) addCaptureEvent() error {
+	if s.payment.atOnce() { // the guest has
+		return nil
+	}
 	operations, err := s.operationsOf(s.payment.ID)
 	if err != nil {
 		return err
@@ -506,22 +535,26 @@ func (s *settlement) ofPayment(f *refund) bool { return valueOr(f.PaymentID, "")
 // reconcileRefunds adopts the provider's report on refunds. Refunds that we do not have were made by somebody on
 // the provider's own pages.
 func (s *settlement) reconcileRefunds() error {
+	s.exceeds = s.report.exceeds()
 	for _, told := range s.report.refunds {
 		f, err := s.findRefund(told)
 		if err != nil {
 			return err
 		}
 		if f == nil {
-			if told.state == refundFailed {
+			if told.state == refundFailed || s.exceeds {
 				continue
 			}
+			told.providerID = s.freeID(told.providerID, told.longID)
 			if f, err = addFoundRefund(s.tx, s.order, s.payment, told, actorProvider); err != nil {
 				return err
 			}
 			s.refunds = append(s.refunds, *f)
 			f = &s.refunds[len(s.refunds)-1]
 		}
-		f.ProviderID = &told.providerID
+		if s.found = append(s.found, f.ID); f.ProviderID == nil || told.longID == "" {
+			f.ProviderID = new(s.freeID(told.providerID, told.longID))
+		}
 		switch {
 		case told.state == refundSucceeded && f.State != refundSucceeded:
 			err = refundDone(s.tx, s.order, f, actorProvider)
@@ -552,13 +585,35 @@ func (s *settlement) findRefund(told refundReport) (*refund, error) {
 			}
 		}
 	}
-	for i := range s.refunds {
-		f := &s.refunds[i]
-		if s.ofPayment(f) && (f.ID == ours || valueOr(f.ProviderID, "") == told.providerID) {
-			return f, nil
+	is := func(same func(f *refund, id string) bool) *refund {
+		for i := range s.refunds {
+			if f := &s.refunds[i]; s.ofPayment(f) && same(f, valueOr(f.ProviderID, "")) {
+				return f
+			}
 		}
+		return nil
 	}
-	return nil, nil
+	f := is(func(f *refund, id string) bool {
+		return f.ID == ours || told.longID != "" && id == told.longID || told.longID == "" && id == told.providerID
+	})
+	if f != nil || told.longID == "" {
+		return f, nil
+	}
+	return is(func(f *refund, id string) bool { // the parts after a slash are what tells it from others
+		id, _, _ = strings.Cut(id, "/")
+		at := f.Source == sourceOurs || f.CreatedAt.Equal(newStamp(told.at).Time)
+		return id == told.providerID && f.Amount == told.amount && at && !slices.Contains(s.found, f.ID)
+	}), nil
+}
+
+// freeID returns the provider's id of a refund, or the longer one if another refund of the attempt has it.
+func (s *settlement) freeID(id, longID string) string {
+	if longID != "" && slices.ContainsFunc(s.refunds, func(f refund) bool {
+		return s.ofPayment(&f) && valueOr(f.ProviderID, "") == id
+	}) {
+		return longID
+	}
+	return id
 }
 
 // takeDisputes adopts the provider's report on disputes.
@@ -568,32 +623,55 @@ func (s *settlement) takeDisputes() error {
 			return d.ID == told.id && d.PaymentID == s.payment.ID
 		})
 		if at < 0 {
-			s.disputes = append(s.disputes, dispute{PaymentID: s.payment.ID, ID: told.id, OrderID: s.order.ID,
-				Reason: nilIfEmpty(told.reason), OpenedAt: newStamp(told.at)})
+			s.disputes = append(s.disputes, dispute{PaymentID: s.payment.ID, ID: told.id, OrderID: s.order.ID})
 			at = len(s.disputes) - 1
 		}
-		d := &s.disputes[at]
-		if d.State == told.state && d.Amount == told.amount {
-			continue
-		}
-		d.State, d.Amount = told.state, told.amount
-		if d.ClosedAt = (stamp{}); told.state != disputeOpen {
-			d.ClosedAt = s.now
-		}
-		if err := s.saveDispute(d); err != nil {
-			return err
-		}
-		s.order.Dispute = &d.State
-		data := append(s.money(told.amount), "dispute_id", told.id, "state", told.state)
-		if err := s.addOrderEvent(eventOrderDisputed, data...); err != nil {
+		if err := s.takeDispute(&s.disputes[at], told); err != nil {
 			return err
 		}
 	}
-	if slices.ContainsFunc(s.disputes, func(d dispute) bool { return d.State == disputeOpen }) {
-		open := disputeOpen
-		s.order.Dispute = &open
+	is := func(state string) func(dispute) bool { return func(d dispute) bool { return d.State == state } }
+	inquiry := is(disputeInquiry)
+	switch {
+	case slices.ContainsFunc(s.disputes, is(disputeOpen)):
+		s.order.Dispute = new(disputeOpen)
+	case !slices.ContainsFunc(s.disputes, func(d dispute) bool { return !inquiry(d) }):
+		s.order.Dispute = nil // before version 9 an inquiry counted as a dispute
 	}
 	return nil
+}
+
+// takeDispute adopts the provider's report on one dispute. An inquiry is no dispute of the order's until the bank
+// takes the money.
+func (s *settlement) takeDispute(d *dispute, told disputeReport) error {
+	due := newStamp(told.evidenceBy)
+	if d.State == told.state && d.Amount == told.amount && d.Taken == told.taken && d.EvidenceBy.Equal(due.Time) &&
+		d.ClosedAt.IsZero() != told.closed {
+		return nil
+	}
+	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.taken, due
+	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), newStamp(told.at)
+	switch {
+	case !told.closed:
+		d.ClosedAt = stamp{}
+	case d.ClosedAt.IsZero():
+		d.ClosedAt = s.now
+	}
+	if err := s.saveDispute(d); err != nil {
+		return err
+	}
+	kind := eventOrderInquiry
+	if d.State != disputeInquiry {
+		kind, s.order.Dispute = eventOrderDisputed, &d.State
+	}
+	data := append(s.money(d.Amount), "dispute_id", d.ID, "state", d.State, "taken", strconv.FormatInt(d.Taken, 10))
+	if !due.IsZero() {
+		data = append(data, "evidence_by", due.String())
+	}
+	if !d.ClosedAt.IsZero() {
+		data = append(data, "closed_at", d.ClosedAt.String())
+	}
+	return s.addOrderEvent(kind, data...)
 }
 
 // save writes what decide has changed, when the provider is asked next, and the operation that is to be

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"time"
 )
 
@@ -156,26 +155,31 @@ type dispute struct {
 	ID        string  `json:"id"` // the provider's
 	OrderID   string  `json:"order_id"`
 	Amount    int64   `json:"amount"`
-	State     string  `json:"state"`  // open, won or lost
+	State     string  `json:"state"`  // inquiry, open, won or lost
 	Reason    *string `json:"reason"` // as the provider names it
 	OpenedAt  stamp   `json:"opened_at"`
 	ClosedAt  stamp   `json:"closed_at"`
+
+	Taken      int64 `json:"taken"`       // from the account's balance, less what was put back
+	EvidenceBy stamp `json:"evidence_by"` // until when it can be answered
 }
 
 // disputesOf returns the disputes of an order, oldest first.
 func (q *queries) disputesOf(orderID string) ([]dispute, error) {
-	return collect(q, `SELECT d.payment_id, d.id, d.order_id, d.amount, d.state, d.reason, d.opened_at, d.closed_at
+	return collect(q, `SELECT d.payment_id, d.id, d.order_id, d.amount, d.state, d.reason, d.opened_at, d.closed_at,
+			d.taken, d.evidence_by
 		FROM payments p JOIN disputes d ON d.payment_id = p.id WHERE p.order_id = ? ORDER BY d.opened_at, d.id`,
 		[]any{orderID}, func(d *dispute) []any {
-			return []any{&d.PaymentID, &d.ID, &d.OrderID, &d.Amount, &d.State, &d.Reason, &d.OpenedAt, &d.ClosedAt}
+			return []any{&d.PaymentID, &d.ID, &d.OrderID, &d.Amount, &d.State, &d.Reason, &d.OpenedAt, &d.ClosedAt,
+				&d.Taken, &d.EvidenceBy}
 		})
 }
 
-// lostOf returns how much of an attempt's money the bank has taken back, for disputes that were lost.
-func lostOf(disputes []dispute, paymentID string) (sum int64) {
+// takenOf returns how much of an attempt's money has been taken for disputes, and was not put back.
+func takenOf(disputes []dispute, paymentID string) (sum int64) {
 	for i := range disputes {
-		if d := &disputes[i]; d.PaymentID == paymentID && d.State == disputeLost {
-			sum += d.Amount
+		if d := &disputes[i]; d.PaymentID == paymentID {
+			sum += d.Taken
 		}
 	}
 	return sum
@@ -183,17 +187,20 @@ func lostOf(disputes []dispute, paymentID string) (sum int64) {
 
 // saveDispute writes a dispute.
 func (t *tx) saveDispute(d *dispute) error {
-	return t.write(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (payment_id, id) DO UPDATE SET
-		amount = excluded.amount, state = excluded.state, reason = excluded.reason, closed_at = excluded.closed_at`,
-		d.PaymentID, d.ID, d.OrderID, d.Amount, d.State, d.Reason, d.OpenedAt, d.ClosedAt)
+	return t.write(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at,
+			taken, evidence_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (payment_id, id) DO UPDATE SET
+		amount = excluded.amount, state = excluded.state, reason = excluded.reason,
+		opened_at = excluded.opened_at, closed_at = excluded.closed_at, taken = excluded.taken,
+		evidence_by = excluded.evidence_by`, d.PaymentID, d.ID, d.OrderID, d.Amount, d.State, d.Reason, d.OpenedAt,
+		d.ClosedAt, d.Taken, d.EvidenceBy)
 }
 
 // paymentConnectionTable describes the table payment_connections.
 var paymentConnectionTable = newTable("payment_connections", "c", func(c *paymentConnection) []field {
 	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"provider", &c.Provider}, {"live", &c.Live},
 		{"name", &c.Name}, {"secrets", &c.Sealed}, {"webhook_id", &c.WebhookID}, {"webhook_url", &c.WebhookURL},
-		{"failing_since", &c.FailingSince}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt}}
+		{"failing_since", &c.FailingSince}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
+		{"methods", jsonList[string]{&c.Methods}}}
 })
 
 // paymentConnection returns a connection of an owner, in use or removed, or errNotFound.
@@ -220,10 +227,46 @@ func (t *tx) addPaymentConnection(c *paymentConnection) error {
 }
 
 // saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just accepted.
-// Errors: errNotFound if it is not in use.
+// Errors: errChanged if it was removed, or put to use, since it was read.
 func (t *tx) saveConnectionKeys(c *paymentConnection) error {
-	return requireRow(t.exec(`UPDATE payment_connections SET secrets = ?, webhook_id = ?, webhook_url = ?,
-		failing_since = NULL WHERE id = ? AND removed_at IS NULL`, c.Sealed, c.WebhookID, c.WebhookURL, c.ID))
+	return replaced(requireRow(t.exec(`UPDATE payment_connections SET secrets = ?, webhook_id = ?, webhook_url = ?,
+		failing_since = NULL WHERE id = ? AND (removed_at IS NULL) = ?`, c.Sealed, c.WebhookID, c.WebhookURL, c.ID,
+		c.RemovedAt.IsZero())), errNotFound, errChanged)
+}
+
+// keyWait is how soon whatever waits for the keys of a connection is due, since it is postponed by less.
+const keyWait = 2 * deniedDelay
+
+// lookAtConnection is look for what waits for the keys of a connection.
+func (t *tx) lookAtConnection(id string) error {
+	return t.look(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
+}
+
+// waitingConnections returns the ids of the removed connections whose keys attempts still need: those that are live, or
+// due within keyWait, as are those with a refund that hangs. It reads maxCounted
+// of each.
+func (q *queries) waitingConnections(now time.Time) ([]string, error) {
+	return collect(q, `SELECT DISTINCT c.id
+		FROM (SELECT * FROM (SELECT id FROM payments WHERE state IN ('created', 'pending', 'authorized')
+				ORDER BY order_id LIMIT ?2)
+			UNION ALL SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)) w
+		CROSS JOIN payments p ON p.id = w.id CROSS JOIN payment_connections c ON c.id = p.connection_id
+		WHERE c.removed_at IS NOT NULL`, []any{newStamp(now.Add(keyWait)), maxCounted},
+		func(id *string) []any { return []any{id} })
+}
+
+// knownPayment returns the newest attempt of a connection that its provider knows, nil if there is none. It is only
+// for commands, since it may read every attempt.
+func (q *queries) knownPayment(connectionID string) (*payment, error) {
+	return orNil(paymentTable.one(q, `WHERE p.connection_id = ? AND coalesce(p.intent_id, p.session_id) IS NOT NULL
+		ORDER BY p.id DESC LIMIT 1`, connectionID))
+}
+
+// saveConnectionMethods writes by which methods guests can pay with a connection. Errors: errNotFound if it is not in
+// use.
+func (t *tx) saveConnectionMethods(c *paymentConnection) error {
+	return requireRow(t.exec(`UPDATE payment_connections SET methods = ? WHERE id = ? AND removed_at IS NULL`,
+		jsonList[string]{&c.Methods}, c.ID))
 }
 
 // removePaymentConnection ends the use of a connection. Its row stays, since its payments continue. Errors:
@@ -247,7 +290,7 @@ type paymentTotals struct {
 	Review   int `json:"in_review"` // attempts that somebody has to look at
 	Overdue  int `json:"overdue"`   // attempts that have been due for more than a minute
 	Ending   int `json:"ending"`    // authorisations that lapse within a day
-	Refusing int `json:"refusing"`  // connections whose keys the provider refuses
+	Refusing int `json:"refusing"`  // connections in use, or waited for, whose keys the provider refuses
 }
 
 // oldestLive reads the live attempts, those of the oldest orders first, whose authorisations also lapse first.
@@ -257,13 +300,19 @@ const oldestLive = `SELECT order_id, state, capture_before FROM payments
 // paymentTotals counts what is under way at now. The numbers of attempts stop at maxCounted, and authorisations
 // that lapse are only looked for among the maxCounted oldest live attempts.
 func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
+	waiting, err := q.waitingConnections(now)
+	if err != nil {
+		return n, err
+	}
 	err = q.one(`SELECT
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state IN ('created', 'pending', 'authorized') LIMIT ?3)),
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE state = 'review' LIMIT ?3)),
 		(SELECT count(*) FROM (SELECT 1 FROM payments WHERE due_at < ?1 LIMIT ?3)),
 		(SELECT count(*) FROM (`+oldestLive+` LIMIT ?3) WHERE capture_before < ?2),
-		(SELECT count(*) FROM payment_connections WHERE failing_since IS NOT NULL AND removed_at IS NULL)`,
-		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted},
+		(SELECT count(*) FROM payment_connections WHERE failing_since IS NOT NULL
+			AND (removed_at IS NULL OR id IN (SELECT value FROM json_each(?4))))`,
+		[]any{newStamp(now.Add(-time.Minute)), newStamp(now.Add(endingNotice)), maxCounted,
+			string(encodeJSON(append([]string{}, waiting...)))},
 		&n.Live, &n.Review, &n.Overdue, &n.Ending, &n.Refusing)
 	return n, err
 }
@@ -299,20 +348,23 @@ type unaccountedPayment struct {
 }
 
 // unaccountedPayments returns up to limit such attempts, oldest first: those by which captured - refunds done, or
-// under way for less than refundLate - disputes lost is not what the order counts as paid. It is
-// settlement.unaccounted for all attempts. A late refund counts only once its attempt is not due any more: until
-// then the worker may be about to notice it. It reads all attempts, some ten seconds for a million.
+// under way for less than refundLate - what disputes have taken is not what the order counts as paid, or as charged
+// while it waits to be accepted. It is unaccounted for all attempts. A late refund counts only once its attempt is
+// not due any more: until then the worker may be about to notice it. It reads all attempts, some ten seconds for a
+// million.
 func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPayment, error) {
 	return collect(q, `SELECT id, order_id, currency,
-			iif(paid, captured + late - total, max(0, captured + late - back)) AS amount
+			iif(paid, captured + late - released - total, max(0, captured + late - back)) AS amount
 		FROM (SELECT p.id, p.order_id, p.currency, p.captured, o.total,
-				o.state IN ('paid', 'part_refunded', 'refunded') AND o.payment_id = p.id
+				o.paid_at IS NOT NULL AND o.state NOT IN ('cancelled', 'expired') AND o.payment_id = p.id
 					AND o.method NOT IN ('cash', 'terminal', 'voucher', 'other') AS paid,
+				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
+					AND f.state <> 'failed' AND f.released = 1) AS released,
 				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
 					AND f.state = 'pending' AND f.created_at <= ?1 AND coalesce(p.due_at > ?2, 1)) AS late,
 				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
-					AND f.state <> 'failed') + (SELECT coalesce(sum(d.amount), 0) FROM disputes d
-					WHERE d.payment_id = p.id AND d.state = 'lost') AS back
+					AND f.state <> 'failed') + (SELECT coalesce(sum(d.taken), 0) FROM disputes d
+					WHERE d.payment_id = p.id) AS back
 			FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id)
 		WHERE amount <> 0 LIMIT ?3`,
 		[]any{newStamp(now.Add(-refundLate)), newStamp(now), limit}, func(u *unaccountedPayment) []any {
@@ -320,49 +372,85 @@ func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPa
 		})
 }
 
-// An exportedPayment is an attempt by which money was captured, for reconciling what a provider pays out.
-type exportedPayment struct {
-	PaymentID  string   `json:"payment_id"`
-	OrderID    string   `json:"order_id"`
-	Reference  *string  `json:"reference"`
-	AccountID  string   `json:"account_id"`
-	Provider   string   `json:"provider"`
-	State      string   `json:"state"`
-	Currency   string   `json:"currency"`
-	Captured   int64    `json:"captured"`
-	Refunded   int64    `json:"refunded"`
-	IntentID   *string  `json:"intent_id"`  // Stripe's PaymentIntent, Vipps' pspReference
-	RefundIDs  codeList `json:"refund_ids"` // the provider's, of refunds that did not fail
-	CapturedAt stamp    `json:"captured_at"`
+// A listedPayment is an attempt as lists of an account's payments have it, for reconciling what a provider pays out.
+type listedPayment struct {
+	ID           string   `json:"id"`
+	OrderID      string   `json:"order_id"`
+	Reference    *string  `json:"reference"` // of the order
+	AccountID    string   `json:"account_id"`
+	Provider     string   `json:"provider"`
+	ConnectionID string   `json:"connection_id"`
+	Test         bool     `json:"test"` // with test keys
+	Method       string   `json:"method"`
+	State        string   `json:"state"`
+	Reason       *string  `json:"reason"`
+	Currency     string   `json:"currency"`
+	Amount       int64    `json:"amount"`
+	Captured     int64    `json:"captured"`
+	Refunded     int64    `json:"refunded"`
+	IntentID     *string  `json:"intent_id"`  // Stripe's PaymentIntent, Vipps' pspReference
+	RefundIDs    codeList `json:"refund_ids"` // the provider's, of refunds that did not fail
+	CreatedAt    stamp    `json:"created_at"`
+	CapturedAt   stamp    `json:"captured_at"`
 }
 
-// exportPayments returns a page of up to limit attempts of an owner by which money was captured, newest first,
-// starting after the id before ("" for the newest). It is only for commands, since it may read any number of
-// other attempts.
-func (q *queries) exportPayments(o owner, before string, limit int) (p listPage[exportedPayment], err error) {
-	query, args := o.narrow(`SELECT p.id, p.order_id, o.reference, p.account_id, p.provider, p.state, p.currency,
-		p.captured, p.refunded, p.intent_id, (SELECT json_group_array(f.provider_id) FROM refunds f
-			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed'), p.captured_at
-		FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id < ? AND p.captured > 0`, `p.account_id`,
-		cmp.Or(before, lastID))
-	dest := func(e *exportedPayment) []any {
-		return []any{&e.PaymentID, &e.OrderID, &e.Reference, &e.AccountID, &e.Provider, &e.State, &e.Currency,
-			&e.Captured, &e.Refunded, &e.IntentID, &e.RefundIDs, &e.CapturedAt}
+// listedPaymentTable describes payments with their orders, refunds and connections.
+var listedPaymentTable = newTable("payments", "p", func(p *listedPayment) []field {
+	return []field{{"id", &p.ID}, {"order_id", &p.OrderID}, {"o.reference", &p.Reference}, {"account_id", &p.AccountID},
+		{"provider", &p.Provider}, {"connection_id", &p.ConnectionID},
+		{"(SELECT c.live = 0 FROM payment_connections c WHERE c.id = p.connection_id)", &p.Test},
+		{"method", &p.Method}, {"state", &p.State}, {"reason", &p.Reason}, {"currency", &p.Currency},
+		{"amount", &p.Amount}, {"captured", &p.Captured}, {"refunded", &p.Refunded}, {"intent_id", &p.IntentID},
+		{`(SELECT json_group_array(f.provider_id) FROM refunds f
+			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed')`, &p.RefundIDs},
+		{"created_at", &p.CreatedAt}, {"captured_at", &p.CapturedAt}}
+}, "JOIN orders o ON o.id = p.order_id")
+
+// A paymentFilter chooses attempts of an owner; an empty field does not narrow the choice.
+type paymentFilter struct {
+	owner    owner
+	ids      idRange
+	state    string
+	method   string
+	captured bool // only those by which money was captured
+}
+
+// payments returns a page of attempts, newest first, starting after the id before ("" for the newest).
+func (q *queries) payments(f paymentFilter, before string, limit int) (p listPage[listedPayment], err error) {
+	list := listedPaymentTable.list()
+	list.table, list.from = paymentTable.name, f.ids.from
+	list.scope(f.owner.narrow(``, `p.account_id`))
+	if f.state != "" {
+		list.filter(` AND p.state = ?`, f.state)
 	}
-	p.rows, p.next, err = collectPage(q, query+` ORDER BY p.id DESC LIMIT ?`, args, "id", limit, dest,
-		func(e exportedPayment) string { return e.PaymentID })
+	if f.method != "" {
+		list.filter(` AND p.method = ?`, f.method)
+	}
+	if f.captured {
+		list.filter(` AND p.captured > 0`)
+	}
+	p.rows, p.next, err = readPage(q, list, f.ids.below(before), limit, listedPaymentTable.dest,
+		func(p listedPayment) string { return p.ID })
 	return p, err
 }
 
 // lookAtLivePayments is look for the live attempts of an account. The unary + keeps SQLite from using the index on
 // account_id, and so from reading every attempt that the account ever had.
 func (t *tx) lookAtLivePayments(id string) error {
-	return t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id)
+	if err := t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id); err != nil {
+		return err
+	}
+	return t.look(`id IN (SELECT payment_id FROM orders WHERE account_id = ? AND state = 'authorized'
+		AND paid_at IS NOT NULL)`, id)
 }
 
-// heldPayments counts the attempts that guests can still pay, or whose money is authorised.
+// heldPayments counts the attempts that guests can still pay, whose money is authorised, or that were charged for an
+// order that waits to be accepted.
 var heldPayments = holding{"payments", "live payment",
-	`SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized')`,
+	`SELECT (SELECT count(*) FROM payments WHERE +account_id = ?1 AND state IN ('created', 'pending', 'authorized'))
+		+ (SELECT count(*) FROM orders WHERE account_id = ?1 AND state = 'authorized' AND paid_at IS NOT NULL)`,
 	`SELECT coalesce(group_concat(format('%d.%02d %s', amount / 100, amount % 100, currency), ', '), '') FROM
-		(SELECT sum(authorized) amount, currency FROM payments WHERE +account_id = ?1 AND state = 'authorized'
-		GROUP BY currency)`}
+		(SELECT sum(amount) amount, currency FROM (SELECT authorized amount, currency FROM payments
+			WHERE +account_id = ?1 AND state = 'authorized'
+		UNION ALL SELECT total - refunded, currency FROM orders
+			WHERE account_id = ?1 AND state = 'authorized' AND paid_at IS NOT NULL) GROUP BY currency)`}

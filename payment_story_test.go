@@ -143,7 +143,7 @@ func TestPayment_capturedOnTheProvidersOwnPages(t *testing.T) {
 			s.once(o.ID, eventOrderReview, eventOrderRefunded)
 		},
 		"for a dead order": func(s *shop, o *order, p *payment) {
-			s.decide(rejectOrder, o.ID)
+			s.decide(plainReject, o.ID)
 			s.capturedThere(p, o.Total)
 			p = s.settle(p)
 			s.states(o.ID, orderCancelled, paymentReview)
@@ -250,6 +250,47 @@ func TestDispute_openedAndLost(t *testing.T) {
 		equals(t, "the dispute", valueOr(s.row(o.ID).Dispute, ""), disputeLost)
 		equals(t, "events order.disputed", s.events(o.ID)[eventOrderDisputed], 2)
 		s.states(o.ID, orderPaid, paymentCaptured)
+	})
+}
+
+func TestDispute_inquiryTakesNothingUntilTheBankDoes(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		is := func(state string, taken int64, ofOrder string, inquiries, disputes int, closed bool) {
+			t.Helper()
+			s.deliver()
+			s.settle(p)
+			s.settle(p)
+			s.accountedFor()
+			s.recordRevenue()
+			all, err := s.store.disputesOf(o.ID)
+			s.check(err)
+			due := newStamp(time.Unix(s.intent(p).disputes[0].created, 0).Add(days(14)))
+			if len(all) != 1 || all[0].State != state || all[0].Taken != taken || all[0].ClosedAt.IsZero() == closed ||
+				!all[0].EvidenceBy.Equal(due.Time) {
+				t.Errorf("%+v, want %s, %d taken", all, state, taken)
+			}
+			equals(t, "the order's dispute", valueOr(s.row(o.ID).Dispute, ""), ofOrder)
+			equals(t, "events order.inquiry", s.events(o.ID)[eventOrderInquiry], inquiries)
+			equals(t, "events order.disputed", s.events(o.ID)[eventOrderDisputed], disputes)
+			left := s.count(`SELECT sum(CASE what WHEN 'sale' THEN gross WHEN 'delivery' THEN gross
+				WHEN 'dispute' THEN -gross ELSE 0 END) FROM revenue_sums`)
+			equals(t, "the revenue", int64(left), o.Total-taken)
+		}
+		s.provider.dispute(*p.IntentID, "warning_needs_response")
+		is(disputeInquiry, 0, "", 1, 0, false)
+		reader := "Authorization: Bearer " + s.token(s.account, scopeEvents+" "+scopeOrders)
+		has(t, s.get("/events", reader).is(200).body, `"evidence_by":"`)
+		s.provider.dispute(*p.IntentID, "warning_under_review")
+		is(disputeInquiry, 0, "", 1, 0, false)
+		s.provider.dispute(*p.IntentID, "warning_closed")
+		is(disputeInquiry, 0, "", 2, 0, true)
+		s.provider.dispute(*p.IntentID, "needs_response") // the bank goes on
+		is(disputeOpen, o.Total, disputeOpen, 2, 1, false)
+		s.post("/orders/"+o.ID+"/refunds", "", s.seller()).is(409, "refund_too_large").holds(`refundable=0`)
+		s.provider.dispute(*p.IntentID, "won")
+		is(disputeWon, 0, disputeWon, 2, 2, true)
 	})
 }
 

@@ -29,6 +29,7 @@ const (
 	maxStripeAnswer = 1 << 20    // bytes; disputes come with their evidence
 	maxStripeID     = 255        // characters, as Stripe says
 	maxStripeAmount = 99_999_999 // of a charge: eight digits
+	maxTwintAmount  = 500_000    // 5,000.00, in Swiss francs only (docs.stripe.com/payments/twint)
 
 	// Stripe lets a session live for 30 minutes to 24 hours from when Stripe creates it. That is a little later
 	// than its attempt, and later still if Stripe did not answer at first, so the minimum has a margin.
@@ -80,10 +81,16 @@ func newStripeProvider(o *outbound, base string) *stripeProvider {
 var _ provider = (*stripeProvider)(nil)
 
 // takes implements provider.
-func (s *stripeProvider) takes(currency string, amount int64) bool {
+func (s *stripeProvider) takes(method, currency string, amount int64) bool {
 	least, ok := stripeMinimum[currency]
-	return ok && amount >= least && amount <= maxStripeAmount
+	if method == methodTwint {
+		return currency == "CHF" && amount >= least && amount <= maxTwintAmount
+	}
+	return ok && method == methodCard && amount >= least && amount <= maxStripeAmount
 }
+
+// reserves implements provider. TWINT reserves nothing.
+func (s *stripeProvider) reserves(string) time.Duration { return cardReservation }
 
 // readsFirst implements provider.
 func (s *stripeProvider) readsFirst() bool { return false }
@@ -136,21 +143,28 @@ func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL str
 	form := url.Values{}
 	for name, value := range map[string]string{
 		"mode":                                          "payment",
-		"payment_method_types[0]":                       "card",
+		"payment_method_types[0]":                       p.Method,
 		"line_items[0][quantity]":                       "1",
 		"line_items[0][price_data][currency]":           strings.ToLower(p.Currency),
 		"line_items[0][price_data][unit_amount]":        strconv.FormatInt(op.Amount, 10),
-		"line_items[0][price_data][product_data][name]": "Order " + valueOr(o.Reference, o.ID),
-		"payment_intent_data[capture_method]":           "manual",
+		"line_items[0][price_data][product_data][name]": titleOf(o),
+		"payment_intent_data[description]":              titleOf(o),
+		"payment_intent_data[metadata][order]":          o.ID,
 		"payment_intent_data[metadata][payment]":        p.ID,
 		"adaptive_pricing[enabled]":                     "false",
 		"client_reference_id":                           p.ID,
 		"metadata[payment]":                             p.ID,
 		"success_url":                                   returnURL,
-		"cancel_url":                                    returnURL,
+		"cancel_url":                                    leftURL(returnURL),
 		"expires_at":                                    strconv.FormatInt(expires.Unix(), 10),
 	} {
 		form.Set(name, value)
+	}
+	if !p.atOnce() { // Stripe refuses a capture_method with TWINT
+		form.Set("payment_intent_data[capture_method]", "manual")
+	}
+	if o.Reference != nil {
+		form.Set("payment_intent_data[metadata][reference]", *o.Reference)
 	}
 	return form
 }
@@ -414,15 +428,9 @@ func isStripeEvent(s string) bool {
 // connect implements provider. Besides the errors of outbound and of Stripe it may return one that says how to
 // make the key.
 func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
-	key := c.secrets.Key
-	live := isStripeID("rk_live_", key)
-	switch {
-	case strings.HasPrefix(key, "sk_"):
-		return errors.New("this is a secret key, which may do everything at Stripe: " +
-			"make a restricted key (rk_live_…) with the permissions " + stripePermissions)
-	case !live && !isStripeID("rk_test_", key):
-		return errors.New("this is not a restricted key of Stripe (rk_live_… or rk_test_…): " +
-			"make one with the permissions " + stripePermissions)
+	live, err := stripeMode(c.secrets.Key)
+	if err != nil {
+		return err
 	}
 	if err := s.readsAll(ctx, c); err != nil {
 		return err
@@ -433,7 +441,7 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	}
 	var made stripeObject
 	call := providerCall{http.MethodPost, stripeWebhooks, stripeFormType, form.Encode()}
-	key = c.ID              // so that a repeated call, after a lost answer, makes no second webhook
+	key := c.ID             // so that a repeated call, after a lost answer, makes no second webhook
 	if c.WebhookID != nil { // a new webhook is wanted, which that key would not make
 		key = newID("opr", time.Now())
 	}
@@ -446,6 +454,42 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	}
 	c.Live, c.WebhookID, c.secrets.WebhookSecret = live, &made.ID, made.Secret
 	return nil
+}
+
+// tries implements provider. Stripe tells whether TWINT was switched on when a session asks for it, which is expired
+// at once.
+func (s *stripeProvider) tries(ctx context.Context, c *openConnection, returnURL string) error {
+	if !slices.Contains(c.Methods, methodTwint) {
+		return nil
+	}
+	now := time.Now()
+	p := &payment{ID: newID("pay", now), Method: methodTwint, Currency: "CHF", CreatedAt: newStamp(now)}
+	form := stripeSessionForm(&paymentOperation{Amount: 100}, p, &order{ID: "test"}, returnURL)
+	var made stripeObject
+	call := providerCall{http.MethodPost, stripeSessions, stripeFormType, form.Encode()}
+	if err := s.read(ctx, c, newID("opr", now), call, &made); err != nil {
+		return fmt.Errorf("trying TWINT (is it switched on at Stripe, under Settings, Payment methods?): %w", err)
+	}
+	if !isStripeID("cs_", made.ID) {
+		return fmt.Errorf("trying TWINT: %w", malformedAnswer(http.StatusOK))
+	}
+	call = providerCall{http.MethodPost, stripeSessions + "/" + made.ID + "/expire", stripeFormType, ""}
+	return s.read(ctx, c, newID("opr", now), call, &made)
+}
+
+// stripeMode reports whether a key is a live one. It returns an error that says how to make one unless it is
+// restricted.
+func stripeMode(key string) (live bool, err error) {
+	live = isStripeID("rk_live_", key)
+	switch {
+	case strings.HasPrefix(key, "sk_"):
+		return false, errors.New("this is a secret key, which may do everything at Stripe: " +
+			"make a restricted key (rk_live_…) with the permissions " + stripePermissions)
+	case !live && !isStripeID("rk_test_", key):
+		return false, errors.New("this is not a restricted key of Stripe (rk_live_… or rk_test_…): " +
+			"make one with the permissions " + stripePermissions)
+	}
+	return live, nil
 }
 
 // readsAll checks that the key may list each kind of object. It lists those created from tomorrow on, of which

@@ -255,7 +255,7 @@ func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, 
 	return more
 }
 
-// A stripeReturn is a dispute at Stripe, or what a refund has in common with one.
+// A stripeReturn is what refunds and disputes at Stripe have in common.
 type stripeReturn struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -323,29 +323,71 @@ func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to 
 	})
 }
 
+// A stripeDispute is a dispute at Stripe.
+type stripeDispute struct {
+	stripeReturn
+	Currency string `json:"currency"`
+	Evidence struct {
+		DueBy int64 `json:"due_by"` // Unix seconds; 0: it can't be answered
+	} `json:"evidence_details"`
+	Moves *[]struct { // of the account's balance: at most one that takes, and one that puts back
+		Amount   int64  `json:"amount"`   // below 0: taken; the fee is beside it
+		Currency string `json:"currency"` // of the balance
+		Created  int64  `json:"created"`
+	} `json:"balance_transactions"`
+}
+
 // stripeDisputeStates maps Stripe's names for the states of disputes to ours. A warning is an inquiry, which may
 // become a dispute; one that was prevented has cost nothing.
 var stripeDisputeStates = map[string]string{
-	"warning_needs_response": disputeOpen, "warning_under_review": disputeOpen, "needs_response": disputeOpen,
-	"under_review": disputeOpen, "warning_closed": disputeWon, "prevented": disputeWon, "won": disputeWon,
-	"lost": disputeLost,
+	"warning_needs_response": disputeInquiry, "warning_under_review": disputeInquiry,
+	"warning_closed": disputeInquiry, "needs_response": disputeOpen, "under_review": disputeOpen,
+	"prevented": disputeWon, "won": disputeWon, "lost": disputeLost,
+}
+
+// report returns what a dispute says, and false for one that can't be right. Where the balance has another currency,
+// what was taken and not put back is the amount in dispute. Stripe's fee is a cost like those of payments, and is not
+// part of it.
+func (d *stripeDispute) report(intentID string) (r disputeReport, ok bool) {
+	state := stripeDisputeStates[d.Status]
+	if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != intentID || state == "" || d.Amount < 0 ||
+		d.Moves == nil || !isStripeTime(d.Created) || !isStripeTime(d.Evidence.DueBy) {
+		return r, false
+	}
+	r = disputeReport{id: d.ID, amount: d.Amount, state: state, reason: stripeName(d.Reason, "other"),
+		closed: d.Status == "warning_closed" || state == disputeWon || state == disputeLost}
+	opened, converted, standing := d.Created, false, 0
+	for _, m := range *d.Moves {
+		if !isStripeTime(m.Created) || m.Amount < -maxAmount || m.Amount > maxAmount {
+			return r, false
+		}
+		if m.Amount < 0 {
+			standing++
+			opened = max(opened, m.Created)
+		} else {
+			standing--
+		}
+		r.taken -= m.Amount
+		converted = converted || m.Currency != d.Currency
+	}
+	if r.taken = max(0, r.taken); converted {
+		r.taken = d.Amount * int64(max(0, min(standing, 1)))
+	}
+	r.at = time.Unix(opened, 0).UTC()
+	if d.Evidence.DueBy > 0 {
+		r.evidenceBy = time.Unix(d.Evidence.DueBy, 0).UTC()
+	}
+	return r, true
 }
 
 // readDisputes adds the disputes of an attempt to a report.
 func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to *paymentReport) error {
 	query := url.Values{"payment_intent": {to.intentID}}
 	more := &providerError{status: http.StatusOK, reason: "too_many_disputes"}
-	return readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, more, func(d *stripeReturn) (string, bool) {
-		state := stripeDisputeStates[d.Status]
-		if d.Object != "dispute" || !isStripeDisputeID(d.ID) || d.Intent != to.intentID ||
-			state == "" || d.Amount < 0 || !isStripeTime(d.Created) {
-			return "", false
-		}
-		to.disputes = append(to.disputes, disputeReport{
-			id: d.ID, amount: d.Amount, state: state, reason: stripeName(d.Reason, "other"),
-			at: time.Unix(d.Created, 0).UTC(),
-		})
-		return d.ID, true
+	return readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, more, func(d *stripeDispute) (string, bool) {
+		report, ok := d.report(to.intentID)
+		to.disputes = append(to.disputes, report)
+		return d.ID, ok
 	})
 }
 

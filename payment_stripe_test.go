@@ -22,8 +22,8 @@ func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 	s := newStripeProvider(nil, stripeBase)
 	made := newStamp(time.Unix(1_700_000_000, 0))
 	o := &order{ID: "ord_1", Reference: ptr("Table 4"), ExpiresAt: made.after(time.Hour)}
-	p := &payment{ID: "pay_1", Currency: "CHF", Amount: 9900, CreatedAt: made, SessionID: ptr("cs_1"),
-		IntentID: ptr("pi_1")}
+	p := &payment{ID: "pay_1", Method: methodCard, Currency: "CHF", Amount: 9900, CreatedAt: made,
+		SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
 	session := map[string]string{
 		"mode": "payment", "payment_method_types[0]": "card", "adaptive_pricing[enabled]": "false",
 		"line_items[0][quantity]": "1", "line_items[0][price_data][currency]": "chf",
@@ -31,8 +31,9 @@ func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 		"line_items[0][price_data][product_data][name]": "Order Table 4",
 		"payment_intent_data[capture_method]":           "manual",
 		"client_reference_id":                           "pay_1", "metadata[payment]": "pay_1",
-		"payment_intent_data[metadata][payment]": "pay_1",
-		"success_url":                            testReturnURL, "cancel_url": testReturnURL,
+		"payment_intent_data[metadata][payment]": "pay_1", "payment_intent_data[metadata][order]": "ord_1",
+		"payment_intent_data[description]": "Order Table 4", "payment_intent_data[metadata][reference]": "Table 4",
+		"success_url": testReturnURL, "cancel_url": testReturnURL + "?left=1",
 		"expires_at": "1700003600",
 	}
 	for _, c := range []struct {
@@ -99,8 +100,13 @@ func TestStripe_takesWhatStripeCharges(t *testing.T) {
 		{"CZK", 1499, false}, {"EUR", 99_999_999, true}, {"EUR", 100_000_000, false}, {"EUR", 0, false},
 		{"EUR", -50, false}, {"ISK", 10_000, false}, {"JPY", 10_000, false}, {"chf", 2000, false}, {"", 2000, false},
 	} {
-		if got := s.takes(c.currency, c.amount); got != c.want {
+		if got := s.takes(methodCard, c.currency, c.amount); got != c.want {
 			t.Errorf("takes %d %s: %v", c.amount, c.currency, got)
+		}
+	}
+	for amount, want := range map[int64]bool{49: false, 50: true, 500_000: true, 500_001: false} {
+		if s.takes(methodTwint, "CHF", amount) != want || s.takes(methodTwint, "EUR", amount) {
+			t.Errorf("takes %d by TWINT: not %v, or in euros", amount, want)
 		}
 	}
 	if s.readsFirst() {
@@ -387,6 +393,8 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 		`"payment_intent":"pi_1","amount":100,"created":1700000000,"balance_transaction":null,"metadata":{}}]}`
 	const disputes = `{"object":"list","has_more":false,"data":[{"id":"du_1","object":"dispute",` +
 		`"status":"under_review","payment_intent":"pi_1","amount":2000,"created":1700000000,"reason":"fraudulent",` +
+		`"currency":"chf","evidence_details":{"due_by":1700600000},"balance_transactions":[{"amount":-2000,` +
+		`"currency":"chf","created":1700000100,"fee":1500}],` +
 		`"evidence":{"a":{"b":{"c":[{"d":{"e":{"f":{"g":1}}}}]}}}}]}`
 	look := func(t *testing.T, session, refunds, disputes string) (*paymentReport, error) {
 		s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
@@ -404,7 +412,9 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 	}
 	got, err := look(t, good, refunds, disputes)
 	if err != nil || got.captured != 2000 || got.refunded != 100 || len(got.refunds) != 1 ||
-		got.refunds[0].state != refundPending || len(got.disputes) != 1 || got.disputes[0].state != disputeOpen {
+		got.refunds[0].state != refundPending || len(got.disputes) != 1 || got.disputes[0].state != disputeOpen ||
+		got.disputes[0].taken != 2000 || got.disputes[0].at.Unix() != 1700000100 ||
+		got.disputes[0].evidenceBy.Unix() != 1700600000 {
 		t.Fatalf("what can be: %+v %v", got, err)
 	}
 	for _, c := range [][3]string{ // text, what is there, what is said instead
@@ -444,6 +454,33 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 				t.Errorf("%+v %v", got, err)
 			}
 		})
+	}
+}
+
+func TestStripe_disputeHasTakenWhatTheBalanceSays(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status, moves string
+		taken         int64 // -1: it can't be right
+	}{
+		{"needs_response", `[]`, 0}, // a prepaid refund network, or it was given back already
+		{"needs_response", `[{"amount":-2000,"currency":"chf"}]`, 2000},
+		{"needs_response", `[{"amount":-500,"currency":"chf"}]`, 500},
+		{"warning_needs_response", `[]`, 0},
+		{"won", `[{"amount":-2000,"currency":"chf"}]`, 2000}, // not put back yet
+		{"won", `[{"amount":2000,"currency":"chf"},{"amount":-2000,"currency":"chf"}]`, 0},
+		{"won", `[{"amount":2100,"currency":"chf"},{"amount":-2000,"currency":"chf"}]`, 0},
+		{"lost", `[{"amount":-2190,"currency":"eur"}]`, 2000}, // of a balance in another currency
+		{"won", `[{"amount":-2190,"currency":"eur"},{"amount":2170,"currency":"eur"}]`, 0},
+		{"lost", `null`, -1}, {"lost", `[{"amount":-1,"currency":"chf","created":-1}]`, -1},
+		{"lost", `[{"amount":-9000000000000000000,"currency":"chf"}]`, -1}, {"asked", `[]`, -1},
+	} {
+		var d stripeDispute
+		err := json.Unmarshal([]byte(`{"id":"du_1","object":"dispute","payment_intent":"pi_1","amount":2000,`+
+			`"currency":"chf","created":1,"status":"`+c.status+`","balance_transactions":`+c.moves+`}`), &d)
+		if r, ok := d.report("pi_1"); err != nil || ok != (c.taken >= 0) || ok && r.taken != c.taken {
+			t.Errorf("%s, %s: %+v %v %v", c.status, c.moves, r, ok, err)
+		}
 	}
 }
 
@@ -726,6 +763,8 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 	const hook = "https://api.example.com/v1/payments/stripe/con_1"
 	must(t, s.client.connect(t.Context(), s.c, hook))
 	must(t, s.client.check(t.Context(), s.c))
+	s.c.Methods = []string{methodTwint}
+	must(t, s.client.tries(t.Context(), s.c, hook))
 	p := s.captured(1500)
 	s.does(opRefund, p, 400)
 	s.dispute(*p.IntentID, "needs_response")

@@ -263,7 +263,7 @@ func (s *shop) isReleased() {
 	p := s.begin(o.ID)
 	s.authorize(p)
 	s.await(o.ID, orderAuthorized, paymentAuthorized)
-	s.decide(rejectOrder, o.ID)
+	s.decide(plainReject, o.ID)
 	p = s.await(o.ID, orderCancelled, paymentCancelled)
 	equals(s.t, "what the provider has", s.money(p), (providersMoney{}))
 	s.once(o.ID, eventOrderCancelled)

@@ -26,16 +26,18 @@ const vippsLive = "https://api.vipps.no"
 
 // Limits on what Vipps sends and accepts.
 const (
-	maxVippsAmount  = 65_000_000       // by the API description, in the minor unit
-	maxVippsText    = 200              // characters of a code, a reference or a secret
-	maxVippsURL     = 4096             // characters: the token of a guest is part of it
-	maxVippsTokens  = 1000             // connections whose access tokens are kept
-	maxVippsToken   = 8 << 10          // bytes of an access token
-	vippsTokenEarly = 5 * time.Minute  // how long before its end a token is replaced
-	vippsTokenLeast = 10 * time.Second // how long a token is used at least, even if it ends sooner
-	vippsTokenMost  = 24 * time.Hour
-	vippsSystemName = "widgetd"
-	maxVippsSystem  = 30 // characters of a system header
+	maxVippsAmount      = 65_000_000       // by the API description, in the minor unit
+	maxVippsDescription = 100              // characters
+	maxVippsText        = 200              // characters of a code, a reference or a secret
+	maxVippsURL         = 4096             // characters: the token of a guest is part of it
+	maxVippsTokens      = 1000             // connections whose access tokens are kept
+	maxVippsToken       = 8 << 10          // bytes of an access token
+	vippsTokenEarly     = 5 * time.Minute  // how long before its end a token is replaced
+	vippsTokenLeast     = 10 * time.Second // how long a token is used at least, even if it ends sooner
+	vippsTokenMost      = 24 * time.Hour
+	vippsSkew           = time.Hour
+	vippsSystemName     = "widgetd"
+	maxVippsSystem      = 30 // characters of a system header
 )
 
 // vippsCurrencies are the currencies of the API description, with the smallest amount that can be paid and how
@@ -47,6 +49,7 @@ var vippsCurrencies = map[string]struct {
 	"NOK": {100, 180 * 24 * time.Hour},
 	"DKK": {1, 14 * 24 * time.Hour},
 	"EUR": {1, 14 * 24 * time.Hour},
+	"SEK": {100, 14 * 24 * time.Hour}, // Vipps names no time for Sweden: the shorter one
 }
 
 // A vippsProvider is the client of Vipps MobilePay. Make one with newVippsProvider.
@@ -75,10 +78,18 @@ func newVippsProvider(out *outbound, base string, now func() time.Time) *vippsPr
 }
 
 // takes implements provider.
-func (v *vippsProvider) takes(currency string, amount int64) bool {
+func (v *vippsProvider) takes(method, currency string, amount int64) bool {
 	limits, ok := vippsCurrencies[currency]
-	return ok && amount >= limits.least && amount <= maxVippsAmount
+	return ok && method == methodMobile && amount >= limits.least && amount <= maxVippsAmount
 }
+
+// reserves implements provider.
+func (v *vippsProvider) reserves(currency string) time.Duration {
+	return vippsCurrencies[currency].lasts
+}
+
+// tries implements provider. There is one method only, which connect has checked.
+func (v *vippsProvider) tries(context.Context, *openConnection, string) error { return nil }
 
 // readsFirst implements provider.
 func (v *vippsProvider) readsFirst() bool { return true }
@@ -120,7 +131,7 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 			UserFlow      string            `json:"userFlow"`
 			ReturnURL     string            `json:"returnUrl"`
 			Description   string            `json:"paymentDescription"` // the guest, the portal and settlements see it
-		}{amount, wallet, vippsReference(p.ID), "WEB_REDIRECT", returnURL, "Order " + o.ID})
+		}{amount, wallet, vippsReference(p.ID), "WEB_REDIRECT", returnURL, vippsTitle(o)})
 	case opCapture, opRefund:
 		call.Path = vippsPath(p.ID, "/"+op.Kind)
 		call.Body = bodyText(map[string]vippsMoney{"modificationAmount": amount})
@@ -131,6 +142,12 @@ func (v *vippsProvider) call(op *paymentOperation, p *payment, o *order, returnU
 		call.Path, call.ContentType = vippsPath(p.ID, "/cancel"), ""
 	}
 	return call
+}
+
+// vippsTitle returns the title of an order, cut to what Vipps takes.
+func vippsTitle(o *order) string {
+	title := []rune(titleOf(o))
+	return string(title[:min(len(title), maxVippsDescription)])
 }
 
 // send implements provider.
@@ -396,35 +413,63 @@ func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string
 // look implements provider. The operations are read from the list of events, but the amounts from the payment
 // itself, since that list may lack what has just happened.
 func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
-	reference := vippsReference(p.ID)
-	answer, err := v.read(ctx, c, vippsPath(p.ID, ""))
+	state, err := v.readState(ctx, c, p)
 	if isVippsNotFound(err) {
 		return &paymentReport{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	state, ok := parseVippsPayment(answer.body, reference)
-	if !ok {
-		return nil, malformedAnswer(answer.status)
-	}
-	report := state.report()
-	answer, err = v.read(ctx, c, vippsPath(p.ID, "/events"))
+	answer, err := v.read(ctx, c, vippsPath(p.ID, "/events"))
 	var events []vippsEvent
 	switch {
 	case isVippsNotFound(err): // the list is not written yet
 	case err != nil:
 		return nil, err
 	default:
-		if events, ok = parseVippsEvents(answer.body, reference, state.currency); !ok {
+		var ok bool
+		if events, ok = parseVippsEvents(answer.body, vippsReference(p.ID), state.currency); !ok {
 			return nil, malformedAnswer(answer.status)
 		}
 	}
-	report.addVippsEvents(events)
+	report := state.report()
+	if report.addVippsEvents(events); report.exceeds() { // perhaps something was given back between the two
+		if state, err = v.readState(ctx, c, p); err != nil {
+			return nil, err
+		}
+		report = state.report()
+		report.addVippsEvents(events)
+	}
+	lapses := vippsCaptureBefore(events, p, state.currency)
 	if report.authorized > 0 {
-		report.captureBefore = vippsCaptureBefore(events, p, state.currency)
+		report.captureBefore = lapses
+	}
+	if report.phase == phaseCancelled && state.state == "AUTHORIZED" && vippsLapsed(events, lapses) {
+		report.phase = phaseExpired
 	}
 	return report, nil
+}
+
+// readState reads the state of an attempt. Errors: those of read, also for a payment that can't be right.
+func (v *vippsProvider) readState(ctx context.Context, c *openConnection, p *payment) (vippsPayment, error) {
+	answer, err := v.read(ctx, c, vippsPath(p.ID, ""))
+	if err != nil {
+		return vippsPayment{}, err
+	}
+	state, ok := parseVippsPayment(answer.body, vippsReference(p.ID))
+	if !ok {
+		err = malformedAnswer(answer.status)
+	}
+	return state, err
+}
+
+// vippsLapsed reports whether an authorisation that lapses at a time was released by that, and by nobody. Vipps
+// releases it under no key of ours; its clock may be a little ahead.
+func vippsLapsed(events []vippsEvent, lapses time.Time) bool {
+	return slices.ContainsFunc(events, func(e vippsEvent) bool {
+		return e.name == "EXPIRED" || e.name == "CANCELLED" && !validID("opr", e.key) && !lapses.IsZero() &&
+			e.at.After(lapses.Add(-vippsSkew))
+	})
 }
 
 func isVippsNotFound(err error) bool {
@@ -551,26 +596,35 @@ func parseVippsEvents(text []byte, reference, currency string) (events []vippsEv
 	return events, true
 }
 
-// addVippsEvents adds what was done to a payment: the keys of our own operations, and each refund. A refund
-// that was made in Vipps' portal has a key that is not ours, or none.
+// same reports whether two events are one, told twice.
+func (e *vippsEvent) same(other *vippsEvent) bool {
+	return e.name == other.name && e.pspReference == other.pspReference && e.at.Equal(other.at) &&
+		e.amount == other.amount
+}
+
+// addVippsEvents adds what was done to a payment: the keys of our own operations, and each refund, ours first. A
+// refund that was made in Vipps' portal has a key that is not ours, or none. A pspReference may be of several events.
 func (r *paymentReport) addVippsEvents(events []vippsEvent) {
+	var others []refundReport
 	for i, e := range events {
 		ours := validID("opr", e.key)
 		if ours && !slices.Contains(r.done, e.key) {
 			r.done = append(r.done, e.key)
 		}
-		if e.name != "REFUNDED" || e.amount <= 0 || slices.Contains(events[:i], e) {
+		told := slices.ContainsFunc(events[:i], func(other vippsEvent) bool { return e.same(&other) })
+		if e.name != "REFUNDED" || e.amount <= 0 || told {
 			continue
 		}
-		refund := refundReport{providerID: e.pspReference, amount: e.amount, state: refundSucceeded, at: e.at}
+		refund := refundReport{providerID: e.pspReference, amount: e.amount, state: refundSucceeded, at: e.at,
+			longID: fmt.Sprintf("%s/%s/%d", e.pspReference, e.at.UTC().Format(time.RFC3339Nano), e.amount)}
 		if ours {
 			refund.operationID = e.key
+			r.refunds = append(r.refunds, refund)
+		} else {
+			others = append(others, refund)
 		}
-		if slices.ContainsFunc(r.refunds, func(o refundReport) bool { return o.providerID == e.pspReference }) {
-			refund.providerID += "/" + strconv.Itoa(i) // a providerID must be unique for the attempt
-		}
-		r.refunds = append(r.refunds, refund)
 	}
+	r.refunds = append(r.refunds, others...)
 }
 
 // vippsText returns a member that is a text of at most max visible ASCII characters and spaces; "": there is

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // A vippsFake is a Vipps MobilePay over HTTP that keeps state, as its description and its guides say: access
@@ -262,7 +263,7 @@ func (f *vippsFake) once(r vippsFakeRequest, reference, action string) (int, any
 var vippsFakeReference = regexp.MustCompile(`^[a-zA-Z0-9-]{8,50}$`)
 
 // vippsFakeLeast are the smallest amounts that can be paid.
-var vippsFakeLeast = map[string]int64{"NOK": 100, "DKK": 1, "EUR": 1}
+var vippsFakeLeast = map[string]int64{"NOK": 100, "DKK": 1, "EUR": 1, "SEK": 100}
 
 func (f *vippsFake) create(r vippsFakeRequest) (int, any) {
 	var asked struct {
@@ -285,7 +286,7 @@ func (f *vippsFake) create(r vippsFakeRequest) (int, any) {
 		return vippsRefused(400, "user-flow")
 	case err != nil || back.Scheme != "https" && back.Hostname() != "127.0.0.1":
 		return vippsRefused(400, "return-url")
-	case len(asked.PaymentDescription) < 3 || len(asked.PaymentDescription) > 100:
+	case len(asked.PaymentDescription) < 3 || utf8.RuneCountInString(asked.PaymentDescription) > 100:
 		return vippsRefused(400, "description")
 	case f.payments[asked.Reference] != nil:
 		return vippsRefused(409, "reference-not-unique")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -217,7 +218,7 @@ func TestPayment_whoseCreationIsRefusedRests(t *testing.T) {
 		s.work()
 		o := s.place(func(o *order) { o.ReturnURL = siteOrigin })
 		_, err := s.engine.startAttempt(s.t.Context(), o.ID, s.method, "nowhere")
-		equals(s.t, "what the guest is told", err, error(errProviderDown))
+		equals(s.t, "what the guest is told", err, error(errRefused))
 		time.Sleep(time.Minute)
 		s.states(o.ID, orderOpen, paymentFailed)
 		s.decide(cancelOrder, o.ID)
@@ -266,7 +267,7 @@ func changeMethod(t *testing.T, f func(s *shop, o *order, first *payment, other 
 				o := s.place()
 				p := s.start(o.ID)
 				time.Sleep(time.Second) // so that the attempts sort by their ids
-				f(s, o, p, methodOf[other])
+				f(s, o, p, methodsOf(other)[0])
 			}, first, other)
 		})
 	}
@@ -352,4 +353,78 @@ func TestPayment_byAnotherMethodWhileTheFirstCantBeClosed(t *testing.T) {
 			s.t.Errorf("the second attempt is by %s, the first has %+v", second.Method, s.money(first))
 		}
 	})
+}
+
+func TestVipps_authorisationThatLapsesIsExpiredAndNotCancelled(t *testing.T) {
+	t.Parallel()
+	inShops(t, map[string]struct {
+		event string
+		early time.Duration
+		order string
+		p     string
+	}{
+		"lapsed":        {"CANCELLED", 0, orderExpired, paymentExpired},
+		"said so":       {"EXPIRED", days(3), orderExpired, paymentExpired},
+		"in the portal": {"CANCELLED", days(1), orderCancelled, paymentCancelled},
+	}, func(s *shop, c struct {
+		event string
+		early time.Duration
+		order string
+		p     string
+	}) {
+		o, p := s.authorized()
+		s.accept(o.ID)
+		time.Sleep(time.Until(p.CaptureBefore.Add(-c.early)))
+		s.vipps.on(p.ID, func(v *vippsFakePayment) {
+			v.cancelled = v.authorized
+			s.vipps.record(v, c.event, v.amount, "")
+		})
+		s.settle(p)
+		s.states(o.ID, c.order, c.p)
+	}, providerVipps)
+}
+
+func TestVipps_refundsOfOnePspReferenceAreTold(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		ours := s.refund(o.ID, 500)
+		s.settle(p)
+		s.settle(p)
+		for range 3 { // in the portal, two of them alike within a second
+			s.vipps.portalRefund(p.ID, 300)
+			time.Sleep(300 * time.Millisecond)
+		}
+		one := s.attempt(o.ID)
+		s.vipps.on(p.ID, func(v *vippsFakePayment) {
+			for _, e := range v.events {
+				e["pspReference"] = *s.refundsOf(o.ID)[0].ProviderID
+			}
+		})
+		is := func(n int, refunded int64, state string) {
+			t.Helper()
+			s.settle(one)
+			s.states(o.ID, orderPartRefunded, state)
+			all := s.refundsOf(o.ID)
+			if len(all) != n || all[0].ID != ours.ID || s.row(o.ID).Refunded != refunded {
+				t.Fatalf("%+v", all)
+			}
+			s.accountedFor()
+		}
+		is(4, 1400, paymentPartRefunded)
+		is(4, 1400, paymentPartRefunded) // told again
+		s.vipps.on(p.ID, func(v *vippsFakePayment) { slices.Reverse(v.events) })
+		is(4, 1400, paymentPartRefunded)
+		s.vipps.on(p.ID, func(v *vippsFakePayment) { v.events = v.events[1:] }) // the list lags
+		is(4, 1400, paymentPartRefunded)
+		s.vipps.on(p.ID, func(v *vippsFakePayment) { // rows above the aggregate
+			v.events = append(v.events, maps.Clone(v.events[0]), maps.Clone(v.events[0]))
+			v.events[len(v.events)-1]["amount"] = vippsMoney{"NOK", 299}
+			v.events[len(v.events)-2]["amount"] = vippsMoney{"NOK", 298}
+		})
+		is(4, 1400, paymentReview)
+		equals(t, "the reason", valueOr(s.attempt(o.ID).Reason, ""), reasonRefundsDiffer)
+		s.vipps.on(p.ID, func(v *vippsFakePayment) { v.events = v.events[:len(v.events)-2] })
+		is(4, 1400, paymentPartRefunded)
+	}, providerVipps)
 }

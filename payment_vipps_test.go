@@ -96,6 +96,9 @@ func TestVipps_requestOfEveryOperation(t *testing.T) {
 			"https://a.example/?x=1&y=<2>")
 		equals(t, kind, got, want)
 	}
+	title := strings.Repeat("ä", 150)
+	long := v.call(&paymentOperation{Kind: opCreate}, p, &order{ID: "ord_7", Reference: &title}, "https://a.example")
+	has(t, long.Body, `"paymentDescription":"Order `+title[:2*94]+`"`)
 	if !v.readsFirst() {
 		t.Error("Vipps' operations are looked for before they are sent again")
 	}
@@ -111,9 +114,9 @@ func TestVipps_takesWhatItsDescriptionSays(t *testing.T) {
 	}{
 		{"NOK", 99, false}, {"NOK", 100, true}, {"NOK", 65_000_000, true}, {"NOK", 65_000_001, false},
 		{"DKK", 0, false}, {"DKK", 1, true}, {"EUR", 1, true}, {"EUR", -1, false},
-		{"SEK", 1000, false}, {"CHF", 1000, false}, {"", 1000, false}, {"nok", 1000, false},
+		{"SEK", 99, false}, {"SEK", 100, true}, {"CHF", 1000, false}, {"", 1000, false}, {"nok", 1000, false},
 	} {
-		if got := v.takes(c.currency, c.amount); got != c.want {
+		if got := v.takes(methodMobile, c.currency, c.amount); got != c.want {
 			t.Errorf("%d %s: %v", c.amount, c.currency, got)
 		}
 	}
@@ -164,8 +167,9 @@ func TestVipps_paysFromCreationToRefund(t *testing.T) {
 	}
 	want := []refundReport{
 		{providerID: result.refundID, operationID: refund.ID, amount: 700, state: refundSucceeded,
-			at: s.at.Add(-time.Hour)},
-		{providerID: r.refunds[1].providerID, amount: 300, state: refundSucceeded, at: s.at},
+			at: s.at.Add(-time.Hour), longID: r.refunds[0].longID},
+		{providerID: r.refunds[1].providerID, amount: 300, state: refundSucceeded, at: s.at,
+			longID: r.refunds[1].longID},
 	}
 	if !reflect.DeepEqual(r.refunds, want) || r.refunds[1].providerID == "" {
 		t.Errorf("%+v", r.refunds)
@@ -447,18 +451,20 @@ func TestVipps_eventsThatLackSomethingAreLeftOut(t *testing.T) {
 			`"amount":{"currency":"NOK","value":100},"idempotencyKey":%s,"success":true}`,
 			vippsReference(s.p.ID), psp, key)
 	}
+	later := func(e string) string { return strings.Replace(e, "00.5Z", "00.6Z", 1) }
 	ours := `"` + refund.ID + `"`
 	for body, want := range map[string]string{
 		`[]`:                           "",
 		`[` + event(`"1"`, ours) + `]`: "1 " + refund.ID,
 		`[` + event(`"1"`, `null`) + `,` + event(`"2"`, `"pos"`) + `]`: "1 ,2 ",
 		`[` + event(`"1"`, ours) + `,` + event(`"1"`, ours) + `]`:      "1 " + refund.ID, // told twice
-		// Two of one reference:
-		`[` + event(`"1"`, ours) + `,` + event(`"1"`, `"portal"`) + `]`:     "1 " + refund.ID + ",1/1 ",
-		`[` + event(`""`, ours) + `,` + event(`7`, ours) + `,null,3,[{}]]`:  "",
-		`[` + strings.Replace(event(`"1"`, ours), "true", "false", 1) + `]`: "",
-		`[` + strings.Replace(event(`"1"`, ours), "NOK", "DKK", 1) + `]`:    "",
-		`[` + strings.Replace(event(`"1"`, ours), "pay-", "pay-9", 1) + `]`: "",
+		// Two of one reference, and one that is told with two keys:
+		`[` + event(`"1"`, ours) + `,` + later(event(`"1"`, `"portal"`)) + `]`: "1 " + refund.ID + ",1 ",
+		`[` + event(`"1"`, ours) + `,` + event(`"1"`, `"portal"`) + `]`:        "1 " + refund.ID,
+		`[` + event(`""`, ours) + `,` + event(`7`, ours) + `,null,3,[{}]]`:     "",
+		`[` + strings.Replace(event(`"1"`, ours), "true", "false", 1) + `]`:    "",
+		`[` + strings.Replace(event(`"1"`, ours), "NOK", "DKK", 1) + `]`:       "",
+		`[` + strings.Replace(event(`"1"`, ours), "pay-", "pay-9", 1) + `]`:    "",
 	} {
 		s.fake.strikes(answerOf(events, body))
 		r := s.report()
@@ -490,7 +496,7 @@ func TestVipps_eventsThatLackSomethingAreLeftOut(t *testing.T) {
 
 func TestVipps_authorisationLapsesByCurrency(t *testing.T) {
 	t.Parallel()
-	for currency, lasts := range map[string]int{"NOK": 180, "DKK": 14, "EUR": 14} {
+	for currency, lasts := range map[string]int{"NOK": 180, "DKK": 14, "EUR": 14, "SEK": 14} {
 		s := newVippsSide(t)
 		s.p.Currency = currency
 		s.done(opCreate, 5000)

@@ -36,6 +36,8 @@ var (
 	codeNotFound = coreProblems.add(404, "not_found", "Not found", "There is nothing with this path or id.")
 	codeMethod   = coreProblems.add(405, "method_not_allowed", "Method not allowed",
 		"This path does not allow this method.")
+	codeReferenceUsed = coreProblems.add(409, "reference_used", "Reference used",
+		"The account has an order, or a licence, with this reference already.")
 	codeBodySize  = coreProblems.add(413, "body_too_large", "Body too large", "The body is too large.")
 	codeMediaType = coreProblems.add(415, "unsupported_media_type", "Unsupported media type",
 		"The body must be uncompressed JSON in UTF-8, with Content-Type: application/json.")

@@ -91,6 +91,7 @@ func (s *service) longQuestions() []longQuestion {
 	books := s.addBooks(s.account, productXero, "Pizzeria Sole AG")
 	app, _ := s.registerApp()
 	s.appToken(app, s.account, scopeOrders)
+	s.planOf(s.auth(s.account, scopeAdmin), "")
 	return []longQuestion{
 		{"GET /licenses", "licenses", "/licenses?q=zzzz"},
 		{"GET /licenses/{id}/devices", "devices", "/licenses/" + license + "/devices"},
@@ -98,11 +99,13 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /leads", "leads", "/leads?type=demo"},
 		{"GET /events", "events", "/events"},
 		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
-		{"GET /orders", "orders", "/orders"},
+		{"GET /orders", "orders", "/orders"}, {"GET /payments", "payments", "/payments"},
+		{"GET /refunds", "refunds", "/refunds"},
 		{"GET /revenue/days", "revenue_days", "/revenue/days"},
 		{"GET /revenue/days/{date}", "revenue_days", "/revenue/days/2026-11-21"},
 		{"GET /books/connections/{id}/exports", "books_exports", "/books/connections/" + books + "/exports"},
 		{"GET /apps", "apps", "/apps"},
+		{"GET /plans", "plans", "/plans"},
 		{"GET /grants", "grants", "/grants"},
 		{"GET /webhooks", "webhooks", "/webhooks"},
 		{"GET /webhooks/{id}/deliveries", "deliveries", "/webhooks/" + hook + "/deliveries"},
@@ -122,7 +125,7 @@ const allScopes = scopeLicenses + " " + scopeLeads + " " + scopeEvents + " " + s
 func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
 	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
-		"GET /apps/{id}", "GET /grants/{id}",
+		"GET /apps/{id}", "GET /grants/{id}", "GET /plans/{id}",
 		"GET /widget/health", "GET /openapi.json",
 		// An account has two connections at most. The last three read a day or some, and then wait for the books.
 		"GET /books/connections", "GET /books/connections/{id}", "GET /books/connections/{id}/mapping",

@@ -242,7 +242,7 @@ func saleFigures(o *order) []figure {
 var refundOfKind = map[string]string{figureSale: figureRefund, figureDelivery: figureRefundDelivery}
 
 // refundFigures returns the figures of a refund. left is what the order has sold and not given back yet. A refund
-// by lines gives back of the groups of those lines, as far as refunds by amount have left enough of them. Its
+// of lines or of the delivery gives back of their groups, as far as refunds by amount have left enough of them. Its
 // rest, and any other refund, is taken for each rate of VAT from all that is left, in proportion. What exceeds
 // that, with neither VAT nor tip, gets the rate 0 and no group.
 func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
@@ -256,6 +256,9 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 			line := &o.Lines[l.Line]
 			named = append(named, figure{What: figureSale, Rate: line.VATRate, Group: line.Group, Gross: l.Amount})
 		}
+	}
+	if f.Delivery != nil {
+		named = append(named, figure{What: figureDelivery, Rate: o.DeliveryRate, Gross: *f.Delivery})
 	}
 	named = addFigures(named)
 	beside := slices.Clone(left) // less what is named
@@ -274,7 +277,7 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 	for _, sum := range f.VAT {
 		rest -= sum.Gross
 		over, all := ofRate(named, sum.Rate), ofRate(left, sum.Rate)
-		if len(lines) == 0 || sum.Gross == grossOf(all) {
+		if len(named) == 0 || sum.Gross == grossOf(all) {
 			over = all
 		} else if more := sum.Gross - grossOf(over); more > 0 {
 			over = append(over, spreadFigures(figureSale, vatSum{Rate: sum.Rate, Gross: more},
@@ -355,11 +358,12 @@ func (p *paidOrder) record(f *revenueFact) {
 	p.recorded[f.Source] = nets
 }
 
-// left returns what the order has sold, less what its recorded refunds, other than beside, give back.
-func (p *paidOrder) left(beside *refund) []figure {
-	left := soldFigures(p.order)
+// left returns what of, the order or what was not accepted of it, has sold, less what recorded refunds of it, other
+// than beside, give back.
+func (p *paidOrder) left(of *order, beside *refund) []figure {
+	left := soldFigures(of)
 	for i := range p.refunds {
-		if p.refunds[i].ID == beside.ID {
+		if p.refunds[i].ID == beside.ID || p.releases(&p.refunds[i]) != p.releases(beside) {
 			continue
 		}
 		for _, f := range p.counted(p.refunds[i].ID) {
@@ -373,13 +377,23 @@ func (p *paidOrder) left(beside *refund) []figure {
 	return addFigures(left)
 }
 
-// counts reports whether the order has any revenue: it was paid, and its total was not 0.
-func (p *paidOrder) counts() bool { return p.settled() && valueOr(p.Method, methodNone) != methodNone }
+// counts reports whether the order has any revenue: it was paid, and its total was not 0, or it was charged.
+func (p *paidOrder) counts() bool {
+	return p.settled() && valueOr(p.Method, methodNone) != methodNone || p.charged()
+}
+
+// releases reports whether a refund gives back what was charged and not accepted.
+func (p *paidOrder) releases(f *refund) bool {
+	return p.chargedBy(f.PaymentID) && (f.Released || p.dead())
+}
 
 // dueSale returns what is to be recorded of the order's sale.
 func (p *paidOrder) dueSale() dueFact {
 	if !p.counts() {
 		return dueFact{}
+	}
+	if p.charged() { // what was not accepted of it is given back by refunds
+		return dueFact{at: p.PaidAt, figures: saleFigures(p.asOrdered())}
 	}
 	return dueFact{at: p.PaidAt, figures: saleFigures(p.order)}
 }
@@ -388,11 +402,15 @@ func (p *paidOrder) dueSale() dueFact {
 // counts and has the same parts.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
-	if f.State != refundSucceeded || !p.counts() || !p.paidWith(f.PaymentID) {
+	if f.State != refundSucceeded || !p.counts() || !p.releases(f) && !f.ofOrder(p.order) {
 		return d, nil
 	}
+	of := p.order
+	if p.releases(f) {
+		of = p.notAccepted()
+	}
 	if d.figures = p.counted(f.ID); !f.hasParts(d.figures) {
-		d.figures, err = refundFigures(p.order, f, p.left(f))
+		d.figures, err = refundFigures(of, f, p.left(of, f))
 	}
 	return d, err
 }
@@ -412,11 +430,11 @@ func (f *refund) hasParts(figures []figure) bool {
 	return len(addFigures(parts)) == 0
 }
 
-// dueDispute returns what is to be recorded of a dispute.
+// dueDispute returns what is to be recorded of a dispute: what it has taken.
 func (p *paidOrder) dueDispute(d *dispute) dueFact {
 	due := dueFact{at: d.OpenedAt, undoneAt: d.ClosedAt, againAt: d.ClosedAt}
-	if p.counts() && d.State != disputeWon && p.paidWith(&d.PaymentID) {
-		due.figures = addFigures([]figure{{What: figureDispute, Gross: d.Amount}})
+	if p.counts() && (p.paidWith(&d.PaymentID) || p.chargedBy(&d.PaymentID)) {
+		due.figures = addFigures([]figure{{What: figureDispute, Gross: d.Taken}})
 	}
 	return due
 }

@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 8.
+-- The whole schema of a widgetd database, version 10.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 8;
+PRAGMA user_version = 10;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -14,7 +14,8 @@ CREATE TABLE accounts (
   is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
   rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000000),            -- requests a minute; NULL: 600
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was added
-  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days'))     -- since when nothing of it works; NULL: open
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days')),    -- since when nothing of it works; NULL: open
+  issuer      INTEGER CHECK (issuer IN (0, 1))                       -- 1: its own tokens may issue licences, 0: they may not; NULL: only those of the main account
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
 
@@ -78,6 +79,30 @@ CREATE TRIGGER leads_changed AFTER UPDATE OF email ON leads WHEN new.email <> ol
   UPDATE leads SET digest = zeroblob(16) WHERE seq = new.seq;
 END;
 
+-- What licences are made from. A licence copies the terms that its plan has then, so changing a plan changes no licence
+-- that was sold; applying it does.
+CREATE TABLE plans (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'pln\_%' ESCAPE '\'), -- pln_…
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account whose licences are made from it
+  name          TEXT NOT NULL CHECK (name <> ''),                    -- for people, and the label of its licences: "pro"
+  product       TEXT NOT NULL CHECK (product <> ''),                 -- this and the columns that follow are as in licenses
+  kind          TEXT NOT NULL CHECK (kind IN ('node_locked', 'floating')), -- fixed, as the product is
+  trial         INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)),  -- 1: a trial
+  max_devices   INTEGER CHECK (max_devices BETWEEN 1 AND 1000000),   -- seats; NULL: no limit
+  max_transfers INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- NULL: no limit
+  grace_days    INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days after the end in which known devices go on
+  duration_days INTEGER CHECK (duration_days BETWEEN 1 AND 36500),   -- length of a term; NULL: the licence has no end
+  expiry_basis  TEXT NOT NULL CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts; fixed
+  lease_hours   INTEGER NOT NULL CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
+  offline_days  INTEGER NOT NULL DEFAULT 0 CHECK (offline_days BETWEEN 0 AND 365), -- how long an offline lease lasts; 0: there are none
+  entitlements  TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
+  revision      INTEGER NOT NULL DEFAULT 1,                          -- goes up with each change of its terms, which an apply names
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')), -- when a column last changed
+  retired_at    TEXT CHECK (retired_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retired_at, '+0 days')) -- since when no licence is made from it; NULL: it is in use
+) STRICT, WITHOUT ROWID;
+CREATE INDEX plans_account ON plans (account_id, id);
+
 CREATE TABLE licenses (
   id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
   account_id         TEXT NOT NULL REFERENCES accounts (id),         -- the account that owns it
@@ -106,9 +131,15 @@ CREATE TABLE licenses (
   transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at, '+0 days')), -- when license.transfer_limit_reached was last written
   tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- no device token that was issued until then works; NULL: none was ended
   created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was issued
-  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')) -- when a column last changed
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')), -- when a column last changed
+  reference          TEXT CHECK (length(reference) BETWEEN 1 AND 200), -- the seller's own number for the sale; unique in the account
+  plan_id            TEXT REFERENCES plans (id),                     -- what it was made from; NULL: from no plan
+  offline_days       INTEGER NOT NULL DEFAULT 0 CHECK (offline_days BETWEEN 0 AND 365), -- how long an offline lease lasts; 0: there are none
+  issuer_suspended   INTEGER NOT NULL DEFAULT 0 CHECK (issuer_suspended IN (0, 1)) -- 1: a token of licenses:write suspended it and may reinstate it; 0: only the operator may
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX licenses_account ON licenses (account_id, id);
+CREATE UNIQUE INDEX licenses_reference ON licenses (account_id, reference) WHERE reference IS NOT NULL;
+CREATE INDEX licenses_plan ON licenses (plan_id, id) WHERE plan_id IS NOT NULL;
 -- These three hold only licences whose event of an end is still to be written, so that the
 -- query for those that are due, once a second, reads next to nothing.
 CREATE INDEX licenses_expiring_due ON licenses (expires_at)
@@ -149,7 +180,9 @@ CREATE TABLE devices (
   ended_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease that ended because its seat was taken away
   tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- when that was: no token from before works; NULL: never
   released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
-  activations      INTEGER NOT NULL DEFAULT 1                        -- how often it took a seat
+  activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
+  offline_until    TEXT CHECK (offline_until IS strftime('%Y-%m-%dT%H:%M:%SZ', offline_until, '+0 days')), -- the end of its longest offline lease, which can't be recalled; never moves back; NULL: it was given none
+  offline_kid      TEXT                                              -- the key that signed that lease
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX devices_fingerprint ON devices (license_id, fingerprint);
 CREATE INDEX devices_seats ON devices (license_id, state, id);
@@ -385,7 +418,8 @@ CREATE TABLE payment_connections (
   webhook_url TEXT,                                                  -- where the provider posts to
   failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- since when the provider refuses its keys; NULL: it does not
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
-  removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it takes no new payments; NULL: it is in use
+  removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it takes no new payments; NULL: it is in use
+  methods     TEXT NOT NULL DEFAULT '[]' CHECK (json_type(methods) = 'array') -- by which guests can pay: ["card","twint"]; []: by the provider's first one only
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
 
@@ -408,7 +442,7 @@ CREATE TABLE orders (
   total          INTEGER NOT NULL CHECK (total >= 0),                -- what is to be paid for what was accepted
   vat            TEXT NOT NULL CHECK (json_type(vat) = 'array'),     -- of total, by rate: [{"rate":260,"gross":3700,"vat":94}]
   refunded       INTEGER NOT NULL DEFAULT 0 CHECK (refunded >= 0),   -- of total, by refunds that are pending or done
-  method         TEXT CHECK (method IN ('card', 'mobile', 'cash', 'terminal', 'voucher', 'other', 'none')), -- how it is paid; NULL: not yet known; none: its total is 0
+  method         TEXT CHECK (method IN ('card', 'mobile', 'twint', 'cash', 'terminal', 'voucher', 'other', 'none')), -- how it is paid; NULL: not yet known; none: its total is 0
   payment_id     TEXT,                                               -- the last attempt to pay it; NULL: none
   attempts       INTEGER NOT NULL DEFAULT 0,                         -- how many there were
   capture        INTEGER NOT NULL DEFAULT 0 CHECK (capture IN (0, 1)), -- 1: its money is to be captured
@@ -423,7 +457,13 @@ CREATE TABLE orders (
   authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')), -- when its money was authorised
   accepted_at    TEXT CHECK (accepted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', accepted_at, '+0 days')), -- when the restaurant accepted it
   paid_at        TEXT CHECK (paid_at IS strftime('%Y-%m-%dT%H:%M:%SZ', paid_at, '+0 days')), -- when its money was captured, or paid outside
-  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when it was paid, cancelled or expired
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when it was paid, cancelled or expired
+  pay            TEXT NOT NULL DEFAULT 'online' CHECK (pay IN ('online', 'later')), -- later: at the restaurant or at the door, once it was accepted
+  wanted_at      TEXT CHECK (wanted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', wanted_at, '+0 days')), -- when the guest wants it; NULL: as soon as possible, or erased
+  reject_reason  TEXT CHECK (reject_reason IN ('sold_out', 'closed', 'too_busy', 'too_far', 'address', 'other')), -- why the restaurant has refused it; NULL: it has not, or gave no reason
+  reject_text    TEXT CHECK (length(reject_text) <= 200),            -- what the restaurant adds for the guest
+  paid_from      TEXT CHECK (paid_from IN ('open', 'accepted', 'expired')), -- its state before it was marked as paid outside; NULL: it was not
+  seller         TEXT CHECK (json_type(seller) = 'object')           -- whose receipt it is, as when it was paid: {"name":"Trattoria Roma GmbH","address":"…","vat_number":"…","zone":"Europe/Zurich"}; NULL: not paid, or before version 9
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX orders_account ON orders (account_id, id);
 CREATE UNIQUE INDEX orders_reference ON orders (account_id, reference) WHERE reference IS NOT NULL;
@@ -438,7 +478,9 @@ CREATE TABLE order_customers (
   name     TEXT,                                                     -- of the guest
   phone    TEXT,                                                     -- of the guest
   note     TEXT,                                                     -- what the guest asks for
-  erase_at TEXT CHECK (erase_at IS strftime('%Y-%m-%dT%H:%M:%SZ', erase_at, '+0 days')) -- when this row is erased; NULL: the order has not ended
+  erase_at TEXT CHECK (erase_at IS strftime('%Y-%m-%dT%H:%M:%SZ', erase_at, '+0 days')), -- when this row is erased; NULL: the order has not ended
+  fulfilment TEXT CHECK (json_type(fulfilment) = 'object'),          -- how the guest gets it: {"type":"delivery","address":{"line1":"…","line2":null,"postal_code":"8001","city":"Zürich","country":"CH"},"table":null}
+  language TEXT CHECK (length(language) <= 16)                       -- of the pages that the guest reads: de
 ) STRICT;
 CREATE INDEX order_customers_due ON order_customers (erase_at) WHERE erase_at IS NOT NULL;
 
@@ -449,7 +491,7 @@ CREATE TABLE payments (
   account_id     TEXT NOT NULL REFERENCES accounts (id),             -- the account that owns it
   connection_id  TEXT NOT NULL REFERENCES payment_connections (id),  -- whose money it is, and where
   provider       TEXT NOT NULL CHECK (provider IN ('stripe', 'vipps')), -- where
-  method         TEXT NOT NULL CHECK (method IN ('card', 'mobile')), -- how
+  method         TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint')), -- how
   state          TEXT NOT NULL CHECK (state IN ('created', 'pending', 'authorized', 'captured', 'part_refunded', 'refunded', 'failed', 'cancelled', 'expired', 'review')), -- how far it is
   amount         INTEGER NOT NULL CHECK (amount > 0),                -- that the guest was asked for
   currency       TEXT NOT NULL,                                      -- ISO 4217
@@ -502,7 +544,7 @@ CREATE TABLE refunds (
   order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
   payment_id  TEXT REFERENCES payments (id),                         -- the attempt whose money goes back; NULL: it was paid outside
   amount      INTEGER NOT NULL CHECK (amount > 0),                   -- that goes back
-  lines       TEXT CHECK (json_type(lines) = 'array'),               -- [{"line":0,"quantity":1}]; NULL: not by lines
+  lines       TEXT CHECK (json_type(lines) = 'array'),               -- [{"line":0,"quantity":1},{"line":1,"amount":500}]; NULL: not by lines
   vat         TEXT NOT NULL CHECK (json_type(vat) = 'array'),        -- of amount, by rate, as in orders
   tip         INTEGER NOT NULL DEFAULT 0 CHECK (tip >= 0),           -- of amount
   reason      TEXT CHECK (length(reason) <= 200),                    -- why, for people
@@ -512,9 +554,13 @@ CREATE TABLE refunds (
   provider_id TEXT,                                                  -- Stripe's re_…
   made_by     TEXT NOT NULL,                                         -- who, as in events
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or made at the provider
-  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when its result was known
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when its result was known
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns the order
+  delivery    INTEGER CHECK (delivery >= 0),                         -- of amount, for the delivery, as was asked for; NULL: not aimed at it
+  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1))  -- 1: it gives back what was captured by being paid and not accepted, so it is no part of the order's total
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX refunds_order ON refunds (order_id, id);
+CREATE INDEX refunds_account ON refunds (account_id, id);
 CREATE UNIQUE INDEX refunds_provider ON refunds (payment_id, provider_id) WHERE provider_id IS NOT NULL;
 
 -- Payments that guests have disputed with their banks.
@@ -523,10 +569,12 @@ CREATE TABLE disputes (
   id          TEXT NOT NULL,                                         -- Stripe's dp_…
   order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
   amount      INTEGER NOT NULL,                                      -- in dispute
-  state       TEXT NOT NULL CHECK (state IN ('open', 'won', 'lost')), -- won: the money stays
+  state       TEXT NOT NULL CHECK (state IN ('inquiry', 'open', 'won', 'lost')), -- inquiry: the bank only asks, and takes nothing; won: the money stays
   reason      TEXT,                                                  -- as the provider names it: fraudulent
   opened_at   TEXT NOT NULL CHECK (opened_at IS strftime('%Y-%m-%dT%H:%M:%SZ', opened_at, '+0 days')), -- when it was opened
   closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days')), -- when it was seen to be decided
+  taken       INTEGER NOT NULL DEFAULT 0,                            -- that the provider has taken for it from the account's balance, less what it has put back
+  evidence_by TEXT CHECK (evidence_by IS strftime('%Y-%m-%dT%H:%M:%SZ', evidence_by, '+0 days')), -- until when it can be answered; NULL: it can't, or the provider does not say
   PRIMARY KEY (payment_id, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -557,7 +605,7 @@ CREATE TABLE revenue_facts (
   date        TEXT NOT NULL CHECK (date IS date(date, '+0 days')),                -- the business day on which it counts
   own_date    TEXT NOT NULL CHECK (own_date IS date(own_date, '+0 days')),        -- the business day on which it happened
   at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it happened
-  method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'cash', 'terminal', 'voucher', 'other')), -- how it was paid
+  method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint', 'cash', 'terminal', 'voucher', 'other')), -- how it was paid
   test        INTEGER NOT NULL CHECK (test IN (0, 1)),               -- 1: with test keys, so no money moved
   figures     TEXT NOT NULL CHECK (json_type(figures) = 'array'),    -- [{"what":"sale","rate":260,"group":"food","gross":3700,"vat":94}]; see revenue_sums
   recorded_at TEXT NOT NULL CHECK (recorded_at IS strftime('%Y-%m-%dT%H:%M:%SZ', recorded_at, '+0 days')) -- when it was written
@@ -691,7 +739,7 @@ END;
 -- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
 -- failed after that, or whose VAT is computed anew, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
 -- fires them would override.
-CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state ON orders WHEN (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
+CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state, paid_at ON orders WHEN new.paid_at IS NOT old.paid_at OR (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
 END;
 CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
@@ -703,7 +751,7 @@ END;
 CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
-CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount ON disputes BEGIN
+CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount, taken ON disputes BEGIN
   INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 
@@ -838,7 +886,8 @@ CREATE TRIGGER app_webhooks_removed BEFORE DELETE ON webhooks BEGIN
   DELETE FROM app_webhooks WHERE webhook_id = OLD.id;
 END;
 
--- Licences with the status that they have now, and their seats.
+-- Licences with the status that they have now and their seats. differs names the terms that are not its plan's:
+-- "max_devices grace_days"; NULL: it has no plan.
 CREATE VIEW v_licenses AS
 SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
        CASE
@@ -856,15 +905,20 @@ SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
        l.max_transfers AS transfers_max,
        (SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL) AS key_hint,
        l.starts_at, l.expires_at, l.grace_days, l.trial, l.kind, l.entitlements,
-       l.first_activated_at, l.created_at, l.account_id
-FROM licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id;
+       l.first_activated_at, l.created_at, l.account_id, l.reference, l.offline_days, l.plan_id,
+       CASE WHEN p.id IS NOT NULL THEN ltrim(
+            iif(l.max_devices IS p.max_devices, '', ' max_devices') || iif(l.max_transfers IS p.max_transfers, '', ' max_transfers') || iif(l.grace_days IS p.grace_days, '', ' grace_days') ||
+            iif(l.duration_days IS p.duration_days, '', ' duration_days') || iif(l.trial IS p.trial, '', ' trial') || iif(l.lease_hours IS p.lease_hours, '', ' lease_hours') ||
+            iif(l.offline_days IS p.offline_days, '', ' offline_days') || iif(l.entitlements IS p.entitlements, '', ' entitlements')) END AS differs
+FROM licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id
+LEFT JOIN plans p ON p.id = l.plan_id;
 
 -- Devices with their licence, a mask of their fingerprint and the end of their lease.
 CREATE VIEW v_devices AS
 SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.product,
        lower(substr(hex(d.fingerprint), 1, 8)) AS fingerprint,
        d.activated_at, d.last_seen_at, d.lease_expires_at, d.released_at, d.released_by, d.activations,
-       d.lease_seq, d.presented_seq, d.clone_suspected_at, d.license_id, l.account_id
+       d.lease_seq, d.presented_seq, d.clone_suspected_at, d.license_id, l.account_id, d.offline_until
 FROM devices d JOIN licenses l ON l.id = d.license_id JOIN accounts a ON a.id = l.account_id;
 
 -- How many leads of each type came on each UTC day.
@@ -924,6 +978,7 @@ SELECT o.created_at, a.name AS account, o.reference, o.state, o.dispute,
        printf('%d.%02d', o.total / 100, o.total % 100) AS total, o.currency,
        printf('%d.%02d', o.refunded / 100, o.refunded % 100) AS refunded, o.method,
        p.provider, p.state AS payment, p.reason, o.attempts,
+       o.pay, o.wanted_at, o.reject_reason,
        o.authorized_at, o.accepted_at, o.paid_at, o.expires_at, o.accept_by, o.closing,
        o.id, o.payment_id, o.account_id
 FROM orders o JOIN accounts a ON a.id = o.account_id LEFT JOIN payments p ON p.id = o.payment_id

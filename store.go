@@ -333,7 +333,17 @@ type listQuery struct {
 	scopes, filters       string // conditions, each beginning with AND
 	scopeArgs, filterArgs []any
 	indexed               []indexedScope
-	since, until          int64 // of tables that are ordered by numbers: from which number on, and before which; 0: all
+	from                  string // of tables that are ordered by ids: the lowest one; "": all
+	since, until          int64  // of tables ordered by numbers: from which number on, and before which; 0: all
+}
+
+// An idRange is a range of ids, up to but without before; "" is no bound.
+type idRange struct{ from, before string }
+
+// below returns the id before which a page begins in the range, after the page that ends with the id cursor ("": the
+// first).
+func (r idRange) below(cursor string) string {
+	return min(cmp.Or(cursor, lastID), cmp.Or(r.before, lastID))
 }
 
 // An indexedScope is a condition " AND COLUMN = ?" of a scope that has an index of its own. Of several, a page goes
@@ -382,6 +392,9 @@ func readPage[T any, K string | int64](
 	var lowest any
 	if l.since > 0 {
 		lowest = l.since
+	}
+	if l.from != "" {
+		lowest = l.from
 	}
 	if len(l.indexed) == 0 {
 		l.indexed = []indexedScope{{}}
@@ -759,6 +772,31 @@ func (l jsonList[T]) Scan(v any) error {
 	}
 	*l.to = nil
 	return json.Unmarshal([]byte(text), l.to)
+}
+
+// optionalObject is a column that holds a JSON object, or NULL, which is nil.
+type optionalObject[T any] struct{ to **T }
+
+// Value implements driver.Valuer.
+func (o optionalObject[T]) Value() (driver.Value, error) {
+	if *o.to == nil {
+		return nil, nil
+	}
+	text, err := json.Marshal(*o.to)
+	return string(text), err
+}
+
+// Scan implements sql.Scanner.
+func (o optionalObject[T]) Scan(v any) error {
+	*o.to = nil
+	if v == nil {
+		return nil
+	}
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("a JSON object is stored as %T", v)
+	}
+	return json.Unmarshal([]byte(text), o.to)
 }
 
 // blanked returns SQL for a text of filler characters that has as many bytes as a column's value; NULL for NULL.

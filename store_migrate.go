@@ -382,6 +382,12 @@ func (m *migration) writeDeclarations() error {
 	for name, object := range want {
 		texts[name] = object.sql
 	}
+	return m.setDeclarations(texts)
+}
+
+// setDeclarations sets the text of objects in sqlite_schema, by kind and name ("table leads"). No row is rewritten, so
+// a table's new declaration must fit the rows that it has: see https://sqlite.org/lang_altertable.html, section 7.
+func (m *migration) setDeclarations(texts map[string]string) error {
 	encoded, err := json.Marshal(texts)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // schemaVersion is the version that schema.sql sets, to which schemaSteps lead.
-const schemaVersion = 8
+const schemaVersion = 10
 
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
@@ -40,6 +41,8 @@ var schemaSteps = []schemaStep{
 	{does: "tables of the time that the service saw last, and of tokens of books that could not be replaced",
 		run: declares("schema/v7.sql")},
 	{does: "indexes of the types of events and leads, and the view of tokens", run: declares("schema/v8.sql")},
+	{does: "fulfilment, payment at the door and reasons of orders, TWINT, refunds by account", run: upgradeToV9},
+	{does: "plans, references and offline leases of licences; accounts that issue them", run: upgradeToV10},
 }
 
 // declares returns the run of a step that only executes the statements of a file. schema/vN.sql has what version N
@@ -141,6 +144,76 @@ func leadDigestV2(accountID, kind, email, source, page string) []byte {
 	}
 	return append(address[:8:8], sent.Sum(nil)[:8]...)
 }
+
+// redeclare executes the CREATE statements of a file. A table that exists keeps its rows and gets the declaration
+// without their being rewritten, so it must begin with the columns that the table has, and what it adds must be null
+// or have a constant default; a view or trigger that exists is replaced. In the tables that are named as widened,
+// checks of earlier columns may differ, too.
+func (m *migration) redeclare(file string, widened ...string) error {
+	have, err := schemaOf(m.queries)
+	if err != nil {
+		return err
+	}
+	var others []declaration
+	tables := map[string]string{}
+	for _, d := range splitStatements(embedded(file)) {
+		object := d.kind + " " + d.name
+		old, exists := have[object]
+		switch {
+		case d.kind == "table" && exists:
+			if err := m.requireSameColumns(d, old); err != nil {
+				return err
+			}
+			was := withPresentTimeChecks(old.text())
+			was = was[:strings.LastIndex(was, ")")]
+			if !slices.Contains(widened, d.name) && !strings.HasPrefix(normalizeSQL(d.text), was) {
+				return fmt.Errorf("%w, so mend this first: schema: table %s is not as this program makes it",
+					errUnexpectedSchema, d.name)
+			}
+			tables[object] = d.text
+			continue
+		case exists:
+			if err := m.drop(d.kind+" "+d.name, false); err != nil {
+				return err
+			}
+		}
+		others = append(others, d)
+	}
+	if err := m.setDeclarations(tables); err != nil {
+		return err
+	}
+	for _, d := range others {
+		if err := m.exec(d.text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requireSameColumns returns errUnexpectedSchema unless a declaration begins with the columns of the old table.
+func (m *migration) requireSameColumns(d declaration, old schemaObject) error {
+	declared, err := declaredSchema(d.text)
+	if err != nil {
+		return err
+	}
+	columns := declared["table "+d.name].columns
+	if n := len(old.columns); n > len(columns) || !slices.Equal(columns[:n], old.columns) {
+		return fmt.Errorf("%w, so mend this first: table %s has the columns %s", errUnexpectedSchema, d.name,
+			strings.Join(old.columns, ", "))
+	}
+	return nil
+}
+
+// upgradeToV9 sets the account of every refund, and what a dispute of an earlier version counted as taken.
+func upgradeToV9(m *migration) error {
+	if err := m.redeclare("schema/v9.sql", "orders", "payments", "disputes", "revenue_facts"); err != nil {
+		return err
+	}
+	return m.exec(`UPDATE refunds SET account_id = (SELECT account_id FROM orders o WHERE o.id = refunds.order_id);
+		UPDATE disputes SET taken = amount WHERE state IN ('open', 'lost')`)
+}
+
+func upgradeToV10(m *migration) error { return m.redeclare("schema/v10.sql") }
 
 // A tableSource says where the rows of a rebuilt table come from, if not from the table of
 // the same name with the same columns.

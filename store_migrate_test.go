@@ -947,6 +947,35 @@ func TestUpgrade_mayRebuildATableThatOthersName(t *testing.T) {
 	}
 }
 
+func TestUpgrade_redeclaresATableAroundItsRowsButNoneWithColumnsOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 8)
+	upgraded(t, path, upgradeOptions{noCopy: true})
+	must(t, readFile(path, func(q *queries) error {
+		for query, want := range map[string]int{
+			`SELECT count(*) FROM orders WHERE pay <> 'online' OR wanted_at IS NOT NULL`: 0,
+			`SELECT count(*) FROM refunds f JOIN orders o ON o.account_id <> f.account_id
+				WHERE o.id = f.order_id`: 0,
+			`SELECT count(*) FROM disputes WHERE taken <> iif(state = 'won', 0, amount)`: 0,
+			`SELECT count(*) FROM pragma_integrity_check WHERE integrity_check <> 'ok'`:  0,
+		} {
+			if n, err := oneValue[int](q, query); err != nil || n != want {
+				t.Errorf("%s: %d %v, want %d", query, n, err, want)
+			}
+		}
+		return nil
+	}))
+
+	path = oldDatabase(t, 8)
+	raw(t, path, "ALTER TABLE orders ADD COLUMN till TEXT DEFAULT 'left'")
+	before := contentOf(t, path, nil)
+	_, err := upgradeFile(t.Context(), path, withClock(upgradeOptions{noCopy: true}))
+	if !errors.Is(err, errUnexpectedSchema) || !strings.Contains(err.Error(), "table orders has the columns id, ") {
+		t.Errorf("an upgrade of a table with another column: %v", err)
+	}
+	sameContent(t, "after it was refused", contentOf(t, path, nil), before)
+}
+
 func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -1264,9 +1293,11 @@ var argumentsOf = map[string]string{
 	"token issue":      "-account acct_00000000000000000000000001 -scope admin",
 	"lead purge":       "-older-than 365d",
 	"lead erase":       "anna@example.com",
+	"order erase":      "-name Anna",
 	"webhook set":      "whe_00000000000000000000000001 -type lead.created",
 	"license add":      "-account acct_00000000000000000000000001 -product x",
 	"license set":      "lic_x {}",
+	"plan set":         "pln_x {}",
 	"device list":      "lic_00000000000000000000000001",
 	"webhook replay":   "whe_00000000000000000000000001 -since 7d",
 	"event show":       "evt_00000000000000000000000001",

@@ -175,7 +175,7 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(-time.Hour)), GraceDays: 3})
 	other, _ := s.addLicense(license{Product: "board"})
 	s.change(func(t *tx) error {
-		_, err := changeState(t, anyAccount, other, "suspend", "unpaid", actorCommand)
+		_, err := changeState(t, anyAccount, other, "suspend", "unpaid", true, actorCommand)
 		return err
 	})
 	s.post("/widget/leads", anyLead).is(200)

@@ -179,12 +179,21 @@ func (w *webhook) host() string {
 }
 
 // checkWebhookTypes checks the types that a webhook is to name, and calls wrong for each that is not
-// among known or appears twice, with its index, and the code and the detail of a fieldError.
+// among known or appears twice, with its index, and the code and the detail of a fieldError, which names the
+// nearest one.
 func checkWebhookTypes(types []string, known []eventType, wrong func(at int, code, detail string)) {
+	names := make([]string, len(known))
+	for i, typ := range known {
+		names[i] = string(typ)
+	}
 	for i, t := range types {
 		switch {
-		case !slices.Contains(known, eventType(t)):
-			wrong(i, "unknown_value", "There is no such type of event that webhooks can get.")
+		case !slices.Contains(names, t):
+			detail := "There is no such type of event that webhooks can get."
+			if near, ok := nearest(t, names); ok {
+				detail = "There is no such type of event that webhooks can get: did you mean " + near + "?"
+			}
+			wrong(i, "unknown_value", detail)
 		case slices.Contains(types[:i], t):
 			wrong(i, "repeated", "This type appears twice.")
 		}

@@ -387,13 +387,13 @@ func (g *scriptStage) keyboard() {
 	g.press(keyTab + keyTab + keyTab + "guest@example" + keyEnter)
 	g.posted("/widget/leads", 422)
 	field := `//input[@name="email" and @aria-invalid="true"]`
-	equal(t, "beside the field", g.text(field+`/following-sibling::*[1]`), "The domain after the @ is not valid.")
+	equal(t, "beside the field", g.text(field+`/following-sibling::*[1]`), "Bitte prüfen Sie Ihre Angaben.")
 	state := `const field = document.activeElement, form = field.form;
 		return [field.name || field.type, field.getAttribute("aria-invalid"),
 		field.getAttribute("aria-describedby"), form.getAttribute("aria-busy"), 
 		form.querySelector("[role=status][aria-live=polite]").textContent].join("|")`
 	equal(t, "after a wrong address", g.script(state),
-		"email|true|hint widgetd-note-1|false|Please check what you entered.")
+		"email|true|hint widgetd-note-1|false|Bitte prüfen Sie Ihre Angaben.")
 	g.press(".com")
 	if got := g.script(state); !strings.HasPrefix(got, "email||hint|") {
 		t.Errorf("while the address is mended: %s", got)
@@ -412,7 +412,7 @@ func (g *scriptStage) keyboard() {
 	if got := g.script(state); got != "submit|||false|Merci." {
 		t.Errorf("after the lead: %s", got)
 	}
-	equal(t, "the form said", g.script(`return said.join("|")`), "Sending…|Merci.")
+	equal(t, "the form said", g.script(`return said.join("|")`), "Wird gesendet …|Merci.")
 	equal(t, "the trap is shown and the field holds", g.script(`
 		const form = document.forms[0]; return form.elements.website.checkVisibility() + form.email.value`), "false")
 	g.counts(1, `SELECT count(*) FROM leads WHERE email = 'guest@example.com' AND page = '/menu' AND account_id = ?`,
@@ -439,7 +439,7 @@ func TestScript_leavesTheFormToTheSiteWhereItCannotSend(t *testing.T) {
 	send(g.other.URL + "/menu")
 	form("on an unlisted site")
 	send(g.other.URL + "/noaction")
-	g.find(`//*[@data-widget-state="failed" and text()="That could not be sent. Please try again later."]`)
+	g.find(`//*[@data-widget-state="failed" and starts-with(text(), "Das Senden hat nicht geklappt. ")]`)
 	g.clean("")
 	g.open(g.listed.URL + "/menu?quiet")
 	g.find(`//input[@name="website"]/ancestor::form`)

@@ -29,9 +29,17 @@
     return element;
   };
 
+  let warned;
+  // An origin that is not listed looks to a script like a network that fails.
+  const warn = error => {
+    if (!warned) console.warn("widgetd: no answer from " + base + ". Is " + location.origin + " a listed origin?");
+    warned = 1;
+    throw error;
+  };
+
   // ask calls the service, and once more if it says that it is busy. It rejects when the network fails.
   const ask = async (path, init, last) => {
-    const answer = await fetch(base + path, { credentials: "omit", ...init });
+    const answer = await fetch(base + path, { credentials: "omit", ...init }).catch(warn);
     const seconds = +answer.headers.get("Retry-After") || 1;
     if (last || !/429|503/.test(answer.status) || seconds > 60) return answer;
     await wait(seconds);
@@ -148,14 +156,23 @@
   };
 
   const words = {
-    Sending: "Sending…",
-    Sent: "Thank you. It has been sent.",
-    Invalid: "Please check what you entered.",
-    Failed: "That could not be sent. Please try again later."
+    en: ["Sending…", "Thank you. It has been sent.", "Please check what you entered.", "That could not be sent. Please try again later."],
+    de: ["Wird gesendet …", "Vielen Dank. Es wurde gesendet.", "Bitte prüfen Sie Ihre Angaben.", "Das Senden hat nicht geklappt. Bitte später noch einmal versuchen."],
+    fr: ["Envoi en cours…", "Merci. C’est envoyé.", "Veuillez vérifier votre saisie.", "L’envoi n’a pas abouti. Veuillez réessayer plus tard."],
+    it: ["Invio in corso…", "Grazie. È stato inviato.", "Controlla i dati inseriti.", "Invio non riuscito. Riprova più tardi."],
+    nb: ["Sender …", "Takk. Det er sendt.", "Kontroller det du har skrevet.", "Det kunne ikke sendes. Prøv igjen senere."],
+    sv: ["Skickar …", "Tack. Det har skickats.", "Kontrollera det du har skrivit.", "Det gick inte att skicka. Försök igen senare."],
+    da: ["Sender …", "Tak. Det er sendt.", "Kontrollér det, du har skrevet.", "Det kunne ikke sendes. Prøv igen senere."],
+    fi: ["Lähetetään…", "Kiitos. Viesti on lähetetty.", "Tarkista antamasi tiedot.", "Lähetys ei onnistunut. Yritä myöhemmin uudelleen."]
+  };
+  // wordsOf returns the texts in the language of a form, in English if there are none.
+  const wordsOf = form => {
+    const around = form.closest("[lang]");
+    return words[around && around.lang.slice(0, 2).toLowerCase().replace(/n[on]/, "nb")] || words.en;
   };
   const say = (form, state, more) => {
     const result = prepare(form);
-    result.textContent = (form.dataset["widget" + state] || words[state]) + (more ? " " + more : "");
+    result.textContent = (form.dataset["widget" + state] || wordsOf(form)[{ Sending: 0, Sent: 1, Invalid: 2, Failed: 3 }[state]]) + (more ? " " + more : "");
     result.dataset.widgetState = state.toLowerCase();
   };
 
@@ -168,7 +185,8 @@
     if (!field || field.type == "hidden" || field.closest("[hidden]")) return false;
     const note = make("span", { id: "widgetd-note-" + ++notes, "data-widget-note": "" });
     const before = field.getAttribute("aria-describedby");
-    note.textContent = field.dataset.widgetError || detail;
+    // The service's own text is in English.
+    note.textContent = field.dataset.widgetError || (wordsOf(form) == words.en ? detail : wordsOf(form)[2]);
     field.after(note);
     field.setAttribute("aria-invalid", "true");
     field.setAttribute("aria-describedby", (before ? before + " " : "") + note.id);
@@ -209,7 +227,9 @@
       form.reset();
     } else if (problem && problem.errors) {
       const others = problem.errors.filter(error => !mark(form, error.pointer, error.detail));
-      say(form, "Invalid", others.map(error => error.detail).join(" "));
+      say(form, "Invalid", wordsOf(form) == words.en ? others.map(error => error.detail).join(" ") : "");
+      const first = form.querySelector("[aria-invalid=true]");
+      if (first) first.focus();
     } else {
       say(form, "Failed");
       if (!form.getAttribute("action")) return;

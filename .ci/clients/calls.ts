@@ -38,6 +38,13 @@ if (!leads.data.some((l) => l.id === lead.id)) throw new Error("the lead is not 
 const issued = await need("createLicense", operator.POST("/licenses", {
   body: { account_id, product: "kitchen-display", max_devices: 2, max_transfers: null, duration_days: 30, entitlements: ["kds"] },
 }));
+const plan = await need("createPlan", operator.POST("/plans", { body: { name: "Pro", product: "kitchen-display" } }));
+const ofPlan = { path: { id: plan.id } };
+await need("listPlans", operator.GET("/plans"));
+await need("getPlan", operator.GET("/plans/{id}", { params: ofPlan }));
+await need("updatePlan", operator.PATCH("/plans/{id}", { params: ofPlan, body: { grace_days: 7 } }));
+await need("applyPlan", operator.POST("/plans/{id}/apply", { params: ofPlan, body: { dry_run: true } }));
+await need("retirePlan", operator.POST("/plans/{id}/retire", { params: ofPlan, body: {} }));
 const licence = { path: { id: issued.id } };
 await need("listLicenses", operator.GET("/licenses", { params: { query: { status: "active", q: issued.key } } }));
 await need("getLicense", operator.GET("/licenses/{id}", { params: licence }));
@@ -128,8 +135,8 @@ const press = async (url: string, fields: Record<string, string>): Promise<strin
   return to;
 };
 // pay does what a guest does until the order is authorised, and returns its path parameters.
-const pay = async ({ id, pay_url }: { id: string; pay_url: string }) => {
-  const receipt = await press(await press(pay_url, { method: "card" }), { do: "pay" });
+const pay = async ({ id, pay_url }: { id: string; pay_url: string | null }) => {
+  const receipt = await press(await press(pay_url!, { method: "card" }), { do: "pay" });
   if (!(await fetch(receipt)).ok) throw new Error(receipt);
   return { path: { id } };
 };
@@ -274,6 +281,7 @@ async function atTheRootAndWrong() {
   await need("getOpenAPI at the root", atRoot.GET("/openapi.json"));
   if (document.openapi !== "3.1.2") throw new Error(document.openapi);
   await need("getKeys", atRoot.GET("/.well-known/jwks.json"));
+  await need("getPublicKeys", atRoot.GET("/keys.pem", { parseAs: "text" }));
   const server = await need("getServerMetadata", atRoot.GET("/.well-known/oauth-authorization-server/v1"));
   const resource = await need("getResourceMetadata", atRoot.GET("/.well-known/oauth-protected-resource/v1"));
   if (server.issuer !== base || resource.authorization_servers[0] !== base) throw new Error(JSON.stringify(server));

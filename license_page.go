@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The page to which somebody with a network carries the activation request of a device that has none, and from which
+// they carry its lease back (contract, section 4). A request names the licence key, so it is posted and never stands
+// in a URL. No script runs on the page.
+
+// activateTemplate makes the page from an activatePage.
+var activateTemplate = pageTemplateOf("activate.html", "")
+
+// pageRoutes are the routes of the page.
+func (a *deviceAPI) pageRoutes() []route {
+	routes := []route{
+		{pattern: "GET /activate", free: true, run: endpoint(a.askRequest)},
+		{pattern: "POST /activate", bucket: bucketLicenses, charge: a.chargeCarried, run: endpoint(a.carry)},
+	}
+	for i := range routes {
+		routes[i].page, routes[i].address, routes[i].origin = activateRefused, "activate page", originNone
+	}
+	return routes
+}
+
+// A carriedRequest is an activation request that was pasted into the page's form.
+type carriedRequest struct {
+	activateRequest
+	text   string // as it was pasted
+	asFile bool   // its lease is to be saved as a file
+	fault  error  // why the text is no activation request; nil: it is one
+}
+
+func (r *carriedRequest) read(in *input) {
+	r.text, r.asFile = in.field("request"), in.field("answer") == "file"
+	body, err := parseBody([]byte(r.text), maxBodyValues)
+	if err != nil {
+		r.fault = &refusal{code: codeMalformedJSON}
+		return
+	}
+	request := newInput(&body, nil, nil)
+	r.offline = true
+	r.activateRequest.read(request)
+	r.fault = request.err()
+}
+
+// chargeCarried is charge for the page. A text that is no activation request is charged to nobody; the page's own
+// limit by address has counted it.
+func (a *deviceAPI) chargeCarried(c *call, in *input, request any) (account string, err error) {
+	if request.(*carriedRequest).fault != nil {
+		return "", nil
+	}
+	return a.charge(c, in, request)
+}
+
+// askRequest answers GET /activate with the empty form.
+func (a *deviceAPI) askRequest(_ context.Context, c *call, _ *emptyRequest) (*htmlPage, error) {
+	return activateTemplate.render(http.StatusOK, newActivatePage(c.request, "title_activate"))
+}
+
+// carry answers POST /activate with the lease of the device that made the request, or with what is wrong.
+func (a *deviceAPI) carry(ctx context.Context, c *call, r *carriedRequest) (any, error) {
+	token, err := a.leaseFor(ctx, c, r)
+	p := newActivatePage(c.request, "title_activate")
+	p.Request = r.text
+	var refused *refusal
+	switch {
+	case err == nil && r.asFile:
+		return &download{"application/jwt", "lease.jwt", []byte(token + "\n")}, nil
+	case err == nil:
+		return a.showLease(p, token)
+	case !errors.As(err, &refused) || refused.code.status >= 500 || refused.code.status == 429:
+		return nil, err
+	}
+	a.metrics.countRefusal(refused.code.name, a.steady())
+	p.showRefusal(refused)
+	return activateTemplate.render(refused.code.status, p)
+}
+
+// leaseFor activates the device that made a request, and returns its lease. The same text gets the same lease for a
+// day, as with an Idempotency-Key, so that it can be shown first and saved then. Errors: those of activate.
+func (a *deviceAPI) leaseFor(ctx context.Context, c *call, r *carriedRequest) (token string, err error) {
+	if r.fault != nil {
+		return "", r.fault
+	}
+	sum := sha256.Sum256([]byte(r.text))
+	c.idemKey, c.body = hex.EncodeToString(sum[:]), []byte(r.text)
+	res, err := a.activate(ctx, c, &r.activateRequest)
+	if err != nil {
+		return "", err
+	}
+	if c.replay != nil {
+		err = json.Unmarshal(c.replay.body, &res)
+		c.replay = nil // it is no page
+	}
+	return res.Token, err
+}
+
+// An activatePage is what the template shows; an empty field is left out.
+type activatePage struct {
+	pageFrame
+	Request string   // that was pasted
+	Wrong   []string // members of the request that are missing or wrong
+	Product string   // of the licence
+	Until   string   // when the lease ends
+	Lease   string
+}
+
+// newActivatePage makes an empty page in the language that a request prefers.
+func newActivatePage(r *http.Request, title string) *activatePage {
+	lang := languageOf(r, pageLanguages[:ownerLanguages])
+	texts := textsByLanguage[lang]().Activate
+	return &activatePage{pageFrame: pageFrame{pageLanguage: lang, texts: texts, Title: title}}
+}
+
+// showLease makes the page with a lease, whose end it writes in the zone of the licence's account.
+func (a *deviceAPI) showLease(p *activatePage, token string) (*htmlPage, error) {
+	c, err := a.keys.Load().verify(token)
+	if err != nil {
+		return nil, err
+	}
+	of, err := a.store.settings(c.Subject)
+	if err != nil {
+		return nil, err
+	}
+	p.Title, p.Lease, p.Product = "title_lease", token, c.Product
+	p.Until = p.moment(newStamp(time.Unix(c.Expires, 0)), shownZone(of.Zone))
+	return activateTemplate.render(http.StatusOK, p)
+}
+
+// carriedRefusals are the texts for refusals that people can do something about.
+var carriedRefusals = map[*problemCode]string{
+	codeMalformedJSON: "refused_request", codeValidation: "refused_request",
+	codeKeyMalformed: "refused_key", codeLicenseNotFound: "refused_key", codeKeyRetired: "refused_key",
+	codeLicenseRevoked: "refused_ended", codeLicenseSuspended: "refused_ended", codeLicenseExpired: "refused_ended",
+	codeLicenseInGrace: "refused_ended", codeLicenseNotStarted: "refused_ended",
+	codeProductMismatch: "refused_product", codeDeviceBlocked: "refused_blocked",
+	codeOfflineNotAllowed: "refused_offline", codeHeldOffline: "refused_held",
+	codeSeatLimit: "refused_seats", codeTransferLimit: "refused_transfers",
+}
+
+// showRefusal says on the page why a request was refused.
+func (p *activatePage) showRefusal(ref *refusal) {
+	p.Title, p.Text, p.Tone = "title_refused", cmp.Or(carriedRefusals[ref.code], "refused"), toneBad
+	for _, f := range ref.fields {
+		p.Wrong = append(p.Wrong, strings.TrimPrefix(f.Pointer, "#/"))
+	}
+	p.Wrong = slices.Compact(p.Wrong)
+}
+
+// activateRefused shows a refusal of the page as a whole. It is a refusalPage.
+func activateRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
+	p := newActivatePage(r, "")
+	p.refuse(ref, requestID)
+	return activateTemplate.renderRefusal(ref.code.status, p)
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+)
+
+// planNoun declares plans.
+func planNoun() noun {
+	return noun{
+		name:     "plan",
+		wings:    func(s *server) []wing { return []wing{planWing(s)} },
+		commands: planCommands,
+		ids:      []idKind{{"PLAN", "pln", "plans"}},
+		problems: planProblems,
+		events:   planEvents,
+	}
+}
+
+// A plan is a template of an account's licences. A licence that is made from it copies its terms as they are then;
+// later changes of the plan reach it only when the plan is applied.
+type plan struct {
+	ID           string   `json:"id"`
+	AccountID    string   `json:"account_id"`
+	Name         string   `json:"name"` // for people, and the label (license.Plan) of its licences
+	Product      string   `json:"product"`
+	Kind         string   `json:"kind"` // like the product and the basis it can't be changed
+	Trial        bool     `json:"trial"`
+	MaxDevices   *int     `json:"max_devices"`
+	MaxTransfers *int     `json:"max_transfers"`
+	GraceDays    int      `json:"grace_days"`
+	DurationDays *int     `json:"duration_days"`
+	ExpiryBasis  string   `json:"expiry_basis"`
+	LeaseHours   int      `json:"lease_hours"`
+	OfflineDays  int      `json:"offline_days"`
+	Entitlements codeList `json:"entitlements"`
+	Revision     int      `json:"revision"` // goes up with each change of terms
+	CreatedAt    stamp    `json:"created_at"`
+	UpdatedAt    stamp    `json:"updated_at"`
+	RetiredAt    stamp    `json:"retired_at"` // since when no licence is made from it
+}
+
+var (
+	planProblems problemTable
+
+	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.")
+	codePlanRetired  = planProblems.add(409, "plan_retired", "Plan retired",
+		"The plan is retired: it can't be changed, and no licence is made from it any more.")
+	codePlanChanged = planProblems.add(409, "plan_changed", "Plan changed",
+		"The plan has another revision than the request names. Look at what applying it would do now.")
+
+	errPlan        = &refusal{code: codePlanNotFound}
+	errPlanRetired = &refusal{code: codePlanRetired}
+)
+
+var (
+	planEvents = eventTable{scope: scopeLicenses}
+
+	eventPlanCreated = planEvents.add("plan.created")
+	eventPlanUpdated = planEvents.add("plan.updated")
+	eventPlanRetired = planEvents.add("plan.retired")
+)
+
+func planEvent(p *plan, kind eventType, actor string, data []byte) event {
+	return event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actor, Data: data}
+}
+
+// terms returns a licence of the plan's account with the plan's terms.
+func (p *plan) terms() *license {
+	return &license{AccountID: p.AccountID, Product: p.Product, Kind: p.Kind, Trial: p.Trial, MaxDevices: p.MaxDevices,
+		MaxTransfers: p.MaxTransfers, GraceDays: p.GraceDays, DurationDays: p.DurationDays, ExpiryBasis: p.ExpiryBasis,
+		LeaseHours: p.LeaseHours, OfflineDays: p.OfflineDays, Entitlements: slices.Clone(p.Entitlements)}
+}
+
+// setTerms sets the plan's terms to those of l.
+func (p *plan) setTerms(l *license) {
+	p.Product, p.Kind, p.Trial, p.MaxDevices, p.MaxTransfers = l.Product, l.Kind, l.Trial, l.MaxDevices, l.MaxTransfers
+	p.GraceDays, p.DurationDays, p.ExpiryBasis, p.LeaseHours = l.GraceDays, l.DurationDays, l.ExpiryBasis, l.LeaseHours
+	p.OfflineDays, p.Entitlements = l.OfflineDays, append(codeList{}, l.Entitlements...)
+}
+
+// applyTo sets the terms of l that applying the plan changes: all but dates, duration, trial, and what can't change.
+func (p *plan) applyTo(l *license) {
+	l.MaxDevices, l.MaxTransfers, l.GraceDays, l.LeaseHours = p.MaxDevices, p.MaxTransfers, p.GraceDays, p.LeaseHours
+	l.OfflineDays, l.Entitlements = p.OfflineDays, p.Entitlements
+}
+
+// licenseOf returns a licence of an account with the terms that terms sets, beside those of the plan that they name.
+// Errors: plan_not_found, plan_retired, validation_failed for a term that the plan does not leave open.
+func licenseOf(q *queries, accountID string, terms termsChange) (*license, error) {
+	l := terms.apply(&license{AccountID: accountID})
+	if l.PlanID == nil {
+		return l, nil
+	}
+	p, err := q.plan(ownedBy(accountID), *l.PlanID)
+	switch {
+	case err != nil:
+		return nil, err
+	case !p.RetiredAt.IsZero():
+		return nil, errPlanRetired
+	}
+	return licenseOfPlan(p, terms)
+}
+
+// licenseOfPlan returns a licence with the terms of a plan, and what terms changes of them. Errors: validation_failed.
+func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
+	l := p.terms()
+	l.Plan = &p.Name
+	before := *l
+	terms.apply(l).raiseTransfers(&before)
+	l.transfersGiven = true
+	for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
+		"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
+		if differs {
+			return nil, errMember(name, "inconsistent", "The plan has another one, which its licences can't change.")
+		}
+	}
+	return l, nil
+}
+
+// createPlan adds a plan with the account and the name of p and the terms of l, and returns it. Errors:
+// validation_failed, account_not_found.
+func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) {
+	t.invalidate()
+	if err := t.openAccount(p.AccountID); err != nil {
+		return nil, err
+	}
+	l := terms.apply(&license{})
+	l.fillDefaults(t.now)
+	if err := l.checkTerms(); err != nil {
+		return nil, err
+	}
+	made := *p
+	made.setTerms(l)
+	made.ID, made.Revision, made.CreatedAt, made.UpdatedAt = t.newID("pln"), 1, t.now, t.now
+	if err := planTable.insert(t, &made); err != nil {
+		return nil, err
+	}
+	return &made, t.addEvent(planEvent(&made, eventPlanCreated, actor, nil))
+}
+
+// changePlan changes the name of an owner's plan, unless it is "", and its terms. It changes no licence. Errors:
+// plan_not_found, plan_retired, validation_failed.
+func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string) (*plan, error) {
+	t.invalidate()
+	p, err := t.plan(o, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case !p.RetiredAt.IsZero():
+		return nil, errPlanRetired
+	}
+	l, label := p.terms(), p.Name
+	before := *l
+	before.Plan = &label
+	terms.apply(l).raiseTransfers(&before)
+	if name != "" {
+		p.Name = name
+	}
+	l.Plan = &p.Name
+	if err := l.checkTerms(); err != nil {
+		return nil, err
+	}
+	changed := changedTerms(&before, l)
+	if changed.Names == "" {
+		return p, nil
+	}
+	if changed.Names != "plan" {
+		p.Revision++
+	}
+	p.setTerms(l)
+	p.UpdatedAt = t.now
+	if err := t.savePlan(p); err != nil {
+		return nil, err
+	}
+	return p, t.addEvent(planEvent(p, eventPlanUpdated, actor, bytes.TrimSpace(encodeJSON(changed))))
+}
+
+// retirePlan ends the making of licences from an owner's plan. Retiring it again changes nothing. Errors:
+// plan_not_found.
+func retirePlan(t *tx, o owner, id, actor string) (*plan, error) {
+	t.invalidate()
+	p, err := t.plan(o, id)
+	if err != nil || !p.RetiredAt.IsZero() {
+		return p, err
+	}
+	p.RetiredAt, p.UpdatedAt = t.now, t.now
+	if err := t.savePlan(p); err != nil {
+		return nil, err
+	}
+	return p, t.addEvent(planEvent(p, eventPlanRetired, actor, nil))
+}
+
+const (
+	maxApplied    = 5_000 // licences that one call of applyPlan goes through
+	appliedAtOnce = 20    // of them in one transaction, so that other writes wait for a few milliseconds
+)
+
+// A planApplication says which licences of it to go through, and what was done with them.
+type planApplication struct {
+	DryRun   bool             `json:"dry_run"`  // nothing was changed
+	Revision int              `json:"revision"` // of the plan
+	Changed  int              `json:"changed"`  // licences
+	Terms    map[string]int   `json:"terms"`    // how many of them have another value of a term now
+	Refused  []refusedLicense `json:"refused"`
+	Next     *string          `json:"next"` // the licence after which the next call goes on; nil: all are done
+}
+
+// A refusedLicense has more devices than the plan allows, and keeps all its terms.
+type refusedLicense struct {
+	LicenseID string `json:"license_id"`
+	SeatsUsed int    `json:"seats_used"`
+}
+
+// applyPlan gives the terms of an owner's plan to up to maxApplied licences that were made from it, in the order of
+// their ids after the id after, each with its event, and says what it did; see plan.applyTo. A dry run says what it
+// would do. Otherwise the plan must have the revision that is given, until the end. It runs in transactions of
+// appliedAtOnce licences, and calls allowed in each. Revoked licences are left alone. Errors: plan_not_found,
+// plan_changed, those of allowed.
+func applyPlan(
+	ctx context.Context, st *store, o owner, id string, a planApplication, after, actor string,
+	allowed func(*queries) error,
+) (planApplication, error) {
+	a.Terms, a.Refused = map[string]int{}, []refusedLicense{}
+	for looked := 0; looked < maxApplied; looked += appliedAtOnce {
+		var page []*license
+		step := func(from *queries, t *tx) (err error) {
+			if err = allowed(from); err == nil {
+				page, err = a.step(from, t, o, id, after, actor)
+			}
+			return err
+		}
+		var err error
+		if a.DryRun {
+			err = step(st.within(ctx), nil)
+		} else {
+			err = st.update(ctx, func(t *tx) error {
+				t.invalidate()
+				return step(t.queries, t)
+			})
+		}
+		if err != nil || len(page) < appliedAtOnce {
+			a.Next = nil
+			return a, err
+		}
+		after = page[len(page)-1].ID
+		a.Next = &after
+	}
+	return a, nil
+}
+
+// step applies a plan to the next licences, as applyPlan does, and returns them. It has no transaction in a dry run.
+func (a *planApplication) step(
+	from *queries, t *tx, o owner, id, after, actor string,
+) (page []*license, err error) {
+	p, err := from.plan(o, id)
+	if err != nil {
+		return nil, err
+	}
+	if a.DryRun {
+		a.Revision = p.Revision
+	} else if p.Revision != a.Revision {
+		return nil, &refusal{code: codePlanChanged}
+	}
+	if page, err = from.licensesOfPlan(p.ID, after, appliedAtOnce); err != nil {
+		return nil, err
+	}
+	for _, l := range page {
+		before := *l
+		p.applyTo(l)
+		diff := changedTerms(&before, l)
+		switch {
+		case l.State == statusRevoked || diff.Names == "":
+			continue
+		case l.MaxDevices != nil && l.SeatsUsed > *l.MaxDevices:
+			a.Refused = append(a.Refused, refusedLicense{l.ID, l.SeatsUsed})
+			continue
+		}
+		a.Changed++
+		for name := range strings.FieldsSeq(diff.Names) {
+			a.Terms[name]++
+		}
+		if a.DryRun {
+			continue
+		}
+		t.invalidate(l.ID)
+		if err := recordTerms(t, l, diff, actor); err != nil {
+			return nil, err
+		}
+	}
+	return page, nil
+}

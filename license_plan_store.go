@@ -1,0 +1,39 @@
+package main
+
+import "cmp"
+
+// planTable describes the table plans.
+var planTable = newTable("plans", "p", func(p *plan) []field {
+	return []field{{"id", &p.ID}, {"account_id", &p.AccountID}, {"name", &p.Name}, {"product", &p.Product},
+		{"kind", &p.Kind}, {"trial", &p.Trial}, {"max_devices", &p.MaxDevices}, {"max_transfers", &p.MaxTransfers},
+		{"grace_days", &p.GraceDays}, {"duration_days", &p.DurationDays}, {"expiry_basis", &p.ExpiryBasis},
+		{"lease_hours", &p.LeaseHours}, {"offline_days", &p.OfflineDays}, {"entitlements", &p.Entitlements},
+		{"revision", &p.Revision}, {"created_at", &p.CreatedAt}, {"updated_at", &p.UpdatedAt},
+		{"retired_at", &p.RetiredAt}}
+})
+
+// plan returns a plan of an owner, retired or not. Errors: plan_not_found.
+func (q *queries) plan(o owner, id string) (*plan, error) { return planTable.byID(q, o, id, errPlan) }
+
+// plans returns a page of an owner's plans, newest first, retired ones included.
+func (q *queries) plans(o owner, before string, limit int) (page listPage[*plan], err error) {
+	list := planTable.list()
+	list.scope(o.narrow(``, `p.account_id`))
+	page.rows, page.next, err = readPage(q, list, cmp.Or(before, lastID), limit, planTable.destNew,
+		func(p *plan) string { return p.ID })
+	return page, err
+}
+
+// savePlan writes what of a plan can change.
+func (t *tx) savePlan(p *plan) error {
+	_, err := planTable.update(t, p, `name trial max_devices max_transfers grace_days duration_days lease_hours
+		offline_days entitlements revision updated_at retired_at`, ` WHERE id = ?`, p.ID)
+	return err
+}
+
+// licensesOfPlan returns up to limit licences that were made from a plan, revoked ones included, in the order of
+// their ids, starting after the id after. However many there are of it or of others, it reads only these.
+func (q *queries) licensesOfPlan(planID, after string, limit int) ([]*license, error) {
+	return collect(q, licenseTable.query+`WHERE l.plan_id = ? AND l.id > ? ORDER BY l.id LIMIT ?`,
+		[]any{planID, after, limit}, licenseTable.destNew)
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Guests: who placed an order and how they get it. All of it is personal. Only callers that can read orders see it,
+// and it is erased keptCustomersFor after the order's end, or when an operator says so.
+
+// How a guest gets an order.
+const (
+	fulfilDelivery = "delivery"
+	fulfilPickup   = "pickup"
+	fulfilTable    = "table"
+)
+
+// The limits of what is said of a guest.
+const (
+	maxTableName  = 50 // characters
+	maxCity       = 100
+	maxPostalCode = 20
+	maxAhead      = 60 * 24 * time.Hour // that an order may be wanted after it is made
+)
+
+// A guest is the person who placed an order.
+type guest struct {
+	Name  *string `json:"name"`
+	Phone *string `json:"phone"`
+	Note  *string `json:"note"`
+
+	Fulfilment *fulfilment `json:"-"`
+	Language   *string     `json:"-"` // of the pages that the guest reads: de, or de-CH
+}
+
+// A fulfilment is how a guest gets an order.
+type fulfilment struct {
+	Type    string        `json:"type"`    // fulfilDelivery, fulfilPickup or fulfilTable
+	Address *guestAddress `json:"address"` // of a delivery
+	Table   *string       `json:"table"`   // its name, of an order for a table
+}
+
+// A guestAddress is where an order is delivered.
+type guestAddress struct {
+	Line1      string  `json:"line1"`
+	Line2      *string `json:"line2"`
+	PostalCode string  `json:"postal_code"`
+	City       string  `json:"city"`
+	Country    string  `json:"country"` // ISO 3166-1: CH
+}
+
+// A fulfilmentView is how and when a guest wants an order, as callers see it.
+type fulfilmentView struct {
+	fulfilment
+	WantedAt stamp `json:"wanted_at"` // zero: as soon as possible
+}
+
+// setGuest sets what callers see of an order's guest; nil: nothing.
+func (o *order) setGuest(who *guest) {
+	o.Customer, o.Fulfilment, o.Language = nil, nil, nil
+	if who == nil {
+		return
+	}
+	if who.Name != nil || who.Phone != nil || who.Note != nil {
+		o.Customer = who
+	}
+	if who.Fulfilment != nil {
+		o.Fulfilment = &fulfilmentView{*who.Fulfilment, o.WantedAt}
+	}
+	o.Language = who.Language
+}
+
+// checkWantedAt returns the refusal of a time at which a new order is wanted: one that is over, or more than maxAhead
+// from now. The zero stamp is no such time.
+func checkWantedAt(t *tx, at stamp) error {
+	switch {
+	case at.IsZero():
+		return nil
+	case at.Before(t.exact.Add(-clockSkew)):
+		return errMember("fulfilment/wanted_at", "out_of_range", "This is in the past.")
+	case at.After(t.exact.Add(maxAhead)):
+		return errMember("fulfilment/wanted_at", "out_of_range", "This is more than 60 days ahead.")
+	}
+	return nil
+}
+
+// A guestSearch says whose data is to be erased: every guest of an owner with a name, or else with a telephone number.
+type guestSearch struct {
+	owner       owner
+	name, phone string
+}
+
+// leastPhoneDigits is how many digits a telephone number has at least that guests are searched by: without any, it
+// would be that of everybody who has written none.
+const leastPhoneDigits = 5
+
+// finds reports whether a guest is one that is searched for, or else one that resembles it.
+func (s *guestSearch) finds(g *foundGuest) (found, alike bool) {
+	switch name, phone := valueOr(g.name, ""), valueOr(g.phone, ""); {
+	case !s.owner.owns(g.accountID):
+	case s.name != "":
+		found, alike = nameKey(name) == nameKey(s.name), alikeNames(name, s.name)
+	default:
+		key, wanted := phoneKey(phone), phoneKey(s.phone)
+		found = key == wanted
+		alike = len(key) >= leastPhoneDigits && lastDigits(key) == lastDigits(wanted)
+	}
+	return found, alike && !found
+}
+
+// The guests that a search has found.
+type foundGuests struct {
+	orderIDs []string
+	underWay int // of these orders
+	similar  []similarGuest
+	more     bool // there are others that are similar
+}
+
+// A similarGuest is a name or a telephone number that resembles the one that is searched for.
+type similarGuest struct {
+	Name   *string `json:"name,omitempty"`
+	Phone  *string `json:"phone,omitempty"`
+	Orders int     `json:"orders"` // that have it
+	ID     string  `json:"id"`     // of the last of them
+}
+
+// add counts a guest whose order it is.
+func (f *foundGuests) add(o *foundGuest) {
+	f.orderIDs = append(f.orderIDs, o.orderID)
+	if o.state == orderOpen || o.state == orderAuthorized || o.state == orderAccepted {
+		f.underWay++
+	}
+}
+
+// addSimilar counts what resembles the one that is searched for, of up to max different texts.
+func (f *foundGuests) addSimilar(g similarGuest, max int) {
+	same := func(s similarGuest) bool {
+		return valueOr(s.Name, "") == valueOr(g.Name, "") && valueOr(s.Phone, "") == valueOr(g.Phone, "")
+	}
+	at := slices.IndexFunc(f.similar, same)
+	if at < 0 && len(f.similar) == max {
+		f.more = true
+		return
+	}
+	if at < 0 {
+		at, f.similar = len(f.similar), append(f.similar, g)
+	}
+	f.similar[at].Orders++
+	f.similar[at].ID = g.ID
+}
+
+// search finds guests, and up to max names or telephone numbers of others that are similar. See eachGuest for what it
+// costs.
+func (s *guestSearch) search(ctx context.Context, q *queries, max int) (*foundGuests, error) {
+	f := &foundGuests{similar: []similarGuest{}}
+	return f, q.eachGuest(ctx, func(g *foundGuest) {
+		switch found, alike := s.finds(g); {
+		case found:
+			f.add(g)
+		case alike && s.name != "":
+			f.addSimilar(similarGuest{Name: g.name, ID: g.orderID}, max)
+		case alike:
+			f.addSimilar(similarGuest{Phone: g.phone, ID: g.orderID}, max)
+		}
+	})
+}
+
+// nameKey returns a name for comparing, without case and with single spaces.
+func nameKey(name string) string { return strings.ToLower(strings.Join(strings.Fields(name), " ")) }
+
+// alikeNames reports whether all words of one name are in the other, in any order, without accents or punctuation.
+func alikeNames(a, b string) bool {
+	words := func(name string) []string {
+		return strings.FieldsFunc(foldLetters(name), func(r rune) bool {
+			return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+		})
+	}
+	few, many := words(a), words(b)
+	if len(few) > len(many) {
+		few, many = many, few
+	}
+	missing := func(word string) bool { return !slices.Contains(many, word) }
+	return len(few) > 0 && !slices.ContainsFunc(few, missing)
+}
+
+// phoneKey returns the digits of a telephone number, without what stands for dialling abroad and without a zero in
+// brackets, which is not dialled from there: +41 (0)44 and 0041 44 are the same.
+func phoneKey(phone string) string {
+	digits := strings.Map(func(r rune) rune {
+		if r < '0' || r > '9' {
+			return -1
+		}
+		return r
+	}, strings.Replace(phone, "(0)", "", 1))
+	return strings.TrimPrefix(digits, "00")
+}
+
+// lastDigits returns the end of a telephone number, which is the same with and without the code of its country.
+func lastDigits(key string) string { return key[max(0, len(key)-7):] }
+
+// countries are the officially assigned codes of ISO 3166-1 alpha-2.
+const countries = "" +
+	"AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV " +
+	"BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES " +
+	"ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE " +
+	"IL IM IN IO IQ IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS LT LU LV LY " +
+	"MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU " +
+	"NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM " +
+	"SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE " +
+	"VG VI VN VU WF WS YE YT ZA ZM ZW"
+
+// isCountry reports whether s is a code of ISO 3166-1 alpha-2, in capitals.
+func isCountry(s string) bool {
+	return len(s) == 2 && s[0] != ' ' && s[1] != ' ' && strings.Contains(countries, s)
+}
+
+// checkCountry is a textCheck for a country.
+func checkCountry(s string) (code, detail string) {
+	if !isCountry(s) {
+		return "unknown_country", "This must be the code of a country in ISO 3166-1, such as CH."
+	}
+	return "", ""
+}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// aDelivery is the fulfilment of a delivery, as it is sent, with further members.
+func aDelivery(more string) string {
+	return `{"type":"delivery","address":{"line1":"Seestrasse 12","postal_code":"8002","city":"Zürich",` +
+		`"country":"CH"}` + more + `}`
+}
+
+func TestOrder_saysHowItsGuestGetsIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		auth := s.seller()
+		at := newStamp(time.Now().Add(maxAhead)).String()
+		for sent, shown := range map[string]string{
+			aDelivery(`,"wanted_at":"` + at + `"`): `{"address":{"city":"Zürich","country":"CH",` +
+				`"line1":"Seestrasse 12","line2":null,"postal_code":"8002"},"table":null,"type":"delivery",` +
+				`"wanted_at":"` + at + `"}`,
+			`{"type":"pickup"}`:             `{"address":null,"table":null,"type":"pickup","wanted_at":null}`,
+			`{"type":"table","table":"7b"}`: `{"address":null,"table":"7b","type":"table","wanted_at":null}`,
+		} {
+			made := s.post("/orders", orderBody("fulfilment", sent, "language", `"DE-ch"`), auth).is(200).
+				holds(`fulfilment=`+shown, `language="de-CH"`)
+			s.get("/orders/"+made.text("id"), auth).is(200).holds(`fulfilment=`+shown, `language="de-CH"`)
+		}
+		only := s.post("/orders", orderBody("customer", "", "fulfilment", "", "language", `"it"`), auth).is(200)
+		only.holds(`customer=null`, `fulfilment=null`, `language="it"`)
+	})
+}
+
+func TestOrder_refusesWhatIsNoFulfilment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		auth, before := s.seller(), s.dump()
+		address := func(member, value string) string {
+			members := map[string]string{"line1": `"x"`, "postal_code": `"1"`, "city": `"x"`, "country": `"CH"`}
+			members[member] = value
+			parts := []string{}
+			for name, value := range members {
+				if value != "" {
+					parts = append(parts, fmt.Sprintf("%q:%s", name, value))
+				}
+			}
+			return `{"type":"delivery","address":{` + strings.Join(parts, ",") + `}}`
+		}
+		in := func(d time.Duration) string {
+			return aDelivery(`,"wanted_at":"` + newStamp(time.Now().Add(d)).String() + `"`)
+		}
+		for _, c := range [][2]string{
+			{`null`, "#/fulfilment wrong_type #/fulfilment/type required"},
+			{`{}`, "#/fulfilment/type required"},
+			{`{"type":"drone","table":"1"}`, "#/fulfilment/type unknown_value"},
+			{`{"type":"delivery"}`, "#/fulfilment/address required"},
+			{`{"type":"table"}`, "#/fulfilment/table required"},
+			{`{"type":"table","table":""}`, "#/fulfilment/table empty"},
+			{`{"type":"table","table":"` + strings.Repeat("é", maxTableName+1) + `"}`, "#/fulfilment/table too_long"},
+			{aDelivery(`,"table":"7"`), "#/fulfilment/table not_of_this_type"},
+			{strings.Replace(aDelivery(""), "delivery", "pickup", 1), "#/fulfilment/address not_of_this_type"},
+			{address("line1", ""), "#/fulfilment/address/line1 required"},
+			{address("line1", `""`), "#/fulfilment/address/line1 empty"},
+			{address("line2", `"a\u0007b"`), "#/fulfilment/address/line2 control_character"},
+			{address("city", `"`+strings.Repeat("x", maxCity+1)+`"`), "#/fulfilment/address/city too_long"},
+			{address("postal_code", ""), "#/fulfilment/address/postal_code required"},
+			{address("country", `"ch"`), "#/fulfilment/address/country unknown_country"},
+			{address("country", `"D "`), "#/fulfilment/address/country unknown_country"},
+			{address("country", `"XX"`), "#/fulfilment/address/country unknown_country"},
+			{in(-clockSkew - time.Second), "#/fulfilment/wanted_at out_of_range"},
+			{in(maxAhead + time.Second), "#/fulfilment/wanted_at out_of_range"},
+			{aDelivery(`,"wanted_at":"tomorrow"`), "#/fulfilment/wanted_at invalid_time"},
+		} {
+			a := s.post("/orders", orderBody("fulfilment", c[0]), auth).is(422, "validation_failed")
+			equals(t, c[0], strings.Join(a.wrong(), " "), c[1])
+		}
+		for _, language := range []string{"es", "de-", "de-XX", "de-CH-1996", "-", "d"} {
+			a := s.post("/orders", orderBody("language", `"`+language+`"`), auth).is(422, "validation_failed")
+			equals(t, language, strings.Join(a.wrong(), " "), "#/language unknown_language")
+		}
+		s.unchanged(before)
+	})
+}
+
+func TestOrder_isRefusedWithAReason(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		auth := s.seller()
+		waiting := s.orderIn(orderAuthorized).ID
+		for body, wrong := range map[string]string{
+			`{"reason":"rude"}`: "#/reason unknown_value", `{"reason":""}`: "#/reason empty",
+			`{"text":"` + strings.Repeat("x", maxOrderText+1) + `"}`: "#/text too_long",
+			`{"text":"a\nb"}`: "#/text control_character", `{"reasen":"other"}`: "#/reasen unknown_member"} {
+			s.post("/orders/"+waiting+"/reject", body, auth).is(422, "validation_failed").names(wrong)
+		}
+		s.post("/orders/"+waiting+"/reject", `{"reason":"sold_out","text":"Until Tuesday"}`, auth).is(200).
+			holds(`state="cancelled"`, `reject_reason="sold_out"`, `reject_text="Until Tuesday"`)
+		s.post("/orders/"+waiting+"/reject", `{"reason":"closed"}`, auth).is(409, "order_state")
+		told := s.count(`SELECT count(*) FROM events WHERE type = 'order.cancelled' AND subject_id = ? AND data =
+			'{"currency":"CHF","reason":"rejected","reject_reason":"sold_out","total":"5900"}'`, waiting)
+		equals(t, "events with the reason, and nothing of the text", told, 1)
+		unknown := s.orderIn(orderAuthorized).ID
+		s.sql(`DELETE FROM order_customers WHERE order_id = ?`, unknown)
+		s.must("order", "reject", unknown, "-text", "Until Tuesday")
+		s.get("/orders/"+unknown, auth).is(200).holds(`reject_reason=null`, `reject_text="Until Tuesday"`,
+			`customer=null`)
+		time.Sleep(keptCustomersFor)
+		for _, c := range s.server.chores {
+			s.check(c.run(t.Context()))
+		}
+		if left := traces(t, s.dir, "until tuesday"); len(left) > 0 {
+			t.Errorf("the text is left in %v", left)
+		}
+		s.get("/orders/"+waiting, s.seller()).is(200).holds(`reject_reason="sold_out"`, `reject_text=null`,
+			`customer=null`)
+	})
+}
+
+// guestNamed makes an order for a guest, and returns its id.
+func (s *service) guestNamed(name, phone string, changes ...string) string {
+	s.t.Helper()
+	changes = append(changes, "customer", fmt.Sprintf(`{"name":%q,"phone":%q}`, name, phone))
+	return s.post("/orders", orderBody(changes...), s.seller()).is(200).text("id")
+}
+
+// known are the orders whose guests are known.
+func (s *service) known() []string {
+	s.t.Helper()
+	ids, err := s.store.texts(`SELECT order_id FROM order_customers ORDER BY seq`)
+	s.check(err)
+	return ids
+}
+
+func TestOrder_guestIsErasedOnRequest(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.seller()
+	wish := aDelivery(`,"wanted_at":"` + newStamp(time.Now().Add(time.Hour)).String() + `"`)
+	body := orderBody("customer", `{"name":"Zoë  von Salis","phone":"+41 (0)79 111 22 33"}`, "fulfilment", wish)
+	zoe := s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).text("id")
+	twin, other := s.guestNamed("zoë von salis", "079 111 22 33"), s.guestNamed("Salis, Zoe von", "0041791112233")
+	if len(traces(t, s.dir, "von salis")) == 0 || len(traces(t, s.dir, "seestrasse")) == 0 {
+		t.Fatal("the guests are not on the disk: the test sees nothing")
+	}
+	s.must("order", "erase", "-name", " ZOË von Salis")
+	equals(t, "who is left", strings.Join(s.known(), " "), other)
+	for _, id := range []string{zoe, twin} {
+		s.get("/orders/"+id, auth).is(200).holds(`customer=null`, `fulfilment=null`, `language=null`, `total=5900`)
+	}
+	s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).has("Idempotency-Replayed: true").
+		holds(`id="`+zoe+`"`, `customer=null`, `fulfilment=null`, `language=null`)
+	if row := s.row(zoe); !row.WantedAt.IsZero() {
+		t.Errorf("it is still wanted at %v", row.WantedAt)
+	}
+	for _, text := range []string{"von salis", "(0)79 111", "079 111 22 33"} {
+		if left := traces(t, s.dir, text); len(left) > 0 {
+			t.Errorf("%s is left in %v", text, left)
+		}
+	}
+	got := s.must("order", "erase", "-phone", "0041 79 111 22 33", "-json")
+	if !strings.Contains(got, `"erased":1`) || !strings.Contains(got, `"similar":[]`) || len(s.known()) > 0 {
+		t.Errorf("answered %s, left %v", got, s.known())
+	}
+	last := s.guestNamed("Ada Keller", "")
+	has(t, s.must("order", "erase", "-order", last[len(last)-8:]), "1 guest erased")
+	s.fails("not found", "order", "erase", "-order", newID("ord", time.Now()))
+	s.post("/orders/"+zoe+"/paid", `{"method":"cash"}`, auth).is(200).holds(`state="paid"`, `customer=null`)
+}
+
+// TestOrder_erasingTakesNobodyElse is of an operator who is handed names and numbers that are none.
+func TestOrder_erasingTakesNobodyElse(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	stranger := s.addAccount("stranger")
+	s.change(func(t *tx) error { return t.addOrigin(stranger, "https://other.example") })
+	ada, without := s.guestNamed("Ada Keller", "+41 44 555 01 23"), s.guestNamed("100%", "none")
+	theirs := s.post("/orders", orderBody("return_url", `"https://other.example/"`), "Authorization: Bearer "+
+		s.token(stranger, scopeOrders+" "+scopeSelling)).is(200).text("id")
+	everybody := s.known()
+	for _, name := range []string{"%", "_da Keller", "*", "Ada%", "' OR 1=1 --", "Ada", "Keller Ada", "0%", "100"} {
+		s.must("order", "erase", "-name", name)
+	}
+	for _, phone := range []string{"044 555 01 23", "5550123", "+41 44 555 01 2", "%555%0123"} {
+		s.must("order", "erase", "-phone", phone)
+	}
+	has(t, s.must("order", "erase", "-name", "keller, ADA"), "0 guests erased", "not erased, but alike",
+		"Ada Keller: 2")
+	has(t, s.must("order", "erase", "-phone", "044 555 01 23"), "alike", "+41 44 555 01 23: 2")
+	for _, args := range [][]string{{}, {"-name", "  "}, {"-name", "Ada", "-phone", "0445550123"}} {
+		s.fails("give one of -name, -phone and -order", append([]string{"order", "erase"}, args...)...)
+	}
+	s.fails("a telephone number has at least 5 digits", "order", "erase", "-phone", "none")
+	s.fails("not found", "order", "erase", "-order", theirs, "-account", s.account)
+	if now := s.known(); !slices.Equal(now, everybody) {
+		t.Errorf("left %v of %v", now, everybody)
+	}
+	s.must("order", "erase", "-name", "Ada Keller", "-account", s.account)
+	equals(t, "who is left", strings.Join(s.known(), " "), without+" "+theirs)
+	s.get("/orders/"+ada, s.seller()).is(200).holds(`customer=null`)
+}
+
+// TestOrder_guestIsErasedWhileItsOrderIsUnderWay: the order goes its way, and nothing of the guest comes back.
+func TestOrder_guestIsErasedWhileItsOrderIsUnderWay(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, _ := s.authorized()
+		_, asked, err := s.typing("yes\n", "order", "erase", "-order", o.ID)
+		has(t, asked, "erases the guests of 1 order, 1 of them under way")
+		must(t, err)
+		s.post("/orders/"+o.ID+"/accept", `{}`, s.seller()).is(200).holds(`state="accepted"`, `customer=null`)
+		s.get("/orders/"+o.ID, s.seller()).is(200).holds(`customer=null`, `fulfilment=null`, `language=null`)
+		equals(t, "guests", len(s.known()), 0)
+	})
+}
+
+func TestOrder_listsAreNarrowedToBusinessDays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
+		s.do("PATCH", "/account", `{"zone":"Europe/Zurich"}`, admin).is(200)
+		zurich, err := loadZone("Europe/Zurich")
+		must(t, err)
+		ids, refunds, payments := map[string]string{}, map[string]string{}, map[string]string{}
+		for _, at := range []time.Time{ // summer time begins on the 26th
+			time.Date(2000, 3, 25, 3, 59, 59, 0, zurich), time.Date(2000, 3, 25, 4, 0, 0, 0, zurich),
+			time.Date(2000, 3, 26, 3, 59, 59, 0, zurich), time.Date(2000, 3, 26, 4, 0, 0, 0, zurich)} {
+			time.Sleep(time.Until(at))
+			o := s.orderIn(orderPartRefunded)
+			ids[o.ID], payments[*o.PaymentID] = at.Format("02 15:04"), at.Format("02 15:04")
+			for _, f := range s.get("/orders/"+o.ID, s.seller()).is(200).json()["refunds"].([]any) {
+				refunds[f.(map[string]any)["id"].(string)] = at.Format("02 15:04")
+			}
+		}
+		auth := s.seller()
+		lists := map[string]map[string]string{"/orders": ids, "/payments": payments, "/refunds": refunds}
+		for path, made := range lists {
+			for query, want := range map[string]string{
+				"": "26 04:00, 26 03:59, 25 04:00, 25 03:59", "from=2000-03-25&to=2000-03-25": "26 03:59, 25 04:00",
+				"from=2000-03-26": "26 04:00", "to=2000-03-24": "25 03:59", "from=2000-03-27": "",
+				"from=1970-01-01&to=1970-01-01": "", "from=9000-01-01": "",
+				"from=2000-03-25&to=2000-03-25&limit=1": "26 03:59",
+			} {
+				a := s.get(path+"?"+query, auth).is(200)
+				got := []string{}
+				for _, row := range a.json()["data"].([]any) {
+					got = append(got, made[row.(map[string]any)["id"].(string)])
+				}
+				equals(t, path+" "+query, strings.Join(got, ", "), want)
+				if strings.Contains(query, "limit") {
+					next := s.get(path+"?"+query+"&cursor="+a.text("next_cursor"), auth).is(200).json()["data"].([]any)
+					equals(t, path+": the next page", made[next[0].(map[string]any)["id"].(string)], "25 04:00")
+				}
+			}
+			s.get(path+"?from=2000-03-26&to=2000-03-25", auth).is(422, "validation_failed").names("?to out_of_range")
+			s.get(path, "Authorization: Bearer "+s.token(s.account, scopeSelling)).is(http.StatusForbidden)
+			stranger := s.token(s.addAccount("of"+path[1:]), scopeOrders)
+			equals(t, "a stranger's "+path, s.get(path, "Authorization: Bearer "+stranger).is(200).body,
+				`{"data":[],"next_cursor":null}`+"\n")
+		}
+		equals(t, "by another method", len(s.get("/orders?method=cash", auth).is(200).json()["data"].([]any)), 0)
+		equals(t, "by card", len(s.get("/orders?method=card&from=2000-03-26", auth).is(200).json()["data"].([]any)), 1)
+		equals(t, "refunds that failed", len(s.get("/refunds?state=failed", auth).is(200).json()["data"].([]any)), 0)
+		for row := range strings.Lines(s.must("order", "refunds", "-csv", "-until", "2000-03-25")) {
+			if fields := strings.Split(row, ","); len(fields) != 17 || fields[0] != "id" && fields[8] != "1.00" {
+				t.Errorf("exported %s", row)
+			}
+		}
+	})
+}
+
+// TestQuery_aListOfAnAccountReadsOnlyItsRange: an account may have a million orders, and as many payments.
+func TestQuery_aListOfAnAccountReadsOnlyItsRange(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	asked, days := questions(s.store.queries), "?from=2026-01-01&to=2100-01-01"
+	for _, list := range []string{"/orders", "/orders?state=open", "/orders?reference=R-1", "/orders?method=card",
+		"/payments", "/payments?state=review", "/refunds", "/refunds?state=failed"} {
+		query := days
+		if strings.Contains(list, "?") {
+			query = "&" + days[1:]
+		}
+		s.get(list, s.seller()).is(200)
+		s.get(list+query, s.seller()).is(200)
+	}
+	s.check(s.store.eachGuest(t.Context(), func(*foundGuest) {}))
+	all, seen := asked(), 0
+	for rows, along := range map[string][]string{
+		"SELECT o.id": {"orders_account (account_id=? AND id", "orders_state (account_id=? AND state=? AND id",
+			"orders_reference (account_id=? AND reference=?"},
+		"SELECT p.id":  {"payments_account (account_id=? AND id"},
+		"SELECT f.id":  {"refunds_account (account_id=? AND id"},
+		"SELECT c.seq": {"c USING INTEGER PRIMARY KEY (rowid>?)"},
+	} {
+		for _, query := range all {
+			if !strings.HasPrefix(query, rows) || !strings.Contains(query, "ORDER BY") {
+				continue
+			}
+			want, plan := along[0], strings.Join(s.plan(query), "; ")
+			if strings.Contains(query, "o.state = ?") {
+				want = along[1]
+			} else if strings.Contains(query, "o.reference = ?") {
+				want = along[2]
+			}
+			seen++
+			if !strings.Contains(plan, want) || strings.Contains(plan, "TEMP B-TREE") {
+				t.Errorf("%s, want %s\n%s", plan, want, query)
+			}
+		}
+	}
+	if seen < 14 {
+		t.Errorf("only %d queries", seen)
+	}
+}
