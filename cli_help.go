@@ -26,6 +26,7 @@ var (
 	wholeTopics = []helpRow{
 		{"init", "make database and keys"}, {"serve", "run the service"}, {"status", "how the service is"},
 		{"check", "look for damage"}, {"backup", "copy the database"}, {"upgrade", "upgrade the database"},
+		{"promote", "have the standby serve"},
 		{"demo", "run with sample data"}, {"version", "print the version"}, {"help", "explain commands"},
 	}
 	nounTopics = []helpRow{
@@ -35,7 +36,7 @@ var (
 		{"event", "what happened, who did it"}, {"grant", "what applications may do"},
 		{"key", "keys that sign tokens"}, {"lead", "contacts from sites"}, {"lease", "explain device tokens"},
 		{"legacy", "calls of old paths"}, {"license", "licences and their terms"}, {"order", "orders and refunds"},
-		{"origin", "sites that may call"}, {"payment", "payment providers"},
+		{"origin", "sites that may call"}, {"payment", "payment providers"}, {"peer", "the other machine"},
 		{"plan", "templates of licences"}, {"revenue", "what days have brought"},
 		{"token", "bearer tokens"}, {"webhook", "where events are sent"}, {"widget", "widgets and their counts"},
 	}

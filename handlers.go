@@ -150,6 +150,7 @@ type serverOptions struct {
 	failedLookupRate int            // different licence keys that may fail a minute and address
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
+	peerURL          string         // address of the other machine of a pair; "": none
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
@@ -173,6 +174,7 @@ type server struct {
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
+	peer           *peerWatch // nil: there is none
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
@@ -213,6 +215,13 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
 		faults: lastingFaults{open: map[string]*lastingFault{}}}
 	s.startClock()
+	if o.peerURL != "" {
+		var err error
+		if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
+			return nil, err
+		}
+		s.outbound.held = s.peer.holds
+	}
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -517,11 +526,12 @@ func (s *server) checkToken(c *call) error {
 	return nil
 }
 
-// connector returns what an engine that works with outside systems needs of the service. With off it asks none.
+// connector returns what an engine that works with outside systems needs of the service. With off, and while the peer
+// may work with them, it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
 		noteFault: s.noteFault, doubted: s.clockDoubted, wake: make(chan struct{}, 1),
-		idle: func() bool { return off }}
+		idle: func() bool { return off || s.peer.holds() }}
 }
 
 // address returns the key under which the rate limits count the client's address.

@@ -240,6 +240,7 @@ var notRun = map[string]string{
 	"enable --now widgetd.socket":   "it enables units of systemd",
 	"--now widgetd-backup.timer":    "it enables units of systemd",
 	"litestream sync -wait -socket": "TestLitestream_ runs it with paths of its own",
+	"widgetd/pair follow":           "TestLitestream_aPair… runs deploy/pair",
 }
 
 func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {

@@ -25,6 +25,7 @@ type noun struct {
 	holdings []holding           // what stops working when the account that has it is closed
 	close    closing             // called when an account is closed; nil: nothing to do
 	settings settingsHook        // called when an account's settings change; nil: nothing to do
+	promoted func(t *tx) error   // called when the database is promoted; nil: nothing to do
 }
 
 // A statusPart is what a noun adds to the output of the status command. Parts are read one by one, so that one
@@ -149,6 +150,7 @@ func nouns() []noun {
 		legacyNoun(),
 		receiverNoun(),
 		fileNoun(),
+		standbyNoun(),
 		healthNoun(),
 		docsNoun(),
 	}
@@ -213,7 +215,8 @@ var serveOptions = []option{
 	optAddr, optTrustedProxies, optKeepEvents, optKeepTokens, optOutboundAllow, optNoWebhooks, optNoPayments,
 	optStripeURL, optVippsURL, optXeroURL, optFortnoxURL, optNoBooks, optDebugAddr, optAnonymousRate, optVisitorRate,
 	optFailedLookupRate, optExpiringNotice, optLegacySunset, optContact, optSecurityContact,
-	optLitestream.says("never checkpoint the database: Litestream does that"), optLog, optAccessLog,
+	optLitestream.says("never checkpoint the database: Litestream does that"), optPeer, optStandby, optLog,
+	optAccessLog,
 }
 
 var (

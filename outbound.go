@@ -43,6 +43,8 @@ type outbound struct {
 	secureOnce, plainOnce *http.Transport
 
 	reach reachability // whether calls fail alike
+
+	held func() bool // whether nothing may be called at the moment; nil: never
 }
 
 // The bounds of an outbound.
@@ -167,6 +169,9 @@ func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, 
 	normal, code, detail := o.checkURL(q.url)
 	if code != "" {
 		return nil, &outboundError{outboundRefused, errors.New(detail)}
+	}
+	if o.held != nil && o.held() {
+		return nil, &outboundError{outboundCanceled, errors.New("the peer may do it")}
 	}
 	limited, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()

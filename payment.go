@@ -28,6 +28,7 @@ func paymentNoun() noun {
 		check:    checkPayments,
 		holdings: []holding{heldPayments},
 		close:    (*tx).lookAtLivePayments,
+		promoted: (*tx).lookAtAllLive,
 	}
 }
 

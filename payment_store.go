@@ -444,6 +444,9 @@ func (t *tx) lookAtLivePayments(id string) error {
 		AND paid_at IS NOT NULL)`, id)
 }
 
+// lookAtAllLive is look for the live attempts of all accounts. It reads those alone, by the index payments_live.
+func (t *tx) lookAtAllLive() error { return t.look(`state IN ('created', 'pending', 'authorized')`) }
+
 // heldPayments counts the attempts that guests can still pay, whose money is authorised, or that were charged for an
 // order that waits to be accepted.
 var heldPayments = holding{"payments", "live payment",

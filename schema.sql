@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 10;
+PRAGMA user_version = 11;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -34,6 +34,14 @@ CREATE TABLE probes (
 CREATE TABLE clock (
   id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
   seen_at     TEXT NOT NULL CHECK (seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seen_at, '+0 days')) -- the latest time that the service took for right; set by 'widgetd clock accept'
+) STRICT;
+
+CREATE TABLE epoch (
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row, once it was promoted or has heard of an epoch
+  number      INTEGER NOT NULL CHECK (number >= 0),                  -- of this database; 0: never promoted
+  name        TEXT NOT NULL,                                         -- random, to tell epochs with the same number apart
+  known       INTEGER NOT NULL CHECK (known >= number),              -- the highest number that it has heard of
+  began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')) -- when it was promoted; of number 0: when it heard of another
 ) STRICT;
 
 CREATE TABLE origins (

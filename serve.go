@@ -128,6 +128,13 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	if e.on("standby") {
+		listener, err := listen(e.str("addr"), e.getenv)
+		if err != nil {
+			return err
+		}
+		return newStandby(keys, o).serveUntil(e.ctx, listener, log)
+	}
 	db, err := e.file("db")
 	if err != nil {
 		return err
@@ -168,7 +175,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.nounOptions, err = e.readNounOptions(); err != nil {
 		return o, err
 	}
-	o.accessLog = e.on("access-log")
+	o.accessLog, o.peerURL = e.on("access-log"), e.str("peer")
 	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
 		return o, err
 	}
@@ -316,6 +323,7 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 	everyInterval(ctx, func() {
 		s.followKeys(keys)
 		s.store.recheckHeader()
+		s.peer.lookForFollower()
 		walIsLarge = s.reportWAL(walIsLarge)
 		s.logNotices(false)
 		s.logUnreadable()
@@ -364,7 +372,7 @@ func (s *server) runChores(ctx context.Context) {
 		s.followClock()
 		s.keepClock(ctx, sweepInterval)
 		for _, c := range s.chores {
-			if c.timeDriven && s.clockDoubted() {
+			if s.peer.standing().fences() || c.timeDriven && s.clockDoubted() {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
@@ -375,7 +383,7 @@ func (s *server) runChores(ctx context.Context) {
 			lastSweep, sweepDue = now, true
 			s.checkHealth() // for the metrics, which do not ask the database themselves
 		}
-		if sweepDue && !s.clockDoubted() {
+		if sweepDue && !s.clockDoubted() && !s.peer.standing().fences() {
 			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
 		}
 	})

@@ -45,6 +45,7 @@ type healthReport struct {
 	Version   string                   `json:"version"`
 	ReleaseID string                   `json:"releaseId"`
 	Output    string                   `json:"output,omitempty"` // why the status is not pass
+	Standby   bool                     `json:"standby,omitempty"`
 	Checks    map[string][]healthProbe `json:"checks"`
 }
 
@@ -110,6 +111,7 @@ func (s *server) reportOf(found observation) *healthReport {
 	if fault := s.compareClock(s.readClocks()); report.Status == healthPass && fault != "" {
 		report.Status, report.Output = healthWarn, string(fault)
 	}
+	report.tellPeer(s.peer.standing())
 	if s.draining.Load() {
 		report.Status, report.Output = healthFail, storageReason(errClosed)
 	}
@@ -330,7 +332,7 @@ func (s *server) followClock() {
 func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
-	if s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
+	if s.peer.standing().fences() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
 		closerThan(later, s.clock.tried, read.steady) {
 		return
 	}

@@ -131,6 +131,11 @@ func (s *server) startStatus() (stop func()) {
 		}
 		s.log.Info("'widgetd check' has passed: health does not tell of the damage that was met any more")
 	})
+	mux.HandleFunc("POST /peer/ignore", func(w http.ResponseWriter, _ *http.Request) {
+		if s.peer == nil || !s.peer.ignore() {
+			w.WriteHeader(http.StatusConflict)
+		}
+	})
 	web := &http.Server{Handler: mux, ReadHeaderTimeout: statusTimeout, WriteTimeout: statusTimeout,
 		IdleTimeout: statusTimeout}
 	s.working.Go(func() { web.Serve(listener) })

@@ -568,6 +568,8 @@ func storageReason(err error) string {
 	switch {
 	case errors.Is(err, errClosed):
 		return "the service is stopping"
+	case errors.Is(err, errFenced):
+		return reasonSuperseded
 	case errors.Is(err, errBusy):
 		return "another program holds the write lock"
 	case errors.Is(err, errStorageFull):

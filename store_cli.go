@@ -203,6 +203,9 @@ func upgradeCommand(e *env) error {
 	if err != nil {
 		return err
 	}
+	if err := checkNotFollowed(db); err != nil {
+		return err
+	}
 	report, err := upgradeFile(e.ctx, db, upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now,
 		progress: func(text string) { fmt.Fprintln(e.stderr, text) }})
 	if err != nil {

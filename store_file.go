@@ -40,6 +40,7 @@ type storeOptions struct {
 	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockTimeout
 	now           func() time.Time
 	driver        string // of the writer, for tests that inject faults; "": sqlite
+	followed      bool   // also open a copy that 'litestream restore -f' was writing, to promote it
 }
 
 // dsn returns the data source name of a file, with every pragma in it: one that is sent by Exec
@@ -245,7 +246,10 @@ func openStore(path string, o storeOptions) (*store, error) {
 		return nil, err
 	}
 	real := realPath(path)
-	if err := errors.Join(checkWAL(path), checkWritable(real)); err != nil {
+	if !o.followed {
+		err = checkNotFollowed(path)
+	}
+	if err := errors.Join(err, checkWAL(path), checkWritable(real)); err != nil {
 		file.Close()
 		return nil, oneLineError{err}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // schemaVersion is the version that schema.sql sets, to which schemaSteps lead.
-const schemaVersion = 10
+const schemaVersion = 11
 
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
@@ -43,6 +43,7 @@ var schemaSteps = []schemaStep{
 	{does: "indexes of the types of events and leads, and the view of tokens", run: declares("schema/v8.sql")},
 	{does: "fulfilment, payment at the door and reasons of orders, TWINT, refunds by account", run: upgradeToV9},
 	{does: "plans, references and offline leases of licences; accounts that issue them", run: upgradeToV10},
+	{does: "a table of the epoch that promoting a standby begins", run: declares("schema/v11.sql")},
 }
 
 // declares returns the run of a step that only executes the statements of a file. schema/vN.sql has what version N

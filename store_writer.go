@@ -58,6 +58,7 @@ type writer struct {
 	stopped chan struct{} // closed when it has stopped
 	running sync.WaitGroup
 
+	fenced        atomic.Bool               // nothing is written any more: another machine serves
 	lastCommit    time.Duration             // how long it took
 	dataVersion   int64                     // as last read on conn
 	callers       atomic.Int64              // inside update
@@ -275,8 +276,11 @@ func (j *job) finish(err error) {
 // returns when the transaction is on the disk. If f returns an error, only what f wrote is rolled
 // back (but see keep), and update returns that error. f may be called more than once, and must
 // not build on what an earlier call did. If ctx ends before f is called, f is not called.
-// Errors: those of f, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, that of ctx.
+// Errors: those of f, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, errFenced, that of ctx.
 func (w *writer) update(ctx context.Context, f func(*tx) error) error {
+	if w.fenced.Load() {
+		return errFenced
+	}
 	blocked := w.lockedSince()
 	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
 		return errBusy

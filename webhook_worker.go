@@ -53,6 +53,7 @@ type webhookWorker struct {
 	steady   func() time.Time // a clock that is never set
 	doubted  func() bool      // server.clockDoubted
 	stopping func() bool
+	held     func() bool // peerWatch.holds: nothing is sent
 	strike   func(fault string, err error, attrs ...any)
 	tick     time.Duration // between two looks for foreign commits and for what has become due
 
@@ -409,7 +410,7 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 // fill begins as many attempts as may run, one of each webhook in turn. When a webhook has looked through
 // many events and found none, it returns and wakes run, so that attempts that came back are taken first.
 func (w *webhookWorker) fill(calls context.Context) {
-	if w.stopping() || w.recordFailed || w.steady().Before(w.fillFrom) {
+	if w.stopping() || w.held() || w.recordFailed || w.steady().Before(w.fillFrom) {
 		return
 	}
 	for progress := true; progress && len(w.flying) < maxSending; {

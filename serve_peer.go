@@ -1,0 +1,365 @@
+package main
+
+import (
+	"context"
+	"crypto/hmac"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The peer is the other machine of a pair, of which one serves and the other is a warm standby. Each asks the other
+// for its epoch, so that an old machine that is started again does nothing beside the one that was promoted.
+
+const (
+	peerPath       = "/peer/"
+	peerInterval   = time.Minute     // between two questions
+	peerLimit      = 5 * time.Second // for a question and its answer
+	peerRate       = 60              // questions a minute that an address may ask
+	maxPeerMessage = 1 << 10         // bytes
+	faultPeer      = "the peer gives no usable answer"
+)
+
+// The roles of a machine.
+const (
+	rolePrimary = "primary" // it has the database open
+	roleStandby = "standby" // it has not
+)
+
+// A peerMessage is a question or an answer. Both say what a machine is.
+type peerMessage struct {
+	Machine string `json:"machine"` // the process that says it, by a random name
+	Role    string `json:"role"`
+	Number  int64  `json:"epoch"`
+	Name    string `json:"id"`    // of the epoch
+	Nonce   string `json:"nonce"` // of the question, repeated in its answer
+	Hash    []byte `json:"hash"`
+}
+
+// The purposes of the keyed hashes of messages. They differ, so that no question can be passed off as an answer.
+const (
+	peerQuestion = "peer question"
+	peerAnswer   = "peer answer"
+)
+
+// hash returns the keyed hash of a message. asker is the machine that is answered; "" in a question.
+func (m *peerMessage) hash(keys *keyring, purpose, asker string) []byte {
+	return keys.hash(purpose, asker, m.Machine, m.Role, strconv.FormatInt(m.Number, 10), m.Name, m.Nonce)
+}
+
+// A peerVoice says what this machine is, and understands what the other says. Both have the same key file.
+type peerVoice struct {
+	machine string
+	role    string
+	keys    func() *keyring
+	present func() epoch
+}
+
+// say returns a message in its form for the network.
+func (v *peerVoice) say(purpose, asker, nonce string) []byte {
+	e := v.present()
+	m := &peerMessage{Machine: v.machine, Role: v.role, Number: e.Number, Name: e.Name, Nonce: nonce}
+	m.Hash = m.hash(v.keys(), purpose, asker)
+	return encodeJSON(m)
+}
+
+// hear reads a message and checks its hash.
+func (v *peerVoice) hear(text []byte, purpose, asker string) (*peerMessage, error) {
+	m := &peerMessage{}
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, errors.New("it is not what a widgetd says")
+	}
+	if !hmac.Equal(m.Hash, m.hash(v.keys(), purpose, asker)) {
+		return nil, errors.New("its hash is wrong: do both machines have the same key file?")
+	}
+	if m.Role != rolePrimary && m.Role != roleStandby || m.Number < 0 {
+		return nil, errors.New("it has an unknown role")
+	}
+	return m, nil
+}
+
+// reply returns what was asked, and the answer to it.
+func (v *peerVoice) reply(question []byte) (asked *peerMessage, answer []byte, err error) {
+	if asked, err = v.hear(question, peerQuestion, ""); err != nil {
+		return nil, nil, err
+	}
+	return asked, v.say(peerAnswer, asked.Machine, asked.Nonce), nil
+}
+
+// ask puts a question through call and returns the answer. One that was given before, to somebody else or by this
+// process itself is an error.
+func (v *peerVoice) ask(ctx context.Context, call peerCall) (*peerMessage, error) {
+	nonce := randomText(16)
+	text, err := call(ctx, v.say(peerQuestion, "", nonce))
+	if err != nil {
+		return nil, err
+	}
+	m, err := v.hear(text, peerAnswer, v.machine)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Nonce != nonce:
+		return nil, errors.New("it answers another question")
+	case m.Machine == v.machine:
+		return nil, errors.New("-peer leads to this machine itself")
+	}
+	return m, nil
+}
+
+// A peerCall sends a question and returns the body of the answer.
+type peerCall func(ctx context.Context, question []byte) ([]byte, error)
+
+// everywhere are all addresses. A client for which they are admitted calls only where its operator says.
+var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+
+// newPeerCall returns the call to the machine at an address, as http://10.0.0.2:8080. It has a client of its own, so
+// that nothing else may call that address. The error says what is wrong with the address.
+func newPeerCall(address string) (peerCall, error) {
+	client := newOutbound(everywhere)
+	client.limit = peerLimit
+	normal, _, detail := client.checkURL(address)
+	u, err := url.Parse(normal)
+	if detail != "" || err != nil || u.Path != "/" || u.RawQuery != "" {
+		return nil, usageError("-peer must be the address of the other machine, as https://b.example.com or " +
+			"http://10.0.0.2:8080, without a path")
+	}
+	header := http.Header{"Content-Type": {"application/json"}}
+	target := u.Scheme + "://" + u.Host + peerPath
+	return func(ctx context.Context, question []byte) ([]byte, error) {
+		defer client.close()
+		answer, err := client.do(ctx, outboundRequest{http.MethodPost, target, header, question, maxPeerMessage})
+		if err != nil {
+			return nil, err
+		}
+		if answer.status != http.StatusOK {
+			return nil, fmt.Errorf("it answers with the status %d", answer.status)
+		}
+		return answer.body, nil
+	}, nil
+}
+
+// A peerStanding says what a machine with a peer may do.
+type peerStanding int32
+
+const (
+	standsAlone peerStanding = iota // everything: the peer is a standby, or in an earlier epoch
+	peerSilent                      // the peer has not answered since the start
+	rivalled                        // the peer serves in the same epoch
+	mislaid                         // the database is not of the epoch that the file beside it names
+	superseded                      // the peer serves in a later epoch
+	followed                        // 'litestream restore -f' writes into the database
+)
+
+// standingReasons are what health and the log say of each standing.
+var standingReasons = map[peerStanding]string{
+	peerSilent: "the peer has not answered since the start: nothing is paid, posted or sent until it does",
+	rivalled:   "the peer serves in the same epoch: nothing is paid, posted or sent until one of both is promoted",
+	mislaid: "the database is not of the epoch that the file beside it names: nothing is paid, posted or sent " +
+		"until it is promoted",
+	superseded: reasonSuperseded,
+	followed:   reasonFollowed,
+}
+
+// fences reports whether nothing may be written, besides what is held.
+func (s peerStanding) fences() bool { return s == superseded || s == followed }
+
+// A peerWatch decides by what the peer says what this machine may do. Its methods may be called on nil, which
+// stands for a machine without a peer, and by any goroutine.
+type peerWatch struct {
+	peerVoice
+	call      peerCall
+	store     *store
+	log       *slog.Logger
+	noteFault func(fault string, err error, attrs ...any)
+	now       atomic.Int32 // a peerStanding
+	changing  sync.Mutex   // held while now is set
+}
+
+// newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held.
+func newPeerWatch(s *server, address string) (*peerWatch, error) {
+	call, err := newPeerCall(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPeerAddress(s.store.queries, address); err != nil {
+		return nil, err
+	}
+	own, err := s.store.epoch()
+	if err != nil {
+		return nil, err
+	}
+	named, err := readEpochFile(s.store.path)
+	if err != nil {
+		return nil, err
+	}
+	p := &peerWatch{call: call, store: s.store, log: s.log, noteFault: s.noteFault, peerVoice: peerVoice{
+		machine: randomText(16), role: rolePrimary, keys: s.keys.Load, present: func() epoch { return own }}}
+	p.become(peerSilent)
+	if named.Number > 0 && named.String() != own.String() {
+		p.become(mislaid)
+	}
+	if own.Known > own.Number {
+		p.become(superseded)
+	}
+	return p, nil
+}
+
+func (p *peerWatch) standing() peerStanding {
+	if p == nil {
+		return standsAlone
+	}
+	return peerStanding(p.now.Load())
+}
+
+// holds reports whether nothing outside may be asked.
+func (p *peerWatch) holds() bool { return p.standing() != standsAlone }
+
+// become changes the standing. From mislaid on it only gets worse: it ends with a promotion, and so a new start.
+func (p *peerWatch) become(next peerStanding) {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	now := p.standing()
+	if next == now || now >= mislaid && next < now {
+		return
+	}
+	p.now.Store(int32(next))
+	if next == standsAlone {
+		p.log.Info("the peer leaves the work to this machine", "epoch", p.present().String())
+		return
+	}
+	if next.fences() {
+		p.store.fence()
+	}
+	p.log.Warn(standingReasons[next], "epoch", p.present().String())
+}
+
+// learn takes it that the peer serves in the epoch of a message, or has done so at some time.
+func (p *peerWatch) learn(m *peerMessage) {
+	if m.Role != rolePrimary || m.Number <= p.present().Number || p.standing() == superseded {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), peerLimit)
+	defer cancel()
+	if err := p.store.update(ctx, func(t *tx) error { return t.learnEpoch(m.Number) }); err != nil {
+		p.log.Warn("the epoch of the peer can't be written to the database", "error", err.Error())
+	}
+	p.become(superseded)
+}
+
+// check asks the peer once, and acts on its answer. Without one, everything stays as it is.
+func (p *peerWatch) check(ctx context.Context) {
+	m, err := p.ask(ctx, p.call)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.noteFault(faultPeer, err)
+	case m.Role == rolePrimary && m.Number == p.present().Number:
+		p.become(rivalled)
+	default:
+		p.learn(m)
+		p.become(standsAlone) // unless the standing is worse
+	}
+}
+
+// run asks the peer at once, and then every peerInterval until ctx ends.
+func (p *peerWatch) run(ctx context.Context) {
+	tick := time.NewTicker(peerInterval)
+	defer tick.Stop()
+	for {
+		p.check(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// lookForFollower ends all writing if 'litestream restore -f' was started on the database.
+func (p *peerWatch) lookForFollower() {
+	if p != nil && checkNotFollowed(p.store.path) != nil {
+		p.become(followed)
+	}
+}
+
+// ignore goes on without an answer of the peer until the next start. It reports false if that would not help.
+func (p *peerWatch) ignore() bool {
+	if p.standing() == peerSilent {
+		p.log.Warn("the peer is ignored until the next start")
+		p.become(standsAlone)
+	}
+	return !p.holds()
+}
+
+// serve answers questions of the peer.
+func (p *peerWatch) serve(s *server) func(w *response, r *http.Request) {
+	return func(w *response, r *http.Request) {
+		if err := s.limitAddress("peer", s.address(r), peerRate); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		asked, answer, err := p.replyTo(r)
+		if err != nil {
+			s.fail(w, r, errNotFound)
+			return
+		}
+		p.learn(asked)
+		w.Header().Set("Content-Type", "application/json")
+		s.write(w, reply{http.StatusOK, answer})
+	}
+}
+
+// replyTo is reply for a question of the network.
+func (v *peerVoice) replyTo(r *http.Request) (asked *peerMessage, answer []byte, err error) {
+	if r.Method != http.MethodPost || r.URL.Path != peerPath {
+		return nil, nil, errNotFound
+	}
+	question, err := io.ReadAll(io.LimitReader(r.Body, maxPeerMessage))
+	if err != nil {
+		return nil, nil, err
+	}
+	return v.reply(question)
+}
+
+// peerWing is the part of the service that answers and asks the peer, if there is one.
+func peerWing(s *server) wing {
+	if s.peer == nil {
+		return wing{}
+	}
+	return wing{roots: []rootPath{{path: peerPath, page: true, serve: s.peer.serve(s)}},
+		workers: []func(context.Context){s.peer.run}}
+}
+
+// tellPeer adds to a health report why this machine does not do everything.
+func (h *healthReport) tellPeer(now peerStanding) {
+	if reason := standingReasons[now]; now.fences() {
+		h.Status, h.Output = healthFail, reason
+	} else if reason != "" && h.Status == healthPass {
+		h.Status, h.Output = healthWarn, reason
+	}
+}
+
+// checkPeerAddress refuses a peer that is the base address: it leads to whichever machine serves.
+func checkPeerAddress(q *queries, peer string) error {
+	of, err := url.Parse(peer)
+	if err != nil {
+		return err
+	}
+	bases, err := q.baseURLs()
+	for _, base := range bases {
+		if u, err := url.Parse(base.URL); err == nil && u.Scheme == of.Scheme && u.Host == of.Host {
+			return usageError("-peer must be the address of the other machine alone, and " + u.Host +
+				" is that of the service, which moves from one to the other")
+		}
+	}
+	return err
+}

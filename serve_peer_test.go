@@ -1,0 +1,501 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// peerOfTests is the address that machines of tests have as their peer's. Nothing is sent there.
+const peerOfTests = "http://10.0.0.2:8080"
+
+func withPeer(_ *storeOptions, o *serverOptions) { o.peerURL = peerOfTests }
+
+// A pair is two services with the same keys, each the peer of the other.
+type pair struct {
+	a, b *service
+	cut  atomic.Bool // no question arrives
+}
+
+func newPair(t *testing.T) *pair {
+	p := &pair{a: newService(t, withPeer), b: newService(t, withPeer)}
+	p.b.keys = p.a.keys
+	p.start(p.a, p.b)
+	p.start(p.b, p.a)
+	return p
+}
+
+// start starts a machine anew, with another one as its peer.
+func (p *pair) start(s, peer *service) {
+	s.t.Helper()
+	p.startBeside(s, func(w http.ResponseWriter, r *http.Request) { peer.server.ServeHTTP(w, r) })
+}
+
+// startBeside starts a machine anew, with a peer that answers like f.
+func (p *pair) startBeside(s *service, f http.HandlerFunc) {
+	s.t.Helper()
+	how := s.server.serverOptions
+	var err error
+	s.store.fenced.Store(false)
+	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
+	s.check(err)
+	s.server.peer.call = func(_ context.Context, question []byte) ([]byte, error) {
+		if p.cut.Load() {
+			return nil, errors.New("no route to host")
+		}
+		w := httptest.NewRecorder()
+		f(w, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+		if w.Code != http.StatusOK {
+			return nil, fmt.Errorf("status %d", w.Code)
+		}
+		return w.Body.Bytes(), nil
+	}
+}
+
+// promoted begins the epoch of that number on a stopped machine.
+func (s *service) promoted(number int64) {
+	s.t.Helper()
+	s.store.fenced.Store(false)
+	e := epoch{Number: number, Name: randomText(6)}
+	s.change(func(t *tx) error { return t.setEpoch(e) })
+	s.check(writeEpochFile(s.store.path, e))
+}
+
+// asksPeer asks the peer once.
+func (s *service) asksPeer() { s.server.peer.check(s.t.Context()) }
+
+// stands compares how a machine stands with how it should, and what health says of that.
+func (s *service) stands(want peerStanding) {
+	s.t.Helper()
+	equal(s.t, "the standing", s.server.peer.standing(), want)
+	status, health := 200, "pass"
+	switch {
+	case want.fences():
+		status, health = 503, "fail"
+	case want != standsAlone:
+		health = "warn"
+	}
+	a := s.health().is(status)
+	equal(s.t, "health", a.text("status"), health)
+	if want != standsAlone {
+		equal(s.t, "why", a.text("output"), standingReasons[want])
+	}
+	engine := s.server.connector(false)
+	equal(s.t, "payments and books are off", engine.off(), want != standsAlone)
+	if want != standsAlone {
+		_, err := s.server.outbound.do(s.t.Context(), outboundRequest{method: "GET", url: "https://api.example.com/"})
+		equal(s.t, "a call", fmt.Sprint(err), outboundCanceled+": the peer may do it")
+	}
+	wrote := 200
+	if want.fences() {
+		wrote = 503
+	}
+	s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"%s@example.com"}`, randomText(6)),
+		"Origin: "+siteOrigin).is(wrote)
+}
+
+func TestPeer_twoThatAreStartedAtOnceHoldUntilOneIsPromoted(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.a.asksPeer()
+	p.b.asksPeer()
+	p.a.stands(rivalled)
+	p.b.stands(rivalled)
+
+	p.b.promoted(1)
+	p.start(p.b, p.a)
+	p.b.asksPeer() // which tells a
+	p.b.stands(standsAlone)
+	p.a.stands(superseded)
+	p.a.asksPeer()
+	p.a.stands(superseded)
+	p.cut.Store(true)
+	p.start(p.a, p.b)
+	p.a.stands(superseded) // it has kept that
+}
+
+func TestPeer_twoOfTheSameNumberHoldUntilOneIsPromotedAgain(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	for _, s := range []*service{p.a, p.b} { // with no network between them
+		s.promoted(2)
+	}
+	p.start(p.a, p.b)
+	p.start(p.b, p.a)
+	p.a.asksPeer()
+	p.b.asksPeer()
+	p.a.stands(rivalled)
+	p.b.stands(rivalled)
+	equal(t, "ignoring it helps", p.a.server.peer.ignore(), false)
+
+	p.a.promoted(3)
+	p.start(p.a, p.b)
+	p.b.asksPeer()
+	p.b.stands(superseded)
+	p.a.asksPeer()
+	p.a.stands(standsAlone)
+}
+
+func TestPeer_withoutAnAnswerItServesAndHoldsUntilItIsIgnored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t)
+		p.cut.Store(true)
+		stop := p.a.beside(p.a.server.peer.run)
+		synctest.Wait()
+		p.a.stands(peerSilent)
+		contains(t, p.a.log.String(), faultPeer)
+		equal(t, "ignoring it helps", p.a.server.peer.ignore(), true)
+		p.a.stands(standsAlone)
+		time.Sleep(5 * peerInterval)
+		p.a.stands(standsAlone)
+		stop()
+		p.start(p.a, p.b)
+		p.a.stands(peerSilent)
+
+		p.b.promoted(1)
+		p.start(p.b, p.a)
+		p.a.beside(p.a.server.peer.run)
+		p.cut.Store(false)
+		time.Sleep(peerInterval + time.Second)
+		p.a.stands(superseded)
+	})
+}
+
+func TestPeer_webhooksWaitWhileItIsHeldAndAreSentOnce(t *testing.T) {
+	t.Parallel()
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
+		var err error
+		s.server.peer, err = newPeerWatch(s.server, peerOfTests)
+		s.check(err)
+		defer s.startSending()()
+		first := s.announce(s.account, eventLeadCreated)
+		time.Sleep(time.Hour)
+		r.gets()
+		equal(t, "ignoring it helps", s.server.peer.ignore(), true)
+		time.Sleep(time.Minute)
+		r.gets(first)
+		r.status(500)
+		s.announce(s.account, eventLeadCreated)
+		time.Sleep(time.Second)
+		equal(t, "attempts", len(r.take()), 1)
+		s.server.peer.become(rivalled) // while it is to be tried again
+		time.Sleep(24 * time.Hour)
+		r.gets()
+	})
+}
+
+func TestPeer_aPrimaryGoesOnBesideItsStandbyAndWhenThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.a.asksPeer()
+	p.a.stands(standsAlone)
+	p.cut.Store(true)
+	p.a.asksPeer()
+	p.a.stands(standsAlone)
+}
+
+func TestPeer_noClockCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t) // in the year 2000, with the other in 2026
+		other := newService(t, withPeer, func(o *storeOptions, _ *serverOptions) {
+			o.now = func() time.Time { return time.Now().AddDate(26, 0, 0) }
+		})
+		other.keys = p.a.keys
+		other.promoted(1)
+		p.start(other, p.a)
+		p.start(p.a, other)
+		p.a.asksPeer()
+		p.a.stands(superseded)
+		other.asksPeer()
+		equal(t, "the standing", other.server.peer.standing(), standsAlone)
+	})
+}
+
+func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	voice := newStandby(p.a.keys, serverOptions{}).peerVoice
+	stranger, err := newKeyring(time.Now())
+	must(t, err)
+	forger := newStandby(stranger, serverOptions{}).peerVoice
+	answerTo := func(v *peerVoice, question []byte) []byte {
+		_, answer, err := v.reply(question)
+		must(t, err)
+		return answer
+	}
+	earlier := answerTo(&voice, p.a.server.peer.say(peerQuestion, "", randomText(16)))
+	changed := func(question []byte, change func(m *peerMessage)) []byte {
+		m := &peerMessage{}
+		must(t, json.Unmarshal(answerTo(&voice, question), m))
+		change(m)
+		return encodeJSON(m)
+	}
+	for name, answer := range map[string]func(question []byte) []byte{
+		"forged": func(question []byte) []byte {
+			m := &peerMessage{}
+			must(t, json.Unmarshal(question, m))
+			return forger.say(peerAnswer, m.Machine, m.Nonce)
+		},
+		"replayed":       func([]byte) []byte { return earlier },
+		"reflected":      func(question []byte) []byte { return question },
+		"from oneself":   func(question []byte) []byte { return answerTo(&p.a.server.peer.peerVoice, question) },
+		"to another":     func([]byte) []byte { return voice.say(peerAnswer, p.b.server.peer.machine, "") },
+		"another role":   func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Role = rolePrimary }) },
+		"another epoch":  func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Number = 9 }) },
+		"another id":     func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Name = "x" }) },
+		"another nonce":  func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Nonce = "x" }) },
+		"without a hash": func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Hash = nil }) },
+		"no JSON":        func([]byte) []byte { return []byte("<html>") },
+	} {
+		p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
+			question := new(bytes.Buffer)
+			question.ReadFrom(r.Body)
+			w.Write(answer(question.Bytes()))
+		})
+		p.a.asksPeer()
+		if now := p.a.server.peer.standing(); now != peerSilent {
+			t.Errorf("%s: it stands at %d", name, now)
+		}
+	}
+}
+
+func TestPeer_aQuestionThatIsForgedOrReplayedChangesNothing(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	old := p.b.server.peer.say(peerQuestion, "", "n") // of the time when b served in this epoch, too
+	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.a.asksPeer()
+	stranger, err := newKeyring(time.Now())
+	must(t, err)
+	forger := newStandby(stranger, serverOptions{}).peerVoice
+	forger.role, forger.present = rolePrimary, func() epoch { return epoch{Number: 7} }
+	ask := func(method, path string, question []byte) int {
+		w := httptest.NewRecorder()
+		p.a.server.ServeHTTP(w, httptest.NewRequest(method, path, bytes.NewReader(question)))
+		return w.Code
+	}
+	equal(t, "forged", ask("POST", peerPath, forger.say(peerQuestion, "", "n")), 404)
+	equal(t, "an answer", ask("POST", peerPath, p.a.server.peer.say(peerAnswer, "", "n")), 404)
+	equal(t, "too long", ask("POST", peerPath, make([]byte, 2*maxPeerMessage)), 404)
+	equal(t, "got", ask("GET", peerPath, old), 404)
+	equal(t, "another path", ask("POST", peerPath+"x", old), 404)
+	equal(t, "replayed", ask("POST", peerPath, old), 200)
+	p.a.stands(standsAlone)
+	for range peerRate {
+		ask("POST", peerPath, nil)
+	}
+	equal(t, "the last of many", ask("POST", peerPath, old), 429)
+}
+
+func TestPeer_isAskedAtItsAddressAloneAndNothingElseMayCallThat(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	defer elsewhere.Close()
+	for name, answer := range map[string]http.HandlerFunc{
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+peerPath, http.StatusTemporaryRedirect)
+		},
+		"too large": func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, maxPeerMessage+1)) },
+		"an error":  func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) },
+		"too slow":  func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body); <-r.Context().Done() },
+	} {
+		peer := httptest.NewServer(answer)
+		call, err := newPeerCall(peer.URL)
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if _, err := call(ctx, []byte("{}")); err == nil {
+			t.Errorf("%s is taken for an answer", name)
+		}
+		cancel()
+		peer.Close()
+	}
+	equal(t, "questions elsewhere", asked, 0)
+
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.peerURL = elsewhere.URL })
+	s.server.peer.become(standsAlone)
+	_, err := s.server.outbound.do(t.Context(), outboundRequest{method: "POST", url: elsewhere.URL + peerPath})
+	contains(t, fmt.Sprint(err), outboundRefused)
+	u := netip.MustParseAddrPort(strings.TrimPrefix(elsewhere.URL, "http://"))
+	equal(t, "the class of its address", s.server.outbound.classOf(u, false), refusedAddress)
+	equal(t, "questions of webhooks", asked, 0)
+}
+
+func TestPeer_isNoBaseAddressAndHasNoPath(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.do("base-url", "set", "https://api.example.com/v1")
+	for _, peer := range []string{"https://api.example.com", "10.0.0.2:8080", "http://10.0.0.2/v1", "ftp://x.example",
+		"http://u:p@10.0.0.2", "http://10.0.0.2:8080/?x"} {
+		o.fails("-peer must be", "serve", "-addr", "127.0.0.1:0", "-peer", peer)
+	}
+}
+
+func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db, backup := o.env["WIDGETD_DB"], filepath.Join(o.dir, "old")
+	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
+	must(t, err)
+	peer := httptest.NewServer(newStandby(keys, serverOptions{}))
+	defer peer.Close()
+	o.do("promote")
+	o.do("backup", backup)
+	o.do("promote")
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		os.Remove(db + suffix)
+	}
+	rename(t, backup, db)
+	for _, want := range []peerStanding{mislaid, standsAlone} {
+		p := serveProcess(t, o, "-peer", peer.URL)
+		customer := o.customer(p)
+		for customer.ask("GET", "/widget/health", "").json()["output"] == standingReasons[peerSilent] {
+			time.Sleep(10 * time.Millisecond)
+		}
+		a := customer.ask("GET", "/widget/health", "")
+		equal(t, "health", fmt.Sprint(a.json()["output"]), cmp.Or(standingReasons[want], "<nil>"))
+		must(t, p.stop(os.Interrupt))
+		if want == mislaid {
+			contains(t, o.do("promote"), "epoch 3-", "may be lost: what the other machine wrote after 20")
+		}
+	}
+}
+
+func TestPeer_writesEndWhenAFollowerIsStartedBesideTheService(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.a.asksPeer()
+	p.a.server.peer.lookForFollower()
+	p.a.stands(standsAlone)
+	writeFile(t, followerPath(p.a.store.path), "0000000000000009\n")
+	p.a.server.peer.lookForFollower()
+	p.a.stands(followed)
+	must(t, os.Remove(followerPath(p.a.store.path)))
+	p.a.asksPeer()
+	p.a.stands(followed)
+}
+
+func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "sh")
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	writeFile(t, followerPath(db), "0000000000000009\n")
+	for _, command := range [][]string{{"lead", "list"}, {"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}} {
+		o.fails("is written by 'litestream restore -f'", command...)
+	}
+	holder := exec.Command("sh", "-c", `exec 3<"$0"; echo; read line || true`, db)
+	stdin, err := holder.StdinPipe()
+	must(t, err)
+	stdout, err := holder.StdoutPipe()
+	must(t, err)
+	must(t, holder.Start())
+	_, err = stdout.Read(make([]byte, 1))
+	must(t, err)
+	o.fails("another process has it open", "promote")
+	must(t, stdin.Close())
+	must(t, holder.Wait())
+	for number := 1; number <= 2; number++ {
+		made := o.object("promote")
+		e, err := readEpochFile(db)
+		must(t, err)
+		equal(t, "the number", e.Number, int64(number))
+		equal(t, "the epoch", made["epoch"].(map[string]any)["name"], any(e.Name))
+		o.store(func(s *store) {
+			kept, err := s.epoch()
+			must(t, err)
+			equal(t, "that of the database", kept.String(), e.String())
+		})
+		o.do("lead", "list")
+	}
+	writeFile(t, epochPath(db), "WIDGETD_EPOCH=8-abc\n") // of the other machine
+	contains(t, o.do("promote"), "epoch 9-")
+	writeFile(t, epochPath(db), "8\n")
+	o.fails("does not name an epoch", "promote")
+	o.fails("-peer must be", "promote", "-peer", "x")
+	o.fails("no service runs", "peer", "ignore")
+	contains(t, o.do("promote", "-h"), "promote")
+}
+
+func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withPeer)
+	s.promoted(4)
+	s.server.peer.present = func() epoch { return epoch{Number: 4} }
+	peer := httptest.NewServer(s.server)
+	defer peer.Close()
+	o := newOperator(t)
+	must(t, s.keys.save(o.env["WIDGETD_KEY"], true))
+	o.told.keyFile(t, s.keys)
+	contains(t, o.do("promote", "-peer", peer.URL), "epoch 5-", "the peer: primary, epoch 4")
+	contains(t, o.do("promote", "-peer", "http://127.0.0.1:1"), "epoch 6-", "the peer: no usable answer")
+
+	var plan string
+	s.check(s.store.queries.each(`EXPLAIN QUERY PLAN UPDATE payments SET due_at = NULL
+		WHERE state IN ('created', 'pending', 'authorized')`, nil, func(scan func(...any) error) error {
+		var id, parent, unused int
+		var detail string
+		err := scan(&id, &parent, &unused, &detail)
+		plan += detail + "\n"
+		return err
+	}))
+	contains(t, plan, "INDEX payments_live")
+}
+
+func TestStandby_answersHealthAndItsPeerAndOpensNoDatabase(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	must(t, os.WriteFile(db, []byte("torn"), 0o600))
+	p := serveProcess(t, o, "-standby")
+	client := newClient(t)
+	a, err := send(client, "GET", p.base+"/widget/health", "")
+	must(t, err)
+	a.t = t
+	a.is(503).has("Content-Type: application/health+json").says(fmt.Sprintf(`{"status":"fail","version":"1",`+
+		`"releaseId":%q,"output":"this machine is the standby","standby":true,"checks":{}}`+"\n", a.text("releaseId")))
+	root := strings.TrimSuffix(p.base, "/v1")
+	if a, err = send(client, "GET", root+"/livez", ""); err != nil || a.status != 200 {
+		t.Fatal(a, err)
+	}
+	a, err = send(client, "POST", p.base+"/widget/leads", "{}")
+	must(t, err)
+	a.t = t
+	equal(t, "the problem", a.is(503).text("code"), "storage_unavailable")
+	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
+	must(t, err)
+	call, err := newPeerCall(root)
+	must(t, err)
+	asker := newStandby(keys, serverOptions{})
+	m, err := asker.ask(t.Context(), call)
+	must(t, err)
+	equal(t, "what it says", m.Role+fmt.Sprint(m.Number), "standby0")
+	last := 0
+	for range peerRate + 1 {
+		a, err = send(client, "POST", root+peerPath, "{}")
+		must(t, err)
+		last = a.status
+	}
+	equal(t, "the last of many questions", last, 429)
+	equal(t, "the database", fileText(t, db), "torn")
+}

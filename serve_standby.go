@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// The commands of a pair of machines, and what the standby serves.
+
+// standbyNoun declares the pair of machines.
+func standbyNoun() noun {
+	return noun{
+		name:     "standby",
+		wings:    func(s *server) []wing { return []wing{peerWing(s)} },
+		commands: standbyCommands,
+		status:   func() []statusPart { return []statusPart{{"epoch", false, &epochStatus{}}} },
+	}
+}
+
+var (
+	optPeer = option{name: "peer", value: "URL",
+		help: "address of the other machine of a pair, as http://10.0.0.2:8080, which is asked whether it serves; " +
+			"never the base address",
+		hasVariable: true}
+	optStandby = option{name: "standby",
+		help:        "open no database, which 'litestream restore -f' writes, and answer only health and the peer",
+		hasVariable: true}
+)
+
+var standbyCommands = []command{
+	{"promote", "", "begin a new epoch: have this machine serve the stopped file in place of the other machine",
+		[]option{optPeer}, 0, promoteCommand},
+	{"peer ignore", "", "have the running service go on without an answer of its peer, until its next start",
+		nil, 0, peerIgnore},
+}
+
+// An epochStatus is the part of the status command about the epoch.
+type epochStatus struct {
+	Epoch *epoch `json:"epoch"` // null: the database was never promoted
+}
+
+func (s *epochStatus) read(v *statusView) error {
+	e, err := v.epoch()
+	if err == nil && e != (epoch{}) {
+		s.Epoch = &e
+	}
+	return err
+}
+
+func (s *epochStatus) show(_ *statusView, to *statusLines) {
+	if e := s.Epoch; e != nil {
+		line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
+		if e.Known > e.Number {
+			line += fmt.Sprintf("; another machine has %d", e.Known)
+			to.needed = append(to.needed, "another machine was promoted: stop this one, and make it the standby")
+		}
+		to.rows = append(to.rows, line)
+	}
+}
+
+// A standby answers in place of the service, as long as the database is a copy that is kept up to date.
+type standby struct {
+	peerVoice
+	o       serverOptions
+	askedBy *limiter // by address
+}
+
+// newStandby makes a standby that has the keys of a file.
+func newStandby(keys *keyring, o serverOptions) *standby {
+	return &standby{o: o, askedBy: newLimiter(maxAddressBuckets), peerVoice: peerVoice{machine: randomText(16),
+		role: roleStandby, keys: func() *keyring { return keys }, present: func() epoch { return epoch{} }}}
+}
+
+// ServeHTTP implements http.Handler: health, at any base address, fails with the member standby.
+func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	id := newID("req", time.Now())
+	h.Set("X-Request-Id", id)
+	status, kind := http.StatusServiceUnavailable, "application/problem+json"
+	refused := &refusal{code: codeStorage, detail: "This machine is the standby."}
+	body := refused.encode("", id, nil)
+	switch {
+	case r.URL.Path == "/livez":
+		status, kind, body = http.StatusOK, "text/plain; charset=utf-8", []byte("alive\n")
+	case strings.HasSuffix(r.URL.Path, "/widget/health"):
+		kind = "application/health+json"
+		body = encodeJSON(&healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Standby: true,
+			Output: "this machine is the standby", Checks: map[string][]healthProbe{}})
+	case r.URL.Path == peerPath:
+		peer := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), b.o.trusted)
+		if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, time.Now()); !v.ok {
+			status, body = http.StatusTooManyRequests, nil
+		} else if _, answer, err := b.replyTo(r); err != nil {
+			status, body = http.StatusNotFound, nil
+		} else {
+			status, kind, body = http.StatusOK, "application/json", answer
+		}
+	}
+	h.Set("Content-Type", kind)
+	if status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "30")
+	}
+	w.WriteHeader(status)
+	w.Write(body) // fails only when the client has gone
+}
+
+// serveUntil answers requests on the listener until ctx ends or the listener fails.
+func (b *standby) serveUntil(ctx context.Context, listener net.Listener, log *slog.Logger) error {
+	web := &http.Server{Handler: b, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	log.Info("serving", "addr", listener.Addr().String(), "role", roleStandby, "release", buildName())
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := web.Shutdown(stop)
+	log.Info("stopped")
+	return err
+}
+
+// A promotion is what the promote command prints.
+type promotion struct {
+	Epoch         epoch    `json:"epoch"`
+	File          string   `json:"file"`            // that names the epoch for Litestream's unit
+	LastWrittenAt stamp    `json:"last_written_at"` // what was written later may be lost
+	Peer          string   `json:"peer"`            // what the peer said
+	Check         []string `json:"check"`           // in the span that may be lost
+}
+
+// lostChecks say what to look for in the span that may be lost.
+var lostChecks = []string{
+	"revocations: tokens, licences and devices that were revoked, suspended or released work again: end them again",
+	"new tokens and applications: their bearers are refused: issue them again",
+	"new licence keys: 'no such licence' at the customer's: issue them again",
+	"orders and payments of that time: compare 'payment list' with the provider's own list, and refund what no order " +
+		"stands for",
+}
+
+// promoteCommand begins a new epoch in a database that nobody has open. What it does in which order leaves a file
+// that is not served, or held, wherever it is broken off; then it is run again.
+func promoteCommand(e *env) error {
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return err
+	}
+	open, err := isOpenElsewhere(db)
+	if err == nil && open {
+		err = errors.New("another process has it open: stop the service, Litestream and 'litestream restore -f'")
+	}
+	if err != nil {
+		return fmt.Errorf("%s was not promoted: %w", db, err)
+	}
+	if _, err := upgradeFile(e.ctx, db, upgradeOptions{now: e.now}); err != nil { // that of a follower may be older
+		return err
+	}
+	done := &promotion{File: epochPath(db), Check: lostChecks, Peer: "none is named"}
+	highest := int64(0)
+	if peer := e.str("peer"); peer != "" {
+		call, err := newPeerCall(peer)
+		if err != nil {
+			return err
+		}
+		voice := newStandby(keys, serverOptions{})
+		if m, err := voice.ask(e.ctx, call); err != nil {
+			done.Peer = "no usable answer: " + oneLineError{err}.Error()
+		} else {
+			highest, done.Peer = m.Number, fmt.Sprintf("%s, epoch %d", m.Role, m.Number)
+		}
+	}
+	if err := e.promote(db, highest, done); err != nil {
+		return fmt.Errorf("%s was not promoted: %w", db, err)
+	}
+	return e.print(done, done.text())
+}
+
+// promote begins an epoch above every one that the database, the file beside it and the peer know.
+func (e *env) promote(db string, highest int64, done *promotion) error {
+	named, err := readEpochFile(db)
+	if err != nil {
+		return err
+	}
+	st, err := openStore(db, storeOptions{noCheckpoints: true, now: e.now, followed: true})
+	if err != nil {
+		return err
+	}
+	err = func() error {
+		was, err := st.epoch()
+		if err != nil {
+			return err
+		}
+		if done.LastWrittenAt, err = st.lastWritten(); err != nil {
+			return err
+		}
+		done.Epoch = epoch{Number: max(was.Number, was.Known, named.Number, highest) + 1, Name: randomText(6),
+			BeganAt: newStamp(e.now())}
+		done.Epoch.Known = done.Epoch.Number
+		// The file comes first: until the database has the same epoch, the service holds.
+		if err := writeEpochFile(db, done.Epoch); err != nil {
+			return err
+		}
+		return st.update(e.ctx, func(t *tx) error {
+			for _, n := range e.nouns {
+				if n.promoted == nil {
+					continue
+				}
+				if err := n.promoted(t); err != nil {
+					return err
+				}
+			}
+			return t.setEpoch(done.Epoch)
+		})
+	}()
+	if err := errors.Join(err, st.close()); err != nil {
+		return err
+	}
+	if err := os.Remove(followerPath(db)); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// text returns what was done for people.
+func (p *promotion) text() string {
+	since := "at any time"
+	if !p.LastWrittenAt.IsZero() {
+		since = "after " + p.LastWrittenAt.String()
+	}
+	return fmt.Sprintf("epoch %s, in %s; the peer: %s\n"+
+		"may be lost: what the other machine wrote %s and before it stopped. In that span, check\n  %s",
+		p.Epoch, p.File, p.Peer, since, strings.Join(p.Check, "\n  "))
+}
+
+// peerIgnore has the running service go on without an answer of its peer.
+func peerIgnore(e *env) error {
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	res, err := callService(e.ctx, db, "POST", "/peer/ignore")
+	switch {
+	case err != nil:
+		return err
+	case res == nil:
+		return fmt.Errorf("no service runs over %s", db)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return errors.New("that does not help: 'widgetd status' says why the service holds back")
+	}
+	return e.done("the service goes on without an answer of its peer, until its next start or until the peer answers")
+}

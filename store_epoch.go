@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// An epoch is the time between two promotions of a database ('widgetd promote'): the machine of the highest one
+// serves. Its name is random, so that two machines that were promoted to the same number tell each other apart.
+type epoch struct {
+	Number  int64  `json:"number"` // 0: never promoted
+	Name    string `json:"name"`
+	Known   int64  `json:"known"` // the highest number that this database has heard of
+	BeganAt stamp  `json:"began_at"`
+}
+
+// String returns the epoch as the path of a replica names it: "2-Zk3…".
+func (e epoch) String() string { return fmt.Sprintf("%d-%s", e.Number, e.Name) }
+
+// epoch returns the epoch of the database; zero if it was never promoted.
+func (q *queries) epoch() (e epoch, err error) {
+	err = q.one(`SELECT number, name, known, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.Known, &e.BeganAt)
+	return e, notUnless(err, errNotFound)
+}
+
+// learnEpoch notes that another machine has an epoch of this number.
+func (t *tx) learnEpoch(number int64) error {
+	t.invalidate()
+	return t.write(`INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 0, '', ?, ?)
+		ON CONFLICT (id) DO UPDATE SET known = max(known, excluded.known)`, number, t.now)
+}
+
+// setEpoch begins an epoch.
+func (t *tx) setEpoch(e epoch) error {
+	t.invalidate()
+	return t.write(`INSERT OR REPLACE INTO epoch (id, number, name, known, began_at) VALUES (1, ?, ?, ?, ?)`,
+		e.Number, e.Name, e.Number, t.now)
+}
+
+// lastWritten returns the latest time that the database tells of: of an event, of health's proof, of the clock. It
+// reads one row of each.
+func (q *queries) lastWritten() (at stamp, err error) {
+	return oneValue[stamp](q, `SELECT max(at) FROM (
+		SELECT * FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1)
+		UNION ALL SELECT seen_at FROM clock UNION ALL SELECT written_at FROM probes)`)
+}
+
+// errFenced is the error of every write once another machine serves in a later epoch.
+var errFenced = &refusal{code: codeStorage, detail: "Another machine serves now; nothing was written."}
+
+// What health says of a machine on which nothing is written any more.
+const (
+	reasonSuperseded = "the peer serves in a later epoch: nothing is written, paid, posted or sent here any more"
+	reasonFollowed   = "'litestream restore -f' has been started on the database: nothing is written here any more"
+)
+
+// fence ends all writing through this store for good.
+func (w *writer) fence() { w.fenced.Store(true) }
+
+// epochVariable is the environment variable from which Litestream's configuration takes the path of its replica.
+const epochVariable = "WIDGETD_EPOCH"
+
+// epochPath returns the path of the file beside a database that names its epoch, for the unit of Litestream.
+func epochPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".epoch" }
+
+// writeEpochFile names an epoch in the file beside a database.
+func writeEpochFile(db string, e epoch) error {
+	return writeAtomically(epochPath(db), true, func(f *os.File) error {
+		_, err := fmt.Fprintf(f, "%s=%s\n", epochVariable, e)
+		return err
+	})
+}
+
+// readEpochFile returns number and name of the epoch in the file beside a database; zero if there is no file.
+func readEpochFile(db string) (e epoch, err error) {
+	path := epochPath(db)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, nil
+	}
+	value, found := strings.CutPrefix(strings.TrimSpace(string(text)), epochVariable+"=")
+	number, name, _ := strings.Cut(value, "-")
+	e.Name = name
+	if err == nil {
+		e.Number, err = strconv.ParseInt(number, 10, 64)
+	}
+	if err != nil || !found || e.Number < 0 {
+		return epoch{}, fmt.Errorf("%s does not name an epoch as %s=2-name: "+
+			"copy it from the other machine, or remove it", path, epochVariable)
+	}
+	return e, nil
+}
+
+// followerPath returns the path of the file in which 'litestream restore -f' notes how far it has got. As long as it
+// is there, the database is Litestream's: its pages may be of different transactions.
+func followerPath(db string) string { return realPath(db) + "-txid" }
+
+// checkNotFollowed returns an error if a database is a copy that 'litestream restore -f' writes.
+func checkNotFollowed(db string) error {
+	if _, err := os.Stat(followerPath(db)); err != nil {
+		return nil
+	}
+	return fmt.Errorf("%s is written by 'litestream restore -f', and must not be opened: to serve it, "+
+		"stop that and run 'widgetd promote'", db)
+}
+
+// isOpenElsewhere reports whether another process has a file open. A lease that is asked for writing is granted only
+// if nobody has (fcntl(2), F_SETLEASE). Where the file system knows no leases, it looks at the open files of those
+// processes that this user may look at. This process must not have the file open.
+func isOpenElsewhere(path string) (open bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var refused syscall.Errno
+	err = raw.Control(func(fd uintptr) {
+		_, _, refused = syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_SETLEASE, syscall.F_WRLCK)
+	})
+	if err != nil || refused == 0 || refused == syscall.EAGAIN {
+		return refused == syscall.EAGAIN, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	own := fmt.Sprintf("/proc/%d/", os.Getpid())
+	for _, file := range files {
+		if other, err := os.Stat(file); err == nil && os.SameFile(info, other) && !strings.HasPrefix(file, own) {
+			return true, nil
+		}
+	}
+	return false, err
+}
