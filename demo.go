@@ -50,7 +50,7 @@ var demoPages = sync.OnceValue(func() *template.Template {
 // groupedAmount returns an amount with commas between its thousands: "1,234.50".
 func groupedAmount(amount int64) string {
 	whole, cents, _ := strings.Cut(formatSigned(amount), ".")
-	return groupDigits(whole) + "." + cents
+	return groupDigits(whole, ",") + "." + cents
 }
 
 // showDemo sends a page of demoPages, which is told what it shows.

@@ -152,12 +152,14 @@ var swissLanguages = []pageLanguage{"de-CH", "it-CH"}
 // not break, they have non-breaking spaces and hyphens. The file of a Swiss language has only what differs from
 // that of the language.
 type pageTexts struct {
-	Months   []string          `json:"months"`
-	Times    map[string]string `json:"times"` // how times are written, see moment and until
-	Pay      map[string]string `json:"pay"`
-	OAuth    map[string]string `json:"oauth"`
-	Activate map[string]string `json:"activate"`
-	Scopes   map[string]string `json:"scopes"` // what each scope allows, in full: people decide by it
+	Months      []string          `json:"months"`
+	ShortMonths []string          `json:"short_months"`
+	Times       map[string]string `json:"times"` // how times are written, see moment and until
+	Picture     map[string]string `json:"picture"`
+	Pay         map[string]string `json:"pay"`
+	OAuth       map[string]string `json:"oauth"`
+	Activate    map[string]string `json:"activate"`
+	Scopes      map[string]string `json:"scopes"` // what each scope allows, in full: people decide by it
 }
 
 // textsByLanguage has the texts of each language, which are read when somebody first asks for a page in it.
@@ -274,6 +276,12 @@ func (l pageLanguage) separators(currency string) (thousands, point string) {
 	return ".", ","
 }
 
+// number writes a whole number as the language does: "1,234,567".
+func (l pageLanguage) number(n int64) string {
+	thousands, _ := l.separators("")
+	return groupDigits(strconv.FormatInt(n, 10), thousands)
+}
+
 // symbols are the signs of currencies; a krone has one only in its own language.
 var symbols = map[string]string{"EUR": "€", "GBP": "£", "nbNOK": "kr", "svSEK": "kr", "daDKK": "kr."}
 
@@ -285,11 +293,7 @@ func (l pageLanguage) money(currency string, amount int64) string {
 		sign, amount = "−", -amount
 	}
 	thousands, point := l.separators(currency)
-	digits := strconv.FormatInt(amount/100, 10)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + thousands + digits[i:]
-	}
-	number := fmt.Sprintf("%s%s%02d", digits, point, amount%100)
+	number := fmt.Sprintf("%s%s%02d", groupDigits(strconv.FormatInt(amount/100, 10), thousands), point, amount%100)
 	lang := l.spoken()
 	symbol := cmp.Or(symbols[currency], symbols[string(lang)+currency], currency)
 	switch {
@@ -337,6 +341,12 @@ func (l pageLanguage) until(at stamp, now time.Time, zone *time.Location) string
 // dateAndClock writes a time with its date.
 func (l pageLanguage) dateAndClock(t time.Time, withYear bool) string {
 	texts := textsByLanguage[l]()
+	clock := fmt.Sprintf(texts.Times["clock"], t.Hour(), t.Minute())
+	return fmt.Sprintf(texts.Times["moment"], l.date(t, texts.Months, withYear), clock)
+}
+
+// date writes the day of a time with one of the names of months: "22 November 2026".
+func (l pageLanguage) date(t time.Time, months []string, withYear bool) string {
 	date := strconv.Itoa(t.Day())
 	switch lang := l.spoken(); {
 	case lang == "fr" && t.Day() == 1:
@@ -346,11 +356,11 @@ func (l pageLanguage) dateAndClock(t time.Time, withYear bool) string {
 	case slices.Contains([]pageLanguage{"de", "nb", "da", "fi"}, lang):
 		date += "."
 	}
-	date += wideSpace + texts.Months[t.Month()-1]
+	date += wideSpace + months[t.Month()-1]
 	if withYear {
 		date += " " + strconv.Itoa(t.Year())
 	}
-	return fmt.Sprintf(texts.Times["moment"], date, fmt.Sprintf(texts.Times["clock"], t.Hour(), t.Minute()))
+	return date
 }
 
 // shownZone returns the time zone of an account for its pages: UTC for one that this build does not know.

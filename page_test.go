@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -104,8 +105,9 @@ func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		all, spoken := textsByLanguage[lang](), textsByLanguage[lang.spoken()]()
-		equals(t, "months in "+name, len(all.Months), 12)
+		equals(t, "months in "+name, fmt.Sprint(len(all.Months), len(all.ShortMonths)), "12 12")
 		sameTexts(t, name, all.Times, english.Times)
+		sameTexts(t, name, all.Picture, english.Picture)
 		sameTexts(t, name, all.Pay, english.Pay)
 		if i < ownerLanguages {
 			sameTexts(t, name, all.OAuth, english.OAuth)
@@ -120,7 +122,7 @@ func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
 					t.Errorf("%s: %s is as in %s", name, key, lang.spoken())
 				}
 			}
-			equals(t, "what else is in "+name, len(own.Months)+len(own.Times), 0)
+			equals(t, "what else is in "+name, len(own.Months)+len(own.Times)+len(own.Picture), 0)
 		}
 	}
 	outcomes := []string{outcomeUnpaid, outcomePending, outcomeWaiting, outcomeDeclined, outcomeLeft, outcomeLapsed,
@@ -141,6 +143,9 @@ func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
 	usesEveryText(t, english.Pay, "pay.html", "order_page.go", outcomes, others)
 	usesEveryText(t, english.OAuth, "oauth.html", "oauth_page.go", []string{"403", "429", "4xx", "5xx"}, nil)
 	usesEveryText(t, english.Activate, "activate.html", "license_page.go", []string{"429", "4xx", "5xx"}, nil)
+	equals(t, "texts of pictures", strings.Join(slices.Sorted(maps.Keys(english.Picture)), " "),
+		"all busiest_day busiest_month busiest_week click clicks day days most_day most_month most_week none"+
+			" order orders title title_none view views visitor visitors")
 	equals(t, "scopes", strings.Join(slices.Sorted(maps.Keys(english.Scopes)), " "),
 		strings.Join(slices.Sorted(slices.Values(appScopes)), " "))
 	equals(t, "names of languages", len(languageNames), len(pageLanguages))
@@ -181,7 +186,7 @@ func TestTexts_keepToOneRegisterAndSpelling(t *testing.T) {
 		"fi":    `\b(Te|Teidän|Teille)\b|'`,
 	} {
 		all := textsByLanguage[lang]()
-		looked := []map[string]string{all.Pay, all.OAuth, all.Activate, all.Scopes}
+		looked := []map[string]string{all.Pay, all.Picture, all.OAuth, all.Activate, all.Scopes}
 		if lang != lang.spoken() {
 			looked = looked[:1] // owners' pages have no Swiss words
 		}

@@ -272,3 +272,11 @@ var baseLetters = sync.OnceValue(func() map[rune]rune {
 	}
 	return bases
 })
+
+// groupDigits puts a sign between the thousands of a whole number: "-1,234".
+func groupDigits(digits, sign string) string {
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + sign + digits[i:]
+	}
+	return digits
+}

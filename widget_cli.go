@@ -174,7 +174,7 @@ func statsRangeOf(e *env) (r statsRange, err error) {
 
 // print prints a report for people.
 func (r *statsReport) print(e *env) error {
-	totals := strings.Join(r.Totals.inWords(), ", ")
+	totals := strings.Join(r.Totals.inWords("en"), ", ")
 	head := []detail{{"range", r.From + " to " + r.To + ", " + r.Timezone}, {"total", totals}}
 	if r.Widget != "" {
 		head = append([]detail{{"widget", r.Widget}, {"name", printable(r.Name)}}, head...)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,11 +30,11 @@ func widgetWing(s *server) wing {
 		{pattern: "POST /widget/events", origin: originRequired, admit: a.admitEvents, beacon: true, creates: true,
 			bucket: bucketWidgets, shared: true, charge: a.chargeEvents, run: endpoint(a.countEvents)},
 		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats",
-			recalled: a.recallStats(false), bucket: bucketWidgets, shared: true, charge: a.charge,
-			run: endpoint(a.showStats(false))},
+			recalled: a.recallStats, bucket: bucketWidgets, shared: true, charge: a.charge,
+			run: endpoint(a.showStats)},
 		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, address: "stats",
-			recalled: a.recallStats(true), bucket: bucketWidgets, shared: true, charge: a.charge,
-			run: endpoint(a.showStats(true))},
+			recalled: a.recallStats, bucket: bucketWidgets, shared: true, charge: a.charge,
+			run: endpoint(a.showPicture)},
 	}}
 }
 
@@ -126,68 +125,57 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 	return noContent{}, err
 }
 
-// recallStats returns the recallFunc of statistics, or of their picture: an answer about a widget is in memory
-// for statsAge, whatever was counted since.
-func (a *widgetAPI) recallStats(asPicture bool) recallFunc {
-	return func(c *call, request any) any {
-		q := *request.(*statsRequest)
-		if q.widget == "" || q.complete(a.now()) != nil {
-			return nil
-		}
-		w, err := a.findWidget(q.widget)
-		if err != nil {
-			return nil
-		}
-		if body, ok := a.stats.await(c.request.Context(), statsKeyOf(w, q.statsRange, asPicture)); ok {
-			return statsAnswer(c, body, asPicture)
-		}
+// recallStats is the recallFunc of statistics and of their picture: an answer about a widget is in memory for
+// statsAge, whatever was counted since.
+func (a *widgetAPI) recallStats(c *call, request any) any {
+	q := request.(interface{ asked() statsRequest }).asked()
+	if q.widget == "" || q.complete(a.now()) != nil {
 		return nil
 	}
+	w, err := a.findWidget(q.widget)
+	if err != nil {
+		return nil
+	}
+	if body, ok := a.stats.await(c.request.Context(), q.keyOf(w)); ok {
+		return q.answer(c, body)
+	}
+	return nil
 }
 
-// showStats returns the endpoint of GET /widget/stats, or as a picture of GET /widget/stats.svg.
-func (a *widgetAPI) showStats(asPicture bool) func(context.Context, *call, *statsRequest) (*cacheable, error) {
-	return func(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
-		if err := q.complete(a.now()); err != nil {
-			return nil, err
-		}
-		stats := a.accountStats
-		if q.widget != "" {
-			stats = a.oneWidgetStats
-		}
-		body, err := stats(ctx, c, q, asPicture)
-		if err != nil {
-			return nil, err
-		}
-		return statsAnswer(c, body, asPicture), nil
+// showStats answers with statistics.
+func (a *widgetAPI) showStats(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
+	if err := q.complete(a.now()); err != nil {
+		return nil, err
 	}
+	stats := a.accountStats
+	if q.widget != "" {
+		stats = a.oneWidgetStats
+	}
+	body, err := stats(ctx, c, q)
+	if err != nil {
+		return nil, err
+	}
+	return q.answer(c, body), nil
 }
 
-// statsAnswer makes the answer of statistics.
-func statsAnswer(c *call, body taggedBody, asPicture bool) *cacheable {
-	answer := &cacheable{taggedBody: body, cacheControl: "public, max-age=60"}
-	if c.caller != nil {
-		answer.cacheControl = "private, max-age=60"
-	}
-	if asPicture {
-		answer.contentType, answer.policy = "image/svg+xml", picturePolicy
-	}
-	return answer
+// showPicture answers with the picture of statistics.
+func (a *widgetAPI) showPicture(ctx context.Context, c *call, q *pictureRequest) (*cacheable, error) {
+	return a.showStats(ctx, c, &q.statsRequest)
 }
 
 // oneWidgetStats returns the report for one widget. For a caller without a token it leaves out the pages,
 // and the orders unless the widget shows them to everybody. Another account's token gets errWidget.
-func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest, asPicture bool) (taggedBody, error) {
+func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest) (taggedBody, error) {
 	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return taggedBody{}, err
 	}
-	key := statsKeyOf(w, q.statsRange, asPicture)
+	key := q.keyOf(w)
 	if c.caller != nil {
 		if !q.owner.owns(w.AccountID) {
 			return taggedBody{}, errWidget
 		}
-		key.withOrders, key.withPages = true, !asPicture
+		key.withOrders, key.withPages = true, q.picture == ""
 		if body, ok := a.stats.recall(key, 0); ok {
 			return body, nil
 		}
@@ -198,7 +186,7 @@ func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest
 			if err != nil {
 				return taggedBody{}, err
 			}
-			return report.encode(asPicture), nil
+			return report.encode(q.picture), nil
 		})
 	})
 }
@@ -209,7 +197,7 @@ var errStatsOfNone = &refusal{code: codeTokenRequired, challenge: bearerChalleng
 		"account's widgets."}
 
 // accountStats returns the report for all widgets of an account. It needs a token.
-func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest, asPicture bool) (taggedBody, error) {
+func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest) (taggedBody, error) {
 	if c.caller == nil {
 		return taggedBody{}, errStatsOfNone
 	}
@@ -219,7 +207,7 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest, 
 		if err != nil {
 			return taggedBody{}, err
 		}
-		return report.encode(asPicture), nil
+		return report.encode(q.picture), nil
 	})
 }
 
@@ -284,13 +272,14 @@ func countedPage(page string) string {
 	return page
 }
 
-// statsRequest is the query of GET /widget/stats and of GET /widget/stats.svg.
+// statsRequest is the query of GET /widget/stats.
 type statsRequest struct {
 	accountScope
 	widget string
 	from   time.Time // zero: not given
 	to     time.Time // zero: not given
 	statsRange
+	picture pageLanguage // of the picture that is asked for; "": JSON is
 }
 
 func (q *statsRequest) read(in *input) {
@@ -311,6 +300,31 @@ func (q *statsRequest) read(in *input) {
 
 func (q *statsRequest) widgetID() string { return q.widget }
 
+func (q *statsRequest) asked() statsRequest { return *q }
+
+// pictureRequest is the query of GET /widget/stats.svg.
+type pictureRequest struct{ statsRequest }
+
+func (q *pictureRequest) read(in *input) {
+	q.statsRequest.read(in)
+	q.picture = pageLanguages[0]
+	if lang, ok := knownLanguage(in.parameter("lang", checkLanguage), pageLanguages); ok {
+		q.picture = lang
+	}
+}
+
+// answer makes the answer of statistics.
+func (q *statsRequest) answer(c *call, body taggedBody) *cacheable {
+	answer := &cacheable{taggedBody: body, cacheControl: "public, max-age=60"}
+	if c.caller != nil {
+		answer.cacheControl = "private, max-age=60"
+	}
+	if q.picture != "" {
+		answer.contentType, answer.policy = "image/svg+xml", picturePolicy
+	}
+	return answer
+}
+
 // complete sets the range of a query to its from and to, or refuses them (setDays).
 func (q *statsRequest) complete(now time.Time) error {
 	detail := q.setDays(q.from, q.to, now)
@@ -324,11 +338,11 @@ func (q *statsRequest) complete(now time.Time) error {
 	return errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
 }
 
-// encode returns a report as JSON or as a picture.
-func (r *statsReport) encode(asPicture bool) taggedBody {
+// encode returns a report as a picture in a language, or as JSON if that is "".
+func (r *statsReport) encode(lang pageLanguage) taggedBody {
 	var body []byte
-	if asPicture {
-		body = r.picture()
+	if lang != "" {
+		body = r.picture(lang)
 	} else {
 		body = encodeJSON(r)
 	}
@@ -342,12 +356,12 @@ type statsKey struct {
 	from, to       time.Time
 	withOrders     bool
 	withPages      bool
-	asPicture      bool
+	picture        pageLanguage // "": JSON
 }
 
-// statsKeyOf returns the key of what everybody may read of a widget.
-func statsKeyOf(w *widget, r statsRange, asPicture bool) statsKey {
-	return statsKey{w.ID, w.Name, r.Zone.String(), r.Interval, r.From, r.To, w.PublicOrders, false, asPicture}
+// keyOf returns the key of what everybody may read of a widget.
+func (q *statsRequest) keyOf(w *widget) statsKey {
+	return statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, w.PublicOrders, false, q.picture}
 }
 
 const (
@@ -482,32 +496,47 @@ const (
 	barsTop, barsBottom         = 48, 158
 )
 
-// picture returns a report as an SVG image (contract, section 5).
-func (r *statsReport) picture() []byte {
+// A statsPicture is the picture of a report in a language. Its texts are those of the language.
+type statsPicture struct {
+	*statsReport
+	pageLanguage
+	*pageTexts
+}
+
+// picture returns a report as an SVG image in a language (contract, section 5).
+func (r *statsReport) picture(lang pageLanguage) []byte {
+	p := &statsPicture{r, lang, textsByLanguage[lang]()}
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="en" width="%d" height="%d"`+
-		` viewBox="0 0 %[1]d %d" role="img" aria-labelledby="title desc">`+
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="%s" width="%d" height="%d"`+
+		` viewBox="0 0 %[2]d %d" role="img" aria-labelledby="title desc">`+
 		`<title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
-		`<rect class="back" width="100%%" height="100%%" rx="6"/>`, pictureWidth, pictureHeight,
-		xmlText(r.pictureTitle()), xmlText(r.pictureText()), pictureStyle)
+		`<rect class="back" width="100%%" height="100%%" rx="6"/>`, lang, pictureWidth, pictureHeight,
+		xmlText(p.title()), xmlText(p.words()), pictureStyle)
 	const right = pictureWidth - pictureMargin
 	if busiest := r.busiest(); busiest.Views > 0 {
-		fmt.Fprintf(&b, `<text class="total" x="%d" y="34">%s</text>`, pictureMargin, amount(r.Totals.Views, "view"))
+		fmt.Fprintf(&b, `<text class="total" x="%d" y="34">%s</text>`, pictureMargin,
+			amount(lang, r.Totals.Views, "view"))
 		if len(r.Series) > 1 {
-			fmt.Fprintf(&b, `<text class="minor busiest" x="%d" y="34" text-anchor="end">most in a %s: %s</text>`,
-				right, r.Interval, thousands(busiest.Views))
+			fmt.Fprintf(&b, `<text class="minor busiest" x="%d" y="34" text-anchor="end">%s</text>`,
+				right, p.say("most_"+r.Interval, p.number(busiest.Views)))
 		}
 		fmt.Fprintf(&b, `<path class="bars" d="%s"/>`, r.bars(busiest.Views))
 	} else {
-		fmt.Fprintf(&b, `<text class="minor" x="50%%" y="104" text-anchor="middle">No views yet</text>`)
+		fmt.Fprintf(&b, `<text class="minor" x="50%%" y="104" text-anchor="middle">%s</text>`, p.say("none"))
 	}
 	fmt.Fprintf(&b, `<path class="axis" d="M%d %d.5H%d"/>`, pictureMargin, barsBottom, right)
-	first, last := r.rangeLabels()
-	if first != "" {
-		fmt.Fprintf(&b, `<text class="minor" x="%d" y="186">%s</text>`, pictureMargin, first)
+	if from, to := dayOf(r.From), dayOf(r.To); from != to {
+		fmt.Fprintf(&b, `<text class="minor" x="%d" y="186">%s</text>`, pictureMargin,
+			p.date(from, p.ShortMonths, from.Year() != to.Year()))
 	}
-	fmt.Fprintf(&b, `<text class="minor" x="%d" y="186" text-anchor="end">%s</text></svg>`+"\n", right, last)
+	fmt.Fprintf(&b, `<text class="minor" x="%d" y="186" text-anchor="end">%s</text></svg>`+"\n", right,
+		p.date(dayOf(r.To), p.ShortMonths, true))
 	return []byte(b.String())
+}
+
+// say returns a text of the picture, with its verbs filled in.
+func (p *statsPicture) say(key string, args ...any) string {
+	return fmt.Sprintf(p.Picture[key], args...)
 }
 
 // bars returns the path of a picture's bars; most is the largest number of views. A bar leaves a fifth
@@ -531,37 +560,34 @@ func (r *statsReport) bars(most int64) string {
 	return path.String()
 }
 
-// pictureTitle returns the title of a picture: what it is about, and how many views there were.
-func (r *statsReport) pictureTitle() string {
-	name := "All widgets"
-	if r.Widget != "" {
-		name = r.Name
+// title returns the title of a picture: what it is about, and how many views there were.
+func (p *statsPicture) title() string {
+	name := p.say("all")
+	if p.Widget != "" {
+		name = p.Name
 	}
-	if r.busiest().Views <= 0 {
-		return name + ": no views yet"
+	if p.busiest().Views <= 0 {
+		return p.say("title_none", name)
 	}
-	return name + ": " + amount(r.Totals.Views, "view")
+	return p.say("title", name, amount(p.pageLanguage, p.Totals.Views, "view"))
 }
 
-// pictureText returns in words what a picture shows.
-func (r *statsReport) pictureText() string {
-	when := "On " + dateWords(r.From)
-	if r.From != r.To {
-		when = "From " + dateWords(r.From) + " to " + dateWords(r.To)
+// words returns in words what a picture shows.
+func (p *statsPicture) words() string {
+	long := func(date string) string { return p.date(dayOf(date), p.Months, true) }
+	counts, busiest := strings.Join(p.Totals.inWords(p.pageLanguage), ", "), p.busiest()
+	text := p.say("days", long(p.From), long(p.To), p.Timezone, counts)
+	if p.From == p.To {
+		text = p.say("day", long(p.From), p.Timezone, counts)
 	}
-	text := fmt.Sprintf("%s (%s): %s.", when, r.Timezone, strings.Join(r.Totals.inWords(), ", "))
-	busiest := r.busiest()
-	if busiest.Views <= 0 || len(r.Series) == 1 {
+	if busiest.Views <= 0 || len(p.Series) == 1 {
 		return text
 	}
-	began := dateWords(busiest.Date)
-	switch r.Interval {
-	case "week":
-		began = "that of " + began
-	case "month":
-		_, began, _ = strings.Cut(began, " ")
+	began := long(busiest.Date)
+	if p.Interval == "month" {
+		_, began, _ = strings.Cut(began, wideSpace)
 	}
-	return fmt.Sprintf("%s The busiest %s was %s, with %s.", text, r.Interval, began, amount(busiest.Views, "view"))
+	return text + " " + p.say("busiest_"+p.Interval, began, amount(p.pageLanguage, busiest.Views, "view"))
 }
 
 // busiest returns the point with the most views, the first one if there are several.
@@ -571,55 +597,29 @@ func (r *statsReport) busiest() shownPoint {
 	})
 }
 
-// rangeLabels returns the first and last date of a picture, in short; a range of one day has no first.
-func (r *statsReport) rangeLabels() (first, last string) {
-	from, to := dayOf(r.From), dayOf(r.To)
-	switch {
-	case r.From == r.To:
-	case from.Year() == to.Year():
-		first = from.Format("2 Jan")
-	default:
-		first = from.Format("2 Jan 2006")
-	}
-	return first, to.Format("2 Jan 2006")
-}
-
-// dateWords returns a date of a report in words: 2 January 2026.
-func dateWords(date string) string { return dayOf(date).Format("2 January 2006") }
-
 // dayOf returns a date of a report as midnight UTC.
 func dayOf(date string) time.Time {
 	day, _ := time.Parse(time.DateOnly, date) // a report has only dates that time has formatted
 	return day
 }
 
-// inWords returns counts as "1,200 views", "70 visitors" and so on, without the orders if these are not
-// shown.
-func (c shownCounts) inWords() []string {
-	words := []string{amount(c.Views, "view"), amount(c.Visitors, "visitor"), amount(c.Clicks, "click")}
+// inWords returns counts as "1,200 views", "70 visitors" and so on, without the orders if these are not shown.
+func (c shownCounts) inWords(lang pageLanguage) []string {
+	words := []string{
+		amount(lang, c.Views, "view"), amount(lang, c.Visitors, "visitor"), amount(lang, c.Clicks, "click"),
+	}
 	if c.Orders != nil {
-		words = append(words, amount(*c.Orders, "order"))
+		words = append(words, amount(lang, *c.Orders, "order"))
 	}
 	return words
 }
 
-// amount returns a number of things in words: "1 view", "1,200 views".
-func amount(n int64, noun string) string {
-	if n != 1 {
+// amount returns a number of things in words: "1 view", "1,200 views". French says none as it says one.
+func amount(lang pageLanguage, n int64, noun string) string {
+	if n != 1 && (n != 0 || lang != "fr") {
 		noun += "s"
 	}
-	return thousands(n) + " " + noun
-}
-
-// thousands returns a number with commas: 1,234,567.
-func thousands(n int64) string { return groupDigits(strconv.FormatInt(n, 10)) }
-
-// groupDigits puts a comma between the thousands of a whole number: "-1,234".
-func groupDigits(digits string) string {
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
+	return fmt.Sprintf(textsByLanguage[lang]().Picture[noun], lang.number(n))
 }
 
 // xmlText returns a text escaped for XML; what XML can't hold becomes U+FFFD.

@@ -14,7 +14,8 @@ import (
 
 // pictureOf returns the picture of a series of views from 2026-01-01 on, and its texts in the order of
 // the document.
-func pictureOf(t testing.TB, name, interval string, days int, views ...int64) (picture string, texts []string) {
+func pictureOf(t testing.TB, lang pageLanguage, name, interval string, days int, views ...int64) (
+	picture string, texts []string) {
 	t.Helper()
 	first := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := statsRange{first, first.AddDate(0, 0, days-1), interval, time.UTC}
@@ -25,7 +26,7 @@ func pictureOf(t testing.TB, name, interval string, days int, views ...int64) (p
 	}
 	report := r.report(s, true)
 	report.Widget, report.Name = "wgt_x", name
-	picture = string(report.picture())
+	picture = string(report.picture(lang))
 	decoder, tags := xml.NewDecoder(strings.NewReader(picture)), []string{}
 	for {
 		token, err := decoder.Token()
@@ -73,15 +74,68 @@ func TestPicture_saysInWordsWhatItShows(t *testing.T) {
 		{"day", 30, []int64{0}, "Lunch: no views yet|From 1 January 2026 to 30 January 2026 (UTC): 0 views",
 			"|No views yet|1 Jan|30 Jan 2026"},
 	} {
-		_, texts := pictureOf(t, "Lunch", c.interval, c.days, c.views...)
-		equal(t, fmt.Sprint(c.interval, c.days), strings.TrimSuffix(strings.Join(texts, "|"), "|\n"),
+		_, texts := pictureOf(t, "en", "Lunch", c.interval, c.days, c.views...)
+		equal(t, fmt.Sprint(c.interval, c.days), wordsOf(texts),
 			c.want+", 0 visitors, 0 clicks, 0 orders."+c.more)
 	}
+}
+
+// wordsOf returns the texts of a picture in one line, with plain spaces.
+func wordsOf(texts []string) string {
+	return strings.TrimSuffix(plainSpaces(strings.Join(texts, "|")), "|\n")
+}
+
+// TestPicture_isInEveryLanguage draws a day, weeks, months and nothing.
+func TestPicture_isInEveryLanguage(t *testing.T) {
+	t.Parallel()
+	for lang, want := range map[pageLanguage][]string{
+		"en": {"On 1 January 2026 (UTC): 1 view",
+			"The busiest week was that of 29 December 2025, with 1,200 views.",
+			"The busiest month was February 2026, with 1 view.", "1 Jan", "No views yet"},
+		"de": {"Am 1. Januar 2026 (UTC): 1 Aufruf",
+			"Die meisten Aufrufe gab es in der Woche ab dem 29. Dezember 2025: 1.200 Aufrufe.",
+			"Die meisten Aufrufe gab es im Februar 2026: 1 Aufruf.", "1. Jan.", "Noch keine Aufrufe"},
+		"fr": {"Le 1er janvier 2026 (UTC) : 1 vue",
+			"La semaine la plus consultée est celle du 29 décembre 2025, avec 1_200 vues.",
+			"Le mois le plus consulté est février 2026, avec 1 vue.", "1er janv.", "Pas encore de vues"},
+		"it": {"Il giorno 1º gennaio 2026 (UTC): 1 visualizzazione",
+			"La settimana con più visualizzazioni: quella dal giorno 29 dicembre 2025, con 1.200 visualizzazioni.",
+			"Il mese con più visualizzazioni: febbraio 2026, con 1 visualizzazione.", "1º gen",
+			"Ancora nessuna visualizzazione"},
+		"nb": {"Den 1. januar 2026 (UTC): 1 visning",
+			"Flest visninger var det i uken fra 29. desember 2025: 1 200 visninger.",
+			"Flest visninger var det i februar 2026: 1 visning.", "1. jan.", "Ingen visninger ennå"},
+		"sv": {"Den 1 januari 2026 (UTC): 1 visning",
+			"Flest visningar var det under veckan från den 29 december 2025: 1 200 visningar.",
+			"Flest visningar var det i februari 2026: 1 visning.", "1 jan.", "Inga visningar än"},
+		"da": {"Den 1. januar 2026 (UTC): 1 visning",
+			"Flest visninger var der i ugen fra den 29. december 2025: 1.200 visninger.",
+			"Flest visninger var der i februar 2026: 1 visning.", "1. jan.", "Ingen visninger endnu"},
+		"fi": {"1. tammikuuta 2026 (UTC): 1 katselu",
+			"Vilkkain viikko alkoi 29. joulukuuta 2025: 1 200 katselua.",
+			"Vilkkain kuukausi alkoi 1. helmikuuta 2026: 1 katselu.", "1. tammi", "Ei vielä katseluja"},
+	} {
+		picture, day := pictureOf(t, lang, "Lunch", "day", 1, 1)
+		_, weeks := pictureOf(t, lang, "Lunch", "week", 14, 1200, 7, 2)
+		_, months := pictureOf(t, lang, "Lunch", "month", 60, 0, 1)
+		_, none := pictureOf(t, lang, "Lunch", "day", 30, 0)
+		contains(t, picture, ` lang="`+string(lang)+`"`)
+		if !strings.HasPrefix(wordsOf(day[1:2]), want[0]) || !strings.HasSuffix(wordsOf(weeks[1:2]), " "+want[1]) ||
+			!strings.HasSuffix(wordsOf(months[1:2]), " "+want[2]) {
+			t.Errorf("%s: %q %q %q", lang, day[1], weeks[1], months[1])
+		}
+		equal(t, string(lang), []string{wordsOf(weeks[4:5]), wordsOf(none[2:3])}, want[3:])
+	}
+	equal(t, "no order in French", amount("fr", 0, "order")+amount("de", 0, "order"), "0 commande0 Bestellungen")
+}
+
+func TestNumber_isGroupedByThousands(t *testing.T) {
+	t.Parallel()
 	for n, want := range map[int64]string{
 		0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567",
 		-1: "-1", -999: "-999", -1000: "-1,000", math.MinInt64: "-9,223,372,036,854,775,808",
 	} {
-		equal(t, n, thousands(n), want)
+		equal(t, n, pageLanguage("en").number(n), want)
 	}
 }
 
@@ -97,8 +151,8 @@ func FuzzPicture(f *testing.F) {
 	f.Add("0", 30, int64(1), int64(23), int64(0))
 	f.Fuzz(func(t *testing.T, name string, days int, a, b, c int64) {
 		days = 1 + int(uint(days)%maxStatsDays)
-		picture, texts := pictureOf(t, name, "day", days, a, b, c)
-		if title := texts[0]; !strings.Contains(title, ": ") || strings.Contains(picture, "<script") {
+		picture, texts := pictureOf(t, pageLanguages[days%len(pageLanguages)], name, "day", days, a, b, c)
+		if title := plainSpaces(texts[0]); !strings.Contains(title, ": ") || strings.Contains(picture, "<script") {
 			t.Errorf("title %q", title)
 		}
 		bars, drawn := aBar.FindAllStringSubmatch(picture, -1), 0
@@ -154,6 +208,11 @@ func TestPicture_hasTheRulesOfTheStatistics(t *testing.T) {
 		s.get(path, s.auth(s.account, scopeLeads)).is(403, "insufficient_scope")
 		s.get("/widget/stats.svg?widget=wgt_00000000000000000000000000").is(404,
 			"widget_not_found").has("Content-Security-Policy: ")
+		german := s.get(path + "&lang=de-CH").is(200)
+		contains(t, german.body, `lang="de"`, "Lunch: 1 Aufruf")
+		s.get(path + "&lang=").is(200).says(public.body)
+		s.get(path + "&lang=es").invalid("?lang unknown_language")
+		s.get("/widget/stats?lang=de&widget=" + widget).is(200) // which has no texts
 		s.get(path + "&timezone=Mars").invalid("?timezone unknown_timezone")
 		s.get(path + "&from=2000-01-02&to=2000-01-01").invalid("?to out_of_range")
 		s.get(path + "&from=1999-01-01&to=2000-01-02").invalid("?to out_of_range")
