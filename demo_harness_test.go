@@ -214,7 +214,7 @@ func (b *browser) clear() {
 	b.call("DELETE", b.session+"/window", nil)
 	b.call("POST", b.session+"/window", node{"handle": tab["handle"]})
 	for _, command := range []string{"Network.clearBrowserCookies", "Network.clearBrowserCache"} {
-		b.call("POST", b.session+"/goog/cdp/execute", node{"cmd": command, "params": node{}})
+		b.emulate(command, node{})
 	}
 }
 
@@ -237,6 +237,12 @@ func (b *browser) call(method, path string, body any) any {
 		b.t.Fatalf("%s %s: %s %v %v", method, path, res.Status, answer.Value, err)
 	}
 	return answer.Value
+}
+
+// emulate sends a command of Chromium's own protocol: how wide the window is, which colours are preferred.
+func (b *browser) emulate(command string, params node) {
+	b.t.Helper()
+	b.call("POST", b.session+"/goog/cdp/execute", node{"cmd": command, "params": params})
 }
 
 func (b *browser) open(url string) {

@@ -638,19 +638,16 @@ func (b *browser) fits(name, url string, lang pageLanguage) {
 			if (e.matches("td, th") && e.scrollWidth > e.clientWidth) faults.push(e.textContent + " overflows its cell");
 		}
 		return wide + ": " + faults.join(", ");`
-	emulate := func(command string, params map[string]any) {
-		b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": command, "params": params})
-	}
-	emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
-	emulate("Network.enable", map[string]any{})
-	emulate("Network.setExtraHTTPHeaders",
+	b.emulate("Emulation.setScrollbarsHidden", map[string]any{"hidden": true})
+	b.emulate("Network.enable", map[string]any{})
+	b.emulate("Network.setExtraHTTPHeaders",
 		map[string]any{"headers": map[string]string{"Accept-Language": string(lang)}})
 	b.open(url) // no page has a script that looks at the width, so that all widths are of one load
 	for _, width := range []int{320, 360, 1280} {
 		scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
-		emulate("Emulation.setEmulatedMedia", map[string]any{
+		b.emulate("Emulation.setEmulatedMedia", map[string]any{
 			"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
-		emulate("Emulation.setDeviceMetricsOverride", map[string]any{
+		b.emulate("Emulation.setDeviceMetricsOverride", map[string]any{
 			"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
 		got, want := "", fmt.Sprintf("%d: ", width)
 		for range 100 { // until the page has that width
@@ -700,8 +697,8 @@ func TestPayPage_hasTotalAndButtonFirst(t *testing.T) {
 	base := g.atItsBase()
 	o := g.lunch()
 	b := startBrowser(t)
-	b.call("POST", b.session+"/goog/cdp/execute", map[string]any{"cmd": "Emulation.setDeviceMetricsOverride",
-		"params": map[string]any{"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true}})
+	b.emulate("Emulation.setDeviceMetricsOverride",
+		node{"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true})
 	for _, lang := range pageLanguages {
 		b.open(base + o.path("") + "&lang=" + string(lang))
 		low := b.await(`arguments[0](Math.max(...[".due", "form .button", "form"].map((part) =>
