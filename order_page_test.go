@@ -644,9 +644,6 @@ func (b *browser) fits(name, url string, lang pageLanguage) {
 		map[string]any{"headers": map[string]string{"Accept-Language": string(lang)}})
 	b.open(url) // no page has a script that looks at the width, so that all widths are of one load
 	for _, width := range []int{320, 360, 1280} {
-		scheme := map[bool]string{true: "dark", false: "light"}[width == 360]
-		b.emulate("Emulation.setEmulatedMedia", map[string]any{
-			"features": []any{map[string]string{"name": "prefers-color-scheme", "value": scheme}}})
 		b.emulate("Emulation.setDeviceMetricsOverride", map[string]any{
 			"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
 		got, want := "", fmt.Sprintf("%d: ", width)
@@ -660,7 +657,11 @@ func (b *browser) fits(name, url string, lang pageLanguage) {
 		if got != want {
 			b.t.Errorf("%s in %s: %v", name, lang, got)
 		}
-		b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
+		for _, scheme := range []string{"light", "dark"} {
+			b.emulate("Emulation.setEmulatedMedia",
+				node{"features": []any{node{"name": "prefers-color-scheme", "value": scheme}}})
+			b.screenshot(fmt.Sprintf("%s-%s-%d-%s.png", name, lang, width, scheme))
+		}
 	}
 }
 
