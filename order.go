@@ -685,7 +685,7 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, errOrderState(o, "Give its money back with a refund instead.")
 	case o.dead():
 		return nil, errOrderState(o, "It can't be cancelled any more.")
-	case o.Capture && p != nil && p.State != paymentReview:
+	case o.Capture && p != nil && p.live():
 		return nil, errOrderState(o, "Its money is being captured: wait until it is paid, then refund it.")
 	}
 	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "cancelled"))

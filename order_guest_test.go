@@ -222,6 +222,45 @@ func TestOrder_guestIsErasedWhileItsOrderIsUnderWay(t *testing.T) {
 	})
 }
 
+// TestOrder_guestIsKnownUntilAPaidPreorderIsMade has a guest pay long before the restaurant is to make the order.
+func TestOrder_guestIsKnownUntilAPaidPreorderIsMade(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		wish := aDelivery(`,"wanted_at":"` + newStamp(time.Now().Add(days(55))).String() + `"`)
+		free := strings.NewReplacer(`"unit_amount":1850`, `"unit_amount":0`, `"unit_amount":1600`, `"unit_amount":0`).
+			Replace(orderBody("fulfilment", wish, "discount", "0", "delivery", "", "tip", "0"))
+		gift := s.post("/orders", free, s.seller()).is(200).holds(`state="paid"`).text("id")
+		id := s.post("/orders", orderBody("fulfilment", wish), s.seller()).is(200).text("id")
+		p := s.start(id)
+		s.authorize(p)
+		s.settle(p)
+		s.accept(id)
+		s.settle(p)
+		s.states(id, orderPaid, paymentCaptured)
+		known := func(want int) {
+			s.t.Helper()
+			s.change(func(t *tx) error { return second(t.eraseCustomers(10)) })
+			equals(s.t, "guests of "+gift+" and "+id, len(s.known()), want)
+		}
+		time.Sleep(days(55) + keptCustomersFor - time.Second)
+		known(2)
+		time.Sleep(time.Second)
+		known(0)
+	})
+}
+
+// TestOrder_erasedGuestStaysErasedInAnAnswerThatIsReplayed: the text of a refusal is kept for a guest who was erased.
+func TestOrder_erasedGuestStaysErasedInAnAnswerThatIsReplayed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth, body := s.seller(), orderBody("customer", `{"name":"Zoë von Salis"}`, "pay", `"later"`)
+	id := s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).text("id")
+	s.must("order", "erase", "-order", id)
+	s.post("/orders/"+id+"/reject", `{"text":"Sorry"}`, auth).is(200).holds(`reject_text="Sorry"`)
+	s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).has("Idempotency-Replayed: true").
+		holds(`customer=null`)
+}
+
 func TestOrder_listsAreNarrowedToBusinessDays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -274,7 +274,7 @@ func guestErased(t *tx, answer []byte) (bool, error) {
 		return false, fmt.Errorf("decode a stored answer: %w", err)
 	}
 	guests, err := t.guestsOf([]string{made.ID})
-	return len(guests) == 0, err
+	return len(guests) == 0 || guests[0].guest == (guest{}), err // an empty one stands for the text of a refusal
 }
 
 // hideGuestOfReplay leaves out the guest and the payment of an order in the answer to an earlier call: another token

@@ -165,17 +165,20 @@ func unmarkPaid(t *tx, o *order) error {
 	o.Method, o.PaidAt, o.EndedAt, o.Seller = nil, stamp{}, stamp{}, nil
 	switch o.State {
 	case orderExpired:
-		if o.EndedAt = o.ExpiresAt; t.now.Before(o.EndedAt.Time) {
+		o.EndedAt = o.ExpiresAt
+		if !o.AuthorizedAt.IsZero() { // then it ended when its money was released
+			p, err := t.payment(*o.PaymentID)
+			if err != nil {
+				return err
+			}
+			if o.Method = &p.Method; p.EndedAt.After(o.EndedAt.Time) {
+				o.EndedAt = p.EndedAt
+			}
+		}
+		if t.now.Before(o.EndedAt.Time) {
 			o.EndedAt = t.now
 		}
-		if o.AuthorizedAt.IsZero() {
-			return nil
-		}
-		p, err := t.payment(*o.PaymentID)
-		if err == nil {
-			o.Method = &p.Method
-		}
-		return err
+		return nil
 	case orderOpen:
 		if again := t.now.after(minOrderLife); again.After(o.ExpiresAt.Time) {
 			o.ExpiresAt = again
@@ -198,14 +201,15 @@ func cancelLater(t *tx, accountID string) error {
 	return err
 }
 
-// eraseAt returns when the guest of an order is to be erased: keptCustomersFor after its end, or after an accepted one
-// that nobody marks as paid was to be ready. Zero: it goes on.
+// eraseAt returns when the guest of an order is to be erased: keptCustomersFor after its end, or after it was accepted
+// if nobody marks it as paid. One that the restaurant still has to make has its guest until then. Zero: it goes on.
 func (o *order) eraseAt() stamp {
 	end := o.EndedAt
 	if o.State == orderAccepted && o.Pay == payLater {
-		if end = o.AcceptedAt; o.WantedAt.After(end.Time) {
-			end = o.WantedAt
-		}
+		end = o.AcceptedAt
+	}
+	if !end.IsZero() && !o.dead() && o.State != orderRefunded && o.WantedAt.After(end.Time) {
+		end = o.WantedAt
 	}
 	return end.after(keptCustomersFor)
 }

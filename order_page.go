@@ -276,7 +276,10 @@ func (p *orderPage) showOutcome(what string, last *payment) {
 	case outcomeDoor:
 		p.Title = "title_accepted"
 	case outcomeRefused:
-		p.Text, p.Said = "reason_"+*o.RejectReason, valueOr(o.RejectText, "")
+		p.Text = "reason_" + *o.RejectReason
+	}
+	if o.State == orderCancelled {
+		p.Said = valueOr(o.RejectText, "")
 	}
 	switch {
 	case !o.dead() || what == outcomeReview:
@@ -539,8 +542,9 @@ func (p *orderPage) showFulfilment(f *fulfilment) {
 }
 
 // showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not
-// pay for it, such as a card payment when it was paid in cash. The discount that is shown is the difference to
-// the total, so that every sheet adds up when only a part of the order was accepted.
+// pay for it, such as a card payment when it was paid in cash, or what was charged and not accepted. The discount
+// that is shown is the difference to the total, so that every sheet adds up when only a part of the order was
+// accepted.
 func (p *orderPage) showOrder(refunds []refund) {
 	o := p.Order
 	p.Heading = "order"
@@ -560,7 +564,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 		}
 	}
 	for _, f := range refunds {
-		if f.State != refundFailed && (!o.settled() || o.paidWith(f.PaymentID)) {
+		if f.ofOrder(o) || !o.settled() && f.State != refundFailed {
 			p.Refunds = append(p.Refunds, f)
 			remaining -= f.Amount
 		}

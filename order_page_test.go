@@ -369,6 +369,8 @@ var guestStates = []guestState{
 		func(o *order) { o.RejectReason, o.RejectText = ptr("sold_out"), ptr("No <b>dough</b>") },
 		[]string{"The restaurant can’t take your order", "Something that you ordered is sold out.",
 			"<p>No &lt;b&gt;dough&lt;/b&gt;</p>", "The reserved amount is released", "not Refresh"}},
+	{orderCancelled, paymentCancelled, func(o *order) { o.RejectText = ptr("Our oven is broken") },
+		[]string{"The order was cancelled", "<p>Our oven is broken</p>", "The reserved amount is released"}},
 	{orderCancelled, paymentRefunded, func(o *order) { o.RejectReason = ptr("closed") },
 		[]string{"It is closed at that time.", "What was charged is refunded", "not reserved"}},
 	{orderCancelled, "", func(o *order) { o.Pay, o.RejectReason = payLater, ptr("too_far") },
@@ -523,13 +525,20 @@ func TestPayPage_asksNobodyToPayWhileAPaymentIsInReview(t *testing.T) {
 func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
-	paid, dead := g.lunch(), g.lunch()
+	paid, dead, released := g.lunch(), g.lunch(), g.lunch()
 	for _, o := range []*order{paid, dead} {
 		g.presses(o, "card").is(303)
 		g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id)
 			SELECT replace(id, 'pay', 'ref'), order_id, id, amount, '[]', 'succeeded', '', created_at, account_id
 			FROM payments WHERE order_id = ?`, o.ID)
 	}
+	g.presses(released, "card").is(303)
+	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, released)
+		SELECT replace(id, 'pay', 'ref'), order_id, id, 733, '[]', 'succeeded', '', created_at, account_id, 1
+		FROM payments WHERE order_id = ?`, released.ID)
+	g.sql(`UPDATE orders SET state = 'paid', method = 'twint', paid_at = created_at, total = 4977 WHERE id = ?`,
+		released.ID)
+	g.returns(released).shows("Receipt", "CHF\u00a049.77", "not Refunds", "not Paid after refunds")
 	g.sql(`UPDATE orders SET state = 'paid', method = 'cash', paid_at = created_at WHERE id = ?`, paid.ID)
 	g.sql(`UPDATE orders SET state = 'expired' WHERE id = ?`, dead.ID)
 	g.returns(paid).shows("Receipt", "CHF\u00a057.10", "not Refunds", "not Paid after refunds")

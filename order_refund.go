@@ -290,7 +290,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
 	if w.once {
-		if err := w.refuseRepeated(t, p, refunds); err != nil {
+		if err := w.refuseRepeated(t, o, p, refunds); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -322,15 +322,17 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 }
 
 // refuseRepeated returns the refusal of a wish that is like one of the last refundPause: somebody has pressed twice.
-// p is the attempt whose money goes back, refunds are those of the order.
-func (w *refundWish) refuseRepeated(t *tx, p *payment, refunds []refund) error {
+// p is the attempt whose money goes back, refunds are those of the order. What was given back at once since it was not
+// accepted is none that somebody asked for.
+func (w *refundWish) refuseRepeated(t *tx, o *order, p *payment, refunds []refund) error {
 	paymentID := ""
 	if p != nil {
 		paymentID = p.ID
 	}
 	for i := range refunds {
 		f := &refunds[i]
-		if f.State == refundFailed || f.Source != sourceOurs || valueOr(f.PaymentID, "") != paymentID ||
+		atOnce := f.Released && !o.dead() && w.paymentID == ""
+		if f.State == refundFailed || f.Source != sourceOurs || valueOr(f.PaymentID, "") != paymentID || atOnce ||
 			t.exact.Sub(f.CreatedAt.Time) >= refundPause {
 			continue
 		}
@@ -360,7 +362,7 @@ func (w *refundWish) hasMade(f *refund) (bool, error) {
 	if w.aimed() {
 		return f.Tip == w.tip, err
 	}
-	return w.amount != nil && *w.amount == f.Amount && f.Tip < f.Amount, err
+	return w.amount != nil && *w.amount == f.Amount, err
 }
 
 // attemptOf returns an attempt to pay an order. Errors: a refusal of payment_id.
@@ -475,15 +477,26 @@ func notAcceptedRefund(o *order, p *payment, refunds []refund, amount int64) *re
 	if !o.chargedBy(&p.ID) {
 		return &refund{Amount: amount}
 	}
-	left := newRefundable(o.notAccepted())
-	for i := range refunds {
-		if f := &refunds[i]; f.State != refundFailed && o.chargedBy(f.PaymentID) && (f.Released || o.dead()) {
-			left.take(f)
-		}
-	}
+	left := releasableOf(o, refunds)
 	f := left.byAmount(min(amount, left.amount()))
 	f.Amount, f.Released = amount, true
 	return f
+}
+
+// ofRest reports whether a refund that did not fail gives back what the order was charged for and was not accepted.
+func (f *refund) ofRest(o *order) bool {
+	return f.State != refundFailed && o.chargedBy(f.PaymentID) && (f.Released || o.dead())
+}
+
+// releasableOf returns what is left of what an order was charged for and was not accepted, after its refunds.
+func releasableOf(o *order, refunds []refund) *refundable {
+	left := newRefundable(o.notAccepted())
+	for i := range refunds {
+		if f := &refunds[i]; f.ofRest(o) {
+			left.take(f)
+		}
+	}
+	return left
 }
 
 // releaseOf returns the refund that is to be made at once, of what an attempt that is captured by being paid holds
@@ -558,8 +571,10 @@ func unaccounted(
 			given += f.Amount
 		}
 	}
-	if o.paidWith(&p.ID) { // refunds of the total and disputes lower both sides alike
-		return p.Captured - o.Total - released + late, late
+	if o.paidWith(&p.ID) { // refunds of the total and disputes lower both sides alike, until nothing is left of it
+		rest := p.Captured - o.Total - released
+		over := given + late - released + takenOf(disputes, p.ID) - o.Total
+		return rest - max(0, min(rest, over)) + late, late
 	}
 	return max(0, p.Captured-given-takenOf(disputes, p.ID)), late
 }
@@ -603,14 +618,19 @@ func countRefund(o *order, f *refund, sign int64) error {
 }
 
 // addFoundRefund adds a refund that somebody made on the provider's own pages, and returns it. It is pending:
-// refundDone or refundUndone says what came of it. What exceeds the rest of the order has no VAT and no tip.
+// refundDone or refundUndone says what came of it. What exceeds the rest of the order has no VAT and no tip. One of an
+// order that was charged gives back first what was not accepted, if that is still held.
 func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (*refund, error) {
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return nil, err
+	}
 	f := &refund{Amount: r.amount}
-	if o.paidWith(&p.ID) {
-		refunds, err := t.refundsOf(o.ID)
-		if err != nil {
-			return nil, err
-		}
+	rest, _ := unaccounted(o, p, refunds, nil, t.exact)
+	switch {
+	case o.chargedBy(&p.ID) && (o.dead() || o.settled() && rest >= r.amount):
+		f = notAcceptedRefund(o, p, refunds, r.amount)
+	case o.paidWith(&p.ID):
 		left, err := refundableOf(o, refunds)
 		if err != nil {
 			return nil, err
@@ -704,12 +724,16 @@ func (o *order) follow(refunds []refund) {
 func spreadFound(t *tx, o *order, refunds []refund) error {
 	for i := range refunds {
 		f := &refunds[i]
-		if !f.ofOrder(o) || f.parts() == f.Amount {
+		if !f.ofOrder(o) && !f.ofRest(o) || f.parts() == f.Amount {
 			continue
 		}
-		left, err := refundableOf(o, slices.Delete(slices.Clone(refunds), i, i+1))
+		others := slices.Delete(slices.Clone(refunds), i, i+1)
+		left, err := refundableOf(o, others)
 		if err != nil {
 			return err
+		}
+		if f.ofRest(o) {
+			left = releasableOf(o, others)
 		}
 		anew := left.byAmount(min(f.Amount, left.amount()))
 		if anew.Amount <= f.parts() {

@@ -207,7 +207,7 @@ func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
 // addCustomer inserts the guest of an order.
 func (t *tx) addCustomer(o *order, who guest) error {
 	return t.write(`INSERT INTO order_customers (order_id, name, phone, note, erase_at, fulfilment, language)
-		VALUES (?, ?, ?, ?, ?, ?, ?)`, o.ID, who.Name, who.Phone, who.Note, o.EndedAt.after(keptCustomersFor),
+		VALUES (?, ?, ?, ?, ?, ?, ?)`, o.ID, who.Name, who.Phone, who.Note, o.eraseAt(),
 		optionalObject[fulfilment]{&who.Fulfilment}, who.Language)
 }
 

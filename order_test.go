@@ -790,6 +790,13 @@ func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
 			return refundUndone(t, s.row(o.ID), &all[6], reasonDeclined, anActor)
 		})
 		s.post(path, `{"amount":300}`, auth).is(200) // since that one has failed
+
+		s.twint()
+		o, _ = s.charged(func(o *order) { o.Tip = 1000 })
+		s.accept(o.ID, lineQuantity{0, 1})
+		path = "/orders/" + o.ID + "/refunds"
+		s.post(path, `{"amount":1850}`, auth).is(200) // which nobody has asked for before
+		s.post(path, `{"amount":1850}`, auth).is(409, "refund_repeated")
 	})
 }
 

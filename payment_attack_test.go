@@ -420,6 +420,27 @@ func (s *shop) accountedFor() {
 	}
 }
 
+// TestOrder_whoseMoneyWasGivenBackThereCanBeCancelled has somebody capture all of an order that was accepted in part,
+// on Stripe's pages, and give it back there.
+func TestOrder_whoseMoneyWasGivenBackThereCanBeCancelled(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.authorized()
+		s.capturedThere(p, 4200)
+		s.accept(o.ID, lineQuantity{0, 1})
+		s.settle(p)
+		s.inReview(p, reasonCaptureDiffers, 1)
+		s.provider.mu.Lock()
+		s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}})
+		s.provider.mu.Unlock()
+		s.settle(p)
+		s.states(o.ID, orderAccepted, paymentRefunded)
+		s.decideOn(o.ID, cancelOrder)
+		s.settle(p)
+		s.states(o.ID, orderCancelled, paymentRefunded)
+	})
+}
+
 func TestRefund_ofADeadOrderThatFailsPutsItsMoneyInReviewAgain(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

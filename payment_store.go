@@ -354,8 +354,9 @@ type unaccountedPayment struct {
 // million.
 func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPayment, error) {
 	return collect(q, `SELECT id, order_id, currency,
-			iif(paid, captured + late - released - total, max(0, captured + late - back)) AS amount
-		FROM (SELECT p.id, p.order_id, p.currency, p.captured, o.total,
+			iif(paid, rest - max(0, min(rest, back - released - total)) + late, max(0, captured + late - back)) AS amount
+		FROM (SELECT *, captured - released - total AS rest
+			FROM (SELECT p.id, p.order_id, p.currency, p.captured, o.total,
 				o.paid_at IS NOT NULL AND o.state NOT IN ('cancelled', 'expired') AND o.payment_id = p.id
 					AND o.method NOT IN ('cash', 'terminal', 'voucher', 'other') AS paid,
 				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
@@ -365,7 +366,7 @@ func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPa
 				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
 					AND f.state <> 'failed') + (SELECT coalesce(sum(d.taken), 0) FROM disputes d
 					WHERE d.payment_id = p.id) AS back
-			FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id)
+			FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id))
 		WHERE amount <> 0 LIMIT ?3`,
 		[]any{newStamp(now.Add(-refundLate)), newStamp(now), limit}, func(u *unaccountedPayment) []any {
 			return []any{&u.id, &u.orderID, &u.currency, &u.amount}
