@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"html"
+	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -216,6 +218,30 @@ func TestOffline_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 
 func TestKey_retireCountsOfflineLeasesThatAnotherKeyHasFollowed(t *testing.T) {
 	t.Parallel()
+	s.must("license", "rotate-key", id)
+	s.carries(request, "").is(403)
+	s.post("/widget/license/activate", activateBody(key, "till", "offline", true, "nonce", "n"),
+		"Idempotency-Key: once").is(403, "key_retired")
+}
+
+func TestDevice_listTellsUntilWhenAnOfflineLeaseHoldsASeat(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{MaxDevices: ptr(2), OfflineDays: 100})
+	inTerminal := func() string {
+		env, out := filesIn(s.dir), &bytes.Buffer{}
+		env["COLUMNS"] = "200"
+		s.check(run(t.Context(), []string{"device", "list", id}, func(name string) string { return env[name] }, out,
+			io.Discard))
+		return out.String()
+	}
+	s.activate(key, "online").is(200)
+	lacks(t, inTerminal(), "OFFLINE")
+	until := s.activateOffline(key, "till").is(200).text("offline_until")
+	includes(t, inTerminal(), " OFFLINE_UNTIL")
+	for _, command := range [][]string{{"device", "list", id}, {"license", "show", id}} {
+		includes(t, s.must(command...), " OFFLINE_UNTIL", " "+until[:len("2027-03-04")]+" ")
+	}
 	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addOfflineLicense(0)
 		a := s.activateOffline(key, "till").is(200)
