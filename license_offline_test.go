@@ -210,14 +210,14 @@ func TestOffline_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 	}
 	first := send()
 	sameText(t, "a repetition", send().body, first.body)
+	request := activateBody(key, "second", "nonce", "n")
+	s.sql(`UPDATE licenses SET max_devices = 2`)
+	s.notice()
+	s.carries(request, "").is(200)
 	s.release(id, first.text("device", "id"))
 	if again := send(); again.text("token") == first.text("token") || again.text("code") != "reactivated" {
 		t.Errorf("the lease of a seat that was taken away is given again: %s", again.body)
 	}
-}
-
-func TestKey_retireCountsOfflineLeasesThatAnotherKeyHasFollowed(t *testing.T) {
-	t.Parallel()
 	s.must("license", "rotate-key", id)
 	s.carries(request, "").is(403)
 	s.post("/widget/license/activate", activateBody(key, "till", "offline", true, "nonce", "n"),
@@ -242,6 +242,10 @@ func TestDevice_listTellsUntilWhenAnOfflineLeaseHoldsASeat(t *testing.T) {
 	for _, command := range [][]string{{"device", "list", id}, {"license", "show", id}} {
 		includes(t, s.must(command...), " OFFLINE_UNTIL", " "+until[:len("2027-03-04")]+" ")
 	}
+}
+
+func TestKey_retireCountsOfflineLeasesThatAnotherKeyHasFollowed(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		_, key := s.addOfflineLicense(0)
 		a := s.activateOffline(key, "till").is(200)
