@@ -110,7 +110,7 @@ func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
 	l.Plan = &p.Name
 	before := *l
 	terms.apply(l).raiseTransfers(&before)
-	l.transfersGiven = true
+	l.transfersGiven = l.transfersGiven || p.MaxDevices != nil // a plan that limits nothing says nothing of transfers
 	for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
 		"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
 		if differs {

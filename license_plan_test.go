@@ -337,6 +337,25 @@ func TestPlan_commandsAndTheImportKnowPlans(t *testing.T) {
 	s.fails("retired", "license", "add", "-plan-id", plan)
 }
 
+// noneAsked allows every part of an application.
+func noneAsked(*queries) error { return nil }
+
+func TestPlan_termsThatItLeavesOpenGetTheirDefaults(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	open := s.planOf(shop, "")
+	sell := func(members string) answer { return s.post("/licenses", `{`+members+`}`, shop).is(200) }
+	sell(`"plan_id":"`+open+`"`).tells("max_devices", nil, "max_transfers", nil)
+	sell(`"plan_id":"`+open+`","max_devices":1`).tells("max_transfers", 2) // and not without a limit
+	sell(`"plan_id":"`+open+`","max_devices":1,"max_transfers":null`).tells("max_transfers", nil)
+	free := s.planOf(shop, `,"max_devices":2,"max_transfers":null`)
+	sell(`"plan_id":"`+free+`","max_devices":1`).tells("max_transfers", nil)
+	floating := `"product":"kds","kind":"floating","lease_hours":null`
+	sell(floating).tells("lease_hours", 8)
+	s.post("/plans", `{"name":"x",`+floating+`}`, shop).is(200).tells("lease_hours", 8)
+}
+
 // planStory is what an operator does with plans on the command line.
 func planStory(t *testing.T, o *operator) {
 	plan := o.object("plan", "add", `{"name":"pro","product":"kds"}`)["id"].(string)
