@@ -48,11 +48,14 @@ var (
 	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.")
 	codePlanRetired  = planProblems.add(409, "plan_retired", "Plan retired",
 		"The plan is retired: it can't be changed, and no licence is made from it any more.")
+	codePlanLimit = planProblems.add(409, "plan_limit_reached", "Too many plans",
+		"The account has 500 plans in use already: retire one first.")
 	codePlanChanged = planProblems.add(409, "plan_changed", "Plan changed",
 		"The plan has another revision than the request names. Look at what applying it would do now.")
 
 	errPlan        = &refusal{code: codePlanNotFound}
 	errPlanRetired = &refusal{code: codePlanRetired}
+	errPlanLimit   = &refusal{code: codePlanLimit}
 )
 
 var (
@@ -120,8 +123,10 @@ func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
 	return l, nil
 }
 
+const maxPlans = 500 // of an account, without those that are retired
+
 // createPlan adds a plan with the account and the name of p and the terms of l, and returns it. Errors:
-// validation_failed, account_not_found.
+// validation_failed, account_not_found, errPlanLimit.
 func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) {
 	t.invalidate()
 	if err := t.openAccount(p.AccountID); err != nil {
@@ -131,6 +136,13 @@ func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) 
 	l.fillDefaults(t.now)
 	if err := l.checkTerms(); err != nil {
 		return nil, err
+	}
+	n, err := t.countPlans(p.AccountID)
+	switch {
+	case err != nil:
+		return nil, err
+	case n >= maxPlans:
+		return nil, errPlanLimit
 	}
 	made := *p
 	made.setTerms(l)

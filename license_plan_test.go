@@ -356,6 +356,31 @@ func TestPlan_termsThatItLeavesOpenGetTheirDefaults(t *testing.T) {
 	s.post("/plans", `{"name":"x",`+floating+`}`, shop).is(200).tells("lease_hours", 8)
 }
 
+func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	body := `{"name":"pro","product":"kds"}`
+	first := s.planOf(shop, "")
+	s.change(func(t *tx) error {
+		for range maxPlans - 2 {
+			terms := termsChange{func(l *license) { l.Product = "kds" }}
+			if _, err := createPlan(t, &plan{AccountID: s.account, Name: "x"}, terms, actorCommand); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.post("/plans", body, shop).is(200)
+	s.post("/plans", body, shop).is(409, "plan_limit_reached")
+	s.fails("the account has 500 plans in use already: retire one first", "plan", "add", body)
+	_, other := s.issuer("other")
+	s.post("/plans", body, other).is(200)
+	s.post("/plans/"+first+"/retire", `{}`, shop).is(200)
+	s.post("/plans", body, shop).is(200)
+	s.post("/plans", body, shop).is(409, "plan_limit_reached")
+}
+
 // planStory is what an operator does with plans on the command line.
 func planStory(t *testing.T, o *operator) {
 	plan := o.object("plan", "add", `{"name":"pro","product":"kds"}`)["id"].(string)
@@ -379,6 +404,7 @@ func TestPlan_queriesReadNoMoreThanTheirRowsHoweverManyThereAre(t *testing.T) {
 	for query, index := range map[string]string{
 		`SELECT id FROM licenses WHERE account_id = 'a' AND reference = 'b'`:            "licenses_reference ",
 		licenseTable.query + `WHERE l.plan_id = 'a' AND l.id > 'b' ORDER BY l.id`:       "licenses_plan (plan_id=? ",
+		`SELECT count(*) FROM plans WHERE account_id = 'a' AND retired_at IS NULL`:      "plans_account (account_id=?)",
 		planTable.query + ` WHERE p.id < 'z' AND p.account_id = 'a' ORDER BY p.id DESC`: "plans_account ",
 	} {
 		plan := strings.Join(s.plan(query), "\n")
