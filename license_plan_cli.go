@@ -117,12 +117,8 @@ func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
 			if err != nil {
 				return err
 			}
-			sum.DryRun, sum.Revision, after = part.DryRun, part.Revision, part.Next
-			sum.Changed += part.Changed
-			sum.Refused = append(sum.Refused, part.Refused...)
-			for name, n := range part.Terms {
-				sum.Terms[name] += n
-			}
+			sum.add(part)
+			a.Revision, after = part.Revision, part.Next
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -340,6 +341,57 @@ func TestPlan_commandsAndTheImportKnowPlans(t *testing.T) {
 // noneAsked allows every part of an application.
 func noneAsked(*queries) error { return nil }
 
+func TestPlan_applicationThatTheWriterRunsAgainCountsEachLicenceOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
+	s.fillPlan(plan, 10)
+	release := holdWriter(t, s.store)
+	var applying sync.WaitGroup
+	applying.Go(func() {
+		a, err := applyPlan(t.Context(), s.store, anyAccount, plan, planApplication{Revision: 1}, "", actorCommand,
+			noneAsked)
+		sameText(t, "applied", a.Changed, 10, a.Terms["grace_days"], 10, err, nil)
+	})
+	until(func() bool { return len(s.store.jobs) > 0 })
+	broken := queue(s.store, t.Context(), inSQL(`ROLLBACK`)) // so that no job of the batch is committed
+	release()
+	<-broken[0]
+	applying.Wait()
+	s.counts(10, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
+}
+
+func TestPlan_dryRunIsOfOneRevision(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	plan := s.planOf(shop, `,"grace_days":5`)
+	s.fillPlan(plan, 2*appliedAtOnce)
+	parts := 0
+	_, err := applyPlan(t.Context(), s.store, anyAccount, plan, planApplication{DryRun: true}, "", actorCommand,
+		func(*queries) error {
+			if parts++; parts == 2 {
+				s.do("PATCH", "/plans/"+plan, `{"lease_hours":1}`, shop).is(200)
+			}
+			return nil
+		})
+	oneLine(t, err, "plan_changed")
+	s.post("/plans/"+plan+"/apply", `{"dry_run":true,"revision":1}`, shop).is(409, "plan_changed")
+	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("revision", 2)
+}
+
+func TestPlan_isNotAppliedToALicenceThatHasMovedToAnotherAccount(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	plan := s.planOf(shop, `,"max_devices":2`)
+	id := s.soldBy(shop, `"plan_id":"`+plan+`"`)
+	s.sql(`UPDATE licenses SET account_id = ? WHERE id = ?`, s.addAccount("other"), id) // as in the sqlite3 shell
+	s.do("PATCH", "/plans/"+plan, `{"max_devices":9}`, shop).is(200)
+	s.post("/plans/"+plan+"/apply", `{"revision":2}`, shop).is(200).tells("changed", 0)
+	s.counts(2, `SELECT max_devices FROM licenses WHERE id = ?`, id)
+}
+
 func TestPlan_termsThatItLeavesOpenGetTheirDefaults(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -381,6 +433,38 @@ func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
 	s.post("/plans", body, shop).is(409, "plan_limit_reached")
 }
 
+// A command has a writer of its own, so between two transactions it must leave the lock to the service for a while.
+func TestPlan_appliedByACommandLeavesTheLockToTheService(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
+	s.fillPlan(plan, 50*appliedAtOnce)
+	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
+	s.check(err)
+	defer db.Close()
+	var applying sync.WaitGroup
+	applied := make(chan struct{})
+	applying.Go(func() {
+		s.must("plan", "apply", plan, "-force")
+		close(applied)
+	})
+	asked, got := 0, 0
+	for changed := 0; changed < 50*appliedAtOnce; {
+		s.check(db.QueryRow(`SELECT count(*) FROM licenses WHERE grace_days = 5`).Scan(&changed))
+		if changed == 0 {
+			continue
+		}
+		asked++
+		if _, err := db.Exec(`UPDATE probes SET written_at = written_at`); err == nil {
+			got++
+		}
+	}
+	applying.Wait()
+	if got*5 < asked {
+		t.Errorf("the lock was free %d times of %d", got, asked)
+	}
+}
+
 // planStory is what an operator does with plans on the command line.
 func planStory(t *testing.T, o *operator) {
 	plan := o.object("plan", "add", `{"name":"pro","product":"kds"}`)["id"].(string)
@@ -404,6 +488,8 @@ func TestPlan_queriesReadNoMoreThanTheirRowsHoweverManyThereAre(t *testing.T) {
 	for query, index := range map[string]string{
 		`SELECT id FROM licenses WHERE account_id = 'a' AND reference = 'b'`:            "licenses_reference ",
 		licenseTable.query + `WHERE l.plan_id = 'a' AND l.id > 'b' ORDER BY l.id`:       "licenses_plan (plan_id=? ",
+		`SELECT * FROM v_licenses WHERE plan_id = 'a'`:                                  "licenses_plan (plan_id=?)",
+		`SELECT * FROM v_licenses WHERE id = 'a'`:                                       "SEARCH p USING PRIMARY KEY",
 		`SELECT count(*) FROM plans WHERE account_id = 'a' AND retired_at IS NULL`:      "plans_account (account_id=?)",
 		planTable.query + ` WHERE p.id < 'z' AND p.account_id = 'a' ORDER BY p.id DESC`: "plans_account ",
 	} {
