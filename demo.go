@@ -390,7 +390,7 @@ func seedPlans(t *tx, account string) error {
 
 // prepareOffline adds a licence of the plan with offline leases, and a till that holds one.
 func (d *demo) prepareOffline(t *tx, keys *keyring) error {
-	all, err := t.plans(ownedBy(d.account), "", 1000) // each earlier run has added one for /docs
+	all, err := t.plans(ownedBy(d.account), "", 1000) // of /docs are others, some of them retired
 	if err != nil {
 		return err
 	}
@@ -563,6 +563,22 @@ func (d *demo) findWebhook(t *tx, description string) (*webhook, error) {
 	return nil, errWebhook
 }
 
+// docsPlan returns the plan that the lines of /docs act on: that of an earlier run, or a new one.
+func (d *demo) docsPlan(t *tx) (*plan, error) {
+	known, err := t.plans(ownedBy(d.account), "", 1000)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range known.rows {
+		if p.Name == "Docs" && p.RetiredAt.IsZero() {
+			return p, nil
+		}
+	}
+	return createPlan(t, &plan{AccountID: d.account, Name: "Docs"}, termsChange{func(l *license) {
+		l.Product, l.MaxDevices = "kitchen-display", new(2)
+	}}, actorCommand)
+}
+
 // prepareDocs adds what the lines of /docs act on: a separate licence for each call whose change would make
 // another call fail, a device, and tokens.
 func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
@@ -575,9 +591,7 @@ func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
 			return err
 		}
 	}
-	p, err := createPlan(t, &plan{AccountID: d.account, Name: "Docs"}, termsChange{func(l *license) {
-		l.Product, l.MaxDevices = "kitchen-display", new(2)
-	}}, actorCommand)
+	p, err := d.docsPlan(t)
 	if err != nil {
 		return err
 	}

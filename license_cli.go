@@ -611,12 +611,12 @@ func loadPublicKeys(path string) (*keyring, error) {
 }
 
 // The titles of the columns of devices.
-const deviceHeader = "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN RELEASED BY"
+const deviceHeader = "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN OFFLINE_UNTIL RELEASED BY"
 
 // deviceCells returns the cells of a device below deviceHeader.
 func deviceCells(d *device) []any {
 	return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked() + "…",
-		d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy}
+		d.ActivatedAt, d.LastSeenAt, d.OfflineUntil, d.ReleasedAt, d.ReleasedBy}
 }
 
 func deviceList(e *env) error {

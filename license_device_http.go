@@ -293,7 +293,12 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	}
 	q.setTargets(c)
 	keys := a.keys.Load()
-	c.stillTrue = keys.stillActivated
+	c.stillTrue = func(t *tx, answer []byte) (bool, error) {
+		if l, err := q.findLicense(t); err != nil || l == nil || l.keyRetired(t.now.Time) {
+			return false, err
+		}
+		return keys.stillActivated(t, answer)
+	}
 	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
 		var err error

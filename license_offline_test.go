@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"html"
+	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -208,9 +210,37 @@ func TestOffline_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 	}
 	first := send()
 	sameText(t, "a repetition", send().body, first.body)
+	request := activateBody(key, "second", "nonce", "n")
+	s.sql(`UPDATE licenses SET max_devices = 2`)
+	s.notice()
+	s.carries(request, "").is(200)
 	s.release(id, first.text("device", "id"))
 	if again := send(); again.text("token") == first.text("token") || again.text("code") != "reactivated" {
 		t.Errorf("the lease of a seat that was taken away is given again: %s", again.body)
+	}
+	s.must("license", "rotate-key", id)
+	s.carries(request, "").is(403)
+	s.post("/widget/license/activate", activateBody(key, "till", "offline", true, "nonce", "n"),
+		"Idempotency-Key: once").is(403, "key_retired")
+}
+
+func TestDevice_listTellsUntilWhenAnOfflineLeaseHoldsASeat(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	id, key := s.addLicense(license{MaxDevices: ptr(2), OfflineDays: 100})
+	inTerminal := func() string {
+		env, out := filesIn(s.dir), &bytes.Buffer{}
+		env["COLUMNS"] = "200"
+		s.check(run(t.Context(), []string{"device", "list", id}, func(name string) string { return env[name] }, out,
+			io.Discard))
+		return out.String()
+	}
+	s.activate(key, "online").is(200)
+	lacks(t, inTerminal(), "OFFLINE")
+	until := s.activateOffline(key, "till").is(200).text("offline_until")
+	includes(t, inTerminal(), " OFFLINE_UNTIL")
+	for _, command := range [][]string{{"device", "list", id}, {"license", "show", id}} {
+		includes(t, s.must(command...), " OFFLINE_UNTIL", " "+until[:len("2027-03-04")]+" ")
 	}
 }
 

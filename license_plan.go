@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 )
 
 // planNoun declares plans.
@@ -48,11 +49,14 @@ var (
 	codePlanNotFound = planProblems.add(404, "plan_not_found", "Plan not found", "There is no plan with this id.")
 	codePlanRetired  = planProblems.add(409, "plan_retired", "Plan retired",
 		"The plan is retired: it can't be changed, and no licence is made from it any more.")
+	codePlanLimit = planProblems.add(409, "plan_limit_reached", "Too many plans",
+		"The account has 500 plans in use already: retire one first.")
 	codePlanChanged = planProblems.add(409, "plan_changed", "Plan changed",
 		"The plan has another revision than the request names. Look at what applying it would do now.")
 
 	errPlan        = &refusal{code: codePlanNotFound}
 	errPlanRetired = &refusal{code: codePlanRetired}
+	errPlanLimit   = &refusal{code: codePlanLimit}
 )
 
 var (
@@ -110,7 +114,7 @@ func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
 	l.Plan = &p.Name
 	before := *l
 	terms.apply(l).raiseTransfers(&before)
-	l.transfersGiven = true
+	l.transfersGiven = l.transfersGiven || p.MaxDevices != nil // a plan that limits nothing says nothing of transfers
 	for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
 		"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
 		if differs {
@@ -120,8 +124,10 @@ func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
 	return l, nil
 }
 
+const maxPlans = 500 // of an account, without those that are retired
+
 // createPlan adds a plan with the account and the name of p and the terms of l, and returns it. Errors:
-// validation_failed, account_not_found.
+// validation_failed, account_not_found, errPlanLimit.
 func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) {
 	t.invalidate()
 	if err := t.openAccount(p.AccountID); err != nil {
@@ -131,6 +137,13 @@ func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) 
 	l.fillDefaults(t.now)
 	if err := l.checkTerms(); err != nil {
 		return nil, err
+	}
+	n, err := t.countPlans(p.AccountID)
+	switch {
+	case err != nil:
+		return nil, err
+	case n >= maxPlans:
+		return nil, errPlanLimit
 	}
 	made := *p
 	made.setTerms(l)
@@ -214,11 +227,21 @@ type refusedLicense struct {
 	SeatsUsed int    `json:"seats_used"`
 }
 
+// add adds what the next part of an application has done.
+func (a *planApplication) add(part planApplication) {
+	a.DryRun, a.Revision, a.Next = part.DryRun, part.Revision, part.Next
+	a.Changed += part.Changed
+	a.Refused = append(a.Refused, part.Refused...)
+	for name, n := range part.Terms {
+		a.Terms[name] += n
+	}
+}
+
 // applyPlan gives the terms of an owner's plan to up to maxApplied licences that were made from it, in the order of
 // their ids after the id after, each with its event, and says what it did; see plan.applyTo. A dry run says what it
-// would do. Otherwise the plan must have the revision that is given, until the end. It runs in transactions of
-// appliedAtOnce licences, and calls allowed in each. Revoked licences are left alone. Errors: plan_not_found,
-// plan_changed, those of allowed.
+// would do. The plan must have the revision that is given, or in a dry run that it has first, until the end. It runs in
+// transactions of appliedAtOnce licences, and calls allowed in each. Revoked licences, and those that another account
+// owns by now, are left alone. Errors: plan_not_found, plan_changed, those of allowed.
 func applyPlan(
 	ctx context.Context, st *store, o owner, id string, a planApplication, after, actor string,
 	allowed func(*queries) error,
@@ -226,13 +249,16 @@ func applyPlan(
 	a.Terms, a.Refused = map[string]int{}, []refusedLicense{}
 	for looked := 0; looked < maxApplied; looked += appliedAtOnce {
 		var page []*license
+		var part planApplication
 		step := func(from *queries, t *tx) (err error) {
+			part = planApplication{DryRun: a.DryRun, Revision: a.Revision, Terms: map[string]int{}}
 			if err = allowed(from); err == nil {
-				page, err = a.step(from, t, o, id, after, actor)
+				page, err = part.step(from, t, o, id, after, actor)
 			}
 			return err
 		}
 		var err error
+		began := time.Now()
 		if a.DryRun {
 			err = step(st.within(ctx), nil)
 		} else {
@@ -241,13 +267,18 @@ func applyPlan(
 				return step(t.queries, t)
 			})
 		}
-		if err != nil || len(page) < appliedAtOnce {
-			a.Next = nil
+		if err != nil {
 			return a, err
 		}
+		if a.add(part); len(page) < appliedAtOnce {
+			return a, nil
+		}
 		after = page[len(page)-1].ID
-		a.Next = &after
+		if !a.DryRun { // another process that waits for the lock tries now and then, and must find it free
+			time.Sleep(time.Since(began))
+		}
 	}
+	a.Next = &after
 	return a, nil
 }
 
@@ -259,9 +290,10 @@ func (a *planApplication) step(
 	if err != nil {
 		return nil, err
 	}
-	if a.DryRun {
+	if a.DryRun && a.Revision == 0 {
 		a.Revision = p.Revision
-	} else if p.Revision != a.Revision {
+	}
+	if p.Revision != a.Revision {
 		return nil, &refusal{code: codePlanChanged}
 	}
 	if page, err = from.licensesOfPlan(p.ID, after, appliedAtOnce); err != nil {
@@ -272,7 +304,7 @@ func (a *planApplication) step(
 		p.applyTo(l)
 		diff := changedTerms(&before, l)
 		switch {
-		case l.State == statusRevoked || diff.Names == "":
+		case l.AccountID != p.AccountID || l.State == statusRevoked || diff.Names == "":
 			continue
 		case l.MaxDevices != nil && l.SeatsUsed > *l.MaxDevices:
 			a.Refused = append(a.Refused, refusedLicense{l.ID, l.SeatsUsed})

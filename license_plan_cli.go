@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -48,7 +49,11 @@ func planAdd(e *env) error {
 		return err
 	}
 	return printChanged(e, func(t *tx) (*plan, error) {
-		return createPlan(t, &plan{AccountID: cmp.Or(q.named, account), Name: q.name}, q.terms, e.actor())
+		made, err := createPlan(t, &plan{AccountID: cmp.Or(q.named, account), Name: q.name}, q.terms, e.actor())
+		if errors.Is(err, errPlanLimit) {
+			err = fmt.Errorf("the account has %d plans in use already: retire one first", maxPlans)
+		}
+		return made, err
 	}, func(p *plan) string { return p.ID })
 }
 
@@ -112,12 +117,8 @@ func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
 			if err != nil {
 				return err
 			}
-			sum.DryRun, sum.Revision, after = part.DryRun, part.Revision, part.Next
-			sum.Changed += part.Changed
-			sum.Refused = append(sum.Refused, part.Refused...)
-			for name, n := range part.Terms {
-				sum.Terms[name] += n
-			}
+			sum.add(part)
+			a.Revision, after = part.Revision, part.Next
 		}
 		return nil
 	})

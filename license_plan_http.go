@@ -72,7 +72,8 @@ func (q *planRequest) readMembers(in *input) {
 	if !in.has("product") || in.isNull("product") {
 		in.wrong("product", "required", "This member is required.")
 	}
-	q.terms = slices.Concat(readPlanTerms(in), readFixedTerms(in))
+	terms := readPlanTerms(in)
+	q.terms = slices.Concat(readFixedTerms(in), terms)
 }
 
 // createPlan answers POST /plans.

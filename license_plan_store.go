@@ -24,6 +24,11 @@ func (q *queries) plans(o owner, before string, limit int) (page listPage[*plan]
 	return page, err
 }
 
+// countPlans returns how many plans of an account are not retired. It reads the retired ones, too.
+func (q *queries) countPlans(accountID string) (n int, err error) {
+	return oneValue[int](q, `SELECT count(*) FROM plans WHERE account_id = ? AND retired_at IS NULL`, accountID)
+}
+
 // savePlan writes what of a plan can change.
 func (t *tx) savePlan(p *plan) error {
 	_, err := planTable.update(t, p, `name trial max_devices max_transfers grace_days duration_days lease_hours

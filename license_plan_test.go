@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -337,6 +338,133 @@ func TestPlan_commandsAndTheImportKnowPlans(t *testing.T) {
 	s.fails("retired", "license", "add", "-plan-id", plan)
 }
 
+// noneAsked allows every part of an application.
+func noneAsked(*queries) error { return nil }
+
+func TestPlan_applicationThatTheWriterRunsAgainCountsEachLicenceOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
+	s.fillPlan(plan, 10)
+	release := holdWriter(t, s.store)
+	var applying sync.WaitGroup
+	applying.Go(func() {
+		a, err := applyPlan(t.Context(), s.store, anyAccount, plan, planApplication{Revision: 1}, "", actorCommand,
+			noneAsked)
+		sameText(t, "applied", a.Changed, 10, a.Terms["grace_days"], 10, err, nil)
+	})
+	until(func() bool { return len(s.store.jobs) > 0 })
+	broken := queue(s.store, t.Context(), inSQL(`ROLLBACK`)) // so that no job of the batch is committed
+	release()
+	<-broken[0]
+	applying.Wait()
+	s.counts(10, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
+}
+
+func TestPlan_dryRunIsOfOneRevision(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	plan := s.planOf(shop, `,"grace_days":5`)
+	s.fillPlan(plan, 2*appliedAtOnce)
+	parts := 0
+	_, err := applyPlan(t.Context(), s.store, anyAccount, plan, planApplication{DryRun: true}, "", actorCommand,
+		func(*queries) error {
+			if parts++; parts == 2 {
+				s.do("PATCH", "/plans/"+plan, `{"lease_hours":1}`, shop).is(200)
+			}
+			return nil
+		})
+	oneLine(t, err, "plan_changed")
+	s.post("/plans/"+plan+"/apply", `{"dry_run":true,"revision":1}`, shop).is(409, "plan_changed")
+	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("revision", 2)
+}
+
+func TestPlan_isNotAppliedToALicenceThatHasMovedToAnotherAccount(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	plan := s.planOf(shop, `,"max_devices":2`)
+	id := s.soldBy(shop, `"plan_id":"`+plan+`"`)
+	s.sql(`UPDATE licenses SET account_id = ? WHERE id = ?`, s.addAccount("other"), id) // as in the sqlite3 shell
+	s.do("PATCH", "/plans/"+plan, `{"max_devices":9}`, shop).is(200)
+	s.post("/plans/"+plan+"/apply", `{"revision":2}`, shop).is(200).tells("changed", 0)
+	s.counts(2, `SELECT max_devices FROM licenses WHERE id = ?`, id)
+}
+
+func TestPlan_termsThatItLeavesOpenGetTheirDefaults(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	open := s.planOf(shop, "")
+	sell := func(members string) answer { return s.post("/licenses", `{`+members+`}`, shop).is(200) }
+	sell(`"plan_id":"`+open+`"`).tells("max_devices", nil, "max_transfers", nil)
+	sell(`"plan_id":"`+open+`","max_devices":1`).tells("max_transfers", 2) // and not without a limit
+	sell(`"plan_id":"`+open+`","max_devices":1,"max_transfers":null`).tells("max_transfers", nil)
+	free := s.planOf(shop, `,"max_devices":2,"max_transfers":null`)
+	sell(`"plan_id":"`+free+`","max_devices":1`).tells("max_transfers", nil)
+	floating := `"product":"kds","kind":"floating","lease_hours":null`
+	sell(floating).tells("lease_hours", 8)
+	s.post("/plans", `{"name":"x",`+floating+`}`, shop).is(200).tells("lease_hours", 8)
+}
+
+func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	body := `{"name":"pro","product":"kds"}`
+	first := s.planOf(shop, "")
+	s.change(func(t *tx) error {
+		for range maxPlans - 2 {
+			terms := termsChange{func(l *license) { l.Product = "kds" }}
+			if _, err := createPlan(t, &plan{AccountID: s.account, Name: "x"}, terms, actorCommand); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.post("/plans", body, shop).is(200)
+	s.post("/plans", body, shop).is(409, "plan_limit_reached")
+	s.fails("the account has 500 plans in use already: retire one first", "plan", "add", body)
+	_, other := s.issuer("other")
+	s.post("/plans", body, other).is(200)
+	s.post("/plans/"+first+"/retire", `{}`, shop).is(200)
+	s.post("/plans", body, shop).is(200)
+	s.post("/plans", body, shop).is(409, "plan_limit_reached")
+}
+
+// A command has a writer of its own, so between two transactions it must leave the lock to the service for a while.
+func TestPlan_appliedByACommandLeavesTheLockToTheService(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
+	s.fillPlan(plan, 50*appliedAtOnce)
+	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
+	s.check(err)
+	defer db.Close()
+	var applying sync.WaitGroup
+	applied := make(chan struct{})
+	applying.Go(func() {
+		s.must("plan", "apply", plan, "-force")
+		close(applied)
+	})
+	asked, got := 0, 0
+	for changed := 0; changed < 50*appliedAtOnce; {
+		s.check(db.QueryRow(`SELECT count(*) FROM licenses WHERE grace_days = 5`).Scan(&changed))
+		if changed == 0 {
+			continue
+		}
+		asked++
+		if _, err := db.Exec(`UPDATE probes SET written_at = written_at`); err == nil {
+			got++
+		}
+	}
+	applying.Wait()
+	if got*5 < asked {
+		t.Errorf("the lock was free %d times of %d", got, asked)
+	}
+}
+
 // planStory is what an operator does with plans on the command line.
 func planStory(t *testing.T, o *operator) {
 	plan := o.object("plan", "add", `{"name":"pro","product":"kds"}`)["id"].(string)
@@ -360,6 +488,9 @@ func TestPlan_queriesReadNoMoreThanTheirRowsHoweverManyThereAre(t *testing.T) {
 	for query, index := range map[string]string{
 		`SELECT id FROM licenses WHERE account_id = 'a' AND reference = 'b'`:            "licenses_reference ",
 		licenseTable.query + `WHERE l.plan_id = 'a' AND l.id > 'b' ORDER BY l.id`:       "licenses_plan (plan_id=? ",
+		`SELECT * FROM v_licenses WHERE plan_id = 'a'`:                                  "licenses_plan (plan_id=?)",
+		`SELECT * FROM v_licenses WHERE id = 'a'`:                                       "SEARCH p USING PRIMARY KEY",
+		`SELECT count(*) FROM plans WHERE account_id = 'a' AND retired_at IS NULL`:      "plans_account (account_id=?)",
 		planTable.query + ` WHERE p.id < 'z' AND p.account_id = 'a' ORDER BY p.id DESC`: "plans_account ",
 	} {
 		plan := strings.Join(s.plan(query), "\n")

@@ -96,12 +96,14 @@ func term[T any](c *termsChange, assign func(l *license, value T)) func(value T,
 func readNewTerms(r termsReader) (c termsChange) {
 	reference, _ := r.textTerm("reference", maxReference, nil)
 	planID, _ := r.textTerm("plan_id", maxNameLength, isID("pln"))
-	return slices.Concat(readTerms(r), readFixedTerms(r), termsChange{func(l *license) {
+	terms := readTerms(r)
+	return slices.Concat(readFixedTerms(r), terms, termsChange{func(l *license) {
 		l.Reference, l.PlanID = reference, planID
 	}})
 }
 
-// readFixedTerms reads the terms that a plan has, too, and that can't be changed.
+// readFixedTerms reads the terms that a plan has, too, and that can't be changed. They are set before the others: the
+// default of lease_hours depends on the kind.
 func readFixedTerms(r termsReader) termsChange {
 	product, _ := r.textTerm("product", maxNameLength, notEmpty)
 	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))

@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 10.
+-- The whole schema of a widgetd database, version 11.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
