@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -225,21 +224,6 @@ func readFulfilment(in *input) *fulfilment {
 		f.Table = nilIfEmpty(in.text("table", required, maxTableName, nil))
 	}
 	return f
-}
-
-// checkLanguage is a textCheck for one of pageLanguages, perhaps as a country speaks it: de-CH.
-func checkLanguage(s string) (code, detail string) {
-	language, country, of := strings.Cut(languageTag(s), "-")
-	if s != "" && !slices.Contains(pageLanguages, pageLanguage(language)) || of && !isCountry(country) {
-		return "unknown_language", "This must be one of " + languageList() + ", perhaps with a country, as de-CH."
-	}
-	return "", ""
-}
-
-// languageTag returns a tag of a language and a country in its normal spelling (BCP 47, section 2.1.1).
-func languageTag(s string) string {
-	language, _, _ := strings.Cut(s, "-")
-	return strings.ToLower(language) + strings.ToUpper(s[len(language):])
 }
 
 // checkReturnURL is a textCheck for where a guest goes after an order was paid.

@@ -219,6 +219,21 @@ func knownLanguage(tag string, known []pageLanguage) (pageLanguage, bool) {
 	return name, slices.Contains(known, name)
 }
 
+// checkLanguage is a textCheck for one of pageLanguages, perhaps as a country speaks it: de-CH.
+func checkLanguage(s string) (code, detail string) {
+	language, country, of := strings.Cut(languageTag(s), "-")
+	if s != "" && !slices.Contains(pageLanguages, pageLanguage(language)) || of && !isCountry(country) {
+		return "unknown_language", "This must be one of " + languageList() + ", perhaps with a country, as de-CH."
+	}
+	return "", ""
+}
+
+// languageTag returns a tag of a language and a country in its normal spelling (BCP 47, section 2.1.1).
+func languageTag(s string) string {
+	language, _, _ := strings.Cut(s, "-")
+	return strings.ToLower(language) + strings.ToUpper(s[len(language):])
+}
+
 // languageOf returns the one of some languages that a request prefers.
 func languageOf(r *http.Request, known []pageLanguage) pageLanguage {
 	return acceptedLanguage(r.Header.Values("Accept-Language"), known)
