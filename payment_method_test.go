@@ -249,6 +249,23 @@ func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
 	})
 }
 
+// TestTwint_givenBackWhileItWaitsCancelsTheOrder: nobody cooks what was paid back on the provider's pages.
+func TestTwint_givenBackWhileItWaitsCancelsTheOrder(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.charged()
+		s.provider.mu.Lock()
+		s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}})
+		s.provider.mu.Unlock()
+		s.settle(p)
+		s.states(o.ID, orderCancelled, paymentRefunded)
+		s.accountedFor()
+		equals(s.t, "its revenue", s.sums(), 0)
+		s.counts(0, `SELECT sum(iif(what LIKE 'refund%', -vat, vat)) FROM revenue_sums`)
+		s.counts(1, `SELECT count(*) FROM events WHERE type = 'order.cancelled'`)
+	})
+}
+
 func TestTwint_isGivenBackForAHundredAndEightyDays(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

@@ -306,7 +306,9 @@ func (s *settlement) decideCaptured() error {
 	if err := s.takeDisputes(); err != nil {
 		return err
 	}
-	if s.closed && p.atOnce() && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
+	givenBack := o.State == orderAuthorized && o.chargedBy(&p.ID) && p.Refunded >= p.Captured // on the provider's pages
+	waits := o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted
+	if givenBack || s.closed && p.atOnce() && waits {
 		if err := s.cancelOrder(); err != nil {
 			return err
 		}
