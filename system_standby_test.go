@@ -58,6 +58,7 @@ func (m *machineOfPair) install() {
 		"systemctl": `pid=` + m.bin + `/follower.pid; running() { [ -e $pid ] && kill -0 $(cat $pid) 2>/dev/null; }
 case "$*" in
 is-active*) running ;;
+show*) echo WIDGETD_LITESTREAM=true $(cat '` + m.bin + `/peer' 2>/dev/null) ;;
 stop*follow*) if running; then kill -INT $(cat $pid); while running; do sleep 0.02; done; fi ;;
 start*follow* | enable*follow*) running || {
 	epoch=$(sed -n 's/^WIDGETD_EPOCH=//p' ` + m.o.dir + `/widgetd.epoch 2>/dev/null)
