@@ -521,6 +521,22 @@ func TestPromote_goesOnWhereverItWasBrokenOff(t *testing.T) {
 	}
 }
 
+func TestPromote_hasEveryEntryLookedForWhoseAnswerIsNotKnown(t *testing.T) {
+	t.Parallel()
+	builtProgram(t)
+	k := newKilledBookkeeper(t, productXero)
+	dates := k.sell(1)
+	k.do("books", "export", "send", k.connection, dates[0])
+	k.killAt("post", killActed, 0)
+	k.serve()
+	k.awaitKill()
+	k.do("promote")
+	k.serve()
+	k.awaitPosted() // and not two minutes after it was sent
+	must(t, k.process.stop(os.Interrupt))
+	k.hasOnce(dates)
+}
+
 func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testing.T) {
 	t.Parallel()
 	s := newService(t, withPeer)
