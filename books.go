@@ -21,6 +21,7 @@ func booksNoun() noun {
 		sealed:   []string{"books_apps", "books_authorizations", "books_connections"},
 		status:   func() []statusPart { return []statusPart{{"books", false, &booksStatus{}}} },
 		check:    checkBooks,
+		promoted: (*tx).lookForAllSent,
 	}
 }
 

@@ -351,6 +351,12 @@ func (t *tx) postponeExports(connectionID string, until stamp) error {
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
 }
 
+// lookForAllSent has every entry looked for in the books whose answer is not known.
+func (t *tx) lookForAllSent() error {
+	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+		WHERE state IN ('sending', 'unknown') AND due_at IS NOT NULL`, t.now)
+}
+
 // postponeExport sets when an export that waits is due.
 func (t *tx) postponeExport(id string, at stamp) error {
 	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1

@@ -215,13 +215,11 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
 		faults: lastingFaults{open: map[string]*lastingFault{}}}
 	s.startClock()
-	if o.peerURL != "" {
-		var err error
-		if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
-			return nil, err
-		}
-		s.outbound.held = s.peer.holds
+	var err error
+	if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
+		return nil, err
 	}
+	s.outbound.held = s.peer.holds
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)

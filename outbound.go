@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -44,7 +45,8 @@ type outbound struct {
 
 	reach reachability // whether calls fail alike
 
-	held func() bool // whether nothing may be called at the moment; nil: never
+	held   func() bool  // whether nothing may be called at the moment; nil: never
+	flying atomic.Int64 // calls that are under way
 }
 
 // The bounds of an outbound.
@@ -170,6 +172,8 @@ func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, 
 	if code != "" {
 		return nil, &outboundError{outboundRefused, errors.New(detail)}
 	}
+	o.flying.Add(1) // before held is asked: whoever finds no call then knows that none begins
+	defer o.flying.Add(-1)
 	if o.held != nil && o.held() {
 		return nil, &outboundError{outboundCanceled, errors.New("the peer may do it")}
 	}

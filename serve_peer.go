@@ -184,8 +184,15 @@ type peerWatch struct {
 	changing  sync.Mutex   // held while now is set
 }
 
-// newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held.
+// newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held. Without an address it
+// returns nil.
 func newPeerWatch(s *server, address string) (*peerWatch, error) {
+	switch {
+	case address == "" && s.store.fenced.Load():
+		return nil, errors.New("another machine was promoted: make this one the standby, or run 'widgetd promote'")
+	case address == "":
+		return nil, nil
+	}
 	call, err := newPeerCall(address)
 	if err != nil {
 		return nil, err
@@ -204,10 +211,10 @@ func newPeerWatch(s *server, address string) (*peerWatch, error) {
 	p := &peerWatch{call: call, store: s.store, log: s.log, noteFault: s.noteFault, peerVoice: peerVoice{
 		machine: randomText(16), role: rolePrimary, keys: s.keys.Load, present: func() epoch { return own }}}
 	p.become(peerSilent)
-	if named.Number > 0 && named.String() != own.String() {
+	if named.String() != own.String() {
 		p.become(mislaid)
 	}
-	if own.Known > own.Number {
+	if own.superseded() {
 		p.become(superseded)
 	}
 	return p, nil
@@ -313,6 +320,10 @@ func (p *peerWatch) serve(s *server) func(w *response, r *http.Request) {
 			return
 		}
 		p.learn(asked)
+		if p.standing() == superseded && s.outbound.flying.Load() > 0 {
+			s.fail(w, r, errFenced) // it asks again: until these calls have ended, it must not do the same
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		s.write(w, reply{http.StatusOK, answer})
 	}

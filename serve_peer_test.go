@@ -350,6 +350,58 @@ func TestPeer_isNoBaseAddressAndHasNoPath(t *testing.T) {
 	}
 }
 
+func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithoutAPeer(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.do("lead", "list")
+	o.change(func(t *tx) error { return t.learnEpoch(3) })
+	o.fails("nothing was written", "token", "issue", "-scope", scopeStats)
+	o.fails("another machine was promoted", "serve", "-addr", "127.0.0.1:0")
+	contains(t, o.do("status"), "another machine has 3")
+	contains(t, o.do("promote"), "epoch 4-")
+	o.do("token", "issue", "-scope", scopeStats)
+}
+
+func TestPeer_ofAnEpochWithoutTheFileThatNamesItIsHeld(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.a.promoted(2)
+	must(t, os.Remove(epochPath(p.a.store.path)))
+	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.a.asksPeer()
+	p.a.stands(mislaid)
+}
+
+func TestPeer_answersALaterEpochOnlyOnceItsOwnCallsHaveEnded(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.a.asksPeer()
+	p.a.stands(standsAlone)
+	reached, answer := make(chan bool), make(chan bool)
+	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		reached <- true
+		<-answer
+	}))
+	defer slow.Close()
+	p.a.server.outbound.allow = everywhere
+	ended := make(chan error)
+	go func() {
+		_, err := p.a.server.outbound.do(context.Background(), outboundRequest{method: "POST", url: slow.URL + "/"})
+		ended <- err
+	}()
+	<-reached
+	p.b.promoted(1)
+	p.start(p.b, p.a)
+	p.b.asksPeer()
+	p.b.stands(peerSilent)
+	p.a.stands(superseded)
+	answer <- true
+	must(t, <-ended)
+	p.b.asksPeer()
+	p.b.stands(standsAlone)
+}
+
 func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
@@ -401,9 +453,13 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	o := newOperator(t)
 	db := o.env["WIDGETD_DB"]
 	writeFile(t, followerPath(db), "0000000000000009\n")
-	for _, command := range [][]string{{"lead", "list"}, {"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}} {
-		o.fails("is written by 'litestream restore -f'", command...)
+	for _, command := range [][]string{{"lead", "list"}, {"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}, {"status"},
+		{"backup", db + ".copy"}} {
+		o.fails("is written by 'litestream restore -f' (TXID 0000000000000009, since 20", command...)
 	}
+	faults, err := checkFile(db)
+	must(t, err)
+	contains(t, strings.Join(faults, "\n"), "must not be opened")
 	holder := exec.Command("sh", "-c", `exec 3<"$0"; echo; read line || true`, db)
 	stdin, err := holder.StdinPipe()
 	must(t, err)
@@ -435,6 +491,50 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	o.fails("-peer must be", "promote", "-peer", "x")
 	o.fails("no service runs", "peer", "ignore")
 	contains(t, o.do("promote", "-h"), "promote")
+}
+
+func TestPromote_goesOnWhereverItWasBrokenOff(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	litestreams := litestreamPath(db)
+	must(t, os.MkdirAll(filepath.Join(litestreams, "ltx"), 0o700))
+	writeFile(t, followerPath(db), "0000000000000009\n")
+	writeFile(t, epochPath(db)+".new", "WIDGETD_EP") // it was killed while it wrote that
+	o.fails("no key file", "promote", "-key", "nowhere")
+	if _, err := os.Stat(followerPath(db)); err != nil {
+		t.Errorf("nothing was begun: %v", err)
+	}
+	rename(t, epochPath(db)+".new", epochPath(db)) // the step after that the copy can't be followed any more fails
+	o.fails("does not name an epoch", "promote")
+	if _, err := os.Stat(followerPath(db)); err == nil {
+		t.Error("a follower would go on with a file that was begun to be promoted")
+	}
+	for _, command := range [][]string{{"lead", "list"}, {"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}} {
+		o.fails("run 'widgetd promote' again", command...)
+	}
+	rename(t, epochPath(db), epochPath(db)+".new")
+	contains(t, o.do("promote"), "epoch 1-")
+	o.do("lead", "list")
+	if _, err := os.Stat(litestreams); err == nil {
+		t.Error("what Litestream kept of the earlier epoch is there, so that the new replica would stay incomplete")
+	}
+}
+
+func TestPromote_hasEveryEntryLookedForWhoseAnswerIsNotKnown(t *testing.T) {
+	t.Parallel()
+	builtProgram(t)
+	k := newKilledBookkeeper(t, productXero)
+	dates := k.sell(1)
+	k.do("books", "export", "send", k.connection, dates[0])
+	k.killAt("post", killActed, 0)
+	k.serve()
+	k.awaitKill()
+	k.do("promote")
+	k.serve()
+	k.awaitPosted() // and not two minutes after it was sent
+	must(t, k.process.stop(os.Interrupt))
+	k.hasOnce(dates)
 }
 
 func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testing.T) {

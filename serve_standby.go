@@ -57,7 +57,7 @@ func (s *epochStatus) read(v *statusView) error {
 func (s *epochStatus) show(_ *statusView, to *statusLines) {
 	if e := s.Epoch; e != nil {
 		line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
-		if e.Known > e.Number {
+		if e.superseded() {
 			line += fmt.Sprintf("; another machine has %d", e.Known)
 			to.needed = append(to.needed, "another machine was promoted: stop this one, and make it the standby")
 		}
@@ -133,6 +133,9 @@ func (b *standby) serveUntil(ctx context.Context, listener net.Listener, log *sl
 	return err
 }
 
+// promoteAsks is how long promote waits for an answer of the peer, which most often is lost.
+const promoteAsks = 2 * time.Second
+
 // A promotion is what the promote command prints.
 type promotion struct {
 	Epoch         epoch    `json:"epoch"`
@@ -152,7 +155,7 @@ var lostChecks = []string{
 }
 
 // promoteCommand begins a new epoch in a database that nobody has open. What it does in which order leaves a file
-// that is not served, or held, wherever it is broken off; then it is run again.
+// that is not served, or held, and that no follower goes on with, wherever it is broken off; then it is run again.
 func promoteCommand(e *env) error {
 	db, err := e.file("db")
 	if err != nil {
@@ -169,6 +172,10 @@ func promoteCommand(e *env) error {
 	if err != nil {
 		return fmt.Errorf("%s was not promoted: %w", db, err)
 	}
+	err = os.Rename(followerPath(db), promotingPath(db)) // from here on no follower writes into it
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
 	if _, err := upgradeFile(e.ctx, db, upgradeOptions{now: e.now}); err != nil { // that of a follower may be older
 		return err
 	}
@@ -179,8 +186,9 @@ func promoteCommand(e *env) error {
 		if err != nil {
 			return err
 		}
-		voice := newStandby(keys, serverOptions{})
-		if m, err := voice.ask(e.ctx, call); err != nil {
+		limited, cancel := context.WithTimeout(e.ctx, promoteAsks)
+		defer cancel()
+		if m, err := newStandby(keys, serverOptions{}).ask(limited, call); err != nil {
 			done.Peer = "no usable answer: " + oneLineError{err}.Error()
 		} else {
 			highest, done.Peer = m.Number, fmt.Sprintf("%s, epoch %d", m.Role, m.Number)
@@ -217,6 +225,11 @@ func (e *env) promote(db string, highest int64, done *promotion) error {
 		if err := writeEpochFile(db, done.Epoch); err != nil {
 			return err
 		}
+		// What Litestream has kept goes on from a replica of the earlier epoch: with it, the new one stays without
+		// the transactions that were pruned here.
+		if err := os.RemoveAll(litestreamPath(db)); err != nil {
+			return err
+		}
 		return st.update(e.ctx, func(t *tx) error {
 			for _, n := range e.nouns {
 				if n.promoted == nil {
@@ -232,7 +245,7 @@ func (e *env) promote(db string, highest int64, done *promotion) error {
 	if err := errors.Join(err, st.close()); err != nil {
 		return err
 	}
-	if err := os.Remove(followerPath(db)); err != nil && !os.IsNotExist(err) {
+	if err := os.Remove(promotingPath(db)); err != nil && !os.IsNotExist(err) {
 		return err
 	}
 	return nil

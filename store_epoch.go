@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -60,6 +61,9 @@ const (
 	reasonFollowed   = "'litestream restore -f' has been started on the database: nothing is written here any more"
 )
 
+// superseded reports whether the database has heard of a later epoch than its own.
+func (e epoch) superseded() bool { return e.Known > e.Number }
+
 // fence ends all writing through this store for good.
 func (w *writer) fence() { w.fenced.Store(true) }
 
@@ -69,8 +73,17 @@ const epochVariable = "WIDGETD_EPOCH"
 // epochPath returns the path of the file beside a database that names its epoch, for the unit of Litestream.
 func epochPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".epoch" }
 
+// litestreamPath returns the directory in which Litestream keeps what it has replicated of a database last.
+func litestreamPath(db string) string {
+	db = realPath(db)
+	return filepath.Join(filepath.Dir(db), "."+filepath.Base(db)+"-litestream")
+}
+
 // writeEpochFile names an epoch in the file beside a database.
 func writeEpochFile(db string, e epoch) error {
+	if err := os.Remove(epochPath(db) + ".new"); err != nil && !os.IsNotExist(err) { // of a promotion that was killed
+		return err
+	}
 	return writeAtomically(epochPath(db), true, func(f *os.File) error {
 		_, err := fmt.Fprintf(f, "%s=%s\n", epochVariable, e)
 		return err
@@ -101,13 +114,23 @@ func readEpochFile(db string) (e epoch, err error) {
 // is there, the database is Litestream's: its pages may be of different transactions.
 func followerPath(db string) string { return realPath(db) + "-txid" }
 
-// checkNotFollowed returns an error if a database is a copy that 'litestream restore -f' writes.
+// promotingPath returns the path to which promote moves that file first. Without it Litestream refuses to go on, so
+// that a promotion that was broken off is only finished by another one.
+func promotingPath(db string) string { return realPath(db) + "-promoting" }
+
+// checkNotFollowed returns an error if a database is a copy that 'litestream restore -f' writes, or one whose
+// promotion was broken off.
 func checkNotFollowed(db string) error {
-	if _, err := os.Stat(followerPath(db)); err != nil {
+	if _, err := os.Stat(promotingPath(db)); err == nil {
+		return fmt.Errorf("%s was not promoted to its end: run 'widgetd promote' again", db)
+	}
+	info, err := os.Stat(followerPath(db))
+	if err != nil {
 		return nil
 	}
-	return fmt.Errorf("%s is written by 'litestream restore -f', and must not be opened: to serve it, "+
-		"stop that and run 'widgetd promote'", db)
+	text, _ := os.ReadFile(followerPath(db)) // Litestream replaces it with each change that it takes over
+	return fmt.Errorf("%s is written by 'litestream restore -f' (TXID %s, since %s), and must not be opened: to "+
+		"serve it, stop that and run 'widgetd promote'", db, bytes.TrimSpace(text), newStamp(info.ModTime()))
 }
 
 // isOpenElsewhere reports whether another process has a file open. A lease that is asked for writing is granted only

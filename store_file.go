@@ -319,6 +319,9 @@ func (s *store) open(o storeOptions) (err error) {
 	}
 	// The log may hold what was erased before an earlier process ended without truncating it.
 	s.walNeedsTruncate.Store(s.walInfo.Size() > 0)
+	if e, err := s.writer.queries.epoch(); err == nil && e.superseded() && !o.followed {
+		s.fence() // for commands, too
+	}
 	s.fileInfo, err = s.file.Stat()
 	return err
 }
@@ -611,8 +614,8 @@ func inspectFile(path string) (faults, extra []string, err error) {
 		return []string{err.Error()}, nil, nil
 	}
 	defer file.Close() // after the database
-	if err := checkWAL(path); err != nil {
-		return []string{err.Error()}, nil, nil
+	if err := errors.Join(checkNotFollowed(path), checkWAL(path)); err != nil {
+		return []string{oneLineError{err}.Error()}, nil, nil
 	}
 	inspect := func(q *queries) (err error) {
 		if faults, err = q.integrityFaults(); err != nil {

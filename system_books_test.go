@@ -57,8 +57,12 @@ func newKilledBookkeeper(t *testing.T, product string) *killedBookkeeper {
 }
 
 // startKilledBookkeeper makes one whose account is not connected yet, with the applications of both products.
-func startKilledBookkeeper(t testing.TB) *killedBookkeeper {
-	k := &killedBookkeeper{operator: newOperator(t), reached: make(chan struct{}, 1)}
+func startKilledBookkeeper(t testing.TB) *killedBookkeeper { return killedBookkeeperOf(newOperator(t)) }
+
+// killedBookkeeperOf is startKilledBookkeeper with the file of an operator.
+func killedBookkeeperOf(o *operator) *killedBookkeeper {
+	t := o.t
+	k := &killedBookkeeper{operator: o, reached: make(chan struct{}, 1)}
 	k.web = httptest.NewUnstartedServer(k)
 	base := "http://" + k.web.Listener.Addr().String()
 	k.xero, k.fortnox = makeXeroFake(t, k.now, base), makeFortnoxFake(t, k.now, base)

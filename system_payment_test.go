@@ -35,10 +35,18 @@ func newKilledShop(t *testing.T) *killedShop {
 	s.provider.watch = s.watch
 	s.web.Start()
 	t.Cleanup(func() { s.web.Close(); s.provider.close() })
-	keys, err := loadKeyring(s.env["WIDGETD_KEY"])
-	must(t, err)
-	s.change(func(t *tx) error {
-		conn := &openConnection{paymentConnection: &paymentConnection{ID: t.newID("con"), AccountID: s.account,
+	s.connectCards()
+	s.serve()
+	return s
+}
+
+// connectCards connects the operator's account with a test provider of cards.
+func (o *operator) connectCards() {
+	o.t.Helper()
+	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
+	must(o.t, err)
+	o.change(func(t *tx) error {
+		conn := &openConnection{paymentConnection: &paymentConnection{ID: t.newID("con"), AccountID: o.account,
 			Provider: providerStripe, CreatedAt: t.now}}
 		conn.secrets.Key = shopSecretKey
 		if err := conn.seal(keys); err != nil {
@@ -46,8 +54,6 @@ func newKilledShop(t *testing.T) *killedShop {
 		}
 		return t.addPaymentConnection(conn.paymentConnection)
 	})
-	s.serve()
-	return s
 }
 
 // watch is the provider's: at the chosen call it has the service killed, and breaks off.

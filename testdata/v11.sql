@@ -1321,7 +1321,7 @@ INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at
 INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES ('whe_00000000000000000000000001', 'app_00000000000000000000000001', 'grt_00000000000000000000000001');
 INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES ('whe_00000000000000000000000002', 'app_00000000000000000000000001', NULL);
 
-INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 2, 'Zk3wPq8x', 3, '2026-11-23T21:00:00Z');
+INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 2, 'Zk3wPq8x', 2, '2026-11-23T21:00:00Z');
 
 UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'events';
 UPDATE sqlite_sequence SET seq = 6 WHERE name = 'webhook_queues';
