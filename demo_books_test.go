@@ -192,8 +192,9 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 		strings.Count(empty, "Nothing would be sent for this day.") != 2 {
 		t.Errorf("a day without revenue:\n%s", empty)
 	}
-	if got := get(page + "?date=2020-02-30"); got != get(page) {
-		t.Error("what is no date opens another day than yesterday")
+	yesterday := regexp.MustCompile(`<h2 id="day">\w+day, .*</h2>`).FindString(body)
+	if got := get(page + "?date=2020-02-30"); yesterday == "" || !strings.Contains(got, yesterday) {
+		t.Errorf("what is no date opens another day than %q", yesterday) // whose figures may have changed meanwhile
 	}
 }
 
