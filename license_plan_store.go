@@ -24,7 +24,7 @@ func (q *queries) plans(o owner, before string, limit int) (page listPage[*plan]
 	return page, err
 }
 
-// countPlans returns how many plans of an account are not retired. It reads the retired ones, too.
+// countPlans returns how many plans of an account are not retired. It reads no others.
 func (q *queries) countPlans(accountID string) (n int, err error) {
 	return oneValue[int](q, `SELECT count(*) FROM plans WHERE account_id = ? AND retired_at IS NULL`, accountID)
 }

@@ -490,7 +490,7 @@ func TestPlan_queriesReadNoMoreThanTheirRowsHoweverManyThereAre(t *testing.T) {
 		licenseTable.query + `WHERE l.plan_id = 'a' AND l.id > 'b' ORDER BY l.id`:       "licenses_plan (plan_id=? ",
 		`SELECT * FROM v_licenses WHERE plan_id = 'a'`:                                  "licenses_plan (plan_id=?)",
 		`SELECT * FROM v_licenses WHERE id = 'a'`:                                       "SEARCH p USING PRIMARY KEY",
-		`SELECT count(*) FROM plans WHERE account_id = 'a' AND retired_at IS NULL`:      "plans_account (account_id=?)",
+		`SELECT count(*) FROM plans WHERE account_id = 'a' AND retired_at IS NULL`:      "plans_in_use (account_id=?)",
 		planTable.query + ` WHERE p.id < 'z' AND p.account_id = 'a' ORDER BY p.id DESC`: "plans_account ",
 	} {
 		plan := strings.Join(s.plan(query), "\n")

@@ -88,6 +88,7 @@ CREATE TABLE devices (
   offline_kid      TEXT
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX plans_account ON plans (account_id, id);
+CREATE INDEX plans_in_use ON plans (account_id) WHERE retired_at IS NULL;
 CREATE UNIQUE INDEX licenses_reference ON licenses (account_id, reference) WHERE reference IS NOT NULL;
 CREATE INDEX licenses_plan ON licenses (plan_id, id) WHERE plan_id IS NOT NULL;
 CREATE VIEW v_licenses AS

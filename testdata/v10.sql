@@ -100,6 +100,7 @@ CREATE TABLE plans (
   retired_at    TEXT CHECK (retired_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retired_at, '+0 days')) -- since when no licence is made from it; NULL: it is in use
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX plans_account ON plans (account_id, id);
+CREATE INDEX plans_in_use ON plans (account_id) WHERE retired_at IS NULL;
 
 CREATE TABLE licenses (
   id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
