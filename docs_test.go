@@ -895,6 +895,18 @@ func TestDocs_fitATelephone(t *testing.T) {
 	}
 }
 
+func TestDocs_areFoundByTheScriptWhateverIsInTheAddress(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
+	b := startBrowser(t)
+	b.open(root + "/docs#100%")
+	equal(t, "what is found", b.await(`const [done] = arguments, find = document.querySelector("#find");
+		find.value = "menu that takes";
+		find.dispatchEvent(new Event("input"));
+		done(document.querySelector(".found a").pathname);`), any("/docs/ordering"))
+}
+
 func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
 	t.Parallel()
 	newService(t).get("//.well-known/security.txt").is(404, "not_found")
