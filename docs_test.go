@@ -249,6 +249,14 @@ func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
 	for status := range child(op, "responses") {
 		wants = append(wants, "<dt><b>"+status+"</b></dt>")
 	}
+	for _, n := range nouns() {
+		for _, kind := range n.events.types {
+			if noun, _, _ := strings.Cut(string(kind), "."); n.events.scope != "" {
+				of := captures("<code>"+n.events.scope+`</code> for ((?:(?:, | and )?<code>[a-z]+\.</code>)+)`, section)
+				holds(t, n.events.scope, strings.Join(of, ""), "<code>"+noun+".</code>")
+			}
+		}
+	}
 	holds(t, "the chapter on webhooks", section, wants...)
 	if len(wants) < 2+3+4+5+5 {
 		t.Errorf("found %d things only that it must say", len(wants))
@@ -493,9 +501,13 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	}
 	for _, reason := range []string{
 		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused,
-		reasonUnknown, reasonRefundPending,
+		reasonUnknown, reasonRefundPending, reasonRefundsDiffer,
 	} {
 		check(tables[3], reason)
+	}
+	for currency := range vippsCurrencies {
+		holds(t, "the chapter", captures(`Vipps MobilePay takes ([A-Z]+[^<]*)\.</p>`, chapter)[0], currency)
+		holds(t, "the chapter", captures(`Of Vipps MobilePay it is reckoned: ([^.]*)\.`, chapter)[0], currency)
 	}
 	for _, kind := range orderEvents.types {
 		check(chapter, string(kind))
