@@ -442,8 +442,10 @@ func liveOffline(s *service, command []string, base string) {
 	says("request", "", env)
 	wants("take", lease, "it answers another request", false)
 	offline := append(slices.Clone(env), "AUDIENCE=http://127.0.0.1:1/v1")
-	if said, ok := says("online", "", offline); said != "not known now" || !ok {
-		s.t.Errorf("without a network online says %q, %v", said, ok)
+	for command, want := range map[string]string{"online": "not known now", "leave": "not released"} {
+		if said, ok := says(command, "", offline); said != want || !ok {
+			s.t.Errorf("without a network %s says %q, %v", command, said, ok)
+		}
 	}
 	s.release(id, device)
 	wants("start", "", "the lease holds", true)
