@@ -313,9 +313,9 @@ func TestActivatePage_saysWhatIsWrongAndKeepsWhatWasPasted(t *testing.T) {
 		status  int
 		text    string
 	}{
-		{"", 400, "is no activation request"},
-		{"eyJhbGciOi<script>", 400, "is no activation request"},
-		{request() + request(), 400, "is no activation request"},
+		{"", 400, "isn’t an activation request"},
+		{"eyJhbGciOi<script>", 400, "isn’t an activation request"},
+		{request() + request(), 400, "isn’t an activation request"},
 		{`{"license_key":"` + key + `"}`, 422, "<code>fingerprint</code> <code>nonce</code>"},
 		{activateBody(key, "till"), 422, "Missing or wrong: <code>nonce</code>"},
 		{strings.Replace(request(), "nonce", "n0nce", 1), 422, "<code>nonce</code> <code>n0nce</code>"},
