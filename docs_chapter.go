@@ -69,6 +69,8 @@ var (
 	docsLink    = lazyPattern(`href="#([^"]*)"`)
 	docsTag     = lazyPattern(`<[^>]*>`)
 	docsNoWord  = lazyPattern(`[^a-z0-9]+`)
+	docsSample  = lazyPattern(`(?s)<pre class="sample".*?</pre>`)
+	docsWord    = lazyPattern(`(?:[/= ]|&#3[49];)([A-Z_]+)`) // in a line: =WIDGET_ID, "LICENSE_KEY"
 )
 
 // newDocsSection reads the section of a chapter. Headings without an id get one from their text.
@@ -222,10 +224,13 @@ func (m *docsMaker) frame(path string, here *docsSection, text string) (string, 
 		}
 	}
 	if !m.view.Demo {
-		words := slices.Compact(slices.Sorted(maps.Values(placeholders)))
-		f.Words = slices.DeleteFunc(words, func(word string) bool {
-			return strings.ToUpper(word) != word || !strings.Contains(text, word)
-		})
+		known := slices.Collect(maps.Values(placeholders))
+		for _, found := range docsWord().FindAllStringSubmatch(docsSample().ReplaceAllString(text, ""), -1) {
+			if word := found[1]; slices.Contains(known, word) && !slices.Contains(f.Words, word) {
+				f.Words = append(f.Words, word)
+			}
+		}
+		slices.Sort(f.Words)
 	}
 	if len(f.Settings)+len(f.Words) > 0 {
 		set, err := m.execute("set", f)

@@ -249,6 +249,14 @@ func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
 	for status := range child(op, "responses") {
 		wants = append(wants, "<dt><b>"+status+"</b></dt>")
 	}
+	for _, n := range nouns() {
+		for _, kind := range n.events.types {
+			if noun, _, _ := strings.Cut(string(kind), "."); n.events.scope != "" {
+				of := captures("<code>"+n.events.scope+`</code> for ((?:(?:, | and )?<code>[a-z]+\.</code>)+)`, section)
+				holds(t, n.events.scope, strings.Join(of, ""), "<code>"+noun+".</code>")
+			}
+		}
+	}
 	holds(t, "the chapter on webhooks", section, wants...)
 	if len(wants) < 2+3+4+5+5 {
 		t.Errorf("found %d things only that it must say", len(wants))
@@ -493,9 +501,13 @@ func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
 	}
 	for _, reason := range []string{
 		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused,
-		reasonUnknown, reasonRefundPending,
+		reasonUnknown, reasonRefundPending, reasonRefundsDiffer,
 	} {
 		check(tables[3], reason)
+	}
+	for currency := range vippsCurrencies {
+		holds(t, "the chapter", captures(`Vipps MobilePay takes ([A-Z]+[^<]*)\.</p>`, chapter)[0], currency)
+		holds(t, "the chapter", captures(`Of Vipps MobilePay it is reckoned: ([^.]*)\.`, chapter)[0], currency)
 	}
 	for _, kind := range orderEvents.types {
 		check(chapter, string(kind))
@@ -518,6 +530,24 @@ func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 		if found := regexp.MustCompile(`\b[a-z]{3,4}_01m[0-9a-z]+|\b[\w-]{43,}`).FindString(line); found != "" {
 			t.Errorf("a line has %s, and no word to be replaced: %s", found, line)
 		}
+	}
+}
+
+func TestDocs_outsideADemoNameTheWordsThatTheirLinesHave(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const words = "In the lines, put your own in place of "
+	for path, want := range map[string]string{
+		"calls-apps": words + "<code>APP_ID</code> <code>CODE</code> <code>GRANT_ID</code> " +
+			"<code>REFRESH_TOKEN</code> <code>VERIFIER</code>.</p>\n<pre",
+		"twice":    words + "<code>WIDGET_ID</code>.</p>\n</div>",
+		"selling":  "the lines on this page use it. </p>",
+		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code>.</p>\n<pre",
+	} {
+		holds(t, path, s.get("//docs/"+path).is(200).body, want)
+	}
+	if strings.Contains(s.get("//docs/offline").is(200).body, `class="set"`) {
+		t.Error("the samples of a lease are taken for lines with words to replace")
 	}
 }
 
@@ -893,6 +923,18 @@ func TestDocs_fitATelephone(t *testing.T) {
 			t.Errorf("%s: %v", path, faults)
 		}
 	}
+}
+
+func TestDocs_areFoundByTheScriptWhateverIsInTheAddress(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
+	b := startBrowser(t)
+	b.open(root + "/docs#100%")
+	equal(t, "what is found", b.await(`const [done] = arguments, find = document.querySelector("#find");
+		find.value = "menu that takes";
+		find.dispatchEvent(new Event("input"));
+		done(document.querySelector(".found a").pathname);`), any("/docs/ordering"))
 }
 
 func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {

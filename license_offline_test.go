@@ -313,9 +313,9 @@ func TestActivatePage_saysWhatIsWrongAndKeepsWhatWasPasted(t *testing.T) {
 		status  int
 		text    string
 	}{
-		{"", 400, "is no activation request"},
-		{"eyJhbGciOi<script>", 400, "is no activation request"},
-		{request() + request(), 400, "is no activation request"},
+		{"", 400, "isn’t an activation request"},
+		{"eyJhbGciOi<script>", 400, "isn’t an activation request"},
+		{request() + request(), 400, "isn’t an activation request"},
 		{`{"license_key":"` + key + `"}`, 422, "<code>fingerprint</code> <code>nonce</code>"},
 		{activateBody(key, "till"), 422, "Missing or wrong: <code>nonce</code>"},
 		{strings.Replace(request(), "nonce", "n0nce", 1), 422, "<code>nonce</code> <code>n0nce</code>"},
@@ -442,8 +442,10 @@ func liveOffline(s *service, command []string, base string) {
 	says("request", "", env)
 	wants("take", lease, "it answers another request", false)
 	offline := append(slices.Clone(env), "AUDIENCE=http://127.0.0.1:1/v1")
-	if said, ok := says("online", "", offline); said != "not known now" || !ok {
-		s.t.Errorf("without a network online says %q, %v", said, ok)
+	for command, want := range map[string]string{"online": "not known now", "leave": "not released"} {
+		if said, ok := says(command, "", offline); said != want || !ok {
+			s.t.Errorf("without a network %s says %q, %v", command, said, ok)
+		}
 	}
 	s.release(id, device)
 	wants("start", "", "the lease holds", true)

@@ -306,7 +306,7 @@ func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
 	if !g.provider.tryCard(session, true) {
 		t.Fatal("the session is not open")
 	}
-	g.returns(o).shows("<h1>Sent to the restaurant, which answers until ",
+	g.returns(o).shows("<h1>Sent to the restaurant, which can answer until ",
 		"You are charged only if the restaurant accepts",
 		"not has arrived", "not Go to payment", "Your order")
 	g.page(o).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
@@ -356,12 +356,12 @@ var guestStates = []guestState{
 	{orderOpen, paymentReview, nil, []string{"is being checked", "don’t pay again", "not Go to payment"}},
 	{orderOpen, paymentExpired, func(o *order) { o.ExpiresAt = o.CreatedAt },
 		[]string{"The order has expired", "not Go to payment"}},
-	{orderAuthorized, paymentAuthorized, nil, []string{"Sent to the restaurant, which answers until ",
+	{orderAuthorized, paymentAuthorized, nil, []string{"Sent to the restaurant, which can answer until ",
 		"The amount is reserved", "Refresh"}},
 	{orderAuthorized, paymentCaptured, func(o *order) { o.Method = ptr(methodTwint) },
 		[]string{"Sent to the restaurant", "has been charged; it is refunded if the restaurant declines"}},
 	{orderAccepted, paymentAuthorized, nil, []string{"Your order is accepted", "will be charged", "Refresh"}},
-	{orderOpen, "", func(o *order) { o.Pay = payLater }, []string{"Sent to the restaurant, which answers until ",
+	{orderOpen, "", func(o *order) { o.Pay = payLater }, []string{"Sent to the restaurant, which can answer until ",
 		"hasn’t answered yet. You pay it when you get your order", "Refresh", "not Go to payment"}},
 	{orderAccepted, "", func(o *order) { o.Pay = payLater }, []string{"Your order is accepted",
 		"You pay it when you get your order", "not reserved"}},

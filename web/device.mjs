@@ -76,7 +76,7 @@ const commands = {
   // Gives the seat back, which an offline lease keeps until it ends.
   async leave() {
     const { released, until } = await post("deactivate");
-    if (!released) return `kept until ${until}`;
+    if (!released) return until ? `kept until ${until}` : "not released";
     rmSync("lease.jwt");
     return "released";
   },

@@ -37,7 +37,7 @@ def post(call):
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
-    except OSError:
+    except (OSError, ValueError):
         return {}
 
 
@@ -83,7 +83,7 @@ def online():  # Whenever there is a network. Only an answer with valid changes 
 def leave():  # Gives the seat back, which an offline lease keeps until it ends.
     answer = post("deactivate")
     if not answer.get("released"):
-        return "kept until " + str(answer.get("until"))
+        return "kept until " + answer["until"] if "until" in answer else "not released"
     os.remove("lease.jwt")
     return "released"
 

@@ -42,7 +42,7 @@ online) # Whenever there is a network. Only an answer with valid changes anythin
   *) echo 'not known now' ;;
   esac ;;
 leave) # Gives the seat back, which an offline lease keeps until it ends.
-  answer=$(post deactivate)
+  answer=$(post deactivate) || answer='{}'
   if [ "$(printf %s "$answer" | jq -r .released)" = true ]; then rm lease.jwt; fi
-  printf %s "$answer" | jq -r 'if .released then "released" else "kept until \(.until)" end' ;;
+  printf %s "$answer" | jq -r 'if .released then "released" elif .until then "kept until \(.until)" else "not released" end' ;;
 esac

@@ -6,7 +6,7 @@
   const main = document.querySelector("main"), nav = document.querySelector("nav");
 
   // What an address of the one long page named leads to its chapter.
-  const moved = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const moved = document.getElementById(location.hash.slice(1));
   const link = moved && moved.closest(".index a");
   if (link) return location.replace(link.href);
 
@@ -18,7 +18,7 @@
         await navigator.clipboard.writeText(pre.textContent);
       } catch (_) {
         getSelection().selectAllChildren(pre);
-        document.execCommand("copy");
+        if (!document.execCommand("copy")) return;
       }
       button.textContent = "Copied";
       setTimeout(() => button.textContent = "Copy", 2000);
@@ -74,7 +74,7 @@
   const label = make("label", "Find on this page", { htmlFor: "find" }), count = make("p");
   count.setAttribute("role", "status");
   nav.prepend(label, input, count, found);
-  const things = all("h2, h3, h4 code, dt > code:first-child, tr[id] td:first-child, .index a", main);
+  const things = all("h2, h3[id], h3 a, .lang, h4[id], dt > code:first-child, tr[id] td:first-child, .index a", main);
   input.oninput = () => {
     const word = input.value.trim().toLowerCase();
     const hits = word ? things.filter(thing => (thing.textContent + " " + thing.id).toLowerCase().includes(word)) : [];
@@ -83,7 +83,7 @@
       const at = thing.closest("[id]"), item = make("li"), to = make("a", thing.textContent, { href: thing.href || "#" + at.id });
       const title = !thing.href && thing.localName == "code" && at.querySelector("h2, h3");
       if (title && title != thing) to.append(make("small", " " + title.textContent));
-      if (!thing.href) to.onclick = () => setTimeout(() => thing.scrollIntoView());
+      if (!thing.href) to.onclick = () => setTimeout(() => (show(), thing.scrollIntoView()));
       item.append(to);
       return item;
     }));

@@ -168,7 +168,7 @@
   // wordsOf returns the texts in the language of a form, in English if there are none.
   const wordsOf = form => {
     const around = form.closest("[lang]");
-    return words[around && around.lang.slice(0, 2).toLowerCase().replace(/n[on]/, "nb")] || words.en;
+    return words[around && around.lang.split("-")[0].toLowerCase().replace(/^n[on]$/, "nb")] || words.en;
   };
   const say = (form, state, more) => {
     const result = prepare(form);
