@@ -381,11 +381,14 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 			for (const wide of widths) {
 				const fault = text => faults.push(wide + " pixels wide: " + text);
 				frame.style = "border:0;position:fixed;top:0;left:0;height:900px;width:" + wide + "px";
-				for (const e of [...page.body.querySelectorAll("*")].filter(e => !e.closest(menu ? "[hidden]" : ".wide > *"))) // those scroll
-					if (box(e).right > wide + .5 || box(e).left < -.5) fault(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
+				const scrolls = menu ? "[hidden]" : ".wide > *";
+				for (const e of [...page.body.querySelectorAll("*")].filter(e => !e.closest(scrolls)))
+					if (box(e).right > wide + .5 || box(e).left < -.5)
+						fault(e.tagName + " is cut off: " + box(e).left + " to " + box(e).right);
 				if (page.documentElement.scrollWidth > wide) fault("it scrolls sideways");
 				const buttons = [...page.querySelectorAll("li input")].map(box);
-				if (buttons.length != (menu ? 4 : 0) || buttons.some(r => r.right != buttons[0].right || r.left != buttons[0].left)) fault("the buttons are not in line");
+				const apart = r => r.right != buttons[0].right || r.left != buttons[0].left;
+				if (buttons.length != (menu ? 4 : 0) || buttons.some(apart)) fault("the buttons are not in line");
 				if (menu && page.querySelector("[name=website]").checkVisibility()) fault("the trap shows");
 			}
 			frame.remove();
@@ -412,7 +415,8 @@ func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
 	base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
 	b := startBrowser(t)
 	post := `const [base, done] = arguments;
-		fetch(base + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"}, body: '{"type":"newsletter","email":"a@example.com"}'})
+		fetch(base + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"},
+			body: '{"type":"newsletter","email":"a@example.com"}'})
 		.then(r => done("status " + r.status), e => done("blocked"))`
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()

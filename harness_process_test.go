@@ -601,16 +601,26 @@ func (c *customer) refuses(code string) {
 	}
 }
 
-// healthBecomes asks until health says that, for at most half a minute.
+// soon waits, for at most half a minute, until something is true that another process does, and reports whether it is.
+func soon(isTrue func() bool) bool {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if isTrue() {
+			return true
+		}
+	}
+	return false
+}
+
+// healthBecomes waits until health says that.
 func (c *customer) healthBecomes(status string) {
 	c.t.Helper()
 	var last string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if last = c.ask("GET", "/widget/health", "").body; strings.HasPrefix(last, `{"status":"`+status+`"`) {
-			return
-		}
+	if !soon(func() bool {
+		last = c.ask("GET", "/widget/health", "").body
+		return strings.HasPrefix(last, `{"status":"`+status+`"`)
+	}) {
+		c.t.Fatalf("health stays %s, want %s", last, status)
 	}
-	c.t.Fatalf("health stays %s, want %s", last, status)
 }
 
 // readUntil reads all that can be read, again and again, until the channel is closed.

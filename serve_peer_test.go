@@ -420,11 +420,12 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 	for _, want := range []peerStanding{mislaid, standsAlone} {
 		p := serveProcess(t, o, "-peer", peer.URL)
 		customer := o.customer(p)
-		for customer.ask("GET", "/widget/health", "").json()["output"] == standingReasons[peerSilent] {
-			time.Sleep(10 * time.Millisecond)
-		}
-		a := customer.ask("GET", "/widget/health", "")
-		equal(t, "health", fmt.Sprint(a.json()["output"]), cmp.Or(standingReasons[want], "<nil>"))
+		var output any
+		soon(func() bool {
+			output = customer.ask("GET", "/widget/health", "").json()["output"]
+			return output != standingReasons[peerSilent]
+		})
+		equal(t, "health", fmt.Sprint(output), cmp.Or(standingReasons[want], "<nil>"))
 		must(t, p.stop(os.Interrupt))
 		if want == mislaid {
 			contains(t, o.do("promote"), "epoch 3-", "may be lost: what the other machine wrote after 20")

@@ -229,7 +229,8 @@ func TestView_ofTokensSaysWhichWork(t *testing.T) {
 		INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at)
 			SELECT 'tok_' || (value ->> 0), value ->> 1, 'portal', 'stats:read', 0, 'k', '2026-01-01T00:00:00Z',
 			value ->> 2, value ->> 3 FROM json_each('[["1", "%[1]s", "2999-01-01T00:00:00Z"],
-			["2", "%[1]s", "2026-02-01T00:00:00Z"], ["3", "%[1]s", "2026-02-01T00:00:00Z", "2026-01-02T00:00:00Z"], ["4", "%[2]s", "2999-01-01T00:00:00Z"]]');
+			["2", "%[1]s", "2026-02-01T00:00:00Z"], ["3", "%[1]s", "2026-02-01T00:00:00Z", "2026-01-02T00:00:00Z"],
+			["4", "%[2]s", "2999-01-01T00:00:00Z"]]');
 		UPDATE accounts SET closed_at = '2026-01-03T00:00:00Z' WHERE id = '%[2]s';
 		INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, made_by, created_at, updated_at)
 			VALUES ('app_1', '%[1]s', 'Planner', 'https://planner.example', 'web', '[]', 'orders:read', 'command',

@@ -75,16 +75,15 @@ func (r *replicated) confirm() {
 	before := r.load.sofar()
 	var out []byte
 	var err error
-	for range 100 { // it may just be starting
+	if !soon(func() bool { // it may just be starting
 		cmd := exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
 			r.o.env["WIDGETD_DB"])
-		if out, err = cmd.CombinedOutput(); err == nil {
-			r.confirmed = before
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+		out, err = cmd.CombinedOutput()
+		return err == nil
+	}) {
+		r.t.Fatalf("replication is not confirmed: %v %s\n%s", err, out, r.log.String())
 	}
-	r.t.Fatalf("replication is not confirmed: %v %s\n%s", err, out, r.log.String())
+	r.confirmed = before
 }
 
 // loseDisk ends everything at once and removes what the service and Litestream had

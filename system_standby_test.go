@@ -146,13 +146,12 @@ func (m *machineOfPair) replicate() {
 func (m *machineOfPair) awaitHealth(status int) {
 	m.t.Helper()
 	client := newClient(m.t)
-	for range 500 {
-		if a, err := send(client, "GET", m.address.URL+"/v1/widget/health", ""); err == nil && a.status == status {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !soon(func() bool {
+		a, err := send(client, "GET", m.address.URL+"/v1/widget/health", "")
+		return err == nil && a.status == status
+	}) {
+		m.t.Fatalf("health does not become %d\n%s", status, m.service.log.String())
 	}
-	m.t.Fatalf("health does not become %d\n%s", status, m.service.log.String())
 }
 
 // A receiverOfPair gets the webhooks of both machines.

@@ -300,6 +300,7 @@ func (q *statsRequest) read(in *input) {
 
 func (q *statsRequest) widgetID() string { return q.widget }
 
+// asked returns a copy of the query, also of a pictureRequest.
 func (q *statsRequest) asked() statsRequest { return *q }
 
 // pictureRequest is the query of GET /widget/stats.svg.

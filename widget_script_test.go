@@ -283,12 +283,15 @@ func (g *scriptStage) serveSite(w http.ResponseWriter, r *http.Request) {
 <div data-widget-root><p><a href="#open" data-widget-item="Pizza">Open</a>
 <button type="button" data-widget-order="Pizza">Order</button></p>
 <p><b data-widget-stat="views.week" data-timezone="Europe/Zurich">–</b></p>
-<p><i id="top" data-widget-stat="item.month.1">–</i></p><p><i></i> <i data-widget-stat="views.year">–</i> <i data-widget-stat="orders.week">–</i></p>
+<p><i id="top" data-widget-stat="item.month.1">–</i></p>
+<p><i></i> <i data-widget-stat="views.year">–</i> <i data-widget-stat="orders.week">–</i></p>
 <img src="%[3]s/v1/widget/stats.svg?widget=%[2]s" alt="Views" width="400" height="200">
 %[4]s
 <script async src="%[1]s" data-widget="%[2]s"></script></div>
-<form data-widget-lead="contact"%[5]s data-widget-sent="Merci."><input name="email" aria-describedby="hint"><span id="hint">Required</span>
-<textarea name="message"></textarea><input name="diet" type="checkbox" value="vegan" checked><input name="diet" type="checkbox" value="nuts" checked>
+<form data-widget-lead="contact"%[5]s data-widget-sent="Merci.">
+<input name="email" aria-describedby="hint"><span id="hint">Required</span>
+<textarea name="message"></textarea><input name="diet" type="checkbox" value="vegan" checked>
+<input name="diet" type="checkbox" value="nuts" checked>
 <input type="hidden" name="source" value="footer"><button>Send</button></form></body></html>`,
 		line.Latest, g.widget, g.web.URL, line.HTML, action)
 }
