@@ -162,7 +162,7 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
-	balance := regexp.MustCompile(`(CHF|SEK), balanced</th><td class="n">([\d.]+)</td><td class="n">([\d.]+)</td>`)
+	balance := regexp.MustCompile(`(CHF|SEK), balanced</th><td class="n">([\d.,]+)</td><td class="n">([\d.,]+)</td>`)
 	sums := balance.FindAllStringSubmatch(body, -1)
 	if len(sums) != 2 || sums[0][1] != "CHF" || sums[1][1] != "SEK" || sums[0][2] != sums[0][3] ||
 		sums[1][2] != sums[1][3] {
