@@ -16,7 +16,7 @@ import (
 )
 
 // schemaVersion is the version that schema.sql sets, to which schemaSteps lead.
-const schemaVersion = 11
+const schemaVersion = 12
 
 // A schemaStep takes a database from one version of the schema to the next.
 type schemaStep struct {
@@ -44,6 +44,7 @@ var schemaSteps = []schemaStep{
 	{does: "fulfilment, payment at the door and reasons of orders, TWINT, refunds by account", run: upgradeToV9},
 	{does: "plans, references and offline leases of licences; accounts that issue them", run: upgradeToV10},
 	{does: "a table of the epoch that promoting a standby begins", run: declares("schema/v11.sql")},
+	{does: "what a second audit of orders, payments and books found", run: upgradeToV12},
 }
 
 // declares returns the run of a step that only executes the statements of a file. schema/vN.sql has what version N
@@ -215,6 +216,9 @@ func upgradeToV9(m *migration) error {
 }
 
 func upgradeToV10(m *migration) error { return m.redeclare("schema/v10.sql") }
+
+// upgradeToV12 adds the columns that the rules of the second audit read.
+func upgradeToV12(m *migration) error { return m.redeclare("schema/v12.sql") }
 
 // A tableSource says where the rows of a rebuilt table come from, if not from the table of
 // the same name with the same columns.

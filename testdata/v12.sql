@@ -1,0 +1,1329 @@
+-- A database of version 12 of the schema: schema.sql as it was then, and rows of every kind.
+-- Once it has landed it never changes.
+
+BEGIN;
+
+PRAGMA application_id = 2003068788; -- "wdgt"
+PRAGMA user_version = 12;
+
+CREATE TABLE accounts (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
+  name        TEXT NOT NULL CHECK (name <> ''),                      -- for people: "Trattoria Roma"
+  is_main     INTEGER NOT NULL DEFAULT 0 CHECK (is_main IN (0, 1)),  -- 1: the vendor's own; owns leads without an Origin
+  rate        INTEGER CHECK (rate BETWEEN 1 AND 1000000000),            -- requests a minute; NULL: 600
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was added
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days')),    -- since when nothing of it works; NULL: open
+  issuer      INTEGER CHECK (issuer IN (0, 1))                       -- 1: its own tokens may issue licences, 0: they may not; NULL: only those of the main account
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX accounts_main ON accounts (is_main) WHERE is_main = 1;
+
+CREATE TABLE base_urls (
+  url         TEXT PRIMARY KEY CHECK (url LIKE 'http%://%/v1'),      -- https://api.example.com/v1
+  is_current  INTEGER NOT NULL CHECK (is_current IN (0, 1)),         -- 1: new tokens name it; 0: earlier, still accepted
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was first set
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX base_urls_current ON base_urls (is_current) WHERE is_current = 1;
+
+CREATE TABLE probes (
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
+  written_at  TEXT NOT NULL CHECK (written_at IS strftime('%Y-%m-%dT%H:%M:%SZ', written_at, '+0 days')) -- when health last proved that writing works
+) STRICT;
+
+CREATE TABLE clock (
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row
+  seen_at     TEXT NOT NULL CHECK (seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seen_at, '+0 days')) -- the latest time that the service took for right; set by 'widgetd clock accept'
+) STRICT;
+
+CREATE TABLE epoch (
+  id          INTEGER PRIMARY KEY CHECK (id = 1),                    -- one row, once it was promoted or has heard of an epoch
+  number      INTEGER NOT NULL CHECK (number >= 0),                  -- of this database; 0: never promoted
+  name        TEXT NOT NULL,                                         -- random, to tell epochs with the same number apart
+  known       INTEGER NOT NULL CHECK (known >= number),              -- the highest number that it has heard of
+  began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')) -- when it was promoted; of number 0: when it heard of another
+) STRICT;
+
+CREATE TABLE origins (
+  origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns it
+  created_at  TEXT CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days'))    -- when it was added; NULL: typed by hand
+) STRICT, WITHOUT ROWID;
+CREATE INDEX origins_account ON origins (account_id);
+
+CREATE TABLE tokens (
+  id           TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
+  account_id   TEXT NOT NULL REFERENCES accounts (id),               -- the token's sub
+  client_id    TEXT NOT NULL,                                        -- the application that uses it: "portal"
+  scope        TEXT NOT NULL,                                        -- as signed into it, so not to be changed here: "stats:read leads:read"
+  all_accounts INTEGER NOT NULL CHECK (all_accounts IN (0, 1)),      -- 1: may name another account by ?account_id=
+  kid          TEXT NOT NULL,                                        -- the key that signed it
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- iat
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- exp, as signed into it; revoked_at ends it sooner
+  revoked_at   TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at, '+0 days'))   -- since when it is refused; NULL: never revoked
+) STRICT, WITHOUT ROWID;
+
+-- Rows are only added at the end. SQLite then never moves one to another page, which would leave
+-- a copy of its address behind that erasing does not overwrite. No index has an address in it.
+CREATE TABLE leads (
+  seq         INTEGER PRIMARY KEY,                                   -- order of writing
+  id          TEXT NOT NULL CHECK (id LIKE 'lead\_%' ESCAPE '\'),    -- lead_…
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the owner of the Origin it came from, else the main account
+  type        TEXT NOT NULL,                                         -- newsletter, demo, contact, …
+  email       TEXT NOT NULL,                                         -- as sent, its domain in lower case
+  source      TEXT,                                                  -- which form: "footer"
+  page        TEXT CHECK (page LIKE '/%'),                           -- path of the page, no query
+  fields      TEXT CHECK (json_type(fields) = 'object'),             -- what else the form asked for: {"phone":"…"}; NULL: nothing
+  digest      BLOB NOT NULL DEFAULT (zeroblob(16)) CHECK (length(digest) = 16), -- 8 bytes of a hash of the address in lower case, which erasing looks for, and 8 of one of all that was sent, which finds a repetition
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was posted
+) STRICT;
+CREATE INDEX leads_account ON leads (account_id); -- of one account in the order of seq
+CREATE INDEX leads_type ON leads (type); -- of one type in the order of seq
+CREATE INDEX leads_digest ON leads (digest);
+
+-- The sqlite3 shell can't compute a digest. An address that is changed with it loses its digest,
+-- and erasing looks through the leads that have none.
+CREATE TRIGGER leads_changed AFTER UPDATE OF email ON leads WHEN new.email <> old.email AND new.email LIKE '%@%' BEGIN
+  UPDATE leads SET digest = zeroblob(16) WHERE seq = new.seq;
+END;
+
+-- What licences are made from. A licence copies the terms that its plan has then, so changing a plan changes no licence
+-- that was sold; applying it does.
+CREATE TABLE plans (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'pln\_%' ESCAPE '\'), -- pln_…
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account whose licences are made from it
+  name          TEXT NOT NULL CHECK (name <> ''),                    -- for people, and the label of its licences: "pro"
+  product       TEXT NOT NULL CHECK (product <> ''),                 -- this and the columns that follow are as in licenses
+  kind          TEXT NOT NULL CHECK (kind IN ('node_locked', 'floating')), -- fixed, as the product is
+  trial         INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)),  -- 1: a trial
+  max_devices   INTEGER CHECK (max_devices BETWEEN 1 AND 1000000),   -- seats; NULL: no limit
+  max_transfers INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- NULL: no limit
+  grace_days    INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days after the end in which known devices go on
+  duration_days INTEGER CHECK (duration_days BETWEEN 1 AND 36500),   -- length of a term; NULL: the licence has no end
+  expiry_basis  TEXT NOT NULL CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts; fixed
+  lease_hours   INTEGER NOT NULL CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
+  offline_days  INTEGER NOT NULL DEFAULT 0 CHECK (offline_days BETWEEN 0 AND 365), -- how long an offline lease lasts; 0: there are none
+  entitlements  TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
+  revision      INTEGER NOT NULL DEFAULT 1,                          -- goes up with each change of its terms, which an apply names
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')), -- when a column last changed
+  retired_at    TEXT CHECK (retired_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retired_at, '+0 days')) -- since when no licence is made from it; NULL: it is in use
+) STRICT, WITHOUT ROWID;
+CREATE INDEX plans_account ON plans (account_id, id);
+CREATE INDEX plans_in_use ON plans (account_id) WHERE retired_at IS NULL;
+
+CREATE TABLE licenses (
+  id                 TEXT PRIMARY KEY CHECK (id LIKE 'lic\_%' ESCAPE '\'), -- lic_…
+  account_id         TEXT NOT NULL REFERENCES accounts (id),         -- the account that owns it
+  product            TEXT NOT NULL CHECK (product <> ''),            -- what may run: "kitchen-display"
+  plan               TEXT,                                           -- how it was sold: "pro"
+  customer           TEXT CHECK (length(customer) <= 200),           -- the seller's own name, address or number for the buyer; never sent to devices
+  kind               TEXT NOT NULL DEFAULT 'node_locked' CHECK (kind IN ('node_locked', 'floating')), -- floating: a lapsed lease frees the seat
+  state              TEXT NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'suspended', 'revoked')), -- what an operator decided; v_licenses.status adds time
+  reason             TEXT,                                           -- why it was suspended or revoked
+  trial              INTEGER NOT NULL DEFAULT 0 CHECK (trial IN (0, 1)), -- 1: a trial
+  max_devices        INTEGER CHECK (max_devices BETWEEN 1 AND 1000000), -- seats; NULL: no limit
+  max_transfers      INTEGER CHECK (max_transfers BETWEEN 0 AND 1000000), -- fingerprints that may count beside those that hold the seats; NULL: no limit
+  starts_at          TEXT CHECK (starts_at IS strftime('%Y-%m-%dT%H:%M:%SZ', starts_at, '+0 days')), -- not before; NULL: at once
+  expires_at         TEXT CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- not after; NULL: never, or not yet activated
+  grace_days         INTEGER NOT NULL DEFAULT 0 CHECK (grace_days BETWEEN 0 AND 3650), -- days after expires_at in which known devices go on
+  duration_days      INTEGER CHECK (duration_days BETWEEN 1 AND 36500), -- length of a term, for renewing and for first_activation
+  expiry_basis       TEXT NOT NULL DEFAULT 'issue' CHECK (expiry_basis IN ('issue', 'first_activation')), -- from when duration_days counts
+  lease_hours        INTEGER NOT NULL DEFAULT 336 CHECK (lease_hours BETWEEN 1 AND 2160), -- how long a device token proves the licence offline
+  entitlements       TEXT NOT NULL DEFAULT '[]' CHECK (json_type(entitlements) = 'array'), -- codes: ["kds","reports"]
+  metadata           TEXT NOT NULL DEFAULT '{}' CHECK (json_type(metadata) = 'object' AND length(metadata) <= 16384), -- the seller's own notes
+  first_activated_at TEXT CHECK (first_activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', first_activated_at, '+0 days')), -- when the first device came
+  expiring_noted     TEXT,                                           -- the end that license.expiring was written for
+  grace_noted        TEXT,                                           -- the end that license.grace_started was written for
+  expired_noted      TEXT,                                           -- the end of grace that license.expired was written for
+  seat_limit_noted_at TEXT CHECK (seat_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', seat_limit_noted_at, '+0 days')), -- when license.seat_limit_reached was last written
+  transfer_limit_noted_at TEXT CHECK (transfer_limit_noted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', transfer_limit_noted_at, '+0 days')), -- when license.transfer_limit_reached was last written
+  tokens_end_at      TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- no device token that was issued until then works; NULL: none was ended
+  created_at         TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was issued
+  updated_at         TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')), -- when a column last changed
+  reference          TEXT CHECK (length(reference) BETWEEN 1 AND 200), -- the seller's own number for the sale; unique in the account
+  plan_id            TEXT REFERENCES plans (id),                     -- what it was made from; NULL: from no plan
+  offline_days       INTEGER NOT NULL DEFAULT 0 CHECK (offline_days BETWEEN 0 AND 365), -- how long an offline lease lasts; 0: there are none
+  issuer_suspended   INTEGER NOT NULL DEFAULT 0 CHECK (issuer_suspended IN (0, 1)) -- 1: a token of licenses:write suspended it and may reinstate it; 0: only the operator may
+) STRICT, WITHOUT ROWID;
+CREATE INDEX licenses_account ON licenses (account_id, id);
+CREATE UNIQUE INDEX licenses_reference ON licenses (account_id, reference) WHERE reference IS NOT NULL;
+CREATE INDEX licenses_plan ON licenses (plan_id, id) WHERE plan_id IS NOT NULL;
+-- These three hold only licences whose event of an end is still to be written, so that the
+-- query for those that are due, once a second, reads next to nothing.
+CREATE INDEX licenses_expiring_due ON licenses (expires_at)
+  WHERE state <> 'revoked' AND expiring_noted IS NOT expires_at;
+CREATE INDEX licenses_grace_due ON licenses (expires_at)
+  WHERE state <> 'revoked' AND grace_days > 0 AND grace_noted IS NOT expires_at;
+CREATE INDEX licenses_expiry_due ON licenses (strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days'))
+  WHERE state <> 'revoked' AND expired_noted IS NOT strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, grace_days || ' days');
+
+CREATE TABLE license_keys (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the normalised key; the key itself is kept nowhere
+  license_id  TEXT NOT NULL REFERENCES licenses (id),                -- the licence that it is a key of
+  hint        TEXT NOT NULL,                                         -- the key's last five symbols, for people
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  retires_at  TEXT CHECK (retires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', retires_at, '+0 days'))    -- when a rotated key stops working; NULL: the current one
+) STRICT, WITHOUT ROWID;
+CREATE INDEX license_keys_license ON license_keys (license_id, retires_at, hint); -- with the hint, since the keys of licences lie far apart
+
+CREATE TABLE devices (
+  id               TEXT PRIMARY KEY CHECK (id LIKE 'dev\_%' ESCAPE '\'), -- dev_…
+  license_id       TEXT NOT NULL REFERENCES licenses (id),           -- the licence whose seat it takes
+  fingerprint      BLOB NOT NULL CHECK (length(fingerprint) = 32),   -- SHA-256 of what the device sent
+  name             TEXT,                                             -- as the device calls itself: "Kitchen 1"
+  platform         TEXT,                                             -- "linux/arm64"
+  app_version      TEXT,                                             -- "2.4.1", as last reported
+  state            TEXT NOT NULL CHECK (state IN ('active', 'released', 'blocked')), -- active: holds a seat
+  lease_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease it was given
+  presented_seq    INTEGER NOT NULL DEFAULT 0,                       -- highest lease number it ever sent; a lower one later hints at a clone
+  lease_kid        TEXT,                                             -- the key that signed its last lease
+  leased_at        TEXT CHECK (leased_at IS strftime('%Y-%m-%dT%H:%M:%SZ', leased_at, '+0 days')), -- when that lease began
+  lease_expires_at TEXT CHECK (lease_expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lease_expires_at, '+0 days')), -- until when it proves the licence offline
+  lapses_at        TEXT CHECK (lapses_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lapses_at, '+0 days')), -- when its floating seat is released because its lease has lapsed; NULL: never
+  clone_suspected_at TEXT CHECK (clone_suspected_at IS strftime('%Y-%m-%dT%H:%M:%SZ', clone_suspected_at, '+0 days')), -- when it last sent an older lease than before
+  activated_at     TEXT NOT NULL CHECK (activated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', activated_at, '+0 days')), -- when it last took its seat
+  last_seen_at     TEXT NOT NULL CHECK (last_seen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_seen_at, '+0 days')), -- to the minute
+  released_at      TEXT CHECK (released_at IS strftime('%Y-%m-%dT%H:%M:%SZ', released_at, '+0 days')), -- when it last gave its seat back
+  counts_until     TEXT CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until, '+0 days')), -- the latest end of its leases; once it holds no seat, until when its fingerprint counts for the licence; NULL: it counts no longer
+  ended_seq        INTEGER NOT NULL DEFAULT 0,                       -- number of the last lease that ended because its seat was taken away
+  tokens_end_at    TEXT CHECK (tokens_end_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tokens_end_at, '+0 days')), -- when that was: no token from before works; NULL: never
+  released_by      TEXT CHECK (released_by IN ('device', 'replacement', 'portal', 'operator', 'lease')), -- who gave it back
+  activations      INTEGER NOT NULL DEFAULT 1,                       -- how often it took a seat
+  offline_until    TEXT CHECK (offline_until IS strftime('%Y-%m-%dT%H:%M:%SZ', offline_until, '+0 days')), -- the end of its longest offline lease, which can't be recalled; never moves back; NULL: it was given none
+  offline_kid      TEXT                                              -- the key that signed that lease
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX devices_fingerprint ON devices (license_id, fingerprint);
+CREATE INDEX devices_seats ON devices (license_id, state, id);
+CREATE INDEX devices_lapsing ON devices (lapses_at) WHERE lapses_at IS NOT NULL;
+CREATE INDEX devices_lapsing_license ON devices (license_id, lapses_at) WHERE lapses_at IS NOT NULL;
+-- Those that hold no seat and still count.
+CREATE INDEX devices_counting ON devices (counts_until) WHERE state <> 'active' AND counts_until IS NOT NULL;
+CREATE INDEX devices_counting_license ON devices (license_id, counts_until) WHERE state <> 'active' AND counts_until IS NOT NULL;
+
+-- Fingerprints that a device had before it reported another, as after a change of its disk, while
+-- they count.
+CREATE TABLE past_fingerprints (
+  license_id   TEXT NOT NULL REFERENCES licenses (id),               -- the licence of the device
+  fingerprint  BLOB NOT NULL CHECK (length(fingerprint) = 32),       -- SHA-256 of what the device sent
+  counts_until TEXT NOT NULL CHECK (counts_until IS strftime('%Y-%m-%dT%H:%M:%SZ', counts_until, '+0 days')), -- until when it counts; the row is removed then
+  PRIMARY KEY (license_id, fingerprint)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX past_fingerprints_counting ON past_fingerprints (counts_until);
+CREATE INDEX past_fingerprints_counting_license ON past_fingerprints (license_id, counts_until);
+
+-- How many seats of a licence are taken, and how many fingerprints count. Triggers keep the counts,
+-- also when a device is changed with the sqlite3 shell; a licence without a row has none.
+CREATE TABLE license_seats (
+  license_id TEXT PRIMARY KEY REFERENCES licenses (id),              -- which licence
+  used       INTEGER NOT NULL CHECK (used >= 0),                     -- its active devices
+  counting   INTEGER NOT NULL CHECK (counting >= 0)                  -- these, the others with counts_until, and its past fingerprints
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER devices_added AFTER INSERT ON devices
+WHEN new.state = 'active' OR new.counts_until IS NOT NULL BEGIN
+  INSERT INTO license_seats (license_id, used, counting) VALUES (new.license_id, new.state = 'active', 1)
+    ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
+END;
+CREATE TRIGGER devices_removed AFTER DELETE ON devices
+WHEN old.state = 'active' OR old.counts_until IS NOT NULL BEGIN
+  UPDATE license_seats SET used = max(0, used - (old.state = 'active')), counting = max(0, counting - 1)
+    WHERE license_id = old.license_id;
+END;
+CREATE TRIGGER devices_changed AFTER UPDATE OF state, license_id, counts_until ON devices
+WHEN old.state <> new.state OR old.license_id <> new.license_id
+  OR (old.counts_until IS NULL) <> (new.counts_until IS NULL) BEGIN
+  UPDATE license_seats SET used = max(0, used - (old.state = 'active')), counting = max(0, counting - 1)
+    WHERE license_id = old.license_id AND (old.state = 'active' OR old.counts_until IS NOT NULL);
+  INSERT INTO license_seats (license_id, used, counting) SELECT new.license_id, new.state = 'active', 1
+    WHERE new.state = 'active' OR new.counts_until IS NOT NULL
+    ON CONFLICT DO UPDATE SET used = used + excluded.used, counting = counting + 1;
+END;
+-- The tokens of a device end when its seat is taken away with the sqlite3 shell, too.
+CREATE TRIGGER devices_taken AFTER UPDATE OF state ON devices
+WHEN old.state <> new.state AND new.ended_seq < max(new.lease_seq, new.presented_seq) AND (new.state = 'blocked'
+  OR new.state = 'released' AND coalesce(new.released_by, 'operator') NOT IN ('device', 'lease')) BEGIN
+  UPDATE devices SET ended_seq = max(lease_seq, presented_seq) WHERE id = new.id;
+END;
+CREATE TRIGGER past_fingerprints_added AFTER INSERT ON past_fingerprints BEGIN
+  INSERT INTO license_seats (license_id, used, counting) VALUES (new.license_id, 0, 1)
+    ON CONFLICT DO UPDATE SET counting = counting + 1;
+END;
+CREATE TRIGGER past_fingerprints_removed AFTER DELETE ON past_fingerprints BEGIN
+  UPDATE license_seats SET counting = max(0, counting - 1) WHERE license_id = old.license_id;
+END;
+CREATE TRIGGER licenses_removed AFTER DELETE ON licenses BEGIN
+  DELETE FROM license_seats WHERE license_id = old.id;
+END;
+
+CREATE TABLE widgets (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'wgt\_%' ESCAPE '\'), -- wgt_…, public: pages contain it
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
+  name          TEXT NOT NULL CHECK (name <> ''),                    -- for people: "Lunch menu, Altstadt"
+  public_orders INTEGER NOT NULL DEFAULT 0 CHECK (public_orders IN (0, 1)), -- 1: callers without a token see the orders too
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')) -- when it was added
+) STRICT, WITHOUT ROWID;
+CREATE INDEX widgets_account ON widgets (account_id, id);
+
+CREATE TABLE widget_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
+  quarter    TEXT NOT NULL CHECK (quarter LIKE '____-__-__T__:__:00Z'), -- start of a UTC quarter-hour: 2026-11-21T10:45:00Z
+  views      INTEGER NOT NULL DEFAULT 0,                             -- how often it was shown
+  visitors   INTEGER NOT NULL DEFAULT 0,                             -- how many of the views were a visitor's first on the UTC day
+  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item
+  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed
+  PRIMARY KEY (widget_id, quarter)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE item_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
+  item       TEXT NOT NULL,                                          -- the dish, or "other" past 100 names a day
+  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on it
+  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders of it
+  PRIMARY KEY (widget_id, day, item)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE page_counts (
+  widget_id  TEXT NOT NULL REFERENCES widgets (id),                  -- which widget
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
+  page       TEXT NOT NULL CHECK (length(page) <= 200),              -- path of the page that it was on, or "other" past 100 pages a day
+  views      INTEGER NOT NULL DEFAULT 0,                             -- how often it was shown there
+  clicks     INTEGER NOT NULL DEFAULT 0,                             -- clicks on an item there
+  orders     INTEGER NOT NULL DEFAULT 0,                             -- orders placed there
+  PRIMARY KEY (widget_id, day, page)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE events (
+  seq        INTEGER PRIMARY KEY AUTOINCREMENT,                      -- order of writing
+  id         TEXT NOT NULL CHECK (id LIKE 'evt\_%' ESCAPE '\'),      -- evt_…
+  at         TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')),   -- when it happened
+  type       TEXT NOT NULL,                                          -- license.created, device.activated, lead.created, …
+  account_id TEXT NOT NULL REFERENCES accounts (id),                 -- the account that owns it
+  subject_id TEXT NOT NULL DEFAULT '',                               -- the licence (also of a device), lead, widget, token or account that it is about
+  actor      TEXT NOT NULL,                                          -- who did it: device, site, command:anna, a token's id, time
+  data       TEXT NOT NULL DEFAULT '{}' CHECK (json_type(data) = 'object') -- what else there is to say: {"device_id":"dev_…"}
+) STRICT;
+CREATE INDEX events_account ON events (account_id);
+-- Of one type in the order of seq, however rare. It and leads_type cost a lead a fifteenth of its time (docs/performance.md).
+CREATE INDEX events_type ON events (type);
+CREATE INDEX events_license ON events (subject_id) WHERE subject_id GLOB 'lic_*';
+
+CREATE TABLE idempotency (
+  id          BLOB PRIMARY KEY CHECK (length(id) = 32),              -- keyed hash of caller, route and Idempotency-Key
+  request     BLOB NOT NULL CHECK (length(request) = 32),            -- keyed hash of the body, to notice another one
+  answer      BLOB NOT NULL,                                         -- the 2xx answer, sealed under a key that needs the Idempotency-Key
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- replayed until then
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_expiry ON idempotency (expires_at);
+
+CREATE TABLE legacy_calls (
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- UTC day
+  path       TEXT NOT NULL,                                          -- a known path under /api/legacy, or "other"
+  caller     TEXT NOT NULL,                                          -- the account that called, or "unknown"
+  calls      INTEGER NOT NULL,                                       -- how often
+  last_at    TEXT NOT NULL CHECK (last_at IS strftime('%Y-%m-%dT%H:%M:%SZ', last_at, '+0 days')), -- when it last called
+  PRIMARY KEY (day, path, caller)
+) STRICT, WITHOUT ROWID;
+
+-- Where the events of an account are sent to. The secrets that sign them are not here: each is
+-- derived from the key file, the id of the row and secret_number.
+CREATE TABLE webhooks (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'whe\_%' ESCAPE '\'), -- whe_…
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account whose events it gets
+  url           TEXT NOT NULL CHECK (url LIKE 'http%://%' AND length(url) <= 2048), -- where they are posted to
+  types         TEXT NOT NULL CHECK (json_type(types) = 'array'),    -- which types of events: ["license.created"]
+  description   TEXT CHECK (length(description) <= 200),             -- for people: "Our CRM"
+  state         TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'enabled', 'disabled')), -- pending: until it has answered a test with 2xx
+  reason        TEXT,                                                -- why it was disabled: owner, gone (it answered 410), failing
+  secret_number INTEGER NOT NULL DEFAULT 1 CHECK (secret_number >= 1), -- how often it got a secret; the one before also signs for 24 h
+  rotated_at    TEXT CHECK (rotated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', rotated_at, '+0 days')), -- when it last got another secret; NULL: never
+  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- the first failure since it last answered 2xx; NULL: none
+  test_seq      INTEGER,                                             -- the event webhook.test that is still to be sent; NULL: none
+  made_by       TEXT NOT NULL,                                       -- who added it, as in events
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was added
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')) -- when url, types, description, state or secret last changed
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhooks_account ON webhooks (account_id, id);
+
+-- What is still to be sent to each webhook that is enabled. Whenever one is enabled it gets a new
+-- queue, which begins with the next event; when it is not enabled any more, the queue is removed.
+CREATE TABLE webhook_queues (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,                      -- a number that is given once
+  webhook_id TEXT NOT NULL UNIQUE REFERENCES webhooks (id),          -- the webhook that it belongs to
+  sent_seq   INTEGER NOT NULL,                                       -- every event up to this one was sent, or is in webhook_retries
+  replay_seq INTEGER,                                                -- the same for the events that are replayed; NULL: none are
+  replay_end INTEGER                                                 -- the last event to be replayed
+) STRICT;
+
+CREATE TRIGGER webhooks_enabled AFTER UPDATE OF state ON webhooks WHEN new.state = 'enabled' AND old.state <> 'enabled' BEGIN
+  INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT new.id, coalesce(max(seq), 0) FROM events;
+END;
+CREATE TRIGGER webhooks_halted AFTER UPDATE OF state ON webhooks WHEN new.state <> 'enabled' BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id = new.id;
+END;
+CREATE TRIGGER webhooks_removed BEFORE DELETE ON webhooks BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id = old.id;
+END;
+-- An account that is opened again begins then: what happened while it was closed is not sent, also not to the
+-- webhooks that its applications have made in other accounts.
+CREATE TRIGGER accounts_reopened AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NULL AND old.closed_at IS NOT NULL BEGIN
+  DELETE FROM webhook_queues WHERE webhook_id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
+  INSERT INTO webhook_queues (webhook_id, sent_seq) SELECT id, (SELECT coalesce(max(seq), 0) FROM events)
+    FROM webhooks WHERE state = 'enabled' AND id IN (SELECT id FROM webhooks WHERE account_id = new.id
+    UNION ALL SELECT x.webhook_id FROM apps p JOIN app_webhooks x ON x.app_id = p.id WHERE p.account_id = new.id);
+END;
+
+-- Events that a webhook did not accept, until they are tried again. Rows of a queue that is gone
+-- are removed within minutes.
+CREATE TABLE webhook_retries (
+  queue_id   INTEGER NOT NULL,                                       -- the queue that it belongs to
+  event_seq  INTEGER NOT NULL,                                       -- the event to send
+  attempts   INTEGER NOT NULL CHECK (attempts >= 0),                 -- how often it was tried
+  due_at     TEXT NOT NULL CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when it is tried again
+  PRIMARY KEY (queue_id, event_seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX webhook_retries_due ON webhook_retries (queue_id, due_at);
+
+-- Each attempt to send an event to a webhook: those of 30 days, and the last 1,000 of a webhook.
+CREATE TABLE deliveries (
+  webhook_id   TEXT NOT NULL,                                        -- where it was sent to
+  id           TEXT NOT NULL CHECK (id LIKE 'whd\_%' ESCAPE '\'),   -- whd_…
+  event_seq    INTEGER NOT NULL,                                     -- the event
+  event_id     TEXT NOT NULL,                                        -- its id, the webhook-id that was sent
+  type         TEXT NOT NULL,                                        -- its type
+  attempt      INTEGER NOT NULL CHECK (attempt >= 1),                -- which try it was, from 1
+  at           TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it was sent
+  milliseconds INTEGER NOT NULL,                                     -- how long it took
+  status       INTEGER,                                              -- the HTTP status of the answer; NULL: there was none
+  error        TEXT,                                                 -- why there was none: timeout, connection, tls, …
+  answer       TEXT,                                                 -- the first 2 KiB of the answer to a failure
+  next_at      TEXT CHECK (next_at IS strftime('%Y-%m-%dT%H:%M:%SZ', next_at, '+0 days')), -- when it is tried again; NULL: not
+  PRIMARY KEY (webhook_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- What else is known of an account that takes orders. An account without a row has the defaults.
+CREATE TABLE account_settings (
+  account_id    TEXT PRIMARY KEY REFERENCES accounts (id),           -- the account
+  zone          TEXT NOT NULL DEFAULT 'UTC',                         -- its time zone: Europe/Zurich
+  cut_off       TEXT NOT NULL DEFAULT '04:00' CHECK (cut_off GLOB '[01][0-9]:[0-5][0-9]' OR cut_off GLOB '2[0-3]:[0-5][0-9]'), -- when its business day ends, in its zone
+  legal_name    TEXT,                                                -- on receipts: "Trattoria Roma GmbH"
+  address       TEXT,                                                -- on receipts, in lines
+  vat_number    TEXT,                                                -- on receipts: CHE-123.456.789 MWST
+  capture_on    TEXT NOT NULL DEFAULT 'accept' CHECK (capture_on IN ('accept', 'handover')), -- when cards are charged
+  accept_within INTEGER NOT NULL DEFAULT 30 CHECK (accept_within BETWEEN 1 AND 10080) -- minutes until an authorised order that nobody accepts is released
+) STRICT, WITHOUT ROWID;
+
+-- The accounts that an account has at payment providers.
+CREATE TABLE payment_connections (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'con\_%' ESCAPE '\'),  -- con_…
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account whose money it is
+  provider    TEXT NOT NULL CHECK (provider IN ('stripe', 'vipps')), -- stripe: by card; vipps: by mobile phone
+  live        INTEGER NOT NULL CHECK (live IN (0, 1)),               -- 0: test keys, no money moves
+  name        TEXT NOT NULL DEFAULT '',                              -- what the provider calls it: the merchant serial number
+  secrets     BLOB NOT NULL,                                         -- keys and the webhook's secret, sealed under a key that is derived from the key file
+  webhook_id  TEXT,                                                  -- of our webhook at the provider; NULL: none is registered
+  webhook_url TEXT,                                                  -- where the provider posts to
+  failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- since when the provider refuses its keys; NULL: it does not
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it takes no new payments; NULL: it is in use
+  methods     TEXT NOT NULL DEFAULT '[]' CHECK (json_type(methods) = 'array') -- by which guests can pay: ["card","twint"]; []: by the provider's first one only
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
+
+-- Amounts are integers in the minor unit of the order's currency: 1250 is 12.50. Prices have VAT in them;
+-- rates are in hundredths of a percent: 810 is 8.1 %.
+CREATE TABLE orders (
+  id             TEXT PRIMARY KEY CHECK (id LIKE 'ord\_%' ESCAPE '\'), -- ord_…
+  account_id     TEXT NOT NULL REFERENCES accounts (id),             -- the account that owns it
+  reference      TEXT CHECK (length(reference) <= 200),              -- the account's own number for it; unique there
+  state          TEXT NOT NULL CHECK (state IN ('open', 'authorized', 'accepted', 'paid', 'part_refunded', 'refunded', 'cancelled', 'expired')), -- how far it is
+  dispute        TEXT CHECK (dispute IN ('open', 'won', 'lost')),    -- of its payment; NULL: none
+  currency       TEXT NOT NULL CHECK (length(currency) = 3),         -- ISO 4217: CHF
+  lines          TEXT NOT NULL CHECK (json_type(lines) = 'array'),   -- [{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3700,"accepted":2,"refunded":0}]; gross: of all units, less their discount
+  discount       INTEGER NOT NULL DEFAULT 0 CHECK (discount >= 0),   -- off lines and delivery
+  delivery       INTEGER NOT NULL DEFAULT 0 CHECK (delivery >= 0),   -- for bringing it
+  delivery_rate  INTEGER NOT NULL DEFAULT 0 CHECK (delivery_rate BETWEEN 0 AND 10000), -- VAT rate of delivery
+  delivery_gross INTEGER NOT NULL DEFAULT 0 CHECK (delivery_gross >= 0), -- delivery less its discount
+  tip            INTEGER NOT NULL DEFAULT 0 CHECK (tip >= 0),        -- without VAT, never discounted
+  ordered_total  INTEGER NOT NULL CHECK (ordered_total >= 0),        -- what was to be paid for all of it
+  total          INTEGER NOT NULL CHECK (total >= 0),                -- what is to be paid for what was accepted
+  vat            TEXT NOT NULL CHECK (json_type(vat) = 'array'),     -- of total, by rate: [{"rate":260,"gross":3700,"vat":94}]
+  refunded       INTEGER NOT NULL DEFAULT 0 CHECK (refunded >= 0),   -- of total, by refunds that are pending or done
+  method         TEXT CHECK (method IN ('card', 'mobile', 'twint', 'cash', 'terminal', 'voucher', 'other', 'none')), -- how it is paid; NULL: not yet known; none: its total is 0
+  payment_id     TEXT,                                               -- the last attempt to pay it; NULL: none
+  attempts       INTEGER NOT NULL DEFAULT 0,                         -- how many there were
+  capture        INTEGER NOT NULL DEFAULT 0 CHECK (capture IN (0, 1)), -- 1: its money is to be captured
+  closing        TEXT CHECK (closing IN ('expired', 'paid', 'method')), -- what waits until its attempt is closed: to expire, to be paid outside, to be paid by another method; NULL: nothing
+  outside_method TEXT,                                               -- how it was paid outside, while closing is paid
+  outside_at     TEXT CHECK (outside_at IS strftime('%Y-%m-%dT%H:%M:%SZ', outside_at, '+0 days')), -- and when
+  return_url     TEXT NOT NULL,                                      -- where the guest goes afterwards
+  page_key       BLOB NOT NULL CHECK (length(page_key) = 32),        -- SHA-256 of the k in its pay_url
+  expires_at     TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it can be paid
+  accept_by      TEXT CHECK (accept_by IS strftime('%Y-%m-%dT%H:%M:%SZ', accept_by, '+0 days')), -- until when it is to be accepted, once authorised
+  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')), -- when its money was authorised
+  accepted_at    TEXT CHECK (accepted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', accepted_at, '+0 days')), -- when the restaurant accepted it
+  paid_at        TEXT CHECK (paid_at IS strftime('%Y-%m-%dT%H:%M:%SZ', paid_at, '+0 days')), -- when its money was captured, or paid outside
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when it was paid, cancelled or expired
+  pay            TEXT NOT NULL DEFAULT 'online' CHECK (pay IN ('online', 'later')), -- later: at the restaurant or at the door, once it was accepted
+  wanted_at      TEXT CHECK (wanted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', wanted_at, '+0 days')), -- when the guest wants it; NULL: as soon as possible, or erased
+  reject_reason  TEXT CHECK (reject_reason IN ('sold_out', 'closed', 'too_busy', 'too_far', 'address', 'other')), -- why the restaurant has refused it; NULL: it has not, or gave no reason
+  reject_text    TEXT CHECK (length(reject_text) <= 200),            -- what the restaurant adds for the guest
+  paid_from      TEXT CHECK (paid_from IN ('open', 'accepted', 'expired')), -- its state before it was marked as paid outside; NULL: it was not
+  seller         TEXT CHECK (json_type(seller) = 'object')           -- whose receipt it is, as when it was paid: {"name":"Trattoria Roma GmbH","address":"…","vat_number":"…","zone":"Europe/Zurich"}; NULL: not paid, or before version 9
+) STRICT, WITHOUT ROWID;
+CREATE INDEX orders_account ON orders (account_id, id);
+CREATE UNIQUE INDEX orders_reference ON orders (account_id, reference) WHERE reference IS NOT NULL;
+CREATE INDEX orders_state ON orders (account_id, state, id);
+CREATE INDEX orders_expiring ON orders (expires_at) WHERE state = 'open' AND closing IS NULL;
+CREATE INDEX orders_waiting ON orders (accept_by) WHERE state = 'authorized';
+
+-- Who ordered: kept until 30 days after the order's end. Rows are only added at the end, see leads.
+CREATE TABLE order_customers (
+  seq      INTEGER PRIMARY KEY,                                      -- order of writing
+  order_id TEXT NOT NULL UNIQUE REFERENCES orders (id),              -- the order
+  name     TEXT,                                                     -- of the guest
+  phone    TEXT,                                                     -- of the guest
+  note     TEXT,                                                     -- what the guest asks for
+  erase_at TEXT CHECK (erase_at IS strftime('%Y-%m-%dT%H:%M:%SZ', erase_at, '+0 days')), -- when this row is erased; NULL: the order has not ended
+  fulfilment TEXT CHECK (json_type(fulfilment) = 'object'),          -- how the guest gets it: {"type":"delivery","address":{"line1":"…","line2":null,"postal_code":"8001","city":"Zürich","country":"CH"},"table":null}
+  language TEXT CHECK (length(language) <= 16)                       -- of the pages that the guest reads: de
+) STRICT;
+CREATE INDEX order_customers_due ON order_customers (erase_at) WHERE erase_at IS NOT NULL;
+
+-- Attempts to pay an order at a provider.
+CREATE TABLE payments (
+  id             TEXT PRIMARY KEY CHECK (id LIKE 'pay\_%' ESCAPE '\'), -- pay_…; at Vipps its reference, with - for _
+  order_id       TEXT NOT NULL REFERENCES orders (id),               -- the order
+  account_id     TEXT NOT NULL REFERENCES accounts (id),             -- the account that owns it
+  connection_id  TEXT NOT NULL REFERENCES payment_connections (id),  -- whose money it is, and where
+  provider       TEXT NOT NULL CHECK (provider IN ('stripe', 'vipps')), -- where
+  method         TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint')), -- how
+  state          TEXT NOT NULL CHECK (state IN ('created', 'pending', 'authorized', 'captured', 'part_refunded', 'refunded', 'failed', 'cancelled', 'expired', 'review')), -- how far it is
+  amount         INTEGER NOT NULL CHECK (amount > 0),                -- that the guest was asked for
+  currency       TEXT NOT NULL,                                      -- ISO 4217
+  authorized     INTEGER NOT NULL DEFAULT 0,                         -- that the provider says can still be captured
+  captured       INTEGER NOT NULL DEFAULT 0,                         -- that the provider says was captured
+  refunded       INTEGER NOT NULL DEFAULT 0,                         -- that the provider says was given back
+  session_id     TEXT,                                               -- Stripe's Checkout Session
+  intent_id      TEXT,                                               -- Stripe's PaymentIntent, Vipps' pspReference
+  url            TEXT,                                               -- where the guest pays, while it is pending
+  reason         TEXT,                                               -- why it failed, or is in review
+  capture_before TEXT CHECK (capture_before IS strftime('%Y-%m-%dT%H:%M:%SZ', capture_before, '+0 days')), -- when the authorisation lapses
+  warned         INTEGER NOT NULL DEFAULT 0 CHECK (warned IN (0, 1)), -- 1: the end of the authorisation was told of
+  due_at         TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when the provider is asked next; NULL: not any more
+  polls          INTEGER NOT NULL DEFAULT 0,                         -- how often it was asked without news
+  revision       INTEGER NOT NULL DEFAULT 1,                         -- grows with each change and each look that is asked for
+  created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was begun
+  authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')), -- when the money was seen to be authorised
+  captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at, '+0 days')), -- when it was seen to be captured
+  checked_at     TEXT CHECK (checked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', checked_at, '+0 days')), -- when the provider last answered about it
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when it failed, expired or was cancelled
+) STRICT, WITHOUT ROWID;
+CREATE INDEX payments_order ON payments (order_id);
+CREATE INDEX payments_account ON payments (account_id, id);
+CREATE INDEX payments_intent ON payments (intent_id) WHERE intent_id IS NOT NULL;
+CREATE INDEX payments_review ON payments (id) WHERE state = 'review';
+CREATE INDEX payments_due ON payments (due_at) WHERE due_at IS NOT NULL;
+-- One live attempt for an order.
+CREATE UNIQUE INDEX payments_live ON payments (order_id) WHERE state IN ('created', 'pending', 'authorized');
+
+-- What was asked of providers, written before it is sent. The id is its idempotency key there.
+CREATE TABLE payment_operations (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'opr\_%' ESCAPE '\'),  -- opr_…
+  payment_id  TEXT NOT NULL REFERENCES payments (id),                -- the attempt
+  kind        TEXT NOT NULL CHECK (kind IN ('create', 'capture', 'cancel', 'expire', 'refund')), -- what
+  amount      INTEGER NOT NULL DEFAULT 0,                            -- of money, for create, capture and refund
+  refund_id   TEXT,                                                  -- the refund that it carries out
+  source      TEXT NOT NULL DEFAULT 'widgetd' CHECK (source IN ('widgetd', 'provider')), -- provider: somebody did it on the provider's own pages
+  state       TEXT NOT NULL CHECK (state IN ('pending', 'done', 'refused')), -- pending: its answer is not known
+  request     BLOB,                                                  -- exactly what is sent, sealed; NULL: it is not pending
+  status      INTEGER,                                               -- HTTP status of the last answer; NULL: none
+  error       TEXT,                                                  -- why it was refused, or has no answer
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was written, and first sent
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when its result was known
+) STRICT, WITHOUT ROWID;
+CREATE INDEX payment_operations_payment ON payment_operations (payment_id, id);
+CREATE UNIQUE INDEX payment_operations_pending ON payment_operations (payment_id) WHERE state = 'pending';
+
+CREATE TABLE refunds (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'ref\_%' ESCAPE '\'),  -- ref_…
+  order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
+  payment_id  TEXT REFERENCES payments (id),                         -- the attempt whose money goes back; NULL: it was paid outside
+  amount      INTEGER NOT NULL CHECK (amount > 0),                   -- that goes back
+  lines       TEXT CHECK (json_type(lines) = 'array'),               -- [{"line":0,"quantity":1},{"line":1,"amount":500}]; NULL: not by lines
+  vat         TEXT NOT NULL CHECK (json_type(vat) = 'array'),        -- of amount, by rate, as in orders
+  tip         INTEGER NOT NULL DEFAULT 0 CHECK (tip >= 0),           -- of amount
+  reason      TEXT CHECK (length(reason) <= 200),                    -- why, for people
+  source      TEXT NOT NULL DEFAULT 'widgetd' CHECK (source IN ('widgetd', 'provider')), -- provider: somebody did it on the provider's own pages
+  state       TEXT NOT NULL CHECK (state IN ('pending', 'succeeded', 'failed')), -- what came of it; one that succeeded may fail later
+  failure     TEXT,                                                  -- why it failed
+  provider_id TEXT,                                                  -- Stripe's re_…
+  made_by     TEXT NOT NULL,                                         -- who, as in events
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or made at the provider
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when its result was known
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns the order
+  delivery    INTEGER CHECK (delivery >= 0),                         -- of amount, for the delivery, as was asked for; NULL: not aimed at it
+  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1))  -- 1: it gives back what was captured by being paid and not accepted, so it is no part of the order's total
+) STRICT, WITHOUT ROWID;
+CREATE INDEX refunds_order ON refunds (order_id, id);
+CREATE INDEX refunds_account ON refunds (account_id, id);
+CREATE UNIQUE INDEX refunds_provider ON refunds (payment_id, provider_id) WHERE provider_id IS NOT NULL;
+
+-- Payments that guests have disputed with their banks.
+CREATE TABLE disputes (
+  payment_id  TEXT NOT NULL REFERENCES payments (id),                -- the attempt
+  id          TEXT NOT NULL,                                         -- Stripe's dp_…
+  order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
+  amount      INTEGER NOT NULL,                                      -- in dispute
+  state       TEXT NOT NULL CHECK (state IN ('inquiry', 'open', 'won', 'lost')), -- inquiry: the bank only asks, and takes nothing; won: the money stays
+  reason      TEXT,                                                  -- as the provider names it: fraudulent
+  opened_at   TEXT NOT NULL CHECK (opened_at IS strftime('%Y-%m-%dT%H:%M:%SZ', opened_at, '+0 days')), -- when it was opened
+  closed_at   TEXT CHECK (closed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', closed_at, '+0 days')), -- when it was seen to be decided
+  taken       INTEGER NOT NULL DEFAULT 0,                            -- that the provider has taken for it from the account's balance, less what it has put back
+  evidence_by TEXT CHECK (evidence_by IS strftime('%Y-%m-%dT%H:%M:%SZ', evidence_by, '+0 days')), -- until when it can be answered; NULL: it can't, or the provider does not say
+  PRIMARY KEY (payment_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- From which business day on an account has which time zone and cut-off. An account without rows has those
+-- of its settings for all days.
+CREATE TABLE account_zones (
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account
+  from_date   TEXT NOT NULL CHECK (from_date IS date(from_date, '+0 days')),      -- the first business day: 2026-03-29
+  zone        TEXT NOT NULL,                                         -- as in account_settings
+  cut_off     TEXT NOT NULL,                                         -- as in account_settings
+  PRIMARY KEY (account_id, from_date)
+) STRICT, WITHOUT ROWID;
+
+-- Orders whose money has moved and that were not looked at since. What is due is then written into
+-- revenue_facts and taken out here. Triggers add to it, so that whoever changes an order needs not.
+CREATE TABLE revenue_backlog (
+  order_id    TEXT PRIMARY KEY                                       -- the order
+) STRICT, WITHOUT ROWID;
+
+-- What moved, once written never changed: a row for each sale, refund and dispute, and one more for each
+-- time that what it says has changed. Its figures count on its date, which is never a frozen day's.
+CREATE TABLE revenue_facts (
+  seq         INTEGER PRIMARY KEY,                                   -- order of writing
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account whose revenue it is
+  order_id    TEXT NOT NULL REFERENCES orders (id),                  -- the order
+  source      TEXT NOT NULL,                                         -- of the order: sale, or the id of a refund or dispute
+  currency    TEXT NOT NULL CHECK (length(currency) = 3),            -- ISO 4217
+  date        TEXT NOT NULL CHECK (date IS date(date, '+0 days')),                -- the business day on which it counts
+  own_date    TEXT NOT NULL CHECK (own_date IS date(own_date, '+0 days')),        -- the business day on which it happened
+  at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it happened
+  method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint', 'cash', 'terminal', 'voucher', 'other')), -- how it was paid
+  test        INTEGER NOT NULL CHECK (test IN (0, 1)),               -- 1: with test keys, so no money moved
+  figures     TEXT NOT NULL CHECK (json_type(figures) = 'array'),    -- [{"what":"sale","rate":260,"group":"food","gross":3700,"vat":94}]; see revenue_sums
+  recorded_at TEXT NOT NULL CHECK (recorded_at IS strftime('%Y-%m-%dT%H:%M:%SZ', recorded_at, '+0 days')) -- when it was written
+) STRICT;
+CREATE INDEX revenue_facts_order ON revenue_facts (order_id);
+CREATE INDEX revenue_facts_day ON revenue_facts (account_id, date, own_date);
+
+-- The business days on which something counts.
+CREATE TABLE revenue_days (
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account
+  date        TEXT NOT NULL CHECK (date IS date(date, '+0 days')),                -- the business day
+  currency    TEXT NOT NULL CHECK (length(currency) = 3),            -- ISO 4217
+  frozen_at   TEXT CHECK (frozen_at IS strftime('%Y-%m-%dT%H:%M:%SZ', frozen_at, '+0 days')), -- since when nothing is added to it; NULL: it is not frozen
+  PRIMARY KEY (account_id, date, currency)
+) STRICT, WITHOUT ROWID;
+
+-- Sums of the figures of revenue_facts. A sale, a delivery and a tip are received; a refund of each and a
+-- dispute are given back; a discount is told only, since prices are less their discount.
+CREATE TABLE revenue_sums (
+  account_id  TEXT NOT NULL,                                         -- as in revenue_days
+  date        TEXT NOT NULL,                                         -- as in revenue_days
+  currency    TEXT NOT NULL,                                         -- as in revenue_days
+  method      TEXT NOT NULL,                                         -- as in revenue_facts
+  test        INTEGER NOT NULL,                                      -- as in revenue_facts
+  what        TEXT NOT NULL CHECK (what IN ('sale', 'delivery', 'tip', 'discount', 'refund', 'refund_delivery', 'refund_tip', 'dispute')), -- what it is
+  rate        INTEGER NOT NULL,                                      -- VAT rate of sales, deliveries and their refunds; else 0
+  group_name  TEXT NOT NULL,                                         -- of sales and their refunds: food; '': none
+  gross       INTEGER NOT NULL,                                      -- VAT included
+  vat         INTEGER NOT NULL,                                      -- of gross
+  facts       INTEGER NOT NULL,                                      -- how many were added up
+  PRIMARY KEY (account_id, date, currency, method, test, what, rate, group_name)
+) STRICT, WITHOUT ROWID;
+
+-- What the makers of bookkeeping software have given the operator, for all accounts.
+CREATE TABLE books_apps (
+  product     TEXT PRIMARY KEY CHECK (product IN ('xero', 'fortnox')), -- the software
+  client_id   TEXT NOT NULL,                                         -- of the application that is registered there
+  secret      BLOB NOT NULL,                                         -- its client secret, sealed under a key that is derived from the key file
+  changed_at  TEXT NOT NULL CHECK (changed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', changed_at, '+0 days')) -- when it was set
+) STRICT, WITHOUT ROWID;
+
+-- Owners who were sent to a product's pages to connect it, and have not come back yet.
+CREATE TABLE books_authorizations (
+  state_hash    BLOB PRIMARY KEY CHECK (length(state_hash) = 32),    -- SHA-256 of the state in the address
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account to connect
+  product       TEXT NOT NULL CHECK (product IN ('xero', 'fortnox')), -- with which software
+  verifier      BLOB NOT NULL,                                       -- of PKCE, sealed
+  redirect_url  TEXT NOT NULL,                                       -- where the product sends them back to
+  made_by       TEXT NOT NULL,                                       -- who, as in events
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  expires_at    TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
+) STRICT, WITHOUT ROWID;
+CREATE INDEX books_authorizations_account ON books_authorizations (account_id);
+CREATE INDEX books_authorizations_expiring ON books_authorizations (expires_at);
+
+-- The companies in bookkeeping software that accounts are connected with. A company that is connected
+-- again gets its row back, so that none of its days is exported twice.
+CREATE TABLE books_connections (
+  id              TEXT PRIMARY KEY CHECK (id LIKE 'bkc\_%' ESCAPE '\'), -- bkc_…
+  account_id      TEXT NOT NULL REFERENCES accounts (id),            -- the account whose revenue it gets
+  product         TEXT NOT NULL CHECK (product IN ('xero', 'fortnox')), -- the software
+  organisation_id TEXT,                                              -- Xero's tenant id, Fortnox' database number; NULL: it is to be chosen
+  organisation    TEXT NOT NULL DEFAULT '',                          -- its name
+  choices         TEXT CHECK (json_type(choices) = 'array'),         -- the companies to choose from, while it is to be chosen
+  currency        TEXT,                                              -- of its books; NULL: not known yet
+  secrets         BLOB,                                              -- its tokens, sealed; NULL: it has none
+  tokens          INTEGER NOT NULL DEFAULT 0,                        -- how often they were replaced
+  refreshing_until TEXT CHECK (refreshing_until IS strftime('%Y-%m-%dT%H:%M:%SZ', refreshing_until, '+0 days')), -- until when somebody else is replacing them; NULL: nobody is
+  needs_reconnect_at TEXT CHECK (needs_reconnect_at IS strftime('%Y-%m-%dT%H:%M:%SZ', needs_reconnect_at, '+0 days')), -- since when its owner has to connect it again; NULL: not
+  failing_since   TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- since when it gives no answers; NULL: it does
+  mapping         TEXT CHECK (json_type(mapping) = 'object'),        -- which account gets what, as confirmed; NULL: not yet
+  mapping_at      TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at, '+0 days')), -- when that was confirmed
+  send_from       TEXT CHECK (send_from IS date(send_from, '+0 days')), -- the first business day that is sent on its own; NULL: none
+  status          TEXT NOT NULL DEFAULT 'draft' CHECK (status IN ('draft', 'posted')), -- what Xero is to make of entries
+  series          TEXT,                                              -- the voucher series at Fortnox
+  outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too
+  tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too
+  created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
+  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it is not in use; NULL: it is
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
+CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
+
+-- Connections with books whose tokens are being replaced, or could not be: at most one row for each, of some
+-- 100 bytes, gone with the next usable answer.
+CREATE TABLE books_renewals (
+  connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
+  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
+) STRICT, WITHOUT ROWID;
+CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
+
+-- What is written into books: the entries of days, and the entries that reverse them.
+CREATE TABLE books_exports (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'exp\_%' ESCAPE '\'), -- exp_…
+  connection_id TEXT NOT NULL REFERENCES books_connections (id),     -- into which books
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
+  date          TEXT NOT NULL CHECK (date IS date(date, '+0 days')),              -- the business day
+  currency      TEXT NOT NULL CHECK (length(currency) = 3),          -- ISO 4217
+  revision      INTEGER NOT NULL CHECK (revision > 0),               -- 1 for the first entry of the day
+  reverses      TEXT,                                                -- the export whose entry this one reverses; NULL: it is a day's
+  entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date, '+0 days')),  -- the date in the books; another than the day's only for a reversal
+  state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')), -- how far it is
+  reason        TEXT,                                                -- why it is held, or failed
+  detail        TEXT,                                                -- of that, for people
+  sync_key      TEXT NOT NULL,                                       -- in the entry's text: widgetd:acct_…:2026-03-29:r1
+  entry         TEXT CHECK (json_type(entry) = 'object'),            -- the entry line by line, as it was sent last
+  request       TEXT,                                                -- exactly what was sent last
+  entry_id      TEXT,                                                -- in the books: a ManualJournalID, or series, number and year of a voucher
+  mapping_at    TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at, '+0 days')), -- the mapping that was used
+  attempts      INTEGER NOT NULL DEFAULT 0,                          -- how often it was sent
+  changes       INTEGER NOT NULL DEFAULT 0,                          -- grows with each change
+  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when it is looked at next; NULL: not any more
+  held_at       TEXT CHECK (held_at IS strftime('%Y-%m-%dT%H:%M:%SZ', held_at, '+0 days')), -- since when it is held, or has failed; NULL: neither
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or came to be due
+  sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at, '+0 days')), -- when it was sent last
+  posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at, '+0 days')), -- when it was seen in the books
+  reversed_at   TEXT CHECK (reversed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', reversed_at, '+0 days')) -- when it was reversed
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
+CREATE INDEX books_exports_account ON books_exports (account_id, id);
+CREATE INDEX books_exports_due ON books_exports (connection_id, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
+
+-- The money of a closed account's orders is released.
+CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NOT NULL AND old.closed_at IS NULL BEGIN
+  UPDATE payments SET due_at = new.closed_at, revision = revision + 1
+    WHERE account_id = new.id AND state IN ('created', 'pending', 'authorized');
+END;
+
+-- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
+-- failed after that, or whose VAT is computed anew, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
+-- fires them would override.
+CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state, paid_at ON orders WHEN new.paid_at IS NOT old.paid_at OR (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
+  INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
+END;
+CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
+END;
+CREATE TRIGGER refunds_changed AFTER UPDATE OF state, vat, tip ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') OR new.state = 'succeeded' AND (new.vat <> old.vat OR new.tip <> old.tip) BEGIN
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
+END;
+CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
+END;
+CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount, taken ON disputes BEGIN
+  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
+END;
+
+-- Applications of others that may act for accounts (OAuth 2.0). An application that is removed stays until
+-- its grants are gone.
+CREATE TABLE apps (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'app\_%' ESCAPE '\'), -- app_…, its client_id
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
+  name          TEXT NOT NULL CHECK (name <> '' AND length(name) <= 60), -- as people who are asked read it
+  home_page     TEXT NOT NULL CHECK (home_page LIKE 'http%://%'),   -- for people
+  kind          TEXT NOT NULL CHECK (kind IN ('web', 'browser', 'installed')), -- web: it can keep a secret
+  redirect_uris TEXT NOT NULL CHECK (json_type(redirect_uris) = 'array'), -- where people are sent back to: ["https://app.example/back"]
+  scope         TEXT NOT NULL,                                       -- what it may ask for: "orders:read orders:write"
+  own_scope     TEXT,                                                -- what it gets for its owner's account by client credentials; NULL: it may not use them
+  secret_hash   BLOB CHECK (length(secret_hash) = 32),               -- SHA-256 of its client secret; NULL: it has none
+  earlier_secret_hash  BLOB CHECK (length(earlier_secret_hash) = 32), -- of the secret before
+  earlier_secret_until TEXT CHECK (earlier_secret_until IS strftime('%Y-%m-%dT%H:%M:%SZ', earlier_secret_until, '+0 days')), -- until when that one is taken too
+  verified_at   TEXT CHECK (verified_at IS strftime('%Y-%m-%dT%H:%M:%SZ', verified_at, '+0 days')), -- since when an operator vouches for it; NULL: only its owner's account can agree to it
+  made_by       TEXT NOT NULL,                                       -- who registered it, as in events
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was registered
+  updated_at    TEXT NOT NULL CHECK (updated_at IS strftime('%Y-%m-%dT%H:%M:%SZ', updated_at, '+0 days')), -- when anything of it last changed
+  removed_at    TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when nothing of it works; NULL: it works
+) STRICT, WITHOUT ROWID;
+CREATE INDEX apps_account ON apps (account_id, id) WHERE removed_at IS NULL;
+CREATE INDEX apps_removed ON apps (removed_at) WHERE removed_at IS NOT NULL;
+
+-- The sites on which applications run in browsers. They are not origins of accounts.
+CREATE TABLE app_origins (
+  origin      TEXT NOT NULL CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://app.example
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- the application
+  PRIMARY KEY (origin, app_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX app_origins_app ON app_origins (app_id);
+
+-- Codes with which people sign in for an account, until they are used.
+CREATE TABLE signin_codes (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- keyed hash of the code
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  made_by     TEXT NOT NULL,                                         -- who, as in events
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
+) STRICT, WITHOUT ROWID;
+CREATE INDEX signin_codes_account ON signin_codes (account_id, created_at);
+CREATE INDEX signin_codes_expiring ON signin_codes (expires_at);
+
+-- People who have signed in.
+CREATE TABLE sessions (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of what the cookie holds
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  made_by     TEXT NOT NULL,                                         -- who made the code that was used
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when the code was used
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it lasts
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_account ON sessions (account_id, created_at);
+CREATE INDEX sessions_expiring ON sessions (expires_at);
+
+-- What owners of accounts have agreed to: that an application acts for the account.
+CREATE TABLE grants (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'grt\_%' ESCAPE '\'), -- grt_…
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- which application
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- for which account
+  scope       TEXT NOT NULL,                                         -- what it may do: "orders:read"
+  agreed_by   TEXT NOT NULL,                                         -- who made the code with which the person had signed in
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when the application came for its first tokens
+  used_at     TEXT NOT NULL CHECK (used_at IS strftime('%Y-%m-%dT%H:%M:%SZ', used_at, '+0 days')), -- when it last came for tokens
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it can, unless it comes before
+  ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- since when none of its tokens works; NULL: they do
+  ended_by    TEXT CHECK (ended_by IN ('owner', 'operator', 'app', 'code_reused', 'token_reused', 'replaced', 'expired', 'app_removed')) -- why
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grants_account ON grants (account_id, id);
+CREATE INDEX grants_account_living ON grants (account_id, id) WHERE ended_at IS NULL;
+CREATE INDEX grants_app ON grants (app_id, account_id, id);
+CREATE INDEX grants_living ON grants (app_id, account_id, id, ended_at) WHERE ended_at IS NULL;
+CREATE INDEX grants_expiring ON grants (expires_at) WHERE ended_at IS NULL;
+CREATE INDEX grants_ended ON grants (ended_at) WHERE ended_at IS NOT NULL;
+
+-- Authorization codes: what a person has agreed to until the application comes for it, and for a day after
+-- that, so that a code that is used twice is noticed.
+CREATE TABLE grant_codes (
+  hash         BLOB PRIMARY KEY CHECK (length(hash) = 32),           -- SHA-256 of the code
+  app_id       TEXT NOT NULL REFERENCES apps (id),                   -- for which application
+  account_id   TEXT NOT NULL REFERENCES accounts (id),               -- who agreed
+  redirect_uri TEXT NOT NULL,                                        -- where the code was sent
+  challenge    TEXT NOT NULL CHECK (length(challenge) = 43),         -- of PKCE, by S256
+  scope        TEXT NOT NULL,                                        -- what was agreed to
+  agreed_by    TEXT NOT NULL,                                        -- as in grants
+  grant_id     TEXT REFERENCES grants (id),                          -- what came of it; NULL: it was not used
+  created_at   TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
+  expires_at   TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')) -- until when it can be used, once
+) STRICT, WITHOUT ROWID;
+CREATE INDEX grant_codes_expiring ON grant_codes (expires_at);
+CREATE INDEX grant_codes_app ON grant_codes (app_id);
+CREATE INDEX grant_codes_grant ON grant_codes (grant_id) WHERE grant_id IS NOT NULL;
+
+-- The refresh tokens of grants that have not ended: one that works, and those that it replaced.
+CREATE TABLE refresh_tokens (
+  hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),            -- SHA-256 of the token
+  grant_id    TEXT NOT NULL REFERENCES grants (id),                  -- of which grant
+  number      INTEGER NOT NULL CHECK (number > 0),                   -- counted within the grant
+  successor   BLOB,                                                  -- the token that replaced it, sealed under a key that is derived from this one; NULL: none has
+  replaced_at TEXT CHECK (replaced_at IS strftime('%Y-%m-%dT%H:%M:%SZ', replaced_at, '+0 days')), -- when that was; NULL: it works
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- until when it works, or its reuse is noticed
+  UNIQUE (grant_id, number)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX refresh_tokens_expiring ON refresh_tokens (expires_at);
+
+-- The access tokens of applications, until shortly after they have expired.
+CREATE TABLE app_tokens (
+  id          TEXT PRIMARY KEY CHECK (id LIKE 'tok\_%' ESCAPE '\'), -- the token's jti
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- its client_id
+  grant_id    TEXT REFERENCES grants (id),                           -- NULL: by client credentials
+  account_id  TEXT NOT NULL REFERENCES accounts (id),                -- its sub
+  scope       TEXT NOT NULL,                                         -- as signed into it
+  kid         TEXT NOT NULL,                                         -- the key that signed it
+  created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- iat
+  expires_at  TEXT NOT NULL CHECK (expires_at IS strftime('%Y-%m-%dT%H:%M:%SZ', expires_at, '+0 days')), -- exp
+  revoked_at  TEXT CHECK (revoked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', revoked_at, '+0 days')) -- since when it is refused; NULL: never revoked
+) STRICT, WITHOUT ROWID;
+CREATE INDEX app_tokens_expiring ON app_tokens (expires_at);
+CREATE INDEX app_tokens_grant ON app_tokens (grant_id) WHERE grant_id IS NOT NULL;
+CREATE INDEX app_tokens_app ON app_tokens (app_id);
+
+-- The webhooks that applications have made for themselves. They end with the grant.
+CREATE TABLE app_webhooks (
+  webhook_id  TEXT PRIMARY KEY REFERENCES webhooks (id),             -- the webhook
+  app_id      TEXT NOT NULL REFERENCES apps (id),                    -- which application
+  grant_id    TEXT REFERENCES grants (id)                            -- under which grant; NULL: by client credentials
+) STRICT, WITHOUT ROWID;
+CREATE INDEX app_webhooks_app ON app_webhooks (app_id);
+CREATE INDEX app_webhooks_grant ON app_webhooks (grant_id) WHERE grant_id IS NOT NULL;
+CREATE TRIGGER app_webhooks_removed BEFORE DELETE ON webhooks BEGIN
+  DELETE FROM app_webhooks WHERE webhook_id = OLD.id;
+END;
+
+-- Licences with the status that they have now and their seats. differs names the terms that are not its plan's:
+-- "max_devices grace_days"; NULL: it has no plan.
+CREATE VIEW v_licenses AS
+SELECT l.id, a.name AS account, l.product, l.plan, l.customer,
+       CASE
+         WHEN l.state = 'revoked' THEN 'revoked'
+         WHEN l.state = 'suspended' OR a.closed_at IS NOT NULL THEN 'suspended'
+         WHEN l.starts_at > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'not_started'
+         WHEN l.expires_at IS NULL OR l.expires_at > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'active'
+         WHEN strftime('%Y-%m-%dT%H:%M:%SZ', l.expires_at, l.grace_days || ' days') > strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'grace'
+         ELSE 'expired'
+       END AS status,
+       l.reason,
+       coalesce(s.used, 0) AS seats_used,
+       l.max_devices AS seats_max,
+       max(0, coalesce(s.counting, 0) - l.max_devices) AS transfers_used,
+       l.max_transfers AS transfers_max,
+       (SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL) AS key_hint,
+       l.starts_at, l.expires_at, l.grace_days, l.trial, l.kind, l.entitlements,
+       l.first_activated_at, l.created_at, l.account_id, l.reference, l.offline_days, l.plan_id,
+       CASE WHEN p.id IS NOT NULL THEN ltrim(
+            iif(l.max_devices IS p.max_devices, '', ' max_devices') || iif(l.max_transfers IS p.max_transfers, '', ' max_transfers') || iif(l.grace_days IS p.grace_days, '', ' grace_days') ||
+            iif(l.duration_days IS p.duration_days, '', ' duration_days') || iif(l.trial IS p.trial, '', ' trial') || iif(l.lease_hours IS p.lease_hours, '', ' lease_hours') ||
+            iif(l.offline_days IS p.offline_days, '', ' offline_days') || iif(l.entitlements IS p.entitlements, '', ' entitlements')) END AS differs
+FROM licenses l JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id
+LEFT JOIN plans p ON p.id = l.plan_id;
+
+-- Devices with their licence, a mask of their fingerprint and the end of their lease.
+CREATE VIEW v_devices AS
+SELECT d.id, d.name, d.platform, d.app_version, d.state, a.name AS account, l.product,
+       lower(substr(hex(d.fingerprint), 1, 8)) AS fingerprint,
+       d.activated_at, d.last_seen_at, d.lease_expires_at, d.released_at, d.released_by, d.activations,
+       d.lease_seq, d.presented_seq, d.clone_suspected_at, d.license_id, l.account_id, d.offline_until
+FROM devices d JOIN licenses l ON l.id = d.license_id JOIN accounts a ON a.id = l.account_id;
+
+-- How many leads of each type came on each UTC day.
+CREATE VIEW v_leads_by_day AS
+SELECT substr(e.created_at, 1, 10) AS day, a.name AS account, e.type, count(*) AS leads
+FROM leads e JOIN accounts a ON a.id = e.account_id
+GROUP BY day, e.account_id, e.type ORDER BY day DESC;
+
+-- What each widget counted on each UTC day.
+CREATE VIEW v_widget_days AS
+SELECT substr(c.quarter, 1, 10) AS day, w.name AS widget, sum(c.views) AS views, sum(c.visitors) AS visitors,
+       sum(c.clicks) AS clicks, sum(c.orders) AS orders, c.widget_id
+FROM widget_counts c JOIN widgets w ON w.id = c.widget_id
+GROUP BY day, c.widget_id ORDER BY day DESC;
+
+-- Which accounts still call which path under /api/legacy.
+CREATE VIEW v_legacy_callers AS
+SELECT c.path, coalesce(a.name, c.caller) AS caller, sum(c.calls) AS calls, min(c.day) AS first_day, max(c.last_at) AS last_at
+FROM legacy_calls c LEFT JOIN accounts a ON a.id = c.caller
+GROUP BY c.path, c.caller ORDER BY last_at DESC;
+
+-- Bearer tokens, also those of applications, newest first, and whether they work.
+CREATE VIEW v_tokens AS
+SELECT t.id, a.name AS account, t.client_id, t.scope, t.all_accounts,
+       CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked' WHEN a.closed_at IS NOT NULL THEN 'closed'
+            WHEN t.expires_at <= strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'expired' ELSE 'active' END AS state,
+       t.created_at, t.expires_at, t.revoked_at, t.kid, t.account_id
+FROM (SELECT id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at FROM tokens
+      UNION ALL SELECT id, account_id, app_id, scope, 0, kid, created_at, expires_at, revoked_at FROM app_tokens) t
+JOIN accounts a ON a.id = t.account_id ORDER BY t.id DESC;
+
+-- What happened, newest first. A query that joins it with something loses that order: it ends with ORDER BY seq DESC.
+CREATE VIEW v_audit AS
+SELECT e.at, e.type, a.name AS account, e.actor, e.subject_id,
+       CASE WHEN json_valid(e.data) THEN json_extract(e.data, '$.device_id') END AS device_id, e.data, e.id, e.seq
+FROM events e JOIN accounts a ON a.id = e.account_id ORDER BY e.seq DESC;
+
+-- Where events are sent to, and how that goes. waiting counts what is to be tried again.
+CREATE VIEW v_webhooks AS
+SELECT w.id, a.name AS account, w.url, w.state, w.reason, w.failing_since, w.types, w.description,
+       (SELECT max(seq) FROM events) - q.sent_seq AS events_behind,
+       (SELECT count(*) FROM webhook_retries r WHERE r.queue_id = q.id) AS waiting,
+       w.made_by, w.rotated_at, w.created_at, w.account_id
+FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id;
+
+-- Each attempt to send an event to a webhook, newest first.
+CREATE VIEW v_deliveries AS
+SELECT d.at, a.name AS account, w.url, d.type, d.attempt,
+       CASE WHEN d.status BETWEEN 200 AND 299 THEN 'succeeded' ELSE 'failed' END AS outcome,
+       d.status, d.error, d.milliseconds, d.next_at, d.answer, d.event_id, d.id, d.webhook_id
+FROM deliveries d LEFT JOIN webhooks w ON w.id = d.webhook_id LEFT JOIN accounts a ON a.id = w.account_id
+ORDER BY d.id DESC;
+
+-- Orders, newest first, with what came of their last payment.
+CREATE VIEW v_orders AS
+SELECT o.created_at, a.name AS account, o.reference, o.state, o.dispute,
+       printf('%d.%02d', o.total / 100, o.total % 100) AS total, o.currency,
+       printf('%d.%02d', o.refunded / 100, o.refunded % 100) AS refunded, o.method,
+       p.provider, p.state AS payment, p.reason, o.attempts,
+       o.pay, o.wanted_at, o.reject_reason,
+       o.authorized_at, o.accepted_at, o.paid_at, o.expires_at, o.accept_by, o.closing,
+       o.id, o.payment_id, o.account_id
+FROM orders o JOIN accounts a ON a.id = o.account_id LEFT JOIN payments p ON p.id = o.payment_id
+ORDER BY o.id DESC;
+
+-- Attempts to pay, newest first, with what waits to be done at the provider.
+CREATE VIEW v_payments AS
+SELECT p.created_at, a.name AS account, p.provider, p.state, p.reason,
+       printf('%d.%02d', p.amount / 100, p.amount % 100) AS amount, p.currency,
+       printf('%d.%02d', p.captured / 100, p.captured % 100) AS captured,
+       printf('%d.%02d', p.refunded / 100, p.refunded % 100) AS refunded,
+       o.reference, o.state AS order_state,
+       (SELECT q.kind FROM payment_operations q WHERE q.payment_id = p.id AND q.state = 'pending') AS waits_for,
+       p.due_at, p.checked_at, p.capture_before, p.session_id, p.intent_id, p.id, p.order_id, p.account_id
+FROM payments p JOIN accounts a ON a.id = p.account_id JOIN orders o ON o.id = p.order_id
+ORDER BY p.id DESC;
+
+-- Business days, newest first: what was received (sales, deliveries and tips), what was given back, and what
+-- is left. It reads one account's day from one place of revenue_sums.
+CREATE VIEW v_revenue_days AS
+SELECT date, account, currency,
+       printf('%s%d.%02d', iif(sales < 0, '-', ''), abs(sales) / 100, abs(sales) % 100) AS sales, printf('%s%d.%02d', iif(delivery < 0, '-', ''), abs(delivery) / 100, abs(delivery) % 100) AS delivery, printf('%s%d.%02d', iif(tips < 0, '-', ''), abs(tips) / 100, abs(tips) % 100) AS tips,
+       printf('%s%d.%02d', iif(refunds < 0, '-', ''), abs(refunds) / 100, abs(refunds) % 100) AS refunds, printf('%s%d.%02d', iif(disputes < 0, '-', ''), abs(disputes) / 100, abs(disputes) % 100) AS disputes,
+       printf('%s%d.%02d', iif((sales + delivery + tips - refunds - disputes) < 0, '-', ''), abs((sales + delivery + tips - refunds - disputes)) / 100, abs((sales + delivery + tips - refunds - disputes)) % 100) AS total,
+       printf('%s%d.%02d', iif(vat < 0, '-', ''), abs(vat) / 100, abs(vat) % 100) AS vat, printf('%s%d.%02d', iif(discounts < 0, '-', ''), abs(discounts) / 100, abs(discounts) % 100) AS discounts, frozen_at, account_id
+FROM (
+  SELECT d.date, a.name AS account, d.currency, d.frozen_at, d.account_id,
+         coalesce(sum(iif(s.what = 'sale', s.gross, 0)), 0) AS sales,
+         coalesce(sum(iif(s.what = 'delivery', s.gross, 0)), 0) AS delivery,
+         coalesce(sum(iif(s.what = 'tip', s.gross, 0)), 0) AS tips,
+         coalesce(sum(iif(s.what = 'discount', s.gross, 0)), 0) AS discounts,
+         coalesce(sum(iif(s.what LIKE 'refund%', s.gross, 0)), 0) AS refunds,
+         coalesce(sum(iif(s.what = 'dispute', s.gross, 0)), 0) AS disputes,
+         coalesce(sum(iif(s.what LIKE 'refund%', -s.vat, s.vat)), 0) AS vat
+  FROM revenue_days d JOIN accounts a ON a.id = d.account_id
+  LEFT JOIN revenue_sums s ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
+  GROUP BY d.account_id, d.date, d.currency
+) ORDER BY date DESC, account, currency;
+
+-- What was written into books or waits to be, newest first.
+CREATE VIEW v_exports AS
+SELECT x.date, a.name AS account, c.product, c.organisation, x.currency, x.revision, x.state, x.reason, x.detail,
+       x.entry_id, x.reverses, x.entry_date, x.attempts, x.due_at, x.held_at, x.sent_at, x.posted_at, x.reversed_at,
+       x.sync_key, x.id, x.connection_id, x.account_id
+FROM books_exports x JOIN books_connections c ON c.id = x.connection_id JOIN accounts a ON a.id = x.account_id
+ORDER BY x.id DESC;
+
+CREATE VIEW v_grants AS
+SELECT g.id, a.name AS account, p.name AS app, o.name AS app_owner, g.scope,
+       CASE WHEN g.ended_at IS NOT NULL THEN 'ended'
+            WHEN a.closed_at IS NOT NULL OR o.closed_at IS NOT NULL THEN 'closed'
+            WHEN g.expires_at <= strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'expired' ELSE 'active' END AS state,
+       g.ended_by, g.created_at, g.used_at, g.expires_at, g.ended_at, g.agreed_by, g.app_id, g.account_id
+FROM grants g JOIN accounts a ON a.id = g.account_id JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id
+ORDER BY g.id DESC;
+
+INSERT INTO accounts (id, name, is_main, rate, created_at, closed_at, issuer) VALUES ('acct_00000000000000000000000001', 'Vendor "Süd" & Söhne', 1, NULL, '2026-01-02T03:04:05Z', NULL, NULL);
+INSERT INTO accounts (id, name, is_main, rate, created_at, closed_at, issuer) VALUES ('acct_00000000000000000000000002', 'Trattoria d''Angelo', 0, 1200, '2026-02-03T04:05:06Z', NULL, 1);
+INSERT INTO accounts (id, name, is_main, rate, created_at, closed_at, issuer) VALUES ('acct_00000000000000000000000003', 'Closed Kitchens Ltd', 0, NULL, '2026-03-04T05:06:07Z', '2026-10-01T00:00:00Z', NULL);
+INSERT INTO accounts (id, name, is_main, rate, created_at, closed_at, issuer) VALUES ('acct_00000000000000000000000004', '餐厅 🍜', 0, 1, '2026-11-20T23:59:59Z', NULL, 0);
+
+INSERT INTO base_urls (url, is_current, created_at) VALUES ('http://127.0.0.1:8080/v1', 0, '2026-01-02T03:04:05Z');
+INSERT INTO base_urls (url, is_current, created_at) VALUES ('https://api.example.com/v1', 1, '2026-06-01T00:00:00Z');
+
+INSERT INTO probes (id, written_at) VALUES (1, '2026-11-21T10:43:26Z');
+
+INSERT INTO clock (id, seen_at) VALUES (1, '2026-11-21T10:43:26Z');
+
+INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 2, 'Zk3wPq8x', 2, '2026-11-23T21:00:00Z');
+
+INSERT INTO origins (origin, account_id, created_at) VALUES ('http://closed.example', 'acct_00000000000000000000000003', '2026-03-05T00:00:00Z');
+INSERT INTO origins (origin, account_id, created_at) VALUES ('https://menu.example:8443', 'acct_00000000000000000000000002', NULL);
+INSERT INTO origins (origin, account_id, created_at) VALUES ('https://www.example.com', 'acct_00000000000000000000000001', '2026-01-02T03:04:05Z');
+
+INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000001', 'acct_00000000000000000000000001', 'portal', 'stats:read leads:read', 0, 'kid-1', '2026-11-01T00:00:00Z', '2036-11-01T00:00:00Z', NULL);
+INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000002', 'acct_00000000000000000000000001', 'admin', 'admin', 1, 'kid-1', '2026-11-02T00:00:00Z', '2036-11-02T00:00:00Z', NULL);
+INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000003', 'acct_00000000000000000000000002', 'acct_00000000000000000000000002', 'licenses:read', 0, 'kid-0', '2026-05-01T00:00:00Z', '2026-06-01T00:00:00Z', NULL);
+INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000004', 'acct_00000000000000000000000002', 'lost laptop', 'leads:write', 0, 'kid-0', '2026-05-01T00:00:00Z', '2036-06-01T00:00:00Z', '2026-05-02T12:00:00Z');
+
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (1, 'lead_00000000000000000000000001', 'acct_00000000000000000000000001', 'newsletter', 'Ada.Lovelace@example.com', 'footer', '/lunch', NULL, X'E814FF3DC480A94C7A042E43B42CCE98', '2026-09-01T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (2, 'lead_00000000000000000000000002', 'acct_00000000000000000000000002', 'demo', 'grüße@example.com', NULL, NULL, NULL, X'42845CEE9D511249B859AB616F3ABB99', '2026-09-02T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (3, 'lead_00000000000000000000000003', 'acct_00000000000000000000000002', 'contact', '=cmd|'' /C calc''!A0@example.com', '=1+1', '/-- no comment', NULL, X'69AF9C4476BBEB2CFA624CD5B36F7F7D', '2026-09-03T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (4, 'lead_00000000000000000000000004', 'acct_00000000000000000000000003', 'newsletter', 'same@example.com', 'popup', '/', NULL, X'6A190F20C8658A66AE30099935F85A68', '2026-09-04T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (5, 'lead_00000000000000000000000005', 'acct_00000000000000000000000001', 'newsletter', 'Same@example.com', 'footer', '/', NULL, X'6A190F20C8658A6641445B74ABF2A06D', '2026-10-04T10:00:00Z');
+INSERT INTO leads (seq, id, account_id, type, email, source, page, fields, digest, created_at) VALUES (6, 'lead_00000000000000000000000006', 'acct_00000000000000000000000002', 'demo', 'ada@example.com', 'hero', '/demo', '{"name":"Ada O''Hara","message":"Two\nlines -- and more"}', X'B5FC85E55755F9E050DCD8E00ECED43D', '2026-10-05T10:00:00Z');
+
+INSERT INTO plans (id, account_id, name, product, kind, trial, max_devices, max_transfers, grace_days, duration_days, expiry_basis, lease_hours, offline_days, entitlements, revision, created_at, updated_at, retired_at) VALUES ('pln_00000000000000000000000001', 'acct_00000000000000000000000002', 'pro', 'kitchen-display', 'node_locked', 0, 3, 2, 14, 365, 'issue', 336, 30, '["kds","reports"]', 2, '2026-03-01T08:00:00Z', '2026-05-01T08:00:00Z', NULL);
+INSERT INTO plans (id, account_id, name, product, kind, trial, max_devices, max_transfers, grace_days, duration_days, expiry_basis, lease_hours, offline_days, entitlements, revision, created_at, updated_at, retired_at) VALUES ('pln_00000000000000000000000002', 'acct_00000000000000000000000001', 'Probe "30"', 'menu-board', 'floating', 1, NULL, NULL, 0, 30, 'first_activation', 8, 0, '[]', 1, '2026-03-01T08:00:00Z', '2026-06-01T08:00:00Z', '2026-06-01T08:00:00Z');
+INSERT INTO plans (id, account_id, name, product, kind, trial, max_devices, max_transfers, grace_days, duration_days, expiry_basis, lease_hours, offline_days, entitlements, revision, created_at, updated_at, retired_at) VALUES ('pln_00000000000000000000000003', 'acct_00000000000000000000000001', '餐厅 🍜', 'menu-board', 'floating', 0, 5, NULL, 0, NULL, 'issue', 8, 365, '[]', 1, '2026-03-01T08:00:00Z', '2026-03-01T08:00:00Z', NULL);
+
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000001', 'acct_00000000000000000000000002', 'kitchen-display', 'pro', 'Trattoria "Roma", no. 7', 'node_locked', 'active', NULL, 0, 3, 2, NULL, NULL, 0, NULL, 'issue', 336, '["kds","reports"]', '{"order": "A-1", "note": "it''s “quoted” -- really /* so */"}', '2026-04-02T09:00:00Z', NULL, NULL, NULL, '2026-05-03T00:00:00Z', NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-02T09:00:00Z', 'ORDER-1', 'pln_00000000000000000000000001', 30, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000002', 'acct_00000000000000000000000002', 'menu-board', NULL, NULL, 'floating', 'active', NULL, 0, 2, NULL, NULL, NULL, 0, NULL, 'issue', 1, '[]', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000003', 'acct_00000000000000000000000002', 'courier-app', NULL, NULL, 'node_locked', 'active', NULL, 1, NULL, NULL, NULL, '2026-05-01T00:00:00Z', 0, NULL, 'issue', 336, '[]', '{}', NULL, '2026-05-01T00:00:00Z', NULL, '2026-05-01T00:00:00Z', NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000004', 'acct_00000000000000000000000002', 'kitchen-display', NULL, NULL, 'node_locked', 'active', NULL, 0, NULL, NULL, NULL, '2026-11-01T00:00:00Z', 30, 365, 'issue', 336, '[]', '{}', NULL, '2026-11-01T00:00:00Z', '2026-11-01T00:00:00Z', NULL, NULL, '2026-08-02T00:00:00Z', '2026-08-03T00:00:00Z', '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000005', 'acct_00000000000000000000000002', 'kitchen-display', NULL, NULL, 'node_locked', 'active', NULL, 0, NULL, NULL, NULL, '2026-06-01T00:00:00Z', 7, NULL, 'issue', 336, '[]', '{}', NULL, '2026-06-01T00:00:00Z', '2026-06-01T00:00:00Z', '2026-06-08T00:00:00Z', NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000006', 'acct_00000000000000000000000002', 'kitchen-display', NULL, NULL, 'node_locked', 'active', NULL, 0, NULL, NULL, '2036-01-01T00:00:00Z', '2037-01-01T00:00:00Z', 0, NULL, 'issue', 336, '[]', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000007', 'acct_00000000000000000000000002', 'kitchen-display', NULL, NULL, 'node_locked', 'suspended', 'unpaid since March', 0, NULL, 0, NULL, NULL, 0, NULL, 'issue', 336, '[]', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 1);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000008', 'acct_00000000000000000000000002', 'kitchen-display', NULL, NULL, 'node_locked', 'revoked', 'chargeback', 0, NULL, NULL, NULL, NULL, 0, NULL, 'issue', 336, '[]', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000009', 'acct_00000000000000000000000002', 'kitchen-display', 'starter', NULL, 'node_locked', 'active', NULL, 0, NULL, NULL, NULL, NULL, 0, 30, 'first_activation', 336, '[]', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000010', 'acct_00000000000000000000000002', 'kitchen-display', NULL, NULL, 'floating', 'active', NULL, 0, NULL, NULL, NULL, '2126-06-07T00:00:00Z', 3650, 36500, 'first_activation', 2160, '[]', '{}', '2026-07-01T00:00:00Z', NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000011', 'acct_00000000000000000000000003', 'Kasse 3000', NULL, NULL, 'node_locked', 'active', NULL, 0, 1000000, 1000000, NULL, NULL, 0, NULL, 'issue', 336, '[]', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+INSERT INTO licenses (id, account_id, product, plan, customer, kind, state, reason, trial, max_devices, max_transfers, starts_at, expires_at, grace_days, duration_days, expiry_basis, lease_hours, entitlements, metadata, first_activated_at, expiring_noted, grace_noted, expired_noted, seat_limit_noted_at, transfer_limit_noted_at, tokens_end_at, created_at, updated_at, reference, plan_id, offline_days, issuer_suspended) VALUES ('lic_00000000000000000000000012', 'acct_00000000000000000000000001', 'kitchen-display', NULL, NULL, 'node_locked', 'active', NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, 'issue', 336, '[]', '{"notes": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '2026-04-01T08:00:00Z', '2026-04-01T08:00:00Z', NULL, NULL, 0, 0);
+
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'0DD1C1139F9B0C2C92834DF116BEDC300A4281D72FF70AF48EE8EBAE6A791398', 'lic_00000000000000000000000010', 'KEY10', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'16EECC75CC3A563B23E3E483B2DA8AF9359A8279F5ACBB4F364B61D73B732574', 'lic_00000000000000000000000001', 'SAQR2', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'2178BF21A7BEA99AA9C6374B2D5B9112930F3BA481C0CD9BB43BDE257F656D26', 'lic_00000000000000000000000007', 'KEY07', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'2690E604E252B96DBA945F8EB9FA041980B180039D467E78F1D3492955ABF66C', 'lic_00000000000000000000000004', 'LD0K4', '2026-01-01T00:00:00Z', '2036-01-01T00:00:00Z');
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'3D3EE11C2FBF7F6A6B1E6AA16C382631EC5F1FBFC50CA3BA5A89D366D22EEAEF', 'lic_00000000000000000000000003', 'KEY03', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'3D977BB56C0BC91BA1FAFEE71A3761C46BB91EBF9122C1D0BE732AB10C57426F', 'lic_00000000000000000000000012', 'KEY12', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'4896D6E793E5777FB95CA2C6C10F86C30369DA3D528F9FDBF03E2ADE90A50C26', 'lic_00000000000000000000000009', 'KEY09', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'4FEC9C05B7F6DB9C1B5FDD75BC5107F257D3E28F9CB1313C7797F498438B426F', 'lic_00000000000000000000000005', 'KEY05', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'51811DCDACDECAB320E7C9DECAC474BE4EB940AC28ECAD8CDF7067EEDF2C3B94', 'lic_00000000000000000000000002', '1HKVS', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'7056BCED3520EDEF65EAFDFA1DC9DC00FE745099687D80D0C3C17F9F65B92611', 'lic_00000000000000000000000004', 'LDER4', '2025-01-01T00:00:00Z', '2026-02-01T00:00:00Z');
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'A1788CE1D89FE8B456E26D4C37FD635633C259ADC1FF7FFFAE353A5C73807B19', 'lic_00000000000000000000000004', 'KEY04', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'AF18F4EBAE5AD263BDD17D96047BEF2641CCFCC5C15891BA8957F9AA432B43D5', 'lic_00000000000000000000000011', 'KEY11', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'B7A7F761815E89D6AA9C9B55FD5D8BBA787B17C080446D7866A54177D50A0928', 'lic_00000000000000000000000006', 'KEY06', '2026-04-01T08:00:00Z', NULL);
+INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at) VALUES (X'BD083ACCBFA2ED57273CEF976E0ADF5714D5E92C5F644116EBFFE06F4E0CE407', 'lic_00000000000000000000000008', 'KEY08', '2026-04-01T08:00:00Z', NULL);
+
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000001', 'lic_00000000000000000000000001', X'CCD2C6FCF302FE37DA283886B9B811B22B5C2EE9C47D1A0AFDA3B311A4305A39', 'Kitchen 1', 'linux/arm64', '2.4.1', 'active', 7, 7, 'kid-1', '2026-11-20T10:00:00Z', '2026-12-04T10:00:00Z', NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', NULL, '2026-12-04T10:00:00Z', 0, NULL, NULL, 1, '2026-12-20T10:00:00Z', 'kid-1');
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000002', 'lic_00000000000000000000000001', X'3BA627B5887C8A71A3AC9B278013ED8739D38DE3434282EC1A4BEAF1FDB4645E', 'Küche "2"', NULL, NULL, 'active', 9, 4, 'kid-0', '2026-10-20T10:00:00Z', '2026-11-03T10:00:00Z', NULL, '2026-11-01T00:00:00Z', '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', NULL, '2026-11-03T10:00:00Z', 0, NULL, NULL, 3, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000003', 'lic_00000000000000000000000001', X'B491282473BC7102B95B82B51C24F518EE567C3BE402EFACB44211A4969B8E55', NULL, NULL, NULL, 'released', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', '2026-08-01T00:00:00Z', '2026-08-31T00:00:00Z', 0, NULL, 'device', 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000004', 'lic_00000000000000000000000001', X'3C9A175E795C801414C37D4BD6A8E372646171C67C126DF6376A371782F67282', NULL, NULL, NULL, 'released', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', '2026-08-01T00:00:00Z', NULL, 0, NULL, 'replacement', 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000005', 'lic_00000000000000000000000004', X'CCD2C6FCF302FE37DA283886B9B811B22B5C2EE9C47D1A0AFDA3B311A4305A39', NULL, NULL, NULL, 'released', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', '2026-08-01T00:00:00Z', NULL, 0, NULL, 'portal', 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000006', 'lic_00000000000000000000000004', X'82C0B8B39B8311E172B986D0886784A685BF5E337F2A57A5CBA92EE2812E9932', NULL, NULL, NULL, 'released', 5, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', '2026-08-01T00:00:00Z', '2026-08-31T00:00:00Z', 5, '2026-08-01T00:00:00Z', 'operator', 2, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000007', 'lic_00000000000000000000000002', X'83440FA4F3936F8A407C811EBBCAAEDED2B9D1599C9463DF3849748D744BBDEF', 'Board 1', 'linux/amd64', '1.0', 'active', 2, 1, 'kid-1', '2026-11-20T10:00:00Z', '2026-11-20T11:00:00Z', '2026-11-20T11:00:00Z', NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', NULL, '2026-11-20T11:00:00Z', 0, NULL, NULL, 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000008', 'lic_00000000000000000000000002', X'7E4480BAFD61ED88C12E4C1944FD9702D0F0275F504E14954CA2315518D80605', NULL, NULL, NULL, 'released', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', '2026-08-01T00:00:00Z', NULL, 0, NULL, 'lease', 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000009', 'lic_00000000000000000000000001', X'FE5B8EF5B3E675A483B995882136AADFEF995B5DFFEAAF3692756F97758AFCAA', 'Stolen', NULL, NULL, 'blocked', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', '2026-08-01T00:00:00Z', NULL, 0, NULL, 'operator', 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000010', 'lic_00000000000000000000000010', X'83440FA4F3936F8A407C811EBBCAAEDED2B9D1599C9463DF3849748D744BBDEF', NULL, NULL, NULL, 'active', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', NULL, NULL, 0, NULL, NULL, 1, NULL, NULL);
+INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state, lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at, activated_at, last_seen_at, released_at, counts_until, ended_seq, tokens_end_at, released_by, activations, offline_until, offline_kid) VALUES ('dev_00000000000000000000000011', 'lic_00000000000000000000000011', X'A64E98FF18A83009E15EF5BF714722BFFD0A669D9C2700CF7CCD9EE625DC5733', 'Kasse 🧾', NULL, NULL, 'active', 0, 0, NULL, NULL, NULL, NULL, NULL, '2026-04-02T09:00:00Z', '2026-11-20T10:00:00Z', NULL, NULL, 0, NULL, NULL, 1, NULL, NULL);
+
+INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES ('lic_00000000000000000000000001', X'00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEEFF', '2026-12-04T10:00:00Z');
+
+INSERT INTO widgets (id, account_id, name, public_orders, created_at) VALUES ('wgt_00000000000000000000000001', 'acct_00000000000000000000000002', 'Lunch menu, Altstadt', 0, '2026-02-04T00:00:00Z');
+INSERT INTO widgets (id, account_id, name, public_orders, created_at) VALUES ('wgt_00000000000000000000000002', 'acct_00000000000000000000000002', 'Lunch menu, Bahnhof', 1, '2026-02-05T00:00:00Z');
+INSERT INTO widgets (id, account_id, name, public_orders, created_at) VALUES ('wgt_00000000000000000000000003', 'acct_00000000000000000000000003', 'Closed', 0, '2026-03-05T00:00:00Z');
+
+INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20T10:45:00Z', 120, 80, 30, 12);
+INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20T11:00:00Z', 9007199254740993, 1, 0, 0);
+INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES ('wgt_00000000000000000000000002', '2026-11-20T10:45:00Z', 0, 0, 0, 1);
+INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders) VALUES ('wgt_00000000000000000000000003', '2026-03-06T23:45:00Z', 1, 1, 1, 0);
+
+INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20', 'Tiramisù', 20, 10);
+INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20', 'other', 10, 2);
+INSERT INTO item_counts (widget_id, day, item, clicks, orders) VALUES ('wgt_00000000000000000000000002', '2026-11-20', 'Chef''s “Surprise”; DROP TABLE leads', 0, 1);
+
+INSERT INTO page_counts (widget_id, day, page, views, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20', '/lunch', 100, 30, 12);
+INSERT INTO page_counts (widget_id, day, page, views, clicks, orders) VALUES ('wgt_00000000000000000000000001', '2026-11-20', 'other', 20, 0, 0);
+
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (1, 'evt_00000000000000000000000001', '2026-04-01T08:00:00Z', 'license.created', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'command', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (2, 'evt_00000000000000000000000002', '2026-04-02T09:00:00Z', 'license.first_activated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (3, 'evt_00000000000000000000000003', '2026-04-02T09:00:00Z', 'device.activated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{"device_id":"dev_00000000000000000000000001"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (4, 'evt_00000000000000000000000004', '2026-04-03T09:00:00Z', 'license.updated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000004', 'tok_00000000000000000000000002', '{"changed":"grace_days"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (6, 'evt_00000000000000000000000005', '2026-04-04T09:00:00Z', 'license.renewed', 'acct_00000000000000000000000002', 'lic_00000000000000000000000004', 'tok_00000000000000000000000002', '{"expires_at":"2026-11-01T00:00:00Z"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (7, 'evt_00000000000000000000000006', '2026-04-05T09:00:00Z', 'license.suspended', 'acct_00000000000000000000000002', 'lic_00000000000000000000000007', 'command', '{"reason":"unpaid since March"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (8, 'evt_00000000000000000000000007', '2026-04-05T10:00:00Z', 'license.reinstated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000007', 'command', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (9, 'evt_00000000000000000000000008', '2026-04-06T09:00:00Z', 'license.revoked', 'acct_00000000000000000000000002', 'lic_00000000000000000000000008', 'command', '{"reason":"chargeback"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (10, 'evt_00000000000000000000000009', '2026-11-01T00:00:00Z', 'license.grace_started', 'acct_00000000000000000000000002', 'lic_00000000000000000000000004', 'time', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (11, 'evt_00000000000000000000000010', '2026-05-01T00:00:00Z', 'license.expired', 'acct_00000000000000000000000002', 'lic_00000000000000000000000003', 'time', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (12, 'evt_00000000000000000000000011', '2026-05-02T00:00:00Z', 'license.key_rotated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000004', 'command', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (13, 'evt_00000000000000000000000012', '2026-05-03T00:00:00Z', 'license.seat_limit_reached', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (14, 'evt_00000000000000000000000013', '2026-05-04T00:00:00Z', 'device.reactivated', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{"device_id":"dev_00000000000000000000000002"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (15, 'evt_00000000000000000000000014', '2026-08-01T00:00:00Z', 'device.released', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{"by":"device","device_id":"dev_00000000000000000000000003"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (16, 'evt_00000000000000000000000015', '2026-08-01T00:00:00Z', 'device.replaced', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{"by":"replacement","device_id":"dev_00000000000000000000000004"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (17, 'evt_00000000000000000000000016', '2026-08-01T00:00:00Z', 'device.blocked', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'command', '{"device_id":"dev_00000000000000000000000009"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (18, 'evt_00000000000000000000000017', '2026-08-02T00:00:00Z', 'device.drifted', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{"device_id":"dev_00000000000000000000000002"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (19, 'evt_00000000000000000000000018', '2026-11-01T00:00:00Z', 'device.clone_suspected', 'acct_00000000000000000000000002', 'lic_00000000000000000000000001', 'device', '{"device_id":"dev_00000000000000000000000002"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (20, 'evt_00000000000000000000000019', '2026-09-01T10:00:00Z', 'lead.created', 'acct_00000000000000000000000001', 'lead_00000000000000000000000001', 'site', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (21, 'evt_00000000000000000000000020', '2026-09-02T10:00:00Z', 'lead.created', 'acct_00000000000000000000000002', 'lead_00000000000000000000000002', 'site', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (22, 'evt_00000000000000000000000021', '2026-09-03T10:00:00Z', 'lead.created', 'acct_00000000000000000000000002', 'lead_00000000000000000000000003', 'site', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (23, 'evt_00000000000000000000000022', '2026-09-04T10:00:00Z', 'lead.created', 'acct_00000000000000000000000003', 'lead_00000000000000000000000004', 'site', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (24, 'evt_00000000000000000000000023', '2026-10-04T10:00:00Z', 'lead.created', 'acct_00000000000000000000000001', 'lead_00000000000000000000000005', 'site', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (25, 'evt_00000000000000000000000024', '2026-10-05T10:00:00Z', 'lead.created', 'acct_00000000000000000000000002', 'lead_00000000000000000000000006', 'site', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (26, 'evt_00000000000000000000000025', '2026-10-06T10:00:00Z', 'account.added', 'acct_00000000000000000000000003', 'acct_00000000000000000000000003', 'command:anna', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (27, 'evt_00000000000000000000000026', '2026-10-06T10:01:00Z', 'widget.added', 'acct_00000000000000000000000002', 'wgt_00000000000000000000000001', 'command:anna', '{}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (28, 'evt_00000000000000000000000027', '2026-10-06T10:02:00Z', 'token.issued', 'acct_00000000000000000000000002', 'tok_00000000000000000000000002', 'operator', '{"scope":"leads:read"}');
+INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data) VALUES (29, 'evt_00000000000000000000000028', '2026-10-06T10:03:00Z', 'key.added', 'acct_00000000000000000000000001', '', 'command:anna', '{}');
+
+INSERT INTO idempotency (id, request, answer, expires_at) VALUES (X'17D611B285343C98309A13E0EE2D53B165C9BE39B393C916E5A646B442CFA13D', X'E92B667EB438D66F429E37C1AAB76513C1953666B7CB7997F739BFA786723CFD', X'6C94683A02BDDA38721278E54660A42216FB0F28EA9C4677D0E6F03EBE37B1B56C94683A02BDDA38721278E54660A42216FB0F28EA9C4677D0E6F03EBE37B1B56C94683A02BDDA38721278E54660A42216FB0F28EA9C4677D0E6F03EBE37B1B5', '2026-11-22T10:00:00Z');
+INSERT INTO idempotency (id, request, answer, expires_at) VALUES (X'61FAE3A60A8E618C82F28C3613B78397D4443B9DA41782574DA173362DFE4EE9', X'1997EBE7EE9800E9FE8E16532432E53CAF64130B3017BD4DD8BC4698E8B3ED1F', X'0001', '2036-01-01T00:00:00Z');
+
+INSERT INTO legacy_calls (day, path, caller, calls, last_at) VALUES ('2026-06-30', '/api/legacy/widget/leads', 'acct_00000000000000000000000002', 12, '2026-06-30T23:59:59Z');
+INSERT INTO legacy_calls (day, path, caller, calls, last_at) VALUES ('2026-07-01', 'other', 'unknown', 1, '2026-07-01T00:00:00Z');
+
+INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000001', 'acct_00000000000000000000000002', 'https://crm.example.com/hooks', '["license.created","lead.created"]', 'Our CRM', 'enabled', NULL, 2, '2026-11-20T09:00:00Z', '2026-11-20T10:00:00Z', NULL, 'token tok_00000000000000000000000002', '2026-10-01T00:00:00Z', '2026-11-20T09:00:00Z');
+INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000002', 'acct_00000000000000000000000002', 'https://till.example.net/in?key=1', '["device.activated"]', NULL, 'enabled', NULL, 1, NULL, NULL, NULL, 'command:anna', '2026-10-02T00:00:00Z', '2026-10-02T00:00:00Z');
+INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000003', 'acct_00000000000000000000000001', 'https://new.example.org/', '["lead.created"]', NULL, 'pending', NULL, 1, NULL, NULL, 29, 'operator tok_00000000000000000000000001', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z');
+INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000004', 'acct_00000000000000000000000002', 'https://gone.example.org/', '["lead.created"]', 'Was closed', 'disabled', 'gone', 1, NULL, NULL, NULL, 'command', '2026-10-03T00:00:00Z', '2026-11-01T00:00:00Z');
+
+INSERT INTO webhook_queues (id, webhook_id, sent_seq, replay_seq, replay_end) VALUES (3, 'whe_00000000000000000000000001', 27, 4, 20);
+INSERT INTO webhook_queues (id, webhook_id, sent_seq, replay_seq, replay_end) VALUES (5, 'whe_00000000000000000000000002', 29, NULL, NULL);
+
+INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at) VALUES (2, 21, 0, '2026-11-20T10:00:00Z');
+INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at) VALUES (3, 25, 2, '2026-11-20T10:35:00Z');
+
+INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000001', 'whd_00000000000000000000000001', 25, 'evt_00000000000000000000000024', 'lead.created', 1, '2026-11-20T10:00:00Z', 130, 500, NULL, '<h1>Oops</h1>', '2026-11-20T10:00:05Z');
+INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000001', 'whd_00000000000000000000000002', 25, 'evt_00000000000000000000000024', 'lead.created', 2, '2026-11-20T10:00:05Z', 15000, NULL, 'timeout', NULL, '2026-11-20T10:35:00Z');
+INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000002', 'whd_00000000000000000000000003', 3, 'evt_00000000000000000000000003', 'device.activated', 1, '2026-04-02T09:00:00Z', 41, 204, NULL, NULL, NULL);
+
+INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within) VALUES ('acct_00000000000000000000000001', 'Europe/Zurich', '04:30', 'Trattoria Roma GmbH', 'Hauptgasse 12
+4500 Solothurn', 'CHE-123.456.788 MWST', 'handover', 45);
+INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within) VALUES ('acct_00000000000000000000000002', 'UTC', '23:59', NULL, NULL, NULL, 'accept', 30);
+
+INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id, webhook_url, failing_since, created_at, removed_at, methods) VALUES ('con_00000000000000000000000001', 'acct_00000000000000000000000001', 'stripe', 1, '', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F2021222324252627', 'we_1', 'https://api.example.com/v1/payments/stripe/con_00000000000000000000000001', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', NULL, '[]');
+INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id, webhook_url, failing_since, created_at, removed_at, methods) VALUES ('con_00000000000000000000000002', 'acct_00000000000000000000000001', 'vipps', 0, '123456', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F202122232425262728292A2B2C2D2E2F3031', NULL, NULL, NULL, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '[]');
+
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000001', 'acct_00000000000000000000000001', NULL, 'open', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, NULL, NULL, 0, 0, 'expired', NULL, NULL, 'https://www.example.com/thanks', X'0101010101010101010101010101010101010101010101010101010101010101', '2026-11-22T10:00:00Z', NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL, NULL, 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000002', 'acct_00000000000000000000000001', 'R-2', 'authorized', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'card', 'pay_00000000000000000000000002', 1, 0, 'paid', 'cash', '2026-11-21T10:00:00Z', 'https://www.example.com/thanks', X'0202020202020202020202020202020202020202020202020202020202020202', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, NULL, NULL, 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000003', 'acct_00000000000000000000000001', 'R-3', 'accepted', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'mobile', 'pay_00000000000000000000000003', 1, 1, 'method', NULL, NULL, 'https://www.example.com/thanks', X'0303030303030303030303030303030303030303030303030303030303030303', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, NULL, 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000004', 'acct_00000000000000000000000001', 'R-4', 'paid', 'open', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'cash', 'pay_00000000000000000000000004', 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0404040404040404040404040404040404040404040404040404040404040404', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000005', 'acct_00000000000000000000000001', 'R-5', 'part_refunded', 'won', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 1000, 'terminal', 'pay_00000000000000000000000005', 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0505050505050505050505050505050505050505050505050505050505050505', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000006', 'acct_00000000000000000000000001', 'R-6', 'refunded', 'lost', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'voucher', 'pay_00000000000000000000000006', 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0606060606060606060606060606060606060606060606060606060606060606', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000007', 'acct_00000000000000000000000002', 'R-7', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', 'pay_00000000000000000000000007', 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000008', 'acct_00000000000000000000000002', 'R-8', 'expired', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'none', 'pay_00000000000000000000000008', 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0808080808080808080808080808080808080808080808080808080808080808', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000091', 'acct_00000000000000000000000002', 'v9-91', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, 'sold_out', NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000092', 'acct_00000000000000000000000002', 'v9-92', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, 'closed', NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000093', 'acct_00000000000000000000000002', 'v9-93', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, 'too_busy', NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000094', 'acct_00000000000000000000000002', 'v9-94', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, 'too_far', NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000095', 'acct_00000000000000000000000002', 'v9-95', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, 'address', NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000096', 'acct_00000000000000000000000002', 'v9-96', 'cancelled', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'other', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0707070707070707070707070707070707070707070707070707070707070707', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', 'online', NULL, 'other', 'We are sorry', NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000097', 'acct_00000000000000000000000001', 'v9-97', 'open', NULL, 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, NULL, NULL, 0, 0, 'expired', NULL, NULL, 'https://www.example.com/thanks', X'0101010101010101010101010101010101010101010101010101010101010101', '2026-11-22T10:00:00Z', NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL, NULL, 'later', '2026-11-23T18:30:00Z', NULL, NULL, NULL, NULL);
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000098', 'acct_00000000000000000000000001', 'v9-98', 'paid', 'open', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'cash', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0404040404040404040404040404040404040404040404040404040404040404', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, 'open', '{"name":"Trattoria Roma GmbH","address":"Gasse 1\n8001 Zürich","vat_number":null,"zone":"Europe/Zurich"}');
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000099', 'acct_00000000000000000000000001', 'v9-99', 'paid', 'open', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'cash', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0404040404040404040404040404040404040404040404040404040404040404', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'later', NULL, NULL, NULL, 'accepted', '{"name":"Trattoria Roma GmbH","address":"Gasse 1\n8001 Zürich","vat_number":null,"zone":"Europe/Zurich"}');
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000100', 'acct_00000000000000000000000001', 'v9-100', 'paid', 'open', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'cash', NULL, 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0404040404040404040404040404040404040404040404040404040404040404', '2026-11-22T10:00:00Z', '2026-11-22T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'online', NULL, NULL, NULL, 'expired', '{"name":"Trattoria Roma GmbH","address":"Gasse 1\n8001 Zürich","vat_number":null,"zone":"Europe/Zurich"}');
+INSERT INTO orders (id, account_id, reference, state, dispute, currency, lines, discount, delivery, delivery_rate, delivery_gross, tip, ordered_total, total, vat, refunded, method, payment_id, attempts, capture, closing, outside_method, outside_at, return_url, page_key, expires_at, accept_by, created_at, authorized_at, accepted_at, paid_at, ended_at, pay, wanted_at, reject_reason, reject_text, paid_from, seller) VALUES ('ord_00000000000000000000000101', 'acct_00000000000000000000000001', 'v9-101', 'authorized', 'open', 'CHF', '[{"name":"Pizza","quantity":2,"unit_amount":1850,"vat_rate":260,"group":"food","gross":3600,"accepted":2,"refunded":0}]', 100, 500, 810, 500, 200, 4300, 4300, '[{"rate":260,"gross":3600,"vat":91},{"rate":810,"gross":500,"vat":37}]', 0, 'twint', 'pay_00000000000000000000000091', 1, 0, NULL, NULL, NULL, 'https://www.example.com/thanks', X'0404040404040404040404040404040404040404040404040404040404040404', '2026-11-22T10:00:00Z', '2026-11-23T18:30:00Z', '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL, NULL, 'online', NULL, NULL, NULL, NULL, NULL);
+
+INSERT INTO order_customers (seq, order_id, name, phone, note, erase_at, fulfilment, language) VALUES (1, 'ord_00000000000000000000000001', 'Ada Lovelace', '+41325550142', 'No onions', NULL, NULL, NULL);
+INSERT INTO order_customers (seq, order_id, name, phone, note, erase_at, fulfilment, language) VALUES (2, 'ord_00000000000000000000000004', NULL, NULL, NULL, '2026-12-21T10:00:00Z', NULL, NULL);
+INSERT INTO order_customers (seq, order_id, name, phone, note, erase_at, fulfilment, language) VALUES (90, 'ord_00000000000000000000000097', 'Ada Lovelace', '+41325550142', 'No onions', NULL, '{"type":"delivery","address":{"line1":"Gasse 2","line2":null,"postal_code":"8001","city":"Zürich","country":"CH"},"table":null}', 'de');
+
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000001', 'ord_00000000000000000000000001', 'acct_00000000000000000000000001', 'con_00000000000000000000000001', 'stripe', 'card', 'created', 4300, 'CHF', 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, '2026-11-22T10:00:00Z', 0, 1, '2026-11-20T10:00:00Z', NULL, NULL, NULL, NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000002', 'ord_00000000000000000000000002', 'acct_00000000000000000000000001', 'con_00000000000000000000000001', 'stripe', 'card', 'pending', 4300, 'CHF', 0, 0, 0, 'cs_2', 'pi_2', 'https://checkout.stripe.com/c/pay/cs_2', NULL, '2026-11-27T10:00:00Z', 0, '2026-11-22T10:00:00Z', 1, 2, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000003', 'ord_00000000000000000000000003', 'acct_00000000000000000000000001', 'con_00000000000000000000000002', 'vipps', 'mobile', 'authorized', 4300, 'CHF', 4300, 0, 0, 'cs_3', 'pi_3', NULL, NULL, '2026-11-27T10:00:00Z', 1, '2026-11-22T10:00:00Z', 2, 3, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000004', 'ord_00000000000000000000000004', 'acct_00000000000000000000000001', 'con_00000000000000000000000001', 'stripe', 'card', 'captured', 4300, 'CHF', 0, 4300, 0, 'cs_4', 'pi_4', NULL, NULL, '2026-11-27T10:00:00Z', 0, '2026-11-22T10:00:00Z', 3, 4, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000005', 'ord_00000000000000000000000005', 'acct_00000000000000000000000001', 'con_00000000000000000000000001', 'stripe', 'card', 'part_refunded', 4300, 'CHF', 0, 4300, 1000, 'cs_5', 'pi_5', NULL, NULL, '2026-11-27T10:00:00Z', 0, '2026-11-22T10:00:00Z', 4, 5, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000006', 'ord_00000000000000000000000006', 'acct_00000000000000000000000001', 'con_00000000000000000000000001', 'stripe', 'card', 'refunded', 4300, 'CHF', 0, 4300, 0, 'cs_6', 'pi_6', NULL, NULL, '2026-11-27T10:00:00Z', 0, '2026-11-22T10:00:00Z', 5, 6, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000007', 'ord_00000000000000000000000007', 'acct_00000000000000000000000002', 'con_00000000000000000000000001', 'stripe', 'card', 'failed', 4300, 'CHF', 0, 0, 0, 'cs_7', 'pi_7', NULL, 'card_declined', '2026-11-27T10:00:00Z', 0, NULL, 6, 7, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000008', 'ord_00000000000000000000000008', 'acct_00000000000000000000000002', 'con_00000000000000000000000001', 'stripe', 'card', 'cancelled', 4300, 'CHF', 0, 0, 0, 'cs_8', 'pi_8', NULL, NULL, '2026-11-27T10:00:00Z', 0, NULL, 7, 8, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000009', 'ord_00000000000000000000000008', 'acct_00000000000000000000000002', 'con_00000000000000000000000001', 'stripe', 'card', 'expired', 4300, 'CHF', 0, 0, 0, 'cs_9', 'pi_9', NULL, NULL, '2026-11-27T10:00:00Z', 0, NULL, 8, 9, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000010', 'ord_00000000000000000000000008', 'acct_00000000000000000000000002', 'con_00000000000000000000000001', 'stripe', 'card', 'review', 4300, 'CHF', 0, 4300, 0, 'cs_10', 'pi_10', NULL, 'order_is_dead', '2026-11-27T10:00:00Z', 0, '2026-11-22T10:00:00Z', 9, 10, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payments (id, order_id, account_id, connection_id, provider, method, state, amount, currency, authorized, captured, refunded, session_id, intent_id, url, reason, capture_before, warned, due_at, polls, revision, created_at, authorized_at, captured_at, checked_at, ended_at) VALUES ('pay_00000000000000000000000091', 'ord_00000000000000000000000101', 'acct_00000000000000000000000001', 'con_00000000000000000000000001', 'stripe', 'twint', 'captured', 4300, 'CHF', 0, 0, 0, 'cs_91', 'pi_91', NULL, NULL, NULL, 0, NULL, 0, 1, '2026-11-20T10:00:00Z', NULL, NULL, NULL, NULL);
+
+INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request, status, error, created_at, ended_at) VALUES ('opr_00000000000000000000000001', 'pay_00000000000000000000000001', 'create', 4300, NULL, 'widgetd', 'done', NULL, 200, NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request, status, error, created_at, ended_at) VALUES ('opr_00000000000000000000000002', 'pay_00000000000000000000000002', 'capture', 4300, NULL, 'widgetd', 'pending', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F202122232425262728292A2B2C2D2E2F303132333435363738393A3B', NULL, NULL, '2026-11-21T10:00:00Z', NULL);
+INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request, status, error, created_at, ended_at) VALUES ('opr_00000000000000000000000003', 'pay_00000000000000000000000003', 'cancel', 0, NULL, 'widgetd', 'refused', NULL, NULL, 'unexpected_state', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request, status, error, created_at, ended_at) VALUES ('opr_00000000000000000000000004', 'pay_00000000000000000000000004', 'expire', 0, NULL, 'widgetd', 'done', NULL, 200, NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request, status, error, created_at, ended_at) VALUES ('opr_00000000000000000000000005', 'pay_00000000000000000000000005', 'refund', 0, 'ref_00000000000000000000000001', 'widgetd', 'done', NULL, 200, NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+INSERT INTO payment_operations (id, payment_id, kind, amount, refund_id, source, state, request, status, error, created_at, ended_at) VALUES ('opr_00000000000000000000000006', 'pay_00000000000000000000000006', 'capture', 4300, NULL, 'provider', 'done', NULL, NULL, NULL, '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z');
+
+INSERT INTO refunds (id, order_id, payment_id, amount, lines, vat, tip, reason, source, state, failure, provider_id, made_by, created_at, ended_at, account_id, delivery, released) VALUES ('ref_00000000000000000000000001', 'ord_00000000000000000000000005', 'pay_00000000000000000000000005', 1000, '[{"line":0,"quantity":1}]', '[{"rate":260,"gross":1000,"vat":25}]', 0, 'Cold', 'widgetd', 'succeeded', NULL, 're_1', 'command:anna', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'acct_00000000000000000000000001', NULL, 0);
+INSERT INTO refunds (id, order_id, payment_id, amount, lines, vat, tip, reason, source, state, failure, provider_id, made_by, created_at, ended_at, account_id, delivery, released) VALUES ('ref_00000000000000000000000002', 'ord_00000000000000000000000004', NULL, 500, NULL, '[]', 0, NULL, 'widgetd', 'pending', NULL, NULL, 'command:anna', '2026-11-21T10:00:00Z', NULL, 'acct_00000000000000000000000001', NULL, 0);
+INSERT INTO refunds (id, order_id, payment_id, amount, lines, vat, tip, reason, source, state, failure, provider_id, made_by, created_at, ended_at, account_id, delivery, released) VALUES ('ref_00000000000000000000000003', 'ord_00000000000000000000000006', 'pay_00000000000000000000000006', 500, NULL, '[]', 100, NULL, 'provider', 'failed', 'lost_or_stolen_card', 're_2', 'provider', '2026-11-21T10:00:00Z', '2026-11-22T10:00:00Z', 'acct_00000000000000000000000001', NULL, 0);
+INSERT INTO refunds (id, order_id, payment_id, amount, lines, vat, tip, reason, source, state, failure, provider_id, made_by, created_at, ended_at, account_id, delivery, released) VALUES ('ref_00000000000000000000000091', 'ord_00000000000000000000000005', 'pay_00000000000000000000000005', 1000, '[{"line":0,"quantity":1}]', '[{"rate":260,"gross":1000,"vat":25}]', 0, 'Cold', 'widgetd', 'succeeded', NULL, NULL, 'command:anna', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'acct_00000000000000000000000001', 300, 0);
+INSERT INTO refunds (id, order_id, payment_id, amount, lines, vat, tip, reason, source, state, failure, provider_id, made_by, created_at, ended_at, account_id, delivery, released) VALUES ('ref_00000000000000000000000092', 'ord_00000000000000000000000005', 'pay_00000000000000000000000005', 1000, NULL, '[{"rate":260,"gross":1000,"vat":25}]', 0, 'Cold', 'widgetd', 'succeeded', NULL, NULL, 'command:anna', '2026-11-21T10:00:00Z', '2026-11-21T10:00:00Z', 'acct_00000000000000000000000001', NULL, 1);
+
+INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at, taken, evidence_by) VALUES ('pay_00000000000000000000000004', 'dp_4', 'ord_00000000000000000000000004', 4300, 'open', NULL, '2026-11-21T10:00:00Z', NULL, 4300, NULL);
+INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at, taken, evidence_by) VALUES ('pay_00000000000000000000000004', 'dp_91', 'ord_00000000000000000000000004', 4300, 'inquiry', NULL, '2026-11-21T10:00:00Z', NULL, 0, '2026-12-01T00:00:00Z');
+INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at, taken, evidence_by) VALUES ('pay_00000000000000000000000005', 'dp_5', 'ord_00000000000000000000000005', 4300, 'won', 'fraudulent', '2026-11-21T10:00:00Z', '2026-11-22T10:00:00Z', 0, NULL);
+INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at, taken, evidence_by) VALUES ('pay_00000000000000000000000006', 'dp_6', 'ord_00000000000000000000000006', 4300, 'lost', 'fraudulent', '2026-11-21T10:00:00Z', '2026-11-22T10:00:00Z', 4300, NULL);
+
+INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES ('acct_00000000000000000000000001', '0001-01-01', 'UTC', '04:00');
+INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES ('acct_00000000000000000000000001', '2026-11-21', 'Europe/Zurich', '04:30');
+
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (1, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'sale', 'CHF', '2026-11-20', '2026-11-20', '2026-11-20T10:00:00Z', 'card', 0, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:00:01Z');
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (2, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'ref_00000000000000000000000001', 'CHF', '2026-11-21', '2026-11-20', '2026-11-20T10:01:00Z', 'mobile', 1, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:01:01Z');
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (3, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'sale', 'CHF', '2026-11-20', '2026-11-20', '2026-11-20T10:02:00Z', 'cash', 0, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:02:01Z');
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (4, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'sale', 'CHF', '2026-11-21', '2026-11-20', '2026-11-20T10:03:00Z', 'terminal', 1, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:03:01Z');
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (5, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'sale', 'CHF', '2026-11-20', '2026-11-20', '2026-11-20T10:04:00Z', 'voucher', 0, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:04:01Z');
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (6, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'sale', 'CHF', '2026-11-21', '2026-11-20', '2026-11-20T10:05:00Z', 'other', 1, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:05:01Z');
+INSERT INTO revenue_facts (seq, account_id, order_id, source, currency, date, own_date, at, method, test, figures, recorded_at) VALUES (7, 'acct_00000000000000000000000001', 'ord_00000000000000000000000004', 'sale', 'CHF', '2026-11-20', '2026-11-20', '2026-11-20T10:00:00Z', 'twint', 0, '[{"what":"sale","rate":260,"group":"food","gross":4300,"vat":109}]', '2026-11-20T10:00:01Z');
+
+INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', '2026-11-21T07:00:00Z');
+INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES ('acct_00000000000000000000000001', '2026-11-21', 'CHF', NULL);
+
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 0, 'refund', 260, 'food', 4296, 109, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 0, 'refund_tip', 0, '', 4294, 0, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 0, 'sale', 260, 'food', 4300, 109, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 0, 'tip', 0, '', 4298, 0, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 1, 'delivery', 260, '', 4299, 109, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 1, 'discount', 0, '', 4297, 0, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 1, 'dispute', 0, '', 4293, 0, 1);
+INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts) VALUES ('acct_00000000000000000000000001', '2026-11-20', 'CHF', 'card', 1, 'refund_delivery', 260, '', 4295, 109, 1);
+
+INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES ('fortnox', 'client-fortnox', X'01', '2026-11-20T10:00:00Z');
+INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES ('xero', 'client-xero', X'01', '2026-11-20T10:00:00Z');
+
+INSERT INTO books_authorizations (state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000001', 'acct_00000000000000000000000001', 'xero', X'02', 'https://api.example.com/v1/books/callback/xero', 'cli:root', '2026-11-20T10:00:00Z', '2026-11-20T10:10:00Z');
+INSERT INTO books_authorizations (state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000004', 'acct_00000000000000000000000001', 'fortnox', X'02', 'https://api.example.com/v1/books/callback/fortnox', 'cli:root', '2026-11-20T10:00:00Z', '2026-11-20T10:10:00Z');
+
+INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at) VALUES ('bkc_00000000000000000000000001', 'acct_00000000000000000000000001', 'xero', NULL, '', '[{"id":"t1","name":"Roma"}]', NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, 'draft', NULL, 0, 0, '2026-11-20T10:00:00Z', NULL);
+INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at) VALUES ('bkc_00000000000000000000000002', 'acct_00000000000000000000000001', 'fortnox', '123456', 'Roma AB', NULL, 'SEK', X'03', 2, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '{"lines":[]}', '2026-11-20T10:00:00Z', '2026-11-20', 'posted', 'W', 1, 1, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z');
+
+INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES ('bkc_00000000000000000000000001', '2026-11-20T10:00:00Z', NULL);
+INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES ('bkc_00000000000000000000000002', '2026-11-20T10:00:00Z', '2026-11-20T10:00:40Z');
+
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000001', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-20', 'SEK', 1, NULL, '2026-11-20', 'waiting', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-20:r1', NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000002', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-21', 'SEK', 1, NULL, '2026-11-21', 'held', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-21:r1', NULL, NULL, NULL, NULL, 1, 1, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000003', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-22', 'SEK', 1, NULL, '2026-11-22', 'ready', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-22:r1', NULL, NULL, NULL, NULL, 2, 2, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000004', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-23', 'SEK', 1, NULL, '2026-11-23', 'sending', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-23:r1', NULL, NULL, NULL, NULL, 3, 3, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000005', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-24', 'SEK', 1, NULL, '2026-11-24', 'unknown', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-24:r1', NULL, NULL, NULL, NULL, 4, 4, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000006', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-25', 'SEK', 1, NULL, '2026-11-25', 'posted', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-25:r1', NULL, NULL, NULL, NULL, 5, 5, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000007', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-26', 'SEK', 1, NULL, '2026-11-26', 'failed', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-26:r1', NULL, NULL, NULL, NULL, 6, 6, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, mapping_at, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000008', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-27', 'SEK', 1, 'exp_00000000000000000000000006', '2026-11-27', 'reversed', 'unmapped', 'No account is named for tips.', 'widgetd:acct_00000000000000000000000001:2026-11-27:r1', '{}', '{}', 'W-1-3', '2026-11-20T10:00:00Z', 7, 7, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z');
+
+INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000001', 'acct_00000000000000000000000001', 'Tisch & Plan "Süd"', 'https://app.example', 'web', '["https://app.example/back"]', 'orders:read orders:write', 'orders:read', X'000000000000000000000000000000000000000000000000000000000000000B', X'000000000000000000000000000000000000000000000000000000000000000C', '2026-11-28T00:00:00Z', '2026-11-01T00:00:00Z', 'command:anna', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
+INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000002', 'acct_00000000000000000000000002', 'App 2', 'https://app.example', 'browser', '["https://spa.example/","https://spa.example/back?a=b"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'token tok_00000000000000000000000001', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
+INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000003', 'acct_00000000000000000000000002', '餐厅', 'https://app.example', 'installed', '["http://127.0.0.1/back","com.example.app:/back"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'command:anna', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', '2026-11-10T00:00:00Z');
+
+INSERT INTO app_origins (origin, app_id) VALUES ('http://localhost:3000', 'app_00000000000000000000000002');
+INSERT INTO app_origins (origin, app_id) VALUES ('https://spa.example', 'app_00000000000000000000000002');
+
+INSERT INTO signin_codes (hash, account_id, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000015', 'acct_00000000000000000000000002', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T10:15:00Z');
+
+INSERT INTO sessions (hash, account_id, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000016', 'acct_00000000000000000000000002', 'command:anna', '2026-11-20T10:00:00Z', '2026-11-20T22:00:00Z');
+
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000001', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', NULL, NULL);
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000002', 'app_00000000000000000000000002', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', NULL, NULL);
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000003', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'owner');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000004', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'operator');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000005', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'app');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000006', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'code_reused');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000007', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'token_reused');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000008', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'replaced');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000009', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'expired');
+INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at, ended_at, ended_by) VALUES ('grt_00000000000000000000000010', 'app_00000000000000000000000003', 'acct_00000000000000000000000002', 'orders:read', 'command:anna', '2026-11-03T00:00:00Z', '2026-11-04T00:00:00Z', '2026-12-04T00:00:00Z', '2026-11-05T00:00:00Z', 'app_removed');
+
+INSERT INTO grant_codes (hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by, grant_id, created_at, expires_at) VALUES (X'000000000000000000000000000000000000000000000000000000000000001F', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'https://app.example/back', 'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM', 'orders:read', 'command:anna', 'grt_00000000000000000000000001', '2026-11-03T00:00:00Z', '2026-11-03T00:01:00Z');
+INSERT INTO grant_codes (hash, app_id, account_id, redirect_uri, challenge, scope, agreed_by, grant_id, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000020', 'app_00000000000000000000000001', 'acct_00000000000000000000000002', 'https://app.example/back', 'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM', 'orders:read', 'command:anna', NULL, '2026-11-03T00:00:00Z', '2026-11-03T00:01:00Z');
+
+INSERT INTO refresh_tokens (hash, grant_id, number, successor, replaced_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000029', 'grt_00000000000000000000000002', 1, X'0102', '2026-11-04T00:00:00Z', '2026-12-03T00:00:00Z');
+INSERT INTO refresh_tokens (hash, grant_id, number, successor, replaced_at, expires_at) VALUES (X'000000000000000000000000000000000000000000000000000000000000002A', 'grt_00000000000000000000000002', 2, NULL, NULL, '2026-12-04T00:00:00Z');
+
+INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000091', 'app_00000000000000000000000001', 'grt_00000000000000000000000001', 'acct_00000000000000000000000002', 'orders:read', 'kid-1', '2026-11-04T00:00:00Z', '2026-11-04T01:00:00Z', NULL);
+INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at, revoked_at) VALUES ('tok_00000000000000000000000092', 'app_00000000000000000000000001', NULL, 'acct_00000000000000000000000001', 'orders:read', 'kid-1', '2026-11-04T00:00:00Z', '2026-11-04T01:00:00Z', '2026-11-04T00:10:00Z');
+
+INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES ('whe_00000000000000000000000001', 'app_00000000000000000000000001', 'grt_00000000000000000000000001');
+INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES ('whe_00000000000000000000000002', 'app_00000000000000000000000001', NULL);
+
+UPDATE sqlite_sequence SET seq = 1000 WHERE name = 'events';
+UPDATE sqlite_sequence SET seq = 6 WHERE name = 'webhook_queues';
+
+COMMIT;
