@@ -101,6 +101,8 @@ type bookTokens struct {
 	ExpiresAt stamp  `json:"expires_at"`        // when Access ends
 	Refresh   string `json:"refresh,omitempty"` // Xero: replaced at each use
 	LinkID    string `json:"link_id,omitempty"` // Xero's id of the connection, for disconnecting
+
+	RenewedAt time.Time `json:"renewed_at,omitzero"` // when renewing gave them; zero: the owner's consent did
 }
 
 // A bookLink is the address at which the owner of an account can agree that it is connected.

@@ -504,7 +504,6 @@ const (
 	maxTokenAnswer  = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
 	maxAccessToken  = 16 << 10
 	maxRefreshToken = 4 << 10
-	minTokenLife    = time.Minute // a shorter life counts as this
 	maxTokenLife    = 24 * time.Hour
 )
 
@@ -516,11 +515,11 @@ var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_clie
 var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}
 
 // requestTokens posts a form to a token endpoint. The application authenticates by HTTP Basic, both halves
-// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts. Errors: a
-// *ledgerError, a *grantError.
+// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts, which is usual
+// if the answer does not say. Errors: a *ledgerError, a *grantError.
 func requestTokens(
 	ctx context.Context, out *outbound, endpoint string, app appSecrets, form url.Values, header http.Header,
-	now func() time.Time,
+	usual time.Duration, now func() time.Time,
 ) (*bookTokens, error) {
 	if header == nil {
 		header = http.Header{}
@@ -551,7 +550,7 @@ func requestTokens(
 		!strings.EqualFold(kind, "Bearer") {
 		return nil, malformedLedger(answer.status)
 	}
-	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said)))
+	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said, usual)))
 	return tokens, nil
 }
 
@@ -568,11 +567,13 @@ func codeGrantForm(redirectURL, code, verifier string) url.Values {
 		"code_verifier": {verifier}}
 }
 
-// tokenLife returns how long the access token of an answer lasts, between minTokenLife and maxTokenLife.
-func tokenLife(answer *jsonValue) time.Duration {
-	seconds, _ := integerMember(answer, "expires_in") // 0 if it does not say
-	most := int64(maxTokenLife / time.Second)
-	return max(time.Duration(min(max(seconds, 0), most))*time.Second, minTokenLife)
+// tokenLife returns how long the access token of an answer lasts, at most maxTokenLife; usual if it does not say.
+func tokenLife(answer *jsonValue, usual time.Duration) time.Duration {
+	seconds, said := integerMember(answer, "expires_in")
+	if !said {
+		return usual
+	}
+	return time.Duration(min(max(seconds, 0), int64(maxTokenLife/time.Second))) * time.Second
 }
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
