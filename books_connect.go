@@ -451,9 +451,10 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	return changeConnection(t, o, c.ID, w.apply, actor)
 }
 
-// checkSendFrom checks the first day that is to be sent automatically: past days are sent only on request.
+// checkSendFrom checks the first day that is to be sent automatically: past days are sent only on request. The day
+// that it is already can be named again.
 func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
-	if *w.sendFrom == "" {
+	if *w.sendFrom == valueOr(c.SendFrom, "") || *w.sendFrom == "" {
 		return nil
 	}
 	if c.OrganisationID == nil {
@@ -479,12 +480,15 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 	if err != nil {
 		return nil, err
 	}
-	before := valueOr(c.SendFrom, "")
+	before := *c
 	change(c)
+	if err := noteSwitches(t, c, &before); err != nil {
+		return nil, err
+	}
 	if err := t.saveBookConnection(c); err != nil {
 		return nil, err
 	}
-	if before != valueOr(c.SendFrom, "") {
+	if valueOr(before.SendFrom, "") != valueOr(c.SendFrom, "") {
 		if err := t.dropUnsentExports(c.ID, c.SendFrom); err != nil {
 			return nil, err
 		}
@@ -492,6 +496,25 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 	return c, wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
 		"status", c.Status, "series", valueOr(c.Series, ""),
 		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
+}
+
+// noteSwitches has changed switches of a connection hold from the present business day on: former days keep those that
+// they had before.
+func noteSwitches(t *tx, c, before *bookConnection) error {
+	if c.Outside == before.Outside && c.Tests == before.Tests {
+		return nil
+	}
+	calendar, err := t.businessCalendar(c.AccountID)
+	if err != nil {
+		return err
+	}
+	today := calendar.dateOf(t.now.Time)
+	outside, tests := before.switchesOn(dateBefore(today))
+	c.Former = slices.DeleteFunc(c.Former, func(w formerSwitches) bool { return w.Before >= today })
+	if outside != c.Outside || tests != c.Tests { // else they were changed back on the same day
+		c.Former = append(c.Former, formerSwitches{today, outside, tests})
+	}
+	return t.saveFormerSwitches(c, today)
 }
 
 // LogValue keeps the tokens of a connection out of the log.

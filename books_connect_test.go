@@ -467,8 +467,12 @@ func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 		if _, err := choose(c.ID, "another"); err == nil {
 			t.Error("a company that is none of the choices")
 		}
+		k.change(func(t *tx) error { // which the connection that is chosen does not get
+			return second(changeConnection(t, anyAccount, c.ID, func(c *bookConnection) { c.Outside = true }, anActor))
+		})
 		chosen, err := choose(c.ID, k.xero.companies[0].tenant)
-		if err != nil || chosen.ID != k.connection || chosen.Organisation != "Pizzeria Sole AG" {
+		if err != nil || chosen.ID != k.connection || chosen.Organisation != "Pizzeria Sole AG" ||
+			chosen.Outside {
 			t.Errorf("the company that was connected before: %+v %v", chosen, err)
 		}
 		if _, err := choose(chosen.ID, k.xero.companies[1].tenant); err == nil {
