@@ -464,6 +464,12 @@ func TestRevenue_isReadAsItIsRecordedWhereNothingCanBeWritten(t *testing.T) {
 	if n := strings.Count(s.log.String(), "revenue can't be recorded"); n != 1 {
 		t.Errorf("told %d times", n)
 	}
+	var out, noted strings.Builder
+	env := filesIn(s.dir)
+	must(t, run(t.Context(), []string{"revenue", "list"}, func(name string) string { return env[name] }, &out, &noted))
+	if !strings.Contains(out.String(), "CHF") || !strings.Contains(noted.String(), "what moved last may be missing: ") {
+		t.Errorf("the command: %s\n%s", out.String(), noted.String())
+	}
 	raw(t, file, `DROP TRIGGER full`)
 	equals(t, "the total with room", total(), any(2*recorded.(float64)))
 }
