@@ -101,6 +101,8 @@ type bookTokens struct {
 	ExpiresAt stamp  `json:"expires_at"`        // when Access ends
 	Refresh   string `json:"refresh,omitempty"` // Xero: replaced at each use
 	LinkID    string `json:"link_id,omitempty"` // Xero's id of the connection, for disconnecting
+
+	RenewedAt time.Time `json:"renewed_at,omitzero"` // when renewing gave them; zero: the owner's consent did
 }
 
 // A bookLink is the address at which the owner of an account can agree that it is connected.
@@ -134,16 +136,25 @@ type bookConnection struct {
 	RefreshingUntil  stamp              `json:"-"`        // until when another call has claimed replacing them
 	Mapping          *bookMapping       `json:"-"`        // nil: none was confirmed
 	MappingAt        stamp              `json:"mapping_confirmed_at"`
-	SendFrom         *businessDate      `json:"send_from"` // the first day that is sent automatically; nil: none is
-	Status           string             `json:"-"`         // entryDraft or entryPosted, for Xero
-	StatusView       *string            `json:"status"`    // no column: Status; nil: another product
-	Series           *string            `json:"series"`    // Fortnox: where vouchers are numbered
-	Outside          bool               `json:"outside"`   // what was paid outside is sent too
-	Tests            bool               `json:"tests"`     // what was paid with test keys is sent too
+	SendFrom         *businessDate      `json:"send_from"`     // the first day that is sent automatically; nil: none is
+	Status           string             `json:"-"`             // entryDraft or entryPosted, for Xero
+	StatusView       *string            `json:"status"`        // no column: Status; nil: another product
+	Series           *string            `json:"series"`        // Fortnox: where vouchers are numbered
+	Outside          bool               `json:"outside"`       // what was paid outside is sent too
+	Tests            bool               `json:"tests"`         // what was paid with test keys is sent too
+	Former           []formerSwitches   `json:"-"`             // no column: the two above on earlier days, in order
+	SwitchesFrom     *businessDate      `json:"switches_from"` // no column: since when those hold; nil: all days
 	FailingSince     stamp              `json:"failing_since"`
 	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
 	CreatedAt        stamp              `json:"created_at"`
 	RemovedAt        stamp              `json:"-"`
+}
+
+// formerSwitches are Outside and Tests of a connection on the business days before one, as far back as they held.
+type formerSwitches struct {
+	Before  businessDate `json:"before"`
+	Outside bool         `json:"outside"`
+	Tests   bool         `json:"tests"`
 }
 
 // What Xero is to make of an entry.

@@ -31,8 +31,9 @@ var (
 	optSeries      = option{name: "series", value: "CODE",
 		help: "at Fortnox: the series of vouchers, which takes manual entries; best one of its own"}
 	optSendOutside = option{name: "outside", value: "yes|no",
-		help: "whether what was paid outside is sent too, which a till usually books"}
-	optSendTests   = option{name: "tests", value: "yes|no", help: "whether what was paid with test keys is sent too"}
+		help: "whether what was paid outside is sent too, which a till usually books: of days from today on"}
+	optSendTests = option{name: "tests", value: "yes|no",
+		help: "whether what was paid with test keys is sent too: of days from today on"}
 	optReverseDate = option{name: "date", value: "DATE",
 		help: "date of the reversal in the books; by default that of the entry"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}

@@ -451,9 +451,10 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	return changeConnection(t, o, c.ID, w.apply, actor)
 }
 
-// checkSendFrom checks the first day that is to be sent automatically: past days are sent only on request.
+// checkSendFrom checks the first day that is to be sent automatically: past days are sent only on request. The day
+// that it is already can be named again.
 func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
-	if *w.sendFrom == "" {
+	if *w.sendFrom == valueOr(c.SendFrom, "") || *w.sendFrom == "" {
 		return nil
 	}
 	if c.OrganisationID == nil {
@@ -479,12 +480,15 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 	if err != nil {
 		return nil, err
 	}
-	before := valueOr(c.SendFrom, "")
+	before := *c
 	change(c)
+	if err := noteSwitches(t, c, &before); err != nil {
+		return nil, err
+	}
 	if err := t.saveBookConnection(c); err != nil {
 		return nil, err
 	}
-	if before != valueOr(c.SendFrom, "") {
+	if valueOr(before.SendFrom, "") != valueOr(c.SendFrom, "") {
 		if err := t.dropUnsentExports(c.ID, c.SendFrom); err != nil {
 			return nil, err
 		}
@@ -492,6 +496,25 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 	return c, wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
 		"status", c.Status, "series", valueOr(c.Series, ""),
 		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
+}
+
+// noteSwitches has changed switches of a connection hold from the present business day on: former days keep those that
+// they had before.
+func noteSwitches(t *tx, c, before *bookConnection) error {
+	if c.Outside == before.Outside && c.Tests == before.Tests {
+		return nil
+	}
+	calendar, err := t.businessCalendar(c.AccountID)
+	if err != nil {
+		return err
+	}
+	today := calendar.dateOf(t.now.Time)
+	outside, tests := before.switchesOn(dateBefore(today))
+	c.Former = slices.DeleteFunc(c.Former, func(w formerSwitches) bool { return w.Before >= today })
+	if outside != c.Outside || tests != c.Tests { // else they were changed back on the same day
+		c.Former = append(c.Former, formerSwitches{today, outside, tests})
+	}
+	return t.saveFormerSwitches(c, today)
 }
 
 // LogValue keeps the tokens of a connection out of the log.
@@ -504,7 +527,6 @@ const (
 	maxTokenAnswer  = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
 	maxAccessToken  = 16 << 10
 	maxRefreshToken = 4 << 10
-	minTokenLife    = time.Minute // a shorter life counts as this
 	maxTokenLife    = 24 * time.Hour
 )
 
@@ -516,11 +538,11 @@ var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_clie
 var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}
 
 // requestTokens posts a form to a token endpoint. The application authenticates by HTTP Basic, both halves
-// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts. Errors: a
-// *ledgerError, a *grantError.
+// form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts, which is usual
+// if the answer does not say. Errors: a *ledgerError, a *grantError.
 func requestTokens(
 	ctx context.Context, out *outbound, endpoint string, app appSecrets, form url.Values, header http.Header,
-	now func() time.Time,
+	usual time.Duration, now func() time.Time,
 ) (*bookTokens, error) {
 	if header == nil {
 		header = http.Header{}
@@ -551,7 +573,7 @@ func requestTokens(
 		!strings.EqualFold(kind, "Bearer") {
 		return nil, malformedLedger(answer.status)
 	}
-	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said)))
+	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said, usual)))
 	return tokens, nil
 }
 
@@ -568,11 +590,13 @@ func codeGrantForm(redirectURL, code, verifier string) url.Values {
 		"code_verifier": {verifier}}
 }
 
-// tokenLife returns how long the access token of an answer lasts, between minTokenLife and maxTokenLife.
-func tokenLife(answer *jsonValue) time.Duration {
-	seconds, _ := integerMember(answer, "expires_in") // 0 if it does not say
-	most := int64(maxTokenLife / time.Second)
-	return max(time.Duration(min(max(seconds, 0), most))*time.Second, minTokenLife)
+// tokenLife returns how long the access token of an answer lasts, at most maxTokenLife; usual if it does not say.
+func tokenLife(answer *jsonValue, usual time.Duration) time.Duration {
+	seconds, said := integerMember(answer, "expires_in")
+	if !said {
+		return usual
+	}
+	return time.Duration(min(max(seconds, 0), int64(maxTokenLife/time.Second))) * time.Second
 }
 
 func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,6 +80,49 @@ func TestBooks_aRefusedTokenIsReplacedAndTheCallMadeAgain(t *testing.T) {
 			t.Errorf("%d tokens were given", n)
 		}
 	})
+}
+
+func TestBooks_tokensAreReplacedOnceAMinuteAtMost(t *testing.T) {
+	t.Parallel()
+	for _, life := range []any{notSaid, 0, 10, 60, 90, -1, "1800", nil} {
+		t.Run(fmt.Sprint(life), func(t *testing.T) {
+			eachProduct(t, func(t *testing.T, k *bookkeeper) {
+				k.time(2 * time.Hour)
+				k.xero.life, k.fortnox.life = life, life
+				ctx, stop := context.WithCancel(t.Context()) // a call that never ends is ended
+				defer stop()
+				keys, looked := k.engine.keys, 0
+				k.engine.keys = func() *keyring {
+					if looked++; looked == 500 {
+						stop()
+					}
+					return keys()
+				}
+				var refused error
+				calls := func(most int) {
+					t.Helper()
+					before := k.given()
+					for range 60 { // ten minutes
+						err := k.engine.ask(ctx, k.connection, func(*ledgerSession) error { return refused })
+						if (err == nil) != (refused == nil) {
+							t.Fatalf("%v", err)
+						}
+						k.time(10 * time.Second)
+					}
+					if n := k.given() - before; n > most || n == 0 {
+						t.Errorf("tokens were given %d times in ten minutes, want at most %d", n, most)
+					}
+				}
+				long := life == nil || life == notSaid || life == "1800" // the product's documented life
+				calls(map[bool]int{true: 1, false: 10}[long])
+				refused = &ledgerError{status: 401, denied: true}
+				calls(10)
+				if k.needsOwner() {
+					t.Error("it needs its owner")
+				}
+			})
+		})
+	}
 }
 
 func TestBooks_refusedTokensNeedTheOwnerAndAreNeverTriedAgain(t *testing.T) {
@@ -423,8 +467,12 @@ func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 		if _, err := choose(c.ID, "another"); err == nil {
 			t.Error("a company that is none of the choices")
 		}
+		k.change(func(t *tx) error { // which the connection that is chosen does not get
+			return second(changeConnection(t, anyAccount, c.ID, func(c *bookConnection) { c.Outside = true }, anActor))
+		})
 		chosen, err := choose(c.ID, k.xero.companies[0].tenant)
-		if err != nil || chosen.ID != k.connection || chosen.Organisation != "Pizzeria Sole AG" {
+		if err != nil || chosen.ID != k.connection || chosen.Organisation != "Pizzeria Sole AG" ||
+			chosen.Outside {
 			t.Errorf("the company that was connected before: %+v %v", chosen, err)
 		}
 		if _, err := choose(chosen.ID, k.xero.companies[1].tenant); err == nil {

@@ -81,18 +81,27 @@ func firstWhere[T any](list []T, is func(T) bool) *T {
 	return nil
 }
 
-// wants reports whether a sum belongs in the entries of a connection. A discount never does, since the sums of
-// sales and delivery are already reduced by it.
-func (c *bookConnection) wants(s *revenueSum) bool {
-	if s.What == figureDiscount || s.Gross == 0 && s.VAT == 0 || s.Test && !c.Tests {
-		return false
+// switchesOn returns the switches of a connection that hold for a business day.
+func (c *bookConnection) switchesOn(date businessDate) (outside, tests bool) {
+	if former := firstWhere(c.Former, func(w formerSwitches) bool { return date < w.Before }); former != nil {
+		return former.Outside, former.Tests
 	}
-	return c.Outside || !slices.Contains(outsideMethods, s.Method)
+	return c.Outside, c.Tests
 }
 
-// wantsAny reports whether any of some sums belongs in the entries of a connection.
-func (c *bookConnection) wantsAny(sums []revenueSum) bool {
-	return slices.ContainsFunc(sums, func(s revenueSum) bool { return c.wants(&s) })
+// wants reports whether a sum of a business day belongs in the entries of a connection. It alone decides that. A
+// discount never does, since the sums of sales and delivery are already reduced by it.
+func (c *bookConnection) wants(date businessDate, s *revenueSum) bool {
+	outside, tests := c.switchesOn(date)
+	if s.What == figureDiscount || s.Gross == 0 && s.VAT == 0 || s.Test && !tests {
+		return false
+	}
+	return outside || !slices.Contains(outsideMethods, s.Method)
+}
+
+// wantsAny reports whether any of some sums of a business day belongs in the entries of a connection.
+func (c *bookConnection) wantsAny(date businessDate, sums []revenueSum) bool {
+	return slices.ContainsFunc(sums, func(s revenueSum) bool { return c.wants(date, &s) })
 }
 
 // buildEntry makes the entry of a day in one currency by the connection's mapping. If the mapping lacks a rule,
@@ -103,7 +112,7 @@ func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	b := entryBuilder{product: c.Product, mapping: c.Mapping}
 	for _, s := range sums {
 		switch {
-		case !c.wants(&s):
+		case !c.wants(date, &s):
 		case c.Mapping == nil:
 			return nil, []entryIssue{{heldUnmapped, "No mapping of accounts is confirmed."}}
 		default:

@@ -132,7 +132,7 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	if err != nil {
 		return nil, err
 	}
-	if !c.wantsAny(sums) {
+	if !c.wantsAny(date, sums) {
 		return nil, nil
 	}
 	return newExport(t, c, date, currency, revision, nil, due)

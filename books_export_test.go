@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -174,7 +175,10 @@ func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 		},
 		heldCurrency: {productXero,
 			func(k *bookkeeper) { k.xero.change(0, func(c *xeroFakeCompany) { c.currency = "EUR" }) },
-			func(k *bookkeeper) { k.xero.change(0, func(c *xeroFakeCompany) { c.currency = "CHF" }) },
+			func(k *bookkeeper) {
+				k.xero.change(0, func(c *xeroFakeCompany) { c.currency = "CHF" })
+				k.asked("GET", "/"+k.connection+"/accounts", "").is(200) // by which that is known here
+			},
 		},
 		heldReconnect: {
 			cause: func(k *bookkeeper) {
@@ -210,6 +214,155 @@ func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestBooks_aDayInAnotherCurrencyIsHeldAndAskedAboutOnce(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		k.sendFrom(bookkeeperDay)
+		k.sell(4200, func(o *order) { o.Currency = "EUR" })
+		k.until("2000-01-02 07:00")
+		k.work(time.Minute)
+		x := k.is(k.exports()[0].ID, exportHeld, heldCurrency)
+		asked := func(what string, want bool, d time.Duration) {
+			t.Helper()
+			before := k.requests()
+			k.work(d)
+			k.is(x.ID, exportHeld, heldCurrency)
+			if n := k.requests() - before; n > 5 || (n > 0) != want || len(k.events("books.held")) != 1 {
+				t.Errorf("%s: %d requests, %d events", what, n, len(k.events("books.held")))
+			}
+		}
+		asked("later", false, 4*24*time.Hour)
+		long := newStamp(time.Now().Add(-heldTooLong))
+		totals, err := k.store.booksTotals(long)
+		k.check(err)
+		troubled, err := k.store.troubledExports(long)
+		if k.check(err); totals.Held != 1 || totals.HeldLong != 0 || len(troubled) != 0 {
+			t.Errorf("it hides what can be mended: %+v %+v", totals, troubled)
+		}
+		k.asked("POST", "/"+k.connection+"/exports/"+x.ID+"/retry", "").is(200)
+		asked("retried", true, time.Hour)
+		k.remap(func(*bookMapping) {})
+		asked("with a new mapping", true, time.Hour)
+		k.connect()
+		asked("connected again", true, time.Hour)
+		k.sell(1000) // of the books' own currency
+		k.until("2000-01-07 07:00")
+		k.work(time.Minute)
+		k.adds(1000)
+		asked("later still", false, 24*time.Hour)
+	})
+}
+
+func TestBooks_aDayIsSentHoweverItWasPaid(t *testing.T) {
+	t.Parallel()
+	atXero(t, func(t *testing.T, k *bookkeeper) {
+		k.remap(func(m *bookMapping) {
+			for _, method := range payingMethods {
+				if m.clearing(method) == nil {
+					m.Lines = append(m.Lines, mappingRule{Kind: rulePayment, Method: &method, Account: "600"})
+				}
+			}
+		})
+		k.sendFrom(bookkeeperDay)
+		var want, got []string
+		sell := func(outside bool) {
+			for _, method := range payingMethods { // a day each
+				k.sellBy(method, 1000)
+				date := time.Now().Format(time.DateOnly)
+				if outside || !slices.Contains(outsideMethods, method) {
+					want = append(want, date+" "+method)
+				}
+				k.time(24 * time.Hour)
+				k.work(time.Minute)
+				for _, x := range k.exports()[len(got):] {
+					k.is(x.ID, exportPosted)
+					got = append(got, x.Date+" "+method)
+				}
+			}
+		}
+		sell(false)
+		k.set(func(c *bookConnection) { c.Outside = true })
+		sell(true)
+		if !slices.Equal(got, want) {
+			t.Errorf("sent were %q, want %q", got, want)
+		}
+	})
+}
+
+func TestBooks_switchesHoldFromTheDayOnWhichTheyAreSet(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		at := "/" + k.connection
+		k.remap(func(m *bookMapping) { m.Lines[5].Account = m.Lines[4].Account }) // of cash, as of cards
+		k.sendFrom(bookkeeperDay)
+		set := func(body string, from any) {
+			t.Helper()
+			c := k.asked("PATCH", at, body).is(200).json()
+			if got := c["switches_from"]; got != from {
+				t.Errorf("%s holds from %v, want %v", body, got, from)
+			}
+		}
+		pass := func(cash, card int64) { // until noon of the next day
+			k.sellBy(methodCash, cash)
+			if card > 0 {
+				k.sell(card)
+			}
+			k.time(23 * time.Hour)
+			k.work(time.Hour)
+		}
+		set(`{"outside":false,"tests":false}`, nil) // as it is
+		pass(100, 0)
+		pass(200, 5)
+		k.sellBy(methodCash, 10) // on the day of the change, before it
+		set(`{"outside":true}`, "2000-01-03")
+		pass(300, 0)
+		set(`{"outside":true,"tests":false}`, "2000-01-03") // no change
+		pass(400, 6)
+		set(`{"outside":false}`, "2000-01-05")
+		set(`{"outside":true}`, "2000-01-03") // changed back on the same day
+		set(`{"outside":false,"tests":true}`, "2000-01-05")
+		pass(500, 0)
+		pass(600, 7)
+		k.time(14 * time.Hour)
+		set(`{"tests":false}`, "2000-01-07") // at two in the morning of the 8th
+		want := map[businessDate]int64{"2000-01-02": 5, "2000-01-03": 310, "2000-01-04": 406, "2000-01-06": 7}
+		agree := func(what string) {
+			t.Helper()
+			got := map[businessDate]int64{}
+			for _, b := range k.books() {
+				if parts := strings.Split(b.narration, ":"); b.counts {
+					got[parts[len(parts)-2]] += b.card
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%s: in the books is %v, want %v", what, got, want)
+			}
+		}
+		agree("each day")
+		for _, date := range []businessDate{"2000-01-01", "2000-01-05"} {
+			k.asked("GET", at+"/preview/"+date, "").is(200).contains(`"entry":null`)
+			k.asked("POST", at+"/exports", `{"date":"`+date+`"}`).is(409, "no_revenue")
+		}
+		for _, x := range k.exports() { // each day is reversed, and sent again while the switches are others
+			k.change(func(t *tx) error { return second(reverseExport(t, anyAccount, "", x.ID, "")) })
+		}
+		k.work(time.Minute)
+		for date := range want {
+			k.export(date)
+		}
+		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
+		k.connect() // gets its former connection back, and what it sent of which days
+		set(`{"send_from":"2000-01-01","history":true}`, "2000-01-07")
+		for date := range want {
+			k.export(date)
+		}
+		k.work(time.Hour)
+		agree("once more")
+		k.sql(`INSERT INTO books_switches VALUES (?, '2000-02-01', 0, 0)`, k.connection) // by a clock that was ahead
+		set(`{"outside":true,"tests":false}`, "2000-01-07")
+	})
 }
 
 func TestBooks_whatWasWrittenThoughItsAnswerWasLostIsFoundAndNotSentAgain(t *testing.T) {

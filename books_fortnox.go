@@ -24,9 +24,10 @@ const (
 )
 
 const (
-	fortnoxScope    = "bookkeeping companyinformation settings"
-	fortnoxCurrency = "SEK" // that Swedish books are kept in: vouchers have no currency
-	fortnoxWindow   = 5 * time.Second
+	fortnoxScope     = "bookkeeping companyinformation settings"
+	fortnoxCurrency  = "SEK" // that Swedish books are kept in: vouchers have no currency
+	fortnoxWindow    = 5 * time.Second
+	fortnoxTokenLife = time.Hour
 )
 
 // The bounds of what Fortnox takes and sends.
@@ -90,7 +91,8 @@ func (f *fortnoxLedger) renew(
 func (f *fortnoxLedger) tokens(
 	ctx context.Context, app appSecrets, form url.Values, header http.Header,
 ) (*bookTokens, error) {
-	tokens, err := requestTokens(ctx, f.out, f.auth+"/oauth-v1/token", app, form, header, f.now)
+	tokens, err := requestTokens(ctx, f.out, f.auth+"/oauth-v1/token", app, form, header, fortnoxTokenLife,
+		f.now)
 	if err != nil {
 		return nil, err
 	}

@@ -270,7 +270,8 @@ func (f *fortnoxFake) giveToken(r bookFakeRequest) (int, any) {
 	}
 	var company *fortnoxFakeCompany
 	scope := form.Get("scope")
-	answer := map[string]any{"expires_in": 3600, "token_type": "bearer"}
+	answer := map[string]any{"token_type": "bearer"}
+	f.lasting(answer, 3600)
 	switch form.Get("grant_type") {
 	case "authorization_code":
 		code, known := f.codes[form.Get("code")]

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -416,6 +417,16 @@ type bookFake struct {
 	now      func() time.Time
 	requests []bookFakeRequest
 	number   int // of what was made so far, for ids, codes and tokens
+	life     any // expires_in of tokens; nil: as documented; notSaid: absent
+}
+
+const notSaid = "not said"
+
+// lasting adds to an answer how long its tokens last, usually so many seconds.
+func (f *bookFake) lasting(answer map[string]any, usually int) {
+	if answer["expires_in"] = cmp.Or[any](f.life, usually); f.life == notSaid {
+		delete(answer, "expires_in")
+	}
 }
 
 // A bookFakeRequest is a request that came.

@@ -131,6 +131,9 @@ func (c *bookConnection) show() *bookConnection {
 	if c.Product == productXero {
 		c.StatusView = &c.Status
 	}
+	if n := len(c.Former); n > 0 {
+		c.SwitchesFrom = &c.Former[n-1].Before
+	}
 	switch {
 	case !c.RemovedAt.IsZero():
 		c.State = "removed"
@@ -402,9 +405,7 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 	if c.OrganisationID == nil {
 		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
 	}
-	if err := recordOrders(ctx, b.store, recordedByRequest); err != nil {
-		return nil, err
-	}
+	recordForReading(ctx, b.store, recordedByRequest, b.noteFault)
 	all, err := b.preview(ctx, c, date)
 	return all, booksRefusal(err)
 }
@@ -607,7 +608,7 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 		if err != nil {
 			return nil, err
 		}
-		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(&s) })...)
+		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(day.Date, &s) })...)
 	}
 	m := suggestMapping(c.Product, chart, seen)
 	return &m, nil

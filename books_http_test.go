@@ -84,6 +84,11 @@ func TestBooksHTTP_historyIsSentOnlyWhereItIsSaid(t *testing.T) {
 				t.Errorf("%s: %v", body, got)
 			}
 		}
+		for body, want := range map[string]int{`{"send_from":"2000-01-01","outside":false}`: 200,
+			`{"send_from":"2000-01-02"}`: 422} { // as it is, and another one that is past
+			k.asked("PATCH", at, `{"send_from":"2000-01-01","history":true}`).is(200)
+			k.asked("PATCH", at, body).is(want)
+		}
 		other := map[string]string{productXero: `{"series":"A"}`, productFortnox: `{"status":"posted"}`}
 		own := map[string]string{productXero: `{"status":"posted"}`, productFortnox: `{"series":"A"}`}
 		k.asked("PATCH", at, other[k.product]).is(422, "validation_failed")

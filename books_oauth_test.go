@@ -12,7 +12,7 @@ import (
 
 // askTokens asks for tokens without anything that is sent.
 func askTokens(t testing.TB, out *outbound, address string) (*bookTokens, error) {
-	return requestTokens(t.Context(), out, address, appSecrets{}, url.Values{}, nil, oauthNow)
+	return requestTokens(t.Context(), out, address, appSecrets{}, url.Values{}, nil, time.Hour, oauthNow)
 }
 
 // oauthNow is the wall clock of these tests.
@@ -25,7 +25,8 @@ func TestOAuthClient_asksAsTheRFCSays(t *testing.T) {
 	app := appSecrets{"id:1", "s+cret/of the app%~é"}
 	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {"old&new"}}
 	header := http.Header{"X-Tenant": {"7"}}
-	tokens, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), address, app, form, header, oauthNow)
+	tokens, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), address, app, form, header, time.Hour,
+		oauthNow)
 	must(t, err)
 	ends := newStamp(oauthNow().Add(30 * time.Minute))
 	if want := (&bookTokens{Access: "at", Refresh: "rt", ExpiresAt: ends}); !reflect.DeepEqual(tokens, want) {
@@ -58,11 +59,11 @@ func TestOAuthClient_answersAndWhatTheyMean(t *testing.T) {
 		err    error
 	}{
 		{200, good(`,"expires_in":3600`), lasting(time.Hour), nil},
-		{200, good(``), lasting(minTokenLife), nil},
-		{200, good(`,"expires_in":59`), lasting(minTokenLife), nil},
-		{200, good(`,"expires_in":-9223372037`), lasting(minTokenLife), nil},
+		{200, good(``), lasting(time.Hour), nil},
+		{200, good(`,"expires_in":59`), lasting(59 * time.Second), nil},
+		{200, good(`,"expires_in":-9223372037`), lasting(0), nil},
 		{200, good(`,"expires_in":9223372036854775807`), lasting(maxTokenLife), nil},
-		{200, good(`,"expires_in":"3600"`), lasting(minTokenLife), nil},
+		{200, good(`,"expires_in":"7200"`), lasting(time.Hour), nil},
 		{200, good(`,"expires_in":3600,"refresh_token":7`), lasting(time.Hour), nil},
 		{200, good(`,"expires_in":3600,"refresh_token":"` + strings.Repeat("r", maxRefreshToken+1) + `"`),
 			lasting(time.Hour), nil},
@@ -120,13 +121,13 @@ func TestOAuthClient_errorsNameNoSecrets(t *testing.T) {
 		500: secret,
 	} {
 		address, _ := answering(t, status, body, "Location: /"+secret)
-		_, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), address, app, form, nil, oauthNow)
+		_, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), address, app, form, nil, time.Hour, oauthNow)
 		if err == nil || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), secret) {
 			t.Errorf("%d: %#v", status, err)
 		}
 	}
 	nowhere := "http://127.0.0.1:1/" + secret
-	_, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), nowhere, app, form, nil, oauthNow)
+	_, err := requestTokens(t.Context(), outboundTo(t, loopbackRange), nowhere, app, form, nil, time.Hour, oauthNow)
 	if err == nil || strings.Contains(fmt.Sprintf("%v %+v", err, err), secret) {
 		t.Errorf("%+v", err)
 	}

@@ -159,6 +159,9 @@ func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail st
 			x.HeldAt = t.now
 		}
 		x.State, x.Reason, x.Detail = exportHeld, &reason, &detail
+		if reason == heldCurrency { // it will not pass: whatever may change that makes the export due
+			x.DueAt = stamp{}
+		}
 		if !isNew {
 			return nil
 		}
@@ -211,6 +214,9 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 			return err
 		}
 		now.Currency, c.Currency = &chart.Currency, &chart.Currency
+		if err := t.wakeHeldFor(c.ID, heldCurrency); err != nil {
+			return err
+		}
 		return t.saveBookConnection(now)
 	})
 }
@@ -293,7 +299,7 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 // and waits for more: otherwise the day would get a new export every minute.
 func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
-		if !r.connection.wantsAny(sums) {
+		if !r.connection.wantsAny(x.Date, sums) {
 			return t.removeExport(x)
 		}
 		x.become(exportWaiting, t.now.after(heldRecheck))

@@ -16,6 +16,7 @@ import (
 
 const (
 	tokenMargin      = time.Minute      // an access token that ends sooner is replaced
+	renewEvery       = time.Minute      // between two successful renewals of a connection, at least
 	tokenClaim       = 45 * time.Second // how long a claim on replacing tokens lasts: longer than a request
 	tokenPoll        = 200 * time.Millisecond
 	faultBooksTokens = "tokens of books can't be replaced"
@@ -23,6 +24,7 @@ const (
 	reasonAppNotSet  = "app_not_set"
 	reasonAppRefused = "app_refused"
 	reasonOff        = "off"
+	reasonNewRefused = "new_token_refused"
 )
 
 // A bookPace holds the times of the last requests to one company, including those of requests that still wait.
@@ -152,10 +154,18 @@ func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) er
 	return err
 }
 
+// justRenewed reports whether tokens were renewed so recently that they are not renewed again, however soon they
+// are said to end. After the clock was set back, they are not new.
+func (t *bookTokens) justRenewed(now time.Time) bool {
+	since := now.Sub(t.RenewedAt)
+	return since >= 0 && since < renewEvery
+}
+
 // session returns a session of a connection in use. It replaces the tokens first if they end soon, or if they are
 // still those that the product refused: stale is how often they had been replaced by then, or -1 if none were
-// refused. Where no product is asked (books.off) there is no session: replacing tokens on a copy of a database would
-// invalidate those of the original.
+// refused. Those that were just renewed are used as they are; that the product refuses them is an error then. Where
+// no product is asked (books.off) there is no session: replacing tokens on a copy of a database would invalidate those
+// of the original.
 func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, error) {
 	if b.off() {
 		return nil, &ledgerError{reason: reasonOff}
@@ -172,9 +182,13 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 		if err != nil {
 			return nil, err
 		}
-		if c.Tokens != stale && tokens.ExpiresAt.Sub(b.now()) > tokenMargin {
+		isNew := tokens.justRenewed(b.now())
+		if c.Tokens != stale && (isNew || tokens.ExpiresAt.Sub(b.now()) > tokenMargin) {
 			wait := func(ctx context.Context) error { return b.pace(ctx, c) }
 			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, nil
+		}
+		if isNew {
+			return nil, &ledgerError{reason: reasonNewRefused}
 		}
 		mine, err := b.claimTokens(ctx, c)
 		if err != nil {
@@ -219,7 +233,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 	var grant *grantError
 	switch {
 	case err == nil:
-		tokens.LinkID = old.LinkID
+		tokens.LinkID, tokens.RenewedAt = old.LinkID, b.now()
 		sealed, err := sealTokens(b.keys(), c.ID, tokens)
 		if err != nil {
 			return err

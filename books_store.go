@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -113,7 +114,11 @@ var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnect
 		{"tokens", &c.Tokens}, {"refreshing_until", &c.RefreshingUntil}, {"needs_reconnect_at", &c.NeedsReconnectAt},
 		{"failing_since", &c.FailingSince}, {"mapping", jsonColumn[bookMapping]{&c.Mapping}},
 		{"mapping_at", &c.MappingAt}, {"send_from", &c.SendFrom}, {"status", &c.Status}, {"series", &c.Series},
-		{"outside", &c.Outside}, {"tests", &c.Tests}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt}}
+		{"outside", &c.Outside}, {"tests", &c.Tests}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
+		{`(SELECT json_group_array(json_object('before', w.before_date,
+			'outside', json(iif(w.outside, 'true', 'false')), 'tests', json(iif(w.tests, 'true', 'false')))
+			ORDER BY w.before_date)
+			FROM books_switches w WHERE w.connection_id = b.id)`, jsonList[formerSwitches]{&c.Former}}}
 })
 
 // optionalList is a column that holds a JSON array, or NULL for an empty list.
@@ -190,9 +195,24 @@ func (t *tx) saveBookConnection(c *bookConnection) error {
 		` WHERE id = ?`, c.ID))
 }
 
+// saveFormerSwitches replaces the rows of a connection about a business day and later ones by those in c.
+func (t *tx) saveFormerSwitches(c *bookConnection, from businessDate) error {
+	err := t.write(`DELETE FROM books_switches WHERE connection_id = ? AND before_date >= ?`, c.ID, from)
+	for _, w := range c.Former {
+		if err == nil && w.Before >= from {
+			err = t.write(`INSERT INTO books_switches (connection_id, before_date, outside, tests) VALUES (?, ?, ?, ?)`,
+				c.ID, w.Before, w.Outside, w.Tests)
+		}
+	}
+	return err
+}
+
 // removeBookConnection deletes the row of a connection that has no company, and so no exports.
 func (t *tx) removeBookConnection(id string) error {
 	if err := t.endRenewal(id); err != nil {
+		return err
+	}
+	if err := t.write(`DELETE FROM books_switches WHERE connection_id = ?`, id); err != nil {
 		return err
 	}
 	return t.write(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
@@ -369,6 +389,12 @@ func (t *tx) wakeExports(connectionID string) error {
 		WHERE connection_id = ? AND state IN ('waiting', 'held', 'ready', 'sending', 'unknown')`, t.now, connectionID)
 }
 
+// wakeHeldFor makes the exports of a connection due now that are held for a reason.
+func (t *tx) wakeHeldFor(connectionID, reason string) error {
+	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+		WHERE connection_id = ? AND state = 'held' AND reason = ?`, t.now, connectionID, reason)
+}
+
 // pauseExports makes sure that no export of a connection becomes due any more, and notes reasonDisconnected.
 func (t *tx) pauseExports(connectionID string) error {
 	return t.write(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
@@ -391,19 +417,28 @@ func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []s
 }
 
 // unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
-// for which a connection has something to send but no export. It reads all days of the account in between.
-func (q *queries) unsentDays(c *bookConnection, from, before businessDate, limit int) ([]revenueDayKey, error) {
-	return collect(q, `SELECT d.date, d.currency FROM revenue_days d
-		WHERE d.account_id = ?1 AND d.date >= ?2 AND d.date < ?3
+// for which a connection has something to send (bookConnection.wants) but no export. It reads all days of the account
+// in between.
+func (q *queries) unsentDays(
+	c *bookConnection, from, before businessDate, limit int,
+) (days []revenueDayKey, err error) {
+	err = q.each(`SELECT d.date, d.currency, s.method, s.test, s.what, s.rate, s.group_name, s.gross, s.vat, s.facts
+		FROM revenue_days d JOIN revenue_sums s
+			ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
+		WHERE d.account_id = ? AND d.date >= ? AND d.date < ?
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
-			WHERE x.connection_id = ?4 AND x.date = d.date AND x.currency = d.currency)
-		AND EXISTS (SELECT 1 FROM revenue_sums s
-			WHERE s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
-			AND (s.gross <> 0 OR s.vat <> 0) AND s.what <> 'discount'
-			AND (?5 OR s.method IN ('card', 'mobile')) AND (?6 OR NOT s.test))
-		ORDER BY d.date, d.currency LIMIT ?7`,
-		[]any{c.AccountID, from, before, c.ID, c.Outside, c.Tests, limit},
-		func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
+			WHERE x.connection_id = ? AND x.date = d.date AND x.currency = d.currency)
+		ORDER BY d.date, d.currency`, []any{c.AccountID, from, before, c.ID},
+		func(scan func(...any) error) error {
+			var day revenueDayKey
+			var sum revenueSum
+			err := scan(append([]any{&day.Date, &day.Currency}, sum.dest()...)...)
+			if len(days) < limit && c.wants(day.Date, &sum) && !slices.Contains(days, day) {
+				days = append(days, day)
+			}
+			return err
+		})
+	return days, err
 }
 
 // sendingConnections returns the connections that send days automatically, of accounts that are open.
@@ -434,7 +469,7 @@ const (
 )
 
 // booksTotals counts what is under way, up to maxCounted of each kind. Exports that have been held since
-// heldBefore or longer count as held for too long.
+// heldBefore or longer count as held for too long, unless nothing is waited for (heldCurrency).
 func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 	count := func(from string) string { return `(SELECT count(*) FROM (SELECT 1` + from + ` LIMIT ?2))` }
 	err = q.one(`SELECT `+strings.Join([]string{
@@ -442,7 +477,7 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 		count(fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`),
 		count(fromUsedBooks + ` AND b.failing_since IS NOT NULL`),
 		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'held'`),
-		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held'`),
+		count(fromWaitingExports + ` AND x.held_at <= ?1 AND x.state = 'held' AND x.due_at IS NOT NULL`),
 		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state = 'unknown'`),
 		count(fromWaitingExports + ` AND x.held_at IS NOT NULL AND x.state = 'failed'`),
 		count(fromWaitingExports + ` AND x.due_at IS NOT NULL AND x.state IN ('waiting', 'ready', 'sending')`)}, ", "),
@@ -452,12 +487,13 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 }
 
 // troubledExports returns the export that the books have refused longest, and the one that has been held longest,
-// since before a time.
+// since before a time, of those that booksTotals counts.
 func (q *queries) troubledExports(heldBefore stamp) ([]bookExport, error) {
 	longest := `SELECT * FROM (SELECT ` + exportTable.columns + fromWaitingExports + ` AND x.held_at IS NOT NULL AND `
 	const first = ` ORDER BY x.held_at LIMIT 1)`
 	return collectShown(q, longest+`x.state = 'failed'`+first+` UNION ALL `+
-		longest+`x.state = 'held' AND x.held_at <= ?`+first, []any{heldBefore}, exportTable.dest)
+		longest+`x.state = 'held' AND x.held_at <= ? AND x.due_at IS NOT NULL`+first, []any{heldBefore},
+		exportTable.dest)
 }
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.

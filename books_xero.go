@@ -44,6 +44,7 @@ const (
 	xeroPage             = 100     // manual journals of a page
 	maxXeroPages         = 10      // that are looked through for one entry
 	xeroRequests         = 55      // for a company in a minute; Xero takes 60
+	xeroTokenLife        = 30 * time.Minute
 )
 
 // A xeroLedger is the client of Xero. Make one with newXeroLedger.
@@ -80,7 +81,8 @@ func (x *xeroLedger) authorizeURL(app appSecrets, redirectURL, state, challenge 
 func (x *xeroLedger) exchange(
 	ctx context.Context, app appSecrets, redirectURL, code, verifier string,
 ) (*bookTokens, error) {
-	tokens, err := requestTokens(ctx, x.out, x.token, app, codeGrantForm(redirectURL, code, verifier), nil, x.now)
+	tokens, err := requestTokens(ctx, x.out, x.token, app, codeGrantForm(redirectURL, code, verifier), nil,
+		xeroTokenLife, x.now)
 	if err == nil && tokens.Refresh == "" { // the connection would end with the access token
 		return nil, &ledgerError{status: http.StatusOK, reason: "no_refresh_token"}
 	}
@@ -97,7 +99,7 @@ func (x *xeroLedger) renew(
 	tokens, err := requestTokens(ctx, x.out, x.token, app, url.Values{
 		"grant_type":    {"refresh_token"},
 		"refresh_token": {old.Refresh},
-	}, nil, x.now)
+	}, nil, xeroTokenLife, x.now)
 	if err != nil {
 		return nil, err
 	}

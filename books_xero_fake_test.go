@@ -396,8 +396,9 @@ func (f *xeroFake) newTokens(event, scope string) xeroFakeResult {
 	refresh := "refresh-" + f.newID()
 	f.accesses[access] = xeroFakeAccess{event, scope, until}
 	f.refreshes[refresh] = &xeroFakeRefresh{event: event, scope: scope, at: f.now()}
-	return xeroFakeSays(200, xeroFields{"access_token": access, "refresh_token": refresh,
-		"expires_in": 1800, "token_type": "Bearer", "scope": scope})
+	answer := xeroFields{"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "scope": scope}
+	f.lasting(answer, 1800)
+	return xeroFakeSays(200, answer)
 }
 
 // connectionCall lists and removes connections.

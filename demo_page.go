@@ -625,7 +625,8 @@ func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
 		return nil, errors.New("it was not agreed to")
 	}
 	form := codeGrantForm(d.page+demoAppBack, q.Get("code"), verifier)
-	tokens, err := requestTokens(r.Context(), s.outbound, d.base+"/oauth/token", d.app, form, nil, s.now)
+	tokens, err := requestTokens(r.Context(), s.outbound, d.base+"/oauth/token", d.app, form, nil, appTokenLife,
+		s.now)
 	if err != nil {
 		return nil, err
 	}

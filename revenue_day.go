@@ -91,6 +91,11 @@ func dateAfter(date businessDate) businessDate {
 	return midnight(date).AddDate(0, 0, 1).Format(time.DateOnly)
 }
 
+// dateBefore returns the date before another.
+func dateBefore(date businessDate) businessDate {
+	return midnight(date).AddDate(0, 0, -1).Format(time.DateOnly)
+}
+
 // lookAround is how many days the business day of a time can be away from its date in UTC: zones are up to 16
 // hours from UTC, and a cut-off is up to 24 hours after midnight. A change of zone may move days by that much.
 const lookAround = 4
@@ -121,7 +126,7 @@ func (c *businessCalendar) endOf(date businessDate) time.Time {
 
 // startOf returns when a business day begins.
 func (c *businessCalendar) startOf(date businessDate) time.Time {
-	return c.endOf(midnight(date).AddDate(0, 0, -1).Format(time.DateOnly))
+	return c.endOf(dateBefore(date))
 }
 
 // finalAt returns when a business day becomes final: after that, nothing that happened on it is waited for.

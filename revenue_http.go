@@ -22,7 +22,7 @@ func revenueWing(s *server) wing {
 				run: endpoint(a.showDay)},
 		},
 		chores: []chore{{
-			fault: "revenue can't be recorded",
+			fault: faultRevenue,
 			run:   func(ctx context.Context) error { return recordOrders(ctx, s.store, recordedByChore) },
 		}},
 		metrics: []metric{{"widgetd_revenue_backlog", "gauge", "Orders whose money has moved and is not recorded yet.",
@@ -41,7 +41,19 @@ const (
 	recordedByRequest = 1_000 // orders at most per request, so that callers see what they have just done
 	maxRevenueDays    = 400   // of one request
 	maxLateShown      = 100   // facts of a day
+
+	faultRevenue = "revenue can't be recorded"
 )
+
+// recordForReading is recordOrders for whoever only reads: if that fails they get what is recorded, and the fault
+// goes to note.
+func recordForReading(
+	ctx context.Context, st *store, most int, note func(fault string, err error, attrs ...any),
+) {
+	if err := recordOrders(ctx, st, most); err != nil && ctx.Err() == nil {
+		note(faultRevenue, err)
+	}
+}
 
 // The states of a revenue day.
 const (
@@ -304,9 +316,7 @@ func (a *revenueAPI) listDays(ctx context.Context, c *call, q *revenueDaysReques
 		}
 		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
 	}
-	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
-		return nil, err
-	}
+	recordForReading(ctx, a.store, recordedByRequest, a.noteFault)
 	all, err := revenueDays(a.store.within(ctx), id, r.from, r.to, a.now())
 	return &list[revenueDay]{Data: all}, err
 }
@@ -325,9 +335,7 @@ func (q *revenueDateRequest) read(in *input) {
 // showDay answers GET /revenue/days/{date}.
 func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest) (*revenueDate, error) {
 	id := q.oneOwner(c).account
-	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
-		return nil, err
-	}
+	recordForReading(ctx, a.store, recordedByRequest, a.noteFault)
 	return reportDate(a.store.within(ctx), id, q.date, a.now())
 }
 

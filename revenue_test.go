@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -440,6 +441,37 @@ func TestRevenue_answersWithWhatTheCallerHasJustDone(t *testing.T) {
 	if n := s.count(`SELECT count(*) FROM revenue_facts WHERE order_id = ?`, o.ID); n != 2 {
 		t.Errorf("%d facts", n)
 	}
+}
+
+func TestRevenue_isReadAsItIsRecordedWhereNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.orderIn(orderPaid)
+	s.recordRevenue()
+	s.orderIn(orderPaid)
+	file := filepath.Join(s.dir, "widgetd.db")
+	raw(t, file, `CREATE TRIGGER full BEFORE INSERT ON revenue_facts BEGIN SELECT raise(ABORT, 'no room'); END`)
+	auth := s.accountant()
+	total := func() (first any) {
+		t.Helper()
+		day := s.get("/revenue/days", auth).is(200).json()["data"].([]any)[0].(map[string]any)
+		report := s.get("/revenue/days/"+day["date"].(string), auth).is(200).json()["days"].([]any)[0].(map[string]any)
+		first = day["totals"].(map[string]any)["total"]
+		equals(t, "the total of the day", report["totals"].(map[string]any)["total"], first)
+		return first
+	}
+	recorded := total()
+	if n := strings.Count(s.log.String(), "revenue can't be recorded"); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	var out, noted strings.Builder
+	env := filesIn(s.dir)
+	must(t, run(t.Context(), []string{"revenue", "list"}, func(name string) string { return env[name] }, &out, &noted))
+	if !strings.Contains(out.String(), "CHF") || !strings.Contains(noted.String(), "what moved last may be missing: ") {
+		t.Errorf("the command: %s\n%s", out.String(), noted.String())
+	}
+	raw(t, file, `DROP TRIGGER full`)
+	equals(t, "the total with room", total(), any(2*recorded.(float64)))
 }
 
 func TestRevenue_refusesWhatItCantAnswer(t *testing.T) {

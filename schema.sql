@@ -690,13 +690,23 @@ CREATE TABLE books_connections (
   send_from       TEXT CHECK (send_from IS date(send_from, '+0 days')), -- the first business day that is sent on its own; NULL: none
   status          TEXT NOT NULL DEFAULT 'draft' CHECK (status IN ('draft', 'posted')), -- what Xero is to make of entries
   series          TEXT,                                              -- the voucher series at Fortnox
-  outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too
-  tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too
+  outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too, see books_switches
+  tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too, see books_switches
   created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
   removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it is not in use; NULL: it is
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
+
+-- What the switches of connections with books were before they were changed: at most one row for each connection and
+-- business day. A connection without rows has had its own on all days.
+CREATE TABLE books_switches (
+  connection_id TEXT NOT NULL REFERENCES books_connections (id),     -- of which connection
+  before_date   TEXT NOT NULL CHECK (before_date IS date(before_date, '+0 days')), -- they held on the business days before this one, back to the row before: 2026-02-10
+  outside       INTEGER NOT NULL CHECK (outside IN (0, 1)),          -- as in books_connections
+  tests         INTEGER NOT NULL CHECK (tests IN (0, 1)),            -- as in books_connections
+  PRIMARY KEY (connection_id, before_date)
+) STRICT, WITHOUT ROWID;
 
 -- Connections with books whose tokens are being replaced, or could not be: at most one row for each, of some
 -- 100 bytes, gone with the next usable answer.

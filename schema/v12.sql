@@ -71,3 +71,11 @@ CREATE TABLE books_connections (
   created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')),
   removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days'))
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE books_switches (
+  connection_id TEXT NOT NULL REFERENCES books_connections (id),
+  before_date   TEXT NOT NULL CHECK (before_date IS date(before_date, '+0 days')),
+  outside       INTEGER NOT NULL CHECK (outside IN (0, 1)),
+  tests         INTEGER NOT NULL CHECK (tests IN (0, 1)),
+  PRIMARY KEY (connection_id, before_date)
+) STRICT, WITHOUT ROWID;
