@@ -481,10 +481,7 @@ func answering(
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.ParseForm()
 		got = r
-		for _, line := range header {
-			name, value, _ := strings.Cut(line, ": ")
-			w.Header().Set(name, value)
-		}
+		must(t, setHeaders(w.Header(), header))
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	}))
