@@ -394,6 +394,10 @@ const (
 	maxRefused   = 3              // operations of a kind that a provider may refuse before somebody has to look
 )
 
+// longestWait is how long a provider that asks to wait is obeyed, since a capture or a refund may wait for it: a
+// quarter of an hour, with what jittered adds.
+const longestWait = 15 * time.Minute * 10 / 11
+
 // keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
 // after 24 hours.
 const keysLast = 23 * time.Hour
@@ -403,6 +407,7 @@ type providerError struct {
 	status int    // HTTP status
 	reason string // the provider's code, or "malformed_answer"
 	denied bool   // it refuses the connection's keys
+	own    bool   // of Vipps: it has their form, so it is no answer of a proxy in between
 	wait   time.Duration
 }
 

@@ -625,3 +625,43 @@ func TestCheck_namesMoneyThatNoOrderAccountsFor(t *testing.T) {
 	s.sql(`UPDATE payments SET state = 'review', reason = 'order_is_dead' WHERE order_id = ?`, o.ID)
 	has(t, s.must("check"), "ok: ")
 }
+
+// A proxy knows no such path, a gateway finds a body too large, a firewall bans: none of them is the provider.
+func TestPayment_whatSomethingInBetweenAnswersIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	ofEachProvider(t, func(s *shop) {
+		between := []providerFault{fault404, fault413, fault404, fault403}
+		o, p := s.authorized()
+		s.accept(o.ID)
+		s.handOver(p)
+		s.fail(opCapture, between...)
+		s.work(time.Second)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		s.fail(opRefund, between...)
+		s.refund(o.ID, 1000)
+		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
+		s.fail("look", between...)
+		time.Sleep(days(2))
+		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
+		for _, kind := range []eventType{eventOrderReview, eventOrderRefundFailed} {
+			equals(s.t, string(kind), s.events(o.ID)[kind], 0)
+		}
+		equals(s.t, "events that its keys are refused", s.eventsOf(eventConnectionRefused), 0)
+	})
+}
+
+func TestPayment_waitsForAProviderForAQuarterOfAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	ofEachProvider(t, func(s *shop) {
+		o, p := s.authorized()
+		s.accept(o.ID)
+		s.handOver(p)
+		for _, kind := range []string{opCapture, "look"} {
+			s.fail(kind, fault429Day)
+			s.settle(p)
+			if wait := time.Until(s.attempt(o.ID).DueAt.Time); wait < 10*time.Minute || wait > 15*time.Minute {
+				s.t.Errorf("after a %s that is to wait for a day, it is due in %s", kind, wait)
+			}
+		}
+	})
+}
