@@ -220,6 +220,7 @@ func (s *shop) atProvider(p *payment, change func(*testSession)) {
 func (s *shop) capturedThere(p *payment, amount int64) {
 	s.atProvider(p, func(x *testSession) {
 		x.intent.status, x.intent.received, x.intent.capturable = "succeeded", amount, 0
+		x.intent.capturedAt = time.Now().Unix()
 	})
 }
 

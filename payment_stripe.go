@@ -64,7 +64,7 @@ const stripeSecretPrefix = "whsec_"
 
 // stripePermissions is what a restricted key needs, by the names on Stripe's pages.
 const stripePermissions = "Checkout Sessions: write, PaymentIntents: write, Charges and Refunds: write, " +
-	"Disputes: read, Webhook Endpoints: write"
+	"Disputes: read, Balance: read, Webhook Endpoints: write"
 
 // A stripeProvider is the client of Stripe. Make one with newStripeProvider.
 type stripeProvider struct {

@@ -259,6 +259,10 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 		want.amount, want.currency, want.sessionID = 2000, "CHF", *p.SessionID
 		want.intentID, want.refunds, want.disputes = got.intentID, got.refunds, got.disputes
 		want.captureBefore = got.captureBefore
+		if want.captured > 0 && got.capturedAt.Sub(s.clock()).Abs() > time.Minute {
+			t.Errorf("%s: it was captured at %v", what, got.capturedAt)
+		}
+		want.capturedAt = got.capturedAt
 		if !reflect.DeepEqual(*got, want) || (want.phase == phaseApproved) && !isStripeID("pi_", got.intentID) {
 			t.Errorf("%s: %+v, not %+v", what, *got, want)
 		}

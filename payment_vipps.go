@@ -608,14 +608,18 @@ func (e *vippsEvent) same(other *vippsEvent) bool {
 		e.amount == other.amount
 }
 
-// addVippsEvents adds what was done to a payment: the keys of our own operations, and each refund, ours first. A
-// refund that was made in Vipps' portal has a key that is not ours, or none. A pspReference may be of several events.
+// addVippsEvents adds what was done to a payment: the keys of our own operations, when it was captured, and each
+// refund, ours first. A refund that was made in Vipps' portal has a key that is not ours, or none. A pspReference may
+// be of several events.
 func (r *paymentReport) addVippsEvents(events []vippsEvent) {
 	var others []refundReport
 	for i, e := range events {
 		ours := validID("opr", e.key)
 		if ours && !slices.Contains(r.done, e.key) {
 			r.done = append(r.done, e.key)
+		}
+		if e.name == "CAPTURED" && e.at.After(r.capturedAt) {
+			r.capturedAt = e.at
 		}
 		told := slices.ContainsFunc(events[:i], func(other vippsEvent) bool { return e.same(&other) })
 		if e.name != "REFUNDED" || e.amount <= 0 || told {
