@@ -57,7 +57,7 @@ const (
 )
 
 var allProviderFaults = []providerFault{faultRefusedConnection, faultResetBefore, faultResetAfter, fault500,
-	fault500After, fault429, faultTimeout, faultNonsense, faultHuge}
+	fault500After, fault429, fault403, fault404, fault413, faultTimeout, faultNonsense, faultHuge}
 
 const (
 	shopProviderURL = "http://127.0.0.1:9"
