@@ -340,21 +340,28 @@ func TestBooks_aReversalTakesTheSeriesAndTheYearOfItsOwnDate(t *testing.T) {
 
 func TestBooks_a404OfSomethingInBetweenIsNoProofThatNothingIsThere(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productFortnox)
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
 		k.fail("post", fault500After)
 		k.work(2 * time.Second)
-		k.fortnox.strikes(func(r bookFakeRequest, _ bool) *vippsTrouble {
-			if fortnoxKind(r.method, r.path) == "find" {
-				return &vippsTrouble{status: http.StatusNotFound, body: "<h1>Not Found</h1>"}
-			}
-			return nil
-		})
+		k.fail("find", slices.Repeat([]providerFault{fault404}, 5000)...)
 		k.after(time.Hour, x.ID, exportUnknown)
-		k.fortnox.strikes(nil)
+		k.fail("find")
 		k.after(time.Hour, x.ID, exportPosted)
 		k.has(x.SyncKey, 1)
+	})
+}
+
+// A proxy knows no such path while it is set up anew, or lets no such body pass.
+func TestBooks_whatSomethingInBetweenAnswersIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	eachProduct(t, func(t *testing.T, k *bookkeeper) {
+		x := k.dueDay()
+		k.fail("post", fault404, fault413, fault404)
+		k.after(2*time.Second, x.ID, exportUnknown)
+		k.after(2*time.Hour, x.ID, exportPosted)
+		k.has(x.SyncKey, 1)
+		k.adds(4200)
 	})
 }
 
@@ -562,7 +569,7 @@ func (h *bookHistory) trade() {
 }
 
 var bookFaults = []providerFault{faultResetBefore, faultResetAfter, fault401, fault429, fault500, fault500After,
-	fault401After, fault403, fault429After, faultTimeout, faultNonsense, faultHuge}
+	fault401After, fault403, fault404, fault413, fault429After, faultTimeout, faultNonsense, faultHuge}
 
 // meddle is something that the owner, an accountant or the network does.
 func (h *bookHistory) meddle() {

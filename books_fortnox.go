@@ -217,8 +217,7 @@ func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
 	case answer.status == http.StatusForbidden && !said && failed.detail == "": // a proxy in between
 	case answer.status == http.StatusForbidden:
 		failed.reason, failed.refused, failed.removed = heldReconnect, true, true
-	case said && code != fortnoxSystemException && answer.status >= 400 && answer.status < 500 &&
-		!slices.Contains(passingStatuses, answer.status):
+	case answer.refuses(said && code != fortnoxSystemException):
 		failed.reason, failed.refused = fortnoxReason(code, failed.detail), true
 	}
 	return failed
@@ -579,7 +578,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
 	body, err := f.ask(ctx, s, path, query, "")
-	if isFortnoxMissing(err) {
+	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -594,13 +593,6 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 
 // fortnoxBadParameter is the reason of what is refused for a parameter of its query.
 const fortnoxBadParameter = "fortnox_2000588"
-
-// isFortnoxMissing reports whether Fortnox itself says that something does not exist. A 404 from a proxy in
-// between proves nothing, and an entry that is taken as missing may be written again.
-func isFortnoxMissing(err error) bool {
-	failed, ok := err.(*ledgerError)
-	return ok && failed.refused && isMissing(err)
-}
 
 // find implements ledger. It asks only for the days around the date, a filter that Fortnox' guide has for
 // vouchers, but its description does not. If the filter is refused or ignored, all vouchers of the series in that
@@ -625,7 +617,7 @@ func (f *fortnoxLedger) find(
 		query.Del("todate")
 		first, pages, err = f.page(ctx, s, path, query, "Vouchers", 1)
 	}
-	if isFortnoxMissing(err) { // the series is not there in that year, so there is no voucher in it
+	if isMissing(err) { // the series is not there in that year, so there is no voucher in it
 		return nil, nil
 	}
 	if err != nil {

@@ -327,6 +327,10 @@ func (k *bookkeeper) fail(kind string, faults ...providerFault) {
 			return &vippsTrouble{status: 401, body: `{"message":"unauthorized"}`}
 		case fault403:
 			return &vippsTrouble{status: 403, body: "<html>Forbidden by the firewall</html>"}
+		case fault404:
+			return &vippsTrouble{status: 404, body: "<html>Not Found</html>"}
+		case fault413:
+			return &vippsTrouble{status: 413, body: `{"statusCode":413,"message":"Request Too Long"}`}
 		case fault429, fault429After:
 			return &vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}}
 		case fault500, fault500After:
@@ -492,10 +496,7 @@ func answering(
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.ParseForm()
 		got = r
-		for _, line := range header {
-			name, value, _ := strings.Cut(line, ": ")
-			w.Header().Set(name, value)
-		}
+		must(t, setHeaders(w.Header(), header))
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	}))

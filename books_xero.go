@@ -163,8 +163,9 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 	}
 	failed := failedAnswer(answer, x.now())
 	body, _ := parseJSON(answer.body)
+	own := len(xeroMessages(&body)) > 0 || rawMember(&body, "Title") != "" || string(answer.body) == xeroMissing
 	switch {
-	case status == http.StatusBadRequest:
+	case status == http.StatusBadRequest && own:
 		return xeroInvalid(status, &body)
 	case status == http.StatusTooManyRequests:
 		failed.reason = ledgerBusy
@@ -182,11 +183,14 @@ func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
 		if failed.removed = failed.detail == xeroRemoved; failed.removed {
 			failed.reason, failed.refused = heldReconnect, true
 		}
-	case status >= 400 && status < 500:
-		failed.refused = !slices.Contains(passingStatuses, status)
+	default:
+		failed.refused = answer.refuses(own)
 	}
 	return failed
 }
+
+// xeroMissing is the body by which Xero says that something does not exist, the only one that is no JSON.
+const xeroMissing = "The resource you're looking for cannot be found"
 
 // xeroRemoved is the detail of a 403 by which Xero says that the company has removed the application. A 403 from a
 // proxy in between proves nothing.
@@ -330,10 +334,11 @@ func (x *xeroLedger) disconnect(ctx context.Context, s *ledgerSession) error {
 	return err
 }
 
-// isMissing reports whether an error is an answer with 404.
+// isMissing reports whether the books themselves say that something does not exist. A 404 from a proxy in between
+// proves nothing, and an entry that is taken as missing may be written again.
 func isMissing(err error) bool {
 	failed, ok := err.(*ledgerError)
-	return ok && failed.status == http.StatusNotFound
+	return ok && failed.refused && failed.status == http.StatusNotFound
 }
 
 // chart implements ledger. It is the same for each date.

@@ -217,7 +217,9 @@ func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	maps.Copy(w.Header(), answer.header)
 	w.WriteHeader(answer.status)
-	if answer.body != nil {
+	if text, plain := answer.body.(xeroFakeText); plain {
+		io.WriteString(w, string(text))
+	} else if answer.body != nil {
 		json.NewEncoder(w).Encode(answer.body)
 	}
 }
@@ -239,6 +241,10 @@ func strikeXero(w http.ResponseWriter, kind string, fault providerFault, acted b
 		status, body = 401, `{"Type":null,"Title":"Unauthorized","Status":401,"Detail":"TokenExpired"}`
 	case !acted && fault == fault403:
 		status, body = 403, `<html>Forbidden by the firewall</html>`
+	case !acted && fault == fault404:
+		status, body = 404, `<html>Not Found</html>`
+	case !acted && fault == fault413:
+		status, body = 413, `{"statusCode":413,"message":"Request Too Long"}`
 	case !acted && fault == fault429, acted && fault == fault429After:
 		w.Header().Set("Retry-After", "3")
 		w.Header().Set("X-Rate-Limit-Problem", "minute")
@@ -264,6 +270,9 @@ type xeroFakeResult struct {
 	header http.Header
 	body   any // nil: none
 }
+
+// A xeroFakeText is a body that is no JSON, as of Xero's 404 for what is not there.
+type xeroFakeText string
 
 func xeroFakeSays(status int, body any) xeroFakeResult { return xeroFakeResult{status, nil, body} }
 
@@ -514,7 +523,7 @@ func (f *xeroFake) journalCall(c *xeroFakeCompany, r bookFakeRequest, id string)
 	case r.method == "GET" && id == "":
 		return f.listJournals(c, r.query)
 	case id != "" && i < 0:
-		return xeroFakeSays(404, xeroFields{"ErrorNumber": 404, "Message": "The resource can't be found"})
+		return xeroFakeResult{404, nil, xeroFakeText("The resource you're looking for cannot be found")}
 	case r.method == "GET":
 		return f.showJournals(c, nil, c.journals[i])
 	case (r.method == "PUT" || r.method == "POST") && r.header.Get("Content-Type") == "application/json":

@@ -81,6 +81,7 @@ type testIntent struct {
 	id, charge, status, cancelled string // charge: of the last card; cancelled: why, "" if nothing is said
 	capturable, received          int64
 	captureBefore                 int64 // Unix seconds
+	chargedAt, capturedAt         int64 // Unix seconds
 	declined                      bool  // the last card
 	refunds                       []*testRefund
 	disputes                      []*testDispute
@@ -464,11 +465,16 @@ func (p *testProvider) listSessions(_ string, form url.Values) *testAnswer {
 
 func (p *testProvider) readSession(s *testSession, form url.Values) *testAnswer {
 	o := s.object(p)
-	if s.intent != nil && slices.Contains(form["expand[]"], "payment_intent.latest_charge") {
-		intent := s.intent.object()
-		intent["latest_charge"] = s.intent.chargeObject()
-		o["payment_intent"] = intent
+	expand := form.Get("expand[]")
+	if s.intent == nil || !strings.HasPrefix(expand, "payment_intent.latest_charge") {
+		return testOK(o)
 	}
+	intent, charge := s.intent.object(), s.intent.chargeObject()
+	if s.intent.received > 0 && strings.HasSuffix(expand, ".balance_transaction") {
+		charge["balance_transaction"] = testObject{"id": charge["balance_transaction"], "type": "charge",
+			"object": "balance_transaction", "amount": s.intent.received, "created": s.intent.capturedAt}
+	}
+	intent["latest_charge"], o["payment_intent"] = charge, intent
 	return testOK(o)
 }
 
@@ -494,12 +500,12 @@ func (p *testProvider) tryCard(id string, good bool) bool {
 		s.intent = &testIntent{session: s, id: p.newID("pi_"), status: "requires_payment_method"}
 	}
 	i := s.intent
-	i.charge, i.declined = p.newID("ch_"), !good
+	i.charge, i.chargedAt, i.declined = p.newID("ch_"), p.now().Unix(), !good
 	if !good {
 		return true
 	}
 	if s.status = "complete"; s.twint {
-		i.status, i.received = "succeeded", s.amount
+		i.status, i.received, i.capturedAt = "succeeded", s.amount, p.now().Unix()
 		p.emit("payment_intent.succeeded", i.object())
 	} else {
 		i.status, i.capturable = "requires_capture", s.amount
@@ -540,8 +546,13 @@ func (i *testIntent) chargeObject() testObject {
 	if i.status == "canceled" {
 		refunded = i.session.amount
 	}
+	var moved *string // what it has moved of the balance: nothing before it is captured
+	if i.received > 0 {
+		moved = new("txn_" + i.charge)
+	}
 	return testObject{
 		"id": i.charge, "object": "charge", "payment_intent": i.id, "currency": i.session.currency,
+		"created": i.chargedAt, "balance_transaction": moved,
 		"amount": i.session.amount, "amount_captured": i.received, "captured": i.received > 0,
 		"amount_refunded": refunded, "refunded": refunded == i.session.amount, "disputed": len(i.disputes) > 0,
 		"metadata": i.session.intentMetadata, "payment_method_details": testObject{"type": "card", "card": card},
@@ -558,7 +569,7 @@ func (p *testProvider) captureIntent(i *testIntent, form url.Values) *testAnswer
 	case amount < 1:
 		return testRefused("amount_too_small")
 	}
-	i.status, i.received, i.capturable = "succeeded", amount, 0
+	i.status, i.received, i.capturable, i.capturedAt = "succeeded", amount, 0, p.now().Unix()
 	if rest := i.session.amount - amount; rest > 0 {
 		i.refunds = append(i.refunds, &testRefund{id: p.newID("re_"), status: "succeeded", amount: rest,
 			created: p.now().Unix(), released: true})

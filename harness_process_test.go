@@ -552,9 +552,8 @@ func send(client *http.Client, method, url, body string, headers ...string) (a a
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
+	if err := setHeaders(r.Header, headers); err != nil {
+		return a, err
 	}
 	res, err := client.Do(r)
 	if err != nil {
@@ -659,13 +658,7 @@ type told struct {
 
 // post sends a request. An error means that nobody knows whether it was done.
 func (l link) post(path, body string, headers ...string) (told, error) {
-	lines := []string{}
-	for i := 0; i+1 < len(headers); i += 2 {
-		if headers[i+1] != "" {
-			lines = append(lines, headers[i]+": "+headers[i+1])
-		}
-	}
-	a, err := send(l.Client, "POST", l.base+path, body, lines...)
+	a, err := send(l.Client, "POST", l.base+path, body, headers...)
 	got := told{status: a.status, replayed: a.header.Get("Idempotency-Replayed") == "true"}
 	if err == nil && a.body != "" {
 		err = json.Unmarshal([]byte(a.body), &got)

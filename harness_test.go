@@ -497,6 +497,34 @@ type answer struct {
 	body   string
 }
 
+// setHeaders sets headers of lines, each "Name: value", as every helper that sends or answers takes them. Lines of one
+// name are values of one header, in the place of what it has. A line of any other form is an error: a header that goes
+// out empty, or not at all, would have a test pass for another reason than it says.
+func setHeaders(h http.Header, lines []string) error {
+	seen := map[string]bool{}
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ": ")
+		if !ok || name == "" || strings.ContainsAny(name, " /:") {
+			return fmt.Errorf("%q is no header: it must be \"Name: value\"", line)
+		}
+		if !seen[name] {
+			h.Del(name) // such as our Content-Type
+		}
+		h.Add(name, value)
+		seen[name] = true
+	}
+	return nil
+}
+
+func TestHarness_refusesWhatIsNoHeader(t *testing.T) {
+	t.Parallel()
+	for _, lines := range [][]string{{"Origin", siteOrigin}, {""}, {"Origin:x"}, {": x"}, {siteOrigin + "/a: b: c d"}} {
+		if h := (http.Header{}); setHeaders(h, lines) == nil {
+			t.Errorf("%q sets %v", lines, h)
+		}
+	}
+}
+
 // do sends a request. path is relative to the base address; one that begins with // is from the root. headers are
 // "Name: value", of which "Peer: 127.0.0.1:1" is the address that the connection comes from; a body without a
 // Content-Type is sent as JSON.
@@ -509,18 +537,10 @@ func (s *service) do(method, path, body string, headers ...string) answer {
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	seen := map[string]bool{}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		if name == "Peer" {
-			r.RemoteAddr = value
-			continue
-		}
-		if !seen[name] {
-			r.Header.Del(name) // such as our Content-Type
-		}
-		r.Header.Add(name, value)
-		seen[name] = true
+	s.check(setHeaders(r.Header, headers))
+	if peers := r.Header.Values("Peer"); len(peers) > 0 {
+		r.RemoteAddr = peers[len(peers)-1]
+		r.Header.Del("Peer")
 	}
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, r)
@@ -667,7 +687,10 @@ func (a answer) invalid(wrong ...string) answer {
 func (a answer) has(headers ...string) answer {
 	a.t.Helper()
 	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
+		name, value, ok := strings.Cut(h, ": ")
+		if !ok {
+			a.t.Fatalf("%q is no header: it must be \"Name: value\"", h)
+		}
 		if got := strings.Join(a.header.Values(name), " | "); got != value {
 			a.t.Fatalf("%s is %q, want %q (%d %s)", name, got, value, a.status, a.body)
 		}
@@ -679,8 +702,8 @@ func (a answer) has(headers ...string) answer {
 // every answer keeps.
 func (a answer) is(status int, code ...string) answer {
 	a.t.Helper()
-	if a.status != status {
-		a.t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
+	if a.status != status || len(code) > 1 { // an answer has one code
+		a.t.Fatalf("status %d, want %d %v: %s", a.status, status, code, a.body)
 	}
 	if !strings.HasPrefix(a.header.Get("X-Request-Id"), "req_") ||
 		a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cache-Control") == "" {

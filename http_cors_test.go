@@ -338,7 +338,7 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 func TestOrigin_ofAnApplicationReadsWhatTheApplicationIsAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
-	for _, fails := range []string{"", "Fails: yes"} {
+	for _, fails := range []string{"Fails: ", "Fails: yes"} {
 		for origin, reads := range map[string]*app{
 			appSite: s.app, sharedSite: s.app, otherSite: s.other, siteOrigin: nil, removedSite: nil, "null": nil,
 			"https://elsewhere.example": nil,

@@ -110,10 +110,7 @@ func (s *granted) ask(method, path, body string, headers ...string) (took time.D
 	s.server.addressBuckets = newLimiter(16)
 	r := httptest.NewRequestWithContext(s.t.Context(), method, "/v1"+path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
-	}
+	s.check(setHeaders(r.Header, headers))
 	w := httptest.NewRecorder()
 	start := time.Now()
 	s.server.ServeHTTP(w, r)

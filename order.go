@@ -556,11 +556,7 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		if err := t.setPaymentState(p.ID, paymentCaptured); err != nil {
 			return err
 		}
-		at := t.now
-		if o.charged() {
-			at = o.PaidAt
-		}
-		return markPaid(t, o, p.Method, at, actor)
+		return markPaid(t, o, p.Method, p.CapturedAt, actor)
 	case !o.dead() && !o.settled() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
 		if err := t.setPaymentState(p.ID, paymentAuthorized); err != nil {
 			return err
@@ -602,17 +598,20 @@ func orderAndPayment(t *tx, by owner, id string) (*order, *payment, error) {
 }
 
 // captureOrder requests that the money of an accepted order of an owner be captured. A repeated request changes
-// nothing. Errors: errOrder, order_state.
+// nothing. Errors: errOrder; order_state, also while its payment is in review.
 func captureOrder(t *tx, by owner, id string) (*order, error) {
 	t.invalidate()
-	o, err := t.order(by, id)
-	if err != nil {
+	o, p, err := orderAndPayment(t, by, id)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if o.State != orderAccepted || o.PaymentID == nil {
+	case o.State != orderAccepted || p == nil:
 		return nil, errOrderState(o, "Only an accepted one that is paid online can be captured.")
-	}
-	if o.Capture {
+	case p.State == paymentReview:
+		return nil, errOrderState(o, fmt.Sprintf("Its payment is in review (%s), so nothing is captured. Once that is "+
+			"settled at the provider, accept it again, with fewer units if less is reserved; else cancel it.",
+			valueOr(p.Reason, "no reason")))
+	case o.Capture:
 		return o, nil
 	}
 	o.Capture = true

@@ -100,6 +100,17 @@ var passingStatuses = []int{
 	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
 }
 
+// refuses reports whether an answer is the refusal of who was asked: nothing was done, and nothing will be when the
+// same is sent again. Only an answer in their own form is, which own says; any other may be of a proxy in between.
+func (a *outboundAnswer) refuses(own bool) bool {
+	return own && a.status >= 400 && a.status < 500 && !slices.Contains(passingStatuses, a.status)
+}
+
+// deniesKeys is refuses for the credentials of a request.
+func (a *outboundAnswer) deniesKeys(own bool) bool {
+	return own && (a.status == http.StatusUnauthorized || a.status == http.StatusForbidden)
+}
+
 // An outboundError says why there is no answer.
 type outboundError struct {
 	reason string // one of the constants above

@@ -88,7 +88,7 @@ const (
 	reasonDenied         = "keys_refused"      // of an operation: the provider refuses the connection's keys
 	reasonPaidTwice      = "order_is_paid"     // money was captured for an order that was paid otherwise
 	reasonRefundPending  = "refund_pending"    // a refund is under way for longer than refundLate
-	reasonRefundsDiffer  = "refunds_differ"    // the provider lists more refunds than it says was given back
+	reasonRefundsDiffer  = "refunds_differ"    // the provider lists more refunds than it says was given back, or fewer
 	reasonTooSmall       = "amount_too_small"  // of an attempt: below what the provider takes; Stripe's name
 )
 
@@ -120,6 +120,8 @@ type payment struct {
 	CapturedAt    stamp   `json:"-"`
 	CheckedAt     stamp   `json:"-"`
 	EndedAt       stamp   `json:"-"`
+
+	RefundsDifferSince stamp `json:"-"` // since when it says that more was given back than our refunds
 }
 
 // live reports whether the attempt can still take the guest's money, or has it reserved.
@@ -281,7 +283,8 @@ type paymentReport struct {
 	currency      string
 	authorized    int64 // that can still be captured
 	captured      int64
-	refunded      int64 // of captured, by refunds that are done or on their way
+	capturedAt    time.Time // when the last of it was; zero: it does not tell
+	refunded      int64     // of captured, by refunds that are done or on their way
 	sessionID     string
 	intentID      string
 	url           string // where the guest pays, while phaseOpen
@@ -391,8 +394,13 @@ type provider interface {
 const (
 	endingNotice = 24 * time.Hour // how long before an authorisation lapses its event is written
 	refundLate   = 24 * time.Hour // how long a refund may be under way before somebody has to look
+	refundsLag   = time.Hour      // how long refunds may be missing in a provider's list
 	maxRefused   = 3              // operations of a kind that a provider may refuse before somebody has to look
 )
+
+// longestWait is how long a provider that asks to wait is obeyed, since a capture or a refund may wait for it: a
+// quarter of an hour, with what jittered adds.
+const longestWait = 15 * time.Minute * 10 / 11
 
 // keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
 // after 24 hours.
@@ -403,6 +411,7 @@ type providerError struct {
 	status int    // HTTP status
 	reason string // the provider's code, or "malformed_answer"
 	denied bool   // it refuses the connection's keys
+	own    bool   // of Vipps: it has their form, so it is no answer of a proxy in between
 	wait   time.Duration
 }
 

@@ -22,6 +22,10 @@ func TestPayment_whoseCaptureWasRefusedIsCapturedOnceItIsAcceptedAgain(t *testin
 		s.await(o.ID, orderAccepted, paymentReview)
 		time.Sleep(time.Minute)
 		s.states(o.ID, orderAccepted, paymentReview)
+		auth := s.seller()
+		before := s.dump()
+		s.post("/orders/"+o.ID+"/capture", "", auth).is(409, "order_state").contains(reasonRefused, "accept it again")
+		s.unchanged(before)
 		s.accept(o.ID)
 		s.await(o.ID, orderPaid, paymentCaptured)
 		s.once(o.ID, eventOrderReview, eventOrderPaid)
@@ -624,4 +628,197 @@ func TestCheck_namesMoneyThatNoOrderAccountsFor(t *testing.T) {
 	has(t, out, "payments: pay_", "differs by 59.00 CHF", "'widgetd order settle "+o.ID+"'")
 	s.sql(`UPDATE payments SET state = 'review', reason = 'order_is_dead' WHERE order_id = ?`, o.ID)
 	has(t, s.must("check"), "ok: ")
+}
+
+// Somebody has paid, or the goods are handed over, while the service is away. It is back the next day.
+func TestPayment_countsWhenItWasCapturedAndNotWhenThatIsNoticed(t *testing.T) {
+	t.Parallel()
+	card := func(s *shop) *payment {
+		o, p := s.authorized()
+		s.accept(o.ID)
+		time.Sleep(3*time.Hour + 35*time.Minute)
+		s.capturedThere(p, o.Total)
+		return p
+	}
+	dated := func(unix int64) func(s *shop) *payment {
+		return func(s *shop) *payment {
+			p := card(s)
+			s.atProvider(p, func(x *testSession) { x.intent.capturedAt = unix })
+			return p
+		}
+	}
+	late := func(p *payment) stamp { return p.CheckedAt }
+	made := func(p *payment) stamp { return p.CreatedAt }
+	then := func(p *payment) stamp { return p.CreatedAt.after(3*time.Hour + 35*time.Minute) }
+	for name, c := range map[string]struct {
+		provider string
+		pay      func(s *shop) *payment
+		at       func(p *payment) stamp
+	}{
+		"card": {providerStripe, card, then},
+		"TWINT": {providerStripe, func(s *shop) *payment {
+			time.Sleep(3*time.Hour + 35*time.Minute)
+			s.twint()
+			p := s.start(s.place().ID)
+			s.authorize(p)
+			return p
+		}, made},
+		"Vipps": {providerVipps, func(s *shop) *payment {
+			o, p := s.authorized()
+			s.accept(o.ID)
+			time.Sleep(3*time.Hour + 35*time.Minute)
+			s.vipps.portalCapture(p.ID, o.Total)
+			return p
+		}, then},
+		"Vipps without its list": {providerVipps, func(s *shop) *payment {
+			o, p := s.authorized()
+			s.accept(o.ID)
+			s.vipps.portalCapture(p.ID, o.Total)
+			s.fail("events", fault404)
+			return p
+		}, late},
+		"at a time to come":       {providerStripe, dated(bubbleStart.Add(days(2)).Unix()), late},
+		"before it was asked for": {providerStripe, dated(bubbleStart.Add(-days(2)).Unix()), made},
+		"at no time":              {providerStripe, dated(0), late},
+		"accepted after all": {providerStripe, func(s *shop) *payment {
+			o, p := s.authorized()
+			s.decide(cancelOrder, o.ID)
+			time.Sleep(3*time.Hour + 35*time.Minute)
+			s.capturedThere(p, o.Total)
+			s.settle(p)
+			s.inReview(p, reasonDeadOrder, 1)
+			time.Sleep(time.Hour)
+			s.accept(o.ID)
+			return p
+		}, then},
+		"with a key that may not read it": {providerStripe, func(s *shop) *payment {
+			p := card(s)
+			s.provider.watch = func(r *http.Request, _ *testAnswer) *testAnswer {
+				if strings.Contains(r.URL.RawQuery, "balance_transaction") {
+					return testFailure(403, "invalid_request_error", "more_permissions_required")
+				}
+				return nil
+			}
+			return p
+		}, late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inShop(t, func(s *shop) {
+				p := c.pay(s)
+				time.Sleep(8 * time.Hour)
+				if name == "Vipps without its list" {
+					s.check(s.engine.settle(s.t.Context(), p.ID)) // which a proxy has kept back
+					equals(t, "captured", s.attempt(p.OrderID).Captured, 0)
+					s.vipps.on(p.ID, func(v *vippsFakePayment) { v.events = v.events[:1] })
+				}
+				p = s.settle(p)
+				o := s.row(p.OrderID)
+				equals(t, "paid at", o.PaidAt, c.at(p))
+				equals(t, "events that its keys are refused", s.eventsOf(eventConnectionRefused), 0)
+				if p.atOnce() {
+					equals(t, "the time to accept it", o.AcceptBy.Sub(time.Now()), 30*time.Minute)
+				}
+				equals(t, "its revenue", s.sums(), int(o.Total))
+				day := "1999-12-31" // until 04:00
+				if !o.PaidAt.Before(bubbleStart.Add(4 * time.Hour)) {
+					day = "2000-01-01"
+				}
+				s.counts(1, `SELECT count(DISTINCT date) FROM revenue_sums WHERE date = ?`, day)
+			}, c.provider)
+		})
+	}
+}
+
+// An accountant gives money back in Vipps' portal, and no event tells of it, or one that can't be read.
+func TestVipps_givenBackThereWithoutAnEventIsInReviewAfterAnHour(t *testing.T) {
+	t.Parallel()
+	tells := func(v *vippsFakePayment, f *vippsFake) { f.record(v, "REFUNDED", 4200, "portal") }
+	inShops(t, map[string]func(v *vippsFakePayment, f *vippsFake){
+		"none": func(*vippsFakePayment, *vippsFake) {},
+		"without its amount": func(v *vippsFakePayment, f *vippsFake) {
+			tells(v, f)
+			delete(v.events[len(v.events)-1], "amount")
+		},
+	}, func(s *shop, tell func(*vippsFakePayment, *vippsFake)) {
+		o, p := s.paid()
+		s.vipps.on(p.ID, func(v *vippsFakePayment) { v.refunded = 4200; tell(v, s.vipps) })
+		s.settle(p)
+		s.states(o.ID, orderPaid, paymentRefunded)
+		since := newStamp(time.Now())
+		time.Sleep(30 * time.Minute)
+		s.settle(p)
+		s.states(o.ID, orderPaid, paymentRefunded)
+		equals(s.t, "when it is looked at", s.attempt(o.ID).DueAt, since.after(time.Hour))
+		stop := s.work(time.Minute)
+		time.Sleep(32 * time.Minute)
+		s.inReview(p, reasonRefundsDiffer, 1)
+		time.Sleep(days(2))
+		stop()
+		s.inReview(p, reasonRefundsDiffer, 1)
+		s.sql(`UPDATE payments SET reason = ? WHERE id = ?`, reasonRefused, p.ID)
+		s.settle(p) // all is given back, but whose that is, nobody knows
+		s.states(o.ID, orderPaid, paymentReview)
+		s.vipps.on(p.ID, func(v *vippsFakePayment) { tells(v, s.vipps) })
+		s.settle(p)
+		s.states(o.ID, orderRefunded, paymentRefunded)
+		equals(s.t, "revenue", s.sums(), 0)
+	}, providerVipps)
+}
+
+// Vipps' list of events is late by some minutes, as often.
+func TestVipps_givenBackThereWithALateEventIsNotInReview(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		o, p := s.paid()
+		for range 2 { // the second begins an hour of its own
+			s.vipps.on(p.ID, func(v *vippsFakePayment) { v.refunded += 1000 })
+			s.settle(p)
+			time.Sleep(40 * time.Minute)
+			s.vipps.on(p.ID, func(v *vippsFakePayment) { s.vipps.record(v, "REFUNDED", 1000, "portal") })
+			s.settle(p)
+			s.states(o.ID, orderPartRefunded, paymentPartRefunded)
+		}
+		equals(t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
+	}, providerVipps)
+}
+
+// A proxy knows no such path, a gateway finds a body too large, a firewall bans: none of them is the provider.
+func TestPayment_whatSomethingInBetweenAnswersIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	ofEachProvider(t, func(s *shop) {
+		between := []providerFault{fault404, fault413, fault404, fault403}
+		o, p := s.authorized()
+		s.accept(o.ID)
+		s.handOver(p)
+		s.fail(opCapture, between...)
+		s.work(time.Second)
+		s.await(o.ID, orderPaid, paymentCaptured)
+		s.fail(opRefund, between...)
+		s.refund(o.ID, 1000)
+		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
+		s.fail("look", between...)
+		time.Sleep(days(2))
+		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
+		for _, kind := range []eventType{eventOrderReview, eventOrderRefundFailed} {
+			equals(s.t, string(kind), s.events(o.ID)[kind], 0)
+		}
+		equals(s.t, "events that its keys are refused", s.eventsOf(eventConnectionRefused), 0)
+	})
+}
+
+func TestPayment_waitsForAProviderForAQuarterOfAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	ofEachProvider(t, func(s *shop) {
+		o, p := s.authorized()
+		s.accept(o.ID)
+		s.handOver(p)
+		for _, kind := range []string{opCapture, "look"} {
+			s.fail(kind, fault429Day)
+			s.settle(p)
+			if wait := time.Until(s.attempt(o.ID).DueAt.Time); wait < 10*time.Minute || wait > 15*time.Minute {
+				s.t.Errorf("after a %s that is to wait for a day, it is due in %s", kind, wait)
+			}
+		}
+	})
 }

@@ -44,17 +44,20 @@ const (
 	fault401               providerFault = "401" // as fault400
 	fault401After          providerFault = "401 after it acted"
 	fault403               providerFault = "403 of a proxy"
+	fault404               providerFault = "404 of a proxy"
+	fault413               providerFault = "413 of a gateway"
 	fault429After          providerFault = "429 after it acted"
 	fault500               providerFault = "500"
 	fault500After          providerFault = "500 after it acted"
 	fault429               providerFault = "429"
+	fault429Day            providerFault = "429 for a day"
 	faultTimeout           providerFault = "timeout"
 	faultNonsense          providerFault = "nonsense"
 	faultHuge              providerFault = "a body of 5 GB"
 )
 
 var allProviderFaults = []providerFault{faultRefusedConnection, faultResetBefore, faultResetAfter, fault500,
-	fault500After, fault429, faultTimeout, faultNonsense, faultHuge}
+	fault500After, fault429, fault403, fault404, fault413, faultTimeout, faultNonsense, faultHuge}
 
 const (
 	shopProviderURL = "http://127.0.0.1:9"
@@ -217,6 +220,7 @@ func (s *shop) atProvider(p *payment, change func(*testSession)) {
 func (s *shop) capturedThere(p *payment, amount int64) {
 	s.atProvider(p, func(x *testSession) {
 		x.intent.status, x.intent.received, x.intent.capturable = "succeeded", amount, 0
+		x.intent.capturedAt = time.Now().Unix()
 	})
 }
 
@@ -257,6 +261,10 @@ func (s *shop) meddleWithVipps(r vippsFakeRequest, acted bool) *vippsTrouble {
 	if answer == nil {
 		return nil
 	}
+	if answer.status == 400 { // in Vipps' own form
+		_, problem := vippsRefused(answer.status, "state")
+		answer.body = encodeJSON(problem)
+	}
 	return &vippsTrouble{status: answer.status, header: answer.header, body: string(answer.body)}
 }
 
@@ -290,6 +298,12 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	switch fault {
 	case fault400:
 		return &testAnswer{status: 400, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
+	case fault403:
+		return &testAnswer{status: 403, body: []byte("<html>Forbidden</html>")}
+	case fault404:
+		return &testAnswer{status: 404, body: []byte("<html>Not Found</html>")}
+	case fault413: // with JSON, but not a provider's
+		return &testAnswer{status: 413, body: []byte(`{"statusCode":413,"message":"Request Too Long"}`)}
 	case fault401:
 		return &testAnswer{status: 401, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 	case fault500, fault500After:
@@ -297,6 +311,8 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 	case fault429:
 		return &testAnswer{status: 429, header: http.Header{"Retry-After": {"3"}},
 			body: []byte(`{"error":{"type":"x"}}`)}
+	case fault429Day:
+		return &testAnswer{status: 429, header: http.Header{"Retry-After": {"86400"}}}
 	case faultTimeout:
 		s.mu.Unlock()
 		time.Sleep(time.Minute)

@@ -218,7 +218,7 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 	var answer *providerError
 	wait := max(pollDelay(pay.Polls), resendFirst)
 	if errors.As(failure, &answer) {
-		wait = max(wait, answer.wait)
+		wait = max(wait, min(answer.wait, longestWait))
 		if answer.denied {
 			return errors.Join(p.noteDenied(conn, nil), p.postpone(pay, deniedDelay))
 		}
@@ -371,7 +371,7 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 	case sendUnknown:
 		again = false
 		p.Polls++
-		wait := max(min(resendFirst<<min(p.Polls, 10), resendLongest), result.retryAfter)
+		wait := max(min(resendFirst<<min(p.Polls, 10), resendLongest), min(result.retryAfter, longestWait))
 		p.DueAt = s.in(jittered(wait))
 	case sendDone:
 		op.State, op.EndedAt = operationDone, s.now

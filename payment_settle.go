@@ -225,7 +225,7 @@ func (s *settlement) authorizeOrder() error {
 	}
 	o.AcceptBy = acceptDeadline(s.tx, o, s.accepts, lapses)
 	if s.payment.atOnce() {
-		o.PaidAt = s.now
+		o.PaidAt = s.payment.CapturedAt
 	}
 	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
 	o.dropClosing()
@@ -295,7 +295,7 @@ func (s *settlement) decideCaptured() error {
 		p.State, p.Reason = paymentCaptured, nil
 	}
 	if p.CapturedAt.IsZero() || rest {
-		p.CapturedAt, p.EndedAt = s.now, stamp{}
+		p.CapturedAt, p.EndedAt = s.capturedAt(), stamp{}
 		if err := s.payOrder(); err != nil {
 			return err
 		}
@@ -317,7 +317,7 @@ func (s *settlement) decideCaptured() error {
 		return err
 	}
 	even, err := s.weigh()
-	if err == nil && s.exceeds {
+	if differs := s.refundsDiffer(); err == nil && (s.exceeds || differs) {
 		even, err = false, s.review(reasonRefundsDiffer)
 	}
 	if err != nil {
@@ -340,6 +340,37 @@ func (s *settlement) decideCaptured() error {
 		s.plan(opCancel, 0, nil)
 	}
 	return nil
+}
+
+// capturedAt returns when the attempt's money was captured: as the provider says, but no later than now and no earlier
+// than the attempt; now, if it does not say.
+func (s *settlement) capturedAt() stamp {
+	at := newStamp(s.report.capturedAt)
+	switch {
+	case at.IsZero(), at.After(s.now.Time):
+		return s.now
+	case at.Before(s.payment.CreatedAt.Time):
+		return s.payment.CreatedAt
+	}
+	return at
+}
+
+// refundsDiffer notes since when the provider says that more was given back than our refunds that are done or under
+// way, and reports whether that was more than refundsLag ago.
+func (s *settlement) refundsDiffer() bool {
+	p, ours := s.payment, int64(0)
+	for i := range s.refunds {
+		if f := &s.refunds[i]; f.State != refundFailed && s.ofPayment(f) {
+			ours += f.Amount
+		}
+	}
+	switch {
+	case p.Refunded <= ours:
+		p.RefundsDifferSince = stamp{}
+	case p.RefundsDifferSince.IsZero():
+		p.RefundsDifferSince = s.now
+	}
+	return !p.RefundsDifferSince.IsZero() && !s.exact.Before(p.RefundsDifferSince.Add(refundsLag))
 }
 
 // unaccounted is unaccounted for the attempt and its order.
@@ -390,12 +421,14 @@ func (s *settlement) weigh() (even bool, err error) {
 }
 
 // mayLeaveReview reports whether an attempt whose money is accounted for is not in review, or need not be any
-// more. Our own refund counts once the provider has it: until then another attempt could take money twice.
+// more. Our own refund counts once the provider has it: until then another attempt could take money twice. What was
+// given back without a refund that we have accounts for nothing.
 func (s *settlement) mayLeaveReview() bool {
 	p := s.payment
 	reason := valueOr(p.Reason, "")
-	return p.State != paymentReview || reason == reasonRefundPending || reason == reasonRefundsDiffer ||
-		p.Refunded+takenOf(s.disputes, p.ID) >= p.Captured || s.order.paidWith(&p.ID) && p.Authorized == 0
+	return p.State != paymentReview || p.RefundsDifferSince.IsZero() && (reason == reasonRefundPending ||
+		reason == reasonRefundsDiffer || p.Refunded+takenOf(s.disputes, p.ID) >= p.Captured ||
+		s.order.paidWith(&p.ID) && p.Authorized == 0)
 }
 
 // completesCapture reports whether an attempt is in review because another amount than the order's total was
@@ -434,7 +467,7 @@ func (s *settlement) payOrder() error {
 	if o.Seller, err = s.sellerOf(o.AccountID); err != nil {
 		return err
 	}
-	o.State, o.PaidAt, o.EndedAt = orderPaid, s.now, s.now
+	o.State, o.PaidAt, o.EndedAt = orderPaid, p.CapturedAt, s.now
 	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
 	o.dropClosing()
 	return s.addTotalEvent(eventOrderPaid, "method", p.Method)
@@ -756,6 +789,9 @@ const (
 func (s *settlement) dueAt() stamp {
 	p := s.payment
 	pending, hourly := false, s.in(authorizedLook)
+	if again := p.RefundsDifferSince.after(refundsLag); again.After(s.exact) {
+		pending, hourly = true, again
+	}
 	for i := range s.refunds {
 		if f := &s.refunds[i]; f.State == refundPending && s.ofPayment(f) {
 			pending = true

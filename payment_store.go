@@ -13,7 +13,7 @@ var paymentTable = newTable("payments", "p", func(p *payment) []field {
 		{"reason", &p.Reason}, {"capture_before", &p.CaptureBefore}, {"warned", &p.Warned}, {"due_at", &p.DueAt},
 		{"polls", &p.Polls}, {"revision", &p.Revision}, {"created_at", &p.CreatedAt},
 		{"authorized_at", &p.AuthorizedAt}, {"captured_at", &p.CapturedAt}, {"checked_at", &p.CheckedAt},
-		{"ended_at", &p.EndedAt}}
+		{"ended_at", &p.EndedAt}, {"refunds_differ_since", &p.RefundsDifferSince}}
 })
 
 // payment returns an attempt, or errNotFound.
@@ -43,7 +43,7 @@ func (t *tx) addPayment(p *payment) error {
 // errChanged.
 func (t *tx) savePayment(p *payment) error {
 	n, err := paymentTable.update(t, p, `state authorized captured refunded session_id intent_id url reason
-		capture_before warned due_at polls authorized_at captured_at checked_at ended_at`,
+		capture_before warned due_at polls authorized_at captured_at checked_at ended_at refunds_differ_since`,
 		`, revision = revision + 1 WHERE id = ? AND revision = ?`, p.ID, p.Revision)
 	if err == nil && n == 0 {
 		return errChanged

@@ -64,7 +64,7 @@ const stripeSecretPrefix = "whsec_"
 
 // stripePermissions is what a restricted key needs, by the names on Stripe's pages.
 const stripePermissions = "Checkout Sessions: write, PaymentIntents: write, Charges and Refunds: write, " +
-	"Disputes: read, Webhook Endpoints: write"
+	"Disputes: read, Balance: read, Webhook Endpoints: write"
 
 // A stripeProvider is the client of Stripe. Make one with newStripeProvider.
 type stripeProvider struct {
@@ -267,13 +267,11 @@ func isWebAddress(address string) bool {
 // another request with the key is in progress, or that an object is locked; Stripe keeps neither it nor a 429
 // under the key. A status that says nothing about the operation, such as 429, may come after Stripe has acted.
 func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
-	reason := stripeReason(answer)
+	reason, own := stripeReason(answer)
 	switch {
-	case answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden:
+	case answer.deniesKeys(own):
 		return sendDenied, reason
-	case slices.Contains(passingStatuses, answer.status):
-		return sendUnknown, reason
-	case answer.status >= 400 && answer.status < 500:
+	case answer.refuses(own):
 		return sendRefused, reason
 	case answer.status >= 500 && answer.header.Get("Idempotent-Replayed") == "true":
 		return sendStale, reason
@@ -282,22 +280,22 @@ func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
 }
 
 // stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It never
-// returns Stripe's messages, which may contain details of a card.
-func stripeReason(answer *outboundAnswer) string {
+// returns Stripe's messages, which may contain details of a card. own reports whether the answer has Stripe's form.
+func stripeReason(answer *outboundAnswer) (reason string, own bool) {
 	var failure struct {
-		Error struct {
+		Error *struct {
 			Type string `json:"type"`
 			Code string `json:"code"`
 		} `json:"error"`
 	}
 	status := fmt.Sprintf("http_%d", answer.status)
-	if json.Unmarshal(answer.body, &failure) != nil {
-		return status
+	if json.Unmarshal(answer.body, &failure) != nil || failure.Error == nil {
+		return status, false
 	}
 	if failure.Error.Type == "idempotency_error" && answer.status == http.StatusBadRequest {
-		return failure.Error.Type
+		return failure.Error.Type, true
 	}
-	return stripeName(failure.Error.Code, stripeName(failure.Error.Type, status))
+	return stripeName(failure.Error.Code, stripeName(failure.Error.Type, status)), true
 }
 
 // read sends a request that is not an operation, and decodes its answer. Errors: an *outboundError or a
@@ -309,12 +307,8 @@ func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string
 	}
 	if answer.status < 200 || answer.status >= 300 {
 		wait, _ := retryAfter(answer.header, time.Now())
-		return &providerError{
-			status: answer.status,
-			reason: stripeReason(answer),
-			denied: answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden,
-			wait:   wait,
-		}
+		reason, own := stripeReason(answer)
+		return &providerError{status: answer.status, reason: reason, denied: answer.deniesKeys(own), wait: wait}
 	}
 	if json.Unmarshal(answer.body, into) != nil {
 		return malformedAnswer(answer.status)

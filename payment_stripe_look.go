@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -65,7 +66,11 @@ type stripeCharge struct {
 	Captured int64  `json:"amount_captured"`
 	Refunded int64  `json:"amount_refunded"`
 	Disputed bool   `json:"disputed"`
-	Details  struct {
+
+	// What it has moved of the balance: null until it is captured, then an id or, if it is asked for, an object.
+	Moved json.RawMessage `json:"balance_transaction"`
+
+	Details struct {
 		Card struct {
 			CaptureBefore int64 `json:"capture_before"` // Unix seconds; 0: not known
 		} `json:"card"`
@@ -82,9 +87,7 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 		}
 		id = found
 	}
-	var session stripeSession
-	query := url.Values{"expand[]": {"payment_intent.latest_charge"}}
-	err := s.get(ctx, c, stripeSessions+"/"+url.PathEscape(id), query, &session)
+	session, err := s.readSession(ctx, c, id, p.CapturedAt.IsZero())
 	if isStripeMissing(err) {
 		return &paymentReport{phase: phaseUnknown}, nil
 	}
@@ -111,6 +114,32 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 	return report, nil
 }
 
+// readSession reads a session with its intent, the intent's latest charge and, if moved is true, what that has moved of
+// the balance: nothing else tells when a card was captured. A key that may not read this gets the rest.
+func (s *stripeProvider) readSession(
+	ctx context.Context, c *openConnection, id string, moved bool,
+) (session *stripeSession, err error) {
+	path, expand := stripeSessions+"/"+url.PathEscape(id), "payment_intent.latest_charge"
+	if session = new(stripeSession); moved {
+		err = s.get(ctx, c, path, url.Values{"expand[]": {expand + ".balance_transaction"}}, session)
+		if failed, ok := errors.AsType[*providerError](err); !ok || failed.status != http.StatusForbidden {
+			return session, err
+		}
+	}
+	return session, s.get(ctx, c, path, url.Values{"expand[]": {expand}}, session)
+}
+
+// capturedAt returns when a charge was captured, as far as was asked for and is told; zero: it is not.
+func (c *stripeCharge) capturedAt() time.Time {
+	var moved struct {
+		Created int64 `json:"created"` // Unix seconds
+	}
+	if json.Unmarshal(c.Moved, &moved) != nil || moved.Created == 0 || !isStripeTime(moved.Created) {
+		return time.Time{}
+	}
+	return time.Unix(moved.Created, 0).UTC()
+}
+
 // report returns what a session says of an attempt, without refunds and disputes. It reports false for a session
 // that belongs to another attempt, or that can't be right.
 func (s *stripeSession) report(id string, p *payment) (*paymentReport, bool) {
@@ -135,7 +164,9 @@ func (s *stripeSession) report(id string, p *payment) (*paymentReport, bool) {
 	if !i.valid() || i.Currency != s.Currency || p.IntentID != nil && *p.IntentID != i.ID {
 		return nil, false
 	}
-	r.intentID, r.captured = i.ID, i.Received
+	if r.intentID, r.captured = i.ID, i.Received; i.Charge != nil {
+		r.capturedAt = i.Charge.capturedAt()
+	}
 	if i.Status == "requires_capture" {
 		r.authorized = i.Capturable
 		if i.Charge != nil && i.Charge.Details.Card.CaptureBefore > 0 {

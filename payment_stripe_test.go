@@ -203,6 +203,10 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 		{"too many", opCreate, 429, fails(invalid, "rate_limit"), retries, later},
 		{"an error", opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
 		{"an error of a proxy", opCreate, 502, "<html>", "", unknown(502, "http_502")},
+		{"a proxy without such a path", opRefund, 404, "<html>", "", unknown(404, "http_404")},
+		{"a gateway's limit", opCapture, 413, `{"message":"Request Too Long"}`, "", unknown(413, "http_413")},
+		{"a gateway's error", opCapture, 400, `{"error":"Bad Request"}`, "", unknown(400, "http_400")},
+		{"a proxy's ban", opCreate, 403, "<html>", "", unknown(403, "http_403")},
 		{"a proxy that waits no more", opRefund, 408, "", "", unknown(408, "http_408")},
 		{"a proxy without early data", opRefund, 425, "", "", unknown(425, "http_425")},
 		{"an error, replayed", opCreate, 500, fails("api_error", ""), again, stale(500, "api_error")},
@@ -255,6 +259,10 @@ func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
 		want.amount, want.currency, want.sessionID = 2000, "CHF", *p.SessionID
 		want.intentID, want.refunds, want.disputes = got.intentID, got.refunds, got.disputes
 		want.captureBefore = got.captureBefore
+		if want.captured > 0 && got.capturedAt.Sub(s.clock()).Abs() > time.Minute {
+			t.Errorf("%s: it was captured at %v", what, got.capturedAt)
+		}
+		want.capturedAt = got.capturedAt
 		if !reflect.DeepEqual(*got, want) || (want.phase == phaseApproved) && !isStripeID("pi_", got.intentID) {
 			t.Errorf("%s: %+v, not %+v", what, *got, want)
 		}

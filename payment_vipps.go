@@ -175,9 +175,10 @@ func (v *vippsProvider) send(
 		// token.
 	case failed.denied:
 		result.outcome, result.retryAfter = sendDenied, 0
-	case answer.status == http.StatusConflict && op.Kind == opCreate: // the reference exists, or will in a moment
+	case answer.status == http.StatusConflict && op.Kind == opCreate && failed.own:
+		// the reference exists, or will in a moment
 		result.outcome = sendStale
-	case answer.status >= 400 && answer.status < 500 && !slices.Contains(passingStatuses, answer.status):
+	case answer.refuses(failed.own):
 		result.outcome, result.retryAfter = sendRefused, 0
 	}
 	return result
@@ -231,17 +232,20 @@ func isVippsURL(text string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
-// failure returns what an answer says went wrong, or nil if its status is 2xx. From a problem (RFC 9457) it takes
-// only the name of the type, since the other members are texts for people.
+// failure returns what an answer says went wrong, or nil if its status is 2xx. From a problem (RFC 9457), which is
+// Vipps' form, it takes only the name of the type, since the other members are texts for people. Keys are also denied
+// in other forms of JSON, where tokens are given out and by the gateway before Vipps, or without a body.
 func (v *vippsProvider) failure(answer *outboundAnswer) *providerError {
 	if answer.status >= 200 && answer.status < 300 {
 		return nil
 	}
 	failed := &providerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status)}
-	failed.denied = answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden
 	failed.wait, _ = retryAfter(answer.header, v.now())
-	if problem, err := parseJSON(answer.body); err == nil {
+	problem, err := parseJSON(answer.body)
+	failed.denied = answer.deniesKeys(err == nil || len(answer.body) == 0)
+	if err == nil {
 		kind := vippsText(&problem, "type", maxOutboundURL)
+		failed.own = kind+rawMember(&problem, "title") != ""
 		if name := kind[strings.LastIndexAny(kind, "/#:")+1:]; isVippsCode(name) {
 			failed.reason = name
 		}
@@ -367,11 +371,12 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 	if err != nil {
 		return "", time.Time{}, err
 	}
+	body, err := parseJSON(answer.body)
 	if failed := v.failure(answer); failed != nil {
-		failed.denied = failed.denied || answer.status == http.StatusBadRequest // an unknown client_id
+		unknown := answer.status == http.StatusBadRequest && err == nil // client_id
+		failed.denied = failed.denied || unknown
 		return "", time.Time{}, failed
 	}
-	body, err := parseJSON(answer.body)
 	text := vippsText(&body, "access_token", maxVippsToken)
 	seconds := int64(0)
 	if lasts, ok := body.member("expires_in"); ok && lasts.kind == jsonString { // Vipps sends digits in quotes
@@ -472,9 +477,10 @@ func vippsLapsed(events []vippsEvent, lapses time.Time) bool {
 	})
 }
 
+// isVippsNotFound reports whether Vipps says that something does not exist.
 func isVippsNotFound(err error) bool {
 	var failed *providerError
-	return errors.As(err, &failed) && failed.status == http.StatusNotFound
+	return errors.As(err, &failed) && failed.own && failed.status == http.StatusNotFound
 }
 
 // vippsCaptureBefore returns when an authorisation lapses. Vipps does not say, so it is computed from the event
@@ -602,14 +608,18 @@ func (e *vippsEvent) same(other *vippsEvent) bool {
 		e.amount == other.amount
 }
 
-// addVippsEvents adds what was done to a payment: the keys of our own operations, and each refund, ours first. A
-// refund that was made in Vipps' portal has a key that is not ours, or none. A pspReference may be of several events.
+// addVippsEvents adds what was done to a payment: the keys of our own operations, when it was captured, and each
+// refund, ours first. A refund that was made in Vipps' portal has a key that is not ours, or none. A pspReference may
+// be of several events.
 func (r *paymentReport) addVippsEvents(events []vippsEvent) {
 	var others []refundReport
 	for i, e := range events {
 		ours := validID("opr", e.key)
 		if ours && !slices.Contains(r.done, e.key) {
 			r.done = append(r.done, e.key)
+		}
+		if e.name == "CAPTURED" && e.at.After(r.capturedAt) {
+			r.capturedAt = e.at
 		}
 		told := slices.ContainsFunc(events[:i], func(other vippsEvent) bool { return e.same(&other) })
 		if e.name != "REFUNDED" || e.amount <= 0 || told {
@@ -728,7 +738,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 		err = malformedAnswer(answer.status)
 	}
 	var failed *providerError
-	if !errors.As(err, &failed) || failed.reason == outboundMalformed || failed.status >= 500 {
+	if !errors.As(err, &failed) || !failed.own && !failed.denied || failed.status >= 500 {
 		if removed := v.removeWebhooks(ctx, c, webhookURL); removed != nil {
 			return fmt.Errorf("%w; and a webhook at %s may be left at Vipps, to be removed there: %w",
 				err, webhookURL, removed)

@@ -310,10 +310,17 @@ func TestVipps_outcomeOfEveryAnswer(t *testing.T) {
 			sendResult{reason: "http_302"}},
 		{opCapture, vippsTrouble{status: 400, body: problem}, refused("TooMuch")},
 		{opCapture, vippsTrouble{status: 400, body: `{"type":"Ola Nordmann"}`}, refused("http_400")},
-		{opCapture, vippsTrouble{status: 404, body: "nothing"}, refused("http_404")},
+		{opCapture, vippsTrouble{status: 404, body: "nothing"}, sendResult{reason: "http_404"}},
+		{opRefund, vippsTrouble{status: 413, body: `{"statusCode":413,"message":"Request Too Long"}`},
+			sendResult{reason: "http_413"}},
+		{opRefund, vippsTrouble{status: 400, body: `{"error":"Bad Request"}`}, sendResult{reason: "http_400"}},
+		{opCreate, vippsTrouble{status: 409}, sendResult{reason: "http_409"}},
 		{opCapture, vippsTrouble{status: 401, body: problem}, sendResult{reason: "TooMuch"}},
 		{opCreate, vippsTrouble{status: 401, body: problem}, sendResult{outcome: sendDenied, reason: "TooMuch"}},
-		{opCapture, vippsTrouble{status: 403}, sendResult{outcome: sendDenied, reason: "http_403"}},
+		{opCapture, vippsTrouble{status: 403, body: problem}, sendResult{outcome: sendDenied, reason: "TooMuch"}},
+		{opCapture, vippsTrouble{status: 403, body: `{"statusCode":403,"message":"Out of quota"}`}, // of Vipps' gateway
+			sendResult{outcome: sendDenied, reason: "http_403"}},
+		{opCapture, vippsTrouble{status: 403, body: "<html>"}, sendResult{reason: "http_403"}},
 		{opCapture, vippsTrouble{status: 408}, sendResult{reason: "http_408"}},
 		{opCapture, vippsTrouble{status: 409, body: problem}, sendResult{reason: "TooMuch"}},
 		{opCreate, vippsTrouble{status: 409, body: problem}, sendResult{outcome: sendStale, reason: "TooMuch"}},
@@ -485,7 +492,7 @@ func TestVipps_eventsThatLackSomethingAreLeftOut(t *testing.T) {
 	}
 	s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
 		if r.path == events {
-			return &vippsTrouble{status: 404}
+			return &vippsTrouble{status: 404, body: `{"type":"https://errors.example/x#not-found","title":"Not found"}`}
 		}
 		return nil
 	})
@@ -619,7 +626,10 @@ func TestVipps_tokenThatDoesNotCome(t *testing.T) {
 		trouble vippsTrouble
 		want    sendResult
 	}{
-		{vippsTrouble{status: 401}, sendResult{outcome: sendDenied, reason: "http_401"}},
+		{vippsTrouble{status: 401, body: `{"error":"invalid_client"}`},
+			sendResult{outcome: sendDenied, reason: "http_401"}},
+		{vippsTrouble{status: 401, body: "<html>"}, sendResult{reason: "http_401"}},
+		{vippsTrouble{status: 400, body: "<html>"}, sendResult{reason: "http_400"}},
 		{vippsTrouble{status: 400, body: `{"error":"unauthorized_client"}`},
 			sendResult{outcome: sendDenied, reason: "http_400"}},
 		{vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}},

@@ -55,10 +55,7 @@ func (s *service) reading() int {
 func (s *service) getWithin(ctx context.Context, path string, headers ...string) <-chan answer {
 	answers := make(chan answer, 1)
 	r := httptest.NewRequestWithContext(ctx, "GET", "/v1"+path, nil)
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
-	}
+	s.check(setHeaders(r.Header, headers))
 	go func() {
 		w := httptest.NewRecorder()
 		s.server.ServeHTTP(w, r)

@@ -518,9 +518,10 @@ CREATE TABLE payments (
   revision       INTEGER NOT NULL DEFAULT 1,                         -- grows with each change and each look that is asked for
   created_at     TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was begun
   authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')), -- when the money was seen to be authorised
-  captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at, '+0 days')), -- when it was seen to be captured
+  captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at, '+0 days')), -- when it was captured, as the provider says, or was seen to be
   checked_at     TEXT CHECK (checked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', checked_at, '+0 days')), -- when the provider last answered about it
-  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')) -- when it failed, expired or was cancelled
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when it failed, expired or was cancelled
+  refunds_differ_since TEXT CHECK (refunds_differ_since IS strftime('%Y-%m-%dT%H:%M:%SZ', refunds_differ_since, '+0 days')) -- since when the provider says that more was given back than the refunds that are done or under way
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX payments_order ON payments (order_id);
 CREATE INDEX payments_account ON payments (account_id, id);

@@ -27,6 +27,14 @@ func untrue(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errUntrue}, args...)...)
 }
 
+// withKey returns headers with an Idempotency-Key; "": without one.
+func withKey(key string, headers ...string) []string {
+	if key == "" {
+		return headers
+	}
+	return append(headers, "Idempotency-Key: "+key)
+}
+
 // A leadPatron posts leads, with or without an Idempotency-Key.
 type leadPatron struct {
 	name    string
@@ -43,7 +51,7 @@ func (p *leadPatron) post(l link, email string) error {
 		key = email
 	}
 	p.missing = email
-	a, err := l.post("/widget/leads", `{"type":"newsletter","email":"`+email+`"}`, "Idempotency-Key", key)
+	a, err := l.post("/widget/leads", `{"type":"newsletter","email":"`+email+`"}`, withKey(key)...)
 	if err != nil {
 		return err
 	}
@@ -117,7 +125,7 @@ func (p *clickPatron) report(l link, n int) error {
 	repeated := n < p.n
 	p.missing = n
 	a, err := l.post("/widget/events", `{"widget":"`+p.widget+`","events":[{"type":"click","item":"soup"}]}`,
-		"Origin", siteOrigin, "Idempotency-Key", key)
+		withKey(key, "Origin: "+siteOrigin)...)
 	if err != nil {
 		return err
 	}
@@ -196,7 +204,7 @@ func (p *seatPatron) send(l link) error {
 	if p.path == activatePath {
 		key = p.idemKey
 	}
-	a, err := l.post(p.path, activateBody(p.key, p.fingerprint), "Idempotency-Key", key)
+	a, err := l.post(p.path, activateBody(p.key, p.fingerprint), withKey(key)...)
 	switch {
 	case err != nil:
 		return err
@@ -220,7 +228,7 @@ func (p *seatPatron) verify(l link) error {
 	if p.token == "" {
 		return nil
 	}
-	a, err := l.post("/widget/license/verify", `{}`, "Authorization", "Bearer "+p.token)
+	a, err := l.post("/widget/license/verify", `{}`, bearer(p.token))
 	want := map[bool]string{true: "valid", false: "device_released"}[p.active]
 	if err == nil && (a.status != 200 || a.Valid != p.active || a.Code != want) {
 		return untrue("verify of %s, which was active: %v: %+v", p.fingerprint, p.active, a)
@@ -482,7 +490,7 @@ func TestCrash_findsEveryAcknowledgedWriteSynced(t *testing.T) {
 	} {
 		for n := range writes {
 			before := trace.syncs()
-			a, err := l.post(kind.path, kind.body(n), "Origin", siteOrigin)
+			a, err := l.post(kind.path, kind.body(n), "Origin: "+siteOrigin)
 			if err != nil || a.status != kind.status {
 				t.Fatalf("%s: %+v %v", kind.path, a, err)
 			}

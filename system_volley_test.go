@@ -92,9 +92,7 @@ func TestVolley_ofSmallValuesTakesLittleMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Header.Set("Content-Type", "application/json")
-			for i := 0; i < len(headers); i += 2 {
-				r.Header.Set(headers[i], headers[i+1])
-			}
+			must(t, setHeaders(r.Header, headers))
 			return r
 		}
 	}
@@ -113,7 +111,7 @@ func TestVolley_ofSmallValuesTakesLittleMemory(t *testing.T) {
 				`{"license_key":"x","x":[`+few+`],"y":"`+strings.Repeat("y", 12<<10)+`"}`), []int{200, 429, 503}},
 		"a mapping as large as may be": {size(100, 300),
 			post("PUT", mapping, `{"x":["`+strings.Repeat("y", 240<<10)+`"],"lines":[`+few+`]}`,
-				"Authorization", "Bearer "+token), []int{404, 422, 429, 503}},
+				bearer(token)), []int{404, 422, 429, 503}},
 	} {
 		p := serveProcess(t, o) // one for each, since the most that it has had is never less again
 		idle := p.memoryOf("VmRSS")

@@ -197,12 +197,11 @@ func (r *receiver) setAnswer(answer func(http.ResponseWriter, message)) {
 	r.answer = answer
 }
 
-// status has the receiver answer with a status.
+// status has the receiver answer with a status. header are lines "Name: value".
 func (r *receiver) status(code int, header ...string) {
+	must(r.t, setHeaders(http.Header{}, header))
 	r.setAnswer(func(w http.ResponseWriter, _ message) {
-		for i := 0; i+1 < len(header); i += 2 {
-			w.Header().Set(header[i], header[i+1])
-		}
+		setHeaders(w.Header(), header)
 		http.Error(w, "no, thank you", code)
 	})
 }
@@ -451,7 +450,7 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 			bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 				tick := max(time.Second, c.after/60)
 				defer s.startSending(tick)()
-				r.status(c.status, "Retry-After", c.header)
+				r.status(c.status, "Retry-After: "+c.header)
 				began := time.Now()
 				s.announce(s.account, eventLeadCreated)
 				synctest.Wait()
@@ -473,7 +472,7 @@ func TestWebhook_thatAsksForAPauseGetsOneAtATimeAfterIt(t *testing.T) {
 	t.Parallel()
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
 		defer s.startSending()()
-		r.status(429, "Retry-After", "60")
+		r.status(429, "Retry-After: 60")
 		s.announce(s.account, eventLeadCreated)
 		synctest.Wait()
 		s.announceToAll([]string{s.account}, eventLeadCreated, 10)

@@ -24,7 +24,8 @@ CREATE TABLE payments (
   authorized_at  TEXT CHECK (authorized_at IS strftime('%Y-%m-%dT%H:%M:%SZ', authorized_at, '+0 days')),
   captured_at    TEXT CHECK (captured_at IS strftime('%Y-%m-%dT%H:%M:%SZ', captured_at, '+0 days')),
   checked_at     TEXT CHECK (checked_at IS strftime('%Y-%m-%dT%H:%M:%SZ', checked_at, '+0 days')),
-  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days'))
+  ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')),
+  refunds_differ_since TEXT CHECK (refunds_differ_since IS strftime('%Y-%m-%dT%H:%M:%SZ', refunds_differ_since, '+0 days'))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE refunds (
