@@ -73,7 +73,7 @@ func (q *queries) accountNames() (map[string]string, error) {
 		if other, taken := ids[a.Name]; taken {
 			delete(names, other)
 		} else if ids[a.Name] = a.ID; !strings.HasPrefix(strings.ToLower(a.Name), "acct_") {
-			names[a.ID] = printable(a.Name)
+			names[a.ID] = a.Name
 		}
 	}
 	return names, err

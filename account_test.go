@@ -391,6 +391,7 @@ func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
 		{"removeApp", func() (int, error) { return oneRow(&f.app, removeApp(t, o, f.app, anActor)) }},
 		{"queries.grant", func() (int, error) { return oneRow(t.grant(o, f.grant)) }},
 		{"queries.grants", func() (int, error) { return rowsOfPage(t.grants(o, false, "", 10)) }},
+		{"queries.connectedApps", func() (int, error) { return rowsOfPage(t.connectedApps(o, "", 10)) }},
 		{"endGrant", func() (int, error) { return oneRow(&f.grant, endGrant(t, o, f.grant, endedByOwner, anActor)) }},
 		{"queries.widgets", func() (int, error) { return rowsOf(t.widgets(o)) }},
 		{"queries.origins", func() (int, error) { return rowsOf(t.origins(o)) }},

@@ -360,6 +360,7 @@ var errDeclined = errors.New("nothing was changed: only the word yes goes on")
 // for the answer, and what is changed afterwards has to be looked up again.
 func (e *env) confirm(plan func(*queries) (string, error)) error {
 	text, err := queried(e, plan)
+	text = printableLines(text)
 	switch {
 	case err != nil || text == "" || e.on("force"):
 		return err
@@ -416,7 +417,7 @@ func (e *env) print(v any, text string) error {
 		_, err := e.stdout.Write(encodeJSON(v))
 		return err
 	}
-	_, err := fmt.Fprintln(e.stdout, text)
+	_, err := fmt.Fprintln(e.stdout, printableLines(text))
 	return err
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 func TestCommand_doesWhatItsHelpSays(t *testing.T) {
@@ -801,8 +804,10 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 		"\u0645\u0631\u062d\u0628\u0627": "\u0645\u0631\u062d\u0628\u0627",
 		"=1+1":                           "'=1+1", "+1": "'+1", "-1": "'-1", "@x": "'@x",
 		"\uff1d1": "'\uff1d1", "\uff0b1": "'\uff0b1", "\uff0d1": "'\uff0d1", "\uff20x": "'\uff20x",
-		" =1": "' =1", "\t=1": "'\t=1", "\u3000\uff1d1": "'\u3000\uff1d1", "\ufeff=1": "'\ufeff=1",
+		" =1": "' =1", "\t=1": "\t'=1", "\u3000\uff1d1": "'\u3000\uff1d1", "\ufeff=1": "'\ufeff=1",
 		"\u200b-1": "'\u200b-1", "\x00=1": "'\x00=1",
+		"x;=1+cmd|' /C calc'!A0;y": "x;'=1+cmd|' /C calc'!A0;y", "=1;+2\t-3\r\n \"@x;-": "'=1;'+2\t'-3\r\n' \"@x;'-",
+		"a;b=1;-": "a;b=1;'-", "1\u2028=1": "1\u2028'=1", "x;\"=1": "x;'\"=1", "it's; ' =1": "it's;' ' =1",
 		"a\u202egpj.exe": "a\ufffdgpj.exe", "\u2067=1": "\ufffd=1",
 		"\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u2066\u2067\u2068\u2069": strings.Repeat("\ufffd", 11),
 	} {
@@ -824,6 +829,9 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 	s.post("/widget/license/activate", `{"license_key":"`+made.text("key")+`","fingerprint":"`+
 		strings.Repeat("f", 32)+`","device":{"name":"\uff0dkitchen","platform":"\u202ex","app_version":"\uff0b1"}}`).is(
 		200)
+	for _, list := range [][]string{{"lead", "list"}, {"license", "list"}, {"device", "list", made.text("id")}} {
+		equal(t, list[0]+" list", strings.IndexFunc(s.must(list...), movesCursor), -1)
+	}
 	for command, want := range map[string]map[string]string{
 		"lead": {"email": "'+ada@example.com", "source": "'\uff1d1+1", "page": "/\ufffdmenu",
 			"fields": `{"name":"\u202eadA ` + "\u0645" + `"}`},
@@ -841,6 +849,39 @@ func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T
 			}
 		}
 	}
+}
+
+// FuzzCSV splits rows at each separator that a spreadsheet may have.
+func FuzzCSV(f *testing.F) {
+	for _, text := range []string{"x;=1+cmd|' /C calc'!A0;y", "\"\t@x\n\"\" -1,+1", "\u202e\uff1d1\r;\u3000=",
+		"\\\";\"=1\"", "\xff;=\u2029+"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		object := encodeJSON(map[string]string{"member": text})
+		object = object[:len(object)-1] // a line break
+		var out strings.Builder
+		w := csv.NewWriter(&out)
+		must(t, w.WriteAll([][]string{{"id", csvTextCell(text), csvJSONCell(object), "-20.00", csvTextCell(text)}}))
+		rows, err := csv.NewReader(strings.NewReader(out.String())).ReadAll()
+		if err != nil || len(rows) != 1 || len(rows[0]) != 5 || rows[0][3] != "-20.00" {
+			t.Fatalf("%q: %q %v", text, rows, err)
+		}
+		var back, sent map[string]string
+		must(t, cmp.Or(json.Unmarshal([]byte(rows[0][2]), &back), json.Unmarshal(object, &sent)))
+		equal(t, "the JSON", back["member"], sent["member"])
+		parts := append(slices.Delete(rows[0], 3, 4), strings.FieldsFunc(out.String(), func(r rune) bool {
+			return strings.ContainsRune(";\t\r\n\v\f\u0085\u2028\u2029", r)
+		})...)
+		for _, part := range parts {
+			seen := strings.TrimLeftFunc(part, func(r rune) bool {
+				return r == '"' || unicode.IsSpace(r) || !unicode.IsGraphic(r)
+			})
+			if r, _ := utf8.DecodeRuneInString(seen); strings.ContainsRune("=+-@＝＋－＠", r) {
+				t.Errorf("%q: a cell is %q of %q", text, part, out.String())
+			}
+		}
+	})
 }
 
 func TestCommand_takesItsOldNames(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -257,18 +258,26 @@ func (t textTable) writeBlocks(to *strings.Builder, width int) {
 	}
 }
 
+// pointedTo returns what a cell points to, if it is a pointer; "" if that is nil.
+func pointedTo(cell any) any {
+	v := reflect.ValueOf(cell)
+	for v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+	}
+	if !v.IsValid() || v.Kind() == reflect.Pointer {
+		return ""
+	}
+	return v.Interface()
+}
+
 // cellText returns the text of a table's cell. names are those of accounts.
-func (e *env) cellText(v any, names map[string]string) string {
+func (e *env) cellText(cell any, names map[string]string) string {
 	text := ""
-	switch v := v.(type) {
+	switch v := pointedTo(cell).(type) {
 	case stamp:
 		text = e.shortTime(v)
 	case accountCell:
 		text = cmp.Or(names[string(v)], string(v))
-	case *string:
-		if v != nil {
-			text = *v
-		}
 	case bool:
 		if v {
 			text = "yes"
@@ -276,7 +285,7 @@ func (e *env) cellText(v any, names map[string]string) string {
 	default:
 		text = fmt.Sprint(v)
 	}
-	return cmp.Or(text, noValue)
+	return cmp.Or(printable(text), noValue)
 }
 
 // shortTime returns a time in UTC for a table: "11-22 19:37", with the year if that is another one than now, and
@@ -312,6 +321,7 @@ func (e *env) printDetails(v any, details []detail) error {
 			}
 			details[i] = detail{"account", cmp.Or(names[d.value], d.value)}
 		}
+		details[i].value = printable(details[i].value)
 		indent = max(indent, utf8.RuneCountInString(details[i].label)+columnGap)
 	}
 	var text strings.Builder
@@ -430,7 +440,7 @@ func memberText(v *jsonValue) string {
 	case jsonObject:
 		for _, m := range v.members {
 			if m.value.kind == jsonObject || m.value.kind == jsonArray {
-				return printable(v.raw)
+				return v.raw
 			}
 			parts = append(parts, m.name+" "+memberText(&m.value))
 		}
@@ -441,7 +451,7 @@ func memberText(v *jsonValue) string {
 	default:
 		parts = append(parts, v.text)
 	}
-	return cmp.Or(printable(strings.Join(parts, ", ")), noValue)
+	return cmp.Or(strings.Join(parts, ", "), noValue)
 }
 
 // countsText returns the names with a count above zero, each with its count; "none" if there are none.
@@ -557,7 +567,7 @@ func exportRows[T any](
 	e *env,
 	header []string,
 	page func(st *store, before string) (listPage[T], error),
-	cells func(T) []string,
+	cells func(T) []any,
 ) error {
 	return e.withStore(func(st *store) error {
 		out := bufio.NewWriter(e.stdout)
@@ -572,7 +582,7 @@ func exportRows[T any](
 			}
 			for _, row := range p.rows {
 				if e.on("csv") {
-					w.Write(cells(row))
+					w.Write(csvCells(cells(row)))
 				} else {
 					out.Write(encodeJSON(row))
 				}
@@ -587,10 +597,30 @@ func exportRows[T any](
 	})
 }
 
-// csvTextCell makes s safe for a CSV cell, since callers of the API choose these texts. It puts an
-// apostrophe before a text that a spreadsheet would run as a formula, also where something that
-// can't be seen comes first, and replaces characters that change the direction in which the row is
-// shown by U+FFFD.
+// An amountCell is a number of ours in a cell of CSV, which may begin with a minus sign.
+type amountCell string
+
+// csvCells returns the cells of a row of CSV. All but an amountCell counts as what strangers may have written.
+func csvCells(row []any) []string {
+	cells := make([]string, len(row))
+	for i, cell := range row {
+		switch v := pointedTo(cell).(type) {
+		case amountCell:
+			cells[i] = string(v)
+		case json.RawMessage:
+			cells[i] = csvJSONCell(v)
+		case stamp:
+			cells[i] = stampCell(v)
+		default:
+			cells[i] = csvTextCell(fmt.Sprint(v))
+		}
+	}
+	return cells
+}
+
+// csvTextCell makes s safe for a CSV cell, since callers of the API choose these texts. It puts an apostrophe before
+// each part that a spreadsheet would run as a formula, see guardParts, and replaces characters that change the
+// direction in which the row is shown by U+FFFD.
 func csvTextCell(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.Is(unicode.Bidi_Control, r) {
@@ -598,17 +628,11 @@ func csvTextCell(s string) string {
 		}
 		return r
 	}, s)
-	seen := strings.TrimLeftFunc(s, func(r rune) bool {
-		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
-	})
-	if first, _ := utf8.DecodeRuneInString(seen); strings.ContainsRune("=+-@＝＋－＠", first) && seen != "" {
-		return "'" + s
-	}
-	return s
+	return guardParts(s, func(lead, sign string) string { return "'" + lead + sign })
 }
 
-// csvJSONCell returns a JSON object for a CSV cell. Characters that change the direction in which
-// the row is shown are escaped.
+// csvJSONCell is csvTextCell for a JSON object, whose members keep their values: there, the sign of a formula and
+// characters that change the direction are escaped.
 func csvJSONCell(object []byte) string {
 	var b strings.Builder
 	for _, r := range string(object) {
@@ -618,15 +642,32 @@ func csvJSONCell(object []byte) string {
 			b.WriteRune(r)
 		}
 	}
-	return b.String()
+	return guardParts(b.String(), func(lead, sign string) string {
+		r, _ := utf8.DecodeRuneInString(sign)
+		return lead + fmt.Sprintf(`\u%04x`, r)
+	})
 }
 
-// numberCell returns a number for a CSV cell, "" for nil.
-func numberCell(n *int) string {
-	if n == nil {
-		return ""
+// guardParts returns s with what guard makes of the beginning of each part that could be run as a formula: of spaces,
+// quotes and what can't be seen, and of the sign after them. Spreadsheets end a cell not only at commas: depending on
+// country and settings a part begins after a semicolon, a tab or a line break, too.
+func guardParts(s string, guard func(lead, sign string) string) string {
+	var b strings.Builder
+	done, begins := 0, true // what of s is written; whether nothing is seen yet of the part that begins there
+	for i, r := range s {
+		end := i + utf8.RuneLen(r)
+		switch {
+		case strings.ContainsRune(";\t\n\v\f\r\u0085\u2028\u2029", r):
+			b.WriteString(s[done:end])
+			done, begins = end, true
+		case begins && strings.ContainsRune("=+-@＝＋－＠", r):
+			b.WriteString(guard(s[done:i], s[i:end]))
+			done, begins = end, false
+		case !strings.ContainsRune(`"'`, r) && !unicode.IsSpace(r) && unicode.IsGraphic(r):
+			begins = false
+		}
 	}
-	return strconv.Itoa(*n)
+	return b.String() + s[done:]
 }
 
 // stampCell returns a time for a CSV cell, "" for the zero stamp.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -20,6 +21,11 @@ func widest(text string) (n int) {
 		n = max(n, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
 	}
 	return n
+}
+
+// movesCursor reports whether a terminal acts on a character, other than to begin a line, or turns its line around.
+func movesCursor(r rune) bool {
+	return r != '\n' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // fillTables gives an operator rows for tables, with long cells among them, and returns a licence.

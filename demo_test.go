@@ -248,6 +248,7 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	if report := o.object("check"); report["ok"] != true {
 		t.Errorf("check: %v", report)
 	}
+	listsHaveTextInEveryCell(o)
 	other := newOperator(t)
 	for _, addr := range []string{"0.0.0.0:0", ":0"} {
 		other.fails("-addr must name one address", "demo", "-addr", addr)
@@ -256,6 +257,35 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 		!strings.Contains(err.Error(), "holds a database that the demo did not create") {
 		t.Errorf("a demo over another's database: %v", err)
 	}
+}
+
+// listsHaveTextInEveryCell runs each command that lists or exports rows, and fails if it prints what Go shows of a
+// pointer or of a wrong format.
+func listsHaveTextInEveryCell(o *operator) {
+	o.t.Helper()
+	first := func(noun string) string { return o.objects(noun, "list")[0]["id"].(string) }
+	ids := map[string]string{"LICENSE": first("license"), "WEBHOOK": first("webhook")}
+	ran, wrong := 0, regexp.MustCompile(`0x[0-9a-f]{6}|<nil>|%!`)
+	for _, c := range commandsOf(nouns()) {
+		option := "-wide"
+		for _, o := range c.options {
+			if o.name == "csv" {
+				option = "-csv"
+			}
+		}
+		if option != "-csv" && !strings.HasSuffix(c.name, " list") {
+			continue
+		}
+		args := append(strings.Fields(c.name), option)
+		if c.args != "" {
+			args = append(args, ids[c.args])
+		}
+		ran++
+		if out := o.do(args...); wrong.MatchString(out) {
+			o.t.Errorf("%q prints %q:\n%s", args, wrong.FindString(out), out)
+		}
+	}
+	failIf(o.t, ran < 24, "ran %d commands only", ran)
 }
 
 func TestDemo_pageIsShownByABrowserWhichPostsItsForm(t *testing.T) {

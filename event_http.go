@@ -75,7 +75,7 @@ func typeNames(types []eventType) (names []string) {
 func dataText(data json.RawMessage) string {
 	object, err := parseJSON(data)
 	if err != nil {
-		return printable(string(data))
+		return string(data)
 	}
 	currency, _ := object.member("currency")
 	for i, m := range object.members {

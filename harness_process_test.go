@@ -93,6 +93,10 @@ func TestMain(m *testing.M) {
 		debug.SetGCPercent(800) // else a third of all processor time is the collector's
 		debug.SetMemoryLimit(1 << 30)
 	}
+	if *baselineAddr != "" {
+		fmt.Fprintln(os.Stderr, serveBaseline(*baselineAddr))
+		os.Exit(1)
+	}
 	code := m.Run()
 	for _, end := range ends.calls {
 		if err := end(); err != nil {
@@ -965,17 +969,11 @@ func (r *faultyRows) Next(dest []driver.Value) error {
 	return r.stmt.conn.call("next "+r.stmt.query, func() error { return r.Rows.Next(dest) }, func() {})
 }
 
-// The baseline is what load.sh holds the service against: net/http itself, which
-// reads and decodes the same JSON and answers a constant.
-var (
-	baselineAddr = flag.String("baseline", "", "address to serve the baseline of load.sh on")
-	baselineFor  = flag.Duration("baseline-for", time.Minute, "how long to serve it")
-)
+var baselineAddr = flag.String("baseline", "", "run no test, but serve the baseline of load.sh on this address")
 
-func TestBaseline_servesForLoadMeasurements(t *testing.T) {
-	if *baselineAddr == "" {
-		*baselineAddr, *baselineFor = "127.0.0.1:0", time.Millisecond
-	}
+// serveBaseline serves what load.sh holds the service against: net/http itself, which reads and decodes the same JSON
+// and answers a constant. It returns an error.
+func serveBaseline(addr string) error {
 	// The constants have the length of what the service answers.
 	posted := []byte(`{"valid":true,"code":"valid","detail":"The licence is valid.",` +
 		`"checked_at":"2026-11-21T10:43:26Z",` +
@@ -985,8 +983,6 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		`"state":"active"},"refresh_after":86400}` + "\n")
 	got := []byte(`{"series":[` + strings.Repeat(`{"date":"2026-11-21","views":0,"visitors":0,"clicks":0},`, 30) +
 		`{}]}` + "\n")
-	listener, err := net.Listen("tcp", *baselineAddr)
-	must(t, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		constant := got
@@ -1002,10 +998,7 @@ func TestBaseline_servesForLoadMeasurements(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write(constant)
 	})
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+	web := &http.Server{Addr: addr, Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout}
-	time.AfterFunc(*baselineFor, func() { web.Close() })
-	if err := web.Serve(listener); err != http.ErrServerClosed {
-		t.Fatal(err)
-	}
+	return web.ListenAndServe()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/constant"
@@ -231,6 +232,54 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 	}
 }
 
+// TestDocuments_nameTestsBenchmarksAndTheirFlagsThatThereAre is about commands that take too long to be run here.
+func TestDocuments_nameTestsBenchmarksAndTheirFlagsThatThereAre(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, f := range testFiles(t) {
+		names = append(names, captures(`(?m)^func ((?:Test|Benchmark|Fuzz)\w+)`, f.text)...)
+	}
+	options, named := regexp.MustCompile("(?: |^|`)-([a-z][a-z-]*)(?: '?([\\w^$]+))?"), 0
+	for name, text := range documents(t) {
+		for _, line := range captures("(go test [^`\n]+|`-bench [^`\n]+)", text) {
+			for _, o := range options.FindAllStringSubmatch(line, -1) {
+				named++
+				if flag.Lookup(o[1]) == nil && flag.Lookup("test."+o[1]) == nil {
+					t.Errorf("%s: %q: there is no flag -%s", name, line, o[1])
+				}
+				matches := regexp.MustCompile(o[2]).MatchString
+				if (o[1] == "run" || o[1] == "bench") && o[2] != "^$" && o[2] != "NAME" &&
+					!slices.ContainsFunc(names, matches) {
+					t.Errorf("%s: %q: no test has such a name", name, line)
+				}
+			}
+		}
+	}
+	failIf(t, named < 50, "found %d flags only", named)
+}
+
+// TestDocuments_everyScriptIsRunByTheChecksOrSaysWhatItNeeds is about scripts that would rot unseen.
+func TestDocuments_everyScriptIsRunByTheChecksOrSaysWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	told, scripts := fileText(t, ".ci/run")+documents(t)["CONTRIBUTING.md"], 0
+	for _, pattern := range []string{"*", ".ci/*", ".ci/clients/*", "deploy/*"} {
+		names, err := filepath.Glob(pattern)
+		must(t, err)
+		for _, name := range names {
+			info, err := os.Stat(name)
+			must(t, err)
+			if info.IsDir() || info.Mode()&0o111 == 0 {
+				continue
+			}
+			scripts++
+			if !regexp.MustCompile(`[\s\x60/]` + regexp.QuoteMeta(name) + `[\s\x60]`).MatchString(told) {
+				t.Errorf("neither .ci/run runs %s, nor does CONTRIBUTING.md say what it needs", name)
+			}
+		}
+	}
+	failIf(t, scripts < 8, "found %d scripts only", scripts)
+}
+
 // notRun are texts of the shell blocks that no test runs as they stand, and why.
 var notRun = map[string]string{
 	"go run . demo":                 "TestDemo_ runs the demo",
@@ -296,7 +345,7 @@ func TestDocuments_readmeInstallsTheVersionOfTheChangelog(t *testing.T) {
 		t.Fatalf("sections of versions: %q", found)
 	}
 	for _, named := range captures(`widgetd_([^_]*)_amd64\.deb`, all["README.md"]) {
-		if named != found[0][1] {
+		if named != found[0][1]+"*" { // of deploy/package, which adds ~ and a time to what is not released
 			t.Errorf("README.md installs %s, the CHANGELOG begins with %s", named, found[0][1])
 		}
 	}

@@ -61,10 +61,8 @@ func leadsExport(e *env) error {
 	page := func(st *store, before string) (listPage[lead], error) {
 		return st.leads(filter, before, exportPageSize)
 	}
-	return exportRows(e, header, page, func(l lead) []string {
-		source, page := valueOr(l.Source, ""), valueOr(l.Page, "")
-		return []string{l.ID, l.AccountID, l.Type, csvTextCell(l.Email), csvTextCell(source), csvTextCell(page),
-			csvJSONCell(l.Fields), l.CreatedAt.String()}
+	return exportRows(e, header, page, func(l lead) []any {
+		return []any{l.ID, l.AccountID, l.Type, l.Email, l.Source, l.Page, l.Fields, l.CreatedAt}
 	})
 }
 

@@ -345,43 +345,43 @@ func licenseShow(e *env) error {
 // exportedColumns are the columns of license export -csv, and what each contains.
 var exportedColumns = []struct {
 	name string
-	cell func(licenseDetail) string
+	cell func(licenseDetail) any
 }{
-	{"id", func(l licenseDetail) string { return l.ID }},
-	{"account_id", func(l licenseDetail) string { return l.AccountID }},
-	{"product", func(l licenseDetail) string { return csvTextCell(l.Product) }},
-	{"plan", func(l licenseDetail) string { return csvTextCell(valueOr(l.Plan, "")) }},
-	{"plan_id", func(l licenseDetail) string { return valueOr(l.PlanID, "") }},
-	{"reference", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reference, "")) }},
-	{"kind", func(l licenseDetail) string { return l.Kind }},
-	{"customer", func(l licenseDetail) string { return csvTextCell(valueOr(l.Customer, "")) }},
-	{"state", func(l licenseDetail) string { return l.State }},
-	{"status", func(l licenseDetail) string { return l.Status }},
-	{"reason", func(l licenseDetail) string { return csvTextCell(valueOr(l.Reason, "")) }},
-	{"trial", func(l licenseDetail) string { return strconv.FormatBool(l.Trial) }},
-	{"max_devices", func(l licenseDetail) string { return numberCell(l.MaxDevices) }},
+	{"id", func(l licenseDetail) any { return l.ID }},
+	{"account_id", func(l licenseDetail) any { return l.AccountID }},
+	{"product", func(l licenseDetail) any { return l.Product }},
+	{"plan", func(l licenseDetail) any { return l.Plan }},
+	{"plan_id", func(l licenseDetail) any { return l.PlanID }},
+	{"reference", func(l licenseDetail) any { return l.Reference }},
+	{"kind", func(l licenseDetail) any { return l.Kind }},
+	{"customer", func(l licenseDetail) any { return l.Customer }},
+	{"state", func(l licenseDetail) any { return l.State }},
+	{"status", func(l licenseDetail) any { return l.Status }},
+	{"reason", func(l licenseDetail) any { return l.Reason }},
+	{"trial", func(l licenseDetail) any { return l.Trial }},
+	{"max_devices", func(l licenseDetail) any { return l.MaxDevices }},
 	{"max_transfers", transfersCell},
-	{"starts_at", func(l licenseDetail) string { return stampCell(l.StartsAt) }},
-	{"expires_at", func(l licenseDetail) string { return stampCell(l.ExpiresAt) }},
-	{"grace_days", func(l licenseDetail) string { return strconv.Itoa(l.GraceDays) }},
-	{"duration_days", func(l licenseDetail) string { return numberCell(l.DurationDays) }},
-	{"expiry_basis", func(l licenseDetail) string { return l.ExpiryBasis }},
-	{"lease_hours", func(l licenseDetail) string { return strconv.Itoa(l.LeaseHours) }},
-	{"offline_days", func(l licenseDetail) string { return strconv.Itoa(l.OfflineDays) }},
-	{"entitlements", func(l licenseDetail) string { return strings.Join(l.Entitlements, " ") }},
-	{"metadata", func(l licenseDetail) string { return csvJSONCell(l.Metadata) }},
-	{"key_hint", func(l licenseDetail) string { return l.KeyHint }},
-	{"seats_used", func(l licenseDetail) string { return strconv.Itoa(l.SeatsUsed) }},
-	{"first_activated_at", func(l licenseDetail) string { return stampCell(l.FirstActivatedAt) }},
-	{"created_at", func(l licenseDetail) string { return stampCell(l.CreatedAt) }},
+	{"starts_at", func(l licenseDetail) any { return l.StartsAt }},
+	{"expires_at", func(l licenseDetail) any { return l.ExpiresAt }},
+	{"grace_days", func(l licenseDetail) any { return l.GraceDays }},
+	{"duration_days", func(l licenseDetail) any { return l.DurationDays }},
+	{"expiry_basis", func(l licenseDetail) any { return l.ExpiryBasis }},
+	{"lease_hours", func(l licenseDetail) any { return l.LeaseHours }},
+	{"offline_days", func(l licenseDetail) any { return l.OfflineDays }},
+	{"entitlements", func(l licenseDetail) any { return strings.Join(l.Entitlements, " ") }},
+	{"metadata", func(l licenseDetail) any { return l.Metadata }},
+	{"key_hint", func(l licenseDetail) any { return l.KeyHint }},
+	{"seats_used", func(l licenseDetail) any { return l.SeatsUsed }},
+	{"first_activated_at", func(l licenseDetail) any { return l.FirstActivatedAt }},
+	{"created_at", func(l licenseDetail) any { return l.CreatedAt }},
 }
 
 // transfersCell returns max_transfers as an import reads it.
-func transfersCell(l licenseDetail) string {
+func transfersCell(l licenseDetail) any {
 	if l.MaxDevices != nil && l.MaxTransfers == nil {
 		return noLimit
 	}
-	return numberCell(l.MaxTransfers)
+	return l.MaxTransfers
 }
 
 // licenseResetTransfers runs license reset-transfers.
@@ -431,8 +431,8 @@ func licenseExport(e *env) error {
 	return exportRows(e, header, func(st *store, before string) (listPage[licenseDetail], error) {
 		page, err := licenses(st.queries, filter, before, exportPageSize)
 		return listPage[licenseDetail]{licenseDetails(page.rows, e.now()), page.next}, err
-	}, func(l licenseDetail) []string {
-		cells := make([]string, len(exportedColumns))
+	}, func(l licenseDetail) []any {
+		cells := make([]any, len(exportedColumns))
 		for i, column := range exportedColumns {
 			cells[i] = column.cell(l)
 		}
@@ -679,10 +679,8 @@ func deviceExport(e *env) error {
 		}
 		page.next = devices.next
 		return page, err
-	}, func(d exportedDevice) []string {
-		return []string{d.LicenseID, d.ID, csvTextCell(valueOr(d.Name, "")), d.State,
-			csvTextCell(valueOr(d.Platform, "")), csvTextCell(valueOr(d.AppVersion, "")), d.Fingerprint.masked(),
-			stampCell(d.ActivatedAt), stampCell(d.LastSeenAt), stampCell(d.ReleasedAt),
-			valueOr(d.ReleasedBy, ""), stampCell(d.CloneAt), stampCell(d.OfflineUntil)}
+	}, func(d exportedDevice) []any {
+		return []any{d.LicenseID, d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked(),
+			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt, d.OfflineUntil}
 	})
 }

@@ -29,7 +29,7 @@ func main() {
 	if errors.As(err, &status) {
 		os.Exit(int(status))
 	}
-	fmt.Fprintln(os.Stderr, "widgetd:", err)
+	fmt.Fprintln(os.Stderr, "widgetd:", printableLines(err.Error()))
 	if errors.As(err, new(usageError)) {
 		os.Exit(2)
 	}

@@ -360,10 +360,17 @@ func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) 
 	s.check(err)
 	_, err = s.store.grants(ownedBy(s.account), false, "", 50)
 	s.check(err)
+	p, _ := s.registerApp()
+	s.appToken(p, s.account, scopeOrders)
+	_, err = s.store.connectedApps(ownedBy(s.account), "", 50)
+	s.check(err)
 	asked := reads()
 	for query, want := range map[string]string{
-		"FROM grants WHERE app_id = ?": "SEARCH grants USING COVERING INDEX grants_living (app_id=? AND account_id=?)",
-		"AND g.account_id = ?":         "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
+		"NOT EXISTS (SELECT 1":     "SEARCH n USING COVERING INDEX grants_living (app_id=? AND account_id=? AND id>?)",
+		"WHERE g.id IN (SELECT":    "SEARCH grants USING COVERING INDEX grants_living (app_id=? AND account_id=?)",
+		"g.account_id = ? AND NOT": "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
+		"grants WHERE app_id = ?":  "SEARCH grants USING COVERING INDEX grants_living (app_id=? AND account_id=?)",
+		"AND g.account_id = ?":     "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
 	} {
 		planned := func(q string) bool { return strings.Contains(q, query) && slices.Contains(s.plan(q), want) }
 		failIf(t, !slices.ContainsFunc(asked, planned), "no query with %s is planned as %s", query, want)

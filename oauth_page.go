@@ -414,7 +414,7 @@ func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (co
 	})
 }
 
-const connectedOnPage = 50 // grants
+const connectedOnPage = 50 // applications
 
 // showConnected answers GET /oauth/connected with the applications that may act for the account.
 func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
@@ -429,7 +429,7 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	if !validID("grt", after) {
 		after = ""
 	}
-	rows, err := a.store.grants(ownedBy(s.AccountID), false, after, connectedOnPage)
+	apps, err := a.store.connectedApps(ownedBy(s.AccountID), after, connectedOnPage)
 	if err != nil {
 		return nil, err
 	}
@@ -440,13 +440,18 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 	p, zone := newOAuthPage(c.request, "title_connected"), shownZone(of.Zone)
 	p.showSession(s, &oauthPageRequest{})
 	p.Connected = &connectedList{}
-	for _, g := range rows.rows {
-		p.Connected.add(g.AppID, newConnectedApp(g.App.Name, g.App.Owner, g.App.HomePage), connectedGrant{ID: g.ID,
-			Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
-			Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
+	for _, grants := range apps.rows {
+		of := grants[0].App
+		shown := newConnectedApp(of.Name, of.Owner, of.HomePage)
+		for _, g := range grants {
+			shown.Grants = append(shown.Grants, connectedGrant{ID: g.ID,
+				Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
+				Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
+		}
+		p.Connected.Apps = append(p.Connected.Apps, shown)
 	}
-	if rows.next != "" {
-		p.Connected.More = "./connected?after=" + rows.next
+	if apps.next != "" {
+		p.Connected.More = "./connected?after=" + apps.next
 	}
 	return oauthTemplate.render(http.StatusOK, p)
 }
@@ -493,7 +498,6 @@ type consentForm struct {
 
 // A connectedApp is an application and what it may do.
 type connectedApp struct {
-	id                    string
 	Name, Owner, HomePage string
 	Grants                []connectedGrant
 }
@@ -510,20 +514,10 @@ type connectedGrant struct {
 	Since, Used string
 }
 
-// A connectedList is a page of grants by their applications.
+// A connectedList is a page of applications.
 type connectedList struct {
 	Apps []connectedApp
 	More string // URL of the next page
-}
-
-// add adds a grant to those of the application with an id, which is listed once.
-func (l *connectedList) add(id string, app connectedApp, g connectedGrant) {
-	at := slices.IndexFunc(l.Apps, func(known connectedApp) bool { return known.id == id })
-	if at < 0 {
-		app.id = id
-		l.Apps, at = append(l.Apps, app), len(l.Apps)
-	}
-	l.Apps[at].Grants = append(l.Apps[at].Grants, g)
 }
 
 // newOAuthPage makes a page in the language that a request prefers.

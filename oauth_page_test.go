@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"io"
@@ -551,33 +552,38 @@ func TestConnected_hasTheAccountsOwnGrantsAndEndsThem(t *testing.T) {
 	expect(t, s.grantEnded(own), endedByOwner, "ended by")
 }
 
-func TestConnected_hasFiftyOnAPage(t *testing.T) {
+// TestConnected_hasEachOfFiftyApplicationsOnAPageWithAllOfItsGrants has the oldest application agreed to again and
+// again, the last time of all too, and another one whose newest grant has ended.
+func TestConnected_hasEachOfFiftyApplicationsOnAPageWithAllOfItsGrants(t *testing.T) {
 	t.Parallel()
-	s, p := serviceWithApp(t)
-	s.change(func(t *tx) error {
-		for i := range connectedOnPage + 1 {
-			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: p.ID, AccountID: s.account,
-				Scope: scopeOrders, AgreedBy: "x",
-				CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
-			if err := t.addGrant(g); err != nil {
-				return err
+	s, often := serviceWithApp(t)
+	ended, _ := s.registerApp(func(p *app) { p.Name = "Ended" })
+	agreed := []string{ended.ID}
+	for range connectedOnPage - 1 {
+		p, _ := s.registerApp(func(p *app) { p.Name = "Once" })
+		agreed = append(agreed, often.ID, p.ID, often.ID)
+	}
+	s.change(func(t *tx) (err error) {
+		for i, appID := range append(agreed, ended.ID, often.ID) {
+			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: appID, AccountID: s.account,
+				Scope: scopeOrders, AgreedBy: "x", CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
+			err = cmp.Or(err, t.addGrant(g))
+			if i == len(agreed) {
+				_, failed := t.markGrantEnded(g.ID, endedByOwner)
+				err = cmp.Or(err, failed)
 			}
 		}
-		return nil
+		return err
 	})
 	v := s.signedIn(s.account)
-	first := v.visit("/oauth/connected", nil).nowhere(200, "Earlier ones")
+	first := v.visit("/oauth/connected", nil).nowhere(200, "Earlier ones", "not Ended")
 	more := regexp.MustCompile(`href="\./(connected\?after=[\w=]+)"`).FindStringSubmatch(first.body)
-	expect(t, strings.Count(first.body, "<h2><bdi>"), 1, "applications on the first page")
-	if n := strings.Count(first.body, `name="grant"`); n != connectedOnPage || more == nil {
-		t.Fatalf("%d on the first page", n)
-	}
-	second := v.visit("/oauth/"+more[1], nil).nowhere(200, "not Earlier ones")
+	expect(t, strings.Count(first.body, "<h2><bdi>"), connectedOnPage, "applications on the first page")
+	expect(t, strings.Count(first.body, `name="grant"`), 3*connectedOnPage-2, "grants on the first page")
+	failIf(t, more == nil, "no second page")
+	second := v.visit("/oauth/"+more[1], nil).nowhere(200, "not Earlier ones", "Ended", "not Once", "not Table Planner")
 	expect(t, strings.Count(second.body, `name="grant"`), 1, "grants on the second page")
-	if same := v.visit("/oauth/connected?after=x", nil).
-		nowhere(200); strings.Count(same.body, `name="grant"`) != connectedOnPage {
-		t.Error("another cursor does not begin at the beginning")
-	}
+	expect(t, v.visit("/oauth/connected?after=x", nil).is(200).body, first.body, "with another cursor")
 }
 
 func TestOAuthPages_answerErrorsAsPages(t *testing.T) {

@@ -81,6 +81,30 @@ func (q *queries) grants(o owner, ended bool, before string, limit int) (p listP
 	return p, err
 }
 
+// connectedApps returns a page of the applications that may act for the account of an owner, in the order of their
+// newest grants, starting after the application whose newest grant has the id before ("" for the first page): of each
+// all grants that have not ended, newest first, of which there are at most maxGrants.
+func (q *queries) connectedApps(o owner, before string, limit int) (p listPage[[]grant], err error) {
+	list := grantTable.list()
+	list.scope(o.narrow(` AND g.ended_at IS NULL`, `g.account_id`))
+	list.filter(` AND NOT EXISTS (SELECT 1 FROM grants n WHERE n.app_id = g.app_id AND n.account_id = g.account_id
+		AND n.ended_at IS NULL AND n.id > g.id)`)
+	newest, next, err := readPage(q, list, cmp.Or(before, lastID), limit, grantTable.destNew,
+		func(g *grant) string { return g.ID })
+	for _, g := range newest {
+		all, failed := grantTable.all(q, `WHERE g.id IN (SELECT id FROM grants WHERE app_id = ? AND account_id = ?
+			AND ended_at IS NULL ORDER BY id DESC LIMIT ?) ORDER BY g.id DESC`, g.AppID, g.AccountID, maxGrants)
+		if failed != nil {
+			return p, failed
+		}
+		if len(all) > 0 { // they have not ended meanwhile
+			p.rows = append(p.rows, all)
+		}
+	}
+	p.next = next
+	return p, err
+}
+
 // addGrant inserts a grant.
 func (t *tx) addGrant(g *grant) error { return grantTable.insert(t, g) }
 

@@ -162,7 +162,7 @@ func orderList(e *env) error {
 			refunded = formatMoney(v.Refunded, v.Currency)
 		}
 		return []any{v.ID, v.CreatedAt, v.State, formatMoney(v.Total, v.Currency), refunded, v.Method, payment,
-			printable(valueOr(v.Reference, "")), accountCell(v.AccountID)}
+			v.Reference, accountCell(v.AccountID)}
 	})
 }
 
@@ -206,7 +206,7 @@ func orderDetails(h *orderHistory) (details []detail, err error) {
 		}
 		details = append(details, detail{d.label, cmp.Or(amounts[d.label], d.value)})
 	}
-	add := func(label, text string) { details = append(details, detail{label, printable(text)}) }
+	add := func(label, text string) { details = append(details, detail{label, text}) }
 	for i, l := range h.LineViews {
 		add("line "+strconv.Itoa(i), fmt.Sprintf("%d of %d × %s: %s, %s refunded", l.Accepted, l.Quantity, l.Name,
 			money(l.Amount), countOf(l.Refunded, "unit")))
@@ -333,15 +333,10 @@ func orderRefunds(e *env) (err error) {
 	}
 	header := []string{"id", "order_id", "reference", "account_id", "payment_id", "provider_id", "method", "currency",
 		"amount", "tip", "state", "failure", "source", "reason", "made_by", "created_at", "ended_at"}
-	return exportRows(e, header, page, func(f listedRefund) []string {
-		text := func(s *string) string { return csvTextCell(valueOr(s, "")) }
-		ended := ""
-		if !f.EndedAt.IsZero() {
-			ended = f.EndedAt.String()
-		}
-		return []string{f.ID, f.OrderID, text(f.Reference), f.AccountID, text(f.PaymentID), text(f.ProviderID),
-			text(f.Method), f.Currency, formatAmount(f.Amount), formatAmount(f.Tip), f.State, text(f.Failure), f.Source,
-			text(f.Reason), csvTextCell(f.MadeBy), f.CreatedAt.String(), ended}
+	return exportRows(e, header, page, func(f listedRefund) []any {
+		return []any{f.ID, f.OrderID, f.Reference, f.AccountID, f.PaymentID, f.ProviderID, f.Method, f.Currency,
+			formatAmount(f.Amount), formatAmount(f.Tip), f.State, f.Failure, f.Source, f.Reason, f.MadeBy, f.CreatedAt,
+			f.EndedAt}
 	})
 }
 

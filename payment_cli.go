@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -77,12 +76,10 @@ func paymentsExport(e *env) error {
 		return p, err
 	}
 	return exportRows(e, header, page,
-		func(p exportedPayment) []string {
-			return []string{p.ID, p.OrderID, csvTextCell(valueOr(p.Reference, "")), p.AccountID, p.Provider,
-				p.State, p.Currency, formatAmount(p.Captured), formatAmount(p.Refunded),
-				csvTextCell(valueOr(p.IntentID, "")),
-				csvTextCell(strings.Join(p.RefundIDs, " ")), p.CapturedAt.String(), p.Method,
-				strconv.FormatBool(p.Test), formatAmount(p.Amount), p.CreatedAt.String()}
+		func(p exportedPayment) []any {
+			return []any{p.ID, p.OrderID, p.Reference, p.AccountID, p.Provider, p.State, p.Currency,
+				formatAmount(p.Captured), formatAmount(p.Refunded), p.IntentID, strings.Join(p.RefundIDs, " "),
+				p.CapturedAt, p.Method, p.Test, formatAmount(p.Amount), p.CreatedAt}
 		})
 }
 

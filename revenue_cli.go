@@ -5,7 +5,6 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -313,9 +312,8 @@ func revenueExport(e *env) error {
 			p.rows, err = exportedSums(st.queries, id, days)
 		}
 		return p, err
-	}, func(x exportedSum) []string {
-		return []string{x.Date, x.Currency, x.State, x.Method, strconv.FormatBool(x.Test), x.Kind,
-			strconv.FormatFloat(float64(x.VATRate)/100, 'f', -1, 64), csvTextCell(valueOr(x.Group, "")),
-			formatSigned(x.Gross), formatSigned(x.VAT), formatSigned(x.Total)}
+	}, func(x exportedSum) []any {
+		return []any{x.Date, x.Currency, x.State, x.Method, x.Test, x.Kind, float64(x.VATRate) / 100, x.Group,
+			amountCell(formatSigned(x.Gross)), amountCell(formatSigned(x.VAT)), amountCell(formatSigned(x.Total))}
 	})
 }

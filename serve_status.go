@@ -32,6 +32,7 @@ var optCheck = option{name: "check", help: "print one line, for monitoring, and 
 const (
 	maxSocketPath = 107             // bytes (unix(7))
 	statusTimeout = 3 * time.Second // for asking the service
+	maxStatus     = 1 << 20         // bytes of its answer, for whoever else answers on its socket
 
 	backupDue = 7 * 24 * time.Hour // age from which the last backup is overdue
 )
@@ -185,7 +186,11 @@ func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	}
 	defer res.Body.Close()
 	v := &serviceStatus{}
-	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
+	err = json.NewDecoder(http.MaxBytesReader(nil, res.Body, maxStatus)).Decode(v)
+	if errors.As(err, new(*http.MaxBytesError)) {
+		err = fmt.Errorf("its answer is longer than %s", sizeText(maxStatus))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("ask the service: %w", err)
 	}
 	return v, nil
@@ -220,7 +225,7 @@ func callService(ctx context.Context, db, method, target string) (*http.Response
 		return nil, nil
 	}
 	client := &http.Client{Timeout: statusTimeout, Transport: &http.Transport{
-		DisableKeepAlives: true,
+		DisableKeepAlives: true, MaxResponseHeaderBytes: maxStatus,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		},
@@ -331,9 +336,9 @@ func (e *env) printNeeds(needs []string) error {
 		text += "      none"
 	}
 	for _, need := range needs {
-		lines := []string{need}
+		lines := []string{printable(need)}
 		if width := e.width(); width > 0 {
-			lines = wrap(need, max(leastNeedWidth, width-2*columnGap))
+			lines = wrap(lines[0], max(leastNeedWidth, width-2*columnGap))
 		}
 		text += "\n  " + strings.Join(lines, "\n    ")
 	}
@@ -361,7 +366,7 @@ func (r *statusReport) printVerdict(e *env) error {
 	if r.Service == nil || r.Service.Health == healthFail {
 		status = exitNotRunning
 	}
-	err := e.print(map[string]any{"status": status, "needs_doing": r.NeedsDoing}, text)
+	err := e.print(map[string]any{"status": status, "needs_doing": r.NeedsDoing}, printable(text))
 	if err != nil || status == 0 {
 		return err
 	}
@@ -523,11 +528,11 @@ func (s *serviceStatus) details() []detail {
 		all = append(all, detail{"", fmt.Sprintf("%d  %s  %d", c.Status, c.Route, c.Requests)})
 	}
 	all = append(all, labelled("callers", s.Callers, func(c callerRow) string {
-		name := printable(cmp.Or(c.Account, c.AccountID))
+		name := cmp.Or(c.Account, c.AccountID)
 		if name != "" {
 			name += ", "
 		}
-		return fmt.Sprintf("%s%s: %d in the last minute, %d in the hour", name, printable(c.Client), c.LastMinute,
+		return fmt.Sprintf("%s%s: %d in the last minute, %d in the hour", name, c.Client, c.LastMinute,
 			c.LastHour)
 	})...)
 	refused := s.Refusals[:min(len(s.Refusals), countedShown)]

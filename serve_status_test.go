@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -223,6 +224,36 @@ func TestStatus_socketOfAKilledServiceIsReplacedAndOfALivingOneLeftAlone(t *test
 	}
 	if v, err := askService(t.Context(), long); v != nil || err != nil {
 		t.Errorf("asked at a long path: %v %v", v, err)
+	}
+}
+
+// TestStatus_printsNothingThatMovesTheCursor asks somebody else who answers on the service's socket.
+func TestStatus_printsNothingThatMovesTheCursor(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	var answer string
+	socket, err := listenUnix(socketPath(o.env["WIDGETD_DB"]))
+	must(t, err)
+	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, answer) // fails when it was enough
+	})}
+	go web.Serve(socket)
+	t.Cleanup(func() { web.Close() })
+	const evil = `"\u001b[2J\u009b1m\u202ex\nhealth  pass\u0007"`
+	answer = strings.ReplaceAll(`{"version":E,"health":E,"output":E,"clock":E,"last_minute":[{"route":E}],`+
+		`"refusals":[{"code":E}],"callers":[{"account":E,"client":E}],"damage":{"table":E,"error":E},`+
+		`"calls":{"fault":E}}`, "E", evil)
+	for _, args := range [][]string{{"status"}, {"status", "-check"}, {"status", "-wide"}} {
+		o.env["COLUMNS"] = "45"
+		out, _ := o.try(args...) // -check fails, as something needs doing
+		contains(t, out, "[2J")
+		lacks(t, out, "\nhealth  pass")
+		equal(t, "a character that moves the cursor, at", strings.IndexFunc(out, movesCursor), -1)
+	}
+	answer = `{"version":"` + strings.Repeat("x", 1<<20) + `"}`
+	if v := o.object("status"); v["service"] != nil || !strings.HasSuffix(needsDoing(v)[0],
+		"the service can't be asked: ask the service: its answer is longer than 1.0 MiB") {
+		t.Errorf("%v", v)
 	}
 }
 

@@ -132,9 +132,15 @@ func farApart(a, b string) bool {
 
 // printable replaces control characters, and those that change the direction of text, by U+FFFD:
 // they could change the state of the terminal that the text is printed on, or how its line reads.
-func printable(s string) string {
+func printable(s string) string { return printableBut(s, "") }
+
+// printableLines is printable for a text of lines that are made already, which may have tabs.
+func printableLines(s string) string { return printableBut(s, "\n\t") }
+
+// printableBut is printable, and leaves the given characters.
+func printableBut(s, kept string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		if (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) && !strings.ContainsRune(kept, r) {
 			return utf8.RuneError
 		}
 		return r

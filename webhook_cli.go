@@ -355,9 +355,7 @@ func webhookDeliveries(e *env) error {
 		_, err = q.webhook(anyAccount, e.args[0])
 		return rows, webhookStep(e.args[0], err)
 	}, "DELIVERY AT TYPE ATTEMPT STATUS ERROR MS NEXT EVENT ANSWER", func(d delivery) []any {
-		answer := printable(valueOr(d.Answer, "")) // from the receiver, so not trusted
-		return []any{d.ID, d.At, d.Type, d.Attempt, numberCell(d.Status), d.Error, d.Milliseconds, d.NextAt,
-			d.EventID, answer}
+		return []any{d.ID, d.At, d.Type, d.Attempt, d.Status, d.Error, d.Milliseconds, d.NextAt, d.EventID, d.Answer}
 	})
 }
 

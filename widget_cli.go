@@ -177,7 +177,7 @@ func (r *statsReport) print(e *env) error {
 	totals := strings.Join(r.Totals.inWords("en"), ", ")
 	head := []detail{{"range", r.From + " to " + r.To + ", " + r.Timezone}, {"total", totals}}
 	if r.Widget != "" {
-		head = append([]detail{{"widget", r.Widget}, {"name", printable(r.Name)}}, head...)
+		head = append([]detail{{"widget", r.Widget}, {"name", r.Name}}, head...)
 	}
 	err := e.printDetails(r, head)
 	fmt.Fprintln(e.stdout)
@@ -190,11 +190,11 @@ func (r *statsReport) print(e *env) error {
 		}))
 	}
 	err = errors.Join(err, printRows(e, r.TopItems, "TOP-ITEM CLICKS ORDERS", func(i shownItem) []any {
-		return []any{printable(i.Item), i.Clicks, *i.Orders}
+		return []any{i.Item, i.Clicks, i.Orders}
 	}))
 	fmt.Fprintln(e.stdout)
 	return errors.Join(err, printRows(e, r.TopPages, "TOP-PAGE VIEWS CLICKS ORDERS", func(p shownPage) []any {
-		return []any{printable(p.Page), p.Views, p.Clicks, p.Orders}
+		return []any{p.Page, p.Views, p.Clicks, p.Orders}
 	}))
 }
 
