@@ -54,11 +54,11 @@ var accountCommands = []command{
 		}, 0, initCommand},
 	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
-		nil, 1, baseURLSet},
+		[]option{optUnasked}, 1, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account",
-		[]option{optForce.says("do not ask when another account has the name")}, 1, accountAdd},
+		[]option{optUnasked.says("do not ask when another account has the name")}, 1, accountAdd},
 	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
 	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
@@ -69,7 +69,7 @@ var accountCommands = []command{
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
-		[]option{optForce.says("close it without asking; where nobody can be asked, it is not closed without this")},
+		[]option{optUnasked.says("close it without asking; where nobody can be asked, it is not closed without this")},
 		1, accountClose},
 	{"account signin", "ACCOUNT",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
@@ -233,7 +233,13 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.changeNamed(func(t *tx) (string, error) { return "base address " + base + " set", t.setBaseURL(base) })
+	return e.changeConfirmed(func(q *queries) (string, error) {
+		known, err := q.baseURLs()
+		if err != nil || len(known) == 0 || !known[0].Current || known[0].URL == base {
+			return "", err
+		}
+		return "has new tokens, leases and links name " + base + " instead of " + known[0].URL, nil
+	}, func(t *tx) (string, error) { return "base address " + base + " set", t.setBaseURL(base) })
 }
 
 func baseURLRemove(e *env) error {

@@ -73,7 +73,7 @@ var booksCommands = []command{
 	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
 		[]option{optReverseDate}, 1, booksReverse},
 	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
-		ledgerOptions, 1, booksDisconnect},
+		append([]option{optUnasked}, ledgerOptions...), 1, booksDisconnect},
 }
 
 // explainBooksError turns the refusals of the rules of books, which are worded for callers of the API, into errors for
@@ -464,7 +464,17 @@ func (e *env) changeExport(f func(t *tx) (*bookExport, error)) error {
 }
 
 func booksDisconnect(e *env) error {
-	err := e.withBooks(func(b *books) error { return b.disconnect(e.ctx, anyAccount, e.args[0], e.actor()) })
+	err := e.confirm(func(q *queries) (string, error) {
+		c, err := q.usedBookConnection(anyAccount, e.args[0])
+		if err != nil {
+			return "", explainBooksError(err)
+		}
+		return "disconnects the books " + withName(c.ID, c.Organisation) + ", and drops what was not sent to them", nil
+	})
+	if err != nil {
+		return err
+	}
+	err = e.withBooks(func(b *books) error { return b.disconnect(e.ctx, anyAccount, e.args[0], e.actor()) })
 	if err != nil {
 		return err
 	}

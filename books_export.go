@@ -366,7 +366,8 @@ func (w *booksWorker) startDue(ctx context.Context) {
 		w.turn++
 		w.turns[id] = w.turn
 		w.start(id, id, func() {
-			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) {
+			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) &&
+				!w.store.met.setAside(id, err) {
 				w.noteFault(faultBooksExport, err)
 			}
 		})
@@ -389,7 +390,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 	var all error
 	for _, id := range due {
 		goOn, err := round.advance(ctx, id)
-		if err != nil && !errors.Is(err, errExport) { // it was removed meanwhile
+		if err != nil && !errors.Is(err, errExport) && !w.store.met.setAside(id, err) { // it was removed meanwhile
 			all = errors.Join(all, err)
 		}
 		if !goOn || ctx.Err() != nil || w.held() {

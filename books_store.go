@@ -403,17 +403,21 @@ func (t *tx) pauseExports(connectionID string) error {
 }
 
 // dueConnections returns the connections that have an export that is due at now, those that wait longest
-// first. Connections of closed accounts wait until these are opened again.
+// first, without what was set aside. Connections of closed accounts wait until these are opened again.
 func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error) {
 	return q.texts(`SELECT id FROM (SELECT b.id, (SELECT min(x.due_at) FROM books_exports x
-			WHERE x.connection_id = b.id AND x.due_at IS NOT NULL) AS due`+fromUsedBooks+`)
-		WHERE due <= ? ORDER BY due LIMIT ?`, now, limit)
+			WHERE x.connection_id = b.id AND x.due_at IS NOT NULL
+			AND x.id NOT IN (SELECT value FROM json_each(?3))) AS due`+fromUsedBooks+`)
+		WHERE due <= ?1 AND id NOT IN (SELECT value FROM json_each(?3)) ORDER BY due LIMIT ?2`,
+		now, limit, q.met.setAsideIDs())
 }
 
-// dueExports returns up to limit exports of a connection that are due at now, the earliest days first.
+// dueExports returns up to limit exports of a connection that are due at now and were not set aside, the earliest days
+// first.
 func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []string, err error) {
 	return q.texts(`SELECT x.id FROM books_exports x WHERE x.connection_id = ? AND x.due_at <= ?
-		ORDER BY x.date, x.currency, x.revision LIMIT ?`, connectionID, now, limit)
+		AND x.id NOT IN (SELECT value FROM json_each(?)) ORDER BY x.date, x.currency, x.revision LIMIT ?`,
+		connectionID, now, q.met.setAsideIDs(), limit)
 }
 
 // unsentDays returns up to limit business days, from one date up to but not including another, the earliest first,
@@ -441,9 +445,9 @@ func (q *queries) unsentDays(
 	return days, err
 }
 
-// sendingConnections returns the connections that send days automatically, of accounts that are open.
+// sendingConnections returns the connections that send days automatically and can be read, of accounts that are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
-	return collect(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+`
+	return collectShown(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+`
 		AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL`, nil, bookConnectionTable.destNew)
 }
 

@@ -26,6 +26,7 @@ type option struct {
 	def         string // the default value
 	help        string // what the option means to the command that takes it
 	generalHelp string // what the list of all options says in place of help; "": the same
+	asks        bool   // its command asks for a typed yes without it, see confirm
 	hasVariable bool   // also read from an environment variable: those of serve, and -db, -key, -json
 }
 
@@ -78,6 +79,11 @@ var commonOptions = []option{optDB, optKey, optJSON, optWide}
 
 // acceptedOptions returns the common options and the command's own.
 func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
+
+// asks reports whether the command asks for a typed yes before it moves money or does what can't be undone.
+func (c *command) asks() bool {
+	return slices.ContainsFunc(c.options, func(o option) bool { return o.asks })
+}
 
 // An env is what a command works with: its arguments and options, its streams and a clock.
 type env struct {
@@ -375,6 +381,9 @@ func (e *env) confirm(plan func(*queries) (string, error)) error {
 	}
 	return nil
 }
+
+// errTried is the error of a transaction that only tells what it would do.
+var errTried = errors.New("only tried")
 
 // typed returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
 // the program is told to stop.

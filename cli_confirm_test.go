@@ -79,6 +79,13 @@ func (s *service) lastingCommands() []lasting {
 			second(t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 				SELECT id, 1, 1, '2030-01-01T00:00:00Z' FROM webhook_queues WHERE webhook_id = ?`, hook)))
 	})
+	paid, waiting := s.orderIn(orderPaid), s.orderIn(orderAuthorized)
+	bank, ledger := &paymentConnection{AccountID: s.account, Provider: providerVipps, Name: "12345", Sealed: []byte{0}},
+		&bookConnection{AccountID: s.account, Product: productXero, Organisation: "Demo", Status: entryDraft}
+	s.change(func(t *tx) error {
+		bank.ID, bank.CreatedAt, ledger.ID = t.newID("con"), t.now, t.newID("bkc")
+		return errors.Join(t.addPaymentConnection(bank), t.addBookConnection(ledger))
+	})
 	const held = "1 origin, 1 licence, 1 live payment (59.00 CHF released)"
 	return []lasting{
 		{args: []string{"license", "revoke", licenseID, "-reason", "fraud"}, prints: licenseID + " is revoked",
@@ -96,13 +103,25 @@ func (s *service) lastingCommands() []lasting {
 		{args: []string{"widget", "remove", widgetID}, alone: true,
 			prints: "widget " + widgetID + " (Lunch) removed, with 1 row of what it counted",
 			says:   "removes the widget " + widgetID + " (Lunch) for good, with 1 row of what it counted"},
+		{args: []string{"order", "refund", paid.ID}, prints: " of 59.00 CHF is pending",
+			says: "gives back 59.00 CHF, all that is left, to the card that paid"},
+		{args: []string{"order", "reject", waiting.ID}, prints: waiting.ID + " is cancelled: 59.00 CHF",
+			says: "rejects " + waiting.ID + " for good, and the 59.00 CHF that the guest has paid by card go back"},
+		{args: []string{"payment", "disconnect", bank.ID}, prints: "connection " + bank.ID + " disconnected",
+			says: "disconnects " + bank.ID + " (vipps): guests can't pay with it any more"},
+		{args: []string{"books", "disconnect", ledger.ID}, prints: ledger.ID + " with books disconnected",
+			says: "disconnects the books " + ledger.ID + " (Demo), and drops what was not sent to them"},
+		{args: []string{"base-url", "set", "https://b.example/v1"}, prints: "base address https://b.example/v1 set",
+			says: "has new tokens, leases and links name https://b.example/v1 instead of " + testBase},
 	}
 }
 
 func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	asked := []string{"account add", "order erase", "plan apply"} // which have tests of their own
 	for _, c := range s.lastingCommands() {
+		asked = append(asked, c.args[0]+" "+c.args[1])
 		before := s.dump()
 		for _, typed := range []string{"", "\n", "no\n", "y\n", "YES\n", "yes", "yes, please\n", "\nyes\n",
 			strings.Repeat("yes", 1000) + "\n"} { // the empty one is Ctrl-D
@@ -116,13 +135,20 @@ func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
 		}
 		s.unchanged(before)
 		out, noted, err := s.typing("yes\r\nno\n", c.args...)
-		if err != nil || out != c.prints+"\n" || !strings.Contains(noted, c.says) {
+		if err != nil || !strings.HasSuffix(out, c.prints+"\n") || !strings.Contains(noted, c.says) {
 			t.Errorf("%q after yes: %v, %q, %q", c.args, err, out, noted)
 		}
 		if s.dump() == before {
 			t.Errorf("%q after yes changed nothing", c.args)
 		}
 	}
+	var asks []string
+	for _, c := range commandsOf(nouns()) {
+		if c.asks() {
+			asks = append(asks, c.name)
+		}
+	}
+	equal(t, "commands that ask", slices.Sorted(slices.Values(asked)), slices.Sorted(slices.Values(asks)))
 }
 
 func TestConfirm_warnsWhereNobodyCanBeAskedAndForceSaysNothing(t *testing.T) {
@@ -140,7 +166,8 @@ func TestConfirm_warnsWhereNobodyCanBeAskedAndForceSaysNothing(t *testing.T) {
 			continue
 		}
 		out, noted := warned.noting(c.args...)
-		if out != c.prints+"\n" || !strings.HasPrefix(noted, "warning: this "+c.says) ||
+		noted, _, _ = strings.Cut(noted, "queued: ")
+		if !strings.HasSuffix(out, c.prints+"\n") || !strings.HasPrefix(noted, "warning: this "+c.says) ||
 			strings.Count(noted, "\n") != 1 {
 			t.Errorf("%q: %q, %q", c.args, out, noted)
 		}
@@ -171,7 +198,7 @@ func TestConfirm_ofWhatHasGoneMeanwhileChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, c := range s.lastingCommands() {
-		if c.args[0] == "lead" || c.args[0] == "account" || c.args[0] == "license" {
+		if slices.Contains([]string{"lead", "account", "license", "order", "base-url"}, c.args[0]) {
 			continue // whose rows stay
 		}
 		before := ""
@@ -338,8 +365,8 @@ func TestCommand_saysSoWhenTheServiceIsToDoItAndNoneRuns(t *testing.T) {
 		return nil
 	})
 	for _, args := range [][]string{
-		{"order", "settle", orders[0]}, {"order", "refund", orders[0], "-amount", "1.00"},
-		{"order", "accept", orders[1]}, {"order", "capture", orders[1]}, {"order", "reject", orders[2]},
+		{"order", "settle", orders[0]}, {"order", "refund", orders[0], "-amount", "1.00", "-force"},
+		{"order", "accept", orders[1]}, {"order", "capture", orders[1]}, {"order", "reject", orders[2], "-force"},
 		{"webhook", "test", hook},
 		{"webhook", "replay", hook, "-since", "1d"},
 		{"webhook", "add", "https://other.example", "-type", "lead.created"},

@@ -205,7 +205,14 @@ func markdownHelp(w io.Writer, commands []command) error {
 	for _, c := range commands {
 		fmt.Fprintf(w, "| `%s` | %s |\n", c.signature(), markdownCell(c.help))
 	}
-	var common []string
+	var common, asking []string
+	for _, c := range commands {
+		if c.asks() {
+			asking = append(asking, "`"+c.name+"`")
+		}
+	}
+	fmt.Fprintf(w, "\nThese ask for a typed `yes` on a terminal, unless `-force` is given: %s.\n",
+		strings.Join(asking, ", "))
 	for _, o := range commonOptions {
 		common = append(common, "`-"+o.name+"`")
 	}

@@ -30,10 +30,11 @@ var (
 	optAccount = option{name: "account", value: accountPlaceholder,
 		help: "name or id of an account; where one is needed, by default the main account"}
 	optForce   = option{name: "force", help: "do what the command would otherwise refuse"}
-	optUnasked = option{name: "force", help: "do not ask, and leave out the warning where nobody can be asked"}
-	optCSV     = option{name: "csv", help: "print CSV instead of JSON"}
-	optLimit   = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
-	optSince   = option{name: "since", value: "TIME",
+	optUnasked = option{name: "force", asks: true,
+		help: "do not ask, and leave out the warning where nobody can be asked"}
+	optCSV   = option{name: "csv", help: "print CSV instead of JSON"}
+	optLimit = option{name: "limit", value: "N", def: "50", help: "print at most this many rows"}
+	optSince = option{name: "since", value: "TIME",
 		help: "show only rows since a date or an RFC 3339 time, or of the last days, as 7d"}
 	optUntil = option{name: "until", value: "TIME",
 		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}

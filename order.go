@@ -194,7 +194,7 @@ type order struct {
 	PaidAt        stamp           `json:"paid_at"`
 	EndedAt       stamp           `json:"ended_at"`
 	Pay           string          `json:"pay"`
-	WantedAt      stamp           `json:"-"`             // when the guest wants it; zero: at once, or erased
+	WantedAt      stamp           `json:"-"`             // when the guest wants it; zero: at once; see wantedErased
 	RejectReason  *string         `json:"reject_reason"` // why the restaurant has refused it: one of rejectReasons
 	RejectText    *string         `json:"reject_text"`   // what the restaurant adds for the guest; nil as Customer
 	PaidFrom      *string         `json:"-"`             // its state before it was marked as paid outside
@@ -257,6 +257,8 @@ type refund struct {
 
 	// It gives back what was charged and not accepted, which is no part of the order's total.
 	Released bool `json:"released"`
+
+	Asked json.RawMessage `json:"-"` // what was asked for, see refundWish.asked; nil: all, or by nobody
 }
 
 // The states of a refund. One that succeeded may fail later.
@@ -722,20 +724,22 @@ func releaseUnaccepted(t *tx, limit int64) (int64, error) {
 	})
 }
 
-// eachOrder calls f with up to limit orders that find returns, and returns how many there were.
+// eachOrder calls f with up to limit orders whose ids find returns, and returns how many there were. Errors: as
+// eachDue.
 func eachOrder(
-	t *tx, find func(limit int64) ([]order, error), limit int64, f func(*tx, *order) error,
+	t *tx, find func(limit int64) ([]string, error), limit int64, f func(*tx, *order) error,
 ) (int64, error) {
 	found, err := find(limit)
 	if err != nil {
 		return 0, err
 	}
-	for i := range found {
-		if err := f(t, &found[i]); err != nil {
-			return 0, err
+	return int64(len(found)), t.eachDue(found, func(id string) error {
+		o, err := t.order(anyAccount, id)
+		if err != nil {
+			return err
 		}
-	}
-	return int64(len(found)), nil
+		return f(t, o)
+	})
 }
 
 // settleOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many

@@ -41,7 +41,7 @@ var orderCommands = []command{
 	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1, orderCapture},
 	{"order reject", "ORDER", "refuse an authorised order; its money is released", []option{
 		optReason.says("why: " + strings.Join(rejectReasons, ", ")),
-		{name: "text", value: "TEXT", help: "what the guest reads beside it, at most 200 characters"},
+		{name: "text", value: "TEXT", help: "what the guest reads beside it, at most 200 characters"}, optUnasked,
 	}, 1, orderReject},
 	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
 		optLines.says("give back these units or amounts of lines: 0:1,2=3.50"),
@@ -49,7 +49,7 @@ var orderCommands = []command{
 		optTip,
 		optAmount,
 		optPayment,
-		optReason.says("why, for people, at most 200 characters"),
+		optReason.says("why, for people, at most 200 characters"), optUnasked,
 	}, 1, orderRefund},
 	{"order refunds", "", "print every refund, with the provider's ids, one JSON object a line or CSV", []option{
 		optCSV, optAccount.says("print only refunds of this account"),
@@ -252,6 +252,17 @@ func orderReject(e *env) error {
 		return err
 	}
 	why := rejection{nilIfEmpty(reason), nilIfEmpty(text)}
+	err = e.confirm(func(q *queries) (string, error) {
+		o, err := q.order(anyAccount, e.args[0])
+		if err != nil || !o.waits() || o.PaymentID == nil {
+			return "", explainOrderError(err)
+		}
+		return fmt.Sprintf("rejects %s for good, and the %s that the guest has paid by %s go back", o.ID,
+			formatMoney(o.Total, o.Currency), valueOr(o.Method, "")), nil
+	})
+	if err != nil {
+		return err
+	}
 	return e.changeOrder(func(t *tx) (*order, error) { return rejectOrder(t, anyAccount, e.args[0], why, e.actor()) })
 }
 
@@ -261,9 +272,23 @@ func orderRefund(e *env) error {
 		return err
 	}
 	w.once = true
+	refundIt := func(t *tx) (*order, *refund, error) { return refundOrder(t, anyAccount, e.args[0], w, e.actor()) }
+	err = e.confirm(func(*queries) (plan string, err error) {
+		err = e.change(func(t *tx) error { // which is undone
+			o, f, err := refundIt(t)
+			if err == nil {
+				plan, err = refundPlan(t.queries, o, f)
+			}
+			return cmp.Or(explainOrderError(err), errTried)
+		})
+		return plan, notUnless(err, errTried)
+	})
+	if err != nil {
+		return err
+	}
 	currency := ""
 	return printChanged(e, func(t *tx) (refund, error) {
-		o, made, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
+		o, made, err := refundIt(t)
 		if err != nil {
 			return refund{}, explainOrderError(err)
 		}
@@ -279,6 +304,23 @@ func orderRefund(e *env) error {
 		}
 		return fmt.Sprintf("%s of %s is %s", f.ID, formatMoney(f.Amount, currency), f.State)
 	})
+}
+
+// refundPlan says what a refund of an order will give back, and how.
+func refundPlan(q *queries, o *order, f *refund) (string, error) {
+	text := "gives back " + formatMoney(f.Amount, o.Currency)
+	if f.Asked == nil {
+		text += ", all that is left,"
+	}
+	if f.PaymentID == nil {
+		return text + " outside: no provider does that", nil
+	}
+	p, err := q.payment(*f.PaymentID)
+	if err != nil {
+		return "", err
+	}
+	payers := map[string]string{methodCard: "card", methodMobile: "phone", methodTwint: "TWINT account"}
+	return text + " to the " + payers[p.Method] + " that paid", nil
 }
 
 // refundWish returns what the options ask to give back. Errors: usageError.

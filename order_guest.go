@@ -73,6 +73,27 @@ func (o *order) setGuest(who *guest) {
 	o.Language = who.Language
 }
 
+// wantedErased reports whether it was erased when the guest wants the order. What waits for the order's deadlines still
+// needs those until it has ended.
+func (o *order) wantedErased() bool { return !o.WantedAt.IsZero() && o.WantedAt.Unix() == 0 }
+
+// hideWanted hides when the guest wants the order also in the times that follow from that: callers see none until which
+// it is to be accepted, and that it expires, if it does, as if it were wanted at once.
+func (o *order) hideWanted(q *queries) error {
+	o.AcceptBy = stamp{}
+	if o.Pay == payLater {
+		settings, err := q.settings(o.AccountID)
+		if err != nil {
+			return err
+		}
+		o.ExpiresAt = o.CreatedAt.after(time.Duration(settings.AcceptWithin) * time.Minute)
+	}
+	if o.State == orderExpired {
+		o.EndedAt = o.ExpiresAt
+	}
+	return nil
+}
+
 // checkWantedAt returns the refusal of a time at which a new order is wanted: one that is over, or more than maxAhead
 // from now. The zero stamp is no such time.
 func checkWantedAt(t *tx, at stamp) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -158,7 +159,7 @@ func TestOrder_guestIsErasedOnRequest(t *testing.T) {
 	}
 	s.post("/orders", body, auth, "Idempotency-Key: zoe").is(200).has("Idempotency-Replayed: true").
 		holds(`id="`+zoe+`"`, `customer=null`, `fulfilment=null`, `language=null`)
-	if row := s.row(zoe); !row.WantedAt.IsZero() {
+	if row := s.row(zoe); !row.wantedErased() {
 		t.Errorf("it is still wanted at %v", row.WantedAt)
 	}
 	for _, text := range []string{"von salis", "(0)79 111", "079 111 22 33"} {
@@ -359,4 +360,102 @@ func TestQuery_aListOfAnAccountReadsOnlyItsRange(t *testing.T) {
 	if seen < 14 {
 		t.Errorf("only %d queries", seen)
 	}
+}
+
+// TestOrder_whoCanNotReadOrdersDoesNotLearnWhenItIsWanted is of an application with orders:write alone: it makes a
+// pre-order's twin that is wanted at once, does the same to both, replays what others have made, and compares.
+func TestOrder_whoCanNotReadOrdersDoesNotLearnWhenItIsWanted(t *testing.T) {
+	t.Parallel()
+	for name, pay := range map[string]string{"later": payLater, "online": payOnline} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inShop(t, func(s *shop) { s.learnsNothing(pay) })
+		})
+	}
+}
+
+func (s *shop) learnsNothing(pay string) {
+	reader, writer := s.seller(), "Authorization: Bearer "+s.token(s.account, scopeSelling)
+	wanted := newStamp(time.Now().Add(days(3)))
+	deadline := wanted.after(-preorderNotice)
+	body := func(wish string) string { return orderBody("pay", `"`+pay+`"`, "fulfilment", aDelivery(wish)) }
+	preorder, plain := body(`,"wanted_at":"`+wanted.String()+`"`), body("")
+	seen := func(a answer, id string) string {
+		s.t.Helper()
+		lacks(s.t, a.body, wanted.String(), deadline.String())
+		return regexp.MustCompile(`"pay_url":"[^"]*"|req_\w+|`+id).ReplaceAllString(a.body, "")
+	}
+	for action, do := range map[string]func(id string) answer{
+		"nothing": func(id string) answer { return s.post("/orders/"+id+"/capture", "", writer).is(409) },
+		"accept":  func(id string) answer { return s.post("/orders/"+id+"/accept", "{}", writer).is(200) },
+		"reject":  func(id string) answer { return s.post("/orders/"+id+"/reject", "{}", writer).is(200) },
+		"cancel":  func(id string) answer { return s.post("/orders/"+id+"/cancel", "", writer).is(200) },
+		"expire": func(id string) answer {
+			s.changeOrder(id, func(t *tx, o *order) error {
+				return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime))
+			})
+			if pay == payOnline {
+				return answer{}
+			}
+			s.post("/orders/"+id+"/paid", `{"method":"cash"}`, writer).is(200)
+			return s.do("DELETE", "/orders/"+id+"/paid", "", writer).is(200)
+		},
+	} {
+		var learnt []string
+		for _, b := range []string{preorder, plain} {
+			key := fmt.Sprint("Idempotency-Key: ", action, len(b))
+			made := s.post("/orders", b, reader, key).is(200)
+			id := made.text("id")
+			if pay == payOnline {
+				p := s.start(id)
+				s.authorize(p)
+				s.settle(p)
+			}
+			if b == preorder {
+				equals(s.t, "until when it waits", s.row(id).AcceptBy, deadline)
+				s.get("/orders/"+id, reader).is(200).holds(`accept_by="` + deadline.String() + `"`)
+			}
+			replayed := s.post("/orders", b, writer, key).is(200)
+			own := s.post("/orders", b, writer).is(200).holds("accept_by=null")
+			shown := seen(replayed.holds("accept_by=null"), id) + seen(own, own.text("id"))
+			learnt = append(learnt, shown+seen(do(id), id))
+		}
+		equals(s.t, "what is learnt by "+action, learnt[0], learnt[1])
+	}
+}
+
+// TestOrder_erasedGuestLeavesNoDeadlineBehind: it says when the order was wanted.
+func TestOrder_erasedGuestLeavesNoDeadlineBehind(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		auth, wanted := s.seller(), newStamp(time.Now().Add(days(3)))
+		deadline, made := wanted.after(-preorderNotice), newStamp(time.Now())
+		wish := aDelivery(`,"wanted_at":"` + wanted.String() + `"`)
+		later := s.post("/orders", orderBody("pay", `"later"`, "fulfilment", wish), auth).is(200).text("id")
+		ended := s.post("/orders", orderBody("pay", `"later"`, "fulfilment", wish), auth).is(200).text("id")
+		s.post("/orders/"+ended+"/reject", "{}", auth).is(200).holds(`accept_by="` + deadline.String() + `"`)
+		o, _ := s.authorized(func(o *order) { o.WantedAt = wanted })
+		for _, id := range []string{later, ended, o.ID} {
+			s.must("order", "erase", "-order", id, "-force")
+			s.get("/orders/"+id, auth).is(200).holds("accept_by=null")
+			lacks(s.t, s.must("order", "show", id), deadline.String(), wanted.String())
+		}
+		lacks(s.t, s.must("order", "list", "-json"), deadline.String(), wanted.String())
+		s.get("/orders/"+later, auth).is(200).holds(`expires_at="` + made.after(30*time.Minute).String() + `"`)
+		equal(s.t, "the deadlines of orders under way", []stamp{s.row(later).ExpiresAt, s.row(o.ID).AcceptBy},
+			[]stamp{deadline, deadline})
+		expire := s.chore("orders can't expire")
+		s.server.startedAt = time.Now().Add(-time.Hour)
+		time.Sleep(deadline.Sub(time.Now()) - time.Second)
+		s.check(expire(s.t.Context()))
+		equal(s.t, "states", []string{s.row(later).State, s.row(o.ID).State}, []string{orderOpen, orderAuthorized})
+		time.Sleep(time.Second)
+		s.check(expire(s.t.Context()))
+		for _, id := range []string{later, ended, o.ID} {
+			equals(s.t, "it ended", s.row(id).EndedAt.IsZero(), false)
+			row := s.row(id)
+			equal(s.t, "what is stored", []bool{row.AcceptBy.Equal(deadline.Time), row.ExpiresAt.Equal(deadline.Time),
+				row.wantedErased()}, []bool{false, false, true})
+		}
+	})
 }

@@ -90,7 +90,11 @@ func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow,
 		}
 		o.setGuest(byOrder[o.ID])
 		o.Payment = payments[valueOr(o.PaymentID, "")]
-		o.setViews()
+		if o.setViews(); o.wantedErased() {
+			if err := o.hideWanted(q); err != nil {
+				return nil, nil, err
+			}
+		}
 		views = append(views, o)
 	}
 	return views, left, nil
@@ -242,11 +246,13 @@ type createdOrder struct {
 }
 
 // hideGuest leaves out the guest and the payment of an order if the token of a call can't read orders.
-func hideGuest(c *call, v *order) {
-	if !c.caller.has(scopeOrders) {
-		v.setGuest(nil)
-		v.RejectText, v.Payment = nil, nil
+func hideGuest(q *queries, c *call, v *order) error {
+	if c.caller.has(scopeOrders) {
+		return nil
 	}
+	v.setGuest(nil)
+	v.RejectText, v.Payment = nil, nil
+	return v.hideWanted(q)
 }
 
 // guestErased reports whether the guest of an order was erased, or never known, since an answer to its making.
@@ -263,19 +269,20 @@ func guestErased(t *tx, answer []byte) (bool, error) {
 
 // hideGuestOfReplay leaves out the guest and the payment of an order in the answer to an earlier call: another token
 // may have made it, and the guest may have been erased since.
-func hideGuestOfReplay(answer *reply) error {
+func hideGuestOfReplay(q *queries, answer *reply) error {
 	var members map[string]json.RawMessage
-	if err := json.Unmarshal(answer.body, &members); err != nil {
+	var o order
+	if err := errors.Join(json.Unmarshal(answer.body, &members), json.Unmarshal(answer.body, &o)); err != nil {
 		return fmt.Errorf("decode a stored answer: %w", err)
 	}
-	hides := false
-	for _, name := range []string{"customer", "fulfilment", "language", "payment"} {
-		hides = hides || string(members[name]) != "null"
+	if err := o.hideWanted(q); err != nil {
+		return err
+	}
+	for _, name := range []string{"customer", "fulfilment", "language", "payment", "accept_by"} {
 		members[name] = json.RawMessage("null")
 	}
-	if hides {
-		answer.body = encodeJSON(members)
-	}
+	members["expires_at"] = encodeJSON(o.ExpiresAt)
+	answer.body = encodeJSON(members)
 	return nil
 }
 
@@ -325,12 +332,11 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 	}
 	if c.replay != nil {
 		if erased || !c.caller.has(scopeOrders) {
-			err = hideGuestOfReplay(c.replay)
+			err = hideGuestOfReplay(a.store.queries, c.replay)
 		}
 		return nil, err
 	}
-	hideGuest(c, &made.order)
-	return made, nil
+	return made, hideGuest(a.store.queries, c, &made.order)
 }
 
 // A dayRange narrows a list to what was made on business days of an account; a zero end is open.
@@ -438,7 +444,7 @@ func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, err
 		}
 		view, err := viewOrder(t.queries, o)
 		if err == nil {
-			hideGuest(c, view)
+			err = hideGuest(t.queries, c, view)
 		}
 		return view, err
 	})

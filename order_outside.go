@@ -193,11 +193,13 @@ func unmarkPaid(t *tx, o *order) error {
 // cancelLater cancels the orders of an account that is closed for which nobody pays online: at the door nobody can
 // mark them as paid any more. The providers' answers cancel the others.
 func cancelLater(t *tx, accountID string) error {
-	_, err := eachOrder(t, func(limit int64) ([]order, error) { return t.laterOrders(accountID, limit) },
-		maxOpenOrders, func(t *tx, o *order) error {
-			told := totalEvent(o, eventOrderCancelled, actorTime, "reason", "account_closed")
-			return endOrder(t, o, orderCancelled, told)
-		})
+	all, err := t.laterOrders(accountID, maxOpenOrders)
+	for i := range all {
+		if err == nil {
+			told := totalEvent(&all[i], eventOrderCancelled, actorTime, "reason", "account_closed")
+			err = endOrder(t, &all[i], orderCancelled, told)
+		}
+	}
 	return err
 }
 

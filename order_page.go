@@ -112,6 +112,9 @@ func (a *orderPages) lookUp(r *pageRequest) (*order, error) {
 	if subtle.ConstantTimeCompare(want, hashOf(r.key)) != 1 || err != nil {
 		return nil, errOrderPage
 	}
+	if o.wantedErased() {
+		o.AcceptBy = stamp{}
+	}
 	owner, err := a.cachedAccount(o.AccountID)
 	if err == nil && !owner.ClosedAt.IsZero() && !o.settled() {
 		err = errOrderPage
@@ -272,7 +275,9 @@ func (p *orderPage) showOutcome(what string, last *payment) {
 	o := p.Order
 	switch what {
 	case orderAuthorized, outcomeCharged, outcomeLater:
-		p.Title, p.Answers = "title_sent", p.Until(o.AcceptBy)
+		if p.Title, p.Answers = "title_sent", p.Until(o.AcceptBy); o.AcceptBy.IsZero() {
+			p.Title = "order"
+		}
 	case outcomeDoor:
 		p.Title = "title_accepted"
 	case outcomeRefused:

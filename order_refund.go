@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -104,7 +106,9 @@ func refundableOf(o *order, refunds []refund) (*refundable, error) {
 // lines returns what the refund gives back of each line; nil if it is not by lines.
 func (f *refund) lines() (lines []refundLine, err error) {
 	if len(f.Lines) > 0 {
-		err = json.Unmarshal(f.Lines, &lines)
+		if json.Unmarshal(f.Lines, &lines) != nil {
+			err = &unreadableRow{table: "refunds", id: f.ID, cause: "its lines are no list of lines"}
+		}
 	}
 	return lines, err
 }
@@ -155,32 +159,38 @@ func (left *refundable) byAmount(amount int64) *refund {
 	return left.give(parts[:len(left.vat)], parts[len(left.vat)])
 }
 
-// line returns what the line of a wish gives back: an amount of it, or units, which cost what they do together with
-// those given back before, as far as amounts of the line have left that. Errors: refund_too_large, a refusal of the
-// line.
-func (left *refundable) line(w *refundWish, i int) (int64, error) {
+// line returns what the line of a wish gives back, of at most what the line's rate of VAT has left: an amount of it, or
+// units, which cost what they do together with those given back before, as far as amounts of the line have left that.
+// Errors: refund_too_large, a refusal of the line.
+func (left *refundable) line(w *refundWish, i int, most int64) (int64, error) {
 	n, l := w.lines[i], &left.order.Lines[w.lines[i].Line]
 	rest := max(0, l.part(l.Accepted)-left.lines[n.Line])
+	if n.Quantity == 0 && i < len(w.amounts) && w.amounts[i] > 0 {
+		return left.part(fmt.Sprintf("Line %d", n.Line), w.amounts[i], min(rest, most))
+	}
+	units := min(n.Quantity, l.Accepted-l.Refunded)
+	amount := max(0, min(l.part(l.Refunded+units)-left.units[n.Line], rest))
 	switch {
-	case n.Quantity == 0 && i < len(w.amounts) && w.amounts[i] > 0:
-		return left.part(fmt.Sprintf("Line %d", n.Line), w.amounts[i], rest)
 	case n.Quantity == 0:
 		return 0, errMember(fmt.Sprintf("lines/%d/quantity", i), "out_of_range", "This must be 1 or more.")
-	case n.Quantity > l.Accepted-l.Refunded:
-		return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", left.amount()}},
-			detail: fmt.Sprintf("Line %d has %s left that were not given back.", n.Line,
-				countOf(l.Accepted-l.Refunded, "unit"))}
+	case amount > most:
+		return 0, errRefundTooLarge(min(amount, left.amount()), left.order.Currency)
+	case units == n.Quantity:
+		return amount, nil
+	case units > 0 && amount == 0: // refunds of amounts have left nothing of them
+		return 0, errRefundTooLarge(left.amount(), left.order.Currency)
 	}
-	return max(0, min(l.part(l.Refunded+n.Quantity)-left.units[n.Line], rest)), nil
+	return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", left.amount()}},
+		detail: fmt.Sprintf("Line %d has %s left that were not given back.", n.Line, countOf(units, "unit"))}
 }
 
 // part returns a wished amount of a part of the order, of which rest is left. Errors: refund_too_large.
 func (left *refundable) part(name string, wished, rest int64) (int64, error) {
-	if rest = min(rest, left.amount()); wished <= rest {
+	if wished <= rest {
 		return wished, nil
 	}
-	return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", max(0, rest)}},
-		detail: fmt.Sprintf("%s has %s left.", name, formatMoney(max(0, rest), left.order.Currency))}
+	return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", rest}},
+		detail: fmt.Sprintf("%s has %s left.", name, formatMoney(rest, left.order.Currency))}
 }
 
 // byParts makes a refund of lines, of the delivery and of the tip. Errors: a refusal that names the lines that are
@@ -190,40 +200,40 @@ func (left *refundable) byParts(w *refundWish) (*refund, error) {
 	if err := checkLineQuantities(o, w.lines, 0, func(*orderLine) int64 { return maxQuantity }); err != nil {
 		return nil, err
 	}
-	gross, lines := make([]int64, len(left.vat)), []refundLine{}
+	gross, all, lines := make([]int64, len(left.vat)), int64(0), []refundLine{}
+	// most returns how much of rest can be given back at a rate beside the parts before, and add adds a part.
+	most := func(rate, rest int64) int64 {
+		if at := left.rate(rate); at >= 0 {
+			rest = min(rest, left.vat[at].Gross-gross[at])
+		}
+		return max(0, min(rest, left.amount()-all))
+	}
 	add := func(rate, amount int64) {
 		if at := left.rate(rate); at >= 0 {
 			gross[at] += amount
 		}
+		all += amount
 	}
 	for i, n := range w.lines {
-		amount, err := left.line(w, i)
+		rate := o.Lines[n.Line].VATRate
+		amount, err := left.line(w, i, most(rate, math.MaxInt64))
 		if err != nil {
 			return nil, err
 		}
 		lines = append(lines, refundLine{n.Line, n.Quantity, amount})
-		add(o.Lines[n.Line].VATRate, amount)
+		add(rate, amount)
 	}
-	delivery, err := left.part("The delivery", w.delivery, o.DeliveryGross-left.delivery)
+	delivery, err := left.part("The delivery", w.delivery, most(o.DeliveryRate, o.DeliveryGross-left.delivery))
 	if err != nil {
 		return nil, err
 	}
 	add(o.DeliveryRate, delivery)
-	tip, err := left.part("The tip", w.tip, left.tip)
+	tip, err := left.part("The tip", w.tip, max(0, min(left.tip, left.amount()-all)))
 	if err != nil {
 		return nil, err
 	}
-	all := tip
-	for _, g := range gross {
-		all += g
-	}
-	if all == 0 {
+	if all+tip == 0 {
 		return nil, errMember("lines", "nothing_left", "These lines cost nothing.")
-	}
-	for i, g := range gross {
-		if g > left.vat[i].Gross || all > left.amount() {
-			return nil, errRefundTooLarge(min(all, left.amount()), o.Currency)
-		}
 	}
 	f := left.give(gross, tip)
 	if delivery > 0 {
@@ -290,7 +300,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
 	if w.once {
-		if err := w.refuseRepeated(t, o, p, refunds); err != nil {
+		if err := w.refuseRepeated(t, p, refunds); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -302,7 +312,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if err != nil {
 		return nil, nil, err
 	}
-	f.Reason, f.Source, f.MadeBy = nilIfEmpty(w.reason), sourceOurs, actor
+	f.Reason, f.Source, f.MadeBy, f.Asked = nilIfEmpty(w.reason), sourceOurs, actor, w.asked()
 	if p != nil {
 		c, err := t.paymentConnection(anyAccount, p.ConnectionID)
 		if err != nil {
@@ -322,47 +332,29 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 }
 
 // refuseRepeated returns the refusal of a wish that is like one of the last refundPause: somebody has pressed twice.
-// p is the attempt whose money goes back, refunds are those of the order. What was given back at once since it was not
-// accepted is none that somebody asked for.
-func (w *refundWish) refuseRepeated(t *tx, o *order, p *payment, refunds []refund) error {
+// p is the attempt whose money goes back, refunds are those of the order.
+func (w *refundWish) refuseRepeated(t *tx, p *payment, refunds []refund) error {
 	paymentID := ""
 	if p != nil {
 		paymentID = p.ID
 	}
 	for i := range refunds {
 		f := &refunds[i]
-		atOnce := f.Released && !o.dead() && w.paymentID == ""
-		if f.State == refundFailed || f.Source != sourceOurs || valueOr(f.PaymentID, "") != paymentID || atOnce ||
-			t.exact.Sub(f.CreatedAt.Time) >= refundPause {
-			continue
-		}
-		made, err := w.hasMade(f)
-		if err == nil && made {
-			err = &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", f.ID}}}
-		}
-		if err != nil {
-			return err
+		if f.State != refundFailed && f.Asked != nil && bytes.Equal(f.Asked, w.asked()) &&
+			valueOr(f.PaymentID, "") == paymentID && t.exact.Sub(f.CreatedAt.Time) < refundPause {
+			return &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", f.ID}}}
 		}
 	}
 	return nil
 }
 
-// hasMade reports whether a refund is what the wish asks for. Units of a line may cost a cent more or less than others.
-func (w *refundWish) hasMade(f *refund) (bool, error) {
-	lines, err := f.lines()
-	if len(lines) != len(w.lines) || valueOr(f.Delivery, 0) != w.delivery {
-		return false, err
+// asked returns what the wish asks for as JSON, alike for wishes that are alike; nil: for all that is left.
+func (w *refundWish) asked() json.RawMessage {
+	if !w.aimed() && w.amount == nil {
+		return nil
 	}
-	for i, l := range lines {
-		byAmount := l.Quantity == 0 && (i >= len(w.amounts) || l.Amount != w.amounts[i])
-		if (lineQuantity{l.Line, l.Quantity}) != w.lines[i] || byAmount {
-			return false, err
-		}
-	}
-	if w.aimed() {
-		return f.Tip == w.tip, err
-	}
-	return w.amount != nil && *w.amount == f.Amount, err
+	return bytes.TrimSpace(encodeJSON(map[string]any{"lines": w.lines, "amounts": w.amounts, "delivery": w.delivery,
+		"tip": w.tip, "amount": w.amount}))
 }
 
 // attemptOf returns an attempt to pay an order. Errors: a refusal of payment_id.

@@ -32,6 +32,11 @@ func (t *tx) addOrder(o *order) error { return orderTable.insert(t, o) }
 
 // saveOrder writes what can change in an order, and when its customer is to be erased. Errors: errNotFound.
 func (t *tx) saveOrder(o *order) error {
+	if !o.EndedAt.IsZero() && o.wantedErased() { // what follows from that goes, too
+		if o.AcceptBy = o.CreatedAt; o.Pay == payLater {
+			o.ExpiresAt = o.CreatedAt
+		}
+	}
 	if err := requireRow(orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
 		attempts capture closing outside_method outside_at expires_at accept_by authorized_at accepted_at
 		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)); err != nil {
@@ -56,7 +61,7 @@ var refundTable = newTable("refunds", "f", func(f *refund) []field {
 		{"reason", &f.Reason}, {"source", &f.Source}, {"state", &f.State}, {"failure", &f.Failure},
 		{"provider_id", &f.ProviderID}, {"made_by", &f.MadeBy}, {"created_at", &f.CreatedAt},
 		{"ended_at", &f.EndedAt}, {"account_id", &f.AccountID}, {"delivery", &f.Delivery},
-		{"released", &f.Released}}
+		{"released", &f.Released}, {"asked", (*optionalJSON)(&f.Asked)}}
 })
 
 // refundsOf returns the refunds of an order, oldest first.
@@ -192,16 +197,17 @@ func (q *queries) refunds(f refundFilter, before string, limit int) (p listPage[
 	return p, err
 }
 
-// overdueOrders returns up to limit open orders that are to expire, the longest overdue first.
-func (t *tx) overdueOrders(limit int64) ([]order, error) {
-	return orderTable.all(t.queries, `WHERE o.state = 'open' AND o.closing IS NULL AND o.expires_at <= ?
-		ORDER BY o.expires_at LIMIT ?`, t.now, limit)
+// overdueOrders returns the ids of up to limit open orders that are to expire, the longest overdue first, and that were
+// not set aside.
+func (t *tx) overdueOrders(limit int64) ([]string, error) {
+	return t.texts(`SELECT id FROM orders WHERE state = 'open' AND closing IS NULL AND expires_at <= ?
+		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY expires_at LIMIT ?`, t.now, t.met.setAsideIDs(), limit)
 }
 
-// unacceptedOrders returns up to limit authorised orders that were not accepted in time.
-func (t *tx) unacceptedOrders(limit int64) ([]order, error) {
-	return orderTable.all(t.queries, `WHERE o.state = 'authorized' AND o.accept_by <= ?
-		ORDER BY o.accept_by LIMIT ?`, t.now, limit)
+// unacceptedOrders returns the ids of up to limit authorised orders that were not accepted in time, nor set aside.
+func (t *tx) unacceptedOrders(limit int64) ([]string, error) {
+	return t.texts(`SELECT id FROM orders WHERE state = 'authorized' AND accept_by <= ?
+		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY accept_by LIMIT ?`, t.now, t.met.setAsideIDs(), limit)
 }
 
 // addCustomer inserts the guest of an order.
@@ -269,6 +275,8 @@ const personalOrders = ` WHERE id IN (SELECT value FROM json_each(?))
 func (t *tx) blankGuests(orderIDs []string) error {
 	ids := string(encodeJSON(orderIDs))
 	if err := t.write(`UPDATE orders SET wanted_at = iif(wanted_at IS NULL, NULL, '1970-01-01T00:00:00Z'),
+		accept_by = iif(wanted_at IS NULL OR ended_at IS NULL, accept_by, created_at),
+		expires_at = iif(wanted_at IS NULL OR pay = 'online' OR ended_at IS NULL, expires_at, created_at),
 		reject_text = `+blanked("reject_text", "x")+personalOrders, ids); err != nil {
 		return err
 	}
@@ -284,7 +292,7 @@ func (t *tx) eraseGuests(orderIDs []string) (int64, error) {
 		return 0, err
 	}
 	ids := string(encodeJSON(orderIDs))
-	if err := t.write(`UPDATE orders SET wanted_at = NULL, reject_text = NULL`+personalOrders, ids); err != nil {
+	if err := t.write(`UPDATE orders SET reject_text = NULL`+personalOrders, ids); err != nil {
 		return 0, err
 	}
 	return t.exec(`DELETE FROM order_customers WHERE order_id IN (SELECT value FROM json_each(?))`, ids)

@@ -791,6 +791,17 @@ func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
 		})
 		s.post(path, `{"amount":300}`, auth).is(200) // since that one has failed
 
+		for _, bodies := range [][2]string{{`{"amount":520}`, `{"tip":100}`}, {`{"tip":100}`, `{"amount":100}`},
+			{`{"lines":[{"line":0,"quantity":1}]}`, `{"lines":[{"line":0,"amount":1850}]}`}} {
+			o, p := s.authorized(func(o *order) { o.Tip = 1000 })
+			s.accept(o.ID)
+			s.settle(p) // what is asked for differs, even where what is given back is alike
+			for _, body := range bodies {
+				s.post("/orders/"+o.ID+"/refunds", body, auth).is(200)
+				s.post("/orders/"+o.ID+"/refunds", body, auth).is(409, "refund_repeated")
+			}
+		}
+
 		s.twint()
 		o, _ = s.charged(func(o *order) { o.Tip = 1000 })
 		s.accept(o.ID, lineQuantity{0, 1})
@@ -798,6 +809,90 @@ func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
 		s.post(path, `{"amount":1850}`, auth).is(200) // which nobody has asked for before
 		s.post(path, `{"amount":1850}`, auth).is(409, "refund_repeated")
 	})
+}
+
+func TestRefund_canBeAskedForAsAnAnswerSays(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o, auth := s.orderIn(orderPaid), s.seller()
+	path := "/orders/" + o.ID + "/refunds"
+	s.post(path, `{"amount":4000}`, auth).is(200) // which leaves less of each rate than its lines cost
+	left := fmt.Sprint(s.post(path, `{"lines":[{"line":0,"amount":3500}]}`, auth).is(409, "refund_too_large").
+		json()["refundable"])
+	s.post(path, `{"lines":[{"line":0,"amount":`+left+`}]}`, auth).is(200).holds("amount=" + left)
+
+	random, hints := rand.New(rand.NewPCG(15, 3)), 0
+	for range size(500, 5000) {
+		o := &order{ID: "o", Currency: "CHF", State: orderPaid, Method: ptr(methodCard), PaymentID: ptr("p"),
+			Tip: random.Int64N(500), Delivery: random.Int64N(900), DeliveryRate: 260}
+		for range 1 + random.IntN(3) {
+			o.Lines = append(o.Lines, orderLine{Quantity: 1 + random.Int64N(3), UnitAmount: random.Int64N(2000),
+				VATRate: []int64{260, 810}[random.IntN(2)]})
+		}
+		must(t, o.price())
+		var refunds []refund
+		wish := func(w refundWish) error {
+			left, err := refundableOf(o, refunds)
+			must(t, err)
+			f, err := left.wish(w)
+			if err == nil {
+				f.PaymentID, f.State = o.PaymentID, refundSucceeded
+				refunds = append(refunds, *f)
+				must(t, countRefund(o, f, 1))
+			}
+			return err
+		}
+		for range 12 {
+			err := wish(someWish(random, o))
+			var ref *refusal
+			if !errors.As(err, &ref) || ref.code != codeRefundTooLarge {
+				continue
+			}
+			if w, some := hintedWish(t, ref); some {
+				hints++
+				if again := wish(w); again != nil {
+					t.Fatalf("%s (%v), and then: %v", ref.detail, ref.members, again.(*refusal).detail)
+				}
+			}
+		}
+	}
+	failIf(t, hints < 500, "only %d hints", hints)
+}
+
+// someWish asks for an amount, or for parts, that an order may have.
+func someWish(random *rand.Rand, o *order) (w refundWish) {
+	if random.IntN(3) == 0 {
+		return refundWish{amount: ptr(1 + random.Int64N(3000))}
+	}
+	for i := range o.Lines {
+		if random.IntN(2) == 0 {
+			units := random.Int64N(4)
+			w.lines = append(w.lines, lineQuantity{i, units})
+			w.amounts = append(w.amounts, max(0, 1-units)*(1+random.Int64N(2500)))
+		}
+	}
+	if w.tip = random.Int64N(2) * random.Int64N(500); len(w.lines) == 0 || random.IntN(4) == 0 {
+		w.delivery = 1 + random.Int64N(900)
+	}
+	return w
+}
+
+// hintedWish returns the wish that a refusal says is possible, and false if it says that nothing is.
+func hintedWish(t *testing.T, ref *refusal) (w refundWish, some bool) {
+	most, line, units := ref.members[0].value.(int64), 0, int64(0)
+	switch n, _ := fmt.Sscanf(ref.detail, "Line %d has %d unit", &line, &units); {
+	case strings.Contains(ref.detail, "that were not given back"):
+		return refundWish{lines: []lineQuantity{{line, units}}}, units > 0
+	case n > 0:
+		return refundWish{lines: []lineQuantity{{line, 0}}, amounts: []int64{most}}, most > 0
+	case strings.HasPrefix(ref.detail, "The delivery"):
+		return refundWish{delivery: most}, most > 0
+	case strings.HasPrefix(ref.detail, "The tip"):
+		return refundWish{tip: most}, most > 0
+	case most > 0 && !strings.HasPrefix(ref.detail, "Refund an amount instead"):
+		t.Fatal(ref.detail)
+	}
+	return refundWish{amount: &most}, most > 0
 }
 
 func TestRefund_hasNoMoreVATThanMoney(t *testing.T) {

@@ -44,7 +44,7 @@ var paymentCommands = []command{
 		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
 	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
 		append([]option{
-			optForce.says("disconnect it although our webhook can't be removed at the provider"),
+			optUnasked.says("do not ask, and disconnect it although our webhook can't be removed at the provider"),
 		}, providerOptions...), 1, paymentDisconnect},
 	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
@@ -424,8 +424,18 @@ func (e *env) keepKeys(st *store, c *openConnection, keys *keyring) error {
 }
 
 func paymentDisconnect(e *env) error {
+	err := e.confirm(func(q *queries) (string, error) {
+		c, err := q.paymentConnection(anyAccount, e.args[0])
+		if err != nil || !c.RemovedAt.IsZero() {
+			return "", notUnless(err, errNotFound) // which withConnection says
+		}
+		return "disconnects " + withName(c.ID, c.Provider) + ": guests can't pay with it any more", nil
+	})
+	if err != nil {
+		return err
+	}
 	left := "" // what is left at the provider
-	err := e.withConnection(false, func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
+	err = e.withConnection(false, func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
 		var failed error
 		if opened != nil {
 			failed = explainProviderError(c.Provider, p.disconnect(e.ctx, opened))

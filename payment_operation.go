@@ -110,7 +110,10 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 		return false, err
 	}
 	conn, err := p.openConnection(pay)
-	if err != nil {
+	switch {
+	case errors.Is(err, errUnreadable):
+		return false, err
+	case err != nil:
 		return false, p.postpone(pay, deniedDelay)
 	}
 	op, err := p.store.pendingOperation(id)
@@ -733,7 +736,8 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 		w.start(d.id, d.connectionID, func() {
 			limited, cancel := context.WithTimeout(ctx, settleLimit)
 			defer cancel()
-			if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) {
+			if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) &&
+				!w.store.met.setAside(d.id, err) {
 				w.noteFault(faultSettle, err)
 			}
 		})

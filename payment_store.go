@@ -87,14 +87,17 @@ type duePayment struct {
 
 // duePayments returns attempts that are due at now, the longest due first: up to limit of those that have been
 // due for longest, and up to limit of those that became due last, so that a connection with many slow attempts
-// does not hide what others ask for.
+// does not hide what others ask for. Those that were set aside are left out.
 func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
-	return collect(q, `SELECT p.id, p.connection_id, c.live, p.polls
-		FROM (SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)
-			UNION SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at DESC LIMIT ?2)) d
+	const due = `SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1
+		AND id NOT IN (SELECT value FROM json_each(?3)) ORDER BY due_at`
+	return collect(q, `SELECT p.id, p.connection_id, c.live <> 0, p.polls
+		FROM (`+due+` LIMIT ?2) UNION `+due+` DESC LIMIT ?2)) d
 		CROSS JOIN payments p ON p.id = d.id CROSS JOIN payment_connections c ON c.id = p.connection_id
 		ORDER BY p.due_at`,
-		[]any{now, limit}, func(d *duePayment) []any { return []any{&d.id, &d.connectionID, &d.live, &d.polls} })
+		[]any{now, limit, q.met.setAsideIDs()}, func(d *duePayment) []any {
+			return []any{&d.id, &d.connectionID, &d.live, &d.polls}
+		})
 }
 
 // postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was

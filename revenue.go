@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -451,7 +452,7 @@ type recorder struct {
 type accountDay struct{ account, date, currency string }
 
 // recordBacklog takes up to limit orders out of the backlog and records what is due of them. It reports whether
-// more are left.
+// more are left. Errors: as eachDue.
 func recordBacklog(t *tx, limit int64) (left bool, err error) {
 	t.invalidate()
 	ids, err := t.backlog(limit)
@@ -459,13 +460,13 @@ func recordBacklog(t *tx, limit int64) (left bool, err error) {
 		return false, err
 	}
 	r := &recorder{t, map[string]*businessCalendar{}, map[accountDay]bool{}, map[accountDay]map[string]bool{}}
-	for _, id := range ids {
+	if err := t.eachDue(ids, func(id string) error {
 		if err := r.recordOrder(id); err != nil {
-			return false, err
+			return err
 		}
-		if err := t.leaveBacklog(id); err != nil {
-			return false, err
-		}
+		return t.leaveBacklog(id)
+	}); err != nil {
+		return false, err
 	}
 	return t.hasBacklog()
 }
@@ -475,7 +476,7 @@ const recordedAtOnce = 100
 
 // recordOrders records up to most orders of the backlog, in transactions between which others can write.
 func recordOrders(ctx context.Context, st *store, most int) error {
-	for ; most > 0; most -= recordedAtOnce {
+	for most > 0 {
 		waits, err := st.within(ctx).hasBacklog()
 		if err != nil || !waits {
 			return err
@@ -483,7 +484,9 @@ func recordOrders(ctx context.Context, st *store, most int) error {
 		if err := st.update(ctx, func(t *tx) error {
 			_, err := recordBacklog(t, recordedAtOnce)
 			return err
-		}); err != nil {
+		}); err == nil {
+			most -= recordedAtOnce
+		} else if !errors.Is(err, errAside) {
 			return err
 		}
 	}

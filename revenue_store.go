@@ -37,9 +37,10 @@ func (q *queries) accountsWithRevenue(first string, limit int) ([]account, error
 		ORDER BY a.id <> ?, a.name, a.id LIMIT ?`, first, limit)
 }
 
-// hasBacklog reports whether there are orders whose money has moved and that were not recorded since.
+// hasBacklog reports whether there are orders whose money has moved and that were neither recorded since nor set aside.
 func (q *queries) hasBacklog() (has bool, err error) {
-	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog)`)
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog
+		WHERE order_id NOT IN (SELECT value FROM json_each(?)))`, q.met.setAsideIDs())
 }
 
 // countBacklog returns how many orders are in the backlog, up to maxCounted.
@@ -47,9 +48,10 @@ func (q *queries) countBacklog() (int, error) {
 	return oneValue[int](q, `SELECT count(*) FROM (SELECT 1 FROM revenue_backlog LIMIT ?)`, maxCounted)
 }
 
-// backlog returns the ids of up to limit orders of the backlog.
+// backlog returns the ids of up to limit orders of the backlog that were not set aside.
 func (t *tx) backlog(limit int64) ([]string, error) {
-	return t.texts(`SELECT order_id FROM revenue_backlog ORDER BY order_id LIMIT ?`, limit)
+	return t.texts(`SELECT order_id FROM revenue_backlog WHERE order_id NOT IN (SELECT value FROM json_each(?))
+		ORDER BY order_id LIMIT ?`, t.met.setAsideIDs(), limit)
 }
 
 // leaveBacklog takes an order out of the backlog.

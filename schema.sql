@@ -468,7 +468,7 @@ CREATE TABLE orders (
   paid_at        TEXT CHECK (paid_at IS strftime('%Y-%m-%dT%H:%M:%SZ', paid_at, '+0 days')), -- when its money was captured, or paid outside
   ended_at       TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when it was paid, cancelled or expired
   pay            TEXT NOT NULL DEFAULT 'online' CHECK (pay IN ('online', 'later')), -- later: at the restaurant or at the door, once it was accepted
-  wanted_at      TEXT CHECK (wanted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', wanted_at, '+0 days')), -- when the guest wants it; NULL: as soon as possible, or erased
+  wanted_at      TEXT CHECK (wanted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', wanted_at, '+0 days')), -- when the guest wants it; NULL: as soon as possible; 1970-01-01T00:00:00Z: erased, and with it, once the order has ended, the times above that follow from it, which are created_at then
   reject_reason  TEXT CHECK (reject_reason IN ('sold_out', 'closed', 'too_busy', 'too_far', 'address', 'other')), -- why the restaurant has refused it; NULL: it has not, or gave no reason
   reject_text    TEXT CHECK (length(reject_text) <= 200),            -- what the restaurant adds for the guest
   paid_from      TEXT CHECK (paid_from IN ('open', 'accepted', 'expired')), -- its state before it was marked as paid outside; NULL: it was not
@@ -567,7 +567,8 @@ CREATE TABLE refunds (
   ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when its result was known
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns the order
   delivery    INTEGER CHECK (delivery >= 0),                         -- of amount, for the delivery, as was asked for; NULL: not aimed at it
-  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1))  -- 1: it gives back what was captured by being paid and not accepted, so it is no part of the order's total
+  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1)), -- 1: it gives back what was captured by being paid and not accepted, so it is no part of the order's total
+  asked       TEXT CHECK (json_type(asked) = 'object')               -- what was asked for; NULL: all that was left, or nobody has asked, or before version 12
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX refunds_order ON refunds (order_id, id);
 CREATE INDEX refunds_account ON refunds (account_id, id);

@@ -94,6 +94,9 @@ func (s *server) reportOf(found observation) *healthReport {
 			report.Status, report.Output = healthFail, damageWrittenReason
 		}
 	}
+	if report.Status == healthPass && s.store.met.asideMet() != "" {
+		report.Status, report.Output = healthWarn, rowsAsideReason
+	}
 	if size := s.store.walSize(); size > maxWAL {
 		reason := walLargeReason
 		if s.store.noCheckpoints {
@@ -122,6 +125,7 @@ func (s *server) reportOf(found observation) *healthReport {
 const (
 	damageReadReason    = "a read has met damage in the database"
 	damageWrittenReason = "a write has met damage in the database"
+	rowsAsideReason     = "rows can't be read: workers go on without what they belong to"
 )
 
 // Why the write-ahead log is large.

@@ -53,6 +53,7 @@ type serviceStatus struct {
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
 	Callers    []callerRow    `json:"callers"`     // of the last hour, the most requests first
 	Damage     *damageMet     `json:"damage"`      // that was met; null: none
+	Aside      string         `json:"aside"`       // what workers go on without; "": nothing
 	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
 	NoRoots    bool           `json:"no_certificates"`
 }
@@ -83,6 +84,7 @@ func (s *server) serviceStatus() *serviceStatus {
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
+		Aside:   s.store.met.asideMet(),
 		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
 	for i, c := range v.Callers {
 		if a, err := s.cachedAccount(c.AccountID); c.AccountID != "" && err == nil {
@@ -130,7 +132,7 @@ func (s *server) startStatus() (stop func()) {
 			w.WriteHeader(http.StatusConflict)
 			return
 		}
-		s.log.Info("'widgetd check' has passed: health does not tell of the damage that was met any more")
+		s.log.Info("'widgetd check' has passed: health does not tell of what was met any more")
 	})
 	mux.HandleFunc("POST /peer/ignore", func(w http.ResponseWriter, _ *http.Request) {
 		if s.peer == nil || !s.peer.ignore() {
@@ -470,6 +472,9 @@ func (s *serviceStatus) needsDoing(version string) (lines []string) {
 	if d := s.Damage; d != nil {
 		add("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
 			cmp.Or(d.Table, "the file"), d.Error)
+	}
+	if s.Aside != "" {
+		add("%s, and what is due of it waits: run 'widgetd check'", s.Aside)
 	}
 	if s.NoRoots {
 		add("%s: %s", noRootsText, callFaults[callUnverified])

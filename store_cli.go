@@ -141,14 +141,17 @@ func checkCommand(e *env) error {
 		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
-	if service != nil && service.Damage != nil && len(faults) == 0 {
-		over, err := reportCheck(e.ctx, db, service.Damage.Times)
+	if service != nil && len(faults) == 0 && (service.Damage != nil || service.Aside != "") {
+		met, times := "that "+service.Aside, int64(0)
+		if d := service.Damage; d != nil {
+			met, times = "damage since "+d.At.String(), d.Times
+		}
+		over, err := reportCheck(e.ctx, db, times)
 		switch {
 		case err != nil:
 			notes = append(notes, "note: the service can't be told that this passed: restart it: "+err.Error())
 		case over:
-			notes = append(notes, "note: the service met damage since "+service.Damage.At.String()+
-				"; its health does not tell of it any more")
+			notes = append(notes, "note: the service met "+met+"; its health does not tell of it any more")
 		default:
 			notes = append(notes, "note: the service has met damage since this check began: check again")
 		}

@@ -27,6 +27,7 @@ type faultLog struct {
 	mu     sync.Mutex
 	damage *damageMet
 	rows   map[string]rowMet // by table
+	aside  map[string]string // what workers go on without, by id, and which row of it can't be read
 }
 
 // A damageMet is damage of the file that a query has met.
@@ -85,8 +86,8 @@ func (f *faultLog) damageMet() *damageMet {
 	return new(*f.damage)
 }
 
-// checked clears the noted damage after a check of the whole file has passed. times is how often damage had been
-// met when the check began; if it has been met since, checked reports false and clears nothing.
+// checked clears what was noted, and set aside, after a check of the whole file has passed. times is how often damage
+// had been met when the check began; if it has been met since, checked reports false and clears nothing.
 func (f *faultLog) checked(times int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,6 +95,7 @@ func (f *faultLog) checked(times int64) bool {
 		return false
 	}
 	f.damage = nil
+	clear(f.aside)
 	return true
 }
 
@@ -105,6 +107,51 @@ func (f *faultLog) noteRow(u *unreadableRow) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rows[u.table] = rowMet{u.table, u.id, u.cause, true, f.rows[u.table].toldAt}
+}
+
+// setAside has workers go on without what has an id, if err says that a row of it can't be read: until checked. It
+// reports false for any other error.
+func (f *faultLog) setAside(id string, err error) bool {
+	row, ok := errors.AsType[*unreadableRow](err)
+	if ok {
+		f.noteRow(row)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.aside[id] = strings.TrimSpace(row.table + " " + row.id)
+	}
+	return ok
+}
+
+// setAsideIDs returns the ids of what was set aside, as JSON for a query of what is due.
+func (f *faultLog) setAsideIDs() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return string(encodeJSON(append([]string{}, slices.Sorted(maps.Keys(f.aside))...)))
+}
+
+// asideMet says of what was set aside how much it is, and the first; "": nothing was.
+func (f *faultLog) asideMet() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(f.aside)) {
+		return fmt.Sprintf("%s of %s can't be read (%d such)", f.aside[id], id, len(f.aside))
+	}
+	return ""
+}
+
+// errAside is the error of a transaction that has set something aside: undone and run again, it goes on without that.
+var errAside = errors.New("rows that can't be read were set aside: try again")
+
+// eachDue calls f for each of ids, which are due to a worker. Errors: errAside if it has met rows that can't be read.
+func (t *tx) eachDue(ids []string, f func(id string) error) (err error) {
+	for _, id := range ids {
+		if failed := f(id); t.met.setAside(id, failed) {
+			err = errAside
+		} else if failed != nil {
+			return failed
+		}
+	}
+	return err
 }
 
 // newRows returns, for each table with unreadable rows met since it last returned that table, the last such row;

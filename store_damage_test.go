@@ -499,3 +499,79 @@ func TestTableOf_isTheFirstThatAQueryNames(t *testing.T) {
 		equal(t, query, tableOf(query), want)
 	}
 }
+
+// TestWorkers_goOnWithoutWhatCanNotBeRead has more orders that can't be read than one transaction takes, each the first
+// that is due, and one whose payment can't be read.
+func TestWorkers_goOnWithoutWhatCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.damaged = true
+	s.serveStatus()
+	bad, half, good := s.orderIn(orderOpen), s.orderIn(orderOpen), s.orderIn(orderOpen)
+	waiting, sold, unsold := s.orderIn(orderAuthorized), s.orderIn(orderPaid), s.orderIn(orderPaid)
+	s.change(func(t *tx) error { return addAttempt(t, half, paymentPending) })
+	const past = `'2020-01-01T00:00:00Z'`
+	query := withoutRules + `UPDATE orders SET expires_at = ` + past + `, accept_by = ` + past + `;
+		UPDATE payments SET created_at = ` + noDay + ` WHERE order_id = '` + half.ID + `';
+		UPDATE orders SET lines = '[1]' WHERE id = '` + unsold.ID + `';
+		CREATE TEMP TABLE copy AS SELECT * FROM orders WHERE id = '` + bad.ID + `'; UPDATE copy SET reference = NULL;`
+	for i := range rowsAtOnce + 100 {
+		query += fmt.Sprintf(`UPDATE copy SET id = 'ord_%d'; INSERT INTO orders SELECT * FROM copy;`, i)
+	}
+	raw(t, s.store.path, query+`UPDATE orders SET created_at = `+noDay+` WHERE id = '`+bad.ID+`' OR length(id) < 9`)
+	s.notice()
+	s.server.startedAt = time.Now().Add(-time.Hour)
+	for range 2 {
+		s.check(s.chore("orders can't expire")(t.Context()))
+		s.check(s.chore("revenue can't be recorded")(t.Context()))
+	}
+	for id, want := range map[string]string{good.ID: orderExpired, waiting.ID: orderExpired, half.ID: orderOpen} {
+		equal(t, "state of "+id, s.row(id).State, want)
+	}
+	equal(t, "facts", []int{len(s.facts(sold.ID)), len(s.facts(unsold.ID))}, []int{1, 0})
+	s.counts(rowsAtOnce+101, `SELECT count(*) FROM orders WHERE created_at = `+noDay+` AND state = 'open'`)
+	s.healthNow().is(200).members("status", "warn", "output", rowsAsideReason)
+	for range 2 {
+		s.server.logUnreadable()
+	}
+	equal(t, "lines of the log", strings.Count(s.log.String(), "a row can't be read"), 2) // of orders and of payments
+	out, err := s.command("status", "-wide")
+	contains(t, fmt.Sprint(out, err),
+		fmt.Sprintf("(%d such), and what is due of it waits: run 'widgetd check'", rowsAtOnce+103))
+	many := fmt.Sprintf("of %d rows of orders breaks its rule", rowsAtOnce+101)
+	if out, err := s.command("check"); err == nil || !strings.Contains(out, many) {
+		t.Errorf("check: %v\n%s", err, out)
+	}
+	raw(t, s.store.path, `UPDATE orders SET created_at = `+past+`; UPDATE payments SET created_at = `+past+`;
+		UPDATE orders SET lines = '[]' WHERE lines = '[1]'; UPDATE payment_connections SET removed_at = `+past+`;
+		UPDATE payments SET state = 'failed', due_at = NULL WHERE captured = 0`) // whose keys no test has
+	out, err = s.command("check")
+	contains(t, fmt.Sprint(out, err), "note: the service met that orders ord_0 of ord_0 can't be read")
+	s.healthNow().is(200).members("status", "pass")
+	s.check(s.chore("orders can't expire")(t.Context()))
+	s.counts(0, `SELECT count(*) FROM orders WHERE state = 'open' AND closing IS NULL`)
+	equal(t, "facts of what was mended", len(s.facts(unsold.ID)), 0) // its chore has not run
+	s.check(s.chore("revenue can't be recorded")(t.Context()))
+	equal(t, "facts of what was mended", len(s.facts(unsold.ID)), 1)
+}
+
+// TestWorkers_askNoProviderAboutAPaymentThatCanNotBeRead has a payment that is due all the time use up no turns.
+func TestWorkers_askNoProviderAboutAPaymentThatCanNotBeRead(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		s.damaged = true
+		bad, good := s.start(s.place().ID), s.start(s.place().ID)
+		s.authorize(good)
+		raw(t, s.store.path, withoutRules+`UPDATE payments SET created_at = `+noDay+` WHERE id = '`+bad.ID+`'`)
+		s.sql(`UPDATE payments SET due_at = created_at WHERE id = ?`, good.ID)
+		s.sql(`UPDATE payments SET due_at = '2000-01-01T00:00:00Z' WHERE id = ?`, bad.ID)
+		s.work()
+		time.Sleep(time.Second)
+		s.states(good.OrderID, orderAuthorized, paymentAuthorized)
+		due, err := s.store.duePayments(newStamp(time.Now()), 10)
+		if err != nil || len(due) > 0 {
+			t.Errorf("%d are due: %v", len(due), err)
+		}
+		s.healthNow().is(200).members("status", "warn")
+	})
+}

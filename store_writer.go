@@ -84,7 +84,7 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 		wake:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		stopped: make(chan struct{}),
-		met:     &faultLog{now: now, rows: map[string]rowMet{}},
+		met:     &faultLog{now: now, rows: map[string]rowMet{}, aside: map[string]string{}},
 	}
 	w.changes.seed = maphash.MakeSeed()
 	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
@@ -333,7 +333,9 @@ func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (i
 		if err := w.update(ctx, func(t *tx) (err error) {
 			n, err = f(t)
 			return err
-		}); err != nil {
+		}); errors.Is(err, errAside) {
+			continue
+		} else if err != nil {
 			return total, err
 		}
 		if total += n; n < atOnce {

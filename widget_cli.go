@@ -30,7 +30,7 @@ var widgetCommands = []command{
 		nil, 1, widgetSnippet},
 	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
 	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
-		[]option{optForce.says("do not ask; where nobody can be asked, remove it although it has counted something")},
+		[]option{optUnasked.says("do not ask; where nobody can be asked, remove it although it has counted something")},
 		1, widgetRemove},
 	{"widget stats", "", "show what widgets counted, with a bar for each day",
 		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},

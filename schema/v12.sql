@@ -46,7 +46,8 @@ CREATE TABLE refunds (
   ended_at    TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')),
   account_id  TEXT NOT NULL REFERENCES accounts (id),
   delivery    INTEGER CHECK (delivery >= 0),
-  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1))
+  released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1)),
+  asked       TEXT CHECK (json_type(asked) = 'object')
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE books_connections (
