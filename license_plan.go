@@ -113,7 +113,7 @@ func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
 	l := p.terms()
 	l.Plan = &p.Name
 	before := *l
-	terms.apply(l).raiseTransfers(&before)
+	terms.apply(l).fitTransfers(&before)
 	l.transfersGiven = l.transfersGiven || p.MaxDevices != nil // a plan that limits nothing says nothing of transfers
 	for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
 		"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
@@ -168,7 +168,7 @@ func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string
 	l, label := p.terms(), p.Name
 	before := *l
 	before.Plan = &label
-	terms.apply(l).raiseTransfers(&before)
+	terms.apply(l).fitTransfers(&before)
 	if name != "" {
 		p.Name = name
 	}
