@@ -320,7 +320,8 @@ func (e *env) resolveID(word, typed string) (string, error) {
 			return whole, nil
 		}
 		if isAccount {
-			several = "several accounts have the name %q or an id that ends so; give the id of the one that you mean: %s%s"
+			several = "several accounts have the name %q or an id that ends so; " +
+				"give the id of the one that you mean: %s%s"
 			named, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(typed) })
 			if err != nil {
 				return "", err
