@@ -19,6 +19,7 @@ func accountNoun() noun {
 		status: func() []statusPart {
 			return []statusPart{{"accounts", false, &accountStatus{}}, {"tokens", false, &tokenStatus{}}}
 		},
+		rows:     []rowReader{accountTable.unreadable, tokenTable.unreadable},
 		check:    checkAccounts,
 		holdings: []holding{heldTokens, heldOrigins},
 	}

@@ -694,7 +694,6 @@ func TestAccount_isTheMainOneWhereNoneIsNamedAndMayBeNamedByItsName(t *testing.T
 	s := newService(t)
 	roma := s.addAccount("Trattoria Roma")
 	twice := []string{s.addAccount("Imbiss"), s.addAccount("Imbiss")}
-	slices.Sort(twice) // ids of one millisecond come in any order
 	s.must("widget", "add", "of the main account")
 	s.must("widget", "add", "of Roma", "-account", "Trattoria Roma")
 	s.must("license", "add", "-product", "kds", "-account", "Trattoria Roma")
@@ -713,9 +712,18 @@ func TestAccount_isTheMainOneWhereNoneIsNamedAndMayBeNamedByItsName(t *testing.T
 		strings.Contains(out, "of the main account") {
 		t.Errorf("listed\n%s", out)
 	}
-	before := s.dump()
 	_, err := s.command("widget", "add", "x", "-account", "Imbiss")
-	oneLine(t, err, `2 accounts have the name "Imbiss"; give the id of one: `+strings.Join(twice, " "))
+	several := func(name string, ids ...string) string {
+		slices.Sort(ids) // ids of one millisecond come in any order
+		return `several accounts have the name "` + name + `" or an id that ends so; give the id of the one that you ` +
+			"mean: " + strings.Join(ids, " ")
+	}
+	oneLine(t, err, several("Imbiss", twice...))
+	end := roma[len(roma)-6:]
+	named := s.addAccount(end) // by somebody who would get what is meant for Roma
+	_, err = s.command("widget", "add", "x", "-account", end)
+	oneLine(t, err, several(end, roma, named))
+	before := s.dump()
 	_, err = s.command("widget", "add", "x", "-account", "Trattoria")
 	oneLine(t, err, `no account has the id or the name "Trattoria"`)
 	s.unchanged(before)

@@ -144,6 +144,9 @@ func (k *signingKey) pem() (string, error) {
 // the same time would otherwise undo the first one's change.
 func (e *env) changeKeys(f func(*store, *keyring) (event, error)) error {
 	return e.withStore(func(st *store) error {
+		if st.fenced.Load() {
+			return errFenced
+		}
 		var done event
 		err := e.lockKeys(func(ring *keyring) (err error) {
 			done, err = f(st, ring)

@@ -20,6 +20,8 @@ func booksNoun() noun {
 		events:   booksEvents,
 		sealed:   []string{"books_apps", "books_authorizations", "books_connections"},
 		status:   func() []statusPart { return []statusPart{{"books", false, &booksStatus{}}} },
+		rows: []rowReader{booksAppTable.unreadable, bookAuthorizationTable.unreadable, bookConnectionTable.unreadable,
+			exportTable.unreadable},
 		check:    checkBooks,
 		promoted: (*tx).lookForAllSent,
 	}

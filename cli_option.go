@@ -312,6 +312,7 @@ func (e *env) resolveIDs() (err error) {
 func (e *env) resolveID(word, typed string) (string, error) {
 	var found []string
 	isAccount := word == accountPlaceholder
+	several := "several ids end in %q; give more of the one that you mean: %s%s"
 	for _, kind := range collectNouns(e.nouns, func(n *noun) []idKind { return n.ids }) {
 		if kind.placeholder != word || typed == "" {
 			continue
@@ -320,9 +321,14 @@ func (e *env) resolveID(word, typed string) (string, error) {
 			return whole, nil
 		}
 		if isAccount {
-			named, err := e.accountNamed(typed)
-			if named != "" || err != nil {
-				return named, err
+			several = "several accounts have the name %q or an id that ends so; " +
+				"give the id of the one that you mean: %s%s"
+			named, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(typed) })
+			if err != nil {
+				return "", err
+			}
+			for _, a := range named {
+				found = append(found, a.ID)
 			}
 		}
 		if end := idEnd(kind.prefix, typed); end != "" {
@@ -334,7 +340,8 @@ func (e *env) resolveID(word, typed string) (string, error) {
 			}
 		}
 	}
-	switch {
+	slices.Sort(found)
+	switch found = slices.Compact(found); {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
@@ -342,32 +349,12 @@ func (e *env) resolveID(word, typed string) (string, error) {
 		if len(found) > mostEndings {
 			found, more = found[:mostEndings], " and others"
 		}
-		slices.Sort(found)
-		return "", usageError(fmt.Sprintf("several ids end in %q; give more of the one that you mean: %s%s",
-			printable(typed), strings.Join(found, " "), more))
+		return "", usageError(fmt.Sprintf(several, printable(typed), strings.Join(found, " "), more))
 	case isAccount && typed != "":
 		return "", fmt.Errorf("no account has the id or the name %q: 'widgetd account list' prints both",
 			printable(typed))
 	}
 	return typed, nil
-}
-
-// accountNamed returns the id of the account with a name, or "" if no account has it. Errors: usageError if several
-// have it.
-func (e *env) accountNamed(name string) (string, error) {
-	all, err := queried(e, func(q *queries) ([]account, error) { return q.accountsNamed(name) })
-	if err != nil || len(all) == 0 {
-		return "", err
-	}
-	ids := []string{}
-	for _, a := range all {
-		ids = append(ids, a.ID)
-	}
-	if len(ids) > 1 {
-		return "", usageError(fmt.Sprintf("%d accounts have the name %q; give the id of one: %s",
-			len(ids), printable(name), strings.Join(ids, " ")))
-	}
-	return ids[0], nil
 }
 
 // idEnd returns the symbols of a text that may be the end of an id: at least leastIDEnd, in any case, with or without

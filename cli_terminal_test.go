@@ -367,7 +367,7 @@ func TestAccount_isShownAndNamedByItsName(t *testing.T) {
 	o.do("account", "reopen", "acct_…"+end)
 	o.do("account", "add", "Twin")
 	o.do("account", "add", "Twin")
-	err := o.fails("2 accounts have the name", "widget", "list", "-account", "Twin")
+	err := o.fails("several accounts have the name", "widget", "list", "-account", "Twin")
 	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
 
 	var ids []string

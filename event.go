@@ -14,6 +14,7 @@ func eventNoun() noun {
 		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
 		commands: eventCommands,
 		ids:      []idKind{{"EVENT", "evt", "events"}},
+		rows:     []rowReader{unreadableEvents},
 	}
 }
 

@@ -76,6 +76,11 @@ const selectEvents = `SELECT seq, id, at, type, account_id, subject_id,
 	CASE WHEN json_valid(data) THEN coalesce(json_extract(data, '$.device_id'), '') ELSE '' END, actor,
 	CASE WHEN json_valid(data) THEN json_remove(data, '$.device_id') ELSE data END FROM events`
 
+// unreadableEvents is a rowReader.
+func unreadableEvents(q *queries) ([]string, error) {
+	return unreadableRows(q, selectEvents, (*event).dest)
+}
+
 // eventBySeq returns the event with a number, or errNotFound.
 func (q *queries) eventBySeq(seq int64) (e event, err error) {
 	err = q.one(selectEvents+` WHERE seq = ?`, []any{seq}, e.dest()...)

@@ -37,7 +37,7 @@ type route struct {
 	pattern  string        // as net/http's, with a path relative to the base address
 	token    tokenRule     // whether it needs a bearer token
 	scope    string        // scopes that a token must have, space-separated; "": none
-	appScope string        // scope without which the token of an application is ignored; "": none
+	ownScope string        // scope without which a token of an application or for all accounts is ignored; "": none
 	origin   originRule    // which Origins it accepts
 	address  string        // name of the rate limit by address for anonymous callers; "": none
 	recalled recallFunc    // answers from memory callers without a token, who are then charged nothing; nil: none
@@ -517,7 +517,7 @@ func (s *server) checkToken(c *call) error {
 			return errScope(c.route.scope, "The token does not have the scope "+scope+".")
 		}
 	}
-	if c.route.appScope != "" && who.app != "" && !who.has(c.route.appScope) {
+	if c.route.ownScope != "" && (who.app != "" || who.all) && !who.has(c.route.ownScope) {
 		return nil
 	}
 	c.caller = who

@@ -15,6 +15,7 @@ func leadNoun() noun {
 		wings:    func(s *server) []wing { return []wing{leadWing(s)} },
 		commands: leadCommands,
 		events:   leadEvents,
+		rows:     []rowReader{unreadableLeads},
 	}
 }
 

@@ -19,6 +19,11 @@ func (l *lead) dest() []any {
 		(*optionalJSON)(&l.Fields), &l.CreatedAt}
 }
 
+// unreadableLeads is a rowReader.
+func unreadableLeads(q *queries) ([]string, error) {
+	return unreadableRows(q, `SELECT `+leadColumns+` FROM leads`, (*lead).dest)
+}
+
 // addressDigest is the first half of the digest of every lead of an address.
 func addressDigest(email string) []byte {
 	sum := sha256.Sum256([]byte(emailKey(email)))

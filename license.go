@@ -28,6 +28,7 @@ func licenseNoun() noun {
 		problems: licenseProblems,
 		events:   licenseEvents,
 		status:   func() []statusPart { return []statusPart{{"licences", false, &licenseStatus{}}} },
+		rows:     []rowReader{licenseTable.unreadable},
 		holdings: []holding{heldLicenses},
 	}
 }

@@ -23,6 +23,7 @@ func deviceNoun() noun {
 		problems: deviceProblems,
 		events:   deviceEvents,
 		sealed:   []string{"devices"},
+		rows:     []rowReader{deviceTable.unreadable},
 	}
 }
 

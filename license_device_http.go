@@ -28,12 +28,12 @@ func deviceWing(s *server) wing {
 		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
 	return wing{
 		routes: append([]route{
-			// appScope: an application without this scope is treated as anonymous, so that it can't guess keys
-			{pattern: "POST /widget/license/activate", token: tokenLate, appScope: scopeLicenses, creates: true,
+			// ownScope: who may not read licences, of its own account or of all, is anonymous, and can't guess keys
+			{pattern: "POST /widget/license/activate", token: tokenLate, ownScope: scopeLicenses, creates: true,
 				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.activate)},
-			{pattern: "POST /widget/license/verify", token: tokenLate, appScope: scopeLicenses,
+			{pattern: "POST /widget/license/verify", token: tokenLate, ownScope: scopeLicenses,
 				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.verify)},
-			{pattern: "POST /widget/license/deactivate", token: tokenLate, appScope: scopeLicenses,
+			{pattern: "POST /widget/license/deactivate", token: tokenLate, ownScope: scopeLicenses,
 				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.deactivate)},
 			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, question: true,
 				run: endpoint(s.listDevices)},

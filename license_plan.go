@@ -17,6 +17,7 @@ func planNoun() noun {
 		ids:      []idKind{{"PLAN", "pln", "plans"}},
 		problems: planProblems,
 		events:   planEvents,
+		rows:     []rowReader{planTable.unreadable},
 	}
 }
 
@@ -113,7 +114,7 @@ func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
 	l := p.terms()
 	l.Plan = &p.Name
 	before := *l
-	terms.apply(l).raiseTransfers(&before)
+	terms.apply(l).fitTransfers(&before)
 	l.transfersGiven = l.transfersGiven || p.MaxDevices != nil // a plan that limits nothing says nothing of transfers
 	for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
 		"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
@@ -168,7 +169,7 @@ func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string
 	l, label := p.terms(), p.Name
 	before := *l
 	before.Plan = &label
-	terms.apply(l).raiseTransfers(&before)
+	terms.apply(l).fitTransfers(&before)
 	if name != "" {
 		p.Name = name
 	}
@@ -209,16 +210,21 @@ func retirePlan(t *tx, o owner, id, actor string) (*plan, error) {
 const (
 	maxApplied    = 5_000 // licences that one call of applyPlan goes through
 	appliedAtOnce = 20    // of them in one transaction, so that other writes wait for a few milliseconds
+
+	// applyTime is after how long a call answers, whatever is left: well before writeTimeout, since the transaction
+	// that is under way then may still wait for the lock.
+	applyTime = 10 * time.Second
 )
 
 // A planApplication says which licences of it to go through, and what was done with them.
 type planApplication struct {
-	DryRun   bool             `json:"dry_run"`  // nothing was changed
-	Revision int              `json:"revision"` // of the plan
-	Changed  int              `json:"changed"`  // licences
-	Terms    map[string]int   `json:"terms"`    // how many of them have another value of a term now
-	Refused  []refusedLicense `json:"refused"`
-	Next     *string          `json:"next"` // the licence after which the next call goes on; nil: all are done
+	DryRun     bool             `json:"dry_run"`  // nothing was changed
+	Revision   int              `json:"revision"` // of the plan
+	Changed    int              `json:"changed"`  // licences
+	Terms      map[string]int   `json:"terms"`    // how many of them have another value of a term now
+	Refused    []refusedLicense `json:"refused"`
+	Unreadable []string         `json:"unreadable"` // licences whose rows can't be read, and stay as they are
+	Next       *string          `json:"next"`       // the licence after which the next call goes on; nil: all are done
 }
 
 // A refusedLicense has more devices than the plan allows, and keeps all its terms.
@@ -232,13 +238,15 @@ func (a *planApplication) add(part planApplication) {
 	a.DryRun, a.Revision, a.Next = part.DryRun, part.Revision, part.Next
 	a.Changed += part.Changed
 	a.Refused = append(a.Refused, part.Refused...)
+	a.Unreadable = append(a.Unreadable, part.Unreadable...)
 	for name, n := range part.Terms {
 		a.Terms[name] += n
 	}
 }
 
-// applyPlan gives the terms of an owner's plan to up to maxApplied licences that were made from it, in the order of
-// their ids after the id after, each with its event, and says what it did; see plan.applyTo. A dry run says what it
+// applyPlan gives the terms of an owner's plan to up to maxApplied licences that were made from it, for up to
+// applyTime, in the order of their ids after the id after, each with its event, and says what it did; see
+// plan.applyTo. A dry run says what it
 // would do. The plan must have the revision that is given, or in a dry run that it has first, until the end. It runs in
 // transactions of appliedAtOnce licences, and calls allowed in each. Revoked licences, and those that another account
 // owns by now, are left alone. Errors: plan_not_found, plan_changed, those of allowed.
@@ -246,9 +254,10 @@ func applyPlan(
 	ctx context.Context, st *store, o owner, id string, a planApplication, after, actor string,
 	allowed func(*queries) error,
 ) (planApplication, error) {
-	a.Terms, a.Refused = map[string]int{}, []refusedLicense{}
+	a.Terms, a.Refused, a.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
+	began := time.Now()
 	for looked := 0; looked < maxApplied; looked += appliedAtOnce {
-		var page []*license
+		var page []planLicense
 		var part planApplication
 		step := func(from *queries, t *tx) (err error) {
 			part = planApplication{DryRun: a.DryRun, Revision: a.Revision, Terms: map[string]int{}}
@@ -258,7 +267,7 @@ func applyPlan(
 			return err
 		}
 		var err error
-		began := time.Now()
+		beganPart := time.Now()
 		if a.DryRun {
 			err = step(st.within(ctx), nil)
 		} else {
@@ -273,9 +282,14 @@ func applyPlan(
 		if a.add(part); len(page) < appliedAtOnce {
 			return a, nil
 		}
-		after = page[len(page)-1].ID
-		if !a.DryRun { // another process that waits for the lock tries now and then, and must find it free
-			time.Sleep(time.Since(began))
+		after = page[len(page)-1].id
+		// Another process that waits for the lock tries now and then, and must find it free.
+		pause := time.Since(beganPart)
+		if time.Since(began)+pause >= applyTime {
+			break
+		}
+		if !a.DryRun {
+			time.Sleep(pause)
 		}
 	}
 	a.Next = &after
@@ -285,7 +299,7 @@ func applyPlan(
 // step applies a plan to the next licences, as applyPlan does, and returns them. It has no transaction in a dry run.
 func (a *planApplication) step(
 	from *queries, t *tx, o owner, id, after, actor string,
-) (page []*license, err error) {
+) (page []planLicense, err error) {
 	p, err := from.plan(o, id)
 	if err != nil {
 		return nil, err
@@ -299,7 +313,12 @@ func (a *planApplication) step(
 	if page, err = from.licensesOfPlan(p.ID, after, appliedAtOnce); err != nil {
 		return nil, err
 	}
-	for _, l := range page {
+	for _, row := range page {
+		l := row.license
+		if l == nil {
+			a.Unreadable = append(a.Unreadable, row.id)
+			continue
+		}
 		before := *l
 		p.applyTo(l)
 		diff := changedTerms(&before, l)

@@ -109,7 +109,7 @@ func planApply(e *env) error {
 
 // applyAll applies the plan that the command names to all its licences.
 func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
-	sum.Terms, sum.Refused = map[string]int{}, []refusedLicense{}
+	sum.Terms, sum.Refused, sum.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
 	err = e.withStore(func(st *store) error {
 		for after := new(string); after != nil; {
 			part, err := applyPlan(e.ctx, st, anyAccount, e.args[0], a, *after, e.actor(),
@@ -146,6 +146,9 @@ func (e *env) printApplication(a planApplication, err error) error {
 	for _, r := range a.Refused {
 		lines = append(lines, fmt.Sprintf("refused: %s has %s, more than the plan allows", r.LicenseID,
 			countOf(r.SeatsUsed, "device")))
+	}
+	for _, id := range a.Unreadable {
+		lines = append(lines, "left out: "+id+" can't be read: 'widgetd check' says why")
 	}
 	return e.print(a, strings.Join(lines, "\n"))
 }

@@ -38,7 +38,21 @@ func (t *tx) savePlan(p *plan) error {
 
 // licensesOfPlan returns up to limit licences that were made from a plan, revoked ones included, in the order of
 // their ids, starting after the id after. However many there are of it or of others, it reads only these.
-func (q *queries) licensesOfPlan(planID, after string, limit int) ([]*license, error) {
-	return collect(q, licenseTable.query+`WHERE l.plan_id = ? AND l.id > ? ORDER BY l.id LIMIT ?`,
-		[]any{planID, after, limit}, licenseTable.destNew)
+func (q *queries) licensesOfPlan(planID, after string, limit int) (page []planLicense, err error) {
+	err = eachShown(q, licenseTable.query+`WHERE l.plan_id = ? AND l.id > ? ORDER BY l.id LIMIT ?`,
+		[]any{planID, after, limit}, licenseTable.destNew, func(l **license, bad *unreadableRow) error {
+			if bad != nil {
+				page = append(page, planLicense{bad.id, nil})
+			} else {
+				page = append(page, planLicense{(*l).ID, *l})
+			}
+			return nil
+		})
+	return page, err
+}
+
+// A planLicense is a licence that was made from a plan.
+type planLicense struct {
+	id      string
+	license *license // nil: its row can't be read
 }

@@ -278,19 +278,21 @@ func (s *service) fillPlan(plan string, n int) {
 
 func TestPlan_thatChangesBetweenPagesStopsAndLeavesWhatWasDone(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
-	shop := s.auth(s.account, scopeIssuing)
-	plan := s.planOf(shop, `,"grace_days":5`)
-	s.fillPlan(plan, maxApplied+10)
-	a := s.post("/plans/"+plan+"/apply", `{"revision":1}`, shop).is(200).tells("changed", maxApplied)
-	rest := fmt.Sprintf(`{"revision":1,"next":"%s"}`, a.text("next"))
-	s.do("PATCH", "/plans/"+plan, `{"grace_days":6}`, shop).is(200)
-	s.post("/plans/"+plan+"/apply", rest, shop).is(409, "plan_changed")
-	s.counts(maxApplied, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
-	s.counts(maxApplied, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
-	out := s.must("plan", "apply", plan)
-	includes(t, out, fmt.Sprintf("changed: %d licences: grace_days of %d", maxApplied+10, maxApplied+10))
-	s.counts(maxApplied+10, `SELECT count(*) FROM v_licenses WHERE grace_days = 6 AND differs NOT LIKE '%grace_days%'`)
+	inBubble(t, func(t *testing.T, s *service) { // so that it takes no time
+		shop := s.auth(s.account, scopeIssuing)
+		plan := s.planOf(shop, `,"grace_days":5`)
+		s.fillPlan(plan, maxApplied+10)
+		a := s.post("/plans/"+plan+"/apply", `{"revision":1}`, shop).is(200).tells("changed", maxApplied)
+		rest := fmt.Sprintf(`{"revision":1,"next":"%s"}`, a.text("next"))
+		s.do("PATCH", "/plans/"+plan, `{"grace_days":6}`, shop).is(200)
+		s.post("/plans/"+plan+"/apply", rest, shop).is(409, "plan_changed")
+		s.counts(maxApplied, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
+		s.counts(maxApplied, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
+		out := s.must("plan", "apply", plan)
+		includes(t, out, fmt.Sprintf("changed: %d licences: grace_days of %d", maxApplied+10, maxApplied+10))
+		s.counts(maxApplied+10, `SELECT count(*) FROM v_licenses
+			WHERE grace_days = 6 AND differs NOT LIKE '%grace_days%'`)
+	})
 }
 
 func TestPlan_isAppliedWhileLicencesAreMadeFromIt(t *testing.T) {
@@ -380,6 +382,46 @@ func TestPlan_dryRunIsOfOneRevision(t *testing.T) {
 	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("revision", 2)
 }
 
+func TestPlan_applicationAnswersAfterTenSecondsWithWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
+		s.fillPlan(plan, 20*appliedAtOnce)
+		slow := func(*queries) error { time.Sleep(time.Second); return nil } // as on a machine that is busy
+		asked, a := planApplication{Revision: 1}, planApplication{Next: new("")}
+		for changed := 0; a.Next != nil; {
+			began, err := time.Now(), error(nil)
+			a, err = applyPlan(t.Context(), s.store, anyAccount, plan, asked, *a.Next, actorCommand, slow)
+			s.check(err)
+			took := time.Since(began)
+			expect(t, took <= 11*time.Second && (took >= 9*time.Second || a.Next == nil), true, "%s", took)
+			changed += a.Changed
+			s.counts(changed, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
+		}
+		s.counts(20*appliedAtOnce, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
+	})
+}
+
+func TestPlan_applicationLeavesOutALicenceThatCantBeReadAndCheckNamesIt(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	shop := s.auth(s.account, scopeIssuing)
+	plan := s.planOf(shop, `,"max_devices":2`)
+	bad, good := s.soldBy(shop, `"plan_id":"`+plan+`"`), s.soldBy(shop, `"plan_id":"`+plan+`"`)
+	s.sql(`UPDATE licenses SET entitlements = '[1]' WHERE id = ?`, bad) // as in the sqlite3 shell: it is an array
+	s.do("PATCH", "/plans/"+plan, `{"max_devices":9}`, shop).is(200)
+	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad})
+	includes(t, s.must("plan", "apply", plan, "-dry-run"), "left out: "+bad+" can't be read")
+	s.post("/plans/"+plan+"/apply", `{"revision":2}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad},
+		"refused", []any{}, "next", nil)
+	s.counts(1, `SELECT count(*) FROM licenses WHERE id = ? AND max_devices = 9`, good)
+	out, err := s.command("check")
+	oneLine(t, err, "faults in "+s.store.path+": 1")
+	includes(t, out, "row: licenses "+bad+" can't be read: ", `"entitlements": json: cannot unmarshal number`)
+	s.sql(`UPDATE licenses SET entitlements = '[]' WHERE id = ?`, bad)
+	includes(t, s.must("check"), "ok: ")
+}
+
 func TestPlan_isNotAppliedToALicenceThatHasMovedToAnotherAccount(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -403,6 +445,19 @@ func TestPlan_termsThatItLeavesOpenGetTheirDefaults(t *testing.T) {
 	sell(`"plan_id":"`+open+`","max_devices":1,"max_transfers":null`).tells("max_transfers", nil)
 	free := s.planOf(shop, `,"max_devices":2,"max_transfers":null`)
 	sell(`"plan_id":"`+free+`","max_devices":1`).tells("max_transfers", nil)
+	// A limit of devices that is set later brings the default with it, wherever it is set.
+	sold := s.soldBy(shop, `"plan_id":"`+open+`"`)
+	s.do("PATCH", "/licenses/"+sold, `{"max_devices":3,"max_transfers":null}`, shop).tells("max_transfers", nil)
+	s.do("PATCH", "/licenses/"+sold, `{"max_devices":null}`, shop).tells("max_transfers", nil)
+	s.do("PATCH", "/licenses/"+sold, `{"max_devices":1}`, shop).tells("max_transfers", 2)
+	second := s.soldBy(shop, `"plan_id":"`+open+`"`)
+	s.must("license", "set", second, `{"max_devices":4}`)
+	s.do("PATCH", "/plans/"+open, `{"max_devices":5}`, shop).tells("max_transfers", 5)
+	third := s.soldBy(shop, `"product":"kds"`)
+	s.sql(`UPDATE licenses SET plan_id = ? WHERE id = ?`, open, third)
+	s.counts(4, `SELECT max_transfers FROM licenses WHERE id = ?`, second)
+	s.post("/plans/"+open+"/apply", `{"revision":2}`, shop).is(200)
+	s.counts(10, `SELECT sum(max_transfers) FROM licenses WHERE id IN (?, ?)`, second, third)
 	floating := `"product":"kds","kind":"floating","lease_hours":null`
 	sell(floating).tells("lease_hours", 8)
 	s.post("/plans", `{"name":"x",`+floating+`}`, shop).is(200).tells("lease_hours", 8)

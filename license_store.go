@@ -195,9 +195,14 @@ func (t *tx) noteLimit(l *license, kind eventType) error {
 
 // endTokens ends every device token of a licence that was issued until now. Tokens issued in the
 // second of an earlier call are dated a second later (see leaseClaims), so a call in the same second
-// ends those too by setting TokensEndAt one second later.
+// ends those too by setting TokensEndAt one second later; not by more, since devices refuse tokens that are dated
+// ahead of their clocks. Errors: illegal_transition, to be tried again.
 func (t *tx) endTokens(l *license) error {
 	l.TokensEndAt = stamp{later(l.TokensEndAt.after(time.Second).Time, t.now.Time)}
+	if ahead := l.TokensEndAt.Sub(t.now.Time); ahead > time.Second {
+		return &refusal{code: codeIllegalTransition, retryAfter: ahead - time.Second,
+			detail: "The licence's tokens were ended just now, and can't be ended again within the second."}
+	}
 	return t.write(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
 }
 

@@ -147,9 +147,7 @@ func (l *license) checkTerms() error {
 func (l *license) fillDefaults(now stamp) {
 	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
 	l.LeaseHours = cmp.Or(l.LeaseHours, l.defaultLease())
-	if !l.transfersGiven && l.MaxTransfers == nil {
-		l.MaxTransfers = defaultTransfers(l.MaxDevices)
-	}
+	l.fitTransfers(&license{})
 	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		begin := stamp{later(now.Time, l.StartsAt.Time)}
 		l.ExpiresAt = begin.after(days(*l.DurationDays))
@@ -173,12 +171,16 @@ func defaultTransfers(maxDevices *int) *int {
 	return new(max(2, *maxDevices))
 }
 
-// raiseTransfers raises max_transfers to the default if a change has raised max_devices from before's,
-// unless the change names max_transfers or the licence allows as many already.
-func (l *license) raiseTransfers(before *license) {
-	raised := before.MaxDevices != nil && l.MaxDevices != nil && *l.MaxDevices > *before.MaxDevices
-	if least := defaultTransfers(l.MaxDevices); raised && !l.transfersGiven &&
-		l.MaxTransfers != nil && *l.MaxTransfers < *least {
+// fitTransfers sets max_transfers to the default where a change, which does not name it, limits devices that were not
+// limited before, or has raised max_devices and the licence allows fewer transfers.
+func (l *license) fitTransfers(before *license) {
+	least := defaultTransfers(l.MaxDevices)
+	if least == nil || l.transfersGiven {
+		return
+	}
+	limited := before.MaxDevices == nil && l.MaxTransfers == nil
+	raised := before.MaxDevices != nil && *l.MaxDevices > *before.MaxDevices
+	if limited || raised && l.MaxTransfers != nil && *l.MaxTransfers < *least {
 		l.MaxTransfers = least
 	}
 }
@@ -230,7 +232,7 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 		return nil, errTransition(l, "change")
 	}
 	before := *l
-	change.apply(l).raiseTransfers(&before)
+	change.apply(l).fitTransfers(&before)
 	if err := l.checkTerms(); err != nil {
 		return nil, err
 	}
@@ -318,7 +320,7 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 // rotateKey gives a licence of an owner a new key, which is returned only here. The current key
 // works until oldUntil (the zero stamp: it stops working now), and earlier keys no longer than that.
 // endTokens ends all tokens that devices have been issued so far; the devices keep their seats.
-// Errors: errNotFound, illegal_transition when the licence is revoked.
+// Errors: errNotFound, illegal_transition when the licence is revoked, or its tokens were ended twice within a second.
 func rotateKey(
 	t *tx, o owner, id string, oldUntil stamp, endTokens bool, actor string,
 ) (l *license, key string, err error) {

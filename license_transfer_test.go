@@ -575,6 +575,13 @@ func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) 
 		events := s.count(`SELECT count(*) FROM events
 			WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
 		sameText(t, "events say that tokens ended", events, 2)
+		again := func() answer { return s.post("/licenses/"+id+"/rotate-key", `{"end_tokens":true}`, admin) }
+		for range 3 { // each would date the next lease a second further ahead
+			again().is(409, "illegal_transition").has("Retry-After: 1")
+		}
+		time.Sleep(time.Second)
+		one = s.activate(again().is(200).text("key"), "1").is(200).text("token")
+		s.verifyLease(one).answers("valid")
 	})
 }
 

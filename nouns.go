@@ -19,6 +19,7 @@ type noun struct {
 	events   eventTable
 
 	status   func() []statusPart // what the status command says about it; nil: nothing
+	rows     []rowReader         // read the rows of its tables, for the check command
 	check    rowCheck            // further checks by the check command; nil: only those that every table gets
 	sealed   []string            // tables whose rows are useless with any other key file
 	ids      []idKind            // the kinds of ids that commands take
@@ -117,6 +118,10 @@ type idKind struct {
 	prefix      string // "lic"
 	table       string // whose rows have such ids
 }
+
+// A rowReader reads every row of a table as the program does, and returns a line for each that it can't; see
+// unreadableRows.
+type rowReader func(q *queries) (faults []string, err error)
 
 // A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another
 // key file.

@@ -27,6 +27,7 @@ func appNoun() noun {
 		problems: appProblems,
 		events:   appEvents,
 		sealed:   []string{"app_tokens"},
+		rows:     []rowReader{appTable.unreadable},
 		holdings: []holding{heldApps},
 	}
 }

@@ -17,6 +17,7 @@ func grantNoun() noun {
 		commands: grantCommands,
 		ids:      []idKind{{"GRANT", "grt", "grants"}},
 		events:   grantEvents,
+		rows:     []rowReader{grantTable.unreadable, grantCodeTable.unreadable},
 		holdings: []holding{heldGrants},
 	}
 }
@@ -252,6 +253,7 @@ func signinNoun() noun {
 		name:   "signin",
 		wings:  func(s *server) []wing { return []wing{signinWing(s), oauthPageWing(s)} },
 		events: signinEvents,
+		rows:   []rowReader{signinCodeTable.unreadable, sessionTable.unreadable},
 		close:  (*tx).removeSignins,
 	}
 }

@@ -26,6 +26,7 @@ func orderNoun() noun {
 		ids:      []idKind{{"ORDER", "ord", "orders"}},
 		problems: orderProblems,
 		events:   orderEvents,
+		rows:     []rowReader{orderTable.unreadable, refundTable.unreadable, unreadableGuests},
 		close:    cancelLater,
 	}
 }

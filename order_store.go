@@ -231,11 +231,19 @@ type orderGuest struct {
 
 // guestsOf returns the guests of these orders, as far as they are known and were not erased.
 func (q *queries) guestsOf(orderIDs []string) ([]orderGuest, error) {
-	return collect(q, `SELECT c.order_id, c.name, c.phone, c.note, c.fulfilment, c.language
-		FROM json_each(?) j CROSS JOIN order_customers c ON c.order_id = j.value`, []any{string(encodeJSON(orderIDs))},
-		func(g *orderGuest) []any {
-			return []any{&g.orderID, &g.Name, &g.Phone, &g.Note, optionalObject[fulfilment]{&g.Fulfilment}, &g.Language}
-		})
+	return collect(q, selectGuests+`json_each(?) j CROSS JOIN order_customers c ON c.order_id = j.value`,
+		[]any{string(encodeJSON(orderIDs))}, (*orderGuest).dest)
+}
+
+const selectGuests = `SELECT c.order_id, c.name, c.phone, c.note, c.fulfilment, c.language FROM `
+
+func (g *orderGuest) dest() []any {
+	return []any{&g.orderID, &g.Name, &g.Phone, &g.Note, optionalObject[fulfilment]{&g.Fulfilment}, &g.Language}
+}
+
+// unreadableGuests is a rowReader.
+func unreadableGuests(q *queries) ([]string, error) {
+	return unreadableRows(q, selectGuests+`order_customers c`, (*orderGuest).dest)
 }
 
 // paymentsByID returns the attempts with these ids, in any order, and the faults of those that can't be read, by

@@ -25,6 +25,7 @@ func paymentNoun() noun {
 		events:   paymentEvents,
 		sealed:   []string{"payment_connections", "payment_operations"},
 		status:   func() []statusPart { return []statusPart{{"payments", false, &paymentStatus{}}} },
+		rows:     []rowReader{paymentConnectionTable.unreadable, paymentTable.unreadable, operationTable.unreadable},
 		check:    checkPayments,
 		holdings: []holding{heldPayments},
 		close:    (*tx).lookAtLivePayments,

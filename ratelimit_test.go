@@ -794,6 +794,20 @@ func TestLookupLimit_letsActiveDevicesAndTokensPass(t *testing.T) {
 	})
 }
 
+func TestLookupLimit_holdsATokenForAllAccountsThatMayNotReadLicences(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		_, key := s.addLicense(license{AccountID: s.addAccount("other")})
+		blind, elsewhere := s.portalToken(s.account, scopeStats), "Peer: 192.0.2.2:1"
+		a := s.post("/widget/license/verify", activateBody(key, "f"), blind, elsewhere)
+		a.answers("device_not_activated").has(`RateLimit: "licenses";r=599;t=1`) // as without a token
+		s.guessAll(blind)
+		s.guess(licenseCalls[0], blind).is(429)
+		s.post("/widget/license/verify", activateBody(key, "f"), blind).is(429)
+		s.post("/widget/license/verify", activateBody(key, "f"), s.portalToken(s.account, scopeLicenses)).is(200)
+	})
+}
+
 func TestLookupLimit_lets300CallsAMinuteOfActiveDevicesPass(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {

@@ -356,6 +356,11 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 	o.do("lead", "list")
 	o.change(func(t *tx) error { return t.learnEpoch(3) })
 	o.fails("nothing was written", "token", "issue", "-scope", scopeStats)
+	keys := fileText(t, o.env["WIDGETD_KEY"])
+	for _, change := range [][]string{{"add"}, {"rotate", "-force"}, {"retire", "x"}} {
+		o.fails("nothing was written", append([]string{"key"}, change...)...)
+		equal(t, "the key file", fileText(t, o.env["WIDGETD_KEY"]), keys)
+	}
 	o.fails("another machine was promoted", "serve", "-addr", "127.0.0.1:0")
 	contains(t, o.do("status"), "another machine has 3")
 	contains(t, o.do("promote"), "epoch 4-")

@@ -170,9 +170,20 @@ func checkCommand(e *env) error {
 	return nil
 }
 
-// faultsInRows runs the checks that nouns have for their rows, and returns what they find.
+// faultsInRows reads all rows, and if it can, runs the checks that nouns have for them. It returns what that finds.
 func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
 	err = e.withStore(func(st *store) error {
+		rows := newQueries(st.prepare) // which does not tell of the same rows on standard error
+		defer rows.close()
+		for _, unreadable := range collectNouns(e.nouns, func(n *noun) []rowReader { return n.rows }) {
+			lines, err := unreadable(rows)
+			if faults = append(faults, lines...); err != nil {
+				return err
+			}
+		}
+		if len(faults) > 0 {
+			return nil
+		}
 		for _, n := range e.nouns {
 			if n.check == nil {
 				continue

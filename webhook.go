@@ -26,6 +26,7 @@ func webhookNoun() noun {
 		problems: webhookProblems,
 		events:   webhookEvents,
 		sealed:   []string{"webhooks"},
+		rows:     []rowReader{webhookTable.unreadable, deliveryTable.unreadable},
 		status:   func() []statusPart { return []statusPart{{"webhooks", false, &webhookStatus{}}} },
 		holdings: []holding{heldWebhooks},
 	}

@@ -21,6 +21,7 @@ func widgetNoun() noun {
 		ids:      []idKind{{"WIDGET", "wgt", "widgets"}},
 		problems: widgetProblems,
 		events:   widgetEvents,
+		rows:     []rowReader{widgetTable.unreadable},
 		holdings: []holding{heldWidgets},
 	}
 }
