@@ -144,6 +144,9 @@ func initCommand(e *env) error {
 			return t.setBaseURL(base)
 		})
 	})
+	if err == nil && !dbMade && !fileExists(db) {
+		err = fmt.Errorf("%s is a link to where no file is: mount the disk that holds the database, or remove it", db)
+	}
 	if err != nil {
 		return err
 	}

@@ -654,7 +654,11 @@ func TestKeyFile_isReadByOpenSSLAndSoAreThePublicKeys(t *testing.T) {
 	out, err = exec.Command("openssl", "pkey", "-pubin", "-in", pinned).Output()
 	must(t, err)
 	sameText(t, "openssl reads the public keys as", string(out), first["pem"].(string))
-	if ring, err := loadPublicKeys(pinned); err != nil || len(ring.keys) != 2 || ring.keys[0].kid != first["kid"] {
+	from, err := os.Open(pinned)
+	must(t, err)
+	defer from.Close()
+	ring, err := loadPublicKeys(from, pinned)
+	if err != nil || len(ring.keys) != 2 || ring.keys[0].kid != first["kid"] {
 		t.Errorf("lease inspect reads them as %+v, %v", ring, err)
 	}
 }

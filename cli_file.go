@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +20,8 @@ import (
 const installedDir = "/var/lib/widgetd"
 
 // file returns the path of the database ("db") or of the key file ("key"), see locate. A program that root runs
-// first becomes the owner of the database's directory, see becomeOwner. Where it stays root it refuses the file of
-// another user: the service could not open what root would write beside it.
+// first becomes the owner of the database's directory, see becomeOwner. Every command and the service ask here before
+// they touch anything: what belongs to the database and is not its owner's is refused, see checkFiles.
 func (e *env) file(name string) (string, error) {
 	if e.files == nil {
 		e.locate(e.isInstalled())
@@ -28,7 +29,12 @@ func (e *env) file(name string) (string, error) {
 	if err := e.becomeOwner(filepath.Dir(e.files["db"])); err != nil {
 		return "", err
 	}
-	return e.files[name], e.checkOwner(e.files[name])
+	path := e.files[name]
+	owner, err := e.checkOwner(path)
+	if err == nil {
+		err = checkFiles(filesOf(path, name), 0, e.uid, owner)
+	}
+	return path, err
 }
 
 // locate decides where the database and the key file are: where -db and -key say; without -db and without a database
@@ -69,9 +75,6 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// ownerOf returns the number of the user to whom a file belongs.
-func ownerOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }
-
 // userName returns the name of a user, or as sudo takes a user without a name: "#1000".
 func userName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
@@ -105,24 +108,22 @@ func (e *env) becomeOwner(dir string) error {
 	if e.uid != 0 {
 		return nil
 	}
-	info, err := os.Stat(dir)
-	for errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
-		dir = filepath.Dir(dir)
-		info, err = os.Stat(dir)
+	there := dir
+	info, err := os.Stat(there)
+	for errors.Is(err, fs.ErrNotExist) && there != filepath.Dir(there) {
+		there = filepath.Dir(there)
+		info, err = os.Stat(there)
 	}
-	if err != nil || ownerOf(info) == 0 {
+	if err != nil {
 		return nil // opening the database tells what is wrong
 	}
-	e.holdNamedFiles()
 	owner := ownerOf(info)
+	if err := checkLinks(dir, owner); err != nil || owner == 0 {
+		return err
+	}
+	e.holdNamedFiles()
 	group, groups := groupsOf(owner)
-	err = syscall.Setgroups(groups)
-	if err == nil {
-		err = syscall.Setgid(group)
-	}
-	if err == nil {
-		err = syscall.Setuid(owner)
-	}
+	err = errors.Join(syscall.Setgroups(groups), syscall.Setgid(group), syscall.Setuid(owner))
 	if err == nil && syscall.Setuid(0) == nil {
 		err = errors.New("root's rights can't be given up here")
 	}
@@ -145,12 +146,34 @@ func (e *env) explainPermission(err error, path string) error {
 }
 
 // makeDir makes a directory for a database and those above it, if they are not there, as the user to whom the lowest
-// of those that are belongs.
+// of those that are belongs. Root takes no link for it.
 func (e *env) makeDir(dir string) error {
 	if err := e.becomeOwner(dir); err != nil {
 		return err
 	}
-	return os.MkdirAll(dir, 0o700)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if _, err := os.Readlink(filepath.Clean(dir)); err == nil && e.uid == 0 {
+		return fmt.Errorf("%s is a link: name the directory itself, %s", dir, realPath(dir))
+	}
+	return e.becomeOwner(dir) // of one that somebody else has made meanwhile
+}
+
+// checkLinks returns an error if a path leads over a symbolic link that belongs neither to root nor to the user.
+func checkLinks(path string, uid int) error {
+	at, err := filepath.Abs(path)
+	for ; err == nil && at != "/"; at = filepath.Dir(at) {
+		info, err := os.Lstat(at)
+		if err != nil || info.Mode()&fs.ModeSymlink == 0 { // opening it tells what is wrong
+			continue
+		}
+		if owner := ownerOf(info); owner != 0 && owner != uid {
+			return fmt.Errorf("%s is a link of the user %s, which root does not follow: name what it leads to, if "+
+				"that is what you mean", at, userName(owner))
+		}
+	}
+	return err
 }
 
 // groupsOf returns the group of a user, and all groups.
@@ -172,23 +195,92 @@ func groupsOf(uid int) (group int, all []int) {
 	return group, all
 }
 
-// checkOwner returns an error with the next step if this user should not work on a file that
-// belongs to another: as root, or without the right to look into its directory.
-func (e *env) checkOwner(path string) error {
+// checkOwner returns to whom a file belongs, or this user if it is not there. The error has the next step if this user
+// should not work on a file that belongs to another: as root, or without the right to look into its directory.
+func (e *env) checkOwner(path string) (owner int, err error) {
 	foreign := e.uid == 0
-	for _, file := range []string{path, path + "-wal", path + "-shm"} {
-		info, err := os.Stat(file)
-		if errors.Is(err, fs.ErrPermission) {
-			foreign = true
-			info, err = os.Stat(filepath.Dir(path))
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrPermission) {
+		foreign = true
+		info, err = os.Stat(filepath.Dir(path))
+	}
+	if err != nil {
+		return e.uid, nil // opening the file will tell what is wrong
+	}
+	owner = ownerOf(info)
+	if name := userName(owner); foreign && owner != e.uid {
+		return owner, fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'",
+			path, name, name, e.command.name)
+	}
+	return owner, nil
+}
+
+// checkFiles returns an error with the next step if one of the files that belong together is there, and belongs to
+// none of the users or is no file; the first may be a link. Whoever may write in their directory could have put it
+// there, to have SQLite or this program take over what it says.
+func checkFiles(files []string, users ...int) error {
+	for _, file := range files {
+		info, err := os.Lstat(file)
+		switch {
+		case err != nil: // it is not there, or opening it will tell what is wrong
+		case !slices.Contains(users, ownerOf(info)):
+			return fmt.Errorf("%s belongs to the user %s, so nothing was opened: look at it, remove it, and let "+
+				"nobody else write in its directory", file, userName(ownerOf(info)))
+		case file != files[0] && info.Mode().Type()&^(fs.ModeSocket|fs.ModeDir) != 0:
+			return fmt.Errorf("%s is no file, so nothing was opened: remove it", file)
 		}
-		if err != nil || !foreign || ownerOf(info) == e.uid {
-			continue // opening the file will tell what is wrong
-		}
-		name := userName(ownerOf(info))
-		return fmt.Errorf("%s belongs to the user %s: run 'sudo -u %s widgetd %s …'", file, name, name, e.command.name)
 	}
 	return nil
+}
+
+// target returns the path, without links, of a file that the operator names for writing. The error has the next step if
+// others than root and this user may write in its directory, or lead the path elsewhere: they could put something else
+// in place of what is being written.
+func (e *env) target(name string) (string, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(name))
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	for at := dir; err == nil && at != "/"; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if err != nil {
+			return "", err
+		}
+		open := info.Mode().Perm()&0o022 != 0 && (at == dir || info.Mode()&fs.ModeSticky == 0)
+		if owner := ownerOf(info); open || owner != 0 && owner != e.uid {
+			return "", fmt.Errorf("others may write in %s, which belongs to the user %s (mode %04o), and could "+
+				"replace the file: name one in a directory of yours or root's where nobody else may",
+				at, userName(owner), info.Mode().Perm())
+		}
+	}
+	return filepath.Join(dir, filepath.Base(name)), err
+}
+
+// source opens a file that the operator names for reading. Root reads it with the rights of the user to whom its
+// directory belongs, so that no link there leads root to what that user may not read.
+func (e *env) source(name string) (file *os.File, err error) {
+	dir, err := os.Stat(filepath.Dir(name))
+	if err != nil || e.uid != 0 {
+		return os.Open(name)
+	}
+	owner := ownerOf(dir)
+	if err := checkLinks(name, owner); err != nil {
+		return nil, err
+	}
+	if owner == 0 {
+		return os.Open(name)
+	}
+	group, groups := groupsOf(owner)
+	before, err := syscall.Getgroups()
+	err = errors.Join(err, syscall.Setgroups(groups), syscall.Setegid(group), syscall.Seteuid(owner))
+	if err == nil {
+		file, err = os.Open(name)
+	}
+	err = errors.Join(err, syscall.Seteuid(0), syscall.Setegid(os.Getgid()), syscall.Setgroups(before))
+	if err != nil {
+		err = fmt.Errorf("%w (read as the user %s, to whom its directory belongs)", err, userName(owner))
+	}
+	return file, err
 }
 
 // fileOptions are the options whose value is a file that a command reads, but -db and -key.
@@ -208,7 +300,7 @@ func (e *env) holdNamedFiles() {
 	e.held = map[string]heldFile{}
 	hold := func(name string) {
 		if name != "" && name != "-" {
-			file, err := os.Open(name)
+			file, err := e.source(name)
 			e.held[name] = heldFile{file, err}
 		}
 	}
@@ -222,15 +314,15 @@ func (e *env) holdNamedFiles() {
 	}
 }
 
-// open opens a file that the operator has named; "-" is standard input. What holdNamedFiles has opened is opened with
-// root's rights, and once.
+// open opens a file that the operator has named, see source; "-" is standard input. What holdNamedFiles has opened is
+// opened once.
 func (e *env) open(name string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(e.stdin), nil
 	}
 	held, opened := e.held[name]
 	if !opened {
-		held.file, held.err = os.Open(name)
+		held.file, held.err = e.source(name)
 	}
 	if held.err != nil {
 		return nil, held.err

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -199,30 +201,240 @@ func TestOwner_isWhomEveryThreadOfTheServiceActsAsForGood(t *testing.T) {
 	belongsToNobody(t, owned)
 }
 
-func TestOwner_isNotChangedWhereTheDirectoryIsRoots(t *testing.T) {
-	t.Parallel()
-	owned, _, _ := rootsProgram(t)
-	must(t, os.Chown(owned, 0, 0))
-	must(t, os.Chmod(owned, 0o777|os.ModeSticky)) // as /tmp
-	db, key := filepath.Join(owned, "widgetd.db"), filepath.Join(owned, "widgetd.key")
-	run := func(words ...string) (string, error) {
-		out, err := exec.Command(builtProgram(t), append(words, "-db", db, "-key", key)...).CombinedOutput()
+// rootsShared returns a directory of root's in which everybody may make files, as /tmp, with a database of root's, one
+// that is closed to others, and a function that runs the program as a user with the database of that name in the first.
+func rootsShared(t *testing.T) (shared, closed string, run func(uid int, db string, words ...string) (string, error)) {
+	t.Helper()
+	shared, closed, _ = rootsProgram(t)
+	must(t, errors.Join(os.Chown(shared, 0, 0), os.Chmod(shared, 0o777|os.ModeSticky)))
+	program := filepath.Join(filepath.Dir(shared), "widgetd") // where others find it
+	if os.Link(realPath(builtProgram(t)), program) != nil {
+		must(t, exec.Command("cp", builtProgram(t), program).Run())
+	}
+	run = func(uid int, db string, words ...string) (string, error) {
+		t.Helper()
+		path := filepath.Join(shared, db)
+		cmd := exec.Command(program, append(words, "-db", path+".db", "-key", path+".key")...)
+		cmd.Dir = shared
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := run("init"); err != nil {
+	if out, err := run(0, "widgetd", "init"); err != nil {
 		t.Fatal(out)
 	}
-	for _, name := range dirNames(t, owned) {
-		if info, err := os.Stat(filepath.Join(owned, name)); err != nil || ownerOf(info) != 0 {
+	return shared, closed, run
+}
+
+// givenTo gives a file, or a link, to a user.
+func givenTo(t *testing.T, uid int, path string) {
+	t.Helper()
+	must(t, os.Lchown(path, uid, uid))
+}
+
+func TestOwner_isNotChangedWhereTheDirectoryIsRoots(t *testing.T) {
+	t.Parallel()
+	shared, _, run := rootsShared(t)
+	if out, err := run(0, "widgetd", "account", "list"); err != nil {
+		t.Error(out)
+	}
+	for _, name := range dirNames(t, shared) {
+		if info, err := os.Stat(filepath.Join(shared, name)); err != nil || ownerOf(info) != 0 {
 			t.Errorf("%s: %v %v", name, info, err)
 		}
 	}
-	foreign := db + "-wal" // with what another user would like to have in the database
-	must(t, os.WriteFile(foreign, nil, 0o666))
-	must(t, os.Chown(foreign, nobody, nogroup))
-	if out, err := run("account", "list"); err == nil || !strings.Contains(out, "widgetd.db-wal belongs to the user "+
-		"nobody: run 'sudo -u nobody widgetd account list …'") {
+	givenTo(t, nobody, filepath.Join(shared, "widgetd.db"))
+	if out, err := run(0, "widgetd", "account", "list"); err == nil || !strings.Contains(out,
+		"widgetd.db belongs to the user nobody: run 'sudo -u nobody widgetd account list …'") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestOwner_refusesWhatOthersHavePutBesideADatabase(t *testing.T) {
+	t.Parallel()
+	shared, closed, run := rootsShared(t)
+	const other = 12345
+	if out, err := run(other, "own", "init"); err != nil {
+		t.Fatal(err, out)
+	}
+	refuses := func(uid int, db, planted string, words ...string) {
+		t.Helper()
+		path := filepath.Join(shared, db+".db")
+		before := fileBytes(t, path)
+		out, err := run(uid, db, words...)
+		if err == nil || !strings.Contains(out, planted+" belongs to the user nobody, so nothing was opened") {
+			t.Errorf("%q by %d: %v: %s", words, uid, err, out)
+		}
+		if _, err := os.Lstat(filepath.Join(shared, planted)); err != nil || !bytes.Equal(before, fileBytes(t, path)) {
+			t.Errorf("%q by %d has touched %s, or the database: %v", words, uid, planted, err)
+		}
+	}
+	plant := func(name string, uid int) (remove func()) {
+		path := filepath.Join(shared, name)
+		must(t, os.WriteFile(path, []byte("WIDGETD_EPOCH=9-x"), 0o666))
+		givenTo(t, uid, path)
+		return func() { os.Remove(path) }
+	}
+	for db, uid := range map[string]int{"widgetd": 0, "own": other} {
+		for _, suffix := range []string{".db-journal", ".db-wal", ".db-shm", ".db-txid", ".db-promoting", ".epoch",
+			".epoch.new", ".sock"} {
+			remove := plant(db+suffix, nobody)
+			refuses(uid, db, db+suffix, "account", "list")
+			remove()
+		}
+		remove := plant(db+".db-journal", nobody)
+		for _, line := range []string{"check", "status", "upgrade", "promote", "serve -addr 127.0.0.1:0", "key add",
+			"backup " + closed + "/copy.db"} {
+			refuses(uid, db, db+".db-journal", strings.Fields(line)...)
+		}
+		remove()
+		key := filepath.Join(shared, db+".key")
+		givenTo(t, nobody, key)
+		if out, err := run(uid, db, "key", "list"); err == nil {
+			t.Errorf("the key of another, by %d: %s", uid, out)
+		}
+		givenTo(t, uid, key)
+		must(t, os.Symlink(closed, filepath.Join(shared, db+".db-txid")))
+		out, err := run(uid, db, "upgrade")
+		if err == nil || !strings.Contains(out, "is no file, so nothing was opened") {
+			t.Errorf("a link, by %d: %v: %s", uid, err, out)
+		}
+		must(t, os.Remove(filepath.Join(shared, db+".db-txid")))
+		defer plant(db+".epoch", 0)() // what root has put there is all right
+		if out, err := run(uid, db, "account", "list"); err != nil {
+			t.Errorf("its own files: %s", out)
+		}
+	}
+}
+
+func TestOwner_followsNoLinkOfAnotherToWhereRootWouldWrite(t *testing.T) {
+	t.Parallel()
+	shared, closed, run := rootsShared(t)
+	link := func(uid int, name, target string) string {
+		path := filepath.Join(shared, name)
+		must(t, os.Symlink(target, path))
+		givenTo(t, uid, path)
+		return path
+	}
+	link(nobody, "dir", closed)
+	link(0, "roots", closed)
+	link(nobody, "nowhere", filepath.Join(closed, "none"))
+	link(nobody, "key.key", filepath.Join(closed, "key"))
+	link(nobody, "base.db", filepath.Join(closed, "base"))
+	link(0, "own.db", filepath.Join(closed, "own"))
+	for line, want := range map[string]string{
+		"dir/x init":                               "dir is a link of the user nobody",
+		"dir/below/x init":                         "dir is a link of the user nobody",
+		"roots/x init":                             "roots is a link: name the directory itself, " + closed,
+		"nowhere/x init":                           "nowhere is a link of the user nobody",
+		"key init":                                 "key.key belongs to the user nobody",
+		"base init":                                "base.db belongs to the user nobody",
+		"own init":                                 "own.db is a link to where no file is",
+		"dir/x status":                             "dir is a link of the user nobody",
+		"demo -dir dir -addr 127.0.0.1:0":          "dir is a link of the user nobody",
+		"demo -dir nowhere -addr 127.0.0.1:0":      "nowhere is a link of the user nobody",
+		"demo -dir roots/ -addr 127.0.0.1:0":       "roots/ is a link: name the directory itself, " + closed,
+		"demo -dir dir/../dir/x -addr 127.0.0.1:0": "dir is a link of the user nobody",
+	} {
+		words := strings.Fields(line)
+		var out []byte
+		var err error
+		if words[0] == "demo" {
+			cmd := exec.Command(builtProgram(t), words...)
+			cmd.Dir = shared
+			out, err = cmd.CombinedOutput()
+		} else {
+			var text string
+			text, err = run(0, words[0], words[1:]...)
+			out = []byte(text)
+		}
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v: %s, want %q", line, err, out, want)
+		}
+	}
+	if names := dirNames(t, closed); len(names) != 0 {
+		t.Errorf("root has made %q", names)
+	}
+}
+
+func TestBackup_isWrittenOnlyWhereNobodyElseMayWrite(t *testing.T) {
+	t.Parallel()
+	shared, closed, run := rootsShared(t)
+	if out, err := run(nobody, "own", "init"); err != nil {
+		t.Fatal(out)
+	}
+	dir := func(name string, uid int, mode os.FileMode) string {
+		path := filepath.Join(shared, name)
+		must(t, errors.Join(os.MkdirAll(path, 0o700), os.Chmod(path, mode)))
+		givenTo(t, uid, path)
+		return path
+	}
+	theirs, open := dir("theirs", nobody, 0o755), dir("open", 0, 0o777)
+	dir("theirs/roots", 0, 0o700)
+	must(t, os.Symlink(theirs, filepath.Join(shared, "link")))
+	for name, refused := range map[string]bool{
+		theirs: true, theirs + "/roots": true, shared + "/link": true, open: true, shared: true,
+		closed: false, dir("roots", 0, 0o755): false, dir("group", 0, 0o770): true,
+	} {
+		out, err := run(0, "widgetd", "backup", filepath.Join(name, "copy.db"))
+		if (err != nil) != refused || refused && !strings.Contains(out, "and could replace the file: name one in") {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		if refused && fileExists(filepath.Join(name, "copy.db.new")) {
+			t.Errorf("%s: there is a draft", name)
+		}
+	}
+	if out, err := run(nobody, "own", "backup", theirs+"/own.db"); err != nil {
+		t.Errorf("in a directory of their own: %s", out)
+	}
+}
+
+func TestFile_thatWasReplacedWhileItWasWrittenGetsNoName(t *testing.T) {
+	t.Parallel()
+	for name, replace := range map[string]func(draft string) error{
+		"by a file": func(draft string) error { return os.WriteFile(draft, nil, 0o600) },
+		"by a link": func(draft string) error { return os.Symlink("/dev/null", draft) },
+	} {
+		path := filepath.Join(t.TempDir(), "copy.db")
+		oneLine(t, writeAtomically(path, false, func(draft *os.File) error {
+			return errors.Join(os.Rename(draft.Name(), path+".taken"), replace(draft.Name()))
+		}), "somebody has replaced")
+		if fileExists(path) {
+			t.Errorf("%s: there is a file", name)
+		}
+	}
+}
+
+func TestOwner_readsWhatIsInADirectoryOfAnotherAsThatUser(t *testing.T) {
+	t.Parallel()
+	shared, closed, run := rootsShared(t)
+	theirs := filepath.Join(shared, "theirs")
+	secret, own := filepath.Join(closed, "secret"), filepath.Join(theirs, "own.csv")
+	must(t, errors.Join(os.Mkdir(theirs, 0o700), os.WriteFile(secret, []byte("root's secret\n"), 0o600),
+		os.WriteFile(own, []byte("nonsense\n"), 0o600), os.Symlink(secret, theirs+"/link.csv"),
+		os.Symlink(closed, theirs+"/dir"), os.Symlink(secret, shared+"/link.csv"),
+		os.WriteFile(theirs+"/roots.csv", []byte("root's secret\n"), 0o600)))
+	for _, path := range []string{theirs, own, theirs + "/link.csv", theirs + "/dir", shared + "/link.csv"} {
+		givenTo(t, nobody, path)
+	}
+	_, _, becoming := rootsProgram(t)
+	if out, err := becoming("init"); err != nil {
+		t.Fatal(out)
+	}
+	for file, want := range map[string]string{
+		own:                    "the first line must name the columns",
+		secret:                 "the first line must name the columns", // which root itself has named
+		theirs + "/link.csv":   "permission denied (read as the user nobody, to whom its directory belongs)",
+		theirs + "/roots.csv":  "permission denied (read as the user nobody, to whom its directory belongs)",
+		theirs + "/dir/secret": "is a link of the user nobody",
+		shared + "/link.csv":   "is a link of the user nobody",
+	} {
+		words := []string{"license", "import", "-product", "menu", file}
+		out, err := run(0, "widgetd", words...)
+		become, becomeErr := becoming(words...)
+		if err == nil || becomeErr == nil || !strings.Contains(out, want) || !strings.Contains(become, want) {
+			t.Errorf("%s: %s%s, want %q", file, out, become, want)
+		}
 	}
 }
 

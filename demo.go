@@ -138,6 +138,12 @@ func demoCommand(e *env) error {
 	} else if err := e.makeDir(d.dir); err != nil {
 		return err
 	}
+	e.files = map[string]string{"db": filepath.Join(d.dir, optDB.def), "key": filepath.Join(d.dir, optKey.def)}
+	for name := range e.files {
+		if _, err := e.file(name); err != nil {
+			return err
+		}
+	}
 	listener, err := listen(e.str("addr"), e.getenv)
 	if err != nil {
 		return err
@@ -162,7 +168,7 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 	d.base, d.page, d.receiver = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/"
 	d.provider, d.ledger = at(beside[2]), at(beside[3])
 
-	keyFile := filepath.Join(d.dir, "widgetd.key")
+	keyFile := e.files["key"]
 	s, err := d.newServer(e, keyFile, log)
 	if err != nil {
 		return err

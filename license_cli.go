@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -511,7 +510,12 @@ func leaseInspect(e *env) error {
 	if e.str("public") == "" {
 		return usageError("-public FILE is needed: 'widgetd key public' prints it")
 	}
-	ring, err := loadPublicKeys(e.str("public"))
+	file, err := e.open(e.str("public"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	ring, err := loadPublicKeys(file, e.str("public"))
 	if err != nil {
 		return err
 	}
@@ -588,10 +592,10 @@ func claimText(name string, v *jsonValue) string {
 	return printable(v.text + strings.Join(texts, " "))
 }
 
-// loadPublicKeys reads public keys in PEM, as key public prints them. The keyring that it
+// loadPublicKeys reads public keys in PEM, as key public prints them, from a file of that name. The keyring that it
 // returns can only verify.
-func loadPublicKeys(path string) (*keyring, error) {
-	content, err := os.ReadFile(path)
+func loadPublicKeys(file io.Reader, path string) (*keyring, error) {
+	content, err := io.ReadAll(file)
 	if err != nil {
 		return nil, err
 	}

@@ -371,6 +371,7 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		s.followClock()
 		s.keepClock(ctx, sweepInterval)
+		s.peer.keepHeard(ctx)
 		for _, c := range s.chores {
 			if s.peer.standing().fences() || c.timeDriven && s.clockDoubted() {
 				continue
@@ -423,6 +424,7 @@ func (s *server) runFinalChores() error {
 		}
 	}
 	s.keepClock(ctx, time.Second)
+	s.peer.keepHeard(ctx)
 	return errors.Join(errs...)
 }
 

@@ -27,6 +27,7 @@ const (
 	peerRate       = 60              // questions a minute that an address may ask
 	maxPeerMessage = 1 << 10         // bytes
 	faultPeer      = "the peer gives no usable answer"
+	faultEpoch     = "the epoch of the peer can't be written to the database"
 )
 
 // The roles of a machine.
@@ -182,6 +183,8 @@ type peerWatch struct {
 	noteFault func(fault string, err error, attrs ...any)
 	now       atomic.Int32 // a peerStanding
 	changing  sync.Mutex   // held while now is set
+	heard     atomic.Int64 // the latest epoch of which this machine knows
+	kept      atomic.Int64 // the one that the database knows
 }
 
 // newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held. Without an address it
@@ -210,6 +213,8 @@ func newPeerWatch(s *server, address string) (*peerWatch, error) {
 	}
 	p := &peerWatch{call: call, store: s.store, log: s.log, noteFault: s.noteFault, peerVoice: peerVoice{
 		machine: randomText(16), role: rolePrimary, keys: s.keys.Load, present: func() epoch { return own }}}
+	p.heard.Store(own.Known)
+	p.kept.Store(own.Known)
 	p.become(peerSilent)
 	if named.String() != own.String() {
 		p.become(mislaid)
@@ -249,17 +254,32 @@ func (p *peerWatch) become(next peerStanding) {
 	p.log.Warn(standingReasons[next], "epoch", p.present().String())
 }
 
-// learn takes it that the peer serves in the epoch of a message, or has done so at some time.
+// learn takes it that the peer serves in the epoch of a message, or has done so at some time: from then on this machine
+// writes nothing but that.
 func (p *peerWatch) learn(m *peerMessage) {
-	if m.Role != rolePrimary || m.Number <= p.present().Number || p.standing() == superseded {
+	if m.Role != rolePrimary || m.Number <= p.heard.Load() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), peerLimit)
-	defer cancel()
-	if err := p.store.update(ctx, func(t *tx) error { return t.learnEpoch(m.Number) }); err != nil {
-		p.log.Warn("the epoch of the peer can't be written to the database", "error", err.Error())
-	}
+	p.heard.Store(m.Number)
 	p.become(superseded)
+	p.keepHeard(context.Background())
+}
+
+// keepHeard writes the latest epoch that was heard of to the database, if it is not there yet, so that no process
+// writes there any more, also after a restart. It tries for peerLimit; the chores try again.
+func (p *peerWatch) keepHeard(ctx context.Context) {
+	if p == nil || p.heard.Load() <= p.kept.Load() || p.standing() == followed { // then Litestream alone writes
+		return
+	}
+	heard := p.heard.Load()
+	limited, cancel := context.WithTimeout(ctx, peerLimit)
+	defer cancel()
+	err := p.store.updateFenced(limited, func(t *tx) error { return t.learnEpoch(heard) })
+	if err == nil {
+		p.kept.Store(heard)
+	} else if ctx.Err() == nil {
+		p.noteFault(faultEpoch, err)
+	}
 }
 
 // check asks the peer once, and acts on its answer. Without one, everything stays as it is.

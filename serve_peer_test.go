@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -128,6 +130,54 @@ func TestPeer_twoThatAreStartedAtOnceHoldUntilOneIsPromoted(t *testing.T) {
 	p.cut.Store(true)
 	p.start(p.a, p.b)
 	p.a.stands(superseded) // it has kept that
+}
+
+func TestPeer_aLaterEpochIsWrittenAsSoonAsTheDatabaseIsFree(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.a = newService(t, withPeer, func(o *storeOptions, _ *serverOptions) { o.busyTimeout = time.Millisecond })
+	p.a.keys = p.b.keys
+	p.start(p.a, p.b)
+	p.b.promoted(1)
+	p.start(p.b, p.a)
+	other, err := sql.Open("sqlite", dsn(p.a.store.path, "rw", storeOptions{}))
+	must(t, err)
+	defer other.Close()
+	lock, err := other.Begin()
+	must(t, err)
+	waits := make(chan error)
+	p.a.store.turn <- struct{}{} // it waits with a write of before
+	go func() {
+		waits <- p.a.store.update(context.Background(), func(t *tx) error { return t.setClock(t.now) })
+	}()
+	for len(p.a.store.jobs) == 0 {
+		runtime.Gosched()
+	}
+	p.b.asksPeer() // which tells a
+	p.a.stands(superseded)
+	contains(t, p.a.log.String(), faultEpoch)
+	must(t, lock.Rollback())
+	<-p.a.store.turn
+	p.a.store.wakeUp()
+	equal(t, "a write of before", <-waits, error(errFenced))
+	must(t, p.a.server.runFinalChores()) // as each second
+	known, err := p.a.store.epoch()
+	must(t, err)
+	equal(t, "the epoch that the database knows", known.Known, 1)
+
+	p.cut.Store(true)
+	p.start(p.a, p.b)
+	p.a.stands(superseded) // after a restart that reaches nobody
+	p.a.server.peerURL = ""
+	_, err = newPeerWatch(p.a.server, "")
+	contains(t, fmt.Sprint(err), "another machine was promoted")
+	p.b.promoted(3)
+	p.cut.Store(false)
+	p.start(p.b, p.a)
+	p.b.asksPeer()
+	known, err = p.a.store.epoch()
+	must(t, err)
+	equal(t, "a still later one", known.Known, 3)
 }
 
 func TestPeer_twoOfTheSameNumberHoldUntilOneIsPromotedAgain(t *testing.T) {

@@ -37,10 +37,6 @@ const (
 	backupDue = 7 * 24 * time.Hour // age from which the last backup is overdue
 )
 
-// socketPath returns the path of the socket of the service over a database: widgetd.sock beside
-// widgetd.db.
-func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
-
 // A serviceStatus is what a running service reports about itself.
 type serviceStatus struct {
 	Version    string         `json:"version"`

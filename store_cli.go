@@ -60,7 +60,11 @@ func backupCommand(e *env) error {
 		return usageError("the name of the file is empty")
 	}
 	return e.withStore(func(st *store) error {
-		if err := st.backup(e.args[0]); err != nil {
+		path, err := e.target(e.args[0])
+		if err == nil {
+			err = st.backup(path)
+		}
+		if err != nil {
 			return e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
 		}
 		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event

@@ -73,6 +73,10 @@ const epochVariable = "WIDGETD_EPOCH"
 // epochPath returns the path of the file beside a database that names its epoch, for the unit of Litestream.
 func epochPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".epoch" }
 
+// socketPath returns the path of the socket of the service over a database: widgetd.sock beside
+// widgetd.db.
+func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
+
 // litestreamPath returns the directory in which Litestream keeps what it has replicated of a database last.
 func litestreamPath(db string) string {
 	db = realPath(db)

@@ -110,7 +110,7 @@ func writeAtomically(path string, replace bool, fill func(draft *os.File) error)
 		return err
 	}
 	defer os.Remove(draft.Name())
-	if err := errors.Join(fill(draft), draft.Sync(), draft.Close()); err != nil {
+	if err := errors.Join(fill(draft), checkMade(draft), draft.Sync(), draft.Close()); err != nil {
 		return err
 	}
 	if err := place(draft.Name(), path); err != nil {
@@ -126,6 +126,30 @@ func syncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// ownerOf returns the number of the user to whom a file belongs.
+func ownerOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }
+
+// checkMade returns an error unless a file that was made still is the one at its path, for its owner alone.
+func checkMade(f *os.File) error {
+	made, err := f.Stat()
+	now, lstatErr := os.Lstat(f.Name())
+	if err := errors.Join(err, lstatErr); err != nil || !os.SameFile(made, now) || now.Mode() != 0o600 {
+		return fmt.Errorf("somebody has replaced %s while it was written: keep others out of its directory", f.Name())
+	}
+	return nil
+}
+
+// filesOf returns the paths of all files that belong to a database ("db") or key file ("key"), also of those that are
+// not there; the first is its own, which alone may be a link.
+func filesOf(db, name string) []string {
+	real := realPath(db)
+	if name == "key" {
+		return []string{db, real}
+	}
+	return []string{db, real, real + "-journal", real + "-wal", real + "-shm", followerPath(db), promotingPath(db),
+		epochPath(db), epochPath(db) + ".new", litestreamPath(db), socketPath(db)}
 }
 
 // openFile opens a database file for reading and checks its header. While this process has

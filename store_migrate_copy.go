@@ -96,7 +96,8 @@ func (m *migration) findCopy() (found *string, err error) {
 	newest := ""
 	for _, name := range filesBeside(m.path, finishedSuffix()) {
 		info, err := os.Lstat(name)
-		if err == nil && info.Mode() == 0o600 && strings.HasPrefix(name, fmt.Sprintf("%s.v%d-", m.path, m.from)) {
+		if err == nil && info.Mode() == 0o600 && ownerOf(info) == os.Geteuid() &&
+			strings.HasPrefix(name, fmt.Sprintf("%s.v%d-", m.path, m.from)) {
 			newest = name
 		}
 	}

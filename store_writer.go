@@ -281,6 +281,16 @@ func (w *writer) update(ctx context.Context, f func(*tx) error) error {
 	if w.fenced.Load() {
 		return errFenced
 	}
+	return w.updateFenced(ctx, func(t *tx) error {
+		if w.fenced.Load() { // since it waits
+			return errFenced
+		}
+		return f(t)
+	})
+}
+
+// updateFenced is update also for a machine on which nothing is written any more, which writes why.
+func (w *writer) updateFenced(ctx context.Context, f func(*tx) error) error {
 	blocked := w.lockedSince()
 	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
 		return errBusy
