@@ -971,8 +971,7 @@ func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 	asked := slices.Concat(reads(), writes())
 	for _, query := range asked {
 		for _, step := range s.plan(query) {
-			few := slices.ContainsFunc([]string{"EXISTS (SELECT 1 FROM revenue_backlog)",
-				"FROM revenue_backlog ORDER BY",
+			few := slices.ContainsFunc([]string{"FROM revenue_backlog",
 				"JOIN disputes", "DISTINCT group_name", // of one order, of one day
 				"INTO orders", // looks at disputes only where a constraint is violated
 			}, func(part string) bool { return strings.Contains(query, part) })
@@ -981,7 +980,7 @@ func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
 			}
 		}
 	}
-	for _, part := range []string{"FROM revenue_days d LEFT JOIN", "r.own_date <", "FROM revenue_backlog ORDER BY",
+	for _, part := range []string{"FROM revenue_days d LEFT JOIN", "r.own_date <", "FROM revenue_backlog",
 		"FROM revenue_facts r WHERE r.order_id", "FROM account_zones", "INTO revenue_sums", "SELECT frozen_at"} {
 		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
 			t.Errorf("no query has %q: the test sees too little", part)
