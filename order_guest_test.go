@@ -446,7 +446,7 @@ func TestOrder_erasedGuestLeavesNoDeadlineBehind(t *testing.T) {
 			[]stamp{deadline, deadline})
 		expire := s.chore("orders can't expire")
 		s.server.startedAt = time.Now().Add(-time.Hour)
-		time.Sleep(deadline.Sub(time.Now()) - time.Second)
+		time.Sleep(time.Until(deadline.Time) - time.Second)
 		s.check(expire(s.t.Context()))
 		equal(s.t, "states", []string{s.row(later).State, s.row(o.ID).State}, []string{orderOpen, orderAuthorized})
 		time.Sleep(time.Second)
