@@ -303,15 +303,26 @@ func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }
 
-// unexpiredByKey counts the devices with leases, and the tokens of accounts and applications, that were signed with the
-// key kid and are neither expired nor revoked.
-func (q *queries) unexpiredByKey(kid string, now time.Time) (leases, tokens int, err error) {
-	err = q.one(`SELECT (SELECT count(*) FROM devices
-			WHERE lease_kid = ?1 AND lease_expires_at > ?2 OR offline_kid = ?1 AND offline_until > ?2),
-		(SELECT count(*) FROM tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)
-		+ (SELECT count(*) FROM app_tokens WHERE kid = ?1 AND expires_at > ?2 AND revoked_at IS NULL)`,
-		[]any{kid, newStamp(now)}, &leases, &tokens)
-	return leases, tokens, err
+// A neededKey is a key that unexpired device leases, or tokens that are not revoked, are signed with.
+type neededKey struct {
+	kid            string
+	leases, tokens int
+	retired        bool // by 'widgetd key retire', so that nobody expects them to work
+}
+
+// neededKeys returns all such keys but those with these kids. It reads all devices and tokens.
+func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
+	return collect(q, `SELECT s.kid, sum(s.lease), sum(NOT s.lease), EXISTS (
+			SELECT 1 FROM events e WHERE e.type = 'key.retired' AND e.data ->> 'kid' = s.kid)
+		FROM (SELECT lease_kid AS kid, 1 AS lease FROM devices WHERE lease_expires_at > ?1
+			UNION ALL SELECT offline_kid, 1 FROM devices
+				WHERE offline_until > ?1 AND (offline_kid = lease_kid AND lease_expires_at > ?1) IS NOT TRUE
+			UNION ALL SELECT kid, 0 FROM tokens WHERE expires_at > ?1 AND revoked_at IS NULL
+			UNION ALL SELECT kid, 0 FROM app_tokens WHERE expires_at > ?1 AND revoked_at IS NULL) s
+		WHERE s.kid IS NOT NULL AND s.kid NOT IN (SELECT value FROM json_each(?2)) GROUP BY s.kid`,
+		[]any{newStamp(now), string(encodeJSON(append([]string{}, but...)))}, func(k *neededKey) []any {
+			return []any{&k.kid, &k.leases, &k.tokens, &k.retired}
+		})
 }
 
 // maxRateOption is the highest rate that can be set, in requests a minute: more than any machine

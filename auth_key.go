@@ -21,6 +21,8 @@ func keyNoun() noun {
 		name:     "key",
 		wings:    func(s *server) []wing { return []wing{keyWing(s)} },
 		commands: keyCommands,
+		status:   func() []statusPart { return []statusPart{{"keys", false, &keyStatus{}}} },
+		check:    lackingKeys,
 		events:   keyEvents,
 	}
 }
@@ -246,19 +248,21 @@ func keyRetire(e *env) error {
 	kid := e.args[0]
 	err := e.changeKeys(func(st *store, ring *keyring) (done event, err error) {
 		kid = ring.wholeKid(kid)
-		leases, tokens, err := st.unexpiredByKey(kid, e.now())
+		needed, err := st.neededKeys(nil, e.now())
 		if err != nil {
 			return done, err
 		}
+		used := slices.IndexFunc(needed, func(k neededKey) bool { return k.kid == kid })
 		at := slices.IndexFunc(ring.keys, func(k signingKey) bool { return k.kid == kid })
 		switch {
 		case at < 0:
 			return done, errors.New("there is no such key: 'widgetd key list' prints the kid of each")
 		case at == 0:
 			return done, errors.New("this is the signing key: let another key sign first, with 'widgetd key rotate'")
-		case leases+tokens > 0 && !e.on("force"):
+		case used >= 0 && !e.on("force"):
 			return done, fmt.Errorf("%d unexpired device leases and %d unexpired tokens are signed with this key "+
-				"and would end with it: wait until they have expired, or add -force", leases, tokens)
+				"and would end with it: wait until they have expired, or add -force",
+				needed[used].leases, needed[used].tokens)
 		}
 		ring.keys = slices.Delete(ring.keys, at, at+1)
 		return event{Type: eventKeyRetired, Data: eventData("kid", kid)}, nil
@@ -268,6 +272,31 @@ func keyRetire(e *env) error {
 	}
 	return e.done("key " + kid + " retired")
 }
+
+// lackingKeys returns a line for each key that unexpired leases and tokens need and the key file lacks, although it
+// was not retired.
+func lackingKeys(q *queries, keys *keyring, now time.Time) (faults []string, err error) {
+	needed, err := q.neededKeys(keys.kids(), now)
+	for _, k := range needed {
+		if !k.retired {
+			faults = append(faults, fmt.Sprintf("key: the key file lacks %s, which %d unexpired device leases and %d "+
+				"unexpired tokens need: restore the newest key file", k.kid, k.leases, k.tokens))
+		}
+	}
+	return faults, err
+}
+
+// A keyStatus is the part of the status command about keys that the key file lacks.
+type keyStatus struct{ lacking []string }
+
+func (s *keyStatus) read(v *statusView) (err error) {
+	if v.keys != nil {
+		s.lacking, err = lackingKeys(v.queries, v.keys, v.now)
+	}
+	return err
+}
+
+func (s *keyStatus) show(_ *statusView, to *statusLines) { to.needed = s.lacking }
 
 // wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text itself.
 func (k *keyring) wholeKid(end string) string {

@@ -363,6 +363,17 @@ func (k *keyring) hash(purpose string, parts ...string) []byte {
 	return mac.Sum(nil)
 }
 
+// kids returns the kid of each key, that of the signing key first.
+func (k *keyring) kids() (all []string) {
+	for i := range k.keys {
+		all = append(all, k.keys[i].kid)
+	}
+	return all
+}
+
+// listHash returns a keyed hash of the list of keys.
+func (k *keyring) listHash() []byte { return k.hash("list of keys", k.kids()...) }
+
 // seal encrypts an answer with AES-256-GCM. The key is derived from the secret and the
 // request's Idempotency-Key, so that reading the answer takes both.
 func (k *keyring) seal(idempotencyKey string, plain []byte) []byte {

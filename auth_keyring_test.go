@@ -574,7 +574,7 @@ func keyStory(t *testing.T, o *operator) {
 	o.fails("this is the signing key", "key", "retire", second.(string))
 	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
 	o.addDevice(id, first["kid"].(string))
-	o.fails("1 unexpired device leases", "key", "retire", first["kid"].(string))
+	o.fails("unexpired device leases", "key", "retire", first["kid"].(string))
 	o.fails("'widgetd key list' prints the kid of each", "key", "retire", "nonsense")
 	o.do("key", "retire", first["kid"].(string), "-force")
 	if rows := o.objects("key", "list"); len(rows) != 1 || rows[0]["kid"] != second || rows[0]["signs"] != true ||

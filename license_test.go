@@ -1256,7 +1256,7 @@ func licenseStory(t *testing.T, o *operator) {
 		t.Errorf("for people: %q", text)
 	}
 	board := regexp.MustCompile(`lic_\w{26}`).FindString(text)
-	device := o.addDevice(id, "a-key")
+	device := o.addDevice(id, o.objects("key", "list")[0]["kid"].(string))
 	shown := o.object("license", "show", id)
 	if devices := shown["devices"].([]any); len(devices) != 1 || devices[0].(map[string]any)["id"] != device {
 		t.Errorf("its devices: %v", devices)

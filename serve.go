@@ -133,7 +133,13 @@ func serveCommand(e *env) error {
 		if err != nil {
 			return err
 		}
-		return newStandby(keys, o).serveUntil(e.ctx, listener, log)
+		db, err := e.file("db")
+		if err != nil {
+			return err
+		}
+		b := newStandby(keys, o)
+		b.db, b.keyFile, b.log = db, keyFile, log
+		return b.serveUntil(e.ctx, listener)
 	}
 	db, err := e.file("db")
 	if err != nil {

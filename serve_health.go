@@ -114,7 +114,7 @@ func (s *server) reportOf(found observation) *healthReport {
 	if fault := s.compareClock(s.readClocks()); report.Status == healthPass && fault != "" {
 		report.Status, report.Output = healthWarn, string(fault)
 	}
-	report.tellPeer(s.peer.standing())
+	report.tellPeer(s.peer)
 	if s.draining.Load() {
 		report.Status, report.Output = healthFail, storageReason(errClosed)
 	}

@@ -27,7 +27,8 @@ const (
 	peerRate       = 60              // questions a minute that an address may ask
 	maxPeerMessage = 1 << 10         // bytes
 	faultPeer      = "the peer gives no usable answer"
-	faultEpoch     = "the epoch of the peer can't be written to the database"
+	faultKeyLists  = "the key file does not have the same list of keys as that of the peer"
+	faultEpoch     = "the epoch of the peer can't be written down"
 )
 
 // The roles of a machine.
@@ -42,9 +43,16 @@ type peerMessage struct {
 	Role    string `json:"role"`
 	Number  int64  `json:"epoch"`
 	Name    string `json:"id"`    // of the epoch
+	Keys    []byte `json:"keys"`  // the hash of the list of keys in the key file
 	Nonce   string `json:"nonce"` // of the question, repeated in its answer
 	Hash    []byte `json:"hash"`
 }
+
+// epoch returns the epoch of the machine that has said it.
+func (m *peerMessage) epoch() epoch { return epoch{Number: m.Number, Name: m.Name} }
+
+// hasKeys reports whether the key file of who has said it has the same list of keys.
+func (m *peerMessage) hasKeys(keys *keyring) bool { return hmac.Equal(m.Keys, keys.listHash()) }
 
 // The purposes of the keyed hashes of messages. They differ, so that no question can be passed off as an answer.
 const (
@@ -54,7 +62,8 @@ const (
 
 // hash returns the keyed hash of a message. asker is the machine that is answered; "" in a question.
 func (m *peerMessage) hash(keys *keyring, purpose, asker string) []byte {
-	return keys.hash(purpose, asker, m.Machine, m.Role, strconv.FormatInt(m.Number, 10), m.Name, m.Nonce)
+	return keys.hash(purpose, asker, m.Machine, m.Role, strconv.FormatInt(m.Number, 10), m.Name, string(m.Keys),
+		m.Nonce)
 }
 
 // A peerVoice says what this machine is, and understands what the other says. Both have the same key file.
@@ -68,8 +77,10 @@ type peerVoice struct {
 // say returns a message in its form for the network.
 func (v *peerVoice) say(purpose, asker, nonce string) []byte {
 	e := v.present()
-	m := &peerMessage{Machine: v.machine, Role: v.role, Number: e.Number, Name: e.Name, Nonce: nonce}
-	m.Hash = m.hash(v.keys(), purpose, asker)
+	keys := v.keys()
+	m := &peerMessage{Machine: v.machine, Role: v.role, Number: e.Number, Name: e.Name, Keys: keys.listHash(),
+		Nonce: nonce}
+	m.Hash = m.hash(keys, purpose, asker)
 	return encodeJSON(m)
 }
 
@@ -185,6 +196,7 @@ type peerWatch struct {
 	changing  sync.Mutex   // held while now is set
 	heard     atomic.Int64 // the latest epoch of which this machine knows
 	kept      atomic.Int64 // the one that the database knows
+	otherKeys atomic.Bool  // the key file of the peer had another list of keys when it answered last
 }
 
 // newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held. Without an address it
@@ -207,7 +219,7 @@ func newPeerWatch(s *server, address string) (*peerWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	named, err := readEpochFile(s.store.path)
+	named, err := readEpochFile(epochPath(s.store.path))
 	if err != nil {
 		return nil, err
 	}
@@ -285,6 +297,12 @@ func (p *peerWatch) keepHeard(ctx context.Context) {
 // check asks the peer once, and acts on its answer. Without one, everything stays as it is.
 func (p *peerWatch) check(ctx context.Context) {
 	m, err := p.ask(ctx, p.call)
+	if err == nil {
+		p.otherKeys.Store(!m.hasKeys(p.keys()))
+	}
+	if p.otherKeys.Load() {
+		p.noteFault(faultKeyLists, errors.New("copy the key file of the machine that serves to the other one"))
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -370,8 +388,12 @@ func peerWing(s *server) wing {
 		workers: []func(context.Context){s.peer.run}}
 }
 
-// tellPeer adds to a health report why this machine does not do everything.
-func (h *healthReport) tellPeer(now peerStanding) {
+// tellPeer adds to a health report why this machine does not do everything, or could not be replaced.
+func (h *healthReport) tellPeer(p *peerWatch) {
+	now := p.standing()
+	if h.Status == healthPass && p != nil && now == standsAlone && p.otherKeys.Load() {
+		h.Status, h.Output = healthWarn, faultKeyLists
+	}
 	if reason := standingReasons[now]; now.fences() {
 		h.Status, h.Output = healthFail, reason
 	} else if reason != "" && h.Status == healthPass {

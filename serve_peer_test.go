@@ -76,7 +76,7 @@ func (s *service) promoted(number int64) {
 	s.store.fenced.Store(false)
 	e := epoch{Number: number, Name: randomText(6)}
 	s.change(func(t *tx) error { return t.setEpoch(e) })
-	s.check(writeEpochFile(s.store.path, e))
+	s.check(writeEpochFile(epochPath(s.store.path), e))
 }
 
 // asksPeer asks the peer once.
@@ -529,7 +529,7 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	must(t, holder.Wait())
 	for number := 1; number <= 2; number++ {
 		made := o.object("promote")
-		e, err := readEpochFile(db)
+		e, err := readEpochFile(epochPath(db))
 		must(t, err)
 		equal(t, "the number", e.Number, int64(number))
 		equal(t, "the epoch", made["epoch"].(map[string]any)["name"], any(e.Name))
@@ -542,9 +542,10 @@ func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
 	}
 	writeFile(t, epochPath(db), "WIDGETD_EPOCH=8-abc\n") // of the other machine
 	contains(t, o.do("promote"), "epoch 9-")
+	o.fails("-peer must be", "promote", "-peer", "x")
+	o.fails("-peer must be", "peer", "follow")
 	writeFile(t, epochPath(db), "8\n")
 	o.fails("does not name an epoch", "promote")
-	o.fails("-peer must be", "promote", "-peer", "x")
 	o.fails("no service runs", "peer", "ignore")
 	contains(t, o.do("promote", "-h"), "promote")
 }
@@ -556,20 +557,23 @@ func TestPromote_goesOnWhereverItWasBrokenOff(t *testing.T) {
 	litestreams := litestreamPath(db)
 	must(t, os.MkdirAll(filepath.Join(litestreams, "ltx"), 0o700))
 	writeFile(t, followerPath(db), "0000000000000009\n")
-	writeFile(t, epochPath(db)+".new", "WIDGETD_EP") // it was killed while it wrote that
 	o.fails("no key file", "promote", "-key", "nowhere")
 	if _, err := os.Stat(followerPath(db)); err != nil {
 		t.Errorf("nothing was begun: %v", err)
 	}
-	rename(t, epochPath(db)+".new", epochPath(db)) // the step after that the copy can't be followed any more fails
+	writeFile(t, epochPath(db), "8\n")
 	o.fails("does not name an epoch", "promote")
+	must(t, os.Remove(epochPath(db)))
+	must(t, os.MkdirAll(filepath.Join(epochPath(db)+".new", "x"), 0o700))
+	o.fails("directory not empty", "promote")
 	if _, err := os.Stat(followerPath(db)); err == nil {
 		t.Error("a follower would go on with a file that was begun to be promoted")
 	}
 	for _, command := range [][]string{{"lead", "list"}, {"serve", "-addr", "127.0.0.1:0"}, {"upgrade"}} {
 		o.fails("run 'widgetd promote' again", command...)
 	}
-	rename(t, epochPath(db), epochPath(db)+".new")
+	must(t, os.RemoveAll(epochPath(db)+".new"))
+	writeFile(t, epochPath(db)+".new", "WIDGETD_EP") // it was killed while it wrote that
 	contains(t, o.do("promote"), "epoch 1-")
 	o.do("lead", "list")
 	if _, err := os.Stat(litestreams); err == nil {
@@ -603,7 +607,17 @@ func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testin
 	o := newOperator(t)
 	must(t, s.keys.save(o.env["WIDGETD_KEY"], true))
 	o.told.keyFile(t, s.keys)
-	contains(t, o.do("promote", "-peer", peer.URL), "epoch 5-", "the peer: primary, epoch 4")
+	more := *s.keys
+	more.keys = append(more.keys[:1:1], newKey(t, time.Now()))
+	must(t, more.save(o.env["WIDGETD_KEY"], true))
+	o.fails(faultKeyLists, "peer", "follow", "-peer", peer.URL)
+	must(t, s.keys.save(o.env["WIDGETD_KEY"], true))
+	contains(t, o.do("peer", "follow", "-peer", peer.URL), "the peer serves in epoch 4-")
+	equal(t, "the file", fileText(t, epochPath(o.env["WIDGETD_DB"])), "WIDGETD_EPOCH=4-\n")
+	o.fails("the peer serves, in epoch 4: switch it off", "promote", "-peer", peer.URL)
+	contains(t, o.do("promote", "-force", "-peer", peer.URL), "epoch 5-", "the peer: primary, epoch 4")
+	o.fails("this machine knows of epoch 5", "peer", "follow", "-peer", peer.URL)
+	o.fails("asked first", "peer", "follow", "-peer", "http://127.0.0.1:1")
 	contains(t, o.do("promote", "-peer", "http://127.0.0.1:1"), "epoch 6-", "the peer: no usable answer")
 
 	var plan string
@@ -616,6 +630,119 @@ func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testin
 		return err
 	}))
 	contains(t, plan, "INDEX payments_live")
+}
+
+func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db, key := o.env["WIDGETD_DB"], o.env["WIDGETD_KEY"]
+	stale := fileText(t, key)
+	kid := o.object("key", "add")["kid"].(string)
+	o.do("key", "rotate", "-force")
+	o.do("token", "issue", "-scope", scopeStats)
+	newest := fileText(t, key)
+	must(t, os.WriteFile(key, []byte(stale), 0o600))
+	lacks := "the key file lacks " + kid + ", which 0 unexpired device leases and 1 unexpired tokens need"
+	contains(t, fmt.Sprint(needsDoing(o.object("status"))), lacks)
+	out, err := o.try("check")
+	contains(t, out+fmt.Sprint(err), lacks, "faults in")
+
+	writeFile(t, followerPath(db), "0000000000000009\n")
+	before := fileText(t, db)
+	refused := func(why ...string) {
+		t.Helper()
+		err := o.fails("or add -force", "promote")
+		contains(t, fmt.Sprint(err), why...)
+		equal(t, "the copy", fileText(t, db), before)
+		equal(t, "what the follower goes on with", fileText(t, followerPath(db)), "0000000000000009\n")
+	}
+	refused(lacks)
+	must(t, os.WriteFile(key, []byte(newest), 0o600))
+	must(t, writeEpochFile(heardPath(db), epoch{Number: 5, Name: "abc"}))
+	refused("it is of epoch 0-, and the peer has served in 5-abc since")
+	must(t, writeEpochFile(epochPath(db), epoch{Number: 5, Name: "abc"})) // the file alone does not make it newer
+	refused("it is of epoch 0-, and the peer has served in 5-abc since")
+	must(t, os.WriteFile(key, []byte(stale), 0o600))
+	refused(lacks, "5-abc")
+	contains(t, o.do("promote", "-force"), "epoch 6-")
+
+	must(t, os.WriteFile(key, []byte(newest), 0o600))
+	contains(t, o.do("promote"), "epoch 7-") // what was heard is past
+	o.do("check")
+	o.do("key", "add")
+	o.do("key", "rotate", "-force")
+	o.do("key", "retire", kid, "-force")
+	o.do("check") // nobody expects these tokens to work
+}
+
+// standbyOf returns a standby whose files are in a new directory, with the keys of a service.
+func standbyOf(s *service) *standby {
+	b, dir := newStandby(s.keys, serverOptions{}), s.t.TempDir()
+	b.db, b.keyFile = filepath.Join(dir, "widgetd.db"), filepath.Join(dir, "widgetd.key")
+	b.log = slog.New(slog.NewTextHandler(s.log, nil))
+	s.check(s.keys.save(b.keyFile, true))
+	return b
+}
+
+// says compares what the health of a standby says is wrong.
+func (b *standby) says(t *testing.T, want string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	b.ServeHTTP(w, httptest.NewRequest("GET", "/v1/widget/health", nil))
+	if want != "" {
+		want = ", and " + want
+	}
+	contains(t, w.Body.String(), `"this machine is the standby`+want+`"`)
+}
+
+func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	b := standbyOf(p.a)
+	p.startBeside(p.a, b.ServeHTTP)
+	both := func(want string) {
+		t.Helper()
+		p.a.asksPeer()
+		equal(t, "the primary", fmt.Sprint(p.a.health().is(200).json()["output"]), cmp.Or(want, "<nil>"))
+		b.says(t, want)
+	}
+	both("")
+	added, rotated := *p.a.keys, *p.a.keys
+	added.keys = append(added.keys[:1:1], newKey(t, time.Now()))
+	rotated.keys = []signingKey{added.keys[1], added.keys[0]}
+	for _, keys := range []*keyring{&added, &rotated} {
+		p.a.server.keys.Store(keys)
+		both(faultKeyLists)
+		equal(t, "lines of the log", strings.Count(p.a.log.String(), faultKeyLists), 2) // one of each
+		must(t, keys.save(b.keyFile, true))
+		both("")
+		p.a.log.Reset()
+		p.a.server.faults.open = map[string]*lastingFault{}
+	}
+}
+
+func TestStandby_keepsTheLatestEpochThatItHasHeardOf(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	b := standbyOf(p.a)
+	p.a.promoted(2)
+	p.startBeside(p.a, b.ServeHTTP)
+	b.says(t, "")
+	p.a.asksPeer()
+	b.says(t, faultFollows)
+	contains(t, p.a.log.String(), faultFollows)
+	again := standbyOf(p.a)
+	again.db = b.db
+	again.says(t, faultFollows)
+	own := fileText(t, epochPath(p.a.store.path))
+	p.b.promoted(1) // an old machine asks, too
+	p.startBeside(p.b, b.ServeHTTP)
+	p.b.asksPeer()
+	equal(t, "what it keeps", fileText(t, heardPath(b.db)), own)
+	writeFile(t, epochPath(b.db), own)
+	b.says(t, "")
+	writeFile(t, epochPath(b.db), "WIDGETD_EPOCH=2-other\n") // both were promoted apart
+	b.says(t, faultFollows)
 }
 
 func TestStandby_answersHealthAndItsPeerAndOpensNoDatabase(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,7 +39,10 @@ var (
 
 var standbyCommands = []command{
 	{"promote", "", "begin a new epoch: have this machine serve the stopped file in place of the other machine",
-		[]option{optPeer}, 0, promoteCommand},
+		[]option{optPeer, optForce.says("promote also while the peer serves, a copy of an earlier epoch, or without " +
+			"a key that unexpired tokens and leases need")}, 0, promoteCommand},
+	{"peer follow", "", "ask the peer, which serves, for its epoch, and name it in the file for the follower",
+		[]option{optPeer}, 0, peerFollow},
 	{"peer ignore", "", "have the running service go on without an answer of its peer, until its next start",
 		nil, 0, peerIgnore},
 }
@@ -70,12 +76,67 @@ type standby struct {
 	peerVoice
 	o       serverOptions
 	askedBy *limiter // by address
+	log     *slog.Logger
+	keyFile string // is read anew at each question
+	db      string // whose copy it is, and beside which it keeps what it has heard; "": it learns nothing
+	ring    atomic.Pointer[keyring]
+
+	learning  sync.Mutex
+	otherKeys atomic.Bool // the key file of the peer had another list of keys at its last question
+	told      string      // the fault that was logged last
 }
 
-// newStandby makes a standby that has the keys of a file.
+// newStandby makes a standby that has keys.
 func newStandby(keys *keyring, o serverOptions) *standby {
-	return &standby{o: o, askedBy: newLimiter(maxAddressBuckets), peerVoice: peerVoice{machine: randomText(16),
-		role: roleStandby, keys: func() *keyring { return keys }, present: func() epoch { return epoch{} }}}
+	b := &standby{o: o, askedBy: newLimiter(maxAddressBuckets)}
+	b.ring.Store(keys)
+	b.peerVoice = peerVoice{machine: randomText(16), role: roleStandby, keys: b.readKeys,
+		present: func() epoch { return epoch{} }}
+	return b
+}
+
+// readKeys returns the keys in the key file, or while that can't be read, those that were read before.
+func (b *standby) readKeys() *keyring {
+	if keys, err := loadKeyring(b.keyFile); err == nil {
+		b.ring.Store(keys)
+	}
+	return b.ring.Load()
+}
+
+// faultFollows is what health says of a standby that follows another epoch than the one in which its peer serves.
+const faultFollows = "its copy is not of the epoch in which the peer serves: run 'pair follow'"
+
+// learn keeps the epoch of a machine that serves, unless it knows of a later one, and compares their key files.
+func (b *standby) learn(m *peerMessage) {
+	b.learning.Lock()
+	defer b.learning.Unlock()
+	named, heard, _ := epochsBeside(b.db) // fault tells of the error
+	if b.db == "" || m.Role != rolePrimary || m.Number < max(named.Number, heard.Number) {
+		return
+	}
+	b.otherKeys.Store(!m.hasKeys(b.ring.Load()))
+	if said := m.epoch(); said.outdates(heard) {
+		if err := writeEpochFile(heardPath(b.db), said); err != nil {
+			b.log.Warn(faultEpoch, "error", err.Error())
+		}
+	}
+	now := b.fault()
+	if now != b.told && now != "" {
+		b.log.Warn(now, "epoch", m.epoch().String())
+	}
+	b.told = now
+}
+
+// fault returns what is wrong, as far as the peer has told; "": nothing.
+func (b *standby) fault() string {
+	named, heard, err := epochsBeside(b.db)
+	switch {
+	case b.db != "" && (err != nil || heard.outdates(named)):
+		return faultFollows
+	case b.otherKeys.Load():
+		return faultKeyLists
+	}
+	return ""
 }
 
 // ServeHTTP implements http.Handler: health, at any base address, fails with the member standby.
@@ -93,15 +154,20 @@ func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status, kind, body = http.StatusOK, "text/plain; charset=utf-8", []byte("alive\n")
 	case strings.HasSuffix(r.URL.Path, "/widget/health"):
 		kind = "application/health+json"
+		output := "this machine is the standby"
+		if fault := b.fault(); fault != "" {
+			output += ", and " + fault
+		}
 		body = encodeJSON(&healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Standby: true,
-			Output: "this machine is the standby", Checks: map[string][]healthProbe{}})
+			Output: output, Checks: map[string][]healthProbe{}})
 	case r.URL.Path == peerPath:
 		peer := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), b.o.trusted)
 		if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, time.Now()); !v.ok {
 			status, body = http.StatusTooManyRequests, nil
-		} else if _, answer, err := b.replyTo(r); err != nil {
+		} else if asked, answer, err := b.replyTo(r); err != nil {
 			status, body = http.StatusNotFound, nil
 		} else {
+			b.learn(asked)
 			status, kind, body = http.StatusOK, "application/json", answer
 		}
 	}
@@ -114,13 +180,13 @@ func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveUntil answers requests on the listener until ctx ends or the listener fails.
-func (b *standby) serveUntil(ctx context.Context, listener net.Listener, log *slog.Logger) error {
+func (b *standby) serveUntil(ctx context.Context, listener net.Listener) error {
 	web := &http.Server{Handler: b, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
-	log.Info("serving", "addr", listener.Addr().String(), "role", roleStandby, "release", buildName())
+	b.log.Info("serving", "addr", listener.Addr().String(), "role", roleStandby, "release", buildName())
 	select {
 	case err := <-served:
 		return err
@@ -129,7 +195,7 @@ func (b *standby) serveUntil(ctx context.Context, listener net.Listener, log *sl
 	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	err := web.Shutdown(stop)
-	log.Info("stopped")
+	b.log.Info("stopped")
 	return err
 }
 
@@ -143,6 +209,9 @@ type promotion struct {
 	LastWrittenAt stamp    `json:"last_written_at"` // what was written later may be lost
 	Peer          string   `json:"peer"`            // what the peer said
 	Check         []string `json:"check"`           // in the span that may be lost
+
+	heard   epoch // see epochsBeside
+	highest int64 // of the epochs that the files beside the database and the peer know
 }
 
 // lostChecks say what to look for in the span that may be lost.
@@ -172,6 +241,10 @@ func promoteCommand(e *env) error {
 	if err != nil {
 		return fmt.Errorf("%s was not promoted: %w", db, err)
 	}
+	done := &promotion{File: epochPath(db), Check: lostChecks, Peer: "none is named"}
+	if err := e.weighPromotion(db, keys, done); err != nil { // before anything is changed
+		return fmt.Errorf("%s was not promoted: %w", db, err)
+	}
 	err = os.Rename(followerPath(db), promotingPath(db)) // from here on no follower writes into it
 	if err != nil && !os.IsNotExist(err) {
 		return err
@@ -179,33 +252,116 @@ func promoteCommand(e *env) error {
 	if _, err := upgradeFile(e.ctx, db, upgradeOptions{now: e.now}); err != nil { // that of a follower may be older
 		return err
 	}
-	done := &promotion{File: epochPath(db), Check: lostChecks, Peer: "none is named"}
-	highest := int64(0)
-	if peer := e.str("peer"); peer != "" {
-		call, err := newPeerCall(peer)
-		if err != nil {
-			return err
-		}
-		limited, cancel := context.WithTimeout(e.ctx, promoteAsks)
-		defer cancel()
-		if m, err := newStandby(keys, serverOptions{}).ask(limited, call); err != nil {
-			done.Peer = "no usable answer: " + oneLineError{err}.Error()
-		} else {
-			highest, done.Peer = m.Number, fmt.Sprintf("%s, epoch %d", m.Role, m.Number)
-		}
-	}
-	if err := e.promote(db, highest, done); err != nil {
+	if err := e.promote(db, keys, done); err != nil {
 		return fmt.Errorf("%s was not promoted: %w", db, err)
 	}
 	return e.print(done, done.text())
 }
 
-// promote begins an epoch above every one that the database, the file beside it and the peer know.
-func (e *env) promote(db string, highest int64, done *promotion) error {
-	named, err := readEpochFile(db)
+// askPeer asks the peer that -peer names, for at most promoteAsks.
+func (e *env) askPeer(keys *keyring) (*peerMessage, error) {
+	call, err := newPeerCall(e.str("peer"))
+	if err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(e.ctx, promoteAsks)
+	defer cancel()
+	return newStandby(keys, serverOptions{}).ask(limited, call)
+}
+
+// epochsBeside returns the epochs that the files beside a database name: its own, and the one of which a standby has
+// heard, zero if its own is later.
+func epochsBeside(db string) (named, heard epoch, err error) {
+	named, err = readEpochFile(epochPath(db))
+	heard, heardErr := readEpochFile(heardPath(db))
+	if heard.Number < named.Number {
+		heard = epoch{}
+	}
+	return named, heard, errors.Join(err, heardErr)
+}
+
+// weighPromotion asks the peer, if one is named, and reads the file, and refuses what takes -force. A file of an older
+// schema is judged once it is upgraded.
+func (e *env) weighPromotion(db string, keys *keyring, done *promotion) error {
+	named, heard, err := epochsBeside(db)
 	if err != nil {
 		return err
 	}
+	done.heard, done.highest = heard, max(named.Number, heard.Number)
+	if e.str("peer") != "" {
+		m, err := e.askPeer(keys)
+		switch {
+		case errors.As(err, new(usageError)):
+			return err
+		case err != nil:
+			done.Peer = "no usable answer: " + oneLineError{err}.Error()
+		case m.Role == rolePrimary && !e.on("force"):
+			return fmt.Errorf("the peer serves, in epoch %d: switch it off, or add -force", m.Number)
+		default:
+			done.Peer, done.highest = fmt.Sprintf("%s, epoch %d", m.Role, m.Number), max(done.highest, m.Number)
+		}
+	}
+	return readFile(db, func(q *queries) error {
+		err := checkVersion(q)
+		if errors.Is(err, errOlderSchema) {
+			return nil
+		}
+		return cmp.Or(err, e.weighFile(q, heard, keys))
+	})
+}
+
+// weighFile refuses, without -force, a file that misses what the epoch of which was heard has brought, and one whose
+// unexpired tokens and leases need keys that there are not.
+func (e *env) weighFile(q *queries, heard epoch, keys *keyring) error {
+	was, err := q.epoch()
+	if err != nil {
+		return err
+	}
+	faults, err := lackingKeys(q, keys, e.now())
+	if heard.outdates(was) {
+		faults = append(faults, fmt.Sprintf("it is of epoch %s, and the peer has served in %s since: run "+
+			"'pair follow' while it serves, or copy the file .heard to .epoch and run 'pair follow -force'",
+			was, heard))
+	}
+	if err != nil || len(faults) == 0 || e.on("force") {
+		return err
+	}
+	return errors.New(strings.Join(faults, "; ") + "; or add -force")
+}
+
+// peerFollow has the follower take the replica of the epoch in which the peer serves, never of an earlier one.
+func peerFollow(e *env) error {
+	db, err := e.file("db")
+	if err != nil {
+		return err
+	}
+	named, heard, err := epochsBeside(db)
+	_, keys, keysErr := e.loadKeys()
+	if err := cmp.Or(err, keysErr); err != nil {
+		return err
+	}
+	m, err := e.askPeer(keys)
+	if err != nil {
+		return fmt.Errorf("the peer is asked first: %w", err)
+	}
+	said := m.epoch()
+	switch {
+	case m.Role != rolePrimary || m.Number < max(named.Number, heard.Number):
+		return fmt.Errorf("the peer is %s, epoch %s, and this machine knows of epoch %d", m.Role, said,
+			max(named.Number, heard.Number))
+	case !m.hasKeys(keys):
+		return errors.New(faultKeyLists + ": copy it from there")
+	case m.Number > 0:
+		err = writeEpochFile(epochPath(db), said)
+	}
+	if err != nil {
+		return err
+	}
+	return e.done("the peer serves in epoch " + said.String())
+}
+
+// promote begins an epoch above every one that the database, the files beside it and the peer know.
+func (e *env) promote(db string, keys *keyring, done *promotion) error {
 	st, err := openStore(db, storeOptions{noCheckpoints: true, now: e.now, followed: true})
 	if err != nil {
 		return err
@@ -218,11 +374,14 @@ func (e *env) promote(db string, highest int64, done *promotion) error {
 		if done.LastWrittenAt, err = st.lastWritten(); err != nil {
 			return err
 		}
-		done.Epoch = epoch{Number: max(was.Number, was.Known, named.Number, highest) + 1, Name: randomText(6),
+		if err := e.weighFile(st.queries, done.heard, keys); err != nil {
+			return err
+		}
+		done.Epoch = epoch{Number: max(was.Number, was.Known, done.highest) + 1, Name: randomText(6),
 			BeganAt: newStamp(e.now())}
 		done.Epoch.Known = done.Epoch.Number
 		// The file comes first: until the database has the same epoch, the service holds.
-		if err := writeEpochFile(db, done.Epoch); err != nil {
+		if err := writeEpochFile(epochPath(db), done.Epoch); err != nil {
 			return err
 		}
 		// What Litestream has kept goes on from a replica of the earlier epoch: with it, the new one stays without

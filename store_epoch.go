@@ -73,6 +73,15 @@ const epochVariable = "WIDGETD_EPOCH"
 // epochPath returns the path of the file beside a database that names its epoch, for the unit of Litestream.
 func epochPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".epoch" }
 
+// heardPath returns the path of the file beside a database in which a standby keeps the latest epoch that it has heard
+// of, in the form of that file.
+func heardPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".heard" }
+
+// outdates reports whether a copy of another epoch has missed what this one, of which was heard, has brought.
+func (e epoch) outdates(copied epoch) bool {
+	return e.Number >= copied.Number && e.String() != copied.String()
+}
+
 // socketPath returns the path of the socket of the service over a database: widgetd.sock beside
 // widgetd.db.
 func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
@@ -83,20 +92,19 @@ func litestreamPath(db string) string {
 	return filepath.Join(filepath.Dir(db), "."+filepath.Base(db)+"-litestream")
 }
 
-// writeEpochFile names an epoch in the file beside a database.
-func writeEpochFile(db string, e epoch) error {
-	if err := os.Remove(epochPath(db) + ".new"); err != nil && !os.IsNotExist(err) { // of a promotion that was killed
+// writeEpochFile names an epoch in a file beside a database: see epochPath and heardPath.
+func writeEpochFile(path string, e epoch) error {
+	if err := os.Remove(path + ".new"); err != nil && !os.IsNotExist(err) { // of a promotion that was killed
 		return err
 	}
-	return writeAtomically(epochPath(db), true, func(f *os.File) error {
+	return writeAtomically(path, true, func(f *os.File) error {
 		_, err := fmt.Fprintf(f, "%s=%s\n", epochVariable, e)
 		return err
 	})
 }
 
-// readEpochFile returns number and name of the epoch in the file beside a database; zero if there is no file.
-func readEpochFile(db string) (e epoch, err error) {
-	path := epochPath(db)
+// readEpochFile returns number and name of the epoch in a file beside a database; zero if there is no file.
+func readEpochFile(path string) (e epoch, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return e, nil

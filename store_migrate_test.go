@@ -1317,7 +1317,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 	writeFile(t, app, "client_id=a\nclient_secret=b\n")
 	// These need no database, or make one.
 	without := []string{"init", "demo", "upgrade", "version", "help", "lease inspect", "key list", "key public",
-		"webhook listen", "peer ignore",
+		"webhook listen", "peer ignore", "peer follow",
 		"promote"} // which upgrades it, too
 	refused := 0
 	for _, c := range commandsOf(nouns()) {
@@ -1382,6 +1382,8 @@ func TestUpgrade_saysWhatItDid(t *testing.T) {
 	matches(o.do("upgrade"), fmt.Sprintf(`: has schema version %d, as this program needs it; nothing to do\n`,
 		schemaVersion))
 	object(map[string]any{"from": schemaVersion, "to": schemaVersion, "dry_run": false, "steps": "[]"}, "upgrade")
+	raw(t, o.env["WIDGETD_DB"], `INSERT INTO events (id, at, type, account_id, actor, data)
+		SELECT 'evt_of_kid_1', created_at, 'key.retired', id, 'command', '{"kid":"kid-1"}' FROM accounts LIMIT 1`)
 	if report := o.object("check"); report["ok"] != true {
 		t.Errorf("check: %v", report)
 	}

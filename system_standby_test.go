@@ -134,7 +134,7 @@ func (m *machineOfPair) serve(peer *machineOfPair, more ...string) {
 // replicate starts Litestream with the epoch of the machine.
 func (m *machineOfPair) replicate() {
 	m.t.Helper()
-	e, err := readEpochFile(m.o.env["WIDGETD_DB"])
+	e, err := readEpochFile(epochPath(m.o.env["WIDGETD_DB"]))
 	must(m.t, err)
 	m.replicated.stream = exec.Command("env", epochVariable+"="+strings.TrimSuffix(e.String(), "-"), "litestream",
 		"replicate", "-config", m.config())
@@ -444,7 +444,7 @@ func TestLitestream_aPairLosesNothingThatWasConfirmedAndOneOfItActs(t *testing.T
 	must(t, os.WriteFile(b.o.env["WIDGETD_KEY"], []byte(fileText(t, a.o.env["WIDGETD_KEY"])), 0o600))
 	standbyOf := func(m *machineOfPair) {
 		m.service = start(t, exec.Command(builtProgram(t), "serve", "-standby", "-addr", "127.0.0.1:0", "-log", "json",
-			"-key", m.o.env["WIDGETD_KEY"]))
+			"-db", m.o.env["WIDGETD_DB"], "-key", m.o.env["WIDGETD_KEY"]))
 		at, err := url.Parse(strings.TrimSuffix(m.service.base, "/v1"))
 		must(t, err)
 		m.target.Store(at)
@@ -515,17 +515,21 @@ func TestLitestream_aPairLosesNothingThatWasConfirmedAndOneOfItActs(t *testing.T
 	// It comes back as the standby.
 	a.service.stop(os.Interrupt)
 	a.endStream(syscall.SIGTERM)
-	writeFile(t, epochPath(a.o.env["WIDGETD_DB"]), fileText(t, epochPath(b.o.env["WIDGETD_DB"])))
-	contains(t, a.pair("follow"), "put aside")
+	if said, err := a.tryPair("follow"); err == nil || !strings.Contains(said, "the peer is asked first") {
+		t.Errorf("it follows without an answer of its peer: %v\n%s", err, said)
+	}
+	writeFile(t, filepath.Join(a.bin, "peer"), "WIDGETD_PEER="+b.address.URL)
+	contains(t, a.pair("follow"), "the peer serves in epoch 1-", "put aside")
+	equal(t, "the epoch", fileText(t, epochPath(a.o.env["WIDGETD_DB"])), fileText(t, epochPath(b.o.env["WIDGETD_DB"])))
 	standbyOf(a)
 	b.load.stop()
 	b.confirm()
 	b.service.stop(syscall.SIGKILL)
 	b.endStream(syscall.SIGKILL)
 	a.promote()
-	before, err := readEpochFile(b.o.env["WIDGETD_DB"])
+	before, err := readEpochFile(epochPath(b.o.env["WIDGETD_DB"]))
 	must(t, err)
-	now, err := readEpochFile(a.o.env["WIDGETD_DB"])
+	now, err := readEpochFile(epochPath(a.o.env["WIDGETD_DB"]))
 	if must(t, err); now.Number <= before.Number {
 		t.Errorf("the epoch is %s after %s", now, before)
 	}

@@ -296,6 +296,9 @@ func TestUpgrade_isDoneByTheUnitSoThatInstallingAndRestartingIsAll(t *testing.T)
 			if version >= 5 { // as were its applications
 				raw(t, o.env["WIDGETD_DB"], `DELETE FROM books_apps`)
 			}
+			raw(t, o.env["WIDGETD_DB"], `INSERT INTO events (id, at, type, account_id, actor, data)
+				SELECT 'evt_of_kid_1', created_at, 'key.retired', id, 'command', '{"kid":"kid-1"}'
+				FROM accounts LIMIT 1`)
 			if report := o.object("check"); report["ok"] != true {
 				t.Errorf("check: %v", report)
 			}
