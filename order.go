@@ -256,8 +256,10 @@ type refund struct {
 	AccountID  string          `json:"-"`
 	Delivery   *int64          `json:"delivery"` // of Amount, for the delivery; nil: it is not aimed at it
 
-	// It gives back what was charged and not accepted, which is no part of the order's total.
-	Released bool `json:"released"`
+	// What it gives back of money that was captured and not accepted, which is no part of the order's total; Released
+	// reports whether that is all.
+	Released       bool  `json:"released"`
+	ReleasedAmount int64 `json:"released_amount"`
 
 	Asked json.RawMessage `json:"-"` // what was asked for, see refundWish.asked; nil: all, or by nobody
 }
@@ -486,16 +488,17 @@ func (o *order) lower(lines []lineQuantity) error {
 
 // acceptOrder accepts an order of an owner that waits for that; lines names the lines of which fewer units are
 // accepted. If the account captures cards on acceptance, or their reservation would end before the order is wanted,
-// its money is captured; one that was charged already is paid. An order whose payment is in review is accepted in
-// spite of that, see acceptFromReview. Errors: errOrder, order_state, a refusal that names the
-// lines that are wrong.
+// its money is captured; one that was charged already is paid, even if a refund of it takes long. An order whose
+// payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
+// order_state, a refusal that names the lines that are wrong.
 func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
 	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
 	}
-	if p != nil && p.State == paymentReview {
+	late := o.charged() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
+	if p != nil && p.State == paymentReview && !late {
 		return o, acceptFromReview(t, o, p, lines, actor)
 	}
 	if !o.waits() {
@@ -543,16 +546,20 @@ func keepAccepted(t *tx, o *order, actor string) error {
 // captured, the order becomes paid, even if it is dead; if at least its total is authorised, the total is
 // captured. Errors: as acceptOrder.
 func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return err
+	}
+	if more := exceeding(o, p, refunds); more > 0 {
+		return errOrderState(o, formatMoney(more, o.Currency)+" more than its total was captured: give that back with "+
+			"a refund, here or on the provider's pages, and it is paid. Or cancel the order, and refund all.")
+	}
 	if err := o.lower(lines); err != nil {
 		return err
 	}
 	sameCurrency := p.Currency == o.Currency && valueOr(p.Reason, "") != reasonOtherCurrency
 	switch {
 	case !o.settled() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
-		refunds, err := t.refundsOf(o.ID)
-		if err != nil {
-			return err
-		}
 		if slices.ContainsFunc(refunds, func(f refund) bool { return f.State != refundFailed }) {
 			return errOrderState(o, "Some of what was captured is being given back: refund the rest.")
 		}
@@ -573,7 +580,8 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		return keepAccepted(t, o, actor)
 	}
 	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured "+
-		"does not pay its total. Refund it, or cancel the order.", valueOr(p.Reason, "no reason")))
+		"does not pay its total. Accept fewer units, or cancel the order and refund what was captured.",
+		valueOr(p.Reason, "no reason")))
 }
 
 // dropClosing drops what was to happen once the order's attempt is closed.

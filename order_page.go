@@ -569,7 +569,10 @@ func (p *orderPage) showOrder(refunds []refund) {
 		}
 	}
 	for _, f := range refunds {
-		if f.ofOrder(o) || !o.settled() && f.State != refundFailed {
+		if o.settled() {
+			f.Amount = f.ofOrder(o)
+		}
+		if f.Amount > 0 && f.State != refundFailed {
 			p.Refunds = append(p.Refunds, f)
 			remaining -= f.Amount
 		}

@@ -69,38 +69,61 @@ func newRefundable(o *order) *refundable {
 		units: map[int]int64{}}
 }
 
-// take takes off what a refund gives back.
-func (left *refundable) take(f *refund) {
-	left.most -= f.Amount
-	left.tip = max(0, left.tip-f.Tip)
-	left.delivery += valueOr(f.Delivery, 0)
+// take takes off what a refund gives back, or adds it again if sign is -1.
+func (left *refundable) take(f *refund, sign int64) {
+	left.most -= sign * f.Amount
+	left.tip = max(0, left.tip-sign*f.Tip)
+	left.delivery += sign * valueOr(f.Delivery, 0)
 	for _, sum := range f.VAT {
 		if at := left.rate(sum.Rate); at >= 0 {
-			left.vat[at].Gross = max(0, left.vat[at].Gross-sum.Gross)
-			left.vat[at].VAT = max(0, left.vat[at].VAT-sum.VAT)
+			left.vat[at].Gross = max(0, left.vat[at].Gross-sign*sum.Gross)
+			left.vat[at].VAT = max(0, left.vat[at].VAT-sign*sum.VAT)
 		}
 	}
 }
 
-// refundableOf returns what is left of an order after its refunds that are pending or succeeded.
-func refundableOf(o *order, refunds []refund) (*refundable, error) {
-	left := newRefundable(o)
-	for _, f := range refunds {
-		if !f.ofOrder(o) {
-			continue
-		}
-		left.take(&f)
-		lines, err := f.lines()
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range lines {
-			if left.lines[l.Line] += l.Amount; l.Quantity > 0 {
-				left.units[l.Line] += l.Amount
-			}
+// takeLines takes off what a refund gives back of lines, if it counts.
+func (left *refundable) takeLines(f *refund, o *order) error {
+	if f.ofOrder(o) == 0 {
+		return nil
+	}
+	lines, err := f.lines()
+	for _, l := range lines {
+		if left.lines[l.Line] += l.Amount; l.Quantity > 0 {
+			left.units[l.Line] += l.Amount
 		}
 	}
-	return left, nil
+	return err
+}
+
+// takePart makes a refund of an amount, and takes it off. What exceeds what is left has no VAT and no tip.
+func (left *refundable) takePart(amount int64) refund {
+	f := left.byAmount(min(amount, left.amount()))
+	f.Amount = amount
+	left.take(f, 1)
+	return *f
+}
+
+// takeAll takes off what refunds give back. Those that are marked are made anew after the others, and so is one that
+// was found and exceeded what was left, if there is more now: others have failed.
+func (left *refundable) takeAll(refunds []refund, anew []bool) {
+	for i := range refunds {
+		if !anew[i] {
+			left.take(&refunds[i], 1)
+		}
+	}
+	for i := range refunds {
+		f := &refunds[i]
+		if !anew[i] && f.Source == sourceProvider && f.parts() < f.Amount {
+			left.take(f, -1)
+			if anew[i] = min(f.Amount, left.amount()) > f.parts(); !anew[i] {
+				left.take(f, 1)
+			}
+		}
+		if anew[i] {
+			*f = left.takePart(f.Amount)
+		}
+	}
 }
 
 // lines returns what the refund gives back of each line; nil if it is not by lines.
@@ -271,9 +294,12 @@ func (o *order) paidWith(paymentID *string) bool {
 	return (o.settled() || o.charged() && !o.dead()) && valueOr(o.PaymentID, "") == *paymentID
 }
 
-// ofOrder reports whether a refund that did not fail gives back a part of the order's total.
-func (f *refund) ofOrder(o *order) bool {
-	return f.State != refundFailed && !f.Released && o.paidWith(f.PaymentID)
+// ofOrder returns how much a refund gives back of the order's total: 0 if it failed.
+func (f *refund) ofOrder(o *order) int64 {
+	if f.State == refundFailed || !o.paidWith(f.PaymentID) {
+		return 0
+	}
+	return f.Amount - f.ReleasedAmount
 }
 
 // refundOrder gives back money of an order of an owner: of an order that is paid, or money that was captured but
@@ -380,8 +406,11 @@ func wishedRefund(
 			return nil, errOrderState(o, fmt.Sprintf("Payments by %s can be given back for %d days: "+
 				"give the money back outside.", p.Method, int(limit.Hours())/24))
 		}
-		if w.paymentID != "" && o.charged() && o.settled() {
-			rest, _ = unaccounted(o, p, refunds, disputes, now)
+		if w.paymentID != "" && o.settled() && o.paidWith(&p.ID) {
+			amount, late := unaccounted(o, p, refunds, disputes, now)
+			rest = amount - late
+		} else if !o.settled() {
+			rest = exceeding(o, p, refunds) - taken
 		}
 	}
 	switch {
@@ -392,24 +421,40 @@ func wishedRefund(
 	case o.charged() && !o.settled() && !o.dead():
 		return nil, errOrderState(o, "Accept or reject it instead.")
 	case o.paidWith(paymentID):
-		left, err := refundableOf(o, refunds)
-		if err != nil {
-			return nil, err
+		d := o.divide(p, refunds)
+		for i := range refunds {
+			if err := d.kept.takeLines(&refunds[i], o); err != nil {
+				return nil, err
+			}
 		}
-		left.most -= taken
-		return left.wish(w)
+		d.kept.most -= max(0, taken-max(0, d.rest.most)) // the bank's first counts for what was not accepted
+		return d.kept.wish(w)
 	case !o.dead() && !o.settled() || p == nil || p.Captured == 0:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
 	case w.aimed():
 		return nil, errOrderState(o, "Refund an amount instead of parts.")
 	}
+	return restRefund(o, p, refunds, max(0, p.keeps(refunds)-taken), w.amount)
+}
+
+// keeps returns what the attempt has captured, less what was given back or is to be.
+func (p *payment) keeps(refunds []refund) int64 {
 	ours := int64(0)
 	for i := range refunds {
 		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == p.ID {
 			ours += f.Amount
 		}
 	}
-	return restRefund(o, p, refunds, max(0, p.Captured-max(ours, p.Refunded)-taken), w.amount)
+	return p.Captured - max(ours, p.Refunded)
+}
+
+// exceeding returns how much more than an order's total an attempt has captured and keeps, if it is in review since
+// that was captured on the provider's own pages; else 0.
+func exceeding(o *order, p *payment, refunds []refund) int64 {
+	if p.State != paymentReview || valueOr(p.Reason, "") != reasonCaptureDiffers || o.dead() || o.settled() {
+		return 0
+	}
+	return max(0, p.keeps(refunds)-o.Total)
 }
 
 // restRefund makes the refund of an amount, nil for all, of what is left of an attempt's money beyond what its order
@@ -421,9 +466,12 @@ func restRefund(o *order, p *payment, refunds []refund, left int64, wished *int6
 	return nil, errRefundTooLarge(left, p.Currency)
 }
 
-// What a method captures by being paid is charged before the restaurant has accepted the order. The sale then counts
-// when it is charged, and what is not accepted of it is given back by a refund that is none of the order's total
-// (refund.Released), as the rest of an authorisation would be released.
+// What an attempt has captured is for the order's total, or for what was not accepted. There is something of the latter
+// where a method captures by being paid, which is before the restaurant has accepted the order: the sale then counts
+// when it is charged, and what is not accepted of it is given back by refunds, as the rest of an authorisation would be
+// released; or where somebody captures too much on the provider's own pages, which is no revenue. A refund gives back
+// of the one or of the other, and a single one of an attempt may give back all that is left of the latter and some of
+// the former. divide decides that, and stores it with each refund.
 
 // charged reports whether the order was charged by being paid, which is before it was accepted.
 func (o *order) charged() bool {
@@ -457,61 +505,218 @@ func (o *order) notAccepted() *order {
 		l.Gross, l.Quantity, l.Accepted = l.Gross-o.Lines[i].part(o.Lines[i].Accepted), 1, 1
 	}
 	rest.Total, rest.Tip, rest.DeliveryGross = rest.Total-o.Total, 0, 0
-	left := newRefundable(rest)
-	left.take(&refund{VAT: o.VAT})
-	rest.VAT = slices.DeleteFunc(left.vat, func(sum vatSum) bool { return sum.Gross == 0 })
+	rest.VAT = mergeVAT(rest.VAT, o.VAT, -1)
 	return rest
 }
 
 // notAcceptedRefund makes the refund of an amount that an attempt holds beyond what its order accounts for. If the
 // order was charged, it has its part of the VAT; otherwise what was captured is no revenue, and has none.
 func notAcceptedRefund(o *order, p *payment, refunds []refund, amount int64) *refund {
-	if !o.chargedBy(&p.ID) {
+	if !o.chargedBy(&p.ID) && (o.dead() || o.settled() && !o.paidWith(&p.ID)) {
 		return &refund{Amount: amount}
 	}
-	left := releasableOf(o, refunds)
-	f := left.byAmount(min(amount, left.amount()))
-	f.Amount, f.Released = amount, true
-	return f
+	f := o.divide(p, refunds).rest.takePart(amount)
+	f.Released, f.ReleasedAmount = true, amount
+	return &f
 }
 
-// ofRest reports whether a refund that did not fail gives back what the order was charged for and was not accepted.
-func (f *refund) ofRest(o *order) bool {
-	return f.State != refundFailed && o.chargedBy(f.PaymentID) && (f.Released || o.dead())
+// A division is what the attempt that pays an order has captured, in two parts, and what its refunds give back of each.
+type division struct {
+	kept     *refundable // what is left of the order's total
+	rest     *refundable // what is left of what was not accepted; its most is the money, of which not all may be taxed
+	released []refund    // of each refund what it gives back of the rest
 }
 
-// releasableOf returns what is left of what an order was charged for and was not accepted, after its refunds.
-func releasableOf(o *order, refunds []refund) *refundable {
-	left := newRefundable(o.notAccepted())
-	for i := range refunds {
-		if f := &refunds[i]; f.ofRest(o) {
-			left.take(f)
+// divide divides what the attempt that pays an order, or has charged it, has captured, and each of its refunds. It
+// sets how much of a refund is of what was not accepted, and the VAT and the tip in it where that changes them.
+// p is nil for an order that was paid outside. What we give back stays as it was made; what was found gives back first
+// what was not accepted, as far as there is something left: always if it was made before the order was accepted, later
+// only if there was when it was found, or nothing is left of the total.
+func (o *order) divide(p *payment, refunds []refund) *division {
+	d := &division{newRefundable(o), o.chargedRest(p), make([]refund, len(refunds))}
+	counts, anew, kept := make([]bool, len(refunds)), make([]bool, len(refunds)), make([]refund, len(refunds))
+	room, most := d.rest.most, o.Total
+	for _, source := range []string{sourceOurs, sourceProvider} {
+		for i := range refunds {
+			f := &refunds[i]
+			if f.Source != source || f.State == refundFailed || !o.paidWith(f.PaymentID) && !o.chargedBy(f.PaymentID) {
+				continue
+			}
+			released := f.ReleasedAmount
+			if source == sourceProvider {
+				released = f.releases(o, room, most)
+			}
+			counts[i], anew[i] = true, released != f.ReleasedAmount
+			room, most = room-released, most-(f.Amount-released)
+			f.ReleasedAmount, f.Released = released, released == f.Amount
 		}
+	}
+	renewed := slices.Clone(anew) // and one of both parts, which gives back all that is left of the rest
+	for i := range refunds {
+		if f := &refunds[i]; counts[i] {
+			if d.released[i] = *f; !f.Released {
+				d.released[i], renewed[i] = refund{Amount: f.ReleasedAmount}, true
+			}
+		}
+	}
+	d.rest.takeAll(d.released, renewed)
+	for i := range refunds {
+		if f := &refunds[i]; counts[i] {
+			if kept[i] = f.less(&d.released[i]); kept[i].Amount == 0 {
+				kept[i].VAT, kept[i].Tip = nil, 0
+			}
+		}
+	}
+	d.kept.takeAll(kept, anew)
+	for i := range refunds {
+		if f := &refunds[i]; counts[i] {
+			f.VAT, f.Tip = mergeVAT(d.released[i].VAT, kept[i].VAT, 1), d.released[i].Tip+kept[i].Tip
+		}
+	}
+	return d
+}
+
+// chargedRest returns what an attempt has captured that is not for the order's total. Its VAT is that of what was
+// charged and not accepted.
+func (o *order) chargedRest(p *payment) *refundable {
+	rest := &order{Currency: o.Currency}
+	if p != nil && o.chargedBy(&p.ID) {
+		rest = o.notAccepted()
+	}
+	left := newRefundable(rest)
+	if left.most = 0; p != nil && o.dead() {
+		left.most = p.Captured
+	} else if p != nil {
+		left.most = p.Captured - o.Total
 	}
 	return left
 }
 
+// releases returns how much of a refund that was found gives back what was not accepted, of which room is left. Most is
+// left of the total: what exceeds it is of the former, as far as that goes.
+func (f *refund) releases(o *order, room, most int64) int64 {
+	released := min(f.ReleasedAmount, room)
+	switch {
+	case o.dead():
+		return f.Amount
+	case !f.CreatedAt.After(o.EndedAt.Time): // which is when it was accepted
+		released = min(f.Amount, room)
+	}
+	return max(0, released, min(f.Amount-most, room, f.Amount))
+}
+
+// mergeVAT returns sums of VAT with others added, or taken off if sign is -1.
+func mergeVAT(all, others []vatSum, sign int64) []vatSum {
+	sums := slices.Clone(all)
+	for _, sum := range others {
+		at := slices.IndexFunc(sums, func(s vatSum) bool { return s.Rate == sum.Rate })
+		if at < 0 {
+			at, sums = len(sums), append(sums, vatSum{Rate: sum.Rate})
+		}
+		sums[at].Gross = max(0, sums[at].Gross+sign*sum.Gross)
+		sums[at].VAT = max(0, sums[at].VAT+sign*sum.VAT)
+	}
+	sums = slices.DeleteFunc(sums, func(s vatSum) bool { return s.Gross == 0 })
+	slices.SortFunc(sums, func(a, b vatSum) int { return int(a.Rate - b.Rate) })
+	return sums
+}
+
+// less returns the refund without a part of it.
+func (f *refund) less(part *refund) refund {
+	rest := *f
+	rest.Amount, rest.Tip, rest.VAT = f.Amount-part.Amount, max(0, f.Tip-part.Tip), mergeVAT(f.VAT, part.VAT, -1)
+	return rest
+}
+
+// divideRefunds divides the refunds of an order anew, writes those that this changes, has the order count them, and
+// returns them. p is an attempt that the transaction has changed and not written yet; nil: there is none.
+func divideRefunds(t *tx, o *order, p *payment) ([]refund, error) {
+	refunds, err := t.refundsOf(o.ID)
+	if err != nil {
+		return nil, err
+	}
+	if o.PaymentID == nil || o.paidOutside() {
+		p = nil
+	} else if p == nil || p.ID != *o.PaymentID {
+		if p, err = t.payment(*o.PaymentID); err != nil {
+			return nil, err
+		}
+	}
+	before := slices.Clone(refunds)
+	o.divide(p, refunds)
+	for i := range refunds {
+		f, old := &refunds[i], &before[i]
+		if f.ReleasedAmount == old.ReleasedAmount && f.Tip == old.Tip && slices.Equal(f.VAT, old.VAT) {
+			continue
+		}
+		if err := t.saveRefundParts(f); err != nil {
+			return nil, err
+		}
+	}
+	return refunds, o.count(refunds)
+}
+
+// count has the order count the refunds of its total, and its state follow those that succeeded.
+func (o *order) count(refunds []refund) error {
+	done := int64(0)
+	o.Refunded = 0
+	for i := range o.Lines {
+		o.Lines[i].Refunded = 0
+	}
+	for i := range refunds {
+		f := &refunds[i]
+		amount := f.ofOrder(o)
+		if amount == 0 {
+			continue
+		}
+		lines, err := f.lines()
+		if err != nil {
+			return err
+		}
+		o.Refunded = min(o.Refunded+amount, o.Total) // a late one may be given back there beside it
+		for _, l := range lines {
+			if l.Line < len(o.Lines) {
+				o.Lines[l.Line].Refunded += l.Quantity
+			}
+		}
+		if f.State == refundSucceeded {
+			done += amount
+		}
+	}
+	switch {
+	case !o.settled():
+	case done == 0:
+		o.State = orderPaid
+	case done < o.Total:
+		o.State = orderPartRefunded
+	default:
+		o.State = orderRefunded
+	}
+	return nil
+}
+
 // releaseOf returns the refund that is to be made at once, of what an attempt that is captured by being paid holds
 // beyond what its order accounts for; nil if it holds no more, or somebody has to look at it, since it is in review
-// or such a refund has failed.
+// for more than a refund that takes long, or such a refund of ours has failed.
 func releaseOf(o *order, p *payment, refunds []refund, disputes []dispute, now time.Time) *refund {
-	if !p.atOnce() || p.State == paymentReview || slices.ContainsFunc(refunds, func(f refund) bool {
+	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
+	if !p.atOnce() || inReview || slices.ContainsFunc(refunds, func(f refund) bool {
 		return f.State == refundFailed && f.Source == sourceOurs && valueOr(f.PaymentID, "") == p.ID
 	}) {
 		return nil
 	}
 	amount, late := unaccounted(o, p, refunds, disputes, now)
-	if amount <= 0 || late > 0 {
+	if amount <= late {
 		return nil
 	}
-	f := notAcceptedRefund(o, p, refunds, amount)
+	f := notAcceptedRefund(o, p, refunds, amount-late)
 	f.Source, f.Reason = sourceOurs, new("not accepted")
 	return f
 }
 
 // releaseCharged gives back what an order that was charged does not account for any more, and saves the order.
 func releaseCharged(t *tx, o *order, p *payment, actor string) error {
-	refunds, err := t.refundsOf(o.ID)
+	refunds, err := divideRefunds(t, o, p)
 	if err != nil {
 		return err
 	}
@@ -519,7 +724,6 @@ func releaseCharged(t *tx, o *order, p *payment, actor string) error {
 	if err != nil {
 		return err
 	}
-	o.follow(refunds)
 	f := releaseOf(o, p, refunds, disputes, t.exact)
 	if f == nil {
 		return t.saveOrder(o)
@@ -535,40 +739,58 @@ func payCharged(t *tx, o *order, p *payment, actor string) error {
 	if o.Seller, err = t.sellerOf(o.AccountID); err != nil {
 		return err
 	}
+	if err := t.dropFoundParts(o.ID); err != nil {
+		return err
+	}
 	if err := releaseCharged(t, o, p, actor); err != nil {
 		return err
 	}
 	return t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", p.Method))
 }
 
-// unaccounted returns how much money an attempt holds at now that its order does not account for, 0 if they agree:
-// captured - refunds done or under way - what disputes have taken - what the order counts as paid, or as charged
-// while it waits to be accepted. late is the part of it in refunds that have been under way for longer than
-// refundLate, which no longer count as given back.
+// A balance is the money of an attempt, as far as it matters for what its order accounts for.
+type balance struct {
+	pays     bool  // the order was paid with it, or charged while it waits to be accepted
+	total    int64 // of the order
+	captured int64
+	taken    int64 // by disputes
+	back     int64 // given back, or under way
+	released int64 // of that, what was not accepted
+	late     int64 // of back, what has been under way for longer than refundLate and does not count as given back
+}
+
+// unaccounted returns how much money the attempt holds that its order does not account for, 0 if they agree; negative:
+// that it lacks. What the bank has taken counts first for what was not accepted.
+func (b *balance) unaccounted() int64 {
+	held := max(0, b.captured-(b.back-b.late)-b.taken)
+	if !b.pays {
+		return held
+	}
+	rest := b.captured - b.total - b.released
+	if rest > 0 {
+		rest = max(0, rest-b.taken)
+	}
+	return min(rest+b.late, held)
+}
+
+// unaccounted returns how much money an attempt holds at now that its order does not account for, and how much is in
+// refunds that have been under way for longer than refundLate.
 func unaccounted(
 	o *order, p *payment, refunds []refund, disputes []dispute, now time.Time,
 ) (amount, late int64) {
-	given, released := int64(0), int64(0)
+	b := balance{pays: o.paidWith(&p.ID), total: o.Total, captured: p.Captured, taken: takenOf(disputes, p.ID)}
 	for i := range refunds {
 		f := &refunds[i]
 		if f.State == refundFailed || valueOr(f.PaymentID, "") != p.ID {
 			continue
 		}
-		if f.Released {
-			released += f.Amount
-		}
+		b.back += f.Amount
+		b.released += f.ReleasedAmount
 		if f.State == refundPending && !now.Before(f.CreatedAt.Add(refundLate)) {
-			late += f.Amount
-		} else {
-			given += f.Amount
+			b.late += f.Amount
 		}
 	}
-	if o.paidWith(&p.ID) { // refunds of the total and disputes lower both sides alike, until nothing is left of it
-		rest := p.Captured - o.Total - released
-		over := given + late - released + takenOf(disputes, p.ID) - o.Total
-		return rest - max(0, min(rest, over)) + late, late
-	}
-	return max(0, p.Captured-given-takenOf(disputes, p.ID)), late
+	return b.unaccounted(), b.late
 }
 
 // addRefundOf writes a new refund of an order, which is pending, and counts it. p is the attempt whose
@@ -581,59 +803,27 @@ func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
 	if p != nil {
 		f.PaymentID = &p.ID
 	}
-	if err := countRefund(o, f, 1); err != nil {
-		return err
-	}
 	if err := t.addRefund(f); err != nil {
 		return err
 	}
-	return t.saveOrder(o)
-}
-
-// countRefund adds a refund to the refunded amounts of its order, or subtracts it if sign is -1. Money that pays
-// nothing is not counted.
-func countRefund(o *order, f *refund, sign int64) error {
-	if f.Released || !o.paidWith(f.PaymentID) {
-		return nil
-	}
-	lines, err := f.lines()
+	refunds, err := divideRefunds(t, o, p)
 	if err != nil {
 		return err
 	}
-	o.Refunded = max(0, o.Refunded+sign*f.Amount)
-	for _, l := range lines {
-		if l.Line < len(o.Lines) {
-			o.Lines[l.Line].Refunded += sign * l.Quantity
-		}
-	}
-	return nil
+	*f = refunds[slices.IndexFunc(refunds, func(made refund) bool { return made.ID == f.ID })]
+	return t.saveOrder(o)
 }
 
 // addFoundRefund adds a refund that somebody made on the provider's own pages, and returns it. It is pending:
-// refundDone or refundUndone says what came of it. What exceeds the rest of the order has no VAT and no tip. One of an
-// order that was charged gives back first what was not accepted, if that is still held.
+// refundDone or refundUndone says what came of it. What exceeds the rest of the order has no VAT and no tip. As much
+// of it as there is left of that gives back what was not accepted.
 func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (*refund, error) {
-	refunds, err := t.refundsOf(o.ID)
-	if err != nil {
-		return nil, err
-	}
-	f := &refund{Amount: r.amount}
-	rest, _ := unaccounted(o, p, refunds, nil, t.exact)
-	switch {
-	case o.chargedBy(&p.ID) && (o.dead() || o.settled() && rest >= r.amount):
-		f = notAcceptedRefund(o, p, refunds, r.amount)
-	case o.paidWith(&p.ID):
-		left, err := refundableOf(o, refunds)
-		if err != nil {
-			return nil, err
-		}
-		f = left.byAmount(min(r.amount, left.amount()))
-		f.Amount = r.amount
-	}
-	f.Source, f.MadeBy = sourceProvider, actor
-	f.ProviderID = nilIfEmpty(r.providerID)
+	f := &refund{Amount: r.amount, Source: sourceProvider, MadeBy: actor, ProviderID: nilIfEmpty(r.providerID)}
 	if !r.at.IsZero() {
 		f.CreatedAt = newStamp(r.at)
+	}
+	if o.paidWith(&p.ID) || o.chargedBy(&p.ID) {
+		f.ReleasedAmount = r.amount // until it is divided
 	}
 	return f, addRefundOf(t, o, p, f)
 }
@@ -644,11 +834,6 @@ func refundDone(t *tx, o *order, f *refund, actor string) error {
 	if f.State == refundSucceeded {
 		return nil
 	}
-	if f.State == refundFailed { // the provider says now that it succeeded after all
-		if err := countRefund(o, f, 1); err != nil {
-			return err
-		}
-	}
 	f.State, f.Failure, f.EndedAt = refundSucceeded, nil, t.now
 	return keepRefund(t, o, f, orderEvent(o, eventOrderRefunded, actor, refundData(o, f)...))
 }
@@ -658,9 +843,6 @@ func refundDone(t *tx, o *order, f *refund, actor string) error {
 func refundUndone(t *tx, o *order, f *refund, failure, actor string) error {
 	if f.State == refundFailed {
 		return nil
-	}
-	if err := countRefund(o, f, -1); err != nil {
-		return err
 	}
 	f.State, f.Failure, f.EndedAt = refundFailed, nilIfEmpty(failure), t.now
 	return keepRefund(t, o, f, orderEvent(o, eventOrderRefundFailed, actor,
@@ -678,65 +860,13 @@ func keepRefund(t *tx, o *order, f *refund, told event) error {
 	if err := t.saveRefund(f); err != nil {
 		return err
 	}
-	refunds, err := t.refundsOf(o.ID)
-	if err != nil {
+	if _, err := divideRefunds(t, o, nil); err != nil {
 		return err
 	}
-	if err := spreadFound(t, o, refunds); err != nil {
-		return err
-	}
-	o.follow(refunds)
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
 	return t.addEvent(told)
-}
-
-// follow has the state of an order that was paid follow the refunds of its total that succeeded.
-func (o *order) follow(refunds []refund) {
-	done := int64(0)
-	for i := range refunds {
-		if refunds[i].State == refundSucceeded && refunds[i].ofOrder(o) {
-			done += refunds[i].Amount
-		}
-	}
-	switch {
-	case !o.settled():
-	case done == 0:
-		o.State = orderPaid
-	case done < o.Total:
-		o.State = orderPartRefunded
-	default:
-		o.State = orderRefunded
-	}
-}
-
-// spreadFound recomputes the VAT and the tip of refunds that exceeded the rest of the order when they were found
-// at the provider: refunds that have failed since leave more for them. refunds are all of the order's.
-func spreadFound(t *tx, o *order, refunds []refund) error {
-	for i := range refunds {
-		f := &refunds[i]
-		if !f.ofOrder(o) && !f.ofRest(o) || f.parts() == f.Amount {
-			continue
-		}
-		others := slices.Delete(slices.Clone(refunds), i, i+1)
-		left, err := refundableOf(o, others)
-		if err != nil {
-			return err
-		}
-		if f.ofRest(o) {
-			left = releasableOf(o, others)
-		}
-		anew := left.byAmount(min(f.Amount, left.amount()))
-		if anew.Amount <= f.parts() {
-			continue
-		}
-		f.VAT, f.Tip = anew.VAT, anew.Tip
-		if err := t.saveRefundParts(f); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // parts returns how much of the refund is taxed at some rate or is tip: all, unless it exceeds what was left.

@@ -61,7 +61,7 @@ var refundTable = newTable("refunds", "f", func(f *refund) []field {
 		{"reason", &f.Reason}, {"source", &f.Source}, {"state", &f.State}, {"failure", &f.Failure},
 		{"provider_id", &f.ProviderID}, {"made_by", &f.MadeBy}, {"created_at", &f.CreatedAt},
 		{"ended_at", &f.EndedAt}, {"account_id", &f.AccountID}, {"delivery", &f.Delivery},
-		{"released", &f.Released}, {"asked", (*optionalJSON)(&f.Asked)}}
+		{"released", &f.Released}, {"asked", (*optionalJSON)(&f.Asked)}, {"released_amount", &f.ReleasedAmount}}
 })
 
 // refundsOf returns the refunds of an order, oldest first.
@@ -83,9 +83,15 @@ func (t *tx) setRefundWaits(id string) error {
 	return t.write(`UPDATE refunds SET failure = ? WHERE id = ? AND state = 'pending'`, reasonDenied, id)
 }
 
-// saveRefundParts writes the VAT and the tip in a refund. Errors: errNotFound.
+// saveRefundParts writes what a refund gives back: how much was not accepted, the VAT and the tip in it. Errors:
+// errNotFound.
 func (t *tx) saveRefundParts(f *refund) error {
-	return requireRow(refundTable.update(t, f, `vat tip`, ` WHERE id = ?`, f.ID))
+	return requireRow(refundTable.update(t, f, `vat tip released released_amount`, ` WHERE id = ?`, f.ID))
+}
+
+// dropFoundParts has the VAT and the tip in refunds of an order that were found computed anew by divide.
+func (t *tx) dropFoundParts(orderID string) error {
+	return t.write(`UPDATE refunds SET vat = '[]', tip = 0 WHERE order_id = ? AND source = 'provider'`, orderID)
 }
 
 // orderByReference returns the id of the order of an account with that reference, or errNotFound.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -37,7 +38,7 @@ const historiesInAShop = 20
 
 func TestPayment_historiesAreConsistent(t *testing.T) {
 	t.Parallel()
-	for some := range slices.Chunk(slices.Collect(seeds(size(40, 200))), historiesInAShop) {
+	for some := range slices.Chunk(slices.Collect(seeds(size(40, 400))), historiesInAShop) {
 		t.Run(fmt.Sprint("from ", some[0]), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -49,6 +50,7 @@ func TestPayment_historiesAreConsistent(t *testing.T) {
 						break
 					}
 				}
+				s.sumsAreOfFacts()
 			})
 		})
 	}
@@ -101,6 +103,7 @@ func (h *history) orders(o *order) {
 	if h.below(2) == 0 {
 		o.Currency = "CHF"
 	}
+	o.Lines[1].UnitAmount = int64(777 * h.below(3))
 	if ahead := []time.Duration{0, 0, 0, 3 * time.Hour, days(10)}[h.below(5)]; ahead > 0 {
 		o.WantedAt = newStamp(time.Now().Add(ahead))
 	}
@@ -190,6 +193,9 @@ func (h *history) pick(likely bool) (name string, act func() error) {
 	engine := []*payments{h.engine, h.other}[h.below(2)]
 	n := h.below(100)
 	o := h.row(h.id)
+	if h.portal && o.State == orderAuthorized && h.below(4) == 0 { // while it waits
+		return "portal", h.portalActs
+	}
 	if likely && o.State == orderOpen && o.Pay == payOnline {
 		n = h.below(46)
 	} else if likely {
@@ -236,7 +242,7 @@ func (h *history) pickDecision(most int) (name string, act func() error) {
 	case n < 5 || n < 6 && most > 6:
 		var lines []lineQuantity
 		if h.below(3) == 0 {
-			lines = []lineQuantity{{0, 1}}
+			lines = [][]lineQuantity{{{0, 1}}, {{1, 0}}, {{0, 0}}}[h.below(3)]
 		}
 		return "accept", func() error {
 			return h.decision(func(t *tx) error {
@@ -336,22 +342,31 @@ func (h *history) portalActs() error {
 	}
 	for i := range all {
 		p := &all[i]
-		m := h.money(p)
+		m, back := h.money(p), int64(100*(1+h.below(30)))
+		if h.below(4) == 0 {
+			back = max(1, m.captured-m.refunded)
+		}
 		switch {
 		case m.authorized > 0 && m.captured == 0 && p.Provider == providerVipps:
 			h.vipps.on(p.ID, func(v *vippsFakePayment) {
 				v.captured, v.capturedAt = v.authorized-v.cancelled, time.Now()
 				h.vipps.record(v, "CAPTURED", v.captured, "")
 			})
-		case m.captured-m.refunded >= 300 && p.Provider == providerVipps:
-			h.vipps.portalRefund(p.ID, 300)
+		case m.captured-m.refunded >= back && p.Provider == providerVipps:
+			h.vipps.portalRefund(p.ID, back)
 		case m.authorized > 0 && p.IntentID != nil:
 			h.provider.mu.Lock()
 			h.provider.captureIntent(h.provider.intent(*p.IntentID), nil)
 			h.provider.mu.Unlock()
-		case m.captured-m.refunded >= 300 && p.IntentID != nil:
+		case m.captured-m.refunded >= back && p.IntentID != nil:
 			h.provider.mu.Lock()
-			h.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}, "amount": {"300"}})
+			h.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID},
+				"amount": {strconv.FormatInt(back, 10)}})
+			if h.below(3) == 0 {
+				h.failed = true // or is slow, until refundsArrive
+				made := h.provider.intent(*p.IntentID).refunds
+				made[len(made)-1].status = "pending"
+			}
 			h.provider.mu.Unlock()
 		}
 	}
@@ -451,7 +466,11 @@ func (h *history) comeToRest() {
 		if h.check(h.lookAtAll(h.engine)); h.below(2) == 0 {
 			time.Sleep(refundLate + 2*time.Hour)
 			h.check(h.settleDue(h.engine))
-			h.accountedFor()
+			if h.accountedFor(); h.below(2) == 0 {
+				h.decideAtLast(0)
+				h.check(h.settleDue(h.engine))
+				h.accountedFor()
+			}
 		}
 		h.refundsArrive()
 		h.check(h.lookAtAll(h.engine))
@@ -531,10 +550,11 @@ func (h *history) verify() {
 	if o.Closing != nil || !o.dead() && !o.settled() {
 		fail("it has not ended, closing %q", valueOr(o.Closing, ""))
 	}
-	given := int64(0)
+	given, held := int64(0), int64(0)
 	for i := range all {
 		p := &all[i]
 		m := h.money(p)
+		held += m.captured - m.refunded
 		if m.payable || m.authorized > 0 || m.captures > 1 {
 			fail("%s has %+v", p.Provider, m)
 		}
@@ -547,8 +567,8 @@ func (h *history) verify() {
 		}
 		pays, released := o.paidWith(&p.ID), int64(0)
 		for _, f := range refunds {
-			if f.Released && f.State == refundSucceeded && valueOr(f.PaymentID, "") == p.ID {
-				released += f.Amount
+			if f.State == refundSucceeded && valueOr(f.PaymentID, "") == p.ID {
+				released += f.ReleasedAmount
 			}
 		}
 		rest := m.captured - released - o.Total // what was given back beyond its total is no rest of it
@@ -563,7 +583,66 @@ func (h *history) verify() {
 	if o.Refunded != given && !o.paidOutside() {
 		fail("%d count as given back, %d were", o.Refunded, given)
 	}
+	if o.paidOutside() {
+		held += o.Total - o.Refunded
+	}
+	h.addsUp(o, held, int64(len(refunds)))
 	h.verifyEvents(o, refunds)
+}
+
+// addsUp checks the revenue of the order by account, way of paying and rate of VAT against what was accepted of it and
+// what is held: to the cent, or, where some of what was accepted was given back, to the cent in all, and by rate to a
+// cent for each of its refunds.
+func (h *history) addsUp(o *order, held, refunds int64) {
+	h.t.Helper()
+	sold, total, revenue := map[int64]int64{}, int64(0), int64(0)
+	if o.settled() {
+		sold[o.DeliveryRate] += o.Delivery
+		for _, l := range o.Lines {
+			sold[l.VATRate] += l.Accepted * l.UnitAmount
+		}
+		total = sold[260] + sold[810]
+	}
+	if held == 0 || held == total {
+		refunds = 0
+	}
+	h.sums()
+	h.check(h.store.each(`SELECT f.account_id, f.method, coalesce(j.value ->> 'rate', 0),
+			sum(iif(j.value ->> 'what' LIKE 'refund%', -1, 1) * (j.value ->> 'gross')),
+			sum(iif(j.value ->> 'what' LIKE 'refund%', -1, 1) * coalesce(j.value ->> 'vat', 0))
+		FROM revenue_facts f, json_each(f.figures) j WHERE f.order_id = ? GROUP BY 1, 2, 3`, []any{o.ID},
+		func(scan func(...any) error) error {
+			var account, method string
+			var rate, gross, vat, want int64
+			if err := scan(&account, &method, &rate, &gross, &vat); err != nil {
+				return err
+			}
+			if total > 0 && method == valueOr(o.Method, "") {
+				want = sold[rate] * held / total
+			}
+			wantVAT := (2*gross*rate + 10_000 + rate) / (2 * (10_000 + rate))
+			if revenue += gross; account != h.account || max(want-gross, gross-want) > refunds ||
+				max(wantVAT-vat, vat-wantVAT) > refunds {
+				h.t.Errorf("history %d, the order is %s: of %d, of which %d are held, %s at %d has %d with VAT of %d, "+
+					"want %d with %d", h.seed, o.State, total, held, method, rate, gross, vat, want, wantVAT)
+			}
+			return nil
+		}))
+	if revenue != held {
+		h.t.Errorf("history %d, the order is %s: its revenue is %d, %d are held", h.seed, o.State, revenue, held)
+	}
+}
+
+// sumsAreOfFacts checks that the days' sums of all histories of a shop are those of their facts, by account, way of
+// paying and rate of VAT.
+func (s *shop) sumsAreOfFacts() {
+	s.t.Helper()
+	s.counts(0, `SELECT count(*) FROM (SELECT 1 FROM (
+			SELECT account_id, method, what, rate, gross, vat FROM revenue_sums UNION ALL
+			SELECT f.account_id, f.method, j.value ->> 'what', coalesce(j.value ->> 'rate', 0), -(j.value ->> 'gross'),
+				-coalesce(j.value ->> 'vat', 0)
+			FROM revenue_facts f, json_each(f.figures) j)
+		GROUP BY account_id, method, what, rate HAVING sum(gross) <> 0 OR sum(vat) <> 0)`)
 }
 
 // stateOf returns the state of an attempt at rest; "": one that has ended, or cancelled, expired or failed.

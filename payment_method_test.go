@@ -211,20 +211,12 @@ func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
 		"refused":                    {0, nil, 4200, 0, paymentRefunded},
 		"accepted in part":           {0, []lineQuantity{{0, 1}}, 1850, 2350, paymentPartRefunded},
 		"all of one in part":         {0, []lineQuantity{{0, 1}}, 4200, 0, paymentRefunded},
-		"before it is accepted":      {1000, []lineQuantity{{0, 1}}, 0, 1350, paymentPartRefunded},
-		"more than is then accepted": {3000, []lineQuantity{{0, 0}}, 0, 0, paymentRefunded},
+		"before it is accepted":      {1000, []lineQuantity{{0, 1}}, 0, 2350, paymentPartRefunded},
+		"more than is then accepted": {3000, []lineQuantity{{0, 0}}, 0, 500, paymentPartRefunded},
 	}, func(s *shop, h history) {
 		o, p := s.charged()
-		there := func(amount int) {
-			s.provider.mu.Lock()
-			s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID},
-				"amount": {strconv.Itoa(amount)}})
-			s.provider.mu.Unlock()
-			s.settle(p)
-			s.accountedFor()
-		}
 		if h.first > 0 {
-			there(h.first)
+			s.givenBackThere(p, int64(h.first))
 		} else {
 			s.fail(opRefund, fault400)
 		}
@@ -235,7 +227,7 @@ func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
 		}
 		s.settle(p)
 		if h.then > 0 {
-			there(h.then)
+			s.givenBackThere(p, int64(h.then))
 		}
 		m := s.money(p)
 		equals(s.t, "what the provider has", int(m.captured-m.refunded), h.left)
@@ -246,6 +238,141 @@ func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
 			equals(s.t, "the VAT that is left", vat, 0)
 		}
 		s.accountedFor()
+	})
+}
+
+// givenBackThere has somebody give an amount back on the provider's own pages. late: it is there for more than a day.
+func (s *shop) givenBackThere(p *payment, amount int64, late ...bool) {
+	s.t.Helper()
+	s.provider.mu.Lock()
+	s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID},
+		"amount": {strconv.FormatInt(amount, 10)}})
+	s.provider.mu.Unlock()
+	if len(late) == 0 {
+		s.settle(p)
+	} else {
+		s.late(p)
+	}
+	s.accountedFor()
+}
+
+// late has all refunds of an attempt take more than a day.
+func (s *shop) late(p *payment) {
+	s.t.Helper()
+	s.refundsBecome(p, "pending")
+	time.Sleep(refundLate + time.Hour)
+	s.settle(p)
+	s.inReview(p, reasonRefundPending, 1)
+}
+
+// TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes has food for 30.00 and wine for 20.00 be charged for
+// days before they are wanted.
+func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing.T) {
+	t.Parallel()
+	type telling struct {
+		happens   func(*shop, *order, *payment)
+		held      int64 // that the provider has at last
+		refunded  int64 // of the total
+		food      int64 // at the rate of 2.6 %, and its VAT
+		foodVAT   int64
+		wineVAT   int64 // at 8.1 %
+		order     string
+		attempt   string
+		firstFree int64 // how much of the first refund that was found was released
+	}
+	noWine := func(s *shop, o *order, p *payment) {
+		s.accept(o.ID, lineQuantity{1, 0})
+		s.settle(p)
+	}
+	inShops(t, map[string]telling{
+		"the wine is given back, then not accepted": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000)
+			noWine(s, o, p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		"more than the wine": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 3500)
+			noWine(s, o, p)
+		}, 1500, 1500, 1500, 38, 0, orderPartRefunded, paymentPartRefunded, 2000},
+		"less than the wine, and some of the food later": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 500)
+			noWine(s, o, p)
+			s.givenBackThere(p, 1000)
+		}, 2000, 1000, 2000, 51, 0, orderPartRefunded, paymentPartRefunded, 500},
+		"what was given back fails": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000)
+			noWine(s, o, p)
+			s.refundsBecome(p, "failed")
+			s.settle(p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		"the bank takes some, and puts it back": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 500)
+			s.provider.dispute(*p.IntentID, "needs_response")
+			s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = 1000 })
+			s.settle(p)
+			noWine(s, o, p)
+			equals(s.t, "what is released while the bank has 10.00", s.money(p).refunded, 1000)
+			s.provider.dispute(*p.IntentID, "won")
+			s.settle(p)
+			s.settle(p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 500},
+		"all is accepted, and a late one of ours makes no room": {func(s *shop, o *order, p *payment) {
+			s.accept(o.ID)
+			s.fail(opRefund, fault500After)
+			s.refund(o.ID, 2000)
+			s.settle(p)
+			s.late(p)
+			s.givenBackThere(p, 1000)
+			s.refundsBecome(p, "succeeded")
+		}, 2000, 3000, 1200, 30, 60, orderPartRefunded, paymentPartRefunded, 0},
+		"all in one, after a release that failed": {func(s *shop, o *order, p *payment) {
+			s.fail(opRefund, fault400)
+			noWine(s, o, p)
+			s.givenBackThere(p, 5000)
+		}, 0, 3000, 0, 0, 0, orderRefunded, paymentRefunded, 2000},
+		"accepted while one is late": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000, true)
+			noWine(s, o, p)
+			s.refundsBecome(p, "succeeded")
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		"accepted while one is late, which fails": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000, true)
+			noWine(s, o, p)
+			s.refundsBecome(p, "failed")
+			s.settle(p)
+		}, 3000, 0, 3000, 76, 0, orderPaid, paymentPartRefunded, 2000},
+		"rejected while one is late": {func(s *shop, o *order, p *payment) {
+			s.givenBackThere(p, 2000, true)
+			s.decideOn(o.ID, plainReject)
+			s.settle(p)
+			equals(s.t, "what is released at once", s.money(p).refunded, 5000)
+			s.refundsBecome(p, "succeeded")
+		}, 0, 0, 0, 0, 0, orderCancelled, paymentRefunded, 2000},
+	}, func(s *shop, want telling) {
+		o, p := s.charged(func(o *order) {
+			o.Lines, o.Delivery = []orderLine{{Name: "Food", Quantity: 1, UnitAmount: 3000, VATRate: 260},
+				{Name: "Wine", Quantity: 1, UnitAmount: 2000, VATRate: 810}}, 0
+			o.WantedAt = newStamp(time.Now().Add(days(10)))
+		})
+		want.happens(s, o, p)
+		s.accountedFor()
+		s.states(o.ID, want.order, want.attempt)
+		o, found := s.row(o.ID), refund{}
+		for _, f := range s.refundsOf(o.ID) {
+			if f.Source == sourceProvider && found.ID == "" {
+				found = f
+			}
+		}
+		sum := func(column string, rate int) int64 {
+			return int64(s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -`+column+`, `+column+`)), 0)
+				FROM revenue_sums WHERE what IN ('sale', 'refund') AND rate = ?`, rate))
+		}
+		equals(s.t, "its revenue", int64(s.sums()), want.held)
+		m := s.money(p)
+		equals(s.t, "held, refunded, food, VAT of food and wine, released of what was found",
+			[...]int64{m.captured - m.refunded, o.Refunded, sum("gross", 260), sum("vat", 260), sum("vat", 810),
+				found.ReleasedAmount},
+			[...]int64{want.held, want.refunded, want.food, want.foodVAT, want.wineVAT, want.firstFree})
+		equals(s.t, "whether that was all", found.Released, found.ReleasedAmount == found.Amount)
 	})
 }
 

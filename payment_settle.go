@@ -313,7 +313,11 @@ func (s *settlement) decideCaptured() error {
 			return err
 		}
 	}
-	if err := s.release(); err != nil {
+	var err error
+	if s.refunds, err = divideRefunds(s.tx, s.order, p); err == nil { // the order may be paid or dead by now
+		err = s.release()
+	}
+	if err != nil {
 		return err
 	}
 	even, err := s.weigh()
@@ -432,11 +436,11 @@ func (s *settlement) mayLeaveReview() bool {
 }
 
 // completesCapture reports whether an attempt is in review because another amount than the order's total was
-// captured, and the rest has since been captured on the provider's own pages.
+// captured, and what it keeps has become that: the rest was captured on the provider's own pages, or given back.
 func (s *settlement) completesCapture() bool {
 	p, o := s.payment, s.order
 	return p.State == paymentReview && valueOr(p.Reason, "") == reasonCaptureDiffers && !o.dead() && !o.settled() &&
-		p.Captured == o.Total && p.Refunded == 0 && valueOr(o.PaymentID, "") == p.ID
+		p.Captured-p.Refunded == o.Total && valueOr(o.PaymentID, "") == p.ID
 }
 
 // payOrder marks the order as paid by the attempt, or the attempt for review if it can't be. An order whose method is
@@ -453,7 +457,7 @@ func (s *settlement) payOrder() error {
 		return s.review(reasonDeadOrder)
 	case o.settled():
 		return s.review(reasonPaidTwice)
-	case s.report.captured != o.Total:
+	case p.Captured != o.Total && p.Captured-p.Refunded != o.Total:
 		if o.State == orderOpen { // nobody else may pay it meanwhile
 			if err := s.authorizeOrder(); err != nil {
 				return err

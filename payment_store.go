@@ -352,28 +352,31 @@ type unaccountedPayment struct {
 
 // unaccountedPayments returns up to limit such attempts, oldest first: those by which captured - refunds done, or
 // under way for less than refundLate - what disputes have taken is not what the order counts as paid, or as charged
-// while it waits to be accepted. It is unaccounted for all attempts. A late refund counts only once its attempt is
+// while it waits to be accepted (balance). A late refund counts only once its attempt is
 // not due any more: until then the worker may be about to notice it. It reads all attempts, some ten seconds for a
 // million.
-func (q *queries) unaccountedPayments(now time.Time, limit int) ([]unaccountedPayment, error) {
-	return collect(q, `SELECT id, order_id, currency,
-			iif(paid, rest - max(0, min(rest, back - released - total)) + late, max(0, captured + late - back)) AS amount
-		FROM (SELECT *, captured - released - total AS rest
-			FROM (SELECT p.id, p.order_id, p.currency, p.captured, o.total,
-				o.paid_at IS NOT NULL AND o.state NOT IN ('cancelled', 'expired') AND o.payment_id = p.id
-					AND o.method NOT IN ('cash', 'terminal', 'voucher', 'other') AS paid,
-				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
-					AND f.state <> 'failed' AND f.released = 1) AS released,
-				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
-					AND f.state = 'pending' AND f.created_at <= ?1 AND coalesce(p.due_at > ?2, 1)) AS late,
-				(SELECT coalesce(sum(f.amount), 0) FROM refunds f WHERE f.order_id = p.order_id AND f.payment_id = p.id
-					AND f.state <> 'failed') + (SELECT coalesce(sum(d.taken), 0) FROM disputes d
-					WHERE d.payment_id = p.id) AS back
-			FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id))
-		WHERE amount <> 0 LIMIT ?3`,
-		[]any{newStamp(now.Add(-refundLate)), newStamp(now), limit}, func(u *unaccountedPayment) []any {
-			return []any{&u.id, &u.orderID, &u.currency, &u.amount}
+func (q *queries) unaccountedPayments(now time.Time, limit int) (all []unaccountedPayment, err error) {
+	given := func(column, condition string) string {
+		return `(SELECT coalesce(sum(f.` + column + `), 0) FROM refunds f WHERE f.order_id = p.order_id
+			AND f.payment_id = p.id AND f.state <> 'failed'` + condition + `)`
+	}
+	err = q.each(`SELECT p.id, p.order_id, p.currency, o.paid_at IS NOT NULL AND o.state NOT IN ('cancelled', 'expired')
+			AND o.payment_id = p.id AND o.method NOT IN ('cash', 'terminal', 'voucher', 'other'), o.total, p.captured,
+			(SELECT coalesce(sum(d.taken), 0) FROM disputes d WHERE d.payment_id = p.id), `+given("amount", "")+`,
+			`+given("released_amount", "")+`, `+given("amount", ` AND f.state = 'pending' AND f.created_at <= ?1
+				AND coalesce(p.due_at > ?2, 1)`)+`
+		FROM payments p CROSS JOIN orders o ON o.id = p.order_id WHERE p.state <> 'review' ORDER BY p.id`,
+		[]any{newStamp(now.Add(-refundLate)), newStamp(now)}, func(scan func(...any) error) error {
+			var u unaccountedPayment
+			var b balance
+			err := scan(&u.id, &u.orderID, &u.currency, &b.pays, &b.total, &b.captured, &b.taken, &b.back, &b.released,
+				&b.late)
+			if u.amount = b.unaccounted(); u.amount != 0 && len(all) < limit {
+				all = append(all, u)
+			}
+			return err
 		})
+	return all, err
 }
 
 // A listedPayment is an attempt as lists of an account's payments have it, for reconciling what a provider pays out.

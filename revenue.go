@@ -315,7 +315,8 @@ type dueFact struct {
 // A paidOrder is an order with everything that its revenue depends on.
 type paidOrder struct {
 	*order
-	test     bool // paid with test keys
+	payment  *payment // the last attempt; nil: it was paid outside, or without one
+	test     bool     // paid with test keys
 	refunds  []refund
 	disputes []dispute
 	recorded map[string][]recordedNet // by source
@@ -360,15 +361,25 @@ func (p *paidOrder) record(f *revenueFact) {
 	p.recorded[f.Source] = nets
 }
 
-// left returns what of, the order or what was not accepted of it, has sold, less what recorded refunds of it, other
-// than beside, give back.
-func (p *paidOrder) left(of *order, beside *refund) []figure {
-	left := soldFigures(of)
+// left returns what the order has sold, or what was charged and not accepted of it (released), less what recorded
+// refunds of it, other than beside, give back. One of both leaves nothing that was not accepted.
+func (p *paidOrder) left(released bool, beside *refund) []figure {
+	left := soldFigures(p.order)
+	if released {
+		left = soldFigures(p.notAccepted())
+	}
+	both := !released && p.charged() && slices.ContainsFunc(p.refunds, func(f refund) bool {
+		return f.ID != beside.ID && f.ReleasedAmount > 0 && !f.Released && len(p.counted(f.ID)) > 0
+	})
+	if both {
+		left = append(left, soldFigures(p.notAccepted())...)
+	}
 	for i := range p.refunds {
-		if p.refunds[i].ID == beside.ID || p.releases(&p.refunds[i]) != p.releases(beside) {
+		other := &p.refunds[i]
+		if other.ID == beside.ID || !both && (other.Released != released || other.ReleasedAmount%other.Amount != 0) {
 			continue
 		}
-		for _, f := range p.counted(p.refunds[i].ID) {
+		for _, f := range p.counted(other.ID) {
 			for kind, refund := range refundOfKind {
 				if f.What == refund {
 					left = append(left, figure{kind, f.Rate, f.Group, -f.Gross, -f.VAT})
@@ -382,11 +393,6 @@ func (p *paidOrder) left(of *order, beside *refund) []figure {
 // counts reports whether the order has any revenue: it was paid, and its total was not 0, or it was charged.
 func (p *paidOrder) counts() bool {
 	return p.settled() && valueOr(p.Method, methodNone) != methodNone || p.charged()
-}
-
-// releases reports whether a refund gives back what was charged and not accepted.
-func (p *paidOrder) releases(f *refund) bool {
-	return p.chargedBy(f.PaymentID) && (f.Released || p.dead())
 }
 
 // dueSale returns what is to be recorded of the order's sale.
@@ -404,17 +410,39 @@ func (p *paidOrder) dueSale() dueFact {
 // counts and has the same parts.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
-	if f.State != refundSucceeded || !p.counts() || !p.releases(f) && !f.ofOrder(p.order) {
+	if f.State != refundSucceeded || !p.counts() {
 		return d, nil
 	}
-	of := p.order
-	if p.releases(f) {
-		of = p.notAccepted()
+	released, kept := p.partsOf(f)
+	all := refund{Amount: released.Amount + kept.Amount, Tip: released.Tip + kept.Tip,
+		VAT: mergeVAT(released.VAT, kept.VAT, 1)}
+	if d.figures = p.counted(f.ID); all.hasParts(d.figures) {
+		return d, nil
 	}
-	if d.figures = p.counted(f.ID); !f.hasParts(d.figures) {
-		d.figures, err = refundFigures(of, f, p.left(of, f))
+	d.figures = nil
+	if released.Amount > 0 {
+		d.figures, err = refundFigures(p.notAccepted(), &released, p.left(true, f))
+	}
+	if err == nil && kept.Amount > 0 {
+		var figures []figure
+		figures, err = refundFigures(p.order, &kept, p.left(false, f))
+		d.figures = addFigures(append(d.figures, figures...))
 	}
 	return d, err
+}
+
+// partsOf returns what of a refund counts: what it gives back of what was charged and not accepted, and of the total.
+func (p *paidOrder) partsOf(f *refund) (released, kept refund) {
+	refunds := slices.Clone(p.refunds)
+	d := p.divide(p.payment, refunds)
+	at := slices.IndexFunc(refunds, func(of refund) bool { return of.ID == f.ID })
+	if released, kept = d.released[at], f.less(&d.released[at]); !p.chargedBy(f.PaymentID) {
+		released = refund{}
+	}
+	if f.ofOrder(p.order) == 0 {
+		kept = refund{}
+	}
+	return released, kept
 }
 
 // hasParts reports whether figures of a refund give back as much of each rate of VAT and of the tip as it does.

@@ -66,8 +66,13 @@ func (t *tx) paidOrder(id string) (p *paidOrder, err error) {
 		return nil, err
 	}
 	if p.PaymentID != nil && !p.paidOutside() {
-		if p.test, err = orNil(oneValue[bool](t.queries, `SELECT c.live = 0 FROM payments p
-			JOIN payment_connections c ON c.id = p.connection_id WHERE p.id = ?`, *p.PaymentID)); err != nil {
+		if p.payment, err = orNil(t.payment(*p.PaymentID)); err != nil {
+			return nil, err
+		}
+	}
+	if p.payment != nil {
+		if p.test, err = orNil(oneValue[bool](t.queries, `SELECT live = 0 FROM payment_connections WHERE id = ?`,
+			p.payment.ConnectionID)); err != nil {
 			return nil, err
 		}
 	}

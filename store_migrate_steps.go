@@ -218,7 +218,12 @@ func upgradeToV9(m *migration) error {
 func upgradeToV10(m *migration) error { return m.redeclare("schema/v10.sql") }
 
 // upgradeToV12 adds the columns that the rules of the second audit read.
-func upgradeToV12(m *migration) error { return m.redeclare("schema/v12.sql") }
+func upgradeToV12(m *migration) error {
+	if err := m.redeclare("schema/v12.sql"); err != nil {
+		return err
+	}
+	return m.exec(`UPDATE refunds SET released_amount = amount WHERE released = 1`)
+}
 
 // A tableSource says where the rows of a rebuilt table come from, if not from the table of
 // the same name with the same columns.

@@ -47,7 +47,8 @@ CREATE TABLE refunds (
   account_id  TEXT NOT NULL REFERENCES accounts (id),
   delivery    INTEGER CHECK (delivery >= 0),
   released    INTEGER NOT NULL DEFAULT 0 CHECK (released IN (0, 1)),
-  asked       TEXT CHECK (json_type(asked) = 'object')
+  asked       TEXT CHECK (json_type(asked) = 'object'),
+  released_amount INTEGER NOT NULL DEFAULT 0 CHECK (released_amount >= 0)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE books_connections (
