@@ -211,6 +211,7 @@ func rootsShared(t *testing.T) (shared, closed string, run func(uid int, db stri
 	if os.Link(realPath(builtProgram(t)), program) != nil {
 		must(t, exec.Command("cp", builtProgram(t), program).Run())
 	}
+	must(t, os.Chmod(program, 0o755)) // one that was built here has the program's umask
 	run = func(uid int, db string, words ...string) (string, error) {
 		t.Helper()
 		path := filepath.Join(shared, db)

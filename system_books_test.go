@@ -292,11 +292,12 @@ func (k *killedBookkeeper) lockFile() (unlock func()) {
 	}
 }
 
-// awaitExports waits until what f says of all exports is true.
+// awaitExports waits until what f says of all exports is true. Tokens that a kill has cost are replaced a minute after
+// the last ones at the earliest.
 func (k *killedBookkeeper) awaitExports(want string, f func(x *bookExport) bool) {
 	k.t.Helper()
 	k.store(func(s *store) {
-		for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); ; <-time.After(20 * time.Millisecond) {
 			page, err := s.bookExports(exportFilter{owner: anyAccount}, "", 1000)
 			must(k.t, err)
 			left := ""
@@ -309,7 +310,7 @@ func (k *killedBookkeeper) awaitExports(want string, f func(x *bookExport) bool)
 				return
 			}
 			if time.Now().After(end) {
-				k.t.Fatalf("for a minute not all is %s: %s\n%s", want, left, k.process.log.String())
+				k.t.Fatalf("for two minutes not all is %s: %s\n%s", want, left, k.process.log.String())
 			}
 		}
 	})
