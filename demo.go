@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,29 +21,20 @@ import (
 	"time"
 )
 
-// demoFiles are what the demo prints, its pages, and the data that it begins with.
-//
-//go:embed web/demo*
-var demoFiles embed.FS
-
-// demoFile returns the text of a file of demoFiles, such as "demo.txt"; it panics if there is none.
-func demoFile(name string) string {
-	text, err := demoFiles.ReadFile("web/" + name)
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
-}
-
 // demoPages are the demo's templates, by the names of their files.
 var demoPages = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("").Funcs(template.FuncMap{
+	pages := template.New("").Funcs(template.FuncMap{
 		"signed":   groupedAmount,
 		"negative": func(amount int64) string { return groupedAmount(-amount) },
 		"amount":   groupedAmount,
 		"actions":  func(state string) []string { return demoActions[state] },
 		"report":   demoReport,
-	}).ParseFS(demoFiles, "web/demo_*.html"))
+	})
+	for _, name := range []string{"demo_books.html", "demo_connect.html", "demo_newsletter.html", "demo_orders.html",
+		"demo_pay.html"} {
+		template.Must(pages.New(name).Parse(embedded("web/" + name)))
+	}
+	return pages
 })
 
 // groupedAmount returns an amount with commas between its thousands: "1,234.50".
@@ -84,7 +74,7 @@ var demoData = sync.OnceValue(func() (data struct {
 
 	Xero, Fortnox bookChart
 }) {
-	if err := json.Unmarshal([]byte(demoFile("demo.json")), &data); err != nil {
+	if err := json.Unmarshal([]byte(embedded("web/demo.json")), &data); err != nil {
 		panic(err)
 	}
 	return data
@@ -758,7 +748,7 @@ func (l lineWriter) Write(block []byte) (int, error) {
 // pageHandler serves the partner's page, and takes the forms that a browser submits by itself.
 func (d *demo) pageHandler(s *server) http.Handler {
 	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
-		"{{snippet}}", d.line).Replace(demoFile("demo.html"))
+		"{{snippet}}", d.line).Replace(embedded("web/demo.html"))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		host, port, _ := net.SplitHostPort(r.Host)
@@ -790,5 +780,5 @@ func (d *demo) text() string {
 		"{account}", d.account,
 		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
 		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
-	).Replace(demoFile("demo.txt"))
+	).Replace(embedded("web/demo.txt"))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	_ "embed" // for changelog
 	"html"
 	"html/template"
 	"maps"
@@ -251,18 +250,13 @@ func docsPolicy() string {
 	return pagePolicy + "; script-src '" + hashSource(docsScript()) + "'"
 }
 
-// changelog is what changed in each version.
-//
-//go:embed CHANGELOG.md
-var changelog string
-
 var changeLink = lazyPattern(`\[([^\]]*)\]\([^)]*\)`)
 
-// shownChanges returns the sections of changelog as HTML. Links lead into the repository, which readers of /docs don't
-// have, so their texts stay alone.
+// shownChanges returns the sections of CHANGELOG.md as HTML. Links lead into the repository, which readers of /docs
+// don't have, so their texts stay alone.
 func shownChanges() template.HTML {
 	var out strings.Builder
-	_, text, _ := strings.Cut(changeLink().ReplaceAllString(changelog, "$1"), "\n## ")
+	_, text, _ := strings.Cut(changeLink().ReplaceAllString(embedded("CHANGELOG.md"), "$1"), "\n## ")
 	for block := range strings.SplitSeq("## "+text, "\n\n") {
 		lines := strings.Split(strings.Trim(block, "\n"), "\n")
 		for len(lines) > 0 && strings.HasPrefix(lines[0], "##") {

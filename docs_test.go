@@ -179,6 +179,7 @@ func TestDocs_setTokensOnce(t *testing.T) {
 func TestDocs_showTheChangelog(t *testing.T) {
 	t.Parallel()
 	chapter := docsChapter(t, newDocsPage(t), "changes")
+	changelog := fileText(t, "CHANGELOG.md")
 	for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(changelog, -1)[1:] {
 		holds(t, "the chapter", chapter, ">"+string(prose(line[1]))+"</h")
 	}

@@ -325,19 +325,26 @@ func unreadableRows[T any](q *queries, query string, dest func(*T) []any) (fault
 
 // unreadable is a rowReader of the columns that the table itself has.
 func (d *table[T]) unreadable(q *queries) (faults []string, err error) {
-	own := func(row *T) (fields []field) {
-		for i, f := range d.fields(row) {
-			if d.own[i] {
-				fields = append(fields, f)
+	return unreadableOwn(q, d.name, d.own, func() []field { return d.fields(new(T)) })
+}
+
+// unreadableOwn is unreadableRows for those fields of a table's rows that are its own columns. row makes a row's
+// fields. It knows no type of rows, so that the program has it once.
+func unreadableOwn(q *queries, table string, own []bool, row func() []field) (faults []string, err error) {
+	fields := func() (all []field) {
+		for i, f := range row() {
+			if own[i] {
+				all = append(all, f)
 			}
 		}
-		return fields
+		return all
 	}
 	columns := ""
-	for _, f := range own(new(T)) {
+	for _, f := range fields() {
 		columns += ", " + f.column
 	}
-	return unreadableRows(q, `SELECT `+columns[2:]+` FROM `+d.name, func(row *T) []any { return placesOf(own(row)) })
+	return unreadableRows(q, `SELECT `+columns[2:]+` FROM `+table,
+		func(*struct{}) []any { return placesOf(fields()) })
 }
 
 const shownOfTable = 20 // how many rows that break one rule are listed at most

@@ -219,7 +219,7 @@ var buildName = sync.OnceValue(func() string {
 	return "development (commit " + commit + changes + ")"
 })
 
-// compressedFiles are the compressed copies of schema.sql, schema/ and web/ that the program embeds;
+// compressedFiles are the compressed copies of schema.sql, schema/, web/ and CHANGELOG.md that the program embeds;
 // "go test -run TestEmbedded -write-embedded ." writes them anew.
 //
 //go:embed compressed

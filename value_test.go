@@ -17,18 +17,16 @@ import (
 //	go test -run TestEmbedded -write-embedded .
 var writeEmbedded = flag.Bool("write-embedded", false, "write the compressed copies of what the program embeds")
 
-// embeddedSources are the files of which the program has a compressed copy: schema.sql, and all of schema and web but
-// the script, which every start needs, and the pages of the demo.
+// embeddedSources are the files of which the program has a compressed copy: all of web but the script, which every
+// start needs.
 func embeddedSources(t testing.TB) (names []string) {
 	t.Helper()
-	for _, pattern := range []string{"schema.sql", "schema/*", "web/*"} {
+	for _, pattern := range []string{"schema.sql", "schema/*", "web/*", "CHANGELOG.md"} {
 		found, err := filepath.Glob(pattern)
 		must(t, err)
 		names = append(names, found...)
 	}
-	return slices.DeleteFunc(names, func(name string) bool {
-		return strings.HasPrefix(name, "web/widget") || strings.HasPrefix(name, "web/demo")
-	})
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "web/widget") })
 }
 
 func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
