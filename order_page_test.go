@@ -533,8 +533,9 @@ func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
 			FROM payments WHERE order_id = ?`, o.ID)
 	}
 	g.presses(released, "card").is(303)
-	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, released)
-		SELECT replace(id, 'pay', 'ref'), order_id, id, 733, '[]', 'succeeded', '', created_at, account_id, 1
+	g.sql(`INSERT INTO refunds (id, order_id, payment_id, amount, vat, state, made_by, created_at, account_id, released,
+			released_amount)
+		SELECT replace(id, 'pay', 'ref'), order_id, id, 733, '[]', 'succeeded', '', created_at, account_id, 1, 733
 		FROM payments WHERE order_id = ?`, released.ID)
 	g.sql(`UPDATE orders SET state = 'paid', method = 'twint', paid_at = created_at, total = 4977 WHERE id = ?`,
 		released.ID)
