@@ -119,7 +119,7 @@ func (s *xeroSide) isJudged(prism *prismJudge) {
 	e := xeroDay()
 	body := strings.Replace(s.encode(e), `"Inclusive"`, `"Gross"`, 1)
 	_, err := s.post(s.t.Context(), s.s, e, body, "exp_5")
-	isLedgerError(s.t, err, ledgerError{status: 422, reason: "http_422", refused: true})
+	isLedgerError(s.t, err, ledgerError{status: 422, reason: "http_422"}) // no refusal: it has not the form of Xero
 	id := s.posted(e, "exp_6")
 	prism.violations = nil
 	s.fake.on(id, func(j *xeroFakeJournal) { j.status = "BOOKED" })
