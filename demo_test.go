@@ -265,7 +265,7 @@ func listsHaveTextInEveryCell(o *operator) {
 	o.t.Helper()
 	first := func(noun string) string { return o.objects(noun, "list")[0]["id"].(string) }
 	ids := map[string]string{"LICENSE": first("license"), "WEBHOOK": first("webhook")}
-	ran, wrong := 0, regexp.MustCompile(`0x[0-9a-f]{6}|<nil>|%!`)
+	ran, wrong := 0, regexp.MustCompile(`\b0x[0-9a-f]{6}|<nil>|%!`)
 	for _, c := range commandsOf(nouns()) {
 		option := "-wide"
 		for _, o := range c.options {
