@@ -33,13 +33,14 @@ func exampleOf(t testing.TB, names ...string) string {
 	return text
 }
 
-func newExampleFixture(t testing.TB) *exampleFixture {
+func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOptions)) *exampleFixture {
 	t.Helper()
 	xero := newXeroFake(t, time.Now)
 	toLoopback := func(_ *storeOptions, o *serverOptions) {
 		o.outboundAllow, o.xeroURL = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, xero.base
 	}
-	f := &exampleFixture{service: newService(t, withoutAddressLimits, toLoopback), real: map[string]string{},
+	change = append(change, withoutAddressLimits, toLoopback)
+	f := &exampleFixture{service: newService(t, change...), real: map[string]string{},
 		answer: map[string][]any{}}
 	f.change(func(t *tx) error { return t.setRate(f.account, 1_000_000) })
 	f.admin = "Authorization: Bearer " + f.token(f.account, scopeAdmin)
@@ -62,6 +63,7 @@ func newExampleFixture(t testing.TB) *exampleFixture {
 	post("sendWidgetEvents", "lunch")
 	post("updateLicense", "more_seats")
 	f.addWebhook()
+	f.orderIn(orderPartRefunded)
 	f.nextOrder(orderPaid)
 	f.addBooks(xero)
 	f.real[exampleOf(t, "app_id")] = post("createApp", "web")["id"].(string)
@@ -236,16 +238,9 @@ func (f *exampleFixture) send(o *operation, body any, headers ...string) node {
 
 func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...string) node {
 	f.t.Helper()
-	text := ""
-	if body != nil {
-		text = encode(body)
-	}
-	if fields, ok := body.(node); ok && bodyTypeOf(o) != "application/json" {
-		form := url.Values{}
-		for name, value := range fields {
-			form.Set(name, value.(string))
-		}
-		text, headers = form.Encode(), append(headers, formType)
+	text := sentBody(o, body)
+	if text != "" {
+		headers = append(headers, "Content-Type: "+bodyTypeOf(o))
 	}
 	a := f.do(o.method, path, text, append(f.headersOf(o), headers...)...)
 	if a.status >= 300 {
@@ -258,6 +253,21 @@ func (f *exampleFixture) sendTo(o *operation, path string, body any, headers ...
 	}
 	f.answer[o.id()] = append(f.answer[o.id()], a.json())
 	return a.json()
+}
+
+// sentBody returns a body as an operation takes it: as JSON or as a form; "": there is none.
+func sentBody(o *operation, body any) string {
+	if fields, ok := body.(node); ok && bodyTypeOf(o) != "application/json" {
+		form := url.Values{}
+		for name, value := range fields {
+			form.Set(name, value.(string))
+		}
+		return form.Encode()
+	}
+	if body == nil {
+		return ""
+	}
+	return encode(body)
 }
 
 func queryOf(name, value string) string { return url.Values{name: {value}}.Encode() }
@@ -285,15 +295,16 @@ var before = map[string]func(*exampleFixture){
 // fixtures hands out one service for many operations, and another one behind an operation that ends what the
 // examples of others name.
 type fixtures struct {
-	t    testing.TB
-	last *exampleFixture
+	t      testing.TB
+	last   *exampleFixture
+	change []func(*storeOptions, *serverOptions)
 }
 
 func (all *fixtures) next(o *operation) *exampleFixture {
 	all.t.Helper()
 	f := all.last
 	if f == nil {
-		f = newExampleFixture(all.t)
+		f = newExampleFixture(all.t, all.change...)
 	}
 	if all.last = f; slices.Contains(ending, o.id()) {
 		all.last = nil

@@ -195,6 +195,7 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 		path, faults = "/"+rest, judgeHeaders(ended, header, false)
 	}
 	op, known := findOperation(r.Method, path, !inBase && !legacy)
+	noteAnswer(op, status, body)
 	standard := ownFormOf(path, !inBase && !legacy)
 	var response node
 	switch {

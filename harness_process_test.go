@@ -98,6 +98,12 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
+	if whole := !said["test.run"] && !said["test.skip"] && !said["test.list"]; whole && code == 0 {
+		for _, missing := range neverAnswered() {
+			fmt.Fprintln(os.Stderr, "no test has got", missing)
+			code = 1
+		}
+	}
 	for _, end := range ends.calls {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, "at the end of all tests:", err)
@@ -861,6 +867,8 @@ var faultyDriver struct {
 
 type faultDriver struct{}
 
+const faultyDriverName = "faulty"
+
 func useFault(path string, f *fault) {
 	faultyDriver.once.Do(func() {
 		db, err := sql.Open("sqlite", "")
@@ -869,7 +877,7 @@ func useFault(path string, f *fault) {
 		}
 		faultyDriver.under = db.Driver()
 		db.Close()
-		sql.Register("faulty", faultDriver{})
+		sql.Register(faultyDriverName, faultDriver{})
 	})
 	name, _, _ := strings.Cut(dsn(path, "rw", storeOptions{}), "?")
 	faultyDriver.faults.Store(name, f)

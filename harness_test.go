@@ -77,6 +77,7 @@ type service struct {
 	log     *runningLog // what the service logged
 	told    *discretion // what was said in confidence
 	damaged bool        // rows hold what no caller could have sent, so answers are not as the document says
+	fault   *fault      // of its writer's connection, with withFaults
 }
 
 const (
@@ -142,6 +143,10 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	for _, f := range change {
 		f(&of, &how)
 	}
+	if of.driver == faultyDriverName {
+		s.fault = &fault{}
+		useFault(db, s.fault)
+	}
 	s.store, err = openStore(db, of)
 	s.check(err)
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
@@ -194,6 +199,9 @@ func (s *service) beside(run func(context.Context)) (stop func()) {
 func withoutAddressLimits(_ *storeOptions, o *serverOptions) {
 	o.anonymousRate, o.visitorRate, o.failedLookupRate = 1<<30, 1<<30, 1<<30
 }
+
+// withFaults has the writer's connection fail as s.fault says.
+func withFaults(o *storeOptions, _ *serverOptions) { o.driver = faultyDriverName }
 
 // with is the same service for a subtest, which then fails by itself.
 func (s *service) with(t testing.TB) *service {

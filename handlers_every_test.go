@@ -1,0 +1,357 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The tests of this file go through every route of the document, with the requests of its examples: what holds for
+// all routes alike is said once, here.
+
+// answered is what the service has answered in this run: an operation's id where it succeeded, and problem codes.
+var answered sync.Map
+
+func noteAnswer(o *operation, status int, body []byte) {
+	if o != nil && status < 400 {
+		answered.Store(o.id(), true)
+	}
+	if status >= 400 {
+		p, _ := decoded(body).(node)
+		answered.Store(fmt.Sprint(p["code"]), true)
+	}
+}
+
+// neverAnswered lists what no test of a whole run has seen the service answer: a route's success, or a problem code.
+func neverAnswered() (missing []string) {
+	for _, o := range operations() {
+		if _, seen := answered.Load(o.id()); !seen {
+			missing = append(missing, "success of "+o.name())
+		}
+	}
+	for _, c := range problemsOf(nouns()) {
+		if _, seen := answered.Load(c.name); !seen {
+			missing = append(missing, "the problem "+c.name)
+		}
+	}
+	return missing
+}
+
+// everyRoute calls try for each route but those of payment providers, which sign what they send, with a service that
+// has what its examples name. A route whose example ends that gets a service of its own.
+func everyRoute(
+	t *testing.T, try func(f *exampleFixture, o *operation, r *route), change ...func(*storeOptions, *serverOptions),
+) {
+	t.Helper()
+	sequentialUnderRace(t)
+	t.Parallel()
+	tried, fixtures := 0, &fixtures{t: t, change: change}
+	for _, o := range operations() {
+		if r := routeOf(o); r != nil && !isProviders(o) {
+			try(fixtures.next(o), o, r)
+			tried++
+		}
+	}
+	if tried < len(routesByPattern())*3/4 {
+		t.Errorf("%d routes are tried, of %d", tried, len(routesByPattern()))
+	}
+}
+
+// prepared makes what must be there before the example of an operation can succeed.
+func (f *exampleFixture) prepared(o *operation) {
+	f.t.Helper()
+	if prepare := before[o.id()]; prepare != nil {
+		prepare(f)
+	}
+}
+
+// exampleBody returns the text of the example of a body with the most members, and its Content-Type; "": it has none.
+func (f *exampleFixture) exampleBody(o *operation) (body string, header string) {
+	f.t.Helper()
+	if bodyExamples(o) == nil {
+		return "", "Accept: */*"
+	}
+	return sentBody(o, f.fill(firstExample(o))), "Content-Type: " + bodyTypeOf(o)
+}
+
+// withUnknownMember adds a member that no request has to a body.
+func withUnknownMember(body string) string {
+	return strings.Replace(strings.Replace(body, "{", `{"of_a_later_version":1,`, 1), ",}", "}", 1)
+}
+
+// withoutRequestID is the body of an answer but for what is another one each time.
+func withoutRequestID(body string) string { return requestIDs.ReplaceAllString(body, "req_") }
+
+var requestIDs = regexp.MustCompile(`req_[0-9a-z]{26}`)
+
+// Another account's row is answered exactly as one that does not exist.
+func TestEveryRoute_findsNothingOfAnotherAccount(t *testing.T) {
+	compared := 0
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if r.token != tokenRequired || r.scope == scopeAdmin || !strings.Contains(o.path, "{") {
+			return
+		}
+		stranger := bearer(f.token(f.addAccount("stranger"), r.scope))
+		body, kind := f.exampleBody(o)
+		before := f.dump()
+		theirs := f.pathOf(o)
+		for _, id := range idInPath.FindAllString(theirs, -1) {
+			other := id[:len(id)-26] + "00000000000000000000000000"
+			unknown := strings.Replace(theirs, id, other, 1)
+			a, b := f.do(o.method, theirs, body, stranger, kind), f.do(o.method, unknown, body, stranger, kind)
+			if got, want := withoutRequestID(a.body), withoutRequestID(b.body); a.status < 400 || a.status != b.status ||
+				got != strings.ReplaceAll(want, other, id) {
+				t.Errorf("%s: %s is answered %d %s, and an unknown one %d %s", o.name(), id, a.status, a.body, b.status, b.body)
+			}
+			compared++
+		}
+		f.unchanged(before)
+	})
+	if compared < 40 {
+		t.Errorf("compared %d ids only", compared)
+	}
+}
+
+var idInPath = regexp.MustCompile(`[a-z]+_[0-9a-z]{26}`)
+
+// Whoever has used up the account's allowance is answered 429 on every route that is charged, and nothing happens.
+func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if r.free || r.token != tokenRequired {
+			return
+		}
+		poor := f.addAccount("poor")
+		f.change(func(t *tx) error { return t.setRate(poor, 1) })
+		token := bearer(f.token(poor, r.scope))
+		f.get("/account", token).is(200)
+		body, kind := f.exampleBody(o)
+		before := f.dump()
+		a := f.do(o.method, f.pathOf(o), body, token, kind).is(429, "rate_limited")
+		a.has(`RateLimit-Policy: "account";q=1;w=60`, `RateLimit: "account";r=0;t=60`)
+		f.unchanged(before)
+	})
+}
+
+func TestEveryRoute_takesABodyUpToItsLimitAndNoMore(t *testing.T) {
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if !takesBody(o.method) {
+			return
+		}
+		body, kind := f.exampleBody(o)
+		filled := func(n int64) string {
+			if strings.HasPrefix(body, "{") {
+				return body[:len(body)-1] + strings.Repeat(" ", int(n)-len(body)) + "}"
+			}
+			return body + "&later=" + strings.Repeat("x", int(n)-len(body)-len("&later="))
+		}
+		before := f.dump()
+		headers := append(f.headersOf(o), kind)
+		f.do(o.method, f.pathOf(o), filled(r.bodyLimit()+1), headers...).is(413)
+		f.unchanged(before)
+		f.prepared(o)
+		if a := f.do(o.method, f.pathOf(o), filled(r.bodyLimit()), headers...); a.status == 413 {
+			t.Errorf("%s refuses a body of %d bytes: %s", o.name(), r.bodyLimit(), a.body)
+		}
+	})
+}
+
+// Every route that creates answers a repetition from memory, and refuses the key with another body.
+func TestEveryRoute_thatCreatesHonoursAnIdempotencyKey(t *testing.T) {
+	created := 0
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if !r.creates {
+			return
+		}
+		created++
+		f.prepared(o)
+		body, kind := f.exampleBody(o)
+		headers := append(f.headersOf(o), kind, "Idempotency-Key: "+o.id())
+		first := f.do(o.method, f.pathOf(o), body, headers...)
+		if first.status >= 300 {
+			t.Errorf("%s: %d %s", o.name(), first.status, first.body)
+			return
+		}
+		before := f.dump()
+		again := f.do(o.method, f.pathOf(o), body, headers...).is(first.status).has("Idempotency-Replayed: true")
+		equal(t, o.name()+" again", again.body, first.body)
+		f.do(o.method, f.pathOf(o), withUnknownMember(body), headers...).is(422, "idempotency_key_reused")
+		f.unchanged(before)
+	})
+	if created < 10 {
+		t.Errorf("%d routes create something", created)
+	}
+}
+
+// A write that fails at any of its statements, or at the commit, is done in whole or not at all, and is answered 5xx.
+func TestEveryRoute_thatWritesDoesSoInWholeOrNotAtAll(t *testing.T) {
+	fail := errors.New("disk I/O error")
+	struck := 0
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if o.method == "GET" || r.refused != nil {
+			return
+		}
+		f.prepared(o)
+		body, kind := f.exampleBody(o)
+		headers := append(f.headersOf(o), kind)
+		for left := 1; ; left++ { // a transaction that can't begin is tried again
+			before := f.dump()
+			f.fault.set(left, "exec ", notDone, fail)
+			f.fault.arm(true)
+			a := f.do(o.method, f.pathOf(o), body, headers...)
+			f.fault.arm(false)
+			_, hit := f.fault.next()
+			if hit {
+				struck++
+			}
+			// A batch whose commit, or whose counters, can't be written runs once more, each of its jobs alone.
+			again := f.fault.hit() == "exec COMMIT" || strings.Contains(f.fault.hit(), "INTO widget_counts")
+			if a.status < 300 && (!hit || again) {
+				break
+			}
+			if !hit || a.status < 500 {
+				t.Errorf("%s: %d %s after a fault at %q", o.name(), a.status, a.body, f.fault.hit())
+				break
+			}
+			f.notice()
+			f.unchanged(before)
+		}
+	}, withFaults)
+	if struck < 100 {
+		t.Errorf("%d faults only", struck)
+	}
+}
+
+// Every list is walked to its end, a row a page.
+func TestEveryRoute_thatListsIsReadToItsEnd(t *testing.T) {
+	lists := 0
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if o.method != "GET" || o.parameter("cursor") == nil {
+			return
+		}
+		lists++
+		whole := f.get(f.pathOf(o)+"?limit=200", f.headersOf(o)...).is(200).json()["data"].([]any)
+		if len(whole) == 0 {
+			t.Errorf("%s: the example fixture has no row for it", o.name())
+		}
+		var byOne []any
+		for query := "?limit=1"; ; {
+			page := f.get(f.pathOf(o)+query, f.headersOf(o)...).is(200).json()
+			byOne = append(byOne, page["data"].([]any)...)
+			next, more := page["next_cursor"].(string)
+			if !more || len(byOne) > len(whole) {
+				break
+			}
+			query = "?limit=1&" + queryOf("cursor", next)
+		}
+		equal(t, o.name()+" a row a page", encode(byOne), encode(whole))
+	})
+	if lists < 8 {
+		t.Errorf("%d lists only", lists)
+	}
+}
+
+// A path answers OPTIONS with its methods, another method with 405, and HEAD as GET.
+func TestEveryRoute_answersOtherMethodsAsItsPathSays(t *testing.T) {
+	methods := map[string][]string{}
+	for _, r := range allRoutes() {
+		methods[r.path()] = append(methods[r.path()], r.method())
+	}
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		path, own := f.pathOf(o), methods[r.path()]
+		preflight := f.do("OPTIONS", path, "", "Origin: "+siteOrigin, "Access-Control-Request-Method: "+o.method)
+		if r.refused == nil && !r.open {
+			preflight.is(204).has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Max-Age: 7200")
+			if allowed := preflight.header.Get("Access-Control-Allow-Methods"); !strings.Contains(allowed, o.method) {
+				t.Errorf("%s: a preflight allows %s", o.name(), allowed)
+			}
+		}
+		for _, method := range []string{"PUT", "DELETE", "PATCH", "TRACE"} {
+			if slices.Contains(own, method) {
+				continue
+			}
+			a := f.do(method, path, "", f.headersOf(o)...).is(405)
+			for _, m := range own {
+				if !strings.Contains(a.header.Get("Allow"), m) {
+					t.Errorf("%s: 405 to %s allows %s", o.name(), method, a.header.Get("Allow"))
+				}
+			}
+		}
+		if o.method == "GET" {
+			get, head := f.get(path, f.headersOf(o)...), f.do("HEAD", path, "", f.headersOf(o)...)
+			if head.status != get.status || get.status != 200 {
+				t.Errorf("%s: HEAD answers %d, GET %d", o.name(), head.status, get.status)
+			}
+		}
+	})
+}
+
+// A token that is wrong, expired or cut short is refused wherever one may be sent, and none where one must be.
+func TestEveryRoute_refusesWrongTokens(t *testing.T) {
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if r.token == tokenIgnored {
+			return
+		}
+		good, expired, without := f.token(f.account, "admin"), f.expiredToken(), f.token(f.account, "none")
+		body, kind := f.exampleBody(o)
+		ask := func(headers ...string) answer {
+			if p := o.parameter("Origin"); p != nil {
+				headers = append(headers, "Origin: "+p["example"].(string))
+			}
+			return f.do(o.method, f.pathOf(o), body, append(headers, kind)...)
+		}
+		before := f.dump()
+		_, claims, _ := strings.Cut(good, ".")
+		for what, token := range map[string]string{
+			"one that has expired":       expired,
+			"one of another's signature": good[:strings.LastIndex(good, ".")] + "." + strings.Repeat("A", 86),
+			"one that is cut short":      good[:len(good)-1],
+			"one without a header":       claims,
+			"no token at all":            "x",
+		} {
+			if a := ask(bearer(token)); a.status != 401 {
+				t.Errorf("%s takes %s: %d %s", o.name(), what, a.status, a.body)
+			}
+		}
+		if r.token == tokenRequired {
+			ask().is(401, "token_required").has(`WWW-Authenticate: ` + bareChallenge)
+		}
+		if r.scope != "" {
+			ask(bearer(without)).is(403, "insufficient_scope")
+		}
+		f.unchanged(before)
+	})
+}
+
+// expiredToken is a token of the operator that ended an hour ago.
+func (f *exampleFixture) expiredToken() (token string) {
+	f.t.Helper()
+	f.change(func(t *tx) (err error) {
+		token, _, err = issueToken(t.at(-2*time.Hour), f.keys,
+			tokenRow{AccountID: f.account, ClientID: "test", Scope: "admin"}, time.Hour)
+		return err
+	})
+	return token
+}
+
+// Prefer: handling=strict refuses what is unknown on every route that takes JSON, before anything happens.
+func TestEveryRoute_refusesUnknownMembersWithStrictHandling(t *testing.T) {
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if !r.takesJSON() || !takesBody(o.method) {
+			return
+		}
+		body, kind := f.exampleBody(o)
+		before := f.dump()
+		a := f.do(o.method, f.pathOf(o), withUnknownMember(body), append(f.headersOf(o), kind, "Prefer: handling=strict")...)
+		if a.status != 422 || !slices.ContainsFunc(a.wrong(), func(w string) bool {
+			return strings.HasPrefix(w, "#/of_a_later_version ")
+		}) {
+			t.Errorf("%s takes an unknown member: %d %s", o.name(), a.status, a.body)
+		}
+		f.unchanged(before)
+	})
+}
