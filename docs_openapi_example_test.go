@@ -63,7 +63,6 @@ func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOption
 	post("sendWidgetEvents", "lunch")
 	post("updateLicense", "more_seats")
 	f.addWebhook()
-	f.orderIn(orderPartRefunded)
 	f.nextOrder(orderPaid)
 	f.addBooks(xero)
 	f.real[exampleOf(t, "app_id")] = post("createApp", "web")["id"].(string)
@@ -277,6 +276,7 @@ var before = map[string]func(*exampleFixture){
 	"reinstateLicense": func(f *exampleFixture) {
 		f.post(f.fillText("/licenses/"+exampleOf(f.t, "license_id"))+"/suspend", `{}`, f.admin).is(200)
 	},
+	"listRefunds":       func(f *exampleFixture) { f.orderIn(orderPartRefunded) },
 	"acceptOrder":       func(f *exampleFixture) { f.nextOrder(orderAuthorized) },
 	"captureOrder":      func(f *exampleFixture) { f.nextOrder(orderAccepted) },
 	"rejectOrder":       func(f *exampleFixture) { f.nextOrder(orderAuthorized) },

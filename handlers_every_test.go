@@ -48,8 +48,6 @@ func everyRoute(
 	t *testing.T, try func(f *exampleFixture, o *operation, r *route), change ...func(*storeOptions, *serverOptions),
 ) {
 	t.Helper()
-	sequentialUnderRace(t)
-	t.Parallel()
 	tried, fixtures := 0, &fixtures{t: t, change: change}
 	for _, o := range operations() {
 		if r := routeOf(o); r != nil && !isProviders(o) {
@@ -91,6 +89,8 @@ var requestIDs = regexp.MustCompile(`req_[0-9a-z]{26}`)
 
 // Another account's row is answered exactly as one that does not exist.
 func TestEveryRoute_findsNothingOfAnotherAccount(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	compared := 0
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if r.token != tokenRequired || r.scope == scopeAdmin || !strings.Contains(o.path, "{") {
@@ -104,9 +104,9 @@ func TestEveryRoute_findsNothingOfAnotherAccount(t *testing.T) {
 			other := id[:len(id)-26] + "00000000000000000000000000"
 			unknown := strings.Replace(theirs, id, other, 1)
 			a, b := f.do(o.method, theirs, body, stranger, kind), f.do(o.method, unknown, body, stranger, kind)
-			if got, want := withoutRequestID(a.body), withoutRequestID(b.body); a.status < 400 || a.status != b.status ||
-				got != strings.ReplaceAll(want, other, id) {
-				t.Errorf("%s: %s is answered %d %s, and an unknown one %d %s", o.name(), id, a.status, a.body, b.status, b.body)
+			got, want := withoutRequestID(a.body), strings.ReplaceAll(withoutRequestID(b.body), other, id)
+			if a.status < 400 || a.status != b.status || got != want {
+				t.Errorf("%s: %s is answered %d %s, and an unknown one %d %s", o.name(), id, a.status, got, b.status, want)
 			}
 			compared++
 		}
@@ -121,6 +121,8 @@ var idInPath = regexp.MustCompile(`[a-z]+_[0-9a-z]{26}`)
 
 // Whoever has used up the account's allowance is answered 429 on every route that is charged, and nothing happens.
 func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if r.free || r.token != tokenRequired {
 			return
@@ -138,6 +140,8 @@ func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
 }
 
 func TestEveryRoute_takesABodyUpToItsLimitAndNoMore(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if !takesBody(o.method) {
 			return
@@ -162,6 +166,8 @@ func TestEveryRoute_takesABodyUpToItsLimitAndNoMore(t *testing.T) {
 
 // Every route that creates answers a repetition from memory, and refuses the key with another body.
 func TestEveryRoute_thatCreatesHonoursAnIdempotencyKey(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	created := 0
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if !r.creates {
@@ -189,6 +195,8 @@ func TestEveryRoute_thatCreatesHonoursAnIdempotencyKey(t *testing.T) {
 
 // A write that fails at any of its statements, or at the commit, is done in whole or not at all, and is answered 5xx.
 func TestEveryRoute_thatWritesDoesSoInWholeOrNotAtAll(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	fail := errors.New("disk I/O error")
 	struck := 0
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
@@ -228,12 +236,15 @@ func TestEveryRoute_thatWritesDoesSoInWholeOrNotAtAll(t *testing.T) {
 
 // Every list is walked to its end, a row a page.
 func TestEveryRoute_thatListsIsReadToItsEnd(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	lists := 0
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if o.method != "GET" || o.parameter("cursor") == nil {
 			return
 		}
 		lists++
+		f.prepared(o)
 		whole := f.get(f.pathOf(o)+"?limit=200", f.headersOf(o)...).is(200).json()["data"].([]any)
 		if len(whole) == 0 {
 			t.Errorf("%s: the example fixture has no row for it", o.name())
@@ -257,6 +268,8 @@ func TestEveryRoute_thatListsIsReadToItsEnd(t *testing.T) {
 
 // A path answers OPTIONS with its methods, another method with 405, and HEAD as GET.
 func TestEveryRoute_answersOtherMethodsAsItsPathSays(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	methods := map[string][]string{}
 	for _, r := range allRoutes() {
 		methods[r.path()] = append(methods[r.path()], r.method())
@@ -292,6 +305,8 @@ func TestEveryRoute_answersOtherMethodsAsItsPathSays(t *testing.T) {
 
 // A token that is wrong, expired or cut short is refused wherever one may be sent, and none where one must be.
 func TestEveryRoute_refusesWrongTokens(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if r.token == tokenIgnored {
 			return
@@ -340,13 +355,16 @@ func (f *exampleFixture) expiredToken() (token string) {
 
 // Prefer: handling=strict refuses what is unknown on every route that takes JSON, before anything happens.
 func TestEveryRoute_refusesUnknownMembersWithStrictHandling(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
 		if !r.takesJSON() || !takesBody(o.method) {
 			return
 		}
 		body, kind := f.exampleBody(o)
 		before := f.dump()
-		a := f.do(o.method, f.pathOf(o), withUnknownMember(body), append(f.headersOf(o), kind, "Prefer: handling=strict")...)
+		headers := append(f.headersOf(o), kind, "Prefer: handling=strict")
+		a := f.do(o.method, f.pathOf(o), withUnknownMember(body), headers...)
 		if a.status != 422 || !slices.ContainsFunc(a.wrong(), func(w string) bool {
 			return strings.HasPrefix(w, "#/of_a_later_version ")
 		}) {

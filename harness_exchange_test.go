@@ -22,12 +22,12 @@ import (
 // owner, which has the origin $origin. A case begins with its title:
 //
 //	# A licence can be renewed
-//	world: license L {"max_devices":2}        makes something, see worldKinds; without a name it has that of its kind
+//	world: license L {"max_devices":2}        makes something, see worldKinds, here as L, else as license
 //	as: owner licenses:read                   who sends from here on: an account made here or main, with scopes;
 //	                                          admin; nobody; or a token: $D.token
 //	with: Idempotency-Key: one                a header of the next request
 //	> POST /licenses/$L/renew {"days":30}     a request; a body that is no object or list is sent as a form
-//	< 200 license.renewed {"id":"$L"}         its answer: status, types of all events that it wrote, members of its body
+//	< 200 license.renewed {"id":"$L"}         its answer: status, types of all events that it wrote, members of it
 //	header: Cache-Control: no-store           of the last answer; without a value: it has no such header
 //	has: text                                 and what stands in its body, or in what a command printed
 //	lacks: text

@@ -104,6 +104,11 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
+	faults, err := plansThatReadTooMuch()
+	if err != nil || len(faults) > 0 {
+		fmt.Fprintln(os.Stderr, err, strings.Join(faults, "\n"))
+		code = 1
+	}
 	for _, end := range ends.calls {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, "at the end of all tests:", err)

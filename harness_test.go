@@ -149,6 +149,7 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	}
 	s.store, err = openStore(db, of)
 	s.check(err)
+	s.watch()
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
 	t.Cleanup(func() {

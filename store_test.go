@@ -477,24 +477,34 @@ func readsTooMuch(query, step string) string {
 }
 
 // plan returns the steps in which SQLite would answer a query.
-func (s *service) plan(query string) (steps []string) {
+func (s *service) plan(query string) []string {
 	s.t.Helper()
+	steps, err := explain(s.store.readers, query)
+	s.check(err)
+	return steps
+}
+
+// explain returns the steps in which SQLite would answer a query.
+func explain(db *sql.DB, query string) (steps []string, err error) {
 	args := make([]any, strings.Count(query, "?"))
 	if strings.Contains(query, "?1") { // numbered ones may stand there twice
 		for args = args[:1]; strings.Contains(query, fmt.Sprint("?", len(args)+1)); args = append(args, nil) {
 		}
 	}
-	rows, err := s.store.readers.Query("EXPLAIN QUERY PLAN "+query, args...)
-	s.check(err)
+	rows, err := db.Query("EXPLAIN QUERY PLAN "+query, args...)
+	if err != nil {
+		return nil, err
+	}
 	defer rows.Close()
 	for rows.Next() {
 		var n int
 		var step string
-		s.check(rows.Scan(&n, &n, &n, &step))
+		if err := rows.Scan(&n, &n, &n, &step); err != nil {
+			return nil, err
+		}
 		steps = append(steps, step)
 	}
-	s.check(rows.Err())
-	return steps
+	return steps, rows.Err()
 }
 
 // treesWritten returns the names of the tables and indexes that the pages in a write-ahead log
