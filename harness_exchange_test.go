@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,8 +65,9 @@ func TestExchange(t *testing.T) {
 			cases, err := readExchanges(file)
 			must(t, err)
 			inBubble(t, func(t *testing.T, s *service) {
+				commits := s.commitCounter()
 				for _, c := range cases {
-					if err := newExchange(s).run(c); err != nil {
+					if err := newExchange(s, commits).run(c); err != nil {
 						t.Errorf("%s: %v", c.title, err)
 					}
 				}
@@ -126,6 +128,7 @@ type exchangeRun struct {
 	*service
 	made     map[string]any // what was made or captured, by name
 	unused   map[string]bool
+	who      []string // as 'as:' has it
 	auth     string   // the Authorization header; "": none
 	headers  []string // of the next request
 	request  [3]string
@@ -136,6 +139,8 @@ type exchangeRun struct {
 	events   []event
 	seq      int64 // of the last event that was looked at
 	refusing bool
+	wrote    bool          // the last request has committed something
+	commits  func() uint32 // a number that every commit changes
 }
 
 // worldKinds are what 'world:' makes: the request for it, sent as the operator unless owner has the scope for it.
@@ -152,8 +157,21 @@ var worldKinds = map[string]struct{ scope, request string }{
 		`"kind":"web","redirect_uris":["https://till.example/back"],"scope":"orders:read"}`},
 }
 
-func newExchange(s *service) *exchangeRun {
-	e := &exchangeRun{service: s, made: map[string]any{}, unused: map[string]bool{}, expected: true}
+// commitCounter returns a function whose number every commit changes, whatever connection makes it.
+func (s *service) commitCounter() func() uint32 {
+	s.t.Helper()
+	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}, "query_only(1)"))
+	s.check(err)
+	db.SetMaxOpenConns(1) // the number is the connection's own
+	s.t.Cleanup(func() { db.Close() })
+	return func() (n uint32) {
+		s.check(db.QueryRow(`PRAGMA data_version`).Scan(&n))
+		return n
+	}
+}
+
+func newExchange(s *service, commits func() uint32) *exchangeRun {
+	e := &exchangeRun{service: s, made: map[string]any{}, unused: map[string]bool{}, expected: true, commits: commits}
 	owner := s.addAccount(fmt.Sprint("owner of case ", s.count(`SELECT count(*) FROM accounts`)))
 	origin := "https://" + strings.ToLower(strings.TrimPrefix(owner, "acct_")) + ".example"
 	s.change(func(t *tx) error { return t.addOrigin(owner, origin) })
@@ -179,7 +197,7 @@ func (e *exchangeRun) run(c exchangeCase) error {
 }
 
 func (e *exchangeRun) step(step exchangeStep) error {
-	judges := slices.Contains([]string{"<", "=", "!", "events:"}, step.verb)
+	judges := slices.Contains([]string{"<", "=", "!", "events:", "has:"}, step.verb)
 	if !e.expected && !judges {
 		return errors.New("the answer before is not judged")
 	}
@@ -209,7 +227,7 @@ func (e *exchangeRun) step(step exchangeStep) error {
 	case ">":
 		e.request[0], text, _ = strings.Cut(text, " ")
 		e.request[1], e.request[2], _ = strings.Cut(text, " ")
-		e.last = e.send(e.request)
+		e.send(e.request)
 		e.headers, e.expected = nil, false
 	case "":
 		return e.refuse(text)
@@ -220,6 +238,7 @@ func (e *exchangeRun) step(step exchangeStep) error {
 			return fmt.Errorf("the header %s is %q", name, got)
 		}
 	case "has:", "lacks:":
+		e.expected = true
 		if strings.Contains(e.last.body+e.output, text) != (step.verb == "has:") {
 			return fmt.Errorf("the answer is %s%s", e.last.body, e.output)
 		}
@@ -320,7 +339,9 @@ func (e *exchangeRun) make(text string) error {
 	return nil
 }
 
+// as says who sends from here on.
 func (e *exchangeRun) as(who []string) error {
+	e.who = who
 	switch {
 	case len(who) == 1 && who[0] == "nobody":
 		e.auth = ""
@@ -346,9 +367,11 @@ func (e *exchangeRun) send(request [3]string) answer {
 	if e.auth != "" {
 		headers = append(headers, e.auth)
 	}
-	a := e.do(request[0], request[1], request[2], headers...)
+	before := e.commits()
+	e.last = e.do(request[0], request[1], request[2], headers...)
+	e.wrote = e.commits() != before
 	e.events, e.output = e.newEvents(), ""
-	return a
+	return e.last
 }
 
 // refuse sends a variant of the last request, which must be refused as its line says.
@@ -373,12 +396,18 @@ func (e *exchangeRun) refuse(text string) error {
 			request[2] = ""
 		}
 	}
-	before := e.dump()
 	a := e.send(request)
 	if err := judgeStatus(a, strings.Fields(wants), 422); err != nil {
 		return err
 	}
-	e.unchanged(before)
+	return e.wroteNothing()
+}
+
+// wroteNothing checks that the last request has committed nothing.
+func (e *exchangeRun) wroteNothing() error {
+	if e.wrote {
+		return fmt.Errorf("it is refused with %d and changes the database", e.last.status)
+	}
 	return nil
 }
 
@@ -403,8 +432,16 @@ func (e *exchangeRun) judge(step exchangeStep) error {
 		}
 		words = words[:1]
 	}
-	if err := judgeStatus(e.last, words, 0); err != nil || members == "" {
+	if err := judgeStatus(e.last, words, 0); err != nil {
 		return err
+	}
+	if e.last.status >= 400 {
+		if err := e.wroteNothing(); err != nil {
+			return err
+		}
+	}
+	if members == "" {
+		return nil
 	}
 	return e.match(members, []byte(e.last.body))
 }
@@ -589,6 +626,11 @@ func (e *exchangeRun) wait(text string) error {
 		return err
 	}
 	time.Sleep(d)
+	if len(e.who) > 1 || slices.Equal(e.who, []string{"admin"}) { // whose token may have expired
+		if err := e.as(e.who); err != nil {
+			return err
+		}
+	}
 	for _, c := range e.server.chores {
 		if err := c.run(e.t.Context()); err != nil {
 			return err

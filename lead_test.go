@@ -32,97 +32,6 @@ func (s *service) kept(lead string, headers ...string) (id string) {
 	return s.post("/widget/leads", lead, headers...).is(200).text("id")
 }
 
-func TestLead_isKeptAndAnswersWithItsID(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	a := s.post("/widget/leads", `{"type":"newsletter","email":"Ada@Example.COM","source":"footer",
-		"page":"/menu?utm=1#top","unknown":1}`, "Origin: "+siteOrigin).is(200)
-	a.says(`{"ok":true,"id":"` + a.text("id") + "\"}\n")
-	if !validID("lead", a.text("id")) {
-		t.Fatalf("id %q", a.text("id"))
-	}
-	page, err := s.store.leads(leadFilter{owner: ownedBy(s.account)}, "", 10)
-	s.check(err)
-	equal(t, "leads", len(page.rows), 1)
-	row := page.rows[0]
-	equal(t, "lead", []string{row.ID, row.Email, *row.Page, *row.Source},
-		[]string{a.text("id"), "Ada@example.com", "/menu", "footer"})
-}
-
-func TestLead_belongsToTheOwnerOfItsOrigin(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	partner := s.addAccount("partner")
-	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
-	s.post("/widget/leads", aLead, "Origin: https://partner.example").is(200)
-	s.post("/widget/leads", aLead).is(200)
-	for _, account := range []string{partner, s.account} {
-		s.counts(1, `SELECT count(*) FROM leads WHERE account_id = ?`, account)
-		s.counts(1, `SELECT count(*) FROM events
-			WHERE account_id = ? AND type = 'lead.created' AND subject_id LIKE 'lead\_%' ESCAPE '\'`, account)
-	}
-	equal(t, "events that carry the address",
-		s.count(`SELECT count(*) FROM events WHERE data LIKE '%ada%' OR actor LIKE '%ada%'`), 0)
-}
-
-func TestLead_fromAnUnlistedOriginIsRefusedAndNotWritten(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	closed := s.addAccount("closed")
-	s.change(func(t *tx) error {
-		return errors.Join(t.addOrigin(s.account, "https://gone.example"),
-			t.addOrigin(closed, "https://closed.example"))
-	})
-	s.change(func(t *tx) error { return errors.Join(t.closeAccount(closed), t.removeOrigin("https://gone.example")) })
-	before := s.dump()
-	for _, origin := range []string{
-		"https://other.example", "null", "https://gone.example", "https://closed.example", "http://www.example.com",
-		"https://example.com", "https://www.example.com.evil.example", "",
-	} {
-		s.post("/widget/leads", aLead, "Origin: "+origin).is(403, "origin_not_allowed").readers("")
-	}
-	s.unchanged(before)
-}
-
-func TestLead_isNullInWhatItOmits(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","source":""}`).is(200)
-	s.post("/widget/leads", `{"type":"newsletter","email":"bob@example.com","page":"/?x"}`).is(200)
-	s.post("/widget/leads", `{"type":"newsletter","email":"eve@example.com","page":"/#x?y"}`).is(200)
-	s.counts(3, `SELECT count(*) FROM leads WHERE source IS NULL AND (page IS NULL OR page = '/')`)
-}
-
-func TestLead_sentAgainWithinTenMinutesIsOneLead(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id := s.kept(aLead)
-		time.Sleep(5 * time.Minute)
-		equal(t, "the id after five minutes", s.kept(aLead), id)
-		time.Sleep(5*time.Minute - time.Second)
-		equal(t, "the id within ten minutes", s.kept(aLead), id)
-		but := func(old, changed string) string { return strings.Replace(aLead, old, changed, 1) }
-		equal(t, "the id with the domain in capitals", s.kept(but("example.com", "EXAMPLE.com")), id)
-		capital := s.kept(but("ada@", "Ada@")) // the part before the @ is as it was sent
-		equal(t, "the id with a capital, again", s.kept(but("ada@", "Ada@")), capital)
-		ids := []string{id, capital}
-		for _, other := range []string{
-			but("newsletter", "demo"), but("ada@", "bob@"), but("footer", "header"), but("/menu", "/"),
-			anyLead, `{"type":"newsletter","email":"ada@example.com","source":"footer"}`,
-		} {
-			ids = append(ids, s.kept(other))
-		}
-		slices.Sort(ids)
-		equal(t, "different leads", len(slices.Compact(ids)), 8)
-		s.counts(8, `SELECT count(*) FROM leads`)
-		s.counts(8, `SELECT count(*) FROM events WHERE type = 'lead.created'`)
-		time.Sleep(time.Second) // a repetition within the ten minutes has not prolonged them
-		if again := s.kept(aLead); again == id {
-			t.Fatal("the same id after ten minutes")
-		}
-	})
-}
-
 func TestLead_whoRepeatsAnothersSubmissionLearnsOnlyOfTheLastTenMinutes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -299,17 +208,6 @@ func TestLead_listHasFiftyRowsUnlessAskedAndSaysWhenItEnds(t *testing.T) {
 	}
 	other := s.auth(s.addAccount("other"), scopeLeads)
 	s.get("/leads", other).is(200).says("{\"data\":[],\"next_cursor\":null}\n")
-}
-
-func TestLead_listedIsWhole(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		token := s.auth(s.account, scopeLeads)
-		id := s.kept(`{"type":"newsletter","email":"ada@example.com","source":"footer"}`)
-		s.get("/leads", token).is(200).has("Cache-Control: no-store").says(`{"data":[{"id":"` + id +
-			`","account_id":"` + s.account + `","type":"newsletter","email":"ada@example.com","source":"footer",` +
-			`"page":null,"fields":null,"created_at":"2000-01-01T00:00:00Z"}],"next_cursor":null}` + "\n")
-	})
 }
 
 // manyLeads writes leads of an account after those that are there, one a second from 2030 on:
@@ -536,28 +434,6 @@ func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {
 		must(t, s.one(`SELECT count(*), count(*) FILTER (WHERE created_at < '2021') FROM leads`, nil, &left, &old))
 		equal(t, "those that are left, and the old ones", []int{left, old}, []int{2500, 0})
 	})
-}
-
-func TestErase_comparesWithoutCaseAndStaysInTheAccount(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	partner := s.addAccount("partner")
-	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
-	for _, email := range []string{"Ada@Example.com", "ADA@example.com", "ada@example.com", "bob@example.com"} {
-		s.kept(leadBody(email))
-	}
-	s.kept(leadBody("ada@example.com"), "Origin: https://partner.example")
-	token := s.auth(s.account, scopeErase)
-	const body = `{"email":"aDa@eXample.COM"}`
-
-	s.post("/leads/erase", body).is(401, "token_required")
-	s.post("/leads/erase", body, s.auth(s.account, scopeLeads)).is(403, "insufficient_scope")
-	s.post("/leads/erase?account_id="+partner, body, token).is(403, "insufficient_scope")
-	s.counts(5, `SELECT count(*) FROM leads`)
-	s.post("/leads/erase", body, token).is(200).says("{\"erased\":3}\n")
-	s.post("/leads/erase", body, token).is(200).says("{\"erased\":0}\n")
-	s.counts(2, `SELECT count(*) FROM leads`)
-	s.post("/leads/erase?account_id="+partner, body, s.auth(s.account, scopeAdmin)).is(200).says("{\"erased\":1}\n")
 }
 
 func TestErase_leavesTheAddressInNoFile(t *testing.T) {
@@ -955,45 +831,6 @@ func namesOf(leads []map[string]any) string {
 		names = append(names, strings.TrimSuffix(email.(string), "@example.com"))
 	}
 	return strings.Join(names, " ")
-}
-
-func TestLead_isListedByTypeAndTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, withoutAddressLimits)
-		other := s.addAccount("Other")
-		days := []string{"2000-01-01T00:00:00Z", "2000-01-02T00:00:00Z", "2000-01-03T00:00:00Z"}
-		for i, kind := range []string{"demo", "newsletter", "demo"} {
-			s.kept(fmt.Sprintf(`{"type":%q,"email":"d%d@example.com"}`, kind, i+1))
-			if i == 1 {
-				s.change(func(t *tx) error {
-					_, err := t.addLead(lead{AccountID: other, Type: "demo", Email: "other@example.com"})
-					return err
-				})
-			}
-			time.Sleep(24 * time.Hour)
-		}
-		auth := s.auth(s.account, scopeLeads)
-		emails := func(query string) string {
-			return namesOf(objects(s.get("/leads"+query, auth).is(200).json()["data"]))
-		}
-		for query, want := range map[string]string{
-			"":                  "d3 d2 d1",
-			"?type=demo":        "d3 d1",
-			"?type=contact":     "",
-			"?since=" + days[1]: "d3 d2",
-			"?until=" + days[1]: "d1",
-			"?since=2000-01-01T00:00:01Z&until=2000-01-03T00:00:01Z": "d3 d2",
-			"?type=demo&since=" + days[1]:                            "d3",
-			"?type=demo&limit=1":                                     "d3",
-		} {
-			equal(t, query, emails(query), want)
-		}
-		next := s.get("/leads?type=demo&limit=1", auth).is(200).text("next_cursor")
-		equal(t, "the second page", emails("?type=demo&limit=1&cursor="+next), "d1")
-		s.get("/leads?type=Demo&since=yesterday&until=2000-01-01", auth).invalid("?type invalid_type",
-			"?since invalid_time", "?until invalid_time")
-	})
 }
 
 func TestLead_listOfCommandsTakesDatesWithTheirWholeDay(t *testing.T) {
