@@ -30,7 +30,8 @@ func noteAnswer(o *operation, status int, body []byte) {
 // neverAnswered lists what no test of a whole run has seen the service answer: a route's success, or a problem code.
 func neverAnswered() (missing []string) {
 	for _, o := range operations() {
-		if _, seen := answered.Load(o.id()); !seen {
+		elsewhere := isProviders(o) || o.atRoot // signed by their fakes; legacy paths are noted as their successors
+		if _, seen := answered.Load(o.id()); !seen && !elsewhere {
 			missing = append(missing, "success of "+o.name())
 		}
 	}
@@ -106,7 +107,7 @@ func TestEveryRoute_findsNothingOfAnotherAccount(t *testing.T) {
 			a, b := f.do(o.method, theirs, body, stranger, kind), f.do(o.method, unknown, body, stranger, kind)
 			got, want := withoutRequestID(a.body), strings.ReplaceAll(withoutRequestID(b.body), other, id)
 			if a.status < 400 || a.status != b.status || got != want {
-				t.Errorf("%s: %s is answered %d %s, and an unknown one %d %s", o.name(), id, a.status, got, b.status, want)
+				t.Errorf("%s: %s is answered %d %s, an unknown one %d %s", o.name(), id, a.status, got, b.status, want)
 			}
 			compared++
 		}
