@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -241,30 +240,6 @@ func TestSignin_endsWithTheAccount(t *testing.T) {
 	s.change(func(t *tx) error { return reopenAccount(t, tenant, actorCommand) })
 	s.sessionLasts(secret, false, "the session has come back")
 	s.codeWorks(unused, false, "the code has come back")
-}
-
-func TestQuery_aboutSigningInReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-	secret, err := s.signInWith(s.signinCode(s.account))
-	s.check(err)
-	_, err = s.store.session(secret, newStamp(time.Now()))
-	s.check(err)
-	s.check(s.chore(faultAppSweep)(t.Context()))
-	s.change(func(t *tx) error { return t.removeSignins(s.account) })
-	seen := 0
-	for _, query := range slices.Concat(reads(), writes()) {
-		for _, step := range s.plan(query) {
-			if !strings.Contains(query, "signin_codes") && !strings.Contains(query, "sessions") {
-				continue
-			}
-			if seen++; strings.HasPrefix(step, "SCAN") || strings.Contains(step, "TEMP B-TREE") {
-				t.Errorf("%s\n%s", step, query)
-			}
-		}
-	}
-	failIf(t, seen < 9, "%d steps only", seen)
 }
 
 func FuzzSigninCode(f *testing.F) {

@@ -318,50 +318,6 @@ func TestOrder_listsAreNarrowedToBusinessDays(t *testing.T) {
 	})
 }
 
-// TestQuery_aListOfAnAccountReadsOnlyItsRange: an account may have a million orders, and as many payments.
-func TestQuery_aListOfAnAccountReadsOnlyItsRange(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	asked, days := questions(s.store.queries), "?from=2026-01-01&to=2100-01-01"
-	for _, list := range []string{"/orders", "/orders?state=open", "/orders?reference=R-1", "/orders?method=card",
-		"/payments", "/payments?state=review", "/refunds", "/refunds?state=failed"} {
-		query := days
-		if strings.Contains(list, "?") {
-			query = "&" + days[1:]
-		}
-		s.get(list, s.seller()).is(200)
-		s.get(list+query, s.seller()).is(200)
-	}
-	s.check(s.store.eachGuest(t.Context(), func(*foundGuest) {}))
-	all, seen := asked(), 0
-	for rows, along := range map[string][]string{
-		"SELECT o.id": {"orders_account (account_id=? AND id", "orders_state (account_id=? AND state=? AND id",
-			"orders_reference (account_id=? AND reference=?"},
-		"SELECT p.id":  {"payments_account (account_id=? AND id"},
-		"SELECT f.id":  {"refunds_account (account_id=? AND id"},
-		"SELECT c.seq": {"c USING INTEGER PRIMARY KEY (rowid>?)"},
-	} {
-		for _, query := range all {
-			if !strings.HasPrefix(query, rows) || !strings.Contains(query, "ORDER BY") {
-				continue
-			}
-			want, plan := along[0], strings.Join(s.plan(query), "; ")
-			if strings.Contains(query, "o.state = ?") {
-				want = along[1]
-			} else if strings.Contains(query, "o.reference = ?") {
-				want = along[2]
-			}
-			seen++
-			if !strings.Contains(plan, want) || strings.Contains(plan, "TEMP B-TREE") {
-				t.Errorf("%s, want %s\n%s", plan, want, query)
-			}
-		}
-	}
-	if seen < 14 {
-		t.Errorf("only %d queries", seen)
-	}
-}
-
 // TestOrder_whoCanNotReadOrdersDoesNotLearnWhenItIsWanted is of an application with orders:write alone: it makes a
 // pre-order's twin that is wanted at once, does the same to both, replays what others have made, and compares.
 func TestOrder_whoCanNotReadOrdersDoesNotLearnWhenItIsWanted(t *testing.T) {

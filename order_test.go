@@ -1222,54 +1222,6 @@ func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {
 	s.get("/account", "Authorization: Bearer "+s.activate(key, "a").is(200).text("token")).is(403, "insufficient_scope")
 }
 
-func TestQuery_aboutOrdersReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-	auth, admin := s.seller(), "Authorization: Bearer "+s.token(s.account, scopeAdmin)
-	id := s.post("/orders", orderBody("reference", `"R-1"`), auth).is(200).text("id")
-	for _, query := range []string{"", "?limit=1", "?state=paid", "?reference=R-1",
-		"?state=open&reference=R-1&cursor=" + id, "?to=2100-01-01&method=card"} {
-		s.get("/orders"+query, auth).is(200)
-		s.get("/orders"+query, admin).is(200)
-	}
-	s.sql(`UPDATE order_customers SET erase_at = '2026-01-01T00:00:00Z' WHERE order_id = ?`, s.orderIn(orderPaid).ID)
-	for call, state := range map[string]string{"accept": orderAuthorized, "capture": orderAccepted,
-		"reject": orderAuthorized, "cancel": orderOpen, "refunds": orderPaid} {
-		o := s.orderIn(state)
-		s.post("/orders/"+o.ID+"/"+call, "", auth).is(200)
-		s.get("/orders/"+o.ID, auth).is(200)
-	}
-	s.post("/orders/"+id+"/paid", `{"method":"cash"}`, auth).is(200)
-	s.do("DELETE", "/orders/"+id+"/paid", "", auth).is(200)
-	s.change(func(t *tx) error {
-		for _, f := range []func(*tx, int64) (int64, error){expireOrders, releaseUnaccepted, (*tx).eraseCustomers} {
-			if _, err := f(t, 10); err != nil {
-				return err
-			}
-		}
-		_, err := settleOrder(t, anyAccount, id)
-		return errors.Join(err, t.extendWaiting(t.now), cancelLater(t, s.account))
-	})
-	asked := slices.Concat(reads(), writes())
-	for _, query := range asked {
-		for _, step := range s.plan(query) {
-			few := strings.Contains(query, "JOIN disputes") ||
-				strings.HasPrefix(step, "SCAN j ") // of one order, or page
-			if why := readsTooMuch(query, step); why != "" && !few {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
-	}
-	for _, part := range []string{"AND expires_at <= ?", "AND accept_by <= ?", "AND state = 'open' LIMIT",
-		"accept_by < ?1", "expires_at < ?1", "AND o.pay = 'later'",
-		"AND reference = ?", "DELETE FROM order_customers", "o.reference = ?"} {
-		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-			t.Errorf("no query has %q: the test sees too little", part)
-		}
-	}
-}
-
 // orderStory is an operator's evening with orders.
 func orderStory(t *testing.T, o *operator) {
 	var orders []*order

@@ -186,55 +186,6 @@ func TestPaymentWorker_manyOfAnotherAccountDelayNobody(t *testing.T) {
 	})
 }
 
-func TestQuery_aboutPaymentsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-		s.work()
-		o, p := s.paid()
-		s.provider.dispute(*p.IntentID, "needs_response")
-		s.refund(o.ID, 100)
-		s.deliver()
-		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
-		o, _ = s.authorized()
-		s.fail(opCapture, fault400, fault400, fault400)
-		s.accept(o.ID)
-		s.await(o.ID, orderAccepted, paymentReview)
-		o, _ = s.authorized()
-		s.fail(opCapture, fault500, fault401)
-		s.accept(o.ID)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		_, err := s.engine.methodsFor(s.place())
-		s.check(err)
-		s.check(s.engine.settleOrder(s.t.Context(), o.ID))
-		_, err = s.store.paymentTotals(time.Now())
-		s.check(err)
-		_, err = s.store.troubledPayments(newStamp(time.Now()), 10)
-		s.check(err)
-		asked := slices.Concat(reads(), writes())
-		for _, query := range asked {
-			few := strings.Contains(query, "payment_connections WHERE failing_since") || // one row of a connection
-				strings.Contains(query, "AND q.error = ?") || // of operations that are pending
-				strings.Contains(query, "ORDER BY due_at LIMIT ?2)) w") || // maxCounted of each kind
-				strings.Contains(query, "JOIN disputes") || strings.Contains(query, "ORDER BY p.due_at") ||
-				strings.Contains(query, "state = 'review' ORDER BY id LIMIT ?2")
-			for _, step := range s.plan(query) {
-				if why := readsTooMuch(query, step); why != "" && !few {
-					t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-				}
-			}
-		}
-		for _, part := range []string{"ORDER BY due_at DESC", "state = 'refused'", "WHERE intent_id = ?",
-			"INTO disputes",
-			"ORDER BY order_id LIMIT ?3) WHERE capture_before <", "failing_since = ?1", "state = 'pending'",
-			"ORDER BY order_id LIMIT ?3)\n\t\t\tWHERE capture_before <"} {
-			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-				t.Errorf("no query has %q: the test sees too little", part)
-			}
-		}
-	})
-}
-
 func TestPayment_whoseAnswerCanNotBeWrittenIsAskedForLater(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

@@ -362,33 +362,6 @@ func TestStore_readersOpenNoFileThatOthersPutInItsPlace(t *testing.T) {
 	s.count(`SELECT count(*) FROM accounts`)
 }
 
-func TestQuery_aboutStatisticsReadsTheDaysOfTheWidgetOnly(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	reads, widget := questions(s.store.queries), s.addWidget(s.account)
-	s.get("/widget/stats?widget="+widget, "Authorization: Bearer "+s.token(s.account, scopeStats)).is(200)
-	searches := 0
-	for _, query := range reads() {
-		if !strings.Contains(query, "_counts") {
-			continue
-		}
-		for _, step := range s.plan(query) {
-			switch {
-			case strings.Contains(step, "PRIMARY KEY (widget_id=? AND day>? AND day<?)"),
-				strings.Contains(step, "PRIMARY KEY (widget_id=? AND quarter>? AND quarter<?)"):
-				searches++
-			case strings.HasPrefix(step, "USE TEMP B-TREE"):
-			case step != "SEARCH w USING PRIMARY KEY (id=?)" && !strings.HasPrefix(step, "SCAN p VIRTUAL TABLE") &&
-				!strings.HasPrefix(step, "CORRELATED"):
-				t.Errorf("%s\n%s", step, query)
-			}
-		}
-	}
-	if searches != 3 {
-		t.Errorf("%d searches, want one for the widget, one for its items and one for its pages", searches)
-	}
-}
-
 // manyLicenses adds n licences with a key each to an account.
 func (s *service) manyLicenses(account string, n int) {
 	s.t.Helper()

@@ -945,49 +945,6 @@ func TestRevenue_choreRecordsWhatHasMovedWithinASecondOrTwo(t *testing.T) {
 	})
 }
 
-func TestQuery_aboutRevenueReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-	auth := s.accountant()
-	s.orderIn(orderPartRefunded)
-	s.get("/revenue/days", auth).is(200)
-	s.get("/revenue/days/2026-11-21", auth).is(200)
-	s.change(func(t *tx) error {
-		change := settingsChange{func(a *accountSettings) { a.Zone = "Europe/Zurich" }}
-		if err := changeSettings(t, nouns(), s.account, change, anActor); err != nil {
-			return err
-		}
-		calendar, err := t.businessCalendar(s.account)
-		if err != nil {
-			return err
-		}
-		now := time.Now() // whose business day may be that of the date before
-		if _, err := reportDate(t.queries, s.account, calendar.dateOf(now), now); err != nil {
-			return err
-		}
-		return t.freezeDay(s.account, "2026-11-21", "CHF")
-	})
-	asked := slices.Concat(reads(), writes())
-	for _, query := range asked {
-		for _, step := range s.plan(query) {
-			few := slices.ContainsFunc([]string{"FROM revenue_backlog",
-				"JOIN disputes", "DISTINCT group_name", // of one order, of one day
-				"INTO orders", // looks at disputes only where a constraint is violated
-			}, func(part string) bool { return strings.Contains(query, part) })
-			if why := readsTooMuch(query, step); why != "" && !few {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
-	}
-	for _, part := range []string{"FROM revenue_days d LEFT JOIN", "r.own_date <", "FROM revenue_backlog",
-		"FROM revenue_facts r WHERE r.order_id", "FROM account_zones", "INTO revenue_sums", "SELECT frozen_at"} {
-		if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-			t.Errorf("no query has %q: the test sees too little", part)
-		}
-	}
-}
-
 func TestRevenue_refundByAmountGivesBackOfEachGroupWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -382,61 +382,6 @@ func questions(q *queries) (all func() []string) {
 	}
 }
 
-func TestQuery_aboutLicencesReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-	s.askAboutLicences()
-	for _, query := range slices.Concat(reads(), writes()) {
-		for _, step := range s.plan(query) {
-			if why := readsTooMuch(query, step); why != "" {
-				t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-			}
-		}
-	}
-}
-
-// askAboutLicences makes every kind of call about licences, devices and events, with every filter of the events.
-func (s *service) askAboutLicences() {
-	s.t.Helper()
-	id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), MaxTransfers: ptr(1)})
-	device := s.activate(key, "a").is(200).text("device", "id")
-	s.activate(key, "b").is(409, "seat_limit_reached")
-	token := s.activate(key, "b", "replace_device_id", device).is(200).text("token")
-	s.activate(key, "c", "replace_device_id", s.lease(s.activate(key, "b")).Device).is(409, "transfer_limit_reached")
-	s.post("/widget/license/activate", `{"fingerprint":"a2"}`, "Authorization: Bearer "+token).
-		is(403, "fingerprint_mismatch")
-	s.verifyKey(key, "b").answers("valid")
-	s.post("/widget/license/deactivate", activateBody(key, "b")).is(200)
-	s.activate(key, "b").is(200)
-	s.advance()
-	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	for _, path := range []string{"", "?q=a", "?status=grace", "?product=a&cursor=" + id, "/" + id,
-		"/" + id + "/devices", "/" + id + "/devices?cursor=" + device} {
-		s.get("/licenses"+path, admin).is(200)
-	}
-	s.post("/widget/leads", aLead).is(200)
-	for _, filter := range []string{"", "&type=a", "&since=2026-01-01T00:00:00Z&until=2099-01-01T00:00:00Z",
-		"&type=a&since=2026-01-01T00:00:00Z&until=2099-01-01T00:00:00Z"} {
-		for _, owner := range []string{"", "&account_id=" + s.account} {
-			s.get("/leads?limit=1"+filter+owner, admin).is(200)
-		}
-	}
-	s.post("/leads/erase", `{"email":"ada@example.com"}`, admin).is(200)
-	for _, change := range []string{"renew", "suspend", "reinstate", "reset-transfers", "rotate-key", "revoke"} {
-		s.post("/licenses/"+id+"/"+change, `{}`, admin)
-	}
-	event := s.get("/events?limit=2", admin).is(200).text("next_cursor")
-	for _, filter := range []string{"", "&license_id=" + id, "&device_id=" + device,
-		"&type=license.updated&license_id=" + id, "&type=license.updated", "&since=2026-01-01T00:00:00Z",
-		"&since=2026-01-01T00:00:00Z&device_id=" + device, "&type=license.updated&since=2026-01-01T00:00:00Z"} {
-		for _, owner := range []string{"", "&account_id=" + s.account} {
-			s.get("/events?limit=1"+filter+owner, admin).is(200)
-			s.get(fmt.Sprintf("/events?limit=1&cursor=%s%s%s", event, filter, owner), admin).is(200)
-		}
-	}
-}
-
 // readsTooMuch says why a step of SQLite's plan for a query takes longer the more
 // licences there are; "" when it does not.
 func readsTooMuch(query, step string) string {
