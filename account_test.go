@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"go/ast"
 	"net/url"
 	"regexp"
 	"slices"
@@ -167,368 +166,48 @@ func FuzzBaseURL(f *testing.F) {
 	})
 }
 
-// A filled is a service whose main account has a row of everything that is an account's;
-// another account has nothing.
-type filled struct {
-	*service
-	license, device, widget string
-	madeFrom                string            // plan of the licence
-	webhook, delivery       string            // enabled, and of a lead's event
-	order                   string            // paid, by card
-	orders                  map[string]string // one in each other state, and "outside": paid so
-	books, choosing         string            // connections: with a company, and one that waits for a choice
-	export, posted          string            // of books: waiting, and in the books
-	app, grant              string
-	another                 string // account
-}
-
-const filledEmail = "ada@example.com"
-
-func newFilled(t *testing.T) *filled {
-	t.Helper()
-	f := &filled{service: newService(t)}
-	f.another, f.widget = f.addAccount("another"), f.addWidget(f.account)
-	id, key := f.addLicense(license{Kind: kindFloating, MaxDevices: ptr(9),
-		ExpiresAt: newStamp(time.Now()).after(days(30))})
-	f.license, f.device = id, f.activate(key, "a").is(200).text("device", "id")
-	f.madeFrom = f.planOf(f.auth(f.account, scopeAdmin), ``)
-	f.sql(`UPDATE licenses SET plan_id = ?`, f.madeFrom)
-	f.post("/widget/leads", `{"type":"newsletter","email":"`+filledEmail+`"}`).is(200)
-	f.post("/widget/events", `{"widget":"`+
-		f.widget+`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`,
-		"Origin: "+siteOrigin).is(204)
-	f.order, f.orders = f.orderIn(orderPaid).ID, map[string]string{"outside": f.orderIn(orderOpen).ID}
-	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted, orderPartRefunded} {
-		f.orders[state] = f.orderIn(state).ID
-	}
-	f.change(func(t *tx) error {
-		_, err := payOutside(t, anyAccount, f.orders["outside"], methodCash, stamp{}, anActor)
-		return err
-	})
-	f.webhook = f.addWebhook(f.account, "lead.created")
-	f.delivery = f.addDelivery(f.webhook, f.count(`SELECT seq FROM events WHERE type = 'lead.created'`), ptr(500))
-	f.addBooks()
-	p, _ := f.registerApp(func(p *app) { p.VerifiedAt = stamp{} })
-	f.app = p.ID
-	f.change(func(t *tx) error {
-		row := tokenRow{ID: t.newID("tok"), AccountID: f.account, ClientID: "x", Scope: "admin", Kid: "k",
-			CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
-		call := legacyCall{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}
-		return errors.Join(t.addToken(row), t.countLegacy([]legacyCall{call}))
-	})
-	_, f.grant = f.appToken(p, f.account, scopeOrders)
-	return f
-}
-
-// addBooks connects the account with a company at one product and leaves open which at another, and asks for the
-// export of the day on which the orders were paid; that of another day is in the books.
-func (f *filled) addBooks() {
-	f.books = f.service.addBooks(f.account, productXero, "Pizzeria Sole AG")
-	f.choosing = f.service.addBooks(f.account, productFortnox, "Pizzeria Sole AB", "Bar Luna AB")
-	f.change(func(t *tx) error {
-		if _, err := recordBacklog(t, 100); err != nil {
-			return err
-		}
-		c, err := changeConnection(t, anyAccount, f.books, func(c *bookConnection) { c.Tests = true }, anActor)
-		if err != nil {
-			return err
-		}
-		all, err := requestExport(t, anyAccount, c.ID, f.today(t))
-		if err != nil {
-			return err
-		}
-		x, err := newExport(t, c, "2020-01-01", "CHF", 1, nil, t.now)
-		if err != nil {
-			return err
-		}
-		f.export, f.posted = all[0].ID, x.ID
-		x.State, x.EntryID, x.SentAt, x.PostedAt, x.DueAt = exportPosted, ptr("entry"), t.now, t.now, stamp{}
-		return t.saveExport(x)
-	})
-}
-
-// today returns the present business day of the account.
-func (f *filled) today(t *tx) businessDate {
-	calendar, err := t.businessCalendar(f.account)
-	f.check(err)
-	return calendar.dateOf(t.now.Time)
-}
-
-// An ownerVerb asks one thing of the store for an owner, and returns how many rows it found, changed or removed.
-type ownerVerb struct {
-	name string // of the function
-	ask  func() (rows int, err error)
-}
-
-// ownerVerbs are all functions that take an owner and ask the store, for one owner.
-func (f *filled) ownerVerbs(t *tx, o owner) []ownerVerb {
-	return []ownerVerb{
-		{"queries.countLeads", func() (int, error) {
-			n, err := t.countLeads(o, t.now.after(time.Hour))
-			return int(n), err
-		}},
-		{"queries.leads", func() (int, error) { return rowsOfPage(t.leads(leadFilter{owner: o}, "", 10)) }},
-		{"queries.leadsInRange", func() (int, error) {
-			return rowsOf(t.leadsInRange(o, leadRanges(filledEmail)[0], erasedAtOnce))
-		}},
-		{"queries.similarAddresses", func() (int, error) {
-			similar, _, err := t.similarAddresses(context.Background(), o,
-				strings.Replace(filledEmail, "@", "+tag@", 1), 10)
-			return len(similar), err
-		}},
-		{"tx.purgeLeads", func() (int, error) {
-			n, _, err := t.purgeLeads(o, t.now.after(time.Hour), 0)
-			return int(n), err
-		}},
-		{"queries.paymentConnection", func() (int, error) {
-			all, err := t.paymentConnections(anyAccount)
-			if err != nil {
-				return 0, err
-			}
-			return oneRow(t.paymentConnection(o, all[0].ID))
-		}},
-		{"queries.paymentConnections", func() (int, error) { return rowsOf(t.paymentConnections(o)) }},
-		{"queries.payments", func() (int, error) { return rowsOfPage(t.payments(paymentFilter{owner: o}, "", 10)) }},
-		{"queries.refunds", func() (int, error) { return rowsOfPage(t.refunds(refundFilter{owner: o}, "", 10)) }},
-		{"queries.license", func() (int, error) { return oneRow(t.license(o, f.license)) }},
-		{"licenseCache.license", func() (int, error) { return oneRow(f.memory().license(o, f.license)) }},
-		{"queries.licenses", func() (int, error) {
-			return rowsOfPage(t.licenses(licenseFilter{owner: o, now: t.now}, "", 10))
-		}},
-		{"queries.plan", func() (int, error) { return oneRow(t.plan(o, f.madeFrom)) }},
-		{"queries.plans", func() (int, error) { return rowsOfPage(t.plans(o, "", 10)) }},
-		{"changePlan", func() (int, error) { return oneRow(changePlan(t, o, f.madeFrom, "other", nil, actorCommand)) }},
-		{"planApplication.step", func() (int, error) {
-			a := planApplication{DryRun: true, Terms: map[string]int{}}
-			return rowsOf(a.step(t.queries, nil, o, f.madeFrom, "", actorCommand))
-		}},
-		{"retirePlan", func() (int, error) { return oneRow(retirePlan(t, o, f.madeFrom, actorCommand)) }},
-		{"queries.withoutTransferLimit", func() (int, error) { return rowsOf(t.withoutTransferLimit(o, "", 10)) }},
-		{"changeState", func() (int, error) {
-			return oneRow(changeState(t, o, f.license, "suspend", "unpaid", true, actorCommand))
-		}},
-		{"patchLicense", func() (int, error) {
-			return oneRow(patchLicense(t, o, f.license, termsChange{func(l *license) { l.GraceDays = 9 }},
-				actorCommand))
-		}},
-		{"renewLicense", func() (int, error) { return oneRow(renewLicense(t, o, f.license, ptr(9), actorCommand)) }},
-		{"rotateKey", func() (int, error) {
-			return firstRow(rotateKey(t, o, f.license, stamp{}, false, actorCommand))
-		}},
-		{"queries.deviceByID", func() (int, error) { return oneRow(t.deviceByID(o, f.device)) }},
-		{"queries.allDevices", func() (int, error) { return rowsOfPage(t.allDevices(o, "", 10)) }},
-		{"queries.events", func() (int, error) { return rowsOfPage(t.events(eventFilter{owner: o}, "", 10)) }},
-		{"queries.order", func() (int, error) { return oneRow(t.order(o, f.order)) }},
-		{"queries.orders", func() (int, error) { return rowsOfPage(t.orders(orderFilter{owner: o}, "", 10)) }},
-		{"orderAndPayment", func() (int, error) { return firstRow(orderAndPayment(t, o, f.order)) }},
-		{"acceptOrder", func() (int, error) {
-			return oneRow(acceptOrder(t, o, f.orders[orderAuthorized], nil, anActor))
-		}},
-		{"rejectOrder", func() (int, error) { return oneRow(plainReject(t, o, f.orders[orderAuthorized], anActor)) }},
-		{"cancelOrder", func() (int, error) { return oneRow(cancelOrder(t, o, f.orders[orderAuthorized], anActor)) }},
-		{"captureOrder", func() (int, error) { return oneRow(captureOrder(t, o, f.orders[orderAccepted])) }},
-		{"refundOrder", func() (int, error) { return firstRow(refundOrder(t, o, f.order, refundWish{}, anActor)) }},
-		{"payOutside", func() (int, error) {
-			return oneRow(payOutside(t, o, f.orders[orderOpen], methodCash, stamp{}, anActor))
-		}},
-		{"undoPaid", func() (int, error) { return oneRow(undoPaid(t, o, f.orders["outside"], anActor)) }},
-		{"settleOrder", func() (int, error) { return settleOrder(t, o, f.order) }},
-		{"queries.webhook", func() (int, error) { return oneRow(t.webhook(o, f.webhook)) }},
-		{"queries.webhooks", func() (int, error) { return rowsOfPage(t.webhooks(o, "", 10)) }},
-		{"queries.webhookBacklogs", func() (int, error) { return rowsOf(t.webhookBacklogs(o, 10)) }},
-		{"backlogsByWebhook", func() (int, error) {
-			of, err := backlogsByWebhook(t.queries, o)
-			return len(of), err
-		}},
-		{"patchWebhook", func() (int, error) {
-			return oneRow(patchWebhook(t, o, f.webhook, webhookChange{disable: true}, anAuthor))
-		}},
-		{"requestTest", func() (int, error) {
-			id, err := requestTest(t, o, f.webhook, anAuthor)
-			return oneRow(&id, err)
-		}},
-		{"enableWebhook", func() (int, error) { return oneRow(enableWebhook(t, o, f.webhook, anAuthor)) }},
-		{"rotateWebhookSecret", func() (int, error) { return oneRow(rotateWebhookSecret(t, o, f.webhook, anAuthor)) }},
-		{"replayEvents", func() (int, error) { return oneRow(replayEvents(t, o, f.webhook, t.now, anAuthor)) }},
-		{"retryDelivery", func() (int, error) {
-			id, err := retryDelivery(t, o, f.webhook, f.delivery, anAuthor)
-			return oneRow(&id, err)
-		}},
-		{"removeWebhook", func() (int, error) { return oneRow(f, removeWebhook(t, o, f.webhook, actorCommand)) }},
-		{"webhookAuthor.permitted", func() (int, error) { return oneRow(anAuthor.permitted(t, o, f.webhook)) }},
-		{"queries.bookConnection", func() (int, error) { return oneRow(t.bookConnection(o, f.books)) }},
-		{"queries.usedBookConnection", func() (int, error) { return oneRow(t.usedBookConnection(o, f.books)) }},
-		{"queries.bookConnections", func() (int, error) { return rowsOf(t.bookConnections(o)) }},
-		{"queries.bookExport", func() (int, error) { return oneRow(t.bookExport(o, f.export)) }},
-		{"queries.bookExports", func() (int, error) {
-			return rowsOfPage(t.bookExports(exportFilter{owner: o}, "", 10))
-		}},
-		{"chooseOrganisation", func() (int, error) {
-			return oneRow(chooseOrganisation(t, f.keys, o, f.choosing, "Bar Luna AB", anActor))
-		}},
-		{"changeBooks", func() (int, error) {
-			return oneRow(changeBooks(t, f.keys, o, f.books, connectionChange{outside: ptr(true)}, anActor))
-		}},
-		{"changeConnection", func() (int, error) {
-			return oneRow(changeConnection(t, o, f.books, func(c *bookConnection) { c.Outside = true }, anActor))
-		}},
-		{"saveMapping", func() (int, error) {
-			return oneRow(saveMapping(t, o, f.books,
-				&bookMapping{Lines: []mappingRule{{Kind: ruleTip, Account: "220"}}}, anActor))
-		}},
-		{"requestExport", func() (int, error) { return rowsOf(requestExport(t, o, f.books, f.today(t))) }},
-		{"ownExport", func() (int, error) { return firstRow(ownExport(t, o, f.books, f.export)) }},
-		{"retryExport", func() (int, error) { return oneRow(retryExport(t, o, f.books, f.export)) }},
-		{"reverseExport", func() (int, error) { return oneRow(reverseExport(t, o, f.books, f.posted, "")) }},
-		{"queries.app", func() (int, error) { return oneRow(t.app(o, f.app)) }},
-		{"queries.usedApp", func() (int, error) { return oneRow(t.usedApp(o, f.app)) }},
-		{"queries.apps", func() (int, error) { return rowsOfPage(t.apps(o, "", 10)) }},
-		{"patchApp", func() (int, error) {
-			return oneRow(patchApp(t, o, f.app, appChange{func(p *app) { p.Name = "Another" }}, anAppAuthor))
-		}},
-		{"verifyApp", func() (int, error) { return oneRow(verifyApp(t, o, f.app, false, anActor)) }},
-		{"rotateAppSecret", func() (int, error) { return firstRow(rotateAppSecret(t, o, f.app, false, anAppAuthor)) }},
-		{"removeApp", func() (int, error) { return oneRow(&f.app, removeApp(t, o, f.app, anActor)) }},
-		{"queries.grant", func() (int, error) { return oneRow(t.grant(o, f.grant)) }},
-		{"queries.grants", func() (int, error) { return rowsOfPage(t.grants(o, false, "", 10)) }},
-		{"queries.connectedApps", func() (int, error) { return rowsOfPage(t.connectedApps(o, "", 10)) }},
-		{"endGrant", func() (int, error) { return oneRow(&f.grant, endGrant(t, o, f.grant, endedByOwner, anActor)) }},
-		{"queries.widgets", func() (int, error) { return rowsOf(t.widgets(o)) }},
-		{"queries.origins", func() (int, error) { return rowsOf(t.origins(o)) }},
-		{"queries.tokens", func() (int, error) { return rowsOfPage(t.tokens(o, "", 10)) }},
-		{"queries.legacyCalls", func() (int, error) { return rowsOf(t.legacyCalls(o)) }},
-		{"queries.eachPeriod", func() (n int, err error) {
-			err = t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
-				func(string, period, counts) { n++ })
-			return n, err
-		}},
-		{"reportWidgets", func() (int, error) {
-			today := dateIn(time.UTC, t.now.Time)
-			report, err := reportWidgets(t.queries, o, statsRange{today, today, "day", time.UTC})
-			return int(report.Totals.Views) + len(report.Widgets), err
-		}},
-	}
-}
-
-func (f *filled) memory() *licenseCache {
-	m := newLicenseCache(f.server.authenticator)
-	return &m
-}
-
-func rowsOf[T any](all []T, err error) (int, error) { return len(all), err }
-
-func rowsOfPage[T any](p listPage[T], err error) (int, error) { return len(p.rows), err }
-
-func oneRow[T any](_ *T, err error) (int, error) {
-	if err != nil {
-		return 0, err
-	}
-	return 1, nil
-}
-
-func firstRow[T, U any](v *T, _ U, err error) (int, error) { return oneRow(v, err) }
-
-// notThere are the errors of what an account does not have.
-var notThere = []error{errNotFound, errOrder, errWebhook, errBooksConnection, errExport, errApp, errGrant,
-	errPlan}
-
-func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.T) {
-	sequentialUnderRace(t)
+// What no list of a route or a command shows by itself is narrowed to its owner too; an owner of nothing, which no
+// request has, matches no row.
+func TestOwner_ofNothingAndAnotherAccountMatchNoRow(t *testing.T) {
 	t.Parallel()
-	f := newFilled(t)
-	rollBack := errors.New("roll back")
-	owners := map[string]owner{"the zero value": {}, "no account": ownedBy(""), "another account": ownedBy(f.another),
-		"an account that is not there": ownedBy(newID("acct", time.Now()))}
-	before := f.dump()
-	for i, verb := range f.ownerVerbs(nil, owner{}) {
-		f.change(func(tx *tx) error { // and keep what it did, for unchanged to see
-			for of, o := range owners {
-				n, err := f.ownerVerbs(tx, o)[i].ask()
-				absent := slices.ContainsFunc(notThere, func(e error) bool { return errors.Is(err, e) })
-				failIf(t, n != 0 || err != nil && !absent, "%s for %s: %d rows, %v", verb.name, of, n, err)
-			}
-			return nil
-		})
-		for of, o := range map[string]owner{"the account": ownedBy(f.account), "any account": anyAccount} {
-			var n int
-			err := f.store.update(t.Context(), func(tx *tx) (err error) {
-				if n, err = f.ownerVerbs(tx, o)[i].ask(); err == nil {
-					err = rollBack
-				}
-				return err
-			})
-			failIf(t, n == 0 || err != rollBack, "%s for %s: %d rows, %v", verb.name, of, n, err)
+	f := newExampleFixture(t)
+	f.post("/widget/leads", anyLead).is(200)
+	f.sql(`UPDATE licenses SET max_transfers = NULL`)
+	stranger, device := f.addAccount("stranger"), f.real[exampleOf(t, "device_id")]
+	count := func(t *tx, o owner) map[string]int {
+		counted, err := t.countLeads(o, t.now.after(time.Hour))
+		devices, err2 := t.allDevices(o, "", 10)
+		_, err3 := t.deviceByID(o, device)
+		unlimited, err4 := t.withoutTransferLimit(o, "", 10)
+		apps, err5 := t.connectedApps(o, "", 10)
+		backlogs, err6 := t.webhookBacklogs(o, 10)
+		widgets := 0
+		err7 := t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
+			func(string, period, counts) { widgets++ })
+		similar, _, err8 := t.similarAddresses(context.Background(), o, "ada+tag@example.com", 10)
+		purged, _, err9 := t.purgeLeads(o, t.now.after(time.Hour), 0)
+		f.check(errors.Join(err, err2, err4, err5, err6, err7, err8, err9))
+		found := 0
+		if err3 == nil {
+			found++
 		}
+		return map[string]int{"countLeads": int(counted), "purgeLeads": int(purged), "allDevices": len(devices.rows),
+			"deviceByID": found, "withoutTransferLimit": len(unlimited), "connectedApps": len(apps.rows),
+			"webhookBacklogs": len(backlogs), "eachPeriod": widgets, "similarAddresses": len(similar)}
 	}
-	f.unchanged(before)
-}
-
-// typeName is the name of a parameter's or a field's type, a pointer's too; "" for one
-// that has no name of this package.
-func typeName(e ast.Expr) string {
-	if star, ok := e.(*ast.StarExpr); ok {
-		e = star.X
-	}
-	if id, ok := e.(*ast.Ident); ok {
-		return id.Name
-	}
-	return ""
-}
-
-func TestOwner_isAskedForByNoFunctionThatTheWalkLeavesOut(t *testing.T) {
-	t.Parallel()
-	carries := map[string]bool{"owner": true} // itself, or a struct that has one
-	files := sourceFiles(t)
-	for _, file := range files {
-		ast.Inspect(file.tree, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.TypeSpec); ok {
-				if s, ok := spec.Type.(*ast.StructType); ok &&
-					slices.ContainsFunc(s.Fields.List, func(f *ast.Field) bool { return typeName(f.Type) == "owner" }) {
-					carries[spec.Name.Name] = true
-				}
+	f.change(func(tx *tx) error {
+		for _, o := range []owner{{}, ownedBy(""), ownedBy(stranger), ownedBy(f.account)} {
+			for name, n := range count(tx, o) {
+				failIf(t, (n > 0) != (o.account == f.account), "%s for %+v: %d rows", name, o, n)
 			}
-			return true
-		})
-	}
-	listed := map[string]bool{}
-	for _, verb := range (&filled{}).ownerVerbs(nil, owner{}) {
-		listed[verb.name] = true
-	}
-	asksStore := []string{"queries", "tx", "store", "licenseCache"}
-	found := map[string]bool{}
-	for _, file := range files {
-		for _, decl := range file.tree.Decls {
-			fn, ok := decl.(*ast.FuncDecl)
-			if !ok {
-				continue
-			}
-			name, asks, takes := fn.Name.Name, false, false
-			if fn.Recv != nil {
-				receiver := typeName(fn.Recv.List[0].Type)
-				name, asks = receiver+"."+name, slices.Contains(asksStore, receiver)
-			}
-			for _, p := range fn.Type.Params.List {
-				asks = asks || slices.Contains(asksStore, typeName(p.Type))
-				takes = takes || carries[typeName(p.Type)]
-			}
-			if !asks || !takes || name == ".byID" { // by which the functions in the list ask
-				continue
-			}
-			found[name] = true
-			// These run transactions of their own: the first two on the leads that leadsInRange finds, the
-			// others on the licences that withoutTransferLimit and planApplication.step find.
-			own := []string{"store.eraseLeads", "store.eachLeadOfAddress", "limitTransfers", "applyPlan"}
-			failIf(t, !listed[name] && !slices.Contains(own, name), "%s takes an owner: add it to ownerVerbs", name)
 		}
-	}
-	for name := range listed {
-		failIf(t, !found[name], "%s takes no owner", name)
-	}
+		return nil
+	})
 }
 
 func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T) {
 	t.Parallel()
-	f := newFilled(t)
+	f := newService(t)
 	for name, c := range map[string]struct {
 		ask      func(owner) error
 		one, all string // what the plan has for one account, and for all
@@ -558,10 +237,10 @@ func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T
 
 func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
 	t.Parallel()
-	f := newFilled(t)
+	f := newService(t)
 	_, key := f.addLicense(license{})
 	token := f.activate(key, "b").is(200).text("token")
-	f.sql(`UPDATE licenses SET account_id = ?`, f.another) // as in the sqlite3 shell
+	f.sql(`UPDATE licenses SET account_id = ?`, f.addAccount("another")) // as in the sqlite3 shell
 	f.verifyLease(token).answers("valid")
 	auth := bearer(token)
 	f.post("/widget/license/activate", `{"fingerprint":"b"}`, auth).is(200)
@@ -573,39 +252,30 @@ func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
 
 func TestID_emptyNamesNoRow(t *testing.T) {
 	t.Parallel()
-	f := newFilled(t)
-	f.change(func(tx *tx) error {
+	s := newService(t)
+	_, key := s.addLicense(license{Kind: kindFloating, ExpiresAt: newStamp(time.Now()).after(days(30))})
+	device := s.activate(key, "a").is(200).text("device", "id")
+	s.post("/widget/events", `{"widget":"`+s.addWidget(s.account)+
+		`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
+	s.change(func(tx *tx) error {
 		from, until := tx.now.after(-days(1)), tx.now.after(days(1000))
-		asks := func(licence, device, widget string) []ownerVerb {
-			return []ownerVerb{
-				{"license", func() (int, error) { return oneRow(tx.license(anyAccount, licence)) }},
-				{"device", func() (int, error) { return oneRow(tx.device(licence, device)) }},
-				{"device's id", func() (int, error) { return oneRow(tx.deviceByID(anyAccount, device)) }},
-				{"devices", func() (int, error) { return rowsOfPage(tx.devices(licence, "", 10)) }},
-				{"seatHolders", func() (int, error) { return rowsOf(tx.seatHolders(licence, 10)) }},
-				{"lapsedDevicesOf", func() (int, error) { return rowsOf(tx.lapsedDevicesOf(licence, until, 10)) }},
-				{"topItems", func() (int, error) { return rowsOf(tx.topItems(widget, from, until, true, 10)) }},
-				{"topPages", func() (int, error) { return rowsOf(tx.topPages(widget, from, until, 10)) }},
-				{"eachPeriodOfWidget", func() (n int, err error) {
-					err = tx.eachPeriodOfWidget(widget, []period{{from, until, 0}},
-						func(string, period, counts) { n++ })
-					return n, err
-				}},
-			}
+		for name, err := range map[string]error{
+			"license":      second(tx.license(anyAccount, "")),
+			"device":       second(tx.device("", "")),
+			"device's id":  second(tx.deviceByID(anyAccount, "")),
+			"no licence's": second(tx.device("", device)),
+		} {
+			failIf(t, !errors.Is(err, errNotFound), "%s: %v", name, err)
 		}
-		there := asks(f.license, f.device, f.widget)
-		for i, of := range asks("", "", "") {
-			if n, err := of.ask(); n != 0 || err != nil && !errors.Is(err, errNotFound) {
-				t.Errorf("%s: %d rows, %v", of.name, n, err)
-			}
-			if n, err := there[i].ask(); n != 1 || err != nil {
-				t.Errorf("%s of what is there: %d rows, %v", of.name, n, err)
-			}
-		}
-		if n, err := oneRow(tx.device("", f.device)); n != 0 || !errors.Is(err, errNotFound) {
-			t.Errorf("a device of no licence: %d rows, %v", n, err)
-		}
-		return nil
+		devices, err := tx.devices("", "", 10)
+		holders, err2 := tx.seatHolders("", 10)
+		lapsed, err3 := tx.lapsedDevicesOf("", until, 10)
+		items, err4 := tx.topItems("", from, until, true, 10)
+		pages, err5 := tx.topPages("", from, until, 10)
+		n := len(devices.rows) + len(holders) + len(lapsed) + len(items) + len(pages)
+		err6 := tx.eachPeriodOfWidget("", []period{{from, until, 0}}, func(string, period, counts) { n++ })
+		failIf(t, n != 0, "%d rows", n)
+		return errors.Join(err, err2, err3, err4, err5, err6)
 	})
 }
 

@@ -1230,3 +1230,15 @@ func TestApp_listsAreSeparatedByCommas(t *testing.T) {
 		}
 	}
 }
+
+// typeName is the name of a parameter's or a field's type, a pointer's too; "" for one
+// that has no name of this package.
+func typeName(e ast.Expr) string {
+	if star, ok := e.(*ast.StarExpr); ok {
+		e = star.X
+	}
+	if id, ok := e.(*ast.Ident); ok {
+		return id.Name
+	}
+	return ""
+}

@@ -88,19 +88,38 @@ func withoutRequestID(body string) string { return requestIDs.ReplaceAllString(b
 
 var requestIDs = regexp.MustCompile(`req_[0-9a-z]{26}`)
 
-// Another account's row is answered exactly as one that does not exist.
+// Another account's row is answered exactly as one that does not exist, stands in no list or sum, and the account
+// can't be asked for.
 func TestEveryRoute_findsNothingOfAnotherAccount(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	compared := 0
+	compared, listed := 0, 0
 	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
-		if r.token != tokenRequired || r.scope == scopeAdmin || !strings.Contains(o.path, "{") {
+		if r.token != tokenRequired || r.scope == scopeAdmin {
 			return
 		}
 		stranger := bearer(f.token(f.addAccount("stranger"), r.scope))
 		body, kind := f.exampleBody(o)
 		before := f.dump()
 		theirs := f.pathOf(o)
+		if o.parameter("account_id") != nil {
+			f.do(o.method, theirs+"?account_id="+f.account, body, stranger, kind).is(403, "insufficient_scope")
+		}
+		if o.method == "GET" && !strings.Contains(o.path, "{") {
+			f.prepared(o)
+			query := f.neededQuery(o)
+			own, strangers := f.get(theirs+query, f.admin).is(200), f.get(theirs+query, stranger)
+			ids := idInPath.FindAllString(withoutRequestID(own.body), -1)
+			for _, id := range ids {
+				if strings.Contains(strangers.body, id) {
+					t.Errorf("%s shows a stranger %s", o.name(), id)
+				}
+			}
+			if listed += len(ids); strangers.status != 200 || len(ids) > 0 && own.body == strangers.body {
+				t.Errorf("%s answers a stranger %d %s", o.name(), strangers.status, strangers.body)
+			}
+			return
+		}
 		for _, id := range idInPath.FindAllString(theirs, -1) {
 			other := id[:len(id)-26] + "00000000000000000000000000"
 			unknown := strings.Replace(theirs, id, other, 1)
@@ -113,12 +132,54 @@ func TestEveryRoute_findsNothingOfAnotherAccount(t *testing.T) {
 		}
 		f.unchanged(before)
 	})
-	if compared < 40 {
-		t.Errorf("compared %d ids only", compared)
+	if compared < 40 || listed < 40 {
+		t.Errorf("compared %d ids, and looked for %d in lists, only", compared, listed)
 	}
 }
 
+// neededQuery is the query of an operation with the examples of the parameters that it can't do without.
+func (f *exampleFixture) neededQuery(o *operation) string {
+	var all []string
+	for _, p := range o.params {
+		if p["in"] == "query" && p["required"] == true {
+			all = append(all, queryOf(p["name"].(string), f.fillText(fmt.Sprint(p["example"]))))
+		}
+	}
+	return "?" + strings.Join(all, "&")
+}
+
 var idInPath = regexp.MustCompile(`[a-z]+_[0-9a-z]{26}`)
+
+// No list or report of a command shows a row of another account than the one that it is asked for.
+func TestEveryCommand_thatListsShowsOneAccountAlone(t *testing.T) {
+	t.Parallel()
+	f := newExampleFixture(t)
+	stranger, shown := f.addAccount("stranger"), 0
+	f.must("token", "issue", "-scope", "leads:read")
+	f.change(func(t *tx) error {
+		return t.countLegacy([]legacyCall{{t.now.Format(time.DateOnly), "widget/leads", f.account, 1, t.now}})
+	})
+	for _, c := range commandsOf(nouns()) {
+		list := c.name
+		hasAccount := slices.ContainsFunc(c.options, func(o option) bool { return o.name == "account" })
+		if !hasAccount || c.nargs > 0 || !strings.HasSuffix(list, " list") && list != "lead export" {
+			continue
+		}
+		args := append(strings.Fields(list), "-json", "-account")
+		own, theirs := f.must(append(args, f.account)...), f.must(append(args, stranger)...)
+		for _, id := range append(idInPath.FindAllString(own, -1), siteOrigin) {
+			if shown++; strings.Contains(theirs, id) {
+				t.Errorf("%s shows a stranger %s", list, id)
+			}
+		}
+		if own == theirs {
+			t.Errorf("%s: both accounts are shown %s", list, own)
+		}
+	}
+	if shown < 30 {
+		t.Errorf("%d ids only", shown)
+	}
+}
 
 // Whoever has used up the account's allowance is answered 429 on every route that is charged, and nothing happens.
 func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
@@ -284,15 +345,18 @@ func TestEveryRoute_answersOtherMethodsAsItsPathSays(t *testing.T) {
 				t.Errorf("%s: a preflight allows %s", o.name(), allowed)
 			}
 		}
-		for _, method := range []string{"PUT", "DELETE", "PATCH", "TRACE"} {
-			if slices.Contains(own, method) {
+		allow := append(slices.Clone(own), "OPTIONS")
+		if slices.Contains(own, "GET") {
+			allow = append(allow, "HEAD")
+		}
+		slices.Sort(allow)
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"} {
+			if slices.Contains(allow, method) {
 				continue
 			}
-			a := f.do(method, path, "", f.headersOf(o)...).is(405)
-			for _, m := range own {
-				if !strings.Contains(a.header.Get("Allow"), m) {
-					t.Errorf("%s: 405 to %s allows %s", o.name(), method, a.header.Get("Allow"))
-				}
+			allowed := strings.Split(f.do(method, path, "", f.headersOf(o)...).is(405).header.Get("Allow"), ", ")
+			if slices.Sort(allowed); !slices.Equal(allowed, allow) {
+				t.Errorf("%s: 405 to %s allows %s, want %s", o.name(), method, allowed, allow)
 			}
 		}
 		if o.method == "GET" {
@@ -374,3 +438,43 @@ func TestEveryRoute_refusesUnknownMembersWithStrictHandling(t *testing.T) {
 		f.unchanged(before)
 	})
 }
+
+// What is not JSON in UTF-8, or isn't called so, is refused on every route of JSON: no member is named, nothing is
+// charged and nothing happens.
+func TestEveryRoute_ofJSONRefusesWhatIsNone(t *testing.T) {
+	sequentialUnderRace(t)
+	t.Parallel()
+	everyRoute(t, func(f *exampleFixture, o *operation, r *route) {
+		if !r.takesJSON() || !takesBody(o.method) {
+			return
+		}
+		before := f.dump()
+		for name, malformed := range malformedBodies {
+			a := f.do(o.method, f.pathOf(o), malformed, f.headersOf(o)...)
+			if a.status != 400 || a.json()["code"] != "malformed_json" || len(a.wrong()) != 0 ||
+				a.header.Get("RateLimit") != "" {
+				t.Errorf("%s with %s: %d %v %s", o.name(), name, a.status, a.header, a.body)
+			}
+		}
+		body, _ := f.exampleBody(o)
+		for _, wrong := range wrongMediaTypes {
+			if o.path == "/widget/events" && wrong == "Content-Type: text/plain" {
+				continue // a beacon's
+			}
+			a := f.do(o.method, f.pathOf(o), body, append(f.headersOf(o), wrong)...)
+			if a.status != 415 || a.json()["code"] != "unsupported_media_type" ||
+				a.header.Get("Accept") != "application/json" {
+				t.Errorf("%s with %s: %d %v %s", o.name(), wrong, a.status, a.header, a.body)
+			}
+		}
+		f.unchanged(before)
+	})
+}
+
+var wrongMediaTypes = []string{"Content-Type: application/x-www-form-urlencoded",
+	"Content-Type: multipart/form-data; boundary=x", "Content-Type: text/html", "Content-Type: text/plain",
+	"Content-Type: application/jsonx", "Content-Type: application/problem+json", "Content-Type: ",
+	"Content-Type: application/json; charset=iso-8859-1", "Content-Type: application/json; charset=utf-16",
+	"Content-Type: application/json; charset=utf-8; charset=latin1", "Content-Type: application/json; =",
+	"Content-Type: json",
+	"Content-Encoding: gzip", "Content-Encoding: br", "Content-Encoding: identity, gzip"}

@@ -18,97 +18,14 @@ import (
 	"time"
 )
 
-// postPaths are the routes that take a body of JSON, with a body that is right but for what
-// it names.
-var postPaths = map[string]string{
-	"/widget/leads":              `{"type":"newsletter","email":"ada@example.com"}`,
-	"/widget/events":             `{"widget":"wgt_00000000000000000000000000","events":[{"type":"view"}]}`,
-	"/widget/license/activate":   `{}`,
-	"/widget/license/verify":     `{}`,
-	"/widget/license/deactivate": `{}`,
-	"/leads/erase":               `{"email":"ada@example.com"}`,
-	"/licenses":                  `{"account_id":"acct_00000000000000000000000000","product":"kds"}`,
-	"/licenses/{id}/renew":       `{}`,
-	"/licenses/{id}/suspend":     `{}`,
-	"/licenses/{id}/reinstate":   `{}`,
-	"/licenses/{id}/revoke":      `{}`,
-	"/licenses/{id}/rotate-key":  `{}`,
-
-	"/licenses/{id}/reset-transfers": `{}`,
-
-	"/plans":             `{"name":"pro","product":"kds"}`,
-	"/plans/{id}/retire": `{}`,
-	"/plans/{id}/apply":  `{"dry_run":true}`,
-
-	"/webhooks":                                  `{"url":"https://hooks.example.com/","types":["lead.created"]}`,
-	"/webhooks/{id}/test":                        `{}`,
-	"/webhooks/{id}/enable":                      `{}`,
-	"/webhooks/{id}/rotate-secret":               `{}`,
-	"/webhooks/{id}/replay":                      `{"since":"2026-11-20T22:00:00Z"}`,
-	"/webhooks/{id}/deliveries/{delivery}/retry": `{}`,
-
-	"/orders": `{"currency":"CHF","lines":[{"name":"x","quantity":1,"unit_amount":1,"vat_rate":0}],` +
-		`"return_url":"` + siteOrigin + `/"}`,
-	"/orders/{id}/accept":  `{}`,
-	"/orders/{id}/capture": `{}`,
-	"/orders/{id}/reject":  `{}`,
-	"/orders/{id}/cancel":  `{}`,
-	"/orders/{id}/refunds": `{}`,
-	"/orders/{id}/paid":    `{"method":"cash"}`,
-
-	"/apps": `{"name":"x","home_page":"https://x.example","kind":"web",` +
-		`"redirect_uris":["https://x.example/"],"scope":"orders:read"}`,
-
-	"/apps/{id}/rotate-secret": `{}`,
-	"/accounts/{id}/signin":    `{}`,
-
-	"/books/connections":                               `{"product":"xero"}`,
-	"/books/connections/{id}/exports":                  `{"date":"2026-11-21"}`,
-	"/books/connections/{id}/exports/{export}/retry":   `{}`,
-	"/books/connections/{id}/exports/{export}/reverse": `{}`,
-}
-
-func TestHandlers_postPathsOfTheTestsAreThoseOfTheRouteTable(t *testing.T) {
+func TestBody_ofTwoMediaTypesIs415(t *testing.T) {
 	t.Parallel()
-	for _, r := range allRoutes() {
-		if _, tested := postPaths[r.path()]; r.method() == "POST" && !r.raw && !r.form && !tested {
-			t.Errorf("POST %s is not in postPaths", r.path())
-		}
-	}
-}
-
-func TestBody_ofAnotherMediaTypeIs415OnEveryPath(t *testing.T) {
-	t.Parallel()
-	s := newService(t, withoutAddressLimits)
-	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	before := s.dump()
-	for path, body := range postPaths {
-		headers := headersFor(path, token)
-		for _, wrong := range []string{
-			"Content-Type: application/x-www-form-urlencoded", "Content-Type: multipart/form-data; boundary=x",
-			"Content-Type: text/html",
-			"Content-Type: text/plain", "Content-Type: application/jsonx", "Content-Type: application/problem+json",
-			"Content-Type: ",
-			"Content-Type: application/json; charset=iso-8859-1", "Content-Type: application/json; charset=utf-16",
-			"Content-Type: application/json; charset=utf-8; charset=latin1", "Content-Type: application/json; =",
-			"Content-Type: json",
-			"Content-Encoding: gzip", "Content-Encoding: br", "Content-Encoding: identity, gzip",
-		} {
-			if path == "/widget/events" && wrong == "Content-Type: text/plain" {
-				continue // a beacon's
-			}
-			a := s.post(path, body, append(headers, wrong)...)
-			if a.status != 415 {
-				t.Fatalf("%s with %s: %d %s", path, wrong, a.status, a.body)
-			}
-			a.is(415, "unsupported_media_type").has("Accept: application/json")
-		}
-	}
+	s := newService(t)
 	for _, twice := range [][]string{{"Content-Type: application/json", "Content-Type: text/plain"},
 		{"Content-Encoding: identity", "Content-Encoding: gzip"}} {
-		s.post("/widget/leads", postPaths["/widget/leads"], twice...).is(415, "unsupported_media_type")
+		s.post("/widget/leads", anyLead, twice...).is(415, "unsupported_media_type")
 	}
-	s.unchanged(before)
+	s.counts(0, `SELECT count(*) FROM leads`)
 }
 
 func TestBody_ofJSONInUTF8IsTakenHoweverItIsNamed(t *testing.T) {
@@ -287,14 +204,6 @@ func TestBody_hasAtMost16KiB(t *testing.T) {
 	}
 }
 
-// headersFor are the headers that a body needs at a path to be judged: an origin, and, where a token is needed, that.
-func headersFor(path, token string) []string {
-	if strings.HasPrefix(path, "/widget/") {
-		return []string{"Origin: " + siteOrigin}
-	}
-	return []string{"Origin: " + siteOrigin, token}
-}
-
 // malformedBodies are bodies that every path refuses with 400.
 var malformedBodies = map[string]string{
 	"empty":                    " ",
@@ -329,26 +238,6 @@ var malformedBodies = map[string]string{
 		`"l":1,"m":1,"n":1,"o":1,"p":1,"q":1,"r":1,"c":2}`,
 	"nine deep":                 `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[[]]]]]]]]}`,
 	"a hundred thousand braces": strings.Repeat(`{"a":`, 3000),
-}
-
-func TestBody_malformedIs400OnEveryPathAndChangesNothing(t *testing.T) {
-	t.Parallel()
-	s := newService(t, withoutAddressLimits)
-	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	before := s.dump()
-	for path := range postPaths {
-		for name, body := range malformedBodies {
-			a := s.post(path, body, headersFor(path, token)...)
-			if a.status != 400 {
-				t.Fatalf("%s with %s: %d %s", path, name, a.status, a.body)
-			}
-			a.is(400, "malformed_json")
-			if len(a.wrong()) != 0 || a.header.Get("RateLimit") != "" {
-				t.Fatalf("%s with %s names members or was charged: %s", path, name, a.body)
-			}
-		}
-	}
-	s.unchanged(before)
 }
 
 func TestProblem_saysAllAndNoMore(t *testing.T) {
@@ -437,36 +326,12 @@ func TestHandlers_makeTheRequestIDThemselves(t *testing.T) {
 	}
 }
 
-func TestRoute_answersOtherMethodsWith405AndAllow(t *testing.T) {
+func TestRoute_ofAPageAnswersOtherMethodsWith405(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	for path, allow := range map[string]string{
-		"/widget/leads":              "POST, OPTIONS",
-		"/widget/license/activate":   "POST, OPTIONS",
-		"/widget/license/verify":     "POST, OPTIONS",
-		"/widget/license/deactivate": "POST, OPTIONS",
-		"/widget/events":             "POST, OPTIONS",
-		"/leads/erase":               "POST, OPTIONS",
-		"/widget/stats":              "GET, HEAD, OPTIONS",
-		"/widget/stats.svg":          "GET, HEAD, OPTIONS",
-		"/widget/health":             "GET, HEAD, OPTIONS",
-		"/leads":                     "GET, HEAD, OPTIONS",
-		"/licenses/x/devices":        "GET, HEAD, OPTIONS",
-		"/licenses/x/devices/y":      "DELETE, OPTIONS",
-		"//.well-known/jwks.json":    "GET, HEAD, OPTIONS",
-		"//livez":                    "GET, HEAD, OPTIONS",
-		"//":                         "GET, HEAD, OPTIONS",
-		"//docs":                     "GET, HEAD, OPTIONS",
-	} {
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"} {
-			if strings.Contains(allow, method) {
-				continue
-			}
-			a := s.do(method, path, "")
-			if a.status != 405 {
-				t.Fatalf("%s %s: %d", method, path, a.status)
-			}
-			a.is(405, "method_not_allowed").has("Allow: " + allow)
+	for _, path := range []string{"//", "//docs"} {
+		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"} {
+			s.do(method, path, "").is(405, "method_not_allowed").has("Allow: GET, HEAD, OPTIONS")
 		}
 	}
 }
