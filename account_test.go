@@ -168,7 +168,7 @@ func FuzzBaseURL(f *testing.F) {
 
 // What no list of a route or a command shows by itself is narrowed to its owner too; an owner of nothing, which no
 // request has, matches no row.
-func TestOwner_ofNothingAndAnotherAccountMatchNoRow(t *testing.T) {
+func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	f := newExampleFixture(t)
 	f.post("/widget/leads", anyLead).is(200)

@@ -394,6 +394,32 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	}
 }
 
+func TestWebhook_ofAnotherAccountIsNotThere(t *testing.T) {
+	t.Parallel()
+	f := newExampleFixture(t)
+	webhook, delivery := f.real[exampleOf(t, "webhook_id")], f.real[exampleOf(t, "delivery_id")]
+	stranger := "Authorization: Bearer " + f.token(f.addAccount("stranger"), allScopes)
+	before := f.dump()
+	calls := webhookCalls(webhook, delivery)
+	delete(calls, "patch address") // loopback is not admitted here
+	calls["show"] = [3]string{"GET", "/webhooks/" + webhook}
+	calls["remove"] = [3]string{"DELETE", "/webhooks/" + webhook}
+	calls["deliveries"] = [3]string{"GET", "/webhooks/" + webhook + "/deliveries"}
+	for name, c := range calls {
+		theirs := f.do(c[0], c[1], c[2], stranger)
+		unknown := f.do(c[0], strings.Replace(c[1], webhook, newID("whe", time.Now()), 1), c[2], stranger)
+		if theirs.status != 404 || theirs.text("code") != "webhook_not_found" ||
+			theirs.text("detail") != unknown.text("detail") || theirs.status != unknown.status {
+			t.Errorf("%s: %s, of an unknown one %s", name, theirs.body, unknown.body)
+		}
+		f.do(c[0], c[1]+"?account_id="+f.account, c[2], stranger).is(403, "insufficient_scope")
+	}
+	if ids, _ := pageOf(f.get("/webhooks", stranger)); len(ids) != 0 {
+		t.Errorf("a stranger lists %v", ids)
+	}
+	f.unchanged(before)
+}
+
 func TestWebhook_isOfTheAccountThatATokenForAllAccountsNames(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)
