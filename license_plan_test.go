@@ -64,6 +64,9 @@ func TestIssuing_everyScopeOnEveryRouteLeaksNothingOfAnotherAccount(t *testing.T
 		if strings.HasPrefix(r.path(), "/plans") {
 			id = plan
 		}
+		if strings.HasSuffix(r.path(), "/apply") {
+			body = `{"dry_run":true}`
+		}
 		if r.method() == "PATCH" {
 			body = `{"max_devices":9}`
 		}
