@@ -39,14 +39,37 @@ const testsAtOnce = 8
 var (
 	long = flag.Bool("long", false, "run histories, kills, damages and volumes at their full sizes")
 	seed = flag.Uint64("seed", 0, "the seed of every random test; 0: those that each test has by itself")
+	more = flag.String("more", "", "a file for a pattern of the tests that do more with -long, or without -race")
 )
+
+// doesMore are the tests that -more names.
+var doesMore sync.Map // of their names
 
 // size returns how often or how much a test does something: small by default, large with -long.
 func size(small, large int) int {
+	callers := make([]uintptr, 50)
+	for frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)]); ; {
+		frame, more := frames.Next()
+		name, _, _ := strings.Cut(strings.TrimPrefix(frame.Function, "widgetd."), ".") // of a closure: Test….func1
+		if strings.HasPrefix(name, "Test") || !more {
+			doesMore.Store(name, true)
+			break
+		}
+	}
 	if *long {
 		return large
 	}
 	return small
+}
+
+// notUnderRace skips a test under the race detector. CI runs it without.
+func notUnderRace(t testing.TB, why string) {
+	t.Helper()
+	if underRace() {
+		name, _, _ := strings.Cut(t.Name(), "/")
+		doesMore.Store(name, true)
+		t.Skip(why)
+	}
 }
 
 // seeds yields 1 to n, or the one that -seed gives.
@@ -108,6 +131,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "statements that read more the more rows there are:", err)
 		code = 1
 	}
+	if *more != "" {
+		var names []string
+		doesMore.Range(func(name, _ any) bool { names = append(names, name.(string)); return true })
+		afterAll(func() error { return os.WriteFile(*more, []byte("^("+strings.Join(names, "|")+")$"), 0o600) })
+	}
 	for _, end := range ends.calls {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, "at the end of all tests:", err)
@@ -150,9 +178,7 @@ func builtProgram(t testing.TB) string {
 	if testing.Short() {
 		t.Skip("builds and starts the program")
 	}
-	if underRace() {
-		t.Skip("the race detector does not see a process of its own; CI runs the whole suite without it, too")
-	}
+	notUnderRace(t, "the race detector does not see a process of its own")
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "widgetd-test-"); built.err != nil {
 			return
@@ -219,8 +245,8 @@ func numbersIn(text string) (numbers []int) {
 // the first test that misses one fails in the name of all.
 func programsOrSkip(t testing.TB, names ...string) {
 	t.Helper()
-	if slices.Contains(names, "chromium") && underRace() {
-		t.Skip("a browser takes long and shows the race detector little; CI runs the whole suite without it, too")
+	if slices.Contains(names, "chromium") {
+		notUnderRace(t, "a browser takes long and shows the race detector little")
 	}
 	for _, name := range names {
 		fault := programFault(name)

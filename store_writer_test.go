@@ -487,29 +487,18 @@ var underRace = sync.OnceValue(func() bool {
 	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 })
 
-// manyRowsUnderRace skips a test whose many rows would take minutes under the race detector. CI runs
-// the whole suite without it, too.
-func manyRowsUnderRace(t testing.TB) {
-	if underRace() {
-		t.Skip("too many rows for the race detector")
-	}
-}
+// manyRowsUnderRace skips a test whose many rows would take minutes under the race detector.
+func manyRowsUnderRace(t testing.TB) { notUnderRace(t, "too many rows for the race detector") }
 
 // sequentialUnderRace skips a long test in which nothing runs at the same time, so that the race detector
 // would only make it slow.
 func sequentialUnderRace(t testing.TB) {
-	if underRace() {
-		t.Skip("nothing runs at the same time that the race detector could see")
-	}
+	notUnderRace(t, "nothing runs at the same time that the race detector could see")
 }
 
 // manyCommandsUnderRace skips a test that runs many commands, one after the other, which the race detector
 // would only make slow.
-func manyCommandsUnderRace(t testing.TB) {
-	if underRace() {
-		t.Skip("too many commands for the race detector")
-	}
-}
+func manyCommandsUnderRace(t testing.TB) { notUnderRace(t, "too many commands for the race detector") }
 
 // strikes reports whether call n is to fail in this form, with error k of so many: of so many calls one, each
 // with the next error.
