@@ -38,8 +38,8 @@ import (
 //	{"days":9}  409 not_renewable             or another status than 422, and its code
 //	?limit=0    out_of_range ?limit           another query
 //	wait: 10m                                 so much later, with the chores that are due then
-//	receiver: 204 license.renewed             webhooks are sent for two seconds, to a receiver at
-//	                                          http://127.0.0.1:9 that answers so, and has got these of the owner's events
+//	receiver: 204 license.renewed             webhooks are sent for two seconds; a receiver at http://127.0.0.1:9
+//	                                          answers so, and has got these of the owner's events
 //	$ license show $L -json                   a command
 //	= {"state":"active"}                      a line that it prints, as JSON or in full
 //	! 1 no such licence                       or its exit status and what its error says
@@ -304,6 +304,7 @@ func (e *exchangeRun) make(text string) error {
 		return nil
 	case "widget":
 		e.made[name] = e.addWidget(e.name("owner"))
+		e.newEvents()
 		return nil
 	}
 	of, known := worldKinds[kind]

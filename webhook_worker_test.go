@@ -738,26 +738,6 @@ func TestSlow_receiversOfSixAccountsDelayNoOther(t *testing.T) {
 	}
 }
 
-func TestWebhook_continuesWhereTheLastProcessStood(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		var want []string
-		for range 3 {
-			stop := s.startSending()
-			for range 50 {
-				want = append(want, s.announce(s.account, eventLeadCreated))
-			}
-			synctest.Wait()
-			stop()
-			for range 50 {
-				want = append(want, s.announce(s.account, eventLeadCreated))
-			}
-		}
-		defer s.startSending()()
-		r.gets(want...)
-	})
-}
-
 // What is under way when the service stops is waited for; what does not end is sent again.
 func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -813,112 +793,53 @@ func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 	})
 }
 
-func TestWebhook_getsWhatACommandDoesWithinASecond(t *testing.T) {
-	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventWidgetCreated)
-		defer s.startSending()()
-		synctest.Wait()
-		s.must("widget", "add", "-account", s.account, "Lunch")
-		time.Sleep(time.Second)
-		if got := r.take(); len(got) != 1 || !strings.Contains(got[0].body, `"type":"widget.created"`) {
-			t.Errorf("it got %v", got)
-		}
-	})
-}
-
-func TestWebhook_resultsThatCannotBeRecordedStopSendingUntilTheyCan(t *testing.T) {
+func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	t.Parallel()
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
-		const events = 600
-		s.announceToAll([]string{s.account}, eventLeadCreated, events)
-		want := s.eventIDs(eventLeadCreated)
-		s.fullDisk(true)
-		defer s.startSending()()
-		synctest.Wait()
-		time.Sleep(time.Minute)
-		if early := len(r.came()); early == 0 || early > maxUnrecorded+maxSendingWebhook {
-			t.Fatalf("%d were sent while nothing could be recorded", early)
+		defer s.startSending(time.Minute)()
+		rotate := func(number int) {
+			s.post("/webhooks/"+hook+"/rotate-secret", "", s.hookAuth(scopeLeads)).is(200).members(
+				"secret", formatWebhookSecret(webhookSecret(s.keys, hook, number)),
+				"previous_secret_until", newStamp(time.Now()).after(days(1)), "state", "enabled")
 		}
-		if !strings.Contains(s.log.String(), faultWebhookResult) {
-			t.Error("the log does not say so")
+		signed := func(when string, want ...int) {
+			t.Helper()
+			s.announce(s.account, eventLeadCreated)
+			m, got := r.take()[0], []int(nil)
+			for n := range 5 {
+				if verifyWebhook(webhookSecret(s.keys, hook, n), m.header, []byte(m.body), time.Now()) == nil {
+					got = append(got, n)
+				}
+			}
+			equal(t, when, got, want)
 		}
-		s.fullDisk(false)
-		time.Sleep(3 * time.Second)
-		r.gets(want...)
-		s.countsAs(len(want), "events in the log",
-			`SELECT count(DISTINCT event_id) FROM deliveries WHERE webhook_id = ?`, hook)
+		signed("at first", 1)
+		rotate(2)
+		time.Sleep(days(1) - time.Second)
+		signed("for a day", 1, 2)
+		time.Sleep(time.Second)
+		signed("after it", 2)
+		rotate(3)
+		rotate(4)
+		signed("after two at once", 3, 4)
 	})
 }
 
-func TestWebhook_testEnablesItOnlyIfItIsTheLatestAndAnswers2xx(t *testing.T) {
+func TestWebhook_testOfAnAddressThatWasChangedMeanwhileDoesNotEnableIt(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		status  int
-		changed bool // the address was changed while the test was under way
-		want    string
-	}{
-		{"accepted", 200, false, "enabled"},
-		{"refused", 404, false, "pending"},
-		{"redirected", 302, false, "pending"},
-		{"gone", 410, false, "pending"},
-		{"of an address that was changed meanwhile", 200, true, "pending"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			bubbleOfWebhooks(t, func(s *service, r *receiver) {
-				hook := s.subscribe(s.account, r.url("/"), eventLeadCreated, eventWebhookEnabled)
-				s.sql(`UPDATE webhooks SET state = 'pending'`)
-				test := s.announce(s.account, eventWebhookTest)
-				s.sql(`UPDATE webhooks SET test_seq = (SELECT max(seq) FROM events)`)
-				r.setAnswer(func(w http.ResponseWriter, _ message) {
-					time.Sleep(time.Second)
-					w.WriteHeader(c.status)
-				})
-				defer s.startSending(time.Minute)()
-				synctest.Wait()
-				if c.changed {
-					s.sql(`UPDATE webhooks SET test_seq = NULL`) // and the test of that one has failed
-				}
-				time.Sleep(500 * time.Millisecond)
-				s.announce(s.account, eventLeadCreated) // while it is not enabled
-				letPass(time.Second)
-				s.countsAs(1, "it is not "+c.want, `SELECT count(*) FROM webhooks WHERE id = ? AND state = ?`, hook,
-					c.want)
-				r.status(200)
-				later := s.announce(s.account, eventLeadCreated)
-				letPass(time.Hour)
-				want := []string{test}
-				if c.want == "enabled" {
-					want = append(want, later)
-				}
-				r.gets(want...)
-			})
-		})
-	}
-}
-
-func TestWebhook_replaySendsAgainWhatItsFilterNames(t *testing.T) {
-	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		var want []string
-		for range 100 {
-			want = append(want, s.announce(s.account, eventLeadCreated))
-			s.announce(s.account, eventWidgetCreated)
-		}
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
-		defer s.startSending()()
-		r.gets()
-		s.sql(`UPDATE webhook_queues SET replay_seq = 0, replay_end = sent_seq`)
-		s.change(func(t *tx) error { // as a replay does
-			t.invalidate(webhooksChanged)
-			return t.addEvent(event{Type: eventWebhookReplayed, AccountID: s.account, Actor: actorCommand})
-		})
-		r.gets(append(want, s.announce(s.account, eventLeadCreated))...)
-		letPass(time.Second)
-		s.countsAs(1, "the replay has not ended",
-			`SELECT count(*) FROM webhook_queues WHERE replay_seq IS NULL AND replay_end IS NULL`)
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
+		s.sql(`UPDATE webhooks SET state = 'pending'`)
+		test := s.announce(s.account, eventWebhookTest)
+		s.sql(`UPDATE webhooks SET test_seq = (SELECT max(seq) FROM events)`)
+		r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(time.Second) })
+		defer s.startSending(time.Minute)()
+		synctest.Wait()
+		s.sql(`UPDATE webhooks SET test_seq = NULL`) // and the test of that one has failed
+		letPass(2 * time.Second)
+		equal(t, "state", s.webhookRow(hook).State, webhookPending)
+		s.announce(s.account, eventLeadCreated)
+		letPass(time.Hour)
+		r.gets(test)
 	})
 }
 
@@ -1055,51 +976,6 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		s.countsAs(0, "old ones are kept instead of newer ones",
 			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
 		s.countsAs(2, "retries that are left, of queues that there are", `SELECT count(*) FROM webhook_retries`)
-	})
-}
-
-func TestQuery_aboutSendingWebhooksReadsOnlyWhatIsSent(t *testing.T) {
-	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
-		stop := s.startSending()
-		for _, status := range []int{200, 500, 410} {
-			r.status(status)
-			s.announce(s.account, eventLeadCreated)
-			time.Sleep(10 * time.Second)
-		}
-		s.sql(`INSERT INTO webhook_retries VALUES (77, 1, 1, '2000-01-01T00:00:00Z')`)
-		s.sql(`UPDATE deliveries SET webhook_id = 'whe_removed'`)
-		s.check(s.chore(faultWebhookSweep)(s.t.Context()))
-		stop()
-		found := map[string]bool{}
-		for _, query := range slices.Concat(reads(), writes()) {
-			for _, name := range []string{"webhook_queues", "webhook_retries", "deliveries", "FROM events e"} {
-				found[name] = found[name] || strings.Contains(query, name)
-			}
-			if !strings.Contains(query, "webhook") && !strings.Contains(query, "deliver") &&
-				!strings.Contains(query, "FROM events e") ||
-				strings.HasPrefix(query, "INSERT INTO webhooks") || strings.HasPrefix(query, "UPDATE deliveries SET") {
-				continue
-			}
-			for _, step := range s.plan(query) {
-				allWebhooks := step == "SCAN w" && strings.Contains(query, "w.test_seq IS NOT NULL") // webhookQueues
-				if strings.HasPrefix(step, "SCAN ") && !strings.HasPrefix(step, "SCAN CONSTANT") &&
-					!allWebhooks && !strings.HasPrefix(step, "SCAN (") && !strings.HasPrefix(step, "SCAN json_each") ||
-					strings.HasPrefix(step, "USE TEMP B-TREE") {
-					t.Errorf("%s\n%s", step, strings.Join(strings.Fields(query), " "))
-				}
-			}
-		}
-		if len(found) != 4 {
-			t.Errorf("queries about %v were seen only", slices.Collect(maps.Keys(found)))
-		}
-		steps := strings.Join(s.plan(`SELECT seq, type, 1 FROM events e
-			WHERE account_id = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?`), "\n")
-		if !strings.Contains(steps, "INDEX events_account (account_id=? AND rowid>? AND rowid<?)") {
-			t.Errorf("the next events of an account are found by %s", steps)
-		}
 	})
 }
 
