@@ -362,60 +362,49 @@ func webhookStory(t *testing.T, o *operator) {
 		"-description", "Our CRM")
 	id := added["id"].(string)
 	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(added) != 2 || added["secret"] != formatWebhookSecret(webhookSecret(ring, id, 1)) {
-		t.Errorf("added %v", added)
-	}
-	other := strings.Fields(o.do("webhook", "add", "https://other.example.com", "-account", o.account, "-type",
-		"lead.created"))
-	if len(other) < 4 || other[0] != "id:" || other[2] != "secret:" ||
-		other[3] != formatWebhookSecret(webhookSecret(ring, other[1], 1)) {
-		t.Errorf("added %q", other)
-	}
-	rows := o.objects("webhook", "list", "-account", o.account)
-	if len(rows) != 2 || rows[1]["id"] != id || rows[1]["host"] != "hooks.example.com" ||
-		rows[1]["state"] != "pending" || rows[1]["url"] != nil {
-		t.Errorf("rows %v", rows)
-	}
-	if table := o.do("webhook", "list", "-wide"); strings.Contains(table, "secret-path") ||
-		!strings.Contains(table, "hooks.example.com  lead.created license.created") {
-		t.Errorf("table\n%s", table)
-	}
-	if w := o.object("webhook", "show", id); w["url"] != "https://hooks.example.com/secret-path" ||
-		w["made_by"] != thisActor(t) || w["secret"] != nil {
-		t.Errorf("shown %v", w)
-	}
+	must(t, err)
+	secret := func(number int) string { return formatWebhookSecret(webhookSecret(ring, id, number)) }
+	equal(t, "added", added, map[string]any{"id": id, "secret": secret(1)})
+	o.prints("\nsecret: whsec_", "webhook", "add", "https://b.example", "-account", o.account, "-type", "lead.created")
+	row := o.objects("webhook", "list", "-account", o.account)[1]
+	equal(t, "listed", []any{row["id"], row["host"], row["state"], row["url"]},
+		[]any{id, "hooks.example.com", "pending", nil})
+	table := o.do("webhook", "list", "-wide")
+	contains(t, table, "hooks.example.com  lead.created license.created")
+	lacks(t, table, "secret-path")
+	shown := o.object("webhook", "show", id)
+	equal(t, "shown", []any{shown["url"], shown["made_by"], shown["secret"]},
+		[]any{"https://hooks.example.com/secret-path", thisActor(t), nil})
 	o.prints("types              lead.created, license.created", "webhook", "show", id)
-	test := o.object("webhook", "test", id)["event_id"].(string)
-	if o.prints(test+" is to be sent: ", "webhook", "test", id); !validID("evt", test) {
-		t.Errorf("test %s", test)
-	}
+	o.prints(o.object("webhook", "test", id)["event_id"].(string)+" is to be sent: ", "webhook", "test", id)
 	o.fails("the webhook is not enabled: 'widgetd webhook enable "+id+"' sends it a test",
 		"webhook", "replay", id, "-since", "7d")
 	o.change(func(tx *tx) error { // as the service does when the test is accepted
-		_, err := tx.exec(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
-		return err
+		return tx.write(`UPDATE webhooks SET state = 'enabled', test_seq = NULL WHERE id = ?`, id)
 	})
-	o.do("webhook", "set", id, "-type", "lead.created", "-description", "")
-	w := o.object("webhook", "set", id, "-type", "lead.created")
-	if fmt.Sprint(w["types"]) != "[lead.created]" || w["description"] != nil || w["state"] != "enabled" {
-		t.Errorf("patched %v", w)
-	}
-	for _, days := range []string{"1d", "30d"} {
-		if w := o.object("webhook", "replay", id, "-since", days); w["replaying"] != true {
-			t.Errorf("replay %v", w)
-		}
-	}
+	set := o.object("webhook", "set", id, "-type", "lead.created", "-description", "")
+	equal(t, "set", []any{set["types"], set["description"], set["state"]},
+		[]any{[]any{"lead.created"}, nil, "enabled"})
+	equal(t, "replaying", o.object("webhook", "replay", id, "-since", "30d")["replaying"], any(true))
 	o.fails("-since: This is more than 30 days ago.", "webhook", "replay", id, "-since", "31d")
 	o.fails("-since TIME is needed", "webhook", "replay", id)
-	rotated := o.object("webhook", "rotate-secret", id)
-	if rotated["secret"] != formatWebhookSecret(webhookSecret(ring, id, 2)) || rotated["previous_secret_until"] == nil {
-		t.Errorf("rotated %v", rotated)
+	equal(t, "rotated", o.object("webhook", "rotate-secret", id)["secret"], any(secret(2)))
+	o.prints("secret: "+secret(3)+"  (shown once)\n", "webhook", "rotate-secret", id)
+	webhookDeliveryStory(t, o, id)
+	o.prints(id+" is pending\n", "webhook", "set", id, "-url", "https://next.example.com/")
+	o.prints(id+" is disabled\n", "webhook", "disable", id)
+	o.prints(id+" is pending\n", "webhook", "enable", id)
+	o.prints("webhook "+id+" (next.example.com) removed\n", "webhook", "remove", id)
+	for _, line := range []string{"show WHE", "set WHE -description x", "test WHE", "enable WHE", "disable WHE",
+		"rotate-secret WHE", "remove WHE", "replay WHE -since 1d", "delivery list WHE", "delivery retry WHE whd_1"} {
+		o.fails("not found: 'widgetd webhook list' prints what there is",
+			strings.Fields("webhook "+strings.ReplaceAll(line, "WHE", id))...)
 	}
-	o.prints("secret: "+formatWebhookSecret(webhookSecret(ring, id, 3))+"  (shown once)\n", "webhook",
-		"rotate-secret", id)
+}
+
+// webhookDeliveryStory is about two attempts to send an event to a webhook, of which the first failed.
+func webhookDeliveryStory(t *testing.T, o *operator, id string) {
+	t.Helper()
 	failed, at := newID("whd", time.Now()), newStamp(time.Now())
 	o.change(func(tx *tx) error {
 		err := tx.addEvent(event{Type: eventLeadCreated, AccountID: o.account, Actor: actorSite})
@@ -429,50 +418,17 @@ func webhookStory(t *testing.T, o *operator) {
 		second.ID, second.Attempt, second.Status, second.Answer = newID("whd", time.Now()), 2, ptr(204), nil
 		return errors.Join(err, tx.addDelivery(&first), tx.addDelivery(&second))
 	})
-	rows = o.objects("webhook", "delivery", "list", id, "-failed")
-	if len(rows) != 1 || rows[0]["id"] != failed || rows[0]["status"] != 500.0 {
-		t.Errorf("deliveries %v", rows)
-	}
-	if table := o.do("webhook", "delivery", "list", id, "-wide"); strings.Count(table, "\n") != 3 ||
-		!strings.Contains(table, "\n"+failed) || !strings.Contains(table, "  500     -      0   -     evt_") ||
-		strings.Contains(table, "\x1b") {
-		t.Errorf("table\n%s", table)
-	}
-	if rows := o.objects("webhook", "delivery", "list", id, "-limit", "1"); len(rows) != 1 ||
-		!strings.HasPrefix(o.noted, "these are the first 1") {
-		t.Errorf("deliveries %v, %q", rows, o.noted)
-	}
-	if sent := o.object("webhook", "delivery", "retry", id, failed); !validID("evt", sent["event_id"].(string)) {
-		t.Errorf("retry %v", sent)
-	}
+	rows := o.objects("webhook", "delivery", "list", id, "-failed")
+	equal(t, "that failed", []any{len(rows), rows[0]["id"], rows[0]["status"]}, []any{1, failed, 500.0})
+	table := o.do("webhook", "delivery", "list", id, "-wide")
+	contains(t, table, "\n"+failed, "  500     -      0   -     evt_")
+	lacks(t, table, "\x1b")
+	equal(t, "lines", strings.Count(table, "\n"), 3)
+	equal(t, "first ones", len(o.objects("webhook", "delivery", "list", id, "-limit", "1")), 1)
+	contains(t, o.noted, "these are the first 1")
+	o.prints(" is to be sent: ", "webhook", "delivery", "retry", id, failed)
 	o.fails("not found, or its event is not kept any more: 'widgetd webhook delivery list "+id+"'",
 		"webhook", "delivery", "retry", id, newID("whd", time.Now()))
-	for _, c := range []struct {
-		want string
-		args []string
-	}{
-		{id + " is pending\n", []string{"set", id, "-url", "https://next.example.com/"}},
-		{id + " is disabled\n", []string{"disable", id}},
-		{id + " is pending\n", []string{"enable", id}},
-		{"webhook " + id + " (next.example.com) removed\n", []string{"remove", id}},
-	} {
-		if out := o.do(append([]string{"webhook"}, c.args...)...); out != c.want {
-			t.Errorf("%q printed %q, want %q", c.args, out, c.want)
-		}
-	}
-	for _, args := range [][]string{{"show"}, {"set", "-description", "x"}, {"test"}, {"enable"},
-		{"disable"}, {"rotate-secret"}, {"remove"}, {"replay", "-since", "1d"}} {
-		o.fails("not found: 'widgetd webhook list' prints what there is",
-			append([]string{"webhook", args[0], id}, args[1:]...)...)
-	}
-	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "list", id)
-	o.fails("not found: 'widgetd webhook list'", "webhook", "delivery", "retry", id, failed)
-	o.change(func(tx *tx) error {
-		_, err := tx.exec(manyWebhooks(50), o.account, at, webhookPending, nil)
-		return err
-	})
-	o.fails("the account has 50 webhooks already: remove one first", "webhook", "add", address, "-account",
-		o.account, "-type", "lead.created")
 }
 
 func TestWebhook_wrongLineIsAUsageError(t *testing.T) {
@@ -540,78 +496,57 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 			c.state, c.reason, c.failing, ids[c.name])
 	}
 	s.must("account", "close", closed, "-force")
-	status := func() (v map[string]any) {
+	about := func() (v map[string]any, lines []string) {
 		s.check(json.Unmarshal([]byte(s.must("status", "-json")), &v))
-		return v
+		lines = slices.DeleteFunc(needsDoing(v), func(line string) bool { return !strings.Contains(line, "webhook") })
+		slices.Sort(lines)
+		return v, lines
 	}
-	aboutOther := func(line string) bool { return !strings.Contains(line, "webhook") }
-	v := status()
-	if got := fmt.Sprint(v["webhooks"]); got != "map[disabled:4 enabled:3 pending:0]" {
-		t.Errorf("webhooks %s", got)
-	}
-	lines := slices.DeleteFunc(needsDoing(v), aboutOther)
-	slices.Sort(lines)
+	v, lines := about()
+	equal(t, "webhooks", fmt.Sprint(v["webhooks"]), "map[disabled:4 enabled:3 pending:0]")
 	const disabled = ": 'widgetd webhook list -failing -state disabled'"
 	updated := s.webhookRow(ids["gone"]).UpdatedAt.day()
-	want := []string{
-		"1 webhook fails since " + now.after(-days(2)).day() + ": 'widgetd webhook list -failing -state enabled'",
+	equal(t, "needs doing", lines, []string{
 		"1 webhook answered 410 Gone since " + updated + disabled,
 		"1 webhook disabled for failing since " + updated + disabled,
-	}
-	slices.Sort(want)
-	if !slices.Equal(lines, want) {
-		t.Errorf("needs doing\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
-	}
-	if text := s.must("status", "-wide"); !strings.Contains(text, "enabled 3, disabled 4\n") {
-		t.Errorf("status\n%s", text)
-	}
+		"1 webhook fails since " + now.after(-days(2)).day() + ": 'widgetd webhook list -failing -state enabled'",
+	})
+	contains(t, s.must("status", "-wide"), "enabled 3, disabled 4\n")
 	s.sql(manyWebhooks(10), s.account, now, webhookDisabled, disabledGone)
-	lines = slices.DeleteFunc(needsDoing(status()), aboutOther)
-	if len(lines) != 3 || !strings.HasPrefix(lines[2], "11 webhooks answered 410 Gone since ") {
-		t.Errorf("needs doing %q", lines)
-	}
+	_, lines = about()
+	equal(t, "needs doing", len(lines), 3)
+	contains(t, lines[2], "11 webhooks answered 410 Gone since ")
 }
 
 func TestWebhook_listShowsWhatWaitsAndWhenOneWasLastAccepted(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	other := s.addAccount("Trattoria")
 	slow, bad, idle := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created"),
-		s.addWebhook(other, "lead.created")
-	list := func(args ...string) (rows []webhookRow) {
-		for line := range strings.Lines(s.must(append([]string{"webhook", "list", "-json"}, args...)...)) {
-			rows = append(rows, webhookRow{})
-			s.check(json.Unmarshal([]byte(line), &rows[len(rows)-1]))
-		}
-		return rows
-	}
-	ids := func(rows []webhookRow) (ids []string) {
-		for _, r := range rows {
-			ids = append(ids, r.ID)
-		}
-		return slices.Sorted(slices.Values(ids))
-	}
-	of := func(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
+		s.addWebhook(s.addAccount("Trattoria"), "lead.created")
 	seq := s.addEvents(s.account, eventLeadCreated, 3)
 	s.addEvents(s.account, eventWidgetCreated, 5) // which it does not get
 	s.addDelivery(slow, seq, ptr(200))
 	s.addDelivery(slow, seq, ptr(503))
 	s.sql(`UPDATE webhooks SET failing_since = ? WHERE id = ?`, newStamp(time.Now()), slow)
 	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'gone' WHERE id = ?`, bad)
-	s.sql(`INSERT INTO webhook_retries SELECT id, ?, 1, ? FROM webhook_queues WHERE webhook_id = ?`, 1,
+	s.sql(`INSERT INTO webhook_retries SELECT id, 1, 1, ? FROM webhook_queues WHERE webhook_id = ?`,
 		newStamp(time.Now()), slow)
-	rows := list()
-	equal(t, "all", ids(rows), of(idle, bad, slow))
-	for _, row := range rows {
-		if waiting := map[string]int{slow: 4}[row.ID]; row.Waiting != waiting ||
-			row.LastSuccess.IsZero() == (row.ID == slow) {
-			t.Errorf("%+v", row)
+	for args, want := range map[string][]string{
+		"": {slow + " 4 true", bad + " 0 false", idle + " 0 false"}, "-state disabled": {bad + " 0 false"},
+		"-failing": {slow + " 4 true", bad + " 0 false"}, "-failing -state enabled": {slow + " 4 true"},
+		"-account Trattoria": {idle + " 0 false"},
+	} {
+		var got []string
+		words := append([]string{"webhook", "list", "-json"}, strings.Fields(args)...)
+		for line := range strings.Lines(s.must(words...)) {
+			var row webhookRow
+			s.check(json.Unmarshal([]byte(line), &row))
+			got = append(got, fmt.Sprint(row.ID, " ", row.Waiting, " ", !row.LastSuccess.IsZero()))
 		}
+		slices.Sort(got)
+		slices.Sort(want)
+		equal(t, args, got, want)
 	}
-	equal(t, "-state", ids(list("-state", "disabled")), of(bad))
-	equal(t, "-failing", ids(list("-failing")), of(bad, slow))
-	equal(t, "-failing -state", ids(list("-failing", "-state", "enabled")), of(slow))
-	equal(t, "-account", ids(list("-account", "Trattoria")), of(idle))
 	s.addEvents(s.account, eventLeadCreated, maxWaiting)
 	contains(t, s.must("webhook", "list", "-failing", "-wide"), " 1000+ ")
 	if _, err := s.command("webhook", "list", "-state", "broken"); !errors.As(err, new(usageError)) {
