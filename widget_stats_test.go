@@ -120,50 +120,6 @@ func TestStats_ofAWholeYearAreThoseOfTheClocks(t *testing.T) {
 	}
 }
 
-// pages gives the top pages of an answer, each as "/menu 2 1 0": views, clicks and orders.
-func (a answer) pages() (all []string) {
-	a.t.Helper()
-	list, there := a.is(200).json()["top_pages"].([]any)
-	if !there {
-		return []string{"none"}
-	}
-	for _, p := range list {
-		page := p.(map[string]any)
-		all = append(all, fmt.Sprint(page["page"], " ", page["views"], " ", page["clicks"], " ", page["orders"]))
-	}
-	return all
-}
-
-func TestStats_ofNoWidgetSayThatAWidgetNeedsNoToken(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, path := range []string{"/widget/stats", "/widget/stats.svg?interval=week"} {
-		s.get(path).challenged(401, "token_required", bareChallenge).tells("detail", "Name a widget with ?widget=, "+
-			"which needs no token, or send a token with stats:read for all of an account's widgets.")
-	}
-}
-
-func TestStats_topPagesAreForCallersWithAToken(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget, other := s.addWidget(s.account), s.addWidget(s.account)
-	s.report(widget, `{"type":"view","page":"/menu"},{"type":"view","page":"/menu?guest=ada@example.com"},
-		{"type":"view","page":"/menu#soup?x"},{"type":"click","page":"/menu"},
-		{"type":"order","page":"/late","item":"Soup"},{"type":"click","page":"/about"},
-		{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
-	s.report(other, `{"type":"view","page":"/elsewhere"}`).is(204)
-	lacks(t, s.dump(), "guest", "soup?x")
-	path := "/widget/stats?widget=" + widget
-	token := s.auth(s.account, scopeStats)
-	equal(t, "pages", s.get(path, token).pages(), []string{"/menu 3 1 0", "/about 0 1 0", "/late 0 0 1"})
-	equal(t, "pages of another month", s.get(path+"&from=2020-01-01&to=2020-01-31", token).pages(), nil)
-	for _, public := range []int{0, 1} {
-		s.sql(`UPDATE widgets SET public_orders = ? WHERE id = ?`, public, widget)
-		equal(t, "pages without a token", s.get(path).pages(), []string{"none"})
-	}
-	lacks(t, s.get("/widget/stats", token).is(200).body, "top_pages")
-}
-
 func TestWidget_keepsAHundredPagesADayAndCountsTheRestAsOther(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -199,62 +155,5 @@ func TestWidget_keepsAHundredPagesADayAndCountsTheRestAsOther(t *testing.T) {
 		s.report(widget, `{"type":"view","page":"menu"}`).invalid("#/events/0/page invalid_page")
 		is(104, 4)
 		equal(t, "views", s.counted(widget).Views, 50+49+6+50+1+2)
-	})
-}
-
-func TestWidget_badEventsAreNamed(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget := s.addWidget(s.account)
-	before := s.dump()
-	for events, want := range map[string]string{
-		`{"type":"view"},{"type":"like"}`:                            "#/events/1/type unknown_value",
-		`{"type":"view"},{}`:                                         "#/events/1/type required",
-		`{"type":"click","item":7}`:                                  "#/events/0/item wrong_type",
-		`"view"`:                                                     "#/events/0 wrong_type",
-		`{"type":"order","page":"http://x/a"}`:                       "#/events/0/page invalid_page",
-		`{"type":"order","page":"/a\u0007"}`:                         "#/events/0/page control_character",
-		`{"type":"click","item":"` + strings.Repeat("x", 101) + `"}`: "#/events/0/item too_long",
-	} {
-		s.report(widget, events).invalid(want)
-	}
-	s.report("lunch", `{"type":"view"}`).invalid("#/widget invalid_id")
-	s.unchanged(before)
-}
-
-// TestWidget_underAttackFromOneAddressCountsItsVisitors: an address that sends as many events as it can
-// is refused after its minute's worth, while visitors at other addresses are counted and can read.
-func TestWidget_underAttackFromOneAddressCountsItsVisitors(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		widget := s.addWidget(s.account)
-		refused, taken := 0, 0
-		steps, perStep := size(50, 300), size(40, 10)
-		for i := range steps { // of a minute
-			for range perStep {
-				switch a := s.report(widget, `{"type":"click","item":"spam"}`, "Peer: 203.0.113.9:1"); a.status {
-				case 204:
-					taken++
-				case 429:
-					refused++
-				default:
-					t.Fatalf("%d %s", a.status, a.body)
-				}
-			}
-			for range size(3, 10) {
-				s.get("/widget/stats.svg?widget="+widget, "Peer: 203.0.113.9:1")
-			}
-			visitor := fmt.Sprintf("Peer: 198.51.100.%d:1", i%250)
-			s.report(widget, `{"type":"view","page":"/menu"}`, visitor).is(204)
-			if i%10 == 0 {
-				s.get("/widget/stats?widget="+widget, visitor).is(200)
-			}
-			time.Sleep(time.Minute / time.Duration(steps))
-		}
-		want := counts{Views: int64(steps), Visitors: int64(min(steps, 250)), Clicks: int64(taken)}
-		if c := s.counted(widget); c != want || taken > 650 || refused != perStep*steps-taken {
-			t.Errorf("%+v, %d taken, %d refused", c, taken, refused)
-		}
 	})
 }

