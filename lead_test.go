@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -149,88 +147,6 @@ func TestLead_inTheTrapForBotsTakesBoundedMemory(t *testing.T) {
 	})
 	equal(t, "ids, and those that are remembered", []int{len(ids), len(m.ids)},
 		[]int{maxTrappedLeads + 100, maxTrappedLeads})
-}
-
-// manyLeads writes leads of an account after those that are there, one a second from 2030 on:
-// the first of them of type rare.
-func manyLeads(account string, n int) string {
-	return manyRows(n) + `INSERT INTO leads (id, account_id, type, email, digest, created_at)
-		SELECT printf('lead_%026d', i), '` + account + `', iif(i = 1, 'rare', 'common'), i || '@example.com',
-		randomblob(16), strftime('%Y-%m-%dT%H:%M:%SZ', '2030-01-01', i || ' seconds') FROM n`
-}
-
-func TestLead_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *testing.T) {
-	manyRowsUnderRace(t)
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) { // where a read has all the time that it takes
-		s.sql(manyLeads(s.account, 25_000))
-		s.sql(`UPDATE leads SET type = 'edge' WHERE seq BETWEEN 15000 AND 15002`)
-		for _, scope := range []string{scopeAdmin, scopeLeads} {
-			auth := s.auth(s.account, scope)
-			for filter, c := range map[string]struct{ rows, empty int }{
-				"type=rare":                            {1, 0}, // along the index of types
-				"type=edge":                            {3, 0},
-				"type=none":                            {0, 1},
-				"type=rare&until=2030-01-01T00:00:02Z": {1, 0},
-				"type=rare&since=2030-01-01T00:00:02Z": {0, 1},
-				"since=2030-01-01T06:56:00Z":           {41, 0},
-				"since=2030-01-01T00:00:05Z&until=2030-01-01T00:00:09Z": {4, 0},
-				"until=2030-01-01T00:00:01Z":                            {0, 1},
-			} {
-				ids, empty := s.everyPage("/leads?"+filter, auth)
-				if len(ids) != c.rows || len(slices.Compact(ids)) != c.rows || empty != c.empty {
-					t.Errorf("%s: %s gives %d leads and %d empty pages, want %v", scope, filter, len(ids), empty, c)
-				}
-			}
-			whole := size(4_000, 25_000) // those of the list's end, so many of them
-			until := bubbleStart.AddDate(30, 0, 0).Add(time.Duration(whole+1) * time.Second).Format(time.RFC3339)
-			ids, empty := s.everyPage("/leads?limit=200&until="+until, auth)
-			if len(ids) != whole || empty > 0 {
-				t.Errorf("%s: %d leads, %d empty pages", scope, len(ids), empty)
-			}
-		}
-		auth := s.auth(s.account, scopeLeads)
-		for _, wrong := range []string{"type=", "since=yesterday", "until=1", "cursor=" + newID("lead", time.Now())} {
-			s.get("/leads?"+wrong, auth).is(422, "validation_failed")
-		}
-		// Neither index finds what an account has none of, if both it and others have many.
-		s.sql(strings.ReplaceAll(manyLeads(s.addAccount("busy"), 25_000), "common", "busy"))
-		if ids, empty := s.everyPage("/leads?type=busy", s.auth(s.account, scopeLeads)); len(ids) != 0 || empty != 2 {
-			t.Errorf("another account's type gives %d leads and %d empty pages, want 2", len(ids), empty)
-		}
-	})
-}
-
-func TestLead_sentAgainIsFoundByReadingOneRowHoweverOftenItWasSentBefore(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	sent := lead{AccountID: s.account, Type: "newsletter", Email: "ada@example.com", Source: ptr("footer"),
-		Page: ptr("/menu")}
-	s.sql(manyRows(5_000) + fmt.Sprintf(`
-		INSERT INTO leads (id, account_id, type, email, source, page, digest, created_at)
-		SELECT printf('lead_%%026d', i), '%s', 'newsletter', 'ada@example.com', 'footer', '/menu', X'%X',
-		iif(i %% 2, '1999-01-01T00:00:00Z', '2999-01-01T00:00:00Z') FROM n`, s.account, sent.digest()))
-	asked := questions(s.store.writer.queries)
-	id := s.kept(aLead)
-	equal(t, "the id of the second time", s.kept(aLead), id)
-	s.counts(5_001, `SELECT count(*) FROM leads`)
-	found := ""
-	for _, query := range asked() {
-		if strings.Contains(query, "FROM leads WHERE digest = ?") {
-			found = query
-		}
-	}
-	if !strings.Contains(found, "DESC LIMIT 1)") { // the rest of the query gets that one row
-		t.Fatalf("no query asks for one row: %q", asked())
-	}
-	for _, when := range []string{"at first", "once SQLite has counted the rows"} {
-		plan := strings.Join(s.plan(found), "\n")
-		search := "SEARCH leads USING INDEX leads_digest (digest=?)"
-		if !strings.Contains(plan, search) || strings.Contains(plan, "TEMP B-TREE") {
-			t.Errorf("%s: %s", when, plan)
-		}
-		s.sql(`ANALYZE`)
-	}
 }
 
 // manyErased is how many leads eraseAmongWrites has erased: more than several of its transactions take.
@@ -375,49 +291,6 @@ func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {
 		must(t, s.one(`SELECT count(*), count(*) FILTER (WHERE created_at < '2021') FROM leads`, nil, &left, &old))
 		equal(t, "those that are left, and the old ones", []int{left, old}, []int{2500, 0})
 	})
-}
-
-func TestErase_leavesTheAddressInNoFile(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.post("/widget/leads", leadBody("Unforgettable@example.com"), "Idempotency-Key: k").is(200)
-	if names := traces(t, s.dir, "unforgettable"); len(names) == 0 {
-		t.Fatal("the address is not where this test looks for it")
-	}
-	s.post("/leads/erase", `{"email":"unforgettable@example.com"}`, s.auth(s.account, scopeErase)).is(200)
-	equal(t, "files with the address", traces(t, s.dir, "unforgettable"), nil)
-	lacks(t, s.log.String(), "nforgettable")
-}
-
-func TestErase_byTheCommandLeavesNoTraceInAnyFile(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	o := newOperator(t)
-	var emails []string
-	for i := range 300 {
-		emails = append(emails, fmt.Sprintf("erase.me%d@example.com", i))
-	}
-	o.addLeads(emails...)
-	erased := func(i int) bool { return i%size(100, 10) == 7 }
-	for i, email := range emails {
-		if erased(i) {
-			if len(traces(t, o.dir, email)) == 0 {
-				t.Fatal("the address was never there: the test looks at the wrong place")
-			}
-			o.do("lead", "erase", strings.ToUpper(email))
-		}
-	}
-	var files strings.Builder
-	for _, name := range dirNames(t, o.dir) {
-		text, err := os.ReadFile(filepath.Join(o.dir, name))
-		must(t, err)
-		files.Write(bytes.ToLower(text))
-	}
-	for i, email := range emails {
-		if there := strings.Contains(files.String(), email); there == erased(i) {
-			t.Errorf("%s: found %v, erased %v", email, there, erased(i))
-		}
-	}
 }
 
 func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
@@ -698,43 +571,4 @@ func eraseInOne(t *tx, email string) error {
 	}
 	_, err = t.deleteLeads(found)
 	return err
-}
-
-// With one digest for all leads of an address, as when one form was sent again and again, each part
-// must begin where the last one ended.
-func TestErase_partBeginsWhereTheLastOneEnded(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	reads := questions(s.store.queries)
-	_, err := s.store.leadsInRange(anyAccount, leadRanges("ada@example.com")[0], 10)
-	s.check(err)
-	plan := strings.Join(s.plan(reads()[0]), "\n")
-	for _, step := range []string{
-		"INDEX leads_digest (digest=? AND rowid>?)", "INDEX leads_digest (digest>? AND digest<?)",
-	} {
-		contains(t, plan, step)
-	}
-	lacks(t, plan, "TEMP B-TREE")
-}
-
-func TestErase_overwritesWithValuesOfTheSameLength(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.kept(`{"type":"demo","email":"zoë@example.com","source":"é","page":"/menü","fields":{"name":"Zoë"}}`)
-	s.post("/widget/leads", `{"type":"demo","email":"zoë@example.com"}`).is(200)
-	size := func() (lengths string) {
-		s.check(s.store.one(`
-			SELECT group_concat(octet_length(email) || ' ' || coalesce(octet_length(source), '-') || ' ' ||
-			coalesce(octet_length(page), '-') || ' ' || coalesce(octet_length(fields), '-')) FROM leads`,
-			nil, &lengths))
-		return lengths
-	}
-	before := size()
-	s.change(func(t *tx) error {
-		found, err := t.leadsInRange(anyAccount, leadRanges("zoë@example.com")[0], erasedAtOnce)
-		return errors.Join(err, t.blankLeads("ZOË@example.com", found))
-	})
-	equal(t, "lengths", size(), before)
-	s.counts(0, `SELECT count(*) FROM leads WHERE email GLOB '*[^x]*' OR source GLOB '*[^x]*' OR page GLOB '/*[^x]*' OR
-		fields GLOB '*[^{} ]*'`)
 }

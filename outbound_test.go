@@ -943,29 +943,3 @@ func TestOutbound_jitterAddsUpToATenth(t *testing.T) {
 		t.Errorf("%d different ones, of nothing %v", len(different), jittered(0))
 	}
 }
-
-func TestOutbound_retryAfterIsSecondsOrADate(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	for text, want := range map[string]time.Duration{
-		"0": 0, "120": 2 * time.Minute, " 7 ": 7 * time.Second, "86400": 24 * time.Hour, "86401": 24 * time.Hour,
-		"99999999999999999999999":       24 * time.Hour,
-		"Sun, 22 Nov 2026 10:01:00 GMT": time.Minute, "Sunday, 22-Nov-26 10:01:00 GMT": time.Minute,
-		"Sun Nov 22 10:01:00 2026":      time.Minute,
-		"Sun, 22 Nov 2026 09:00:00 GMT": 0, "Mon, 22 Nov 2027 10:00:00 GMT": 24 * time.Hour,
-		"Fri, 31 Dec 9999 23:59:59 GMT": 24 * time.Hour,
-	} {
-		if got, ok := retryAfter(http.Header{"Retry-After": {text}}, now); !ok || got != want {
-			t.Errorf("%q: %v, %v, want %v", text, got, ok, want)
-		}
-	}
-	for _, text := range []string{"", " ", "-1", "+1", "1.5", "1e3", "0x10", "soon", "2026-11-22", "1, 2", "１２",
-		"Sun, 22 Nov 2026 10:01:00 CET"} {
-		if got, ok := retryAfter(http.Header{"Retry-After": {text}}, now); ok {
-			t.Errorf("%q is %v", text, got)
-		}
-	}
-	if _, ok := retryAfter(http.Header{}, now); ok {
-		t.Error("without the header")
-	}
-}

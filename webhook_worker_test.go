@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -340,7 +339,7 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 
 func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
 		stop := s.startSending(time.Hour)
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
@@ -349,18 +348,10 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 		defer s.startSending(time.Minute)()
 		s.announce(s.account, eventLeadCreated) // its second attempt comes before five days, the third after
 		letPass(2 * time.Minute)
-		state := func() string {
-			var state string
-			s.check(s.store.one(`SELECT state || ' ' || coalesce(reason, '') FROM webhooks`, nil, &state))
-			return state
-		}
-		if state() != "enabled " {
-			t.Fatalf("after less than five days: %s", state())
-		}
+		equal(t, "after less than five days", s.webhookRow(hook).State, webhookEnabled)
 		letPass(15 * time.Minute)
-		if state() != "disabled failing" {
-			t.Fatalf("after five days: %s", state())
-		}
+		w := s.webhookRow(hook)
+		equal(t, "after five days", w.State+" "+valueOr(w.Reason, ""), "disabled failing")
 		s.countsAs(1, "events webhook.disabled",
 			`SELECT count(*) FROM events WHERE type = 'webhook.disabled' AND actor = 'receiver'
 			AND data = '{"reason":"failing"}'`)
@@ -393,22 +384,17 @@ func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 
 func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
+	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
 		s.sql(`UPDATE webhooks SET failing_since = ?`, newStamp(time.Now().Add(-6*24*time.Hour)))
 		synchronised := s.startsAfter(2 * time.Hour)
 		defer s.startSending()()
 		r.status(500)
 		s.announce(s.account, eventLeadCreated)
 		synctest.Wait()
-		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'enabled'`); n != 1 {
-			t.Error("disabled while the clock is doubted")
-		}
+		equal(t, "while the clock is doubted", s.webhookRow(hook).State, webhookEnabled)
 		synchronised.Store(true)
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if n := s.count(`SELECT count(*) FROM webhooks WHERE state = 'disabled'`); n != 1 {
-			t.Error("not disabled when the clock is believed")
-		}
+		letPass(10 * time.Second)
+		equal(t, "once the clock is believed", s.webhookRow(hook).State, webhookDisabled)
 	})
 }
 
@@ -441,9 +427,14 @@ func TestWebhook_retryAfterIsHonouredUpToADay(t *testing.T) {
 		{503, "3600", time.Hour},
 		{429, "90", 90 * time.Second},
 		{500, "600", 10 * time.Minute},
-		{503, "1", 5 * time.Second},        // the delay is longer
-		{503, "9000000", 24 * time.Hour},   // not longer than a day
+		{503, "1", 5 * time.Second},      // the delay is longer
+		{503, "9000000", 24 * time.Hour}, // not longer than a day
+		{503, "Sat, 01 Jan 2000 00:20:00 GMT", 20 * time.Minute},
+		{503, "Saturday, 01-Jan-00 00:20:00 GMT", 20 * time.Minute},
+		{503, "Fri, 31 Dec 1999 00:00:00 GMT", 5 * time.Second},
 		{503, "tomorrow", 5 * time.Second}, // no such thing
+		{503, "-1", 5 * time.Second},
+		{503, "1, 3600", 5 * time.Second},
 	} {
 		t.Run(fmt.Sprint(c.status, " ", c.header), func(t *testing.T) {
 			t.Parallel()
@@ -960,18 +951,12 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		s.sql(`INSERT INTO webhook_retries SELECT id, 5, 1, '2000-01-01T00:00:00Z' FROM webhook_queues`)
 		for _, c := range s.server.chores {
 			if c.fault == faultWebhookSweep {
-				s.check(c.run(s.t.Context()))
-				if !c.timeDriven {
-					t.Error("a clock that is set forward would have the log removed")
-				}
+				s.check(c.run(t.Context()))
+				equal(t, "it waits while the clock is doubted", c.timeDriven, true)
 			}
 		}
-		got := map[string]int{}
-		for _, hook := range hooks {
-			got[hook] = s.count(`SELECT count(*) FROM deliveries WHERE webhook_id = ?`, hook)
-		}
-		if want := map[string]int{hooks[0]: 1000, hooks[1]: 10, hooks[2]: 0}; !maps.Equal(got, want) {
-			t.Errorf("kept %v, want %v", got, want)
+		for i, want := range []int{1000, 10, 0} {
+			s.countsAs(want, "kept", `SELECT count(*) FROM deliveries WHERE webhook_id = ?`, hooks[i])
 		}
 		s.countsAs(0, "old ones are kept instead of newer ones",
 			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
