@@ -3,12 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -35,130 +32,6 @@ func (s *service) eventTypes(licenseID string) string {
 	return types
 }
 
-// TestEvents_untilATimeReadNothingLater is about an operator who asks two million events for those of last year:
-// of two upper bounds SQLite takes the first, and reads all rows below that.
-func TestEvents_untilATimeReadNothingLater(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	asked := questions(s.store.queries)
-	_, err := s.store.events(eventFilter{owner: anyAccount, until: lastStamp}, "", 10)
-	s.check(err)
-	_, err = s.store.leads(leadFilter{owner: anyAccount, until: lastStamp}, "", 10)
-	s.check(err)
-	bounded := 0
-	for _, query := range asked() {
-		if n := strings.Count(query, "seq < ?"); n > 1 {
-			t.Errorf("%d upper bounds: %s", n, query)
-		} else if n == 1 {
-			bounded++
-		}
-	}
-	equal(t, "bounded queries", bounded, 4)
-}
-
-func TestEvent_isFilteredAndBelongsToItsAccount(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	tenant := s.addAccount("tenant")
-	id, key := s.addLicense(license{AccountID: tenant})
-	s.addLicense(license{})
-	device := s.activate(key, "a").is(200).text("device", "id")
-	token := "Authorization: Bearer " + s.token(tenant, scopeEvents)
-	events, err := s.store.events(eventFilter{owner: anyAccount, licenseID: id}, "", 10)
-	s.check(err)
-	created := events.rows[2].At.String()
-	types := func(query string) (got string) {
-		t.Helper()
-		for _, row := range s.get("/events"+query, token).is(200).json()["data"].([]any) {
-			got = strings.TrimSpace(got + " " + row.(map[string]any)["type"].(string))
-		}
-		return got
-	}
-	for query, want := range map[string]string{
-		"":                            "device.activated license.first_activated license.created",
-		"?license_id=" + id:           "device.activated license.first_activated license.created",
-		"?device_id=" + device:        "device.activated",
-		"?type=license.created":       "license.created",
-		"?since=2999-01-01T00:00:00Z": "",
-		"?since=" + created:           "device.activated license.first_activated license.created",
-		"?type=license.created&since=" + created + "&license_id=" + id: "license.created",
-		"?limit=1": "device.activated",
-	} {
-		if got := types(query); got != want {
-			t.Errorf("%s gives %q, want %q", query, got, want)
-		}
-	}
-	first := s.get("/events?limit=2", token).is(200)
-	if got := types("?limit=2&cursor=" + first.text("next_cursor")); got != "license.created" {
-		t.Errorf("the second page is %q", got)
-	}
-	s.get("/events?since=yesterday", token).is(422, "validation_failed")
-	s.get("/events?license_id=x", token).is(422, "validation_failed")
-}
-
-func TestEvent_ofAnEndToComeIsWrittenOnceForEachEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		announce := s.chore("the events of licences that are about to end can't be written")
-		run := func() {
-			t.Helper()
-			s.check(announce(t.Context()))
-			s.check(announce(t.Context()))
-		}
-		end := newStamp(time.Now().Add(days(20)))
-		id, _ := s.addLicense(license{ExpiresAt: end})
-		suspended, _ := s.addLicense(license{ExpiresAt: end, State: statusSuspended})
-		revoked, _ := s.addLicense(license{ExpiresAt: end, State: statusRevoked})
-		s.addLicense(license{})
-		passed, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now()), GraceDays: 30})
-		time.Sleep(days(6) - time.Second)
-		run()
-		s.countsAs(0, "events a second too early", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
-		time.Sleep(time.Second)
-		run()
-		for _, id := range []string{id, suspended} {
-			if got := s.eventTypes(id); got != "license.created license.expiring" {
-				t.Errorf("14 days before the end: %s", got)
-			}
-		}
-		s.countsAs(2, "events name the end",
-			`SELECT count(*) FROM events WHERE type = 'license.expiring' AND actor = 'time' AND data = ?`,
-			`{"expires_at":"`+end.String()+`"}`)
-		renew := func() {
-			s.change(func(tx *tx) error {
-				_, err := renewLicense(tx, anyAccount, id, ptr(30),
-					actorCommand)
-				return err
-			})
-		}
-		renew()
-		run()
-		time.Sleep(days(49)) // the service was off meanwhile
-		run()
-		if got := s.eventTypes(id); got != "license.created license.expiring license.renewed" {
-			t.Errorf("after the new end has passed: %s", got)
-		}
-		renew()
-		time.Sleep(days(29)) // off again
-		run()
-		if got := s.eventTypes(id); !strings.HasSuffix(got, "license.renewed license.renewed license.expiring") {
-			t.Errorf("a day before the next end: %s", got)
-		}
-		for _, id := range []string{revoked, passed} {
-			if got := s.eventTypes(id); got != "license.created" {
-				t.Errorf("revoked, or ended before: %s", got)
-			}
-		}
-		s.server.expiringNotice = span{}
-		late, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(time.Hour))})
-		run()
-		if got := s.eventTypes(late); got != "license.created" {
-			t.Errorf("with 0 days of notice: %s", got)
-		}
-	})
-}
-
 func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -177,76 +50,6 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	s.countsAs(2*maxTransitions+1, "events", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 	if due, err := s.store.licensesExpiring(newStamp(time.Now()), end); due || err != nil {
 		t.Errorf("there is still work: %v, %v", due, err)
-	}
-}
-
-func TestEvent_ofAStatusIsWrittenOnceByTimeAlsoAfterTheServiceWasOff(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		end := newStamp(time.Now().Add(24 * time.Hour))
-		grace, key := s.addLicense(license{ExpiresAt: end, GraceDays: 2})
-		plain, _ := s.addLicense(license{ExpiresAt: end})
-		revoked, _ := s.addLicense(license{ExpiresAt: end})
-		s.change(func(tx *tx) error {
-			_, err := changeState(tx, anyAccount, revoked, "revoke", "", true, actorCommand)
-			return err
-		})
-		s.activate(key, "a").is(200)
-		s.advance()
-		if got := s.eventTypes(plain); got != "license.created" {
-			t.Fatalf("before the end: %s", got)
-		}
-		time.Sleep(24*time.Hour + time.Second)
-		for range 3 {
-			s.advance()
-		}
-		if got := s.eventTypes(plain); got != "license.created license.expired" {
-			t.Fatalf("after the end: %s", got)
-		}
-		if got := s.eventTypes(grace); !strings.HasSuffix(got, "device.activated license.grace_started") {
-			t.Fatalf("in grace: %s", got)
-		}
-		a := s.verifyKey(key, "a").answers("grace")
-		if got := a.text("license", "grace_until"); got != end.after(48*time.Hour).String() {
-			t.Fatalf("grace_until %s", got)
-		}
-		c, err := s.keys.verify(a.text("token"))
-		s.check(err)
-		if c.Expires != end.after(48*time.Hour).Unix() {
-			t.Fatal("a lease outlives the end of grace")
-		}
-		s.activate(key, "b").is(403, "license_in_grace")
-		s.activate(key, "a").is(200)
-
-		time.Sleep(30 * 24 * time.Hour) // the service was off
-		s.advance()
-		s.advance()
-		if got := s.eventTypes(grace); !strings.HasSuffix(got, "license.grace_started license.expired") {
-			t.Fatalf("after grace: %s", got)
-		}
-		s.verifyKey(key, "a").answers("expired")
-		s.change(func(tx *tx) error { _, err := renewLicense(tx, anyAccount, grace, ptr(1), actorCommand); return err })
-		s.verifyKey(key, "a").answers("valid")
-		time.Sleep(5 * 24 * time.Hour)
-		s.advance()
-		got := s.eventTypes(grace)
-		if !strings.HasSuffix(got, "license.renewed license.grace_started license.expired") {
-			t.Fatalf("after the renewed end: %s", got)
-		}
-		if got := s.eventTypes(revoked); got != "license.created license.revoked" {
-			t.Fatalf("a revoked licence: %s", got)
-		}
-	})
-}
-
-func TestEvent_typeThatThereIsNotIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
-	s.get("/events?type=license.create", auth).is(422, "validation_failed").names("?type unknown_value")
-	for _, kind := range eventTypesOf(nouns()) {
-		s.get("/events?type="+string(kind), auth).is(200)
 	}
 }
 
@@ -283,17 +86,6 @@ func TestEvent_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *tes
 			}
 		}
 	}
-	s.sql(`DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?`, size(1_000, 25_000))
-	for _, scope := range []string{scopeAdmin, scopeEvents} {
-		ids, empty := s.everyPage("/events?limit=200", "Authorization: Bearer "+s.token(s.account, scope))
-		unique := map[any]bool{}
-		for _, id := range ids {
-			unique[id] = true
-		}
-		if n := s.count(`SELECT count(*) FROM events`); empty > 0 || len(ids) != n || len(unique) != n {
-			t.Errorf("%s: %d of %d events, %d of them once, %d empty pages", scope, len(ids), n, len(unique), empty)
-		}
-	}
 }
 
 func TestEvent_listSinceATimeEndsThere(t *testing.T) {
@@ -310,7 +102,6 @@ func TestEvent_listSinceATimeEndsThere(t *testing.T) {
 		if most > size(1_001, 25_000) {
 			continue
 		}
-
 		want := s.count(`SELECT count(*) FROM events WHERE at >= ?`, since)
 		ids, empty := s.everyPage("/events?limit=200&since="+since, auth)
 		if len(ids) != want || want > most || want < most/2 || want > 0 && empty > 0 || empty > 1 {
@@ -332,69 +123,6 @@ func TestEvent_listWhereTheClockWasSetBackHasNoneThatIsOlder(t *testing.T) {
 	for _, id := range ids {
 		if id.(string) < "evt_00000000000000000000000060" {
 			t.Errorf("%s is older", id)
-		}
-	}
-}
-
-func TestEvent_listTakesItsOwnCursorsOnly(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
-	s.addLicense(license{})
-	id := s.get("/events", auth).is(200).json()["data"].([]any)[0].(map[string]any)["id"].(string)
-	for _, cursor := range []string{id, "evt_00000000000000000000000000", "evt_0000000000000g000000000000",
-		"evt_7zzzzzzzzzzzzzzzzzzzzzzzzz", "lead_00000000000000000000000001", "1"} {
-		s.get("/events?cursor="+cursor, auth).is(422, "validation_failed").names("?cursor invalid_cursor")
-	}
-	for _, seq := range []int64{1, 31, 32, 1 << 40, math.MaxInt64} {
-		if got, ok := parseSeqCursor("evt", seqCursor("evt", seq)); got != seq || !ok {
-			t.Errorf("the cursor of %d is read as %d", seq, got)
-		}
-	}
-}
-
-func TestEvent_namesItsSubjectAndWhatKindItIs(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{})
-	device := s.activate(key, "a").is(200).text("device", "id")
-	s.post("/widget/license/deactivate", activateBody(key, "a")).is(200)
-	lead := s.post("/widget/leads", aLead).is(200).text("id")
-	s.change(func(t *tx) error {
-		return t.addEvent(event{
-			Type: "account.rate_changed", AccountID: s.account, SubjectID: s.account, Actor: "command:anna"})
-	})
-	list := s.get("/events", "Authorization: Bearer "+s.token(s.account, scopeEvents)).is(200).json()["data"].([]any)
-	for i, want := range []map[string]any{
-		{"type": "account.rate_changed", "subject_id": s.account, "data": map[string]any{}},
-		{"type": "lead.created", "subject_id": lead, "lead_id": lead, "data": map[string]any{}},
-		{"type": "device.released", "subject_id": id, "license_id": id, "device_id": device,
-			"data": map[string]any{"by": "device"}},
-		{"type": "device.activated", "subject_id": id, "license_id": id, "device_id": device, "data": map[string]any{}},
-	} {
-		got := list[i].(map[string]any)
-		for _, same := range []string{"id", "at", "account_id", "actor"} {
-			want[same] = got[same]
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%v\nwant %v", got, want)
-		}
-	}
-}
-
-func TestEvent_ofAnotherAccountsLicenceIsNotThereAndNotCounted(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	tenant := s.addAccount("tenant")
-	id, key := s.addLicense(license{AccountID: tenant})
-	device := s.activate(key, "a").is(200).text("device", "id")
-	s.manyEvents(tenant, id, 11_000, `{"device_id":"`+device+`"}`)
-	auth := "Authorization: Bearer " + s.token(s.account, scopeEvents)
-	for _, filter := range []string{"license_id=" + id, "device_id=" + device,
-		"type=license.revoked&license_id=" + id} {
-		a := s.get("/events?"+filter, auth).is(200)
-		if a.body != `{"data":[],"next_cursor":null}`+"\n" {
-			t.Errorf("%s: %s", filter, a.body)
 		}
 	}
 }
@@ -467,26 +195,6 @@ func TestEvents_andLeadsAreFoundAlongEitherIndex(t *testing.T) {
 		if strings.Count(query, "seq < ?") > 1 || strings.Count(query, "seq >= ?") > 1 {
 			t.Errorf("two bounds at one end, of which SQLite uses either: %s", strings.Join(strings.Fields(query), " "))
 		}
-	}
-}
-
-func TestEvents_ofARareTypeAreFoundWithoutReadingTheOthers(t *testing.T) {
-	manyRowsUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	raw(t, s.store.path, manyRows(25_000)+`INSERT INTO events (id, at, type, account_id, actor)
-		SELECT printf('evt_%026d', i), '2030-01-01T00:00:00Z', iif(i <= 3, 'license.revoked', 'license.updated'),
-		'`+s.account+`', 'time' FROM n`)
-	for _, owner := range []owner{anyAccount, ownedBy(s.account)} { // of an account that has nearly all events, too
-		p, err := s.store.events(eventFilter{owner: owner, kind: string(eventLicenseRevoked)}, "", 50)
-		s.check(err)
-		if len(p.rows) != 3 || p.next != "" {
-			t.Errorf("the first page has %d events, and %q follows", len(p.rows), p.next)
-		}
-	}
-	p, err := s.store.events(eventFilter{owner: anyAccount, deviceID: "dev_00000000000000000000000000"}, "", 50)
-	if s.check(err); len(p.rows) != 0 || p.next != "" {
-		t.Errorf("of a device that does not exist: %d events, and %q follows", len(p.rows), p.next)
 	}
 }
 

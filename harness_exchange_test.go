@@ -38,6 +38,8 @@ import (
 //	{"days":9}  409 not_renewable             or another status than 422, and its code
 //	?limit=0    out_of_range ?limit           another query
 //	wait: 10m                                 so much later, with the chores that are due then
+//	receiver: 204 license.renewed             webhooks are sent for two seconds; a receiver at http://127.0.0.1:9
+//	                                          answers so, and has got these of the owner's events
 //	$ license show $L -json                   a command
 //	= {"state":"active"}                      a line that it prints, as JSON or in full
 //	! 1 no such licence                       or its exit status and what its error says
@@ -71,7 +73,7 @@ func TestExchange(t *testing.T) {
 						t.Errorf("%s: %v", c.title, err)
 					}
 				}
-			}, withoutAddressLimits)
+			}, withoutAddressLimits, admitLoopback)
 		})
 	}
 }
@@ -86,7 +88,7 @@ type exchangeCase struct {
 type exchangeStep struct{ at, verb, text string }
 
 var exchangeVerbs = regexp.MustCompile(
-	`^(world:|as:|with:|header:|has:|lacks:|event:|events:|refuse:|wait:|[<>$=!])(?:\s+|$)`)
+	`^(world:|as:|with:|header:|has:|lacks:|event:|events:|refuse:|wait:|receiver:|[<>$=!])(?:\s+|$)`)
 
 // readExchanges reads the cases of a file.
 func readExchanges(file string) (cases []exchangeCase, err error) {
@@ -244,6 +246,8 @@ func (e *exchangeRun) step(step exchangeStep) error {
 		}
 	case "wait:":
 		return e.wait(text)
+	case "receiver:":
+		return e.receiveWebhooks(text)
 	case "$":
 		e.last = answer{}
 		e.output, e.failure = e.command(splitWords(text)...)
@@ -300,6 +304,7 @@ func (e *exchangeRun) make(text string) error {
 		return nil
 	case "widget":
 		e.made[name] = e.addWidget(e.name("owner"))
+		e.newEvents()
 		return nil
 	}
 	of, known := worldKinds[kind]
@@ -639,14 +644,43 @@ func (e *exchangeRun) wait(text string) error {
 	return nil
 }
 
+// receiveWebhooks has the service send webhooks to a receiver, which answers all with a status, and compares the types
+// of the owner's events that it gets, in any order.
+func (e *exchangeRun) receiveWebhooks(text string) error {
+	status, types, _ := strings.Cut(text, " ")
+	code, err := strconv.Atoi(status)
+	if err != nil {
+		return err
+	}
+	r := e.receive()
+	r.status(code)
+	stop := e.startSending()
+	time.Sleep(2 * time.Second)
+	stop()
+	var got []string
+	for _, m := range r.take() {
+		var kind, account string
+		e.check(e.store.one(`SELECT type, account_id FROM events WHERE id = ?`, []any{m.id}, &kind, &account))
+		if account == e.name("owner") {
+			got = append(got, kind)
+		}
+	}
+	slices.Sort(got)
+	e.events = slices.DeleteFunc(e.newEvents(), func(ev event) bool { return ev.AccountID != e.name("owner") })
+	if strings.Join(got, " ") != types {
+		return fmt.Errorf("the receiver gets %v", got)
+	}
+	return nil
+}
+
 // newEvents returns the events that were written since it was called before.
 func (e *exchangeRun) newEvents() (all []event) {
 	e.t.Helper()
-	e.check(e.store.each(`SELECT seq, type, data FROM events WHERE seq > ? ORDER BY seq`, []any{e.seq},
+	e.check(e.store.each(`SELECT seq, type, data, account_id FROM events WHERE seq > ? ORDER BY seq`, []any{e.seq},
 		func(scan func(...any) error) error {
 			var ev event
 			var data []byte
-			if err := scan(&e.seq, &ev.Type, &data); err != nil {
+			if err := scan(&e.seq, &ev.Type, &data, &ev.AccountID); err != nil {
 				return err
 			}
 			ev.Data = bytes.Clone(data)

@@ -22,9 +22,7 @@ func receive(
 ) (answer *httptest.ResponseRecorder, printed string) {
 	t.Helper()
 	secret, err := parseWebhookSecret(vectorSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out bytes.Buffer
 	r := httptest.NewRequest(method, "/in", strings.NewReader(body))
 	if header == nil {
@@ -128,9 +126,7 @@ func webhookListenStory(t *testing.T, o *operator) {
 		t.Fatal(err)
 	}
 	secret, err := parseWebhookSecret(vectorSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const body = `{"id":"evt_1", "type":"lead.created"}`
 	for name, c := range map[string]struct {
 		variable, stdin string

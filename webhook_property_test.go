@@ -187,9 +187,7 @@ func (h *webhookHistory) receive(w http.ResponseWriter, m message) {
 	h.mu.Lock()
 	key := hook + " " + m.id
 	h.arrived[key] = append(h.arrived[key], arrival{ended, status, h.starts != started})
-	if h.count(`SELECT count(*) FROM webhook_queues WHERE webhook_id = ?`, hook) > 0 {
-		h.enabledAt[hook] = time.Now() // until this answer, which may disable it
-	}
+	h.noteEnabled(hook) // until this answer, which may disable it
 	h.mu.Unlock()
 	if status == 0 {
 		status = http.StatusNoContent
@@ -202,9 +200,14 @@ func (h *webhookHistory) note() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.hooks {
-		if h.count(`SELECT count(*) FROM webhook_queues WHERE webhook_id = ?`, w.ID) > 0 {
-			h.enabledAt[w.ID] = time.Now()
-		}
+		h.noteEnabled(w.ID)
+	}
+}
+
+// noteEnabled notes when a webhook is enabled. The caller holds mu.
+func (h *webhookHistory) noteEnabled(hook string) {
+	if h.count(`SELECT count(*) FROM webhook_queues WHERE webhook_id = ?`, hook) > 0 {
+		h.enabledAt[hook] = time.Now()
 	}
 }
 
@@ -225,25 +228,22 @@ func (h *webhookHistory) act() {
 			return err
 		})
 	}
+	patch := func(c webhookChange) {
+		rule(func(t *tx) error { _, err := patchWebhook(t, anyAccount, hook.ID, c, by); return err })
+	}
 	switch h.random.IntN(40) {
 	default:
-		h.write(change, 1+h.random.IntN(12))
+		change(func(t *tx) error { return h.write(t, 1+h.random.IntN(12)) })
 	case 0, 17, 18, 19:
 		rule(func(t *tx) error { _, err := enableWebhook(t, anyAccount, hook.ID, by); return err })
 	case 1:
-		c := webhookChange{disable: true}
-		rule(func(t *tx) error { _, err := patchWebhook(t, anyAccount, hook.ID, c, by); return err })
+		patch(webhookChange{disable: true})
 	case 2:
-		if h.random.IntN(3) > 0 {
-			return
+		if h.random.IntN(3) == 0 {
+			patch(webhookChange{url: h.r.url(fmt.Sprintf("/%d?%d", at, h.random.IntN(3)))})
 		}
-		url := h.r.url(fmt.Sprintf("/%d?%d", at, h.random.IntN(3)))
-		rule(func(t *tx) error {
-			_, err := patchWebhook(t, anyAccount, hook.ID, webhookChange{url: url}, by)
-			return err
-		})
 	case 3, 4, 5:
-		h.patchTypes(rule, hook, by)
+		patch(webhookChange{types: h.newTypes(hook)})
 	case 6:
 		rule(func(t *tx) error { _, err := requestTest(t, anyAccount, hook.ID, by); return err })
 	case 7, 8:
@@ -257,13 +257,9 @@ func (h *webhookHistory) act() {
 		time.Sleep(time.Duration(h.random.IntN(20)) * time.Second)
 		h.fullDisk(false)
 	case 14:
-		h.change(func(t *tx) error { _, err := t.exec(`ALTER TABLE webhook_retries RENAME TO gone`); return err })
+		h.rename("webhook_retries", "gone")
 		time.Sleep(time.Duration(h.random.IntN(4)) * time.Second)
-		h.change(func(t *tx) error {
-			t.invalidate()
-			_, err := t.exec(`ALTER TABLE gone RENAME TO webhook_retries`)
-			return err
-		})
+		h.rename("gone", "webhook_retries")
 	case 15:
 		h.offset.Store(int64(time.Duration(h.random.IntN(12)-6) * time.Hour))
 	case 16:
@@ -284,56 +280,54 @@ func (h *webhookHistory) changeByCommand(f func(*tx) error) {
 	h.check(other.close())
 }
 
-// write writes events in one transaction, and notes in it who is to get them.
-func (h *webhookHistory) write(change func(func(*tx) error), n int) {
-	var debts []webhookDebt
-	change(func(t *tx) error {
-		t.invalidate()
-		for range n {
-			account, kind := h.accounts[h.random.IntN(2)], historyTypes[h.random.IntN(len(historyTypes))]
-			e := event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}
-			if err := t.addEvent(e); err != nil {
-				return err
-			}
-			err := t.each(`SELECT q.id, w.id, e.type, e.id FROM webhook_queues q JOIN webhooks w ON w.id = q.webhook_id
-				JOIN events e ON e.account_id = w.account_id AND e.seq = (SELECT max(seq) FROM events)
-				WHERE e.type IN (SELECT value FROM json_each(w.types))`, nil, func(scan func(...any) error) error {
-				d := webhookDebt{after: time.Now()}
-				err := scan(&d.queue, &d.hook, &d.kind, &d.id)
-				debts = append(debts, d)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	h.debts = append(h.debts, debts...)
-}
-
-// patchTypes has a webhook name other types.
-func (h *webhookHistory) patchTypes(rule func(func(*tx) error), hook *webhook, by webhookAuthor) {
-	var types []string
-	for _, kind := range h.someTypes() {
-		types = append(types, string(kind))
-	}
-	h.mu.Lock()
-	for _, kind := range types {
-		if !slices.Contains(hook.Types, kind) {
-			hook.Types = append(hook.Types, kind)
-		}
-	}
-	h.mu.Unlock()
-	rule(func(t *tx) error {
-		_, err := patchWebhook(t, anyAccount, hook.ID, webhookChange{types: types}, by)
+// owe notes the events that a condition names, of those that webhooks name.
+func (h *webhookHistory) owe(t *tx, since func(hook string) time.Time, condition string, args ...any) error {
+	return t.each(`SELECT q.id, w.id, e.type, e.id FROM webhook_queues q JOIN webhooks w ON w.id = q.webhook_id
+		JOIN events e ON e.account_id = w.account_id
+		WHERE e.type IN (SELECT value FROM json_each(w.types)) AND `+condition, args, func(
+		scan func(...any) error,
+	) error {
+		var d webhookDebt
+		err := scan(&d.queue, &d.hook, &d.kind, &d.id)
+		d.after = since(d.hook)
+		delete(h.excused, d.hook+" "+d.id)
+		h.debts = append(h.debts, d)
 		return err
 	})
+}
+
+// write writes events in one transaction, and notes in it who is to get them.
+func (h *webhookHistory) write(t *tx, n int) error {
+	t.invalidate()
+	for range n {
+		account, kind := h.accounts[h.random.IntN(2)], historyTypes[h.random.IntN(len(historyTypes))]
+		err := t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite})
+		if err == nil {
+			err = h.owe(t, func(string) time.Time { return time.Now() }, `e.seq = (SELECT max(seq) FROM events)`)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newTypes returns other types for a webhook, which it gets nothing else of from then on.
+func (h *webhookHistory) newTypes(hook *webhook) (types []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, kind := range h.someTypes() {
+		types = append(types, string(kind))
+		if !slices.Contains(hook.Types, string(kind)) {
+			hook.Types = append(hook.Types, string(kind))
+		}
+	}
 	for _, d := range h.debts {
 		if d.hook == hook.ID && !slices.Contains(types, d.kind) {
 			h.excused[d.hook+" "+d.id] = true
 		}
 	}
+	return types
 }
 
 // replay replays the events of some hours of a webhook.
@@ -349,16 +343,8 @@ func (h *webhookHistory) replay(t *tx, hook *webhook, by webhookAuthor) error {
 	if !before.Replaying { // else both run as one, since the first began
 		h.replayedAt[hook.ID] = time.Now()
 	}
-	return t.each(`SELECT q.id, w.id, e.type, e.id FROM webhook_queues q JOIN webhooks w ON w.id = q.webhook_id
-		JOIN events e ON e.account_id = w.account_id AND e.seq > q.replay_seq AND e.seq <= q.replay_end
-		WHERE w.id = ? AND e.at >= ? AND e.type IN (SELECT value FROM json_each(w.types))`, []any{hook.ID, since},
-		func(scan func(...any) error) error {
-			d := webhookDebt{after: h.replayedAt[hook.ID]}
-			err := scan(&d.queue, &d.hook, &d.kind, &d.id)
-			delete(h.excused, d.hook+" "+d.id)
-			h.debts = append(h.debts, d)
-			return err
-		})
+	return h.owe(t, func(hook string) time.Time { return h.replayedAt[hook] },
+		`e.seq > q.replay_seq AND e.seq <= q.replay_end AND w.id = ? AND e.at >= ?`, hook.ID, since)
 }
 
 // retry retries a delivery of a webhook by hand.
@@ -398,9 +384,6 @@ func (h *webhookHistory) judge() {
 			h.t.Errorf("%s never got %s of %v, %+v: %v", d.hook, d.id, d.after, d, h.arrived[key])
 		}
 	}
-	if owed == 0 {
-		h.t.Log("nothing is owed at the end")
-	}
 	for key, all := range h.arrived {
 		hook, id, _ := strings.Cut(key, " ")
 		if h.count(`SELECT count(*) FROM webhooks WHERE id = ?`, hook) == 0 {
@@ -417,11 +400,8 @@ func (h *webhookHistory) judge() {
 			h.t.Errorf("%s: %d of %d attempts, %d of them cut, are in the log: %+v", key, logged, len(all), cut, all)
 		}
 	}
-	if n := h.count(`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`); n > 0 {
-		h.t.Errorf("%d retries are left", n)
-	}
-	if n := h.count(`SELECT count(*) FROM webhook_queues WHERE replay_seq IS NOT NULL`); n > 0 {
-		h.t.Errorf("%d replays have no end", n)
-	}
+	h.countsAs(0, "retries are left",
+		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
+	h.countsAs(0, "replays have no end", `SELECT count(*) FROM webhook_queues WHERE replay_seq IS NOT NULL`)
 	h.t.Logf("%d events owed, %d sent", owed, len(h.arrived))
 }

@@ -21,9 +21,7 @@ var vectorTime = time.Unix(1614265330, 0)
 func TestWebhookSignature_isThatOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	secret, err := parseWebhookSecret(vectorSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := signWebhook(secret, vectorID, vectorTime, []byte(vectorBody)); got != vectorSignature {
 		t.Errorf("signature %s, want %s", got, vectorSignature)
 	}
@@ -130,9 +128,7 @@ func FuzzWebhookVerification(f *testing.F) {
 	f.Add("", "-1", "v1,", "")
 	f.Add("a.1", "01614265330", "v1,\x00", "{}")
 	secret, err := parseWebhookSecret(vectorSecret)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Fuzz(func(t *testing.T, id, at, signature, body string) {
 		h := http.Header{webhookIDHeader: {id}, webhookTimestampHeader: {at}, webhookSignatureHeader: {signature}}
 		if verifyWebhook(secret, h, []byte(body), vectorTime) == nil &&

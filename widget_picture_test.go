@@ -129,16 +129,6 @@ func TestPicture_isInEveryLanguage(t *testing.T) {
 	equal(t, "no order in French", amount("fr", 0, "order")+amount("de", 0, "order"), "0 commande0 Bestellungen")
 }
 
-func TestNumber_isGroupedByThousands(t *testing.T) {
-	t.Parallel()
-	for n, want := range map[int64]string{
-		0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567",
-		-1: "-1", -999: "-999", -1000: "-1,000", math.MinInt64: "-9,223,372,036,854,775,808",
-	} {
-		equal(t, n, pageLanguage("en").number(n), want)
-	}
-}
-
 var aBar = regexp.MustCompile(`M([\d.]+) 158v-([\d.]+)h([\d.]+)v([\d.]+)z`)
 
 // FuzzPicture draws any counts under any name: the picture is XML with the bars inside it, and the name
@@ -177,45 +167,14 @@ func FuzzPicture(f *testing.F) {
 	})
 }
 
-func TestPicture_hasTheRulesOfTheStatistics(t *testing.T) {
+func TestPicture_isKeptByBrowsersAndHarmlessAsAPage(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		partner := s.addAccount("partner")
 		widget := s.addWidget(s.account)
-		s.report(widget, `{"type":"view","page":"/secret"},{"type":"order","item":"Rösti"}`).is(204)
 		path := "/widget/stats.svg?widget=" + widget
-		public := s.get(path, "Origin: https://elsewhere.example").is(200).has("Content-Type: image/svg+xml",
-			"Cache-Control: public, max-age=60", "Content-Security-Policy: "+picturePolicy)
-		if !strings.Contains(public.body, "<title id=\"title\">Lunch: 1 view</title>") ||
-			!strings.Contains(public.body, "1 visitor, 0 clicks. The busiest") {
-			t.Error(public.body)
-		}
-		token := s.auth(s.account, scopeStats)
-		own := s.get(path, token).is(200).has("Cache-Control: private, max-age=60")
-		if !strings.Contains(own.body, "0 clicks, 1 order. ") || strings.Contains(own.body, "secret") {
-			t.Error(own.body)
-		}
-		tag := public.header.Get("ETag")
+		tag := s.get(path).is(200).has("Content-Security-Policy: " + picturePolicy).header.Get("ETag")
 		s.get(path, "If-None-Match: "+tag).is(304).has("ETag: "+tag, "Content-Type: ", "Content-Length: ").says("")
-		if json := s.get("/widget/stats?widget=" + widget).is(200).header.Get("ETag"); json == tag {
-			t.Error("the picture has the ETag of the JSON")
-		}
-		if a := s.get("/widget/stats.svg", token).is(200); !strings.Contains(a.body, ">All widgets: 1 view<") {
-			t.Error(a.body)
-		}
-		s.get("/widget/stats.svg").is(401, "token_required").has("Content-Type: application/problem+json")
-		s.get(path, s.auth(partner, scopeStats)).is(404, "widget_not_found")
-		s.get(path, s.auth(s.account, scopeLeads)).is(403, "insufficient_scope")
-		s.get("/widget/stats.svg?widget=wgt_00000000000000000000000000").is(404,
-			"widget_not_found").has("Content-Security-Policy: ")
-		german := s.get(path + "&lang=de-CH").is(200)
-		contains(t, german.body, `lang="de"`, "Lunch: 1 Aufruf")
-		s.get(path + "&lang=").is(200).says(public.body)
-		s.get(path + "&lang=es").invalid("?lang unknown_language")
-		s.get("/widget/stats?lang=de&widget=" + widget).is(200) // which has no texts
-		s.get(path + "&timezone=Mars").invalid("?timezone unknown_timezone")
-		s.get(path + "&from=2000-01-02&to=2000-01-01").invalid("?to out_of_range")
-		s.get(path + "&from=1999-01-01&to=2000-01-02").invalid("?to out_of_range")
+		s.get("/widget/stats?widget="+widget, "If-None-Match: "+tag).is(200)
 		s.report(widget, `{"type":"view"}`).is(204)
 		time.Sleep(statsAge)
 		s.get(path, "If-None-Match: "+tag).is(200)

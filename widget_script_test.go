@@ -98,18 +98,6 @@ func TestScript_releasedOnesAreStillThere(t *testing.T) {
 	}
 }
 
-func TestScript_leavesOutCommentsAndIndentation(t *testing.T) {
-	t.Parallel()
-	for source, want := range map[string]string{
-		"// What it is.\n(() => {\n  // why\n\n  a();\n\tb(\"// no comment\");\n})();\n": "" +
-			"(() => {\na();\nb(\"// no comment\");\n})();\n",
-		"a()": "a()\n",
-		"":    "",
-	} {
-		equal(t, source, string(stripScript([]byte(source))), want)
-	}
-}
-
 // TestScript_usesNothingThatAPageMayForbid looks for what a Content-Security-Policy or a law on privacy
 // keeps pages from, and for what stripScript does not understand.
 func TestScript_usesNothingThatAPageMayForbid(t *testing.T) {
