@@ -35,6 +35,7 @@ import (
 //	event: license.renewed {"days":30}        members of the data of an event that the last request wrote
 //	refuse:                                   variants of the last request, none of which changes the database:
 //	{"days":0}  out_of_range /days            another body, and what is wrong: code and pointer of each entry
+//	days=0&x=y  400 invalid_request           another form; the errors of OAuth are like codes
 //	{"days":9}  409 not_renewable             or another status than 422, and its code
 //	?limit=0    out_of_range ?limit           another query
 //	wait: 10m                                 so much later, with the chores that are due then
@@ -90,6 +91,9 @@ type exchangeStep struct{ at, verb, text string }
 var exchangeVerbs = regexp.MustCompile(
 	`^(world:|as:|with:|header:|has:|lacks:|event:|events:|refuse:|wait:|receiver:|[<>$=!])(?:\s+|$)`)
 
+// formLine is a variant of a request with a form.
+var formLine = regexp.MustCompile(`^[a-z_:]+=`)
+
 // readExchanges reads the cases of a file.
 func readExchanges(file string) (cases []exchangeCase, err error) {
 	text, err := os.ReadFile(file)
@@ -116,7 +120,7 @@ func readExchanges(file string) (cases []exchangeCase, err error) {
 		switch {
 		case strings.TrimLeft(line, " \t") != line && len(*steps) > 0:
 			(*steps)[len(*steps)-1].text += " " + strings.TrimSpace(line)
-		case verb != "" || strings.ContainsRune(`{[?-&`, rune(line[0])):
+		case verb != "" || strings.ContainsRune(`{[?-&`, rune(line[0])) || formLine.MatchString(line):
 			*steps = append(*steps, exchangeStep{at, verb, strings.TrimSpace(rest)})
 		default:
 			return nil, fmt.Errorf("%s: what is %q?", at, line)
@@ -306,6 +310,8 @@ func (e *exchangeRun) make(text string) error {
 		e.made[name] = e.addWidget(e.name("owner"))
 		e.newEvents()
 		return nil
+	case "grant", "code", "visitor":
+		return e.makeAgreed(kind, name, members)
 	}
 	of, known := worldKinds[kind]
 	if !known {
@@ -341,6 +347,39 @@ func (e *exchangeRun) make(text string) error {
 		return fmt.Errorf("it is not made: %d %s", a.status, a.body)
 	}
 	e.made[name] = a.json()
+	return nil
+}
+
+// makeAgreed makes what comes of somebody's consent for the owner: a visitor, who has signed in, with a cookie; or for
+// an application, which is one that the operator vouches for unless members name another, a code, or a grant with an
+// access token. Its scope is all that an application may have, unless members say less.
+func (e *exchangeRun) makeAgreed(kind, name, members string) error {
+	made := struct{ App, Account, Scope string }{"", e.name("owner"), strings.Join(appScopes, " ")}
+	if members != "" {
+		if err := json.Unmarshal([]byte(members), &made); err != nil {
+			return err
+		}
+	}
+	if kind == "visitor" {
+		e.made[name] = map[string]any{"cookie": e.signedIn(made.Account).cookie}
+		e.newEvents()
+		return nil
+	}
+	p, secret := &app{}, ""
+	if made.App == "" {
+		p, secret = e.registerApp(everything)
+	} else {
+		var err error
+		if p, err = e.store.app(anyAccount, made.App); err != nil {
+			return err
+		}
+	}
+	of := map[string]any{"app": map[string]any{"id": p.ID, "secret": secret}}
+	if e.made[name] = of; kind == "code" {
+		of["id"] = e.agree(p, made.Account, made.Scope)
+		return nil
+	}
+	of["token"], of["id"] = e.appToken(p, made.Account, made.Scope)
 	return nil
 }
 
@@ -489,13 +528,19 @@ func judgeStatus(a answer, words []string, usual int) error {
 		return fmt.Errorf("what is %q?", words)
 	}
 	got := ""
-	if a.status >= 400 {
+	kind := a.header.Get("Content-Type")
+	problem := kind == "application/problem+json"
+	switch {
+	case a.status < 400:
+	case problem:
 		got, _ = a.json()["code"].(string)
+	case kind == "application/json": // of OAuth; others are pages
+		got, _ = a.json()["error"].(string)
 	}
 	if a.status != status || code != "" && got != code {
 		return fmt.Errorf("it answers %d %s", a.status, a.body)
 	}
-	if a.status < 400 || got == "" {
+	if !problem {
 		return nil
 	}
 	slices.Sort(want)
