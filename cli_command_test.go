@@ -262,49 +262,6 @@ func TestHelp_asMarkdownIsTheReferenceInOperating(t *testing.T) {
 	}
 }
 
-func TestHelp_asMarkdownHasARowForEveryCommandAndOption(t *testing.T) {
-	t.Parallel()
-	reference := runOK(t, "help", "-markdown")
-	rows := func(text string) (names []string) {
-		for _, found := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(?: (?:`[^`]*`)? \\|){0,2} [^|]+ "+
-			"\\|$").FindAllStringSubmatch(text, -1) {
-			names = append(names, found[1])
-		}
-		return names
-	}
-	signatures := func(options []option) (names []string) {
-		for _, o := range options {
-			names = append(names, o.signature())
-		}
-		return names
-	}
-	var want []string
-	for _, c := range commandsOf(nouns()) {
-		want = append(want, c.signature())
-	}
-	table, rest, _ := strings.Cut(reference, "\n## The options of each command\n")
-	if got := rows(table); !slices.Equal(got, want) {
-		t.Errorf("commands %q, want %q", got, want)
-	}
-	each, all, _ := strings.Cut(rest, "\n## All options\n")
-	for _, c := range commandsOf(nouns()) {
-		_, own, found := strings.Cut(each, "\n### "+c.name+"\n")
-		own, _, _ = strings.Cut(own, "\n### ")
-		if got := rows(own); found != (len(c.options) > 0) || !slices.Equal(got, signatures(c.options)) {
-			t.Errorf("%s: options %q, want %q", c.name, got, signatures(c.options))
-		}
-	}
-	if got, want := rows(all), signatures(allOptions(commandsOf(nouns()))); !slices.Equal(got, want) {
-		t.Errorf("options %q, want %q", got, want)
-	}
-	for _, o := range allOptions(commandsOf(nouns())) {
-		if row := "| `" + o.signature() + "` | `" + o.variable() + "` |"; o.variable() != "" &&
-			!strings.Contains(all, row) {
-			t.Errorf("there is no row that begins with %s", row)
-		}
-	}
-}
-
 // runAs runs the program with the files of the working directory, an installation's directory and
 // a user, and returns what it printed.
 func runAs(t testing.TB, installed string, uid int, args ...string) (stdout, stderr string, err error) {
