@@ -8,16 +8,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/constant"
-	"go/types"
-	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,197 +51,85 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	if v := o.object("version"); v["version"] == "" || o.do("version") != v["version"].(string)+"\n" {
 		t.Errorf("version %v", v)
 	}
+}
+
+// ranCommands are the commands that have succeeded in this run, by their names.
+var ranCommands sync.Map
+
+// noteCommand notes a command line that was run.
+func noteCommand(args []string, err error) {
+	if err != nil {
+		return
+	}
+	words := slices.DeleteFunc(slices.Clone(args), func(word string) bool { return strings.HasPrefix(word, "-") })
+	if cmd, _ := findCommand(commandsOf(nouns()), words); cmd != nil {
+		ranCommands.Store(cmd.name, true)
+	}
+}
+
+// neverRun lists the commands that no test of a whole run has run, but for those that are processes or need another
+// machine, whose tests may be skipped.
+func neverRun() (missing []string) {
 	for _, c := range commandsOf(nouns()) {
-		// those have tests of their own
-		if !o.ran[c.name] && c.name != "serve" && c.name != "demo" && c.name != "lease inspect" && c.name != "status" &&
-			c.name != "widget snippet" && !strings.HasPrefix(c.name, "peer ") {
-			t.Errorf("no test runs %q", c.name)
+		_, seen := ranCommands.Load(c.name)
+		if !seen && !slices.Contains([]string{"serve", "demo", "peer ignore"}, c.name) {
+			missing = append(missing, "success of the command "+c.name)
 		}
 	}
+	return missing
 }
 
-func TestCommand_meetsAnUnknownIDWithTheNextStep(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	gone := func(prefix string) string { return newID(prefix, time.Now()) }
-	for _, args := range [][]string{
-		{"account", "set-rate", gone("acct"), "5"}, {"account", "close", gone("acct")},
-		{"license", "show", gone("lic")}, {"license", "suspend", gone("lic")}, {"license", "reinstate", gone("lic")},
-		{"license", "revoke", "x"},
-		{"device", "release", gone("dev")}, {"device", "block", gone("dev")}, {"device", "list", gone("lic")},
-		{"license", "set", gone("lic"), "{}"}, {"license", "renew", gone("lic")},
-		{"license", "rotate-key", gone("lic")},
-		{"license", "reset-transfers", gone("lic")},
-		{"token", "revoke", gone("tok")},
-		{"widget", "stats", "-widget", gone("wgt")},
-	} {
-		var usage usageError
-		err := o.fails("not found: the matching list command prints what there is", args...)
-		if errors.As(err, &usage) {
-			t.Errorf("%q: taken for a wrong command line", args)
-		}
-	}
-	for _, args := range [][]string{
-		{"origin", "add", "https://x.example", "-account", gone("acct")},
-		{"widget", "add", "-account", gone("acct"), "Lunch"},
-		{"token", "issue", "-account", gone("acct"), "-scope", "admin"},
-		{"license", "add", "-account", gone("acct"), "-product", "kds"},
-	} {
-		o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", args...)
-	}
-}
-
-func TestCommand_statsPrintsNothingBesideAnError(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	for _, format := range [][]string{nil, {"-json"}} {
-		out, err := o.try(append([]string{"widget", "stats", "-widget", newID("wgt", time.Now())}, format...)...)
-		if err == nil || out != "" {
-			t.Errorf("%q: %v, and %q on standard output", format, err, out)
-		}
-	}
-}
-
+// Lines that text can hold stand in testdata/http/command.txt.
 func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 	t.Parallel()
-	o := newOperator(t)
-	adds := func(options ...string) []string {
-		return append([]string{"license", "add", "-account", o.account}, options...)
-	}
-	words := strings.Fields
-	addsP := func(options ...string) []string { return adds(append([]string{"-product", "p"}, options...)...) }
-	issues := func(options ...string) []string {
-		return append([]string{"token", "issue", "-account", o.account}, options...)
-	}
-	for _, c := range []struct {
-		want string
-		args []string
-	}{
-		{`there is no command "frobnicate"`, words("frobnicate")},
-		{`there is no command "frobnicate": see 'widgetd help'`, words("frobnicate -h")},
-		{`there is no command "frobnicate": see 'widgetd help'`, words("help frobnicate")},
-		{`there is no command "account frobnicate": see 'widgetd help account'`, words("account frobnicate x")},
-		{`there is no command "account frobnicate": see 'widgetd help account'`, words("account frobnicate -h")},
-		{`there is no command "books app frobnicate": see 'widgetd help books app'`,
-			words("books app frobnicate xero")},
-		{"usage: widgetd books app set xero|fortnox", words("books app set")},
-		{"usage: widgetd account add NAME", words("account add")},
-		{"usage: widgetd account add NAME", words("account add a b")},
-		{"usage: widgetd origin add ORIGIN [-account ACCOUNT]", words("origin add")},
-		{"account list has no option -nonsense: see 'widgetd help account list'", words("account list -nonsense")},
-		{"account list has no option -csv", words("account list -csv")},
-		{"-db needs a value", words("account list -db")},
-		{"a name has 1 to 200 bytes", []string{"account", "add", ""}},
-		{"a name has 1 to 200 bytes", []string{"account", "add", "red\x1b[31m"}},
-		{"a name has 1 to 200 bytes", []string{"account", "add", "caf\xe9"}},
-		{"a name has 1 to 200 bytes", []string{"widget", "add", strings.Repeat("x", 201), "-account", o.account}},
-		{"a name has 1 to 200 bytes", []string{"init", "-name", "", "-db", filepath.Join(o.dir, "none", "x.db")}},
-		{"-product NAME is needed", adds()},
-		{"-max-devices: This must be a whole number from 1 to 1000000.", addsP("-max-devices", "0")},
-		{"-product: This must not contain control characters.", adds("-product", "red\x1b[31m")},
-		{"-product: This has more than 100 characters.", adds("-product", strings.Repeat("ü", 101))},
-		{"-plan: This must be UTF-8.", addsP("-plan", "caf\xe9")},
-		{"-plan: This has more than 100 characters.", addsP("-plan", strings.Repeat("x", 101))},
-		{"-duration-days: A licence whose duration counts from its first activation needs", addsP("-from-activation")},
-		{"-entitlements: a: This code is in the list already.", addsP("-entitlements", "a,a")},
-		{"-metadata: This must be a JSON object", addsP("-metadata", "[1]")},
-		{"-reason: This must not contain control characters.", []string{"license", "suspend", "x", "-reason",
-			"red\x1b[31m"}},
-		{"-reason: This has more than 500 characters.", []string{"license", "revoke", "x", "-reason",
+	s := newService(t)
+	for want, lines := range map[string][][]string{
+		"a name has 1 to 200 bytes": {{"account", "add", "red\x1b[31m"}, {"account", "add", "caf\xe9"},
+			{"account", "add", " \u00a0"}, {"widget", "add", strings.Repeat("x", 201)}},
+		"-product: This must not contain control characters.": {{"license", "add", "-product", "red\x1b[31m"}},
+		"-product: This has more than 100 characters.": {{"license", "add", "-product",
+			strings.Repeat("ü", 101)}},
+		"-plan: This must be UTF-8.":                         {{"license", "add", "-product", "p", "-plan", "caf\xe9"}},
+		"-reason: This must not contain control characters.": {{"license", "suspend", "x", "-reason", "red\x1b[31m"}},
+		"-reason: This has more than 500 characters.": {{"license", "revoke", "x", "-reason",
 			strings.Repeat("x", 501)}},
-		{"-grace-days: This must be a whole number from 0 to 3650.", addsP("-grace-days", "x")},
-		{"-lease-hours: This must be a whole number from 1 to 2160.", addsP("-lease-hours", "2161")},
-		{"-entitlements: ", addsP("-entitlements", strings.Repeat("a,", 101))},
-		{`"soon" is not a time`, addsP("-expires", "soon")},
-		{"is not a time from 1970 to 9000", addsP("-expires", "0001-01-01")}, // Go's zero time
-		{"is not a time from 1970 to 9000", addsP("-expires", "9999-12-31")}, // grace would not fit
-		{`"12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "12m")},
-		{`"30s" is not a duration: write days, weeks or years, as 365d, 52w or 1y`, addsP("-expires", "30s")},
-		{`"24h" is not a duration: write days, weeks or years,`, words("license rotate-key x -old-key-until 24h")},
-		{`"12m" is not a duration: write hours, days, weeks or years,`, words("lead purge -older-than 12m")},
-		{"-expires: 2020-02-29T23:59:59Z is in the past: add -force if that is meant", addsP("-expires", "2020-02-29")},
-		{"-origin is given twice", []string{"init", "-origin", "https://a.example", "-origin", "https://b.example",
-			"-db", filepath.Join(o.dir, "none", "x.db")}},
-		{"-expires: The licence would end before it starts.", addsP("-starts", "2030-01-02", "-expires", "2030-01-01")},
-		{"a rate is a number from 1 to 1000000000", []string{"account", "set-rate", o.account, "0"}},
-		{"is not a base address", words("base-url set https://example.com/v2")},
-		{"an origin is a scheme and a host", []string{"origin", "add", "-account", o.account,
-			"https://www example.com"}},
-		{"-scope is needed", issues()},
-		{"is not a duration", issues("-scope", "admin", "-ttl", "-1h")},
-		{"is not a duration", issues("-scope", "admin", "-ttl", "500ms")}, // it would end as it begins
-		{"the name of the file is empty", []string{"backup", ""}},
-		{"a client id must have", issues("-scope", "admin", "-client-id", "a b")},
-		{"-limit must be a number", words("event list -limit 0")},
-		{`"not an email" is no e-mail address`, []string{"lead", "erase", "not an email"}},
-		{`"anna@example" is no e-mail address`, words("lead erase anna@example")},
-		{"a name has 1 to 200 bytes of UTF-8, not only spaces", []string{"account", "add", " \u00a0"}},
-		{"a name can't be the id of an account", words("account add " + o.account)},
-		{"nothing to change: give -url, -type or -description", words("webhook set " + newID("whe", time.Now()))},
-		{`a licence has no "expires": did you mean expires_at?`, []string{"license", "set", "x", `{"expires":null}`}},
-		{"-old-key-until: 2020-01-01T23:59:59Z is in the past",
-			words("license rotate-key x -old-key-until 2020-01-01")},
-		{`"0d" is not a duration`, words("lead purge -older-than 0d")},
-		{`there is no scope "stats:reed": did you mean stats:read?`, issues("-scope", "stats:reed")},
-		{`-type: there is no type of event "zzz": they begin with account, app,`, words("event list -type zzz")},
-		{`-type: webhooks get no events of the type "lead.create": did you mean lead.created?`,
-			words("webhook add https://hooks.example -type lead.create")},
-		{`-state: there is no "authorised": did you mean authorized?`, words("order list -state authorised")},
-		{`-state: there is no "hold": did you mean held?`, words("books export list -state hold")},
-		{`-kind: there is no "wbe": did you mean web?`, words("app add Board -kind wbe")},
-		{`there is no product "zero": did you mean xero?`, words("books connect zero")},
-		{`there is no provider "strip": did you mean stripe?`, words("payment connect strip")},
-		{`-status: there is no "ended": take one of active, grace,`, words("license list -status ended")},
-		{`-type: there is no type of event "license.create": did you mean license.created?`,
-			words("event list -type license.create")},
-		{`"News" is not the type of a lead`, words("lead list -type News")},
-		{`-license: "dev_1" is not an id of the kind lic_…`, words("event list -license dev_1")},
-		{`-device: "x" is not an id of the kind dev_…`, words("event list -device x")},
-		{"-anonymous-rate must be a number", words("serve -anonymous-rate none")},
-		{"-failed-lookup-rate must be a number", words("serve -failed-lookup-rate 0")},
-		{`-keep-events must be 31d or more`, words("serve -keep-events 30d")},
-		{`-keep-events: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y`,
-			words("serve -keep-events 12m")},
-		{`-keep-tokens: "0" is not a duration: write days, weeks or years, as 365d, 52w or 1y`,
-			words("serve -keep-tokens 0")},
-		{`-expiring-notice: "12m" is not a duration: write days, weeks or years, as 365d, 52w or 1y, or 0 for no ` +
-			`such event`, words("serve -expiring-notice 12m")},
-		{"-anonymous-rate must be a number from 1 to 1000000000", words("serve -anonymous-rate 1000000001")},
-		{"-legacy-sunset must be a date", words("serve -legacy-sunset soon")},
-		{`-trusted-proxies: "nonsense" is not an address or CIDR`, words("serve -trusted-proxies nonsense")},
-		{`-outbound-allow: "10.0.0.0/33" is not an address or CIDR`,
-			words("serve -outbound-allow 10.0.0.1,10.0.0.0/33")},
-		{"-contact must be a mailto: or https: URI", words("serve -contact tel:+41320000000")},
-		{"-contact must be a mailto: or https: URI", words("serve -contact partners@example.com")},
-		{"-security-contact must be mailto:, https: or tel: URIs",
-			words("serve -security-contact security@example.com")},
-		{"-security-contact", words("serve -security-contact https://example.com/report,mailto:")},
-		{"the webhook's secret is needed: give it in the environment variable WIDGETD_SECRET or with -secret-file FILE",
-			words("webhook listen")},
-		{"a webhook's secret is whsec_ and 24 to 64 bytes in base64", words("webhook listen -secret whsec_short")},
-		{"-secret and -secret-file exclude each other", words("webhook listen -secret whsec_short -secret-file -")},
-		{"-answer must be a number from 200 to 599", []string{"webhook", "listen", "-secret", "whsec_" + vectorSecret,
-			"-answer", "100"}},
-		{"-log must be text or json", words("serve -log xml")},
-		{"-debug-addr must be a loopback address", words("serve -addr 127.0.0.1:0 -debug-addr 0.0.0.0:0")},
+		"-entitlements: ": {{"license", "add", "-product", "p", "-entitlements", strings.Repeat("a,", 101)}},
 	} {
-		var usage usageError
-		unknown := regexp.MustCompile(
-			`^(-[a-z]+: )?(there is no (scope|type|product|provider|")|webhooks get|a licence has no)`)
-		if err := o.fails(c.want, c.args...); errors.As(err, &usage) == unknown.MatchString(c.want) {
-			t.Errorf("%q: %v is a usage error, or none", c.args, err)
+		for _, line := range lines {
+			_, err := s.command(line...)
+			if oneLine(t, err, want); !errors.As(err, new(usageError)) {
+				t.Errorf("%q: %v is no usage error", line, err)
+			}
 		}
 	}
 }
 
-func TestCommand_withoutAnyPrintsTheScreenOfHelp(t *testing.T) {
+// An option that a command declares is one that the program asks for somewhere.
+func TestCommand_declaresNoOptionForNothing(t *testing.T) {
+	t.Parallel()
+	program := ""
+	for _, f := range sourceFiles(t) {
+		program += f.text
+	}
+	for _, o := range allOptions(commandsOf(nouns())) {
+		if strings.Count(program, `"`+o.name+`"`) < 2 {
+			t.Errorf("nobody asks for -%s", o.name)
+		}
+	}
+}
+
+func TestCommand_thatIsIncompletePrintsItsHelpAsAnError(t *testing.T) {
 	t.Parallel()
 	screen := runOK(t, "help")
-	for _, args := range [][]string{nil, {"-json"}} {
+	for line, want := range map[string][2]string{
+		"": {"a command is missing", screen}, "-json": {"a command is missing", screen},
+		"account":   {"account needs a second word: its commands are listed above", "  account add NAME "},
+		"books app": {"books app needs a third word: its commands are listed above", "  books app set xero|fortnox "},
+	} {
 		var stdout, stderr bytes.Buffer
-		err := run(t.Context(), args, func(string) string { return "" }, &stdout, &stderr)
-		if err != usageError("a command is missing") || stdout.Len() > 0 || stderr.String() != screen {
-			t.Errorf("%q: %v, %s, %s", args, err, stdout.String(), stderr.String())
+		err := run(t.Context(), strings.Fields(line), func(string) string { return "" }, &stdout, &stderr)
+		if err != usageError(want[0]) || stdout.Len() > 0 || !strings.HasPrefix(stderr.String(), want[1]) {
+			t.Errorf("%q: %v, %s, %s", line, err, stdout.String(), stderr.String())
 		}
 	}
 }
@@ -305,68 +189,6 @@ func TestCommand_withoutOptionsUsesTheWorkingDirectory(t *testing.T) {
 	runOK(t, "backup", "copy.db")
 	if got, want := dirNames(t, "."), []string{"copy.db", "widgetd.db", "widgetd.key"}; !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
-	}
-}
-
-func TestCommand_exitsByKindOfError(t *testing.T) {
-	t.Parallel()
-	program := builtProgram(t)
-	for _, c := range []struct {
-		args []string
-		code int
-		want string
-	}{
-		{[]string{"version"}, 0, ""},
-		{[]string{"frobnicate"}, 2, "widgetd: there is no command \"frobnicate\""},
-		{[]string{"serve", "-db", filepath.Join(t.TempDir(), "none.db"), "-key",
-			filepath.Join(t.TempDir(), "none.key")}, 1, "widgetd: no key file at "},
-	} {
-		cmd := exec.Command(program, c.args...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		cmd.Run()
-		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.HasPrefix(stderr.String(), c.want) ||
-			strings.Count(stderr.String(), "\n") > 1 {
-			t.Errorf("%q: exit %d, %q; want %d, %q in one line", c.args, got, stderr.String(), c.code, c.want)
-		}
-	}
-}
-
-func TestHelp_ofOneWordListsTheCommandsThatBeginWithIt(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"license", "-h"}, {"license", "--help"}, {"-json", "-h", "license"},
-		{"help", "license"}} {
-		got := runOK(t, args...)
-		if strings.Count(got, "\n  license ") != 13 || strings.Contains(got, "account add") ||
-			strings.Contains(got, "-db") {
-			t.Errorf("%q: %s", args, got)
-		}
-	}
-	if got := runOK(t, "help", "books", "app"); strings.Count(got, "\n  books ") != 2 ||
-		!strings.Contains(got, "\n  books app set xero|fortnox ") {
-		t.Errorf("help books app: %s", got)
-	}
-	if got := runOK(t, "help", "books"); strings.Count(got, "\n  books ") != 12 || got != runOK(t, "books", "-h") {
-		t.Errorf("help books: %s", got)
-	}
-	if got := runOK(t, "help", "license", "add"); got != runOK(t, "license", "add", "-h") {
-		t.Errorf("help license add: %s", got)
-	}
-	if got := runOK(t, "help", "base-url", "show"); !strings.HasPrefix(got, "widgetd base-url show\n") ||
-		strings.Contains(got, "base-url remove URL") {
-		t.Errorf("help base-url: %s", got)
-	}
-	for _, args := range [][]string{{"account"}, {"account", "-json"}, {"books", "app"}} {
-		var out, listed bytes.Buffer
-		err := run(t.Context(), args, func(string) string { return "" }, &out, &listed)
-		wrong, first := usageError("account needs a second word: its commands are listed above"), "  account add NAME "
-		if args[0] == "books" {
-			wrong, first = "books app needs a third word: its commands are listed above",
-				"  books app set xero|fortnox "
-		}
-		if err != wrong || out.Len() > 0 || !strings.HasPrefix(listed.String(), first) {
-			t.Errorf("%q: %v, %s, %s", args, err, out.String(), listed.String())
-		}
 	}
 }
 
@@ -437,49 +259,6 @@ func TestHelp_asMarkdownIsTheReferenceInOperating(t *testing.T) {
 		if i >= len(was) || i >= len(is) || was[i] != is[i] {
 			t.Fatalf("%s is not what 'widgetd help --markdown' prints, from line %d of that on: run\n"+
 				"\tgo test -run TestHelp_asMarkdown -write-reference", file, i+1)
-		}
-	}
-}
-
-func TestHelp_asMarkdownHasARowForEveryCommandAndOption(t *testing.T) {
-	t.Parallel()
-	reference := runOK(t, "help", "-markdown")
-	rows := func(text string) (names []string) {
-		for _, found := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|(?: (?:`[^`]*`)? \\|){0,2} [^|]+ "+
-			"\\|$").FindAllStringSubmatch(text, -1) {
-			names = append(names, found[1])
-		}
-		return names
-	}
-	signatures := func(options []option) (names []string) {
-		for _, o := range options {
-			names = append(names, o.signature())
-		}
-		return names
-	}
-	var want []string
-	for _, c := range commandsOf(nouns()) {
-		want = append(want, c.signature())
-	}
-	table, rest, _ := strings.Cut(reference, "\n## The options of each command\n")
-	if got := rows(table); !slices.Equal(got, want) {
-		t.Errorf("commands %q, want %q", got, want)
-	}
-	each, all, _ := strings.Cut(rest, "\n## All options\n")
-	for _, c := range commandsOf(nouns()) {
-		_, own, found := strings.Cut(each, "\n### "+c.name+"\n")
-		own, _, _ = strings.Cut(own, "\n### ")
-		if got := rows(own); found != (len(c.options) > 0) || !slices.Equal(got, signatures(c.options)) {
-			t.Errorf("%s: options %q, want %q", c.name, got, signatures(c.options))
-		}
-	}
-	if got, want := rows(all), signatures(allOptions(commandsOf(nouns()))); !slices.Equal(got, want) {
-		t.Errorf("options %q, want %q", got, want)
-	}
-	for _, o := range allOptions(commandsOf(nouns())) {
-		if row := "| `" + o.signature() + "` | `" + o.variable() + "` |"; o.variable() != "" &&
-			!strings.Contains(all, row) {
-			t.Errorf("there is no row that begins with %s", row)
 		}
 	}
 }
@@ -571,229 +350,6 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	}
 	if _, _, err := runAs(t, "", 0, "version"); err != nil {
 		t.Error(err)
-	}
-}
-
-// An optionReader looks for the options that functions ask an env for.
-type optionReader struct {
-	*checkedSource
-	bodies  map[types.Object]*ast.FuncDecl
-	readers map[types.Object]bool // the methods of env whose first argument names an option: str, on, number, …
-}
-
-func newOptionReader(t *testing.T) *optionReader {
-	t.Helper()
-	r := &optionReader{checkedSource: source(t), bodies: map[types.Object]*ast.FuncDecl{},
-		readers: map[types.Object]bool{}}
-	for _, f := range r.files {
-		for _, decl := range f.tree.Decls {
-			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
-				r.bodies[r.info.Defs[fn.Name]] = fn
-			}
-		}
-	}
-	for before := -1; before < len(r.readers); { // a reader may hand its name to another
-		before = len(r.readers)
-		for object, fn := range r.bodies {
-			if r.passesNameOn(fn) {
-				r.readers[object] = true
-			}
-		}
-	}
-	for _, name := range []string{"str", "on", "commaList", "number", "optionalNumber", "text", "filterID"} {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(r.readers)),
-			func(o types.Object) bool { return o.Name() == name }) {
-			t.Errorf("env.%s is not taken for a reader of options: the test sees too little", name)
-		}
-	}
-	return r
-}
-
-// passesNameOn reports whether a method of env looks up its first parameter in values
-// or switches, or gives it to a reader.
-func (r *optionReader) passesNameOn(fn *ast.FuncDecl) (passes bool) {
-	if fn.Recv == nil || typeName(fn.Recv.List[0].Type) != "env" || len(fn.Type.Params.List) == 0 {
-		return false
-	}
-	name := r.info.Defs[fn.Type.Params.List[0].Names[0]]
-	isName := func(e ast.Expr) bool { id, ok := e.(*ast.Ident); return ok && r.info.Uses[id] == name }
-	ast.Inspect(fn.Body, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.IndexExpr:
-			field, ok := n.X.(*ast.SelectorExpr)
-			passes = passes || ok && slices.Contains([]string{"values", "switches"}, field.Sel.Name) && isName(n.Index)
-		case *ast.CallExpr:
-			passes = passes || r.readers[r.callee(n)] && isName(n.Args[0])
-		}
-		return true
-	})
-	return passes
-}
-
-// callee is what a call names, nil if that is none of ours.
-func (r *optionReader) callee(call *ast.CallExpr) types.Object {
-	switch f := call.Fun.(type) {
-	case *ast.Ident:
-		return r.info.Uses[f]
-	case *ast.SelectorExpr:
-		return r.info.Uses[f.Sel]
-	}
-	return nil
-}
-
-// reads returns the options that a command's function asks for, in itself and in all
-// that it may call, and where; unknown are the places where the name can't be told.
-func (r *optionReader) reads(run ast.Node) (options map[string]ast.Node, unknown []ast.Node) {
-	options = map[string]ast.Node{}
-	seen := map[types.Object]bool{}
-	var follow func(ast.Node)
-	follow = func(body ast.Node) {
-		ast.Inspect(body, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				if !r.readers[r.callee(n)] {
-					break
-				}
-				names := r.names(body, n.Args[0])
-				if len(names) == 0 {
-					unknown = append(unknown, n)
-				}
-				for _, name := range names {
-					options[name] = n
-				}
-			case *ast.Ident:
-				object := r.info.Uses[n]
-				fn := r.bodies[object]
-				if fn == nil || seen[object] || r.readers[object] || r.makesEnv(fn) {
-					break
-				}
-				seen[object] = true
-				follow(fn.Body)
-			}
-			return true
-		})
-	}
-	follow(run)
-	return options, unknown
-}
-
-// names returns what the argument of a reader may be: a constant, or, in the loop over a
-// list that the same function writes down, each of the list's texts, or each text in one
-// column of it.
-func (r *optionReader) names(body ast.Node, arg ast.Expr) (all []string) {
-	if value := r.info.Types[arg].Value; value != nil {
-		return []string{constant.StringVal(value)}
-	}
-	variable, column := arg, types.Object(nil)
-	if member, ok := arg.(*ast.SelectorExpr); ok {
-		variable, column = member.X, r.info.Uses[member.Sel]
-	}
-	id, ok := variable.(*ast.Ident)
-	if !ok {
-		return nil
-	}
-	ast.Inspect(body, func(n ast.Node) bool {
-		loop, ok := n.(*ast.RangeStmt)
-		if !ok {
-			return true
-		}
-		value, named := loop.Value.(*ast.Ident)
-		list, written := loop.X.(*ast.CompositeLit)
-		if !named || !written || r.info.Defs[value] != r.info.Uses[id] {
-			return true
-		}
-		for _, element := range list.Elts {
-			if value := r.info.Types[r.cell(element, column)].Value; value != nil {
-				all = append(all, constant.StringVal(value))
-			}
-		}
-		return true
-	})
-	return all
-}
-
-// cell is what a row of a list has in a column; without a column, the row itself.
-func (r *optionReader) cell(row ast.Expr, column types.Object) ast.Expr {
-	cells, ok := row.(*ast.CompositeLit)
-	if column == nil || !ok {
-		return row
-	}
-	table := r.info.Types[row].Type.Underlying().(*types.Struct)
-	for i := range min(table.NumFields(), len(cells.Elts)) {
-		if table.Field(i) == column {
-			return cells.Elts[i]
-		}
-	}
-	return row
-}
-
-// makesEnv reports whether a function makes an env of its own: what it asks that for is
-// declared by another command.
-func (r *optionReader) makesEnv(fn *ast.FuncDecl) (makes bool) {
-	ast.Inspect(fn.Body, func(n ast.Node) bool {
-		lit, ok := n.(*ast.CompositeLit)
-		makes = makes || ok && typeName(lit.Type) == "env"
-		return true
-	})
-	return makes
-}
-
-// commandRuns are the functions of every row of every table of commands, by the
-// command's name.
-func (r *optionReader) commandRuns() map[string]ast.Node {
-	runs := map[string]ast.Node{}
-	for _, f := range r.files {
-		ast.Inspect(f.tree, func(n ast.Node) bool {
-			table, ok := n.(*ast.CompositeLit)
-			if !ok {
-				return true
-			}
-			if array, ok := table.Type.(*ast.ArrayType); !ok || typeName(array.Elt) != "command" {
-				return true
-			}
-			for _, row := range table.Elts {
-				elements := row.(*ast.CompositeLit).Elts
-				name := r.info.Types[elements[0]].Value
-				runs[constant.StringVal(name)] = elements[len(elements)-1]
-			}
-			return true
-		})
-	}
-	return runs
-}
-
-func TestCommand_asksOnlyForOptionsThatItDeclares(t *testing.T) {
-	t.Parallel()
-	r := newOptionReader(t)
-	runs := r.commandRuns()
-	asked := map[string]bool{}
-	for _, c := range commandsOf(nouns()) {
-		if runs[c.name] == nil {
-			t.Errorf("the row of %q is not found in the source", c.name)
-			continue
-		}
-		options, unknown := r.reads(runs[c.name])
-		for _, call := range unknown {
-			t.Errorf("%s: which option %q asks for can't be told from the source: write its name there", r.at(call),
-				c.name)
-		}
-		for name, call := range options {
-			asked[c.name+" -"+name] = true
-			if !slices.ContainsFunc(c.acceptedOptions(), func(o option) bool { return o.name == name }) {
-				t.Errorf("%s: %q asks for -%s, which it does not declare", r.at(call), c.name, name)
-			}
-		}
-		for _, o := range c.options {
-			if !asked[c.name+" -"+o.name] {
-				t.Errorf("%q declares -%s and never asks for it", c.name, o.name)
-			}
-		}
-	}
-	for _, want := range []string{"serve -debug-addr", "event list -device", "license add -lease-hours",
-		"widget stats -db", "widget add -account"} {
-		if !asked[want] {
-			t.Errorf("that %s is asked for was not found: the test sees too little", want)
-		}
 	}
 }
 
@@ -899,10 +455,6 @@ func TestCommand_takesItsOldNames(t *testing.T) {
 			t.Errorf("%q finds %v, %q", old, found, rest)
 		}
 	}
-	o := newOperator(t)
-	equal(t, "the old form", o.do([]string{"events", "-json"}...), o.do("event", "list", "-json"))
-	equal(t, "the old form", o.do("-json", "base-url"), o.do("base-url", "show", "-json"))
-	o.fails("not found: 'widgetd books export list'", "books", "export", "retry", newID("exp", time.Now()))
 	for line, want := range map[string]string{
 		"base-url set URL": "base-url set", "books export list": "books export list",
 		"books export bkc_1 2026-01-01": "books export send", "books app set": "books app set",
@@ -959,65 +511,12 @@ func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
 	}
 }
 
-func TestCommand_takesOptionsBeforeBetweenAndAfterItsWords(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	want := o.do("account", "list", "-json", "-db", o.env["WIDGETD_DB"])
-	o.env["WIDGETD_DB"] = filepath.Join(o.dir, "none.db")
-	db := filepath.Join(o.dir, "widgetd.db")
-	for _, args := range [][]string{
-		{"-db", db, "-json", "account", "list"}, {"account", "-json", "-db", db, "list"},
-		{"--db=" + db, "account", "--json=true", "list"}, {"-json", "account", "-db", db, "list", "--"},
-	} {
-		equal(t, strings.Join(args, " "), o.do(args...), want)
-	}
-	o.do("-db", db, "account", "add", "--", "-json") // a name
-	if rows := o.objects("-db", db, "account", "list"); rows[1]["name"] != "-json" && rows[0]["name"] != "-json" {
-		t.Errorf("accounts %v", rows)
-	}
-	o.fails("usage: widgetd account list", "-db", db, "account", "list", "--", "-json")
-}
-
-func TestCommand_versionIsAnOptionToo(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"--version"}, {"-version"}, {"-v"}} {
-		equal(t, args[0], runOK(t, args...), runOK(t, "version"))
-	}
-	equal(t, "with -json", runOK(t, "-json", "--version"), runOK(t, "version", "-json"))
-}
-
-func TestCommand_saysWhichWasMeant(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	for line, want := range map[string]string{
-		"licence lst":          `there is no command "licence lst": did you mean 'widgetd license list'?`,
-		"licence":              `there is no command "licence": did you mean 'widgetd license'?`,
-		"leads -h":             `there is no command "leads": did you mean 'widgetd lead'?`,
-		"help acount":          `there is no command "acount": did you mean 'widgetd account'?`,
-		"license lst lic_1":    `there is no command "license lst": did you mean 'widgetd license list'?`,
-		"books exprot lsit":    `there is no command "books exprot lsit": did you mean 'widgetd books export list'?`,
-		"books export lst":     `there is no command "books export lst": did you mean 'widgetd books export list'?`,
-		"lst account":          `there is no command "lst": see 'widgetd help'`,
-		"show license lic_1":   `there is no command "show license": did you mean 'widgetd license show'?`,
-		"-acount x token list": "there is no option -acount: did you mean -account?",
-		"token list --limt 5":  "token list has no option -limt: did you mean -limit?",
-		"token issue -redirect-uri x": "token issue has no option -redirect-uri: " +
-			"see 'widgetd help token issue'",
-		"--vershun": "there is no option -vershun: did you mean -version?",
-	} {
-		var usage usageError
-		if err := o.fails(want, strings.Fields(line)...); !errors.As(err, &usage) {
-			t.Errorf("%s: %v is no usage error", line, err)
-		}
-	}
-}
-
 func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T) {
 	t.Parallel()
-	o := newOperator(t)
+	s := newService(t)
 	gone := func(prefix string) string { return newID(prefix, time.Now()) }
 	none := gone("acct")
-	secrets := filepath.Join(o.dir, "secrets")
+	secrets := filepath.Join(s.dir, "secrets")
 	writeFile(t, secrets, "key=rk_test_1\n")
 	unknown := map[string][]string{
 		"account set-rate": {gone("acct"), "5"}, "account set": {gone("acct")}, "account show": {"Nobody"},
@@ -1061,8 +560,9 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 	for _, c := range commandsOf(nouns()) {
 		var usage usageError
 		if args, named := unknown[c.name]; named {
-			if err := o.fails("", append(strings.Fields(c.name), args...)...); errors.As(err, &usage) {
-				t.Errorf("%s %q: %v is taken for a wrong command line", c.name, args, err)
+			out, err := s.command(append(strings.Fields(c.name), args...)...)
+			if oneLine(t, err); errors.As(err, &usage) || out != "" {
+				t.Errorf("%s %q: %v is taken for a wrong command line, or it printed %s", c.name, args, err, out)
 			}
 		} else if strings.Contains(c.args, "ID") || slices.ContainsFunc(c.options, func(o option) bool {
 			return o.name == "account"
@@ -1077,7 +577,7 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 			wrong = wrong[:1] // its words are those of another
 		}
 		for _, args := range wrong {
-			if err := o.fails("", append(strings.Fields(c.name), args...)...); !errors.As(err, &usage) {
+			if _, err := s.command(append(strings.Fields(c.name), args...)...); !errors.As(err, &usage) {
 				t.Errorf("%s %q: %v is no usage error", c.name, args, err)
 			}
 		}
@@ -1151,54 +651,6 @@ func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
 	})
 }
 
-func TestAccount_isShownByItsNameWithWhatItHas(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	id := strings.TrimSpace(o.do("account", "add", "Bistro Ltd"))
-	o.do("origin", "add", "https://www.bistro.example", "-account", id)
-	o.do("account", "set", id, "-zone", "Europe/Zurich", "-legal-name", "Bistro Ltd.")
-	v := o.object("account", "show", "Bistro Ltd")
-	if v["id"] != id || v["zone"] != "Europe/Zurich" || v["rate"] != 600.0 || v["closed_at"] != nil ||
-		v["has"].(map[string]any)["origins"] != 1.0 {
-		t.Errorf("%v", v)
-	}
-	text := o.do("account", "show", id)
-	for _, line := range []string{"name           Bistro Ltd\n", "legal name     Bistro Ltd.\n", "1 origin"} {
-		contains(t, text, line)
-	}
-	o.do("account", "close", id, "-force")
-	if v := o.object("account", "show", id); v["closed_at"] == nil {
-		t.Errorf("closed: %v", v)
-	}
-	o.fails("there is no such account", "account", "show", newID("acct", time.Now()))
-}
-
-func TestEvent_isShownWithAllItsData(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		for range 3 {
-			s.must("origin", "add", "https://"+time.Now().Format("o150405")+".example")
-			time.Sleep(time.Hour)
-		}
-		page, err := s.store.events(eventFilter{owner: anyAccount, kind: string(eventOriginAdded)}, "", 2)
-		s.check(err)
-		for _, want := range page.rows {
-			got := s.must("event", "show", want.ID, "-json")
-			equal(t, "event", got, string(encodeJSON(want)))
-			text := s.must("event", "show", want.ID)
-			contains(t, text, "id          "+want.ID+"\n")
-			contains(t, text, "\n\norigin      https://o")
-		}
-		s.change(func(t *tx) error { return t.write(`UPDATE events SET at = '2001-01-01T00:00:00Z'`) }) // a wrong clock
-		s.must("event", "show", page.rows[1].ID)
-		for _, id := range []string{newID("evt", time.Now()), "evt_x", "x"} {
-			_, err := s.command("event", "show", id)
-			oneLine(t, err, "not found: 'widgetd event list' prints what there is")
-		}
-	})
-}
-
 func TestApp_listsAreSeparatedByCommas(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
@@ -1212,15 +664,6 @@ func TestApp_listsAreSeparatedByCommas(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
-	o := newOperator(t)
-	p := o.object("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri",
-		"https://a.example/b,https://a.example/c", "-scope", "orders:read,webhooks:write")
-	equal(t, "addresses", p["redirect_uris"], any([]any{"https://a.example/b", "https://a.example/c"}))
-	equal(t, "scope", p["scope"], any("webhooks:write orders:read"))
-	token := o.object("token", "issue", "-scope", "stats:read,leads:read")
-	for _, row := range o.objects("token", "list") {
-		equal(t, "scope of "+token["id"].(string), row["scope"], any("stats:read leads:read"))
-	}
 	for _, c := range commandsOf(nouns()) {
 		for _, o := range c.acceptedOptions() {
 			if strings.Contains(o.help, "space-separated") || strings.HasSuffix(o.value, "…") &&
@@ -1229,16 +672,4 @@ func TestApp_listsAreSeparatedByCommas(t *testing.T) {
 			}
 		}
 	}
-}
-
-// typeName is the name of a parameter's or a field's type, a pointer's too; "" for one
-// that has no name of this package.
-func typeName(e ast.Expr) string {
-	if star, ok := e.(*ast.StarExpr); ok {
-		e = star.X
-	}
-	if id, ok := e.(*ast.Ident); ok {
-		return id.Name
-	}
-	return ""
 }

@@ -302,50 +302,6 @@ func TestConfirm_asksInTheProgram(t *testing.T) {
 	}
 }
 
-func TestCommand_namesWhatItHasChanged(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	tenant := s.addAccount("Trattoria")
-	_, key := s.addLicense(license{})
-	device := s.activate(key, "kitchen").is(200).json()["device"].(map[string]any)["id"].(string)
-	p, _ := s.registerApp()
-	_, grantID := s.appToken(p, s.account, scopeOrders)
-	token := s.revocableToken(s.account)
-	widgetID := s.addWidget(s.account)
-	s.must("key", "add")
-	kid := s.must("key", "add", "-json")[len(`{"kid":"`):]
-	kid, _, _ = strings.Cut(kid, `"`)
-	for _, c := range []struct {
-		line string // a regular expression
-		args []string
-	}{
-		{`base address https://b\.example/v1 set`, []string{"base-url", "set", "https://B.example/v1"}},
-		{`base address ` + regexp.QuoteMeta(testBase) + ` removed`, []string{"base-url", "remove", testBase}},
-		{`account ` + tenant + ` \(Trattoria\) may make 5 requests a minute of each kind`,
-			[]string{"account", "set-rate", tenant, "5"}},
-		{`account ` + tenant + ` \(Trattoria\) closed: nothing stopped`,
-			[]string{"account", "close", tenant, "-force"}},
-		{`account ` + tenant + ` \(Trattoria\) is open`, []string{"account", "reopen", tenant}},
-		{`origin https://a\.example added to ` + tenant,
-			[]string{"origin", "add", "https://a.example", "-account", tenant}},
-		{`token ` + token + ` \([\w-]+\) revoked`, []string{"token", "revoke", token}},
-		{`device ` + device + ` \([\w ]+\) of lic_\w{26} blocked`, []string{"device", "block", device}},
-		{`device ` + device + ` \([\w ]+\) of lic_\w{26} released`, []string{"device", "release", device}},
-		{`grant ` + grantID + ` revoked`, []string{"grant", "revoke", grantID}},
-		{`widget ` + widgetID + ` \(Dinner\) renamed`, []string{"widget", "rename", widgetID, "Dinner"}},
-		{`key ` + kid + ` retired`, []string{"key", "retire", kid}},
-		{`0 leads erased; .*`, []string{"lead", "erase", "anna@example.com"}},
-	} {
-		equal(t, strings.Join(c.args, " ")+" -json", strings.HasPrefix(s.must(append(c.args, "-json")...), "{"), true)
-		if c.args[0] == "base-url" && c.args[1] == "remove" || c.args[0] == "key" {
-			continue // is gone now
-		}
-		if out := s.must(c.args...); !regexp.MustCompile(`^` + c.line + "\n$").MatchString(out) {
-			t.Errorf("%q printed %q, want %s", c.args, out, c.line)
-		}
-	}
-}
-
 func TestCommand_saysSoWhenTheServiceIsToDoItAndNoneRuns(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -194,47 +194,6 @@ none
 	equal(t, "a time", strings.Join(wrap("seen 11-22 19:37 last", 14), "|"), "seen|11-22 19:37|last")
 }
 
-func TestLicense_isShownAsATableForPeopleAndAsJSONForScripts(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	id := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "2",
-		"-entitlements", "a,b",
-		"-metadata", `{"order":{"number":7}}`)["id"].(string)
-	contains(t, o.do("license", "show", id), "\nseats  ")
-	lacks(t, o.do("license", "show", id), "DEVICE")
-	o.addDevice(id, "kid")
-	out := o.do("license", "show", id)
-	for _, line := range []string{
-		"id                  " + id, "account             main", "product             kds",
-		"plan                -", "trial               no",
-		"max devices         2",
-		"entitlements        a, b", `metadata            {"order":{"number":7}}`, "status              active",
-		"seats               used 1, max 2, free 1",
-	} {
-		if !strings.Contains("\n"+out, "\n"+line+"\n") {
-			t.Errorf("no line %q", line)
-		}
-	}
-	if strings.Contains(out, `"product"`) || !strings.Contains(out, "\n\nDEVICE ") {
-		t.Errorf("%s", out)
-	}
-	if v := o.object("license", "show", id); v["id"] != id || len(v["devices"].([]any)) != 1 {
-		t.Errorf("with -json: %v", v)
-	}
-}
-
-func TestWrap_breaksAtSpacesAndWithinWordsThatAreTooLong(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"": "", "one two three": "one two|three", "extraordinary": "extraordin|ary",
-		"a extraordinary b": "a|extraordin|ary b", "0123456789": "0123456789",
-	} {
-		if got := strings.Join(wrap(text, 10), "|"); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}
-
 // TestCommand_asksTheTerminalForItsWidth runs the program in a terminal that is 50 columns wide.
 func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	t.Parallel()

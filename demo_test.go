@@ -244,7 +244,7 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 		t.Errorf("%d attempts are under way for %d orders (%v)", paying, waiting, err)
 	}
 	o := &operator{t: t, env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"),
-		"WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}, ran: map[string]bool{}}
+		"WIDGETD_KEY": filepath.Join(dir, "widgetd.key")}}
 	if report := o.object("check"); report["ok"] != true {
 		t.Errorf("check: %v", report)
 	}

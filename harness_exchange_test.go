@@ -43,7 +43,8 @@ import (
 //	                                          answers so, and has got these of the owner's events
 //	$ license show $L -json                   a command
 //	= {"state":"active"}                      a line that it prints, as JSON or in full
-//	! 1 no such licence                       or its exit status and what its error says
+//	! 1 no such licence                       or its exit status and what its error says, while it prints nothing;
+//	                                          it may also stand behind the command: $ license show x ! 1 not found
 //
 // A line that begins with white space continues the one above it. What is expected of a member is a value, or one of
 //
@@ -253,20 +254,28 @@ func (e *exchangeRun) step(step exchangeStep) error {
 	case "receiver:":
 		return e.receiveWebhooks(text)
 	case "$":
+		line, end, ends := strings.Cut(text, " ! ")
 		e.last = answer{}
-		e.output, e.failure = e.command(splitWords(text)...)
-		e.events, e.expected = e.newEvents(), false
+		e.output, e.failure = e.command(splitWords(line)...)
+		if e.events, e.expected = e.newEvents(), false; ends {
+			return e.judgeFailure(end)
+		}
 	case "events:":
 		return e.judgeEvents(strings.Fields(text))
 	case "!":
-		status, says, _ := strings.Cut(text, " ")
-		e.expected = true
-		if got := statusOf(e.failure); got != status || !strings.Contains(fmt.Sprint(e.failure), says) {
-			return fmt.Errorf("it ends with %s: %v", got, e.failure)
-		}
-		return e.judgeEvents(nil)
+		return e.judgeFailure(text)
 	}
 	return nil
+}
+
+// judgeFailure holds the end of the last command against its exit status and what its error says.
+func (e *exchangeRun) judgeFailure(text string) error {
+	status, says, _ := strings.Cut(text, " ")
+	got, failure := statusOf(e.failure), fmt.Sprint(e.failure)
+	if got != status || !strings.Contains(failure, says) || strings.Contains(failure, "\n") || e.output != "" {
+		return fmt.Errorf("it ends with %s: %v, and prints %q", got, e.failure, e.output)
+	}
+	return e.judgeEvents(nil)
 }
 
 // statusOf returns the exit status that main makes of what run returns.

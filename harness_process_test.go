@@ -122,7 +122,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if whole := !said["test.run"] && !said["test.skip"] && !said["test.list"]; whole && code == 0 {
-		for _, missing := range neverAnswered() {
+		for _, missing := range append(neverAnswered(), neverRun()...) {
 			fmt.Fprintln(os.Stderr, "no test has got", missing)
 			code = 1
 		}
@@ -790,7 +790,7 @@ func (s *shell) run(statements string) {
 // operatorIn runs init in a directory.
 func operatorIn(t testing.TB, dir string) *operator {
 	t.Helper()
-	o := &operator{t: t, dir: dir, env: filesIn(dir), ran: map[string]bool{}}
+	o := &operator{t: t, dir: dir, env: filesIn(dir)}
 	o.account = o.object("init", "-origin", siteOrigin)["account_id"].(string)
 	return o
 }

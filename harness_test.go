@@ -330,6 +330,7 @@ func (s *service) command(args ...string) (string, error) {
 	var out bytes.Buffer
 	env := filesIn(s.dir)
 	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
+	noteCommand(args, err)
 	s.notice()
 	return out.String(), err
 }
@@ -820,8 +821,7 @@ type operator struct {
 	t       testing.TB
 	dir     string
 	env     map[string]string
-	account string // the main one
-	ran     map[string]bool
+	account string      // the main one
 	told    *discretion // what was printed in confidence
 	noted   string      // what the last command wrote to standard error
 }
@@ -856,7 +856,7 @@ func (o *operator) init() (account string) {
 	})
 	must(o.t, os.WriteFile(o.env["WIDGETD_DB"], []byte(initialised.db), 0o600))
 	must(o.t, os.WriteFile(o.env["WIDGETD_KEY"], []byte(initialised.key), 0o600))
-	o.ran["init"] = true
+	noteCommand([]string{"init"}, nil)
 	return initialised.account
 }
 
@@ -864,7 +864,7 @@ func (o *operator) init() (account string) {
 func newOperator(t testing.TB) *operator {
 	t.Helper()
 	dir := t.TempDir()
-	o := &operator{t: t, dir: dir, env: filesIn(dir), ran: map[string]bool{}, told: newDiscretion(t)}
+	o := &operator{t: t, dir: dir, env: filesIn(dir), told: newDiscretion(t)}
 	o.account = o.init()
 	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(t, err)
@@ -886,9 +886,7 @@ func (o *operator) try(args ...string) (string, error) {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	err := run(o.t.Context(), args, func(name string) string { return o.env[name] }, &stdout, &stderr)
-	if cmd, _ := findCommand(commandsOf(nouns()), args); cmd != nil && err == nil {
-		o.ran[cmd.name] = true
-	}
+	noteCommand(args, err)
 	o.told.hear(stdout.String())
 	o.noted = progressLine.ReplaceAllString(stderr.String(), "")
 	if !expectedNotes.MatchString(o.noted) {

@@ -325,7 +325,7 @@ func TestDocuments_installingWorksAsTheyStand(t *testing.T) {
 	packaged, byHand := documentBlock(t, "sudo apt install ./widgetd"), documentBlock(t, "useradd --system")
 	for _, block := range []string{packaged, byHand} {
 		dir := t.TempDir()
-		o := &operator{t: t, dir: dir, ran: map[string]bool{},
+		o := &operator{t: t, dir: dir,
 			env: map[string]string{"WIDGETD_DB": filepath.Join(dir, "widgetd.db"), "WIDGETD_KEY": filepath.Join(dir,
 				"widgetd.key")}}
 		asOnAServer(t, o, block, map[string]string{"useradd": "true", "install": "true", "apt": "true"})

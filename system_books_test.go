@@ -377,10 +377,10 @@ func eachKilledBookkeeper(t *testing.T, f func(t *testing.T, k *killedBookkeeper
 	}
 }
 
-func TestBooks_killedWhileTokensAreReplacedGoOnAfterTheRestart(t *testing.T) {
+func TestBooks_killedWhileTokensAreReplacedOrAnEntryIsSentGoOnAfterTheRestart(t *testing.T) {
 	t.Parallel()
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
-		dates := k.sell(1)
+		dates := k.sell(4)
 		k.expireTokens()
 		k.do("books", "export", "send", k.connection, dates[0])
 		for _, moment := range []string{killBefore, killActed, killAnswered} {
@@ -400,16 +400,9 @@ func TestBooks_killedWhileTokensAreReplacedGoOnAfterTheRestart(t *testing.T) {
 				t.Errorf("tokens were asked for by %s\nthen by %s", asked[0], body)
 			}
 		}
-		k.hasOnce(dates)
-	})
-}
-
-func TestBooks_killedWhileAnEntryIsSentFindItAfterTheRestart(t *testing.T) {
-	t.Parallel()
-	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
-		dates := k.sell(3)
+		k.down(syscall.SIGTERM)
 		for i, moment := range []string{killActed, killAnswered, killBefore} {
-			k.do("books", "export", "send", k.connection, dates[i])
+			k.do("books", "export", "send", k.connection, dates[i+1])
 			k.killAt("post", moment, 0)
 			k.serve()
 			k.awaitKill()

@@ -155,38 +155,6 @@ func TestDisk_filesTakenWhileOpenStopWritesUntilTheyAreBack(t *testing.T) {
 	}
 }
 
-func TestBackup_underLoadIsSoundClosedAndHoldsWhatWasAcknowledged(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	p := serveProcess(t, o)
-	program := builtProgram(t)
-	l := startLoad(t, p.base, "load", 3, 15*time.Millisecond)
-	l.grows(50)
-	rows, copies := 0, size(3, 50)
-	for n := range copies {
-		copied := filepath.Join(o.dir, fmt.Sprintf("copy-%d.db", n))
-		before := l.sofar()
-		runProgram(t, program, "backup", "-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"], copied)
-		out := runProgram(t, program, "check", "-db", copied, "-key", o.env["WIDGETD_KEY"])
-		if !strings.HasPrefix(out, "ok") {
-			t.Errorf("copy %d: %s", n, out)
-		}
-		hasMode(t, copied, 0o600)
-		lacks, leads := missing(t, copied, before)
-		if len(lacks) > 0 || leads < len(before) {
-			t.Fatalf("copy %d lacks %d of %d: %q", n, len(lacks), len(before), lacks)
-		}
-		rows += len(before)
-		must(t, os.Remove(copied))
-	}
-	l.stop()
-	t.Logf("%d copies, %d acknowledged rows looked for, none missing", copies, rows)
-	p.stopCleanly()
-	if names := dirNames(t, o.dir); len(names) != 2 {
-		t.Errorf("left behind: %q", names)
-	}
-}
-
 func TestBackup_isTakenAndRestoredAsTheReadmeSays(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)

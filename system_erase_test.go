@@ -110,33 +110,3 @@ func TestErase_leavesTheAddressNowhereWhateverHeldIt(t *testing.T) {
 		})
 	}
 }
-
-func TestErase_endsTheAddressWhileAnotherProcessServes(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	p := serveProcess(t, o)
-	client := newClient(t)
-	for _, email := range []string{"stays@example.com", "erase.me@example.com"} {
-		if _, _, err := postLead(client, p.base, email); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(traces(t, o.dir, "erase.me@")) == 0 {
-		t.Fatal("the address was never there")
-	}
-	got := o.object("lead", "erase", "erase.me@example.com")
-	const note = "neither in the database file nor in its write-ahead log"
-	if got["erased"] != 1.0 || !strings.Contains(got["note"].(string), note) {
-		t.Errorf("erased %v", got)
-	}
-	if got := traces(t, o.dir, "erase.me@"); len(got) > 0 {
-		t.Errorf("the address is still in %q", got)
-	}
-	if got := traces(t, o.dir, "stays@"); len(got) == 0 {
-		t.Error("the other address is gone too")
-	}
-	if _, _, err := postLead(client, p.base, "later@example.com"); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
-	p.stopCleanly()
-}

@@ -23,61 +23,6 @@ func (c *customer) waitsFor(d time.Duration) {
 	c.t.Fatalf("in a minute health did not say that the writer waits %v for a lock", d)
 }
 
-// lockedByAShell locks an operator's database until commit is called.
-func lockedByAShell(t testing.TB, o *operator) (commit func()) {
-	t.Helper()
-	s := openShell(t, o.env["WIDGETD_DB"])
-	s.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'")
-	return func() { s.run("COMMIT") }
-}
-
-// readMeanwhile reads until enough is called, which complains when nothing could be read.
-func (c *customer) readMeanwhile() (enough func()) {
-	done, reading := make(chan struct{}), make(chan int)
-	go func() { reading <- c.readUntil(done) }()
-	return func() {
-		c.t.Helper()
-		close(done)
-		if rounds := <-reading; rounds == 0 {
-			c.t.Error("nothing could be read under the lock")
-		}
-	}
-}
-
-func TestLock_heldTenSecondsLetsWritesWaitAndNoneFails(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	p := serveProcess(t, o)
-	c := o.customer(p)
-	commit := lockedByAShell(t, o)
-	var all acknowledged
-	var answered atomic.Int64
-	var writes sync.WaitGroup
-	for i := range 40 {
-		writes.Go(func() {
-			email := fmt.Sprintf("waits%d@example.com", i)
-			a := c.lead(email)
-			answered.Add(1)
-			if a.status != 200 {
-				t.Errorf("a write that waits: %d %s", a.status, a.body)
-				return
-			}
-			all.add(email, a.text("id"))
-		})
-	}
-	enough := c.readMeanwhile()
-	c.waitsFor(10 * time.Second)
-	enough()
-	if n := answered.Load(); n > 0 {
-		t.Errorf("%d writes were answered under the lock", n)
-	}
-	commit()
-	writes.Wait()
-	c.healthBecomes("pass")
-	p.stopCleanly()
-	all.check(t, o)
-}
-
 // A lockedOut is what became of writes while somebody else held the lock.
 type lockedOut struct {
 	c                  *customer
@@ -107,7 +52,8 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	o := newOperator(t)
 	p := serveProcess(t, o)
 	l := &lockedOut{c: o.customer(p)}
-	commit := lockedByAShell(t, o)
+	s := openShell(t, o.env["WIDGETD_DB"])
+	s.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'")
 	l.writes.Go(func() {
 		a := l.c.lead("first@example.com")
 		if l.first.Store(true); a.status != 503 || a.json()["code"] != "busy" {
@@ -118,9 +64,16 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	for i := range 150 {
 		l.writes.Go(func() { l.write(fmt.Sprintf("early%d@example.com", i)) })
 	}
-	enough := l.c.readMeanwhile()
+	done, reading := make(chan struct{}), make(chan int)
+	go func() { reading <- l.c.readUntil(done) }()
+	l.c.waitsFor(10 * time.Second)
+	if l.first.Load() {
+		t.Error("a write was answered before fifteen seconds under the lock")
+	}
 	l.writes.Wait()
-	enough()
+	if close(done); <-reading == 0 {
+		t.Error("nothing could be read under the lock")
+	}
 	// The service's own writes, of health and of devices, may wait too.
 	waited := l.gaveUp.Load() // behind the one that the writer holds
 	if waited < 40 || waited > 64+1 || len(l.kept.ids) > 0 {
@@ -136,7 +89,7 @@ func TestLock_pastFifteenSecondsLetsWritesBeBusyAndAtMost64Wait(t *testing.T) {
 	if n := len(l.kept.sofar()); n > 0 {
 		t.Errorf("%d writes were kept under the lock", n)
 	}
-	commit()
+	s.run("COMMIT")
 	l.lateWrites.Wait()
 	if n := len(l.kept.ids); n != 10 { // those who gave up make no queue
 		t.Errorf("of 10 writes that waited when the lock ended %d were kept", n)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -156,9 +155,8 @@ func (s *killedShop) place() (id, key string) {
 	return id, key
 }
 
-func TestPayment_killedWhileItIsReleasedGoesOnAfterTheRestart(t *testing.T) {
-	t.Parallel()
-	s := newKilledShop(t)
+// releasedWhileKilled kills the service while it gives back what is reserved, and while it ends a page for paying.
+func (s *killedShop) releasedWhileKilled() {
 	token := strings.TrimSpace(s.do("token", "issue", "-scope", scopeSelling))
 	for _, acted := range []bool{false, true} {
 		id, key := s.place()
@@ -170,21 +168,14 @@ func TestPayment_killedWhileItIsReleasedGoesOnAfterTheRestart(t *testing.T) {
 		s.pay(id, key)
 		s.killAt(opExpire, acted, func() {
 			r, err := http.NewRequest("POST", s.process.base+"/orders/"+id+"/cancel", nil)
-			must(t, err)
+			must(s.t, err)
 			r.Header.Set("Authorization", "Bearer "+token)
 			res, err := http.DefaultClient.Do(r)
-			must(t, err)
+			must(s.t, err)
 			res.Body.Close()
-			equals(t, "the status of cancelling", res.StatusCode, http.StatusOK)
+			equal(s.t, "the status of cancelling", res.StatusCode, http.StatusOK)
 		})
 		s.await(id, orderCancelled, paymentExpired)
-	}
-	s.provider.mu.Lock()
-	defer s.provider.mu.Unlock()
-	for _, session := range s.provider.sessions {
-		if session.status == "open" || session.intent != nil && session.intent.capturable > 0 {
-			t.Errorf("the guest can pay, or has reserved money: %+v", session)
-		}
 	}
 }
 
@@ -211,7 +202,7 @@ func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 		s.await(id, orderPartRefunded, paymentPartRefunded)
 		s.do("order", "refund", id)
 		s.await(id, orderRefunded, paymentRefunded)
-		equals(t, "refunds", len(s.object("order", "show", id)["refunds"].([]any)), 2)
+		equal(t, "refunds", len(s.object("order", "show", id)["refunds"].([]any)), 2)
 		s.provider.mu.Lock()
 		if i := s.provider.sessions[len(s.provider.sessions)-1].intent; i.received != 3700 || len(i.refunds) != 2 {
 			t.Errorf("received %d, %d refunds", i.received, len(i.refunds))
@@ -224,8 +215,14 @@ func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 					n++
 				}
 			}
-			equals(t, string(kind), n, 1)
+			equal(t, string(kind), n, 1)
 		}
 	}
-	equals(t, "the stop", s.process.stop(syscall.SIGTERM), nil)
+	s.releasedWhileKilled()
+	for _, session := range s.provider.sessions {
+		if session.status == "open" || session.intent != nil && session.intent.capturable > 0 {
+			t.Errorf("the guest can pay, or has reserved money: %+v", session)
+		}
+	}
+	s.process.stopCleanly()
 }

@@ -41,8 +41,8 @@ func newMachine(t *testing.T, replica string) *machineOfPair {
 		documentBlock(t, "path: /mnt/backup/widgetd/${WIDGETD_EPOCH}"), 1)
 	config = strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", replica).Replace(config)
 	writeFile(t, filepath.Join(dir, "litestream.yml"), config)
-	m := &machineOfPair{replicated: &replicated{t: t, o: &operator{t: t, dir: data, env: filesIn(data),
-		ran: map[string]bool{}}}, bin: filepath.Join(dir, "bin")}
+	m := &machineOfPair{replicated: &replicated{t: t, o: &operator{t: t, dir: data, env: filesIn(data)}},
+		bin: filepath.Join(dir, "bin")}
 	m.address = httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(m.target.Load())
 	}, ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }})

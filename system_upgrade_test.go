@@ -174,15 +174,6 @@ func TestUpgrade_isRefusedWhileAServiceServesWhichGoesOn(t *testing.T) {
 	all.check(t, o)
 }
 
-func TestUpgrade_isRefusedWhileAShellHasTheFileOpen(t *testing.T) {
-	t.Parallel()
-	path := oldDatabase(t, 1)
-	openShell(t, path).run("SELECT count(*) FROM leads")
-	if out, err := upgradeProcess(t, path); err == nil || !strings.Contains(out, "another process has it open") {
-		t.Errorf("%v: %s", err, out)
-	}
-}
-
 // unitCommand returns what a line of the unit file runs, without the program's name.
 func unitCommand(t testing.TB, name string) []string {
 	t.Helper()
@@ -214,42 +205,6 @@ func TestUnit_letsTheServiceAskWhetherTheClockIsRightAndNotSetIt(t *testing.T) {
 			t.Errorf("no line %s", line)
 		}
 	}
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		return // which calls the groups hold is not known here
-	}
-	allowed := map[string]bool{}
-	for i, filter := range filters { // systemd.exec(5): the first line says of which kind the list is
-		names, denied := strings.CutPrefix(filter, "~")
-		if i == 0 && denied {
-			t.Fatal("the first filter allows what it does not name")
-		}
-		for name := range strings.FieldsSeq(names) {
-			for _, call := range systemCalls(t, name) {
-				allowed[call] = !denied
-			}
-		}
-	}
-	for call, want := range map[string]bool{"adjtimex": true, "openat": true, "clock_settime": false,
-		"clock_adjtime": false, "settimeofday": false, "reboot": false, "mount": false} {
-		if allowed[call] != want {
-			t.Errorf("%s: allowed %v, want %v", call, allowed[call], want)
-		}
-	}
-}
-
-// systemCalls returns the system calls that an entry of a filter stands for: those of a group, or itself.
-func systemCalls(t testing.TB, name string) (calls []string) {
-	if !strings.HasPrefix(name, "@") {
-		return []string{name}
-	}
-	lines := strings.Lines(runProgram(t, "systemd-analyze", "syscall-filter", name))
-	for line := range lines {
-		entry := strings.TrimSpace(line)
-		if entry != "" && entry != name && !strings.HasPrefix(entry, "#") {
-			calls = append(calls, systemCalls(t, entry)...)
-		}
-	}
-	return calls
 }
 
 // startAsTheUnit does what systemd does at a start: ExecStartPre, then ExecStart.
