@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -76,20 +75,12 @@ func TestBooks_aVoidedReversalLeavesTheDayInTheBooksOnce(t *testing.T) {
 
 // refuses has the next requests to post refused with a message, which the look at the books does not tell.
 func (k *bookkeeper) refuses(times int, message string) {
-	if k.product == productXero {
-		k.xero.mu.Lock()
-		defer k.xero.mu.Unlock()
-		k.xero.refusing, k.xero.refusal = times, message
-		return
+	refusal := vendorFault{answer: xeroFakeInvalid(message)}
+	if k.product == productFortnox {
+		status, body := fortnoxRefused(400, fortnoxNoCode, message)
+		refusal.answer = vendorAnswer{status, nil, body}
 	}
-	k.fortnox.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
-		if acted || fortnoxKind(r.method, r.path) != "post" || times == 0 {
-			return nil
-		}
-		times--
-		return &vippsTrouble{status: http.StatusBadRequest,
-			body: `{"ErrorInformation":{"Error":1,"Message":"` + message + `","Code":2009998}}`}
-	})
+	k.fake().strike("post", slices.Repeat([]vendorFault{refusal}, times)...)
 }
 
 func TestBooks_aRefusalThatTheLookDidNotTellIsHeldAndCanBeDatedAnew(t *testing.T) {
@@ -159,7 +150,7 @@ func TestBooks_aMappingThatChangesBetweenCheckAndSendingIsTheOneThatIsSent(t *te
 	t.Parallel()
 	atXero(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
-		k.xero.passing = func(r bookFakeRequest) {
+		k.xero.passing = func(r vendorRequest) {
 			if strings.HasSuffix(r.path, "/TaxRates") {
 				k.xero.passing = nil
 				k.remap(func(m *bookMapping) { m.Lines[0].Account = "210" })
@@ -498,7 +489,7 @@ func TestBooks_slowConnectionsWithMuchToSendLetOthersHaveTheirTurn(t *testing.T)
 				'2000-01-02T07:00:00Z' FROM n`, k.connection, k.account)
 		}
 		k.account, k.connection = account, connection
-		k.xero.passing = func(r bookFakeRequest) {
+		k.xero.passing = func(r vendorRequest) {
 			if r.query.Get("where") != "" {
 				time.Sleep(10 * time.Second) // a round of exportsAtOnce takes 500 s
 			}
@@ -640,10 +631,7 @@ func (h *bookHistory) outsideOn(date businessDate) bool {
 
 // settle mends everything, and has what was reversed sent again.
 func (h *bookHistory) settle() {
-	h.fail("token")
-	h.xero.mu.Lock()
-	clear(h.xero.faults)
-	h.xero.mu.Unlock()
+	h.fake().calm()
 	h.lock("1999-12-31")
 	if h.needsOwner() { // refused tokens, or Xero's after their successor was lost for half an hour
 		h.connect()

@@ -182,7 +182,7 @@ func (k *bookkeeper) renewals() func() (after []time.Duration) {
 	var came []time.Time
 	k.xero.mu.Lock()
 	defer k.xero.mu.Unlock()
-	k.xero.passing = func(r bookFakeRequest) {
+	k.xero.passing = func(r vendorRequest) {
 		if xeroKind(r.method, r.path) == "token" {
 			mu.Lock()
 			defer mu.Unlock()
@@ -330,7 +330,7 @@ func TestBooks_newTokensThatCantBeWrittenAreNotUsed(t *testing.T) {
 		broken := booksOf(k.server)
 		broken.keys = func() *keyring { return k.keys }
 		var used []string
-		k.xero.passing = func(r bookFakeRequest) {
+		k.xero.passing = func(r vendorRequest) {
 			if r.path == "/connect/token" { // the disk fills up while the answer is under way
 				raw(t, filepath.Join(k.dir, "widgetd.db"),
 					`CREATE TRIGGER full BEFORE UPDATE OF secrets ON books_connections

@@ -66,14 +66,14 @@ func (s *fortnoxSide) wholeLife() {
 	s.at = s.at.Add(5 * time.Second)
 	s.fake.lock("2026-11-30")
 	_, err := s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
-	isFortnoxError(s.t, err, ledgerError{status: 400, reason: heldLocked, refused: true})
+	isLedgerError(s.t, err, ledgerError{status: 400, reason: heldLocked, refused: true})
 	s.fake.lock("")
 	s.fake.deactivate(3001)
 	_, err = s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
-	isFortnoxError(s.t, err, ledgerError{status: 400, reason: heldUnusable, refused: true})
+	isLedgerError(s.t, err, ledgerError{status: 400, reason: heldUnusable, refused: true})
 	s.fake.forgetTokens()
 	_, err = s.read(s.t.Context(), s.s, id)
-	isFortnoxError(s.t, err, ledgerError{status: 401, reason: "http_401", denied: true})
+	isLedgerError(s.t, err, ledgerError{status: 401, reason: "http_401", denied: true})
 }
 
 // isJudged reports an error unless a request and an answer that break the description are found.
@@ -88,19 +88,18 @@ func (s *fortnoxSide) isJudged(prism *prismJudge) {
 		s.fake.came("POST", "/3/vouchers") != sent {
 		s.t.Errorf("a request that breaks the description: %v", err)
 	}
-	for path, body := range map[string]string{
-		"/3/vouchers/W/1": `{"Voucher":{"Description":"x"}}`,
-		"/3/accounts":     `{"Accounts":[{"Number":"3001"}]}`,
+	for operation, body := range map[string]string{
+		"read":  `{"Voucher":{"Description":"x"}}`,
+		"chart": `{"FinancialYears":[{"Id":"2"}]}`,
 	} {
 		prism.violations = nil
-		s.fake.strikesOnce("GET", path, true, &vippsTrouble{status: 200, body: body,
-			header: http.Header{"Content-Type": {"application/json"}}})
+		s.fake.strike(operation, vendorFault{after: true, answer: vendorAnswer{200, nil, body}})
 		_, err := s.read(s.t.Context(), s.s, "W-1-2")
 		if err == nil {
 			_, err = s.chart(s.t.Context(), s.s, "2026-11-21")
 		}
 		if err == nil || len(prism.violations) == 0 {
-			s.t.Errorf("%s, an answer that breaks the description: %v", path, err)
+			s.t.Errorf("%s, an answer that breaks the description: %v", operation, err)
 		}
 	}
 }

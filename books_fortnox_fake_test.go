@@ -26,7 +26,6 @@ type fortnoxFake struct {
 	owner     *fortnoxFakeCompany // of whom approve agrees
 	codes     map[string]fortnoxFakeCode
 	tokens    map[string]fortnoxFakeToken
-	meddle    func(r bookFakeRequest, acted bool) *vippsTrouble
 	dates     string // what it makes of dates in a search: "" uses, "ignored", "refused"
 }
 
@@ -97,15 +96,16 @@ const fortnoxNoCode = 2009999
 // newFortnoxFake serves a fake until the test ends. now is its clock.
 func newFortnoxFake(t testing.TB, now func() time.Time) *fortnoxFake {
 	f := makeFortnoxFake(t, now, "")
-	f.serve(f)
+	f.serve()
 	return f
 }
 
 // makeFortnoxFake makes a fake that is served at an address by who makes it. It has one company, with a year
 // of the calendar before, in and after now.
 func makeFortnoxFake(t testing.TB, now func() time.Time, base string) *fortnoxFake {
-	f := &fortnoxFake{bookFake: bookFake{t: t, now: now, base: base, app: appSecrets{"8VurtMGDTeAI", "yFKwme8LEQ+/"}},
-		codes: map[string]fortnoxFakeCode{}, tokens: map[string]fortnoxFakeToken{}}
+	f := &fortnoxFake{codes: map[string]fortnoxFakeCode{}, tokens: map[string]fortnoxFakeToken{}}
+	f.vendorFake = vendorFake{t: t, now: now, base: base, operation: fortnoxKind, act: f.answer}
+	f.app = appSecrets{"8VurtMGDTeAI", "yFKwme8LEQ+/"}
 	f.owner = f.addCompany(1234567, "Krogen på hörnet AB")
 	return f
 }
@@ -136,48 +136,15 @@ func (f *fortnoxFake) addCompany(number int64, name string) *fortnoxFakeCompany 
 	return c
 }
 
-// ServeHTTP answers a request, after and before whatever goes wrong with it.
-func (f *fortnoxFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, ok := f.take(r)
-	if !ok {
-		return
-	}
-	f.mu.Lock()
-	meddle := f.meddle
-	f.mu.Unlock()
-	strikes := func(acted bool) bool {
-		if meddle == nil {
-			return false
-		}
-		trouble := meddle(request, acted)
-		if trouble != nil {
-			trouble.strike(w, r)
-		}
-		return trouble != nil
-	}
-	if strikes(false) {
-		return
-	}
-	if r.Method == "GET" && r.URL.Path == "/oauth-v1/auth" {
-		http.Redirect(w, r, f.approve(r.URL.String()), http.StatusFound)
-		return
-	}
-	f.mu.Lock()
-	status, answer := f.act(request)
-	f.mu.Unlock()
-	if strikes(true) {
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(answer)
-}
-
-// approve is the owner's browser at the address that authorizeURL returns: the owner agrees for their
-// company. It returns where the browser is sent.
+// approve is the owner's browser at the address that authorizeURL returns. It returns where the browser is sent.
 func (f *fortnoxFake) approve(address string) (redirect string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.agree(address)
+}
+
+// agree has the owner agree for their company. The caller holds f.mu.
+func (f *fortnoxFake) agree(address string) (redirect string) {
 	u, err := url.Parse(address)
 	if err != nil || u.Path != "/oauth-v1/auth" {
 		f.t.Errorf("the browser is sent to %s: %v", address, err)
@@ -206,8 +173,17 @@ func fortnoxRefused(status int, code int64, message string) (int, any) {
 	return status, map[string]any{"ErrorInformation": map[string]any{"Error": 1, "Message": message, "Code": code}}
 }
 
-// act does what a request asks for. The caller holds f.mu.
-func (f *fortnoxFake) act(r bookFakeRequest) (int, any) {
+// answer does what a request asks for. The caller holds f.mu.
+func (f *fortnoxFake) answer(r vendorRequest) vendorAnswer {
+	if r.method == "GET" && r.path == "/oauth-v1/auth" {
+		back := f.agree(r.path + "?" + r.query.Encode())
+		return vendorAnswer{302, http.Header{"Location": {back}}, nil}
+	}
+	status, body := f.call(r)
+	return vendorAnswer{status, nil, body}
+}
+
+func (f *fortnoxFake) call(r vendorRequest) (int, any) {
 	if r.method == "POST" && r.path == "/oauth-v1/token" {
 		return f.giveToken(r)
 	}
@@ -257,7 +233,7 @@ func (f *fortnoxFake) act(r bookFakeRequest) (int, any) {
 }
 
 // giveToken answers at the token endpoint.
-func (f *fortnoxFake) giveToken(r bookFakeRequest) (int, any) {
+func (f *fortnoxFake) giveToken(r vendorRequest) (int, any) {
 	refused := func(status int, code string) (int, any) {
 		return status, map[string]any{"error": code, "error_description": "Nej."}
 	}
@@ -305,7 +281,7 @@ func (f *fortnoxFake) giveToken(r bookFakeRequest) (int, any) {
 }
 
 // fortnoxFakeList answers a page of a list.
-func fortnoxFakeList(r bookFakeRequest, member string, all []map[string]any) (int, any) {
+func fortnoxFakeList(r vendorRequest, member string, all []map[string]any) (int, any) {
 	limit, page := 100, 1
 	for name, n := range map[string]*int{"limit": &limit, "page": &page} {
 		if text := r.query.Get(name); text != "" {
@@ -332,7 +308,7 @@ func (c *fortnoxFakeCompany) listYears(date businessDate) (int, any) {
 	return 200, map[string]any{"FinancialYears": years}
 }
 
-func (c *fortnoxFakeCompany) listAccounts(r bookFakeRequest) (int, any) {
+func (c *fortnoxFakeCompany) listAccounts(r vendorRequest) (int, any) {
 	accounts := []map[string]any{}
 	for _, a := range c.accounts {
 		accounts = append(accounts, map[string]any{"Number": a.number, "Description": a.name, "Active": a.active,
@@ -341,7 +317,7 @@ func (c *fortnoxFakeCompany) listAccounts(r bookFakeRequest) (int, any) {
 	return fortnoxFakeList(r, "Accounts", accounts)
 }
 
-func (c *fortnoxFakeCompany) listSeries(r bookFakeRequest) (int, any) {
+func (c *fortnoxFakeCompany) listSeries(r vendorRequest) (int, any) {
 	series := []map[string]any{}
 	for _, s := range c.series {
 		if strconv.FormatInt(s.year, 10) == r.query.Get("financialyear") {
@@ -353,7 +329,7 @@ func (c *fortnoxFakeCompany) listSeries(r bookFakeRequest) (int, any) {
 }
 
 // searchVouchers answers the vouchers of a series, with the lowest number first.
-func (f *fortnoxFake) searchVouchers(c *fortnoxFakeCompany, r bookFakeRequest, series string) (int, any) {
+func (f *fortnoxFake) searchVouchers(c *fortnoxFakeCompany, r vendorRequest, series string) (int, any) {
 	from, to := r.query.Get("fromdate"), cmp.Or(r.query.Get("todate"), "9999-12-31")
 	if f.dates == "refused" && r.query.Has("fromdate") {
 		return fortnoxRefused(400, 2000588, "Ogiltig parameter i anropet.")
@@ -373,11 +349,11 @@ func (f *fortnoxFake) searchVouchers(c *fortnoxFakeCompany, r bookFakeRequest, s
 }
 
 // isOf reports whether a voucher is of the financial year that a request names.
-func (v *fortnoxFakeVoucher) isOf(r bookFakeRequest) bool {
+func (v *fortnoxFakeVoucher) isOf(r vendorRequest) bool {
 	return strconv.FormatInt(v.year, 10) == r.query.Get("financialyear")
 }
 
-func (c *fortnoxFakeCompany) readVoucher(r bookFakeRequest, series, number string) (int, any) {
+func (c *fortnoxFakeCompany) readVoucher(r vendorRequest, series, number string) (int, any) {
 	for _, v := range c.vouchers {
 		if v.series == series && strconv.FormatInt(v.number, 10) == number && v.isOf(r) {
 			return 200, map[string]any{"Voucher": v.answer()}
@@ -411,7 +387,7 @@ func fortnoxFakeAmount(amount int64) json.Number {
 }
 
 // postVoucher adds a voucher, unless something is not right about it.
-func (c *fortnoxFakeCompany) postVoucher(r bookFakeRequest) (int, any) {
+func (c *fortnoxFakeCompany) postVoucher(r vendorRequest) (int, any) {
 	v, code, wrong := c.checkVoucher(r)
 	if wrong != "" {
 		return fortnoxRefused(400, code, wrong)
@@ -427,7 +403,7 @@ func (c *fortnoxFakeCompany) postVoucher(r bookFakeRequest) (int, any) {
 }
 
 // checkVoucher returns the voucher that a request is to add, or what is wrong with it and the code of that.
-func (c *fortnoxFakeCompany) checkVoucher(r bookFakeRequest) (v *fortnoxFakeVoucher, code int64, wrong string) {
+func (c *fortnoxFakeCompany) checkVoucher(r vendorRequest) (v *fortnoxFakeVoucher, code int64, wrong string) {
 	var body struct {
 		Voucher struct {
 			Description, TransactionDate, VoucherSeries string
@@ -466,7 +442,7 @@ func (c *fortnoxFakeCompany) checkVoucher(r bookFakeRequest) (v *fortnoxFakeVouc
 }
 
 // judge says what is wrong with a voucher for these books, and the code of that; "": nothing is.
-func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r bookFakeRequest) (code int64, wrong string) {
+func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r vendorRequest) (code int64, wrong string) {
 	for _, y := range c.years {
 		if strconv.FormatInt(y.id, 10) == r.query.Get("financialyear") && y.from <= v.date && v.date <= y.to {
 			v.year = y.id
@@ -503,24 +479,6 @@ func (c *fortnoxFakeCompany) judge(v *fortnoxFakeVoucher, r bookFakeRequest) (co
 		return fortnoxNoCode, "Verifikationen balanserar inte."
 	}
 	return 0, ""
-}
-
-// strikes sets what goes wrong with requests from now on; nil: nothing.
-func (f *fortnoxFake) strikes(meddle func(r bookFakeRequest, acted bool) *vippsTrouble) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.meddle = meddle
-}
-
-// strikesOnce has the next request to a path go wrong, after it was acted upon or before.
-func (f *fortnoxFake) strikesOnce(method, path string, after bool, trouble *vippsTrouble) {
-	f.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
-		if acted != after || r.method != method || r.path != path {
-			return nil
-		}
-		f.strikes(nil)
-		return trouble
-	})
 }
 
 // vouchers returns the vouchers of the owner's company, in the order in which they were posted.

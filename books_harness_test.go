@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -308,43 +309,16 @@ func (k *bookkeeper) has(key string, want int) {
 	}
 }
 
-// fail has the next requests of a kind fail: token, chart, post, find or read.
-func (k *bookkeeper) fail(kind string, faults ...providerFault) {
+// fake is that of the product.
+func (k *bookkeeper) fake() *bookFake {
 	if k.product == productXero {
-		k.xero.fail(kind, faults...)
-		return
+		return &k.xero.bookFake
 	}
-	k.fortnox.strikes(func(r bookFakeRequest, acted bool) *vippsTrouble {
-		after := []providerFault{faultResetAfter, fault500After, faultTimeout, faultNonsense, faultHuge, fault401After,
-			fault429After}
-		if len(faults) == 0 || fortnoxKind(r.method, r.path) != kind || acted != slices.Contains(after, faults[0]) {
-			return nil
-		}
-		fault := faults[0]
-		faults = faults[1:]
-		switch fault {
-		case fault401, fault401After:
-			return &vippsTrouble{status: 401, body: `{"message":"unauthorized"}`}
-		case fault403:
-			return &vippsTrouble{status: 403, body: "<html>Forbidden by the firewall</html>"}
-		case fault404:
-			return &vippsTrouble{status: 404, body: "<html>Not Found</html>"}
-		case fault413:
-			return &vippsTrouble{status: 413, body: `{"statusCode":413,"message":"Request Too Long"}`}
-		case fault429, fault429After:
-			return &vippsTrouble{status: 429, header: http.Header{"Retry-After": {"3"}}}
-		case fault500, fault500After:
-			return &vippsTrouble{status: 500}
-		case faultTimeout:
-			time.Sleep(time.Minute)
-		case faultNonsense:
-			return &vippsTrouble{status: 201, body: `{"Voucher":`}
-		case faultHuge:
-			return &vippsTrouble{status: 201, body: strings.Repeat(" ", 8<<20)}
-		}
-		panic(http.ErrAbortHandler)
-	})
+	return &k.fortnox.bookFake
 }
+
+// fail has the next requests of a kind fail: token, chart, post, find or read.
+func (k *bookkeeper) fail(kind string, faults ...providerFault) { k.fake().fail(kind, faults...) }
 
 // fortnoxKind names what a request asks for.
 func fortnoxKind(method, path string) string {
@@ -411,17 +385,11 @@ func (o *operator) file(name, text string) string {
 	return path
 }
 
-// A bookFake is what the fakes of both products have: where each is served, its clock, and what came.
+// A bookFake is what the fakes of both products have: one application, and tokens for it.
 type bookFake struct {
-	t    testing.TB
-	base string     // its address, without a slash at its end
-	app  appSecrets // the one application
-
-	mu       sync.Mutex
-	now      func() time.Time
-	requests []bookFakeRequest
-	number   int // of what was made so far, for ids, codes and tokens
-	life     any // expires_in of tokens; nil: as documented; notSaid: absent
+	vendorFake
+	app  appSecrets
+	life any // expires_in of tokens; nil: as documented; notSaid: absent
 }
 
 const notSaid = "not said"
@@ -433,35 +401,8 @@ func (f *bookFake) lasting(answer map[string]any, usually int) {
 	}
 }
 
-// A bookFakeRequest is a request that came.
-type bookFakeRequest struct {
-	method, path string
-	query        url.Values
-	header       http.Header
-	body         []byte
-}
-
-// serve serves a fake until the test ends. Not for bubbles, which have serveInMemory.
-func (f *bookFake) serve(fake http.Handler) {
-	web := httptest.NewServer(fake)
-	f.base = web.URL
-	f.t.Cleanup(web.Close)
-}
-
-// take reads and keeps a request; false: whoever asks has gone.
-func (f *bookFake) take(r *http.Request) (bookFakeRequest, bool) {
-	body, err := io.ReadAll(r.Body)
-	request := bookFakeRequest{r.Method, r.URL.Path, r.URL.Query(), r.Header, body}
-	if err == nil {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.requests = append(f.requests, request)
-	}
-	return request, err == nil
-}
-
 // tokenForm returns what a request for tokens asks for, or why it is refused.
-func (f *bookFake) tokenForm(r bookFakeRequest) (form url.Values, why string) {
+func (f *bookFake) tokenForm(r vendorRequest) (form url.Values, why string) {
 	id, secret, ok := (&http.Request{Header: r.header}).BasicAuth()
 	id, err1 := url.QueryUnescape(id)
 	secret, err2 := url.QueryUnescape(secret)
@@ -473,18 +414,6 @@ func (f *bookFake) tokenForm(r bookFakeRequest) (form url.Values, why string) {
 		return nil, "invalid_request"
 	}
 	return form, ""
-}
-
-// came returns how many requests came to a path.
-func (f *bookFake) came(method, path string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.requests {
-		if r.method == method && r.path == path {
-			n++
-		}
-	}
-	return n
 }
 
 // answering serves one answer to whatever is asked, and returns its address and the last request. header are
@@ -512,4 +441,122 @@ func eachProduct(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
 			synctest.Test(t, func(t *testing.T) { f(t, newBookkeeper(t, product)) })
 		})
 	}
+}
+
+// answersNow is the wall clock of clients whose answers are judged.
+func answersNow() time.Time { return time.Date(2026, 11, 23, 6, 0, 0, 500, time.UTC) }
+
+// callBooks makes a call of the client of a product of books.
+func callBooks(t testing.TB, product, address, call string) string {
+	t.Helper()
+	ctx, company := t.Context(), "company"
+	l := newLedgers(outboundTo(t, loopbackRange), address, address, answersNow)[product]
+	entry := &bookEntry{Date: "2026-11-22", Currency: "SEK", Narration: "key", Series: "W", Year: 2,
+		Lines: []entryLine{{Account: "1910", Debit: 100}, {Account: "3001", Credit: 100}}}
+	tokens := &bookTokens{Access: "access", Refresh: "old"}
+	c := &bookConnection{OrganisationID: &company}
+	s := &ledgerSession{connection: c, access: tokens.Access, linkID: "link"}
+	switch call {
+	case "exchange":
+		got, err := l.exchange(ctx, appSecrets{"id", "secret"}, "https://a.example", "code", "verifier")
+		return cmp.Or(meansFailure(err), tokensText(got))
+	case "renew":
+		got, err := l.renew(ctx, appSecrets{"id", "secret"}, c, tokens)
+		return cmp.Or(meansFailure(err), tokensText(got))
+	case "organisations":
+		all, err := l.organisations(ctx, tokens)
+		return cmp.Or(meansFailure(err), fmt.Sprint(len(all), all[:min(len(all), 2)]))
+	case "chart":
+		chart, err := l.chart(ctx, s, entry.Date)
+		return cmp.Or(meansFailure(err), chartText(chart))
+	case "post":
+		id, err := l.post(ctx, s, entry, l.encode(entry), "")
+		return cmp.Or(meansFailure(err), "written as "+id)
+	case "read":
+		booked, err := l.read(ctx, s, "W-1-2")
+		return cmp.Or(meansFailure(err), bookedLine(booked))
+	case "find":
+		booked, err := l.find(ctx, s, entry, "key")
+		return cmp.Or(meansFailure(err), bookedLine(booked))
+	case "withdraw":
+		return cmp.Or(meansFailure(l.withdraw(ctx, s, "W-1-2")), "deleted")
+	case "disconnect":
+		return cmp.Or(meansFailure(l.disconnect(ctx, s)), "disconnected")
+	}
+	t.Fatalf("there is no call %q", call)
+	return ""
+}
+
+// meansFailure returns what an error of a client of books says; "": there is none.
+func meansFailure(err error) string {
+	if failed, ok := errors.AsType[*ledgerError](err); ok {
+		text := failed.reason
+		for _, flag := range []struct {
+			name string
+			set  bool
+		}{{"refused", failed.refused}, {"denied", failed.denied}, {"removed", failed.removed},
+			{"again in " + failed.retryAfter.String(), failed.retryAfter > 0}} {
+			if flag.set {
+				text += ", " + flag.name
+			}
+		}
+		return text + strings.TrimSuffix(": "+failed.detail, ": ")
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func tokensText(got *bookTokens) string {
+	if got == nil {
+		return ""
+	}
+	return fmt.Sprintf("access %s, refresh %s, for %s", got.Access, cmp.Or(got.Refresh, "none"),
+		got.ExpiresAt.Sub(newStamp(answersNow()).Time))
+}
+
+func bookedLine(b *bookedEntry) string {
+	if b == nil {
+		return "none"
+	}
+	text := fmt.Sprintf("%s of %s", b.ID, b.Entry.Date)
+	if b.Draft {
+		text += ", draft"
+	}
+	if b.Deleted {
+		text += ", deleted"
+	}
+	for _, l := range b.Entry.Lines {
+		text += ", " + words(l.Account, formatSigned(l.Debit-l.Credit), l.Tax, l.CostCenter)
+	}
+	return text
+}
+
+// words are those of some texts that are not empty.
+func words(texts ...string) string {
+	return strings.Join(strings.Fields(strings.Join(texts, " ")), " ")
+}
+
+func chartText(chart *bookChart) string {
+	if chart == nil {
+		return ""
+	}
+	text := chart.Currency
+	if chart.LockedUntil != "" {
+		text += ", locked to " + chart.LockedUntil
+	}
+	if chart.Year != 0 {
+		text += fmt.Sprint(", year ", chart.Year)
+	}
+	for _, code := range chart.Series {
+		text += ", series " + code
+	}
+	for _, a := range chart.Accounts {
+		text += ", account " + words(a.Code, a.Name, a.Type, a.Tax, a.Why)
+	}
+	for _, r := range chart.TaxRates {
+		text += fmt.Sprintf(", tax %s %d %v", r.Code, r.Rate, r.Usable)
+	}
+	return text
 }

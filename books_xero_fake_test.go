@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -27,13 +25,9 @@ type xeroFake struct {
 	refreshes map[string]*xeroFakeRefresh
 	accesses  map[string]xeroFakeAccess
 	links     []*xeroFakeLink
-	answers   map[string]xeroFakeAnswer  // by tenant and idempotency key
-	faults    map[string][]providerFault // by kind, see fail
-	passing   func(r bookFakeRequest)    // if not nil, is called when a request comes
-	given     int                        // how often tokens were given
-	perMinute int                        // requests of a company that are taken; 0: any number
-	refusing  int                        // how many journals are refused with refusal
-	refusal   string
+	answers   map[string]xeroFakeAnswer // by tenant and idempotency key
+	given     int                       // how often tokens were given
+	perMinute int                       // requests of a company that are taken; 0: any number
 }
 
 // A xeroFakeCompany is an organisation, with its books.
@@ -104,18 +98,17 @@ type xeroFakeAnswer struct {
 // newXeroFake serves a fake until the test ends. now is its clock. Not for bubbles: see makeXeroFake.
 func newXeroFake(t testing.TB, now func() time.Time) *xeroFake {
 	f := makeXeroFake(t, now, "")
-	f.serve(f)
+	f.serve()
 	return f
 }
 
 // makeXeroFake makes a fake that is served at an address by who makes it; in a bubble with serveInMemory. It
 // has three companies with the same chart.
 func makeXeroFake(t testing.TB, now func() time.Time, base string) *xeroFake {
-	app := appSecrets{"5D1B8E8C4B6D4B0FA2C7B1A0E5D3C9F1", "s+cret/of:the app~"}
-	f := &xeroFake{bookFake: bookFake{t: t, now: now, base: base, app: app},
-		codes: map[string]*xeroFakeConsent{}, refreshes: map[string]*xeroFakeRefresh{},
-		accesses: map[string]xeroFakeAccess{}, answers: map[string]xeroFakeAnswer{},
-		faults: map[string][]providerFault{}, perMinute: 60}
+	f := &xeroFake{codes: map[string]*xeroFakeConsent{}, refreshes: map[string]*xeroFakeRefresh{},
+		accesses: map[string]xeroFakeAccess{}, answers: map[string]xeroFakeAnswer{}, perMinute: 60}
+	f.vendorFake = vendorFake{t: t, now: now, base: base, operation: xeroKind, act: f.answer}
+	f.app = appSecrets{"5D1B8E8C4B6D4B0FA2C7B1A0E5D3C9F1", "s+cret/of:the app~"}
 	for _, name := range []string{"Pizzeria Sole AG", "Bar Luna GmbH", "Trattoria Stella SA"} {
 		f.companies = append(f.companies, &xeroFakeCompany{
 			tenant: f.newID(), name: name, kind: "ORGANISATION", currency: "CHF",
@@ -154,15 +147,7 @@ func (f *xeroFake) newID() string {
 	return fmt.Sprintf("%08x-0000-4000-8000-%012x", f.number, f.number)
 }
 
-// fail has the next requests of a kind fail. Kinds: "token", "connections", "chart", "post", "find", "read",
-// "withdraw".
-func (f *xeroFake) fail(kind string, faults ...providerFault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.faults[kind] = faults
-}
-
-// xeroKind names what a request asks for, see xeroFake.fail.
+// xeroKind names what a request asks for.
 func xeroKind(method, path string) string {
 	rest, journals := strings.CutPrefix(path, "/api.xro/2.0/ManualJournals")
 	switch {
@@ -182,113 +167,21 @@ func xeroKind(method, path string) string {
 	return "withdraw"
 }
 
-// ServeHTTP answers a request, after and before whatever goes wrong with it.
-func (f *xeroFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, ok := f.take(r)
-	if !ok {
-		return
-	}
-	kind := xeroKind(r.Method, r.URL.Path)
-	f.mu.Lock()
-	var fault providerFault
-	if faults := f.faults[kind]; len(faults) > 0 {
-		fault, f.faults[kind] = faults[0], faults[1:]
-	}
-	passing := f.passing
-	f.mu.Unlock()
-	if passing != nil {
-		passing(request)
-	}
-	if strikeXero(w, xeroKind(request.method, request.path), fault, false) {
-		return
-	}
-	f.mu.Lock()
-	answer := f.act(request)
-	f.mu.Unlock()
-	if fault == faultTimeout {
-		<-r.Context().Done()
-		return
-	}
-	if strikeXero(w, xeroKind(request.method, request.path), fault, true) {
-		return
-	}
-	if answer.body != nil {
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	}
-	maps.Copy(w.Header(), answer.header)
-	w.WriteHeader(answer.status)
-	if text, plain := answer.body.(xeroFakeText); plain {
-		io.WriteString(w, string(text))
-	} else if answer.body != nil {
-		json.NewEncoder(w).Encode(answer.body)
-	}
-}
+func xeroFakeSays(status int, body any) vendorAnswer { return vendorAnswer{status, nil, body} }
 
-// strikeXero makes a fault, if it is one for before or after what was asked is done.
-func strikeXero(w http.ResponseWriter, kind string, fault providerFault, acted bool) bool {
-	status, body := 0, ""
-	switch {
-	case !acted && fault == faultResetBefore, acted && fault == faultResetAfter:
-		if kind != "post" { // some of the answer comes: without any, net/http would send a GET again
-			w.Header().Set("Content-Length", "1000")
-			w.WriteHeader(http.StatusOK)
-			http.NewResponseController(w).Flush()
-		}
-		panic(http.ErrAbortHandler)
-	case !acted && fault == fault400:
-		status, body = 400, `{"ErrorNumber":17,"Type":"NoDataProcessedException","Message":"No data"}`
-	case !acted && fault == fault401, acted && fault == fault401After:
-		status, body = 401, `{"Type":null,"Title":"Unauthorized","Status":401,"Detail":"TokenExpired"}`
-	case !acted && fault == fault403:
-		status, body = 403, `<html>Forbidden by the firewall</html>`
-	case !acted && fault == fault404:
-		status, body = 404, `<html>Not Found</html>`
-	case !acted && fault == fault413:
-		status, body = 413, `{"statusCode":413,"message":"Request Too Long"}`
-	case !acted && fault == fault429, acted && fault == fault429After:
-		w.Header().Set("Retry-After", "3")
-		w.Header().Set("X-Rate-Limit-Problem", "minute")
-		status = 429
-	case !acted && fault == fault500, acted && fault == fault500After:
-		status, body = 500, `{"Type":null,"Title":"An error occurred"}`
-	case acted && fault == faultNonsense:
-		status, body = 200, `{"ManualJournals":[{"`
-	case acted && fault == faultHuge:
-		status, body = 200, strings.Repeat(" ", maxXeroAnswer+1)
-	default:
-		return false
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	io.WriteString(w, body)
-	return true
-}
-
-// A xeroFakeResult is an answer.
-type xeroFakeResult struct {
-	status int
-	header http.Header
-	body   any // nil: none
-}
-
-// A xeroFakeText is a body that is no JSON, as of Xero's 404 for what is not there.
-type xeroFakeText string
-
-func xeroFakeSays(status int, body any) xeroFakeResult { return xeroFakeResult{status, nil, body} }
-
-func xeroFakeDenied(status int, title, detail string) xeroFakeResult {
+func xeroFakeDenied(status int, title, detail string) vendorAnswer {
 	return xeroFakeSays(status, xeroFields{"Type": nil, "Title": title, "Status": status, "Detail": detail})
 }
 
-// act does what a request asks for. The caller holds f.mu.
-func (f *xeroFake) act(r bookFakeRequest) xeroFakeResult {
+// answer does what a request asks for. The caller holds f.mu.
+func (f *xeroFake) answer(r vendorRequest) vendorAnswer {
 	switch {
 	case r.path == "/identity/connect/authorize":
 		back, why := f.agree(r.query)
 		if why != "" {
 			return xeroFakeSays(400, xeroFields{"error": why})
 		}
-		return xeroFakeResult{302, http.Header{"Location": {back}}, nil}
+		return vendorAnswer{302, http.Header{"Location": {back}}, nil}
 	case r.path == "/connect/token" && r.method == "POST":
 		return f.giveTokens(r)
 	}
@@ -360,8 +253,8 @@ func (f *xeroFake) approve(address string) (redirect string) {
 }
 
 // giveTokens redeems a code or a refresh token. One that was used is taken for 30 minutes more.
-func (f *xeroFake) giveTokens(r bookFakeRequest) xeroFakeResult {
-	refused := func(code string) xeroFakeResult { return xeroFakeSays(400, xeroFields{"error": code}) }
+func (f *xeroFake) giveTokens(r vendorRequest) vendorAnswer {
+	refused := func(code string) vendorAnswer { return xeroFakeSays(400, xeroFields{"error": code}) }
 	form, why := f.tokenForm(r)
 	if why != "" {
 		return refused(why)
@@ -389,7 +282,7 @@ func (f *xeroFake) giveTokens(r bookFakeRequest) xeroFakeResult {
 	return refused("unsupported_grant_type")
 }
 
-func (f *xeroFake) newTokens(event, scope string) xeroFakeResult {
+func (f *xeroFake) newTokens(event, scope string) vendorAnswer {
 	f.given++
 	until := f.now().Add(30 * time.Minute)
 	part := func(v any) string {
@@ -411,7 +304,7 @@ func (f *xeroFake) newTokens(event, scope string) xeroFakeResult {
 }
 
 // connectionCall lists and removes connections.
-func (f *xeroFake) connectionCall(r bookFakeRequest, id string) xeroFakeResult {
+func (f *xeroFake) connectionCall(r vendorRequest, id string) vendorAnswer {
 	i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool { return l.id == id })
 	switch {
 	case r.method == "GET" && id == "":
@@ -430,7 +323,7 @@ func (f *xeroFake) connectionCall(r bookFakeRequest, id string) xeroFakeResult {
 }
 
 // companyCall is a request about a company.
-func (f *xeroFake) companyCall(r bookFakeRequest, access xeroFakeAccess) xeroFakeResult {
+func (f *xeroFake) companyCall(r vendorRequest, access xeroFakeAccess) vendorAnswer {
 	i := slices.IndexFunc(f.links, func(l *xeroFakeLink) bool {
 		return l.company.tenant == r.header.Get("Xero-Tenant-Id")
 	})
@@ -441,7 +334,7 @@ func (f *xeroFake) companyCall(r bookFakeRequest, access xeroFakeAccess) xeroFak
 	c.taken = slices.DeleteFunc(c.taken, func(at time.Time) bool { return f.now().Sub(at) >= time.Minute })
 	if f.perMinute > 0 && len(c.taken) >= f.perMinute {
 		wait := time.Minute - f.now().Sub(c.taken[0])
-		return xeroFakeResult{429, http.Header{"X-Rate-Limit-Problem": {"minute"},
+		return vendorAnswer{429, http.Header{"X-Rate-Limit-Problem": {"minute"},
 			"Retry-After": {strconv.Itoa(int((wait + time.Second - 1) / time.Second))}}, nil}
 	}
 	c.taken = append(c.taken, f.now())
@@ -517,13 +410,13 @@ func (c *xeroFakeCompany) shownRates() []any {
 }
 
 // journalCall creates, changes, lists and reads manual journals.
-func (f *xeroFake) journalCall(c *xeroFakeCompany, r bookFakeRequest, id string) xeroFakeResult {
+func (f *xeroFake) journalCall(c *xeroFakeCompany, r vendorRequest, id string) vendorAnswer {
 	i := slices.IndexFunc(c.journals, func(j *xeroFakeJournal) bool { return j.id == id })
 	switch {
 	case r.method == "GET" && id == "":
 		return f.listJournals(c, r.query)
 	case id != "" && i < 0:
-		return xeroFakeResult{404, nil, xeroFakeText("The resource you're looking for cannot be found")}
+		return vendorAnswer{404, nil, "The resource you're looking for cannot be found"}
 	case r.method == "GET":
 		return f.showJournals(c, nil, c.journals[i])
 	case (r.method == "PUT" || r.method == "POST") && r.header.Get("Content-Type") == "application/json":
@@ -541,7 +434,7 @@ func (f *xeroFake) journalCall(c *xeroFakeCompany, r bookFakeRequest, id string)
 		}
 		return xeroFakeSays(before.status, before.body)
 	}
-	var result xeroFakeResult
+	var result vendorAnswer
 	if id == "" {
 		result = f.createJournal(c, r.body)
 	} else {
@@ -554,7 +447,7 @@ func (f *xeroFake) journalCall(c *xeroFakeCompany, r bookFakeRequest, id string)
 }
 
 // xeroFakeInvalid is the answer to a request with mistakes.
-func xeroFakeInvalid(messages ...string) xeroFakeResult {
+func xeroFakeInvalid(messages ...string) vendorAnswer {
 	list := []any{}
 	for _, m := range messages {
 		list = append(list, xeroFields{"Message": m})
@@ -565,7 +458,7 @@ func xeroFakeInvalid(messages ...string) xeroFakeResult {
 }
 
 // createJournal makes a journal. Xero takes several in one request, and the fake only one.
-func (f *xeroFake) createJournal(c *xeroFakeCompany, body []byte) xeroFakeResult {
+func (f *xeroFake) createJournal(c *xeroFakeCompany, body []byte) vendorAnswer {
 	var asked struct {
 		ManualJournals []struct {
 			Narration, Date, LineAmountTypes, Status string
@@ -593,10 +486,6 @@ func (f *xeroFake) createJournal(c *xeroFakeCompany, body []byte) xeroFakeResult
 		j.lines = append(j.lines, xeroFakeLine{amount, l.AccountCode, l.Description, l.TaxType, l.Tracking})
 	}
 	wrong = append(wrong, c.wrongWith(j)...)
-	if f.refusing > 0 {
-		f.refusing--
-		wrong = append(wrong, f.refusal)
-	}
 	if len(wrong) > 0 {
 		return xeroFakeInvalid(wrong...)
 	}
@@ -658,7 +547,7 @@ func (c *xeroFakeCompany) wrongWith(j *xeroFakeJournal) (messages []string) {
 }
 
 // changeJournal changes the status of a journal: a draft may be posted or deleted, a posted one voided.
-func (f *xeroFake) changeJournal(c *xeroFakeCompany, j *xeroFakeJournal, body []byte) xeroFakeResult {
+func (f *xeroFake) changeJournal(c *xeroFakeCompany, j *xeroFakeJournal, body []byte) vendorAnswer {
 	var asked struct {
 		ManualJournals []struct{ ManualJournalID, Narration, Status string }
 	}
@@ -683,7 +572,7 @@ var xeroFakeWhere = regexp.MustCompile(
 	`^Date >= DateTime\((\d+), (\d+), (\d+)\) AND Date < DateTime\((\d+), (\d+), (\d+)\)$`)
 
 // listJournals answers with a page of the journals of some days.
-func (f *xeroFake) listJournals(c *xeroFakeCompany, query url.Values) xeroFakeResult {
+func (f *xeroFake) listJournals(c *xeroFakeCompany, query url.Values) vendorAnswer {
 	m := xeroFakeWhere.FindStringSubmatch(query.Get("where"))
 	page, err := strconv.Atoi(query.Get("page"))
 	if m == nil || err != nil || page < 1 || query.Get("pageSize") != "100" ||
@@ -715,7 +604,7 @@ func (f *xeroFake) listJournals(c *xeroFakeCompany, query url.Values) xeroFakeRe
 // showJournals answers with journals as they are now.
 func (f *xeroFake) showJournals(
 	c *xeroFakeCompany, pagination any, journals ...*xeroFakeJournal,
-) xeroFakeResult {
+) vendorAnswer {
 	list := []any{}
 	for _, j := range journals {
 		list = append(list, xeroFields{"ManualJournalID": j.id, "Narration": j.narration, "Status": j.status,
@@ -862,7 +751,7 @@ func (f *xeroFake) tokensGiven() int {
 }
 
 // last returns the last request that came.
-func (f *xeroFake) last() bookFakeRequest {
+func (f *xeroFake) last() vendorRequest {
 	f.t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
