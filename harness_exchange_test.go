@@ -29,6 +29,7 @@ import (
 //	with: Idempotency-Key: one                a header of the next request
 //	> POST /licenses/$L/renew {"days":30}     a request; a body that is no object or list is sent as a form
 //	< 200 license.renewed {"id":"$L"}         its answer: status, types of all events that it wrote, members of it
+//	< 409 seat_limit_reached + device.full    a refusal that is noted in events, and so changes the database
 //	header: Cache-Control: no-store           of the last answer; without a value: it has no such header
 //	has: text                                 and what stands in its body, or in what a command printed
 //	lacks: text
@@ -479,6 +480,13 @@ func (e *exchangeRun) judge(step exchangeStep) error {
 		return e.match(members, []byte(e.events[i].Data))
 	}
 	e.expected = true
+	noted := slices.Index(words, "+")
+	if noted >= 0 {
+		if err := e.judgeEvents(words[noted+1:]); err != nil {
+			return err
+		}
+		words = words[:noted]
+	}
 	if e.last.status < 400 && len(words) > 0 {
 		if err := e.judgeEvents(words[1:]); err != nil {
 			return err
@@ -488,7 +496,7 @@ func (e *exchangeRun) judge(step exchangeStep) error {
 	if err := judgeStatus(e.last, words, 0); err != nil {
 		return err
 	}
-	if e.last.status >= 400 {
+	if e.last.status >= 400 && noted < 0 {
 		if err := e.wroteNothing(); err != nil {
 			return err
 		}
@@ -695,6 +703,7 @@ func (e *exchangeRun) wait(text string) error {
 			return err
 		}
 	}
+	e.newEvents()
 	return nil
 }
 
