@@ -96,8 +96,8 @@ var exchangeVerbs = regexp.MustCompile(
 // formLine is a variant of a request with a form.
 var formLine = regexp.MustCompile(`^[a-z_:]+=`)
 
-// readExchanges reads the cases of a file.
-func readExchanges(file string) (cases []exchangeCase, err error) {
+// readExchanges reads the cases of a file, which may have more verbs than exchanges have.
+func readExchanges(file string, more ...string) (cases []exchangeCase, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -118,6 +118,8 @@ func readExchanges(file string) (cases []exchangeCase, err error) {
 		verb, rest := "", line
 		if m := exchangeVerbs.FindString(line); m != "" {
 			verb, rest = strings.TrimSpace(m), line[len(m):]
+		} else if word, after, _ := strings.Cut(line, " "); slices.Contains(more, word) {
+			verb, rest = word, after
 		}
 		switch {
 		case strings.TrimLeft(line, " \t") != line && len(*steps) > 0:

@@ -109,25 +109,6 @@ func TestOrder_thatExpiredUnpaidIsMarkedPaidForADay(t *testing.T) {
 	})
 }
 
-// TestOrder_thatExpiredAfterItsReservationIsMarkedPaidAnew undoes the marking of a pre-order that nobody accepted.
-func TestOrder_thatExpiredAfterItsReservationIsMarkedPaidAnew(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.authorized(func(o *order) { o.WantedAt = newStamp(time.Now().Add(days(5))) })
-		time.Sleep(days(5) - preorderNotice)
-		s.check(s.chore("orders can't expire")(s.t.Context()))
-		s.settle(p)
-		s.states(o.ID, orderExpired, paymentCancelled)
-		ended := s.row(o.ID).EndedAt
-		time.Sleep(time.Hour)
-		path, auth := "/orders/"+o.ID+"/paid", s.seller()
-		s.post(path, `{"method":"cash"}`, auth).is(200)
-		s.do("DELETE", path, "", auth).is(200).holds(`state="expired"`)
-		equals(s.t, "its end", s.row(o.ID).EndedAt, ended)
-		s.post(path, `{"method":"terminal"}`, auth).is(200).holds(`state="paid"`)
-	})
-}
-
 func TestOrder_undoneAfterItsDayIsPostedIsANegativeFactOnTheOpenDay(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -12,26 +12,6 @@ import (
 // Stories of accidents, and of those who would profit from them: each led to a state from which nothing led on,
 // or to money that nobody counted.
 
-func TestPayment_whoseCaptureWasRefusedIsCapturedOnceItIsAcceptedAgain(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.work()
-		o, _ := s.authorized()
-		s.fail(opCapture, fault400, fault400, fault400) // the restaurant owes the provider a document
-		s.accept(o.ID)
-		s.await(o.ID, orderAccepted, paymentReview)
-		time.Sleep(time.Minute)
-		s.states(o.ID, orderAccepted, paymentReview)
-		auth := s.seller()
-		before := s.dump()
-		s.post("/orders/"+o.ID+"/capture", "", auth).is(409, "order_state").contains(reasonRefused, "accept it again")
-		s.unchanged(before)
-		s.accept(o.ID)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		s.once(o.ID, eventOrderReview, eventOrderPaid)
-	})
-}
-
 func TestPayment_isNotInReviewBecauseItsProviderIsBroken(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -49,81 +29,6 @@ func TestPayment_isNotInReviewBecauseItsProviderIsBroken(t *testing.T) {
 		s.accept(o.ID)
 		s.await(o.ID, orderPaid, paymentCaptured)
 		equals(t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
-	})
-}
-
-func TestPayment_whoseCaptureWasRefusedCanBeCapturedAtTheProvider(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.authorized()
-		s.fail(opCapture, fault400, fault400, fault400)
-		s.accept(o.ID)
-		s.settle(p)
-		s.states(o.ID, orderAccepted, paymentReview)
-		s.capturedThere(p, o.Total)
-		s.settle(p)
-		s.states(o.ID, orderPaid, paymentCaptured)
-		s.once(o.ID, eventOrderReview, eventOrderPaid)
-	})
-}
-
-func TestPayment_thatIsKnownAgainLeavesReview(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]bool{"authorized": false, "paid": true}, func(s *shop, paid bool) {
-		o, p := s.authorized()
-		if paid {
-			s.accept(o.ID)
-			s.settle(p)
-		}
-		session := *s.provider.session(*p.SessionID)
-		s.provider.session(*p.SessionID).id = "cs_elsewhere"
-		if got := s.settle(p); got.State != paymentReview || valueOr(got.Reason, "") != reasonUnknown {
-			s.t.Fatalf("an attempt that the provider does not know is %s", got.State)
-		}
-		s.provider.session("cs_elsewhere").id = session.id
-		if s.settle(p); !paid {
-			s.states(o.ID, orderAuthorized, paymentAuthorized)
-			s.accept(o.ID)
-			s.settle(p)
-		}
-		s.states(o.ID, orderPaid, paymentCaptured)
-		s.once(o.ID, eventOrderAuthorized, eventOrderReview, eventOrderPaid)
-		equals(s.t, "the reason that is left", valueOr(s.attempt(o.ID).Reason, ""), "")
-	})
-}
-
-func TestPayment_thatAnsweredOnceIsNotGivenUpBecauseItIsNotFoundForAMinute(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o := s.place()
-		p := s.start(o.ID)
-		id := *p.SessionID
-		s.authorize(p)
-		s.provider.session(id).id = "cs_elsewhere"
-		s.settle(p)
-		s.states(o.ID, orderOpen, paymentPending)
-		s.provider.session("cs_elsewhere").id = id
-		s.work(2 * time.Second) // nobody comes back, and no webhook comes
-		s.await(o.ID, orderAuthorized, paymentAuthorized)
-		o = s.place()
-		p = s.start(o.ID)
-		s.provider.session(*p.SessionID).id = "cs_gone"
-		s.await(o.ID, orderOpen, paymentFailed)
-	})
-}
-
-func TestPayment_thatTheProviderWouldNotCreateForItsKeysHasFailed(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o := s.place()
-		s.fail(opCreate, fault401)
-		_, err := s.engine.startAttempt(s.t.Context(), o.ID, methodCard, siteOrigin)
-		equals(t, "what the guest is told", err, error(errProviderDown))
-		s.states(o.ID, orderOpen, paymentFailed) // so that another method, or cash, can pay it
-		equals(t, "events that the keys are refused", s.eventsOf(eventConnectionRefused), 1)
-		time.Sleep(time.Second) // so that the attempts sort by their ids
-		s.start(o.ID)
-		equals(t, "events that they are accepted", s.eventsOf(eventConnectionRestored), 1)
 	})
 }
 
@@ -288,29 +193,6 @@ func TestPayment_thatEndedAndWasCapturedAllTheSameIsLookedAtDaily(t *testing.T) 
 	})
 }
 
-func TestPayment_keysThatMayDoSomeThingsAreRefusedOnce(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, _ := s.paid()
-		s.authorized() // others are looked at meanwhile, which the keys may
-		may := false
-		s.provider.watch = func(r *http.Request, _ *testAnswer) *testAnswer {
-			if may || callKind(r.Method+" "+r.URL.Path) != opRefund {
-				return nil
-			}
-			return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
-		}
-		s.refund(o.ID, 0)
-		s.work(5 * time.Second)
-		time.Sleep(65 * time.Minute)
-		equals(t, "events that the keys are refused", s.eventsOf(eventConnectionRefused), 1)
-		equals(t, "events that they are accepted", s.eventsOf(eventConnectionRestored), 0)
-		may = true
-		s.await(o.ID, orderRefunded, paymentRefunded)
-		equals(t, "events that they are accepted", s.eventsOf(eventConnectionRestored), 1)
-	})
-}
-
 func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -375,95 +257,6 @@ func (s *shop) accountedFor() {
 	}
 }
 
-// TestOrder_ofWhichTooMuchWasCapturedThereIsPaidOnceTheRestIsGivenBack has somebody capture all of an order that was
-// accepted in part. What the refusal says can be done.
-func TestOrder_ofWhichTooMuchWasCapturedThereIsPaidOnceTheRestIsGivenBack(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]func(*shop, *order, *payment){
-		"there":            func(s *shop, _ *order, p *payment) { s.givenBackThere(p, 1850) },
-		"there, in halves": func(s *shop, _ *order, p *payment) { s.givenBackThere(p, 1000); s.givenBackThere(p, 850) },
-		"here": func(s *shop, o *order, p *payment) {
-			path := "/orders/" + o.ID + "/refunds"
-			s.post(path, `{"amount":1900}`, s.seller()).is(409, "refund_too_large").holds("refundable=1850")
-			s.post(path, `{"amount":1000}`, s.seller()).is(200).holds("released=true")
-			s.settle(p)
-			s.post("/orders/"+o.ID+"/accept", `{}`, s.seller()).is(409, "order_state")
-			s.post(path, `{}`, s.seller()).is(200).holds("amount=850")
-			s.settle(p)
-		},
-	}, func(s *shop, giveBack func(*shop, *order, *payment)) {
-		o, p := s.authorized()
-		s.accept(o.ID, lineQuantity{0, 1})
-		s.capturedThere(p, 4200)
-		p = s.settle(p)
-		s.inReview(p, reasonCaptureDiffers, 1)
-		has(s.t, string(s.post("/orders/"+o.ID+"/accept", `{}`, s.seller()).is(409, "order_state").body),
-			"18.50 CHF more than its total", "with a refund, here or on the provider's pages")
-		giveBack(s, o, p)
-		s.settle(p)
-		s.states(o.ID, orderPaid, paymentPartRefunded)
-		s.accountedFor()
-		equals(s.t, "its revenue", s.sums(), 2350)
-		equals(s.t, "what counts as refunded", s.row(o.ID).Refunded, 0)
-		s.refund(o.ID, 0)
-		s.settle(p)
-		s.states(o.ID, orderRefunded, paymentRefunded)
-		equals(s.t, "its revenue at last", s.sums(), 0)
-	})
-}
-
-// TestOrder_whoseMoneyWasGivenBackThereCanBeCancelled has somebody capture all of an order that was accepted in part,
-// on Stripe's pages, and give it back there.
-func TestOrder_whoseMoneyWasGivenBackThereCanBeCancelled(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.authorized()
-		s.capturedThere(p, 4200)
-		s.accept(o.ID, lineQuantity{0, 1})
-		s.settle(p)
-		s.inReview(p, reasonCaptureDiffers, 1)
-		s.provider.mu.Lock()
-		s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}})
-		s.provider.mu.Unlock()
-		s.settle(p)
-		s.states(o.ID, orderAccepted, paymentRefunded)
-		s.decideOn(o.ID, cancelOrder)
-		s.settle(p)
-		s.states(o.ID, orderCancelled, paymentRefunded)
-	})
-}
-
-func TestRefund_ofADeadOrderThatFailsPutsItsMoneyInReviewAgain(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.capturedDead()
-		s.inReview(p, reasonDeadOrder, 1)
-		for told := 2; told < 4; told++ {
-			s.refund(o.ID, 0)
-			s.settle(p)
-			s.states(o.ID, orderCancelled, paymentRefunded)
-			time.Sleep(3 * 24 * time.Hour)
-			refunds := s.refundsOf(o.ID)
-			s.provider.failRefund(*s.attempt(o.ID).IntentID, *refunds[len(refunds)-1].ProviderID)
-			s.settle(p)
-			s.inReview(p, reasonDeadOrder, told)
-			s.accountedFor()
-		}
-		s.refund(o.ID, 0)
-		s.fail(opRefund, fault400) // refused at once
-		s.settle(p)
-		s.inReview(p, reasonDeadOrder, 4)
-		s.refund(o.ID, 1000) // a part
-		s.settle(p)
-		s.inReview(p, reasonDeadOrder, 4)
-		s.accountedFor()
-		s.refund(o.ID, 0)
-		s.settle(p)
-		s.states(o.ID, orderCancelled, paymentRefunded)
-		s.accountedFor()
-	})
-}
-
 func TestRefund_thatIsUnderWayForADayPutsItsPaymentInReview(t *testing.T) {
 	t.Parallel()
 	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
@@ -497,34 +290,6 @@ func TestRefund_thatIsUnderWayForADayPutsItsPaymentInReview(t *testing.T) {
 		s.settle(p)
 		s.states(o.ID, map[bool]string{true: orderCancelled, false: orderRefunded}[dead], paymentRefunded)
 		s.accountedFor()
-	})
-}
-
-func TestRefund_thatTheKeysMayNotMakeIsInReviewAfterADay(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.paid()
-		s.provider.watch = func(r *http.Request, _ *testAnswer) *testAnswer {
-			if callKind(r.Method+" "+r.URL.Path) != opRefund {
-				return nil
-			}
-			return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
-		}
-		s.refund(o.ID, 0)
-		s.work(30 * time.Second)
-		time.Sleep(refundLate - time.Hour)
-		equals(t, "what the refund says", valueOr(s.refundsOf(o.ID)[0].Failure, ""), reasonDenied)
-		s.states(o.ID, orderPaid, paymentCaptured)
-		time.Sleep(time.Hour + deniedDelay + deniedDelay/2)
-		s.inReview(p, reasonRefundPending, 1)
-		s.accountedFor()
-		s.provider.watch = nil
-		s.await(o.ID, orderRefunded, paymentRefunded)
-		equals(t, "what the refund says", valueOr(s.refundsOf(o.ID)[0].Failure, ""), "")
-		s.accountedFor()
-		o, _ = s.paid()
-		s.sql(`UPDATE payment_connections SET failing_since = created_at`)
-		s.post("/orders/"+o.ID+"/refunds", `{"amount":1}`, s.seller()).is(200).holds(`failure="keys_refused"`)
 	})
 }
 
@@ -574,29 +339,6 @@ func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {
 			equals(t, "what is left of the revenue", [2]int64{rate, sum}, [2]int64{rate, 0})
 		}
 		s.accountedFor()
-	})
-}
-
-func TestRefund_whatTheBankHasTakenBackIsNotLeft(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
-		o, _ := s.paid()
-		if dead {
-			o, _ = s.capturedDead()
-		}
-		p := s.attempt(o.ID)
-		s.provider.dispute(*p.IntentID, "needs_response")
-		s.provider.dispute(*p.IntentID, "lost")
-		s.settle(p)
-		s.accountedFor()
-		s.states(o.ID, map[bool]string{true: orderCancelled, false: orderPaid}[dead], paymentCaptured)
-		s.post("/orders/"+o.ID+"/refunds", "", s.seller()).is(409, "refund_too_large").holds(`refundable=0`)
-		s.provider.dispute(*p.IntentID, "won") // after all
-		if s.settle(p); dead {
-			s.inReview(p, reasonDeadOrder, 2)
-		}
-		s.accountedFor()
-		s.post("/orders/"+o.ID+"/refunds", "", s.seller()).is(200)
 	})
 }
 
@@ -767,30 +509,6 @@ func TestVipps_givenBackThereWithALateEventIsNotInReview(t *testing.T) {
 		}
 		equals(t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
 	}, providerVipps)
-}
-
-// A proxy knows no such path, a gateway finds a body too large, a firewall bans: none of them is the provider.
-func TestPayment_whatSomethingInBetweenAnswersIsNoRefusal(t *testing.T) {
-	t.Parallel()
-	ofEachProvider(t, func(s *shop) {
-		between := []providerFault{fault404, fault413, fault404, fault403}
-		o, p := s.authorized()
-		s.accept(o.ID)
-		s.handOver(p)
-		s.fail(opCapture, between...)
-		s.work(time.Second)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		s.fail(opRefund, between...)
-		s.refund(o.ID, 1000)
-		s.await(o.ID, orderPartRefunded, paymentPartRefunded)
-		s.fail("look", between...)
-		time.Sleep(days(2))
-		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
-		for _, kind := range []eventType{eventOrderReview, eventOrderRefundFailed} {
-			equals(s.t, string(kind), s.events(o.ID)[kind], 0)
-		}
-		equals(s.t, "events that its keys are refused", s.eventsOf(eventConnectionRefused), 0)
-	})
 }
 
 func TestPayment_waitsForAProviderForAQuarterOfAnHourAtMost(t *testing.T) {

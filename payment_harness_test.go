@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +43,7 @@ const (
 	fault401               providerFault = "401" // as fault400
 	fault401After          providerFault = "401 after it acted"
 	fault403               providerFault = "403 of a proxy"
+	fault403Keys           providerFault = "403 of the keys" // as fault400
 	fault404               providerFault = "404 of a proxy"
 	fault413               providerFault = "413 of a gateway"
 	fault429After          providerFault = "429 after it acted"
@@ -304,6 +304,8 @@ func (s *shop) strike(name string, acted bool) *testAnswer {
 		return &testAnswer{status: 404, body: []byte("<html>Not Found</html>")}
 	case fault413: // with JSON, but not a provider's
 		return &testAnswer{status: 413, body: []byte(`{"statusCode":413,"message":"Request Too Long"}`)}
+	case fault403Keys:
+		return &testAnswer{status: 403, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 	case fault401:
 		return &testAnswer{status: 401, body: []byte(`{"error":{"type":"invalid_request_error"}}`)}
 	case fault500, fault500After:
@@ -427,18 +429,6 @@ func (s *shop) refundsOf(orderID string) []refund {
 	refunds, err := s.store.refundsOf(orderID)
 	s.check(err)
 	return refunds
-}
-
-// wasCapturedThere checks that an operation says that the provider has captured by itself.
-func (s *shop) wasCapturedThere(p *payment, amount int64) {
-	s.t.Helper()
-	operations, err := s.store.operationsOf(p.ID)
-	s.check(err)
-	if !slices.ContainsFunc(operations, func(op paymentOperation) bool {
-		return op.Kind == opCapture && op.Source == sourceProvider && op.Amount == amount
-	}) {
-		s.t.Errorf("the operations are %+v", operations)
-	}
 }
 
 // eventsOf counts the events of a type.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -22,81 +21,78 @@ import (
 // A history is what happens to one order.
 type history struct {
 	*shop
-	seed   uint64
-	id     string      // of the order
-	portal bool        // somebody also acts on the providers' own pages
-	failed bool        // the bank was slow with a refund, or has let one fail
-	other  *payments   // the engine of another process
-	told   [][2]string // what happened, with when
+	run    *historyRun
+	id     string    // of the order
+	portal bool      // somebody also acts on the providers' own pages
+	failed bool      // the bank was slow with a refund, or has let one fail
+	other  *payments // the engine of another process
 
 	mu     sync.Mutex // of what follows
-	random *rand.Rand
-	calm   bool // the providers answer at once, and always
+	random *rand.Rand // of the providers
+	calm   bool       // the providers answer at once, and always
 }
 
-const historiesInAShop = 20
+// A historyStep is something that happens in a history.
+type historyStep struct {
+	*history
+	random *rand.Rand // its own
+}
 
 func TestPayment_historiesAreConsistent(t *testing.T) {
 	t.Parallel()
-	for some := range slices.Chunk(slices.Collect(seeds(size(40, 400))), historiesInAShop) {
-		t.Run(fmt.Sprint("from ", some[0]), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newShop(t, providerStripe, providerVipps)
-				other := paymentsOf(s.server)
-				for _, seed := range some {
-					h := &history{shop: s, seed: seed, other: other, random: rand.New(rand.NewPCG(seed, 1))}
-					if h.happen(); t.Failed() {
-						break
-					}
-				}
-				s.sumsAreOfFacts()
-			})
-		})
-	}
+	(&histories[*history]{
+		small: 40, large: 400, inOne: 20, together: true,
+		start: func(t *testing.T) *history {
+			s := newShop(t, providerStripe, providerVipps)
+			return &history{shop: s, other: paymentsOf(s.server)}
+		},
+		begin: (*history).begin,
+		ops:   func(random *rand.Rand) int { return 6 + random.IntN(24) },
+		pause: func(random *rand.Rand) time.Duration {
+			most := []int{1, 1, 3_000, 3_000, 20_000, 300_000}[random.IntN(6)]
+			return time.Duration(random.IntN(most)) * time.Millisecond
+		},
+		op: func(h *history, random *rand.Rand) {
+			step := &historyStep{h, random}
+			name, act := step.pick(random.IntN(2) == 0)
+			h.note(name, act())
+		},
+		held: func(h *history, random *rand.Rand) {
+			h.shop.mu.Lock()
+			clear(h.faults)
+			h.shop.mu.Unlock()
+			h.mu.Lock()
+			h.calm = true
+			h.mu.Unlock()
+			(&historyStep{h, random}).comeToRest()
+			h.verify()
+			h.takeCalls()
+			h.takeNotices()
+		},
+		end: func(h *history) { h.sumsAreOfFacts() },
+	}).run(t)
 }
 
-// happen has the history happen, and checks it.
-func (h *history) happen() {
+// begin begins a history with an order.
+func (h *history) begin(r *historyRun) {
 	h.t.Helper()
-	h.portal = h.below(4) == 0
-	h.sql(`INSERT OR REPLACE INTO account_settings (account_id, capture_on) VALUES (?, ?)`, h.account,
-		[]string{captureOnAccept, captureOnHandover}[h.below(2)])
-	h.id = h.place(h.orders).ID
-	h.passing = h.pass
-	var together sync.WaitGroup
-	at := time.Duration(0)
-	for range 6 + h.below(24) {
-		at += time.Duration(h.below([]int{1, 1, 3_000, 3_000, 20_000, 300_000}[h.below(6)])) * time.Millisecond
-		likely, wait := h.below(2) == 0, at
-		together.Go(func() {
-			time.Sleep(wait)
-			name, act := h.pick(likely)
-			h.note(name, act())
-		})
-	}
-	together.Wait()
-	h.shop.mu.Lock()
-	clear(h.faults)
-	h.shop.mu.Unlock()
 	h.mu.Lock()
-	h.calm = true
+	h.run, h.random, h.calm, h.failed = r, r.random(-3), false, false
 	h.mu.Unlock()
-	h.comeToRest()
-	h.verify()
-	if h.t.Failed() {
-		h.t.Logf("history %d, which -seed %d repeats:", h.seed, h.seed)
-		for _, line := range h.told {
-			h.t.Logf("%s %s", line[0], line[1])
-		}
-	}
-	h.takeCalls()
-	h.takeNotices()
+	step := &historyStep{h, r.random(-4)}
+	h.portal = step.below(4) == 0
+	h.sql(`INSERT OR REPLACE INTO account_settings (account_id, capture_on) VALUES (?, ?)`, h.account,
+		[]string{captureOnAccept, captureOnHandover}[step.below(2)])
+	h.id = h.place(step.orders).ID
+	h.passing = h.pass
 }
+
+// below returns a random number from 0 to n-1.
+func (h *historyStep) below(n int) int { return h.random.IntN(n) }
 
 // orders makes an order of any kind: one that is paid later, for another day, or in a currency of which there is
 // TWINT, but no payment by phone.
-func (h *history) orders(o *order) {
+func (h *historyStep) orders(o *order) {
 	if h.below(8) == 0 {
 		o.Pay = payLater
 	}
@@ -109,13 +105,6 @@ func (h *history) orders(o *order) {
 	}
 }
 
-// below returns a random number from 0 to n-1.
-func (h *history) below(n int) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.random.IntN(n)
-}
-
 // note notes what happened. Refusals of ours are answers like any other.
 func (h *history) note(name string, err error) {
 	var refused *refusal
@@ -126,14 +115,7 @@ func (h *history) note(name string, err error) {
 		name += ": " + err.Error()
 	}
 	h.accountedFor()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lines(name)
-}
-
-// lines notes a line. The caller holds h.mu.
-func (h *history) lines(text string) {
-	h.told = append(h.told, [2]string{time.Now().Format("02 15:04:05.000"), text})
+	h.run.note(name)
 }
 
 // pass is what the providers do around each call: they take their time, and sometimes break the connection.
@@ -168,15 +150,15 @@ func (h *history) checkHeld() {
 		}
 	}
 	if held > 1 {
-		h.t.Errorf("history %d, %s: %d attempts hold money", h.seed, time.Now().Format("15:04:05.000"), held)
+		h.t.Errorf("history %d, %s: %d attempts hold money", h.run.seed, time.Now().Format("15:04:05.000"), held)
 	}
 	if o := h.row(h.id); held > 0 && o.paidOutside() && !h.portal {
-		h.t.Errorf("history %d: an attempt holds money of an order that was paid outside", h.seed)
+		h.t.Errorf("history %d: an attempt holds money of an order that was paid outside", h.run.seed)
 	}
 }
 
 // decision runs a decision about the order.
-func (h *history) decision(f func(*tx) error) error {
+func (h *historyStep) decision(f func(*tx) error) error {
 	err := h.store.update(context.Background(), f)
 	h.engine.wakeUp()
 	h.mu.Lock()
@@ -189,7 +171,7 @@ func (h *history) decision(f func(*tx) error) error {
 }
 
 // pick returns something that happens: anything, or what is likely for the state that the order has now.
-func (h *history) pick(likely bool) (name string, act func() error) {
+func (h *historyStep) pick(likely bool) (name string, act func() error) {
 	engine := []*payments{h.engine, h.other}[h.below(2)]
 	n := h.below(100)
 	o := h.row(h.id)
@@ -232,7 +214,7 @@ func (h *history) pick(likely bool) (name string, act func() error) {
 }
 
 // pickDecision returns something that the restaurant decides, below a number.
-func (h *history) pickDecision(most int) (name string, act func() error) {
+func (h *historyStep) pickDecision(most int) (name string, act func() error) {
 	simple := func(f func(*tx, owner, string, string) (*order, error)) func() error {
 		return func() error {
 			return h.decision(func(t *tx) error { _, err := f(t, anyAccount, h.id, actorCommand); return err })
@@ -276,7 +258,7 @@ func (h *history) pickDecision(most int) (name string, act func() error) {
 	return "undo cash", simple(undoPaid)
 }
 
-func (h *history) givesBack(amount *int64) error {
+func (h *historyStep) givesBack(amount *int64) error {
 	return h.decision(func(t *tx) error {
 		_, _, err := refundOrder(t, anyAccount, h.id, refundWish{amount: amount}, actorCommand)
 		return err
@@ -292,13 +274,13 @@ func (h *history) press(engine *payments, method string) error {
 		provider = shopVippsURL
 	}
 	if err == nil && url != back && !strings.HasPrefix(url, provider) {
-		h.t.Errorf("history %d: who wants to pay by %s is sent to %s", h.seed, method, url)
+		h.t.Errorf("history %d: who wants to pay by %s is sent to %s", h.run.seed, method, url)
 	}
 	return err
 }
 
 // guestPays pays at any page of a provider that is still open, or declines.
-func (h *history) guestPays() error {
+func (h *historyStep) guestPays() error {
 	all, err := h.store.paymentsOf(h.id)
 	if err != nil {
 		return err
@@ -318,7 +300,7 @@ func (h *history) guestPays() error {
 }
 
 // paysByPhone pays an attempt at Vipps or declines it, if it is open.
-func (h *history) paysByPhone(p *payment, good bool) {
+func (h *historyStep) paysByPhone(p *payment, good bool) {
 	h.vipps.mu.Lock()
 	defer h.vipps.mu.Unlock()
 	v := h.vipps.payment(vippsReference(p.ID))
@@ -335,7 +317,7 @@ func (h *history) paysByPhone(p *payment, good bool) {
 }
 
 // portalActs captures what is authorised, or gives some of what was captured back, on the providers' pages.
-func (h *history) portalActs() error {
+func (h *historyStep) portalActs() error {
 	all, err := h.store.paymentsOf(h.id)
 	if err != nil {
 		return err
@@ -375,7 +357,7 @@ func (h *history) portalActs() error {
 }
 
 // bankActs has the last refund of each card fail, or take long.
-func (h *history) bankActs() error {
+func (h *historyStep) bankActs() error {
 	h.provider.mu.Lock()
 	defer h.provider.mu.Unlock()
 	for _, session := range h.provider.sessions {
@@ -422,7 +404,7 @@ func (h *history) refundsArrive() {
 }
 
 // webhooksCome posts the webhooks that the providers have, in any order, some of them twice.
-func (h *history) webhooksCome() error {
+func (h *historyStep) webhooksCome() error {
 	posts := h.takeNotices()
 	var together sync.WaitGroup
 	for _, post := range posts {
@@ -460,7 +442,7 @@ func (h *history) chores() error {
 
 // comeToRest lets hours pass, in which nothing is done but what is due. An order that was accepted is then
 // paid, or cancelled.
-func (h *history) comeToRest() {
+func (h *historyStep) comeToRest() {
 	h.t.Helper()
 	if h.failed { // webhooks tell of it
 		if h.check(h.lookAtAll(h.engine)); h.below(2) == 0 {
@@ -498,7 +480,7 @@ func (h *history) comeToRest() {
 }
 
 // decideAtLast has an order accepted in the first hour, and later paid or cancelled, and gives back what pays nothing.
-func (h *history) decideAtLast(hour int) {
+func (h *historyStep) decideAtLast(hour int) {
 	h.t.Helper()
 	all, err := h.store.paymentsOf(h.id)
 	h.check(err)
@@ -545,7 +527,7 @@ func (h *history) verify() {
 	h.check(err)
 	fail := func(format string, args ...any) {
 		h.t.Helper()
-		h.t.Errorf("history %d, the order is %s: %s", h.seed, o.State, fmt.Sprintf(format, args...))
+		h.t.Errorf("history %d, the order is %s: %s", h.run.seed, o.State, fmt.Sprintf(format, args...))
 	}
 	if o.Closing != nil || !o.dead() && !o.settled() {
 		fail("it has not ended, closing %q", valueOr(o.Closing, ""))
@@ -624,12 +606,12 @@ func (h *history) addsUp(o *order, held, refunds int64) {
 			if revenue += gross; account != h.account || max(want-gross, gross-want) > refunds ||
 				max(wantVAT-vat, vat-wantVAT) > refunds {
 				h.t.Errorf("history %d, the order is %s: of %d, of which %d are held, %s at %d has %d with VAT of %d, "+
-					"want %d with %d", h.seed, o.State, total, held, method, rate, gross, vat, want, wantVAT)
+					"want %d with %d", h.run.seed, o.State, total, held, method, rate, gross, vat, want, wantVAT)
 			}
 			return nil
 		}))
 	if revenue != held {
-		h.t.Errorf("history %d, the order is %s: its revenue is %d, %d are held", h.seed, o.State, revenue, held)
+		h.t.Errorf("history %d, the order is %s: its revenue is %d, %d are held", h.run.seed, o.State, revenue, held)
 	}
 }
 
@@ -667,14 +649,14 @@ func (h *history) verifyRefunds(p *payment, m providersMoney, refunds []refund) 
 			continue
 		}
 		if f.State == refundPending {
-			h.t.Errorf("history %d: a refund is still pending", h.seed)
+			h.t.Errorf("history %d: a refund is still pending", h.run.seed)
 		}
 		if f.State == refundSucceeded {
 			n, sum = n+1, sum+f.Amount
 		}
 	}
 	if n != m.refunds || sum != m.refunded {
-		h.t.Errorf("history %d: %d refunds of %d together; %s has %+v", h.seed, n, sum, p.Provider, m)
+		h.t.Errorf("history %d: %d refunds of %d together; %s has %+v", h.run.seed, n, sum, p.Provider, m)
 	}
 }
 
@@ -704,6 +686,6 @@ func (h *history) verifyEvents(o *order, refunds []refund) {
 	if n[eventOrderCreated] != 1 || n[eventOrderAuthorized] > 1 || n[eventOrderAccepted] > 1 ||
 		n[eventOrderPaid] != paid ||
 		n[eventOrderRefunded] != done || n[eventOrderCancelled]+n[eventOrderExpired] != ended {
-		h.t.Errorf("history %d, the order is %s: the events are %v", h.seed, o.State, n)
+		h.t.Errorf("history %d, the order is %s: the events are %v", h.run.seed, o.State, n)
 	}
 }

@@ -30,94 +30,6 @@ func (s *shop) decideOn(id string, act func(*tx, owner, string, string) (*order,
 	s.accountedFor()
 }
 
-func TestTwint_isChargedByBeingPaidAndCountsOnThatDay(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.charged()
-		s.accountedFor()
-		equals(s.t, "its sale before it is accepted", s.sums(), 4200)
-		equals(s.t, "when it was paid", o.PaidAt, p.CapturedAt)
-		equals(s.t, "captures that were asked for", s.asked(opCapture), 0)
-		s.post("/orders/"+o.ID+"/refunds", `{"amount":100}`, s.seller()).is(409, "order_state")
-		time.Sleep(5 * time.Minute)
-		s.accept(o.ID)
-		s.states(o.ID, orderPaid, paymentCaptured)
-		s.settle(p)
-		s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-		equals(s.t, "its day", s.row(o.ID).PaidAt, o.PaidAt)
-		equals(s.t, "its sale", s.sums(), 4200)
-		s.refund(o.ID, 0)
-		s.settle(p)
-		s.states(o.ID, orderRefunded, paymentRefunded)
-		equals(s.t, "what is left", s.sums(), 0)
-	})
-}
-
-func TestTwint_acceptingAPartGivesTheRestBack(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.charged()
-		s.accept(o.ID, lineQuantity{0, 1})
-		s.accountedFor()
-		refunds := s.refundsOf(o.ID)
-		if len(refunds) != 1 || !refunds[0].Released || refunds[0].Amount != 1850 || refunds[0].State != refundPending {
-			s.t.Fatalf("the refunds are %+v", refunds)
-		}
-		s.settle(p)
-		s.states(o.ID, orderPaid, paymentPartRefunded)
-		m := s.money(p)
-		equals(s.t, "what the provider has", m.captured-m.refunded, 2350)
-		equals(s.t, "its revenue", s.sums(), 2350)
-		equals(s.t, "its total", s.row(o.ID).Total, 2350)
-		equals(s.t, "refunded of its total", s.row(o.ID).Refunded, 0)
-		s.refund(o.ID, 350)
-		s.settle(p)
-		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
-		s.refund(o.ID, 0)
-		s.settle(p)
-		s.states(o.ID, orderRefunded, paymentRefunded)
-		equals(s.t, "what is left", s.sums(), 0)
-		vat := s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -vat, vat)), 0) FROM revenue_sums`)
-		equals(s.t, "the VAT that is left", vat, 0)
-	})
-}
-
-func TestTwint_ofAnOrderThatIsNotAcceptedIsGivenBackAtOnce(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]struct {
-		state string
-		end   func(s *shop, id string)
-	}{
-		"refused":   {orderCancelled, func(s *shop, id string) { s.decideOn(id, plainReject) }},
-		"cancelled": {orderCancelled, func(s *shop, id string) { s.decideOn(id, cancelOrder) }},
-		"expired": {orderExpired, func(s *shop, _ string) {
-			time.Sleep(minOrderLife)
-			s.check(s.chore("orders can't expire")(s.t.Context()))
-		}},
-	}, func(s *shop, c struct {
-		state string
-		end   func(s *shop, id string)
-	}) {
-		o, p := s.charged()
-		equals(s.t, "its sale", s.sums(), 4200)
-		c.end(s, o.ID)
-		s.accountedFor()
-		stop := s.work(time.Second)
-		s.await(o.ID, c.state, paymentRefunded)
-		stop()
-		m := s.money(p)
-		equals(s.t, "what the provider has", m.captured-m.refunded, 0)
-		refunds := s.refundsOf(o.ID)
-		equals(s.t, "refunds", len(refunds), 1)
-		equals(s.t, "who made it", refunds[0].Source, sourceOurs)
-		equals(s.t, "what is left", s.sums(), 0)
-		for range 3 { // and only once
-			s.settle(p)
-		}
-		equals(s.t, "refunds at the provider", s.money(p).refunds, 1)
-	})
-}
-
 func TestTwint_ofAnAccountThatIsClosedIsGivenBack(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -138,62 +50,6 @@ func TestTwint_ofAnAccountThatIsClosedIsGivenBack(t *testing.T) {
 		s.await(o.ID, orderCancelled, paymentRefunded)
 		s.accountedFor()
 	})
-}
-
-// TestTwint_paidForAnOrderThatIsDeadIsGivenBack has the guest confirm in the app after the order was cancelled.
-func TestTwint_paidForAnOrderThatIsDeadIsGivenBack(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.twint()
-		o := s.place()
-		p := s.start(o.ID)
-		s.decideOn(o.ID, cancelOrder)
-		s.authorize(p)
-		s.settle(p)
-		s.states(o.ID, orderCancelled, paymentRefunded)
-		s.accountedFor()
-		equals(s.t, "revenue", s.sums(), 0)
-		equals(s.t, "facts", s.count(`SELECT count(*) FROM revenue_facts`), 0)
-	})
-}
-
-// TestTwint_whoseRefundFailsIsInReviewUntilSomebodyGivesItBack has the provider refuse what is given back at once.
-func TestTwint_whoseRefundFailsIsInReviewUntilSomebodyGivesItBack(t *testing.T) {
-	t.Parallel()
-	for name, reason := range map[string]string{"refused": reasonDeadOrder, "in part": reasonCaptureDiffers} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inShop(t, func(s *shop) {
-				o, p := s.charged()
-				s.fail(opRefund, fault400)
-				left := 2350
-				if reason == reasonDeadOrder {
-					s.decideOn(o.ID, plainReject)
-					left = 0
-				} else {
-					s.accept(o.ID, lineQuantity{0, 1})
-				}
-				s.settle(p)
-				s.inReview(p, reason, 1)
-				s.accountedFor()
-				equals(s.t, "its revenue while the money is held", s.sums(), 4200)
-				for range 3 { // it is not tried again by itself
-					s.settle(p)
-				}
-				equals(s.t, "refunds", len(s.refundsOf(o.ID)), 1)
-				for _, body := range []string{`{"amount":500,"payment_id":%q}`, `{"payment_id":%q}`} {
-					s.post("/orders/"+o.ID+"/refunds", fmt.Sprintf(body, p.ID), s.seller()).is(200).
-						holds(`released=true`)
-					s.accountedFor()
-					s.settle(p)
-				}
-				equals(s.t, "its revenue", s.sums(), left)
-				state := map[bool]string{true: paymentRefunded, false: paymentPartRefunded}[left == 0]
-				equals(s.t, "its attempt", s.attempt(o.ID).State, state)
-				s.accountedFor()
-			})
-		})
-	}
 }
 
 // TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce has the restaurant do there by hand what failed here, or give
@@ -376,36 +232,6 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 	})
 }
 
-// TestTwint_givenBackWhileItWaitsCancelsTheOrder: nobody cooks what was paid back on the provider's pages.
-func TestTwint_givenBackWhileItWaitsCancelsTheOrder(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.charged()
-		s.provider.mu.Lock()
-		s.provider.createRefund("", map[string][]string{"payment_intent": {*p.IntentID}})
-		s.provider.mu.Unlock()
-		s.settle(p)
-		s.states(o.ID, orderCancelled, paymentRefunded)
-		s.accountedFor()
-		equals(s.t, "its revenue", s.sums(), 0)
-		s.counts(0, `SELECT sum(iif(what LIKE 'refund%', -vat, vat)) FROM revenue_sums`)
-		s.counts(1, `SELECT count(*) FROM events WHERE type = 'order.cancelled'`)
-	})
-}
-
-func TestTwint_isGivenBackForAHundredAndEightyDays(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, _ := s.charged()
-		s.accept(o.ID)
-		time.Sleep(days(180))
-		s.post("/orders/"+o.ID+"/refunds", `{"amount":100}`, s.seller()).is(200)
-		time.Sleep(time.Second)
-		a := s.post("/orders/"+o.ID+"/refunds", `{"amount":200}`, s.seller()).is(409, "order_state")
-		has(s.t, string(a.body), "180 days")
-	})
-}
-
 // TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater refuses a pre-order a week after it was charged.
 func TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater(t *testing.T) {
 	t.Parallel()
@@ -474,23 +300,4 @@ func TestMethods_offeredAreThoseThatCanSucceed(t *testing.T) {
 		_, err = s.engine.startAttempt(s.t.Context(), o.ID, methodTwint, siteOrigin)
 		equals(s.t, "TWINT where it is not offered", err, error(errMethod))
 	}, providerStripe, providerVipps)
-}
-
-func TestOrder_wantedAfterItsReservationIsChargedWhenItIsAccepted(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]struct {
-		ahead time.Duration
-		state string
-	}{
-		"within it": {days(6), orderAccepted}, "after it": {days(8), orderPaid},
-	}, func(s *shop, c struct {
-		ahead time.Duration
-		state string
-	}) {
-		s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, 'handover')`, s.account)
-		o, p := s.authorized(func(o *order) { o.WantedAt = newStamp(time.Now().Add(c.ahead)) })
-		s.accept(o.ID)
-		s.settle(p)
-		equals(s.t, "its state", s.row(o.ID).State, c.state)
-	})
 }

@@ -3,52 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 )
-
-func TestPayment_isAuthorizedAcceptedCapturedAndRefunded(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o := s.place()
-		p := s.start(o.ID)
-		s.states(o.ID, orderOpen, paymentPending)
-		if got := s.takeCalls(); !slices.Equal(got, []string{"POST /v1/checkout/sessions"}) {
-			t.Errorf("beginning asks the provider for %q", got)
-		}
-		s.authorize(p)
-		p = s.settle(p)
-		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		if o = s.row(o.ID); o.AcceptBy.Sub(o.AuthorizedAt.Time) != 30*time.Minute || p.Authorized != o.Total {
-			t.Errorf("to be accepted by %s, authorised %d", o.AcceptBy, p.Authorized)
-		}
-		s.accept(o.ID)
-		s.states(o.ID, orderAccepted, paymentAuthorized)
-		p = s.settle(p)
-		s.states(o.ID, orderPaid, paymentCaptured)
-		if got := s.intent(p).received; got != 4200 || p.Captured != 4200 {
-			t.Errorf("captured %d, and %d in the row", got, p.Captured)
-		}
-		first, second := s.refund(o.ID, 1000), s.refund(o.ID, 1000) // two equal ones are two
-		s.settle(p)
-		s.states(o.ID, orderPartRefunded, paymentPartRefunded)
-		s.refund(o.ID, 0)
-		p = s.settle(p)
-		s.states(o.ID, orderRefunded, paymentRefunded)
-		if n := len(s.intent(p).refunds); n != 3 || p.Refunded != 4200 || first.ID == second.ID {
-			t.Errorf("%d refunds at the provider, %d given back", n, p.Refunded)
-		}
-		s.once(o.ID, eventOrderCreated, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-		equals(t, "events order.refunded", s.events(o.ID)[eventOrderRefunded], 3)
-		s.deliver()
-		s.settle(p)
-		if n := s.events(o.ID); n[eventOrderRefunded] != 3 || n[eventOrderPaid] != 1 {
-			t.Errorf("webhooks that come late write events again: %v", n)
-		}
-	})
-}
 
 // notices returns what notices an attempt: the provider's webhook, the guest who comes back, the poller
 // and an operator.
