@@ -39,7 +39,7 @@ import (
 //	days=0&x=y  400 invalid_request           another form; the errors of OAuth are like codes
 //	{"days":9}  409 not_renewable             or another status than 422, and its code
 //	?limit=0    out_of_range ?limit           another query
-//	wait: 10m                                 so much later, with the chores that are due then
+//	wait: 10m                                 so much later, with the chores that are due then; "events:" may follow
 //	receiver: 204 license.renewed             webhooks are sent for two seconds; a receiver at http://127.0.0.1:9
 //	                                          answers so, and has got these of the owner's events
 //	$ license show $L -json                   a command
@@ -705,7 +705,7 @@ func (e *exchangeRun) wait(text string) error {
 			return err
 		}
 	}
-	e.newEvents()
+	e.events = e.newEvents()
 	return nil
 }
 
