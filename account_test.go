@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"encoding/json"
+	"encoding/base64"
 	"errors"
 	"net/url"
 	"regexp"
@@ -73,6 +71,9 @@ func tokenStory(t *testing.T, o *operator) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	header, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
+	must(t, err)
+	equal(t, "header", string(header), `{"alg":"EdDSA","typ":"at+jwt","kid":"`+ring.signer().kid+`"}`)
 	c, err := ring.verify(token)
 	failIf(t, err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" ||
 		c.Expires-c.IssuedAt != 720*3600, "claims %+v, %v", c, err)
@@ -86,23 +87,6 @@ func tokenStory(t *testing.T, o *operator) {
 	if all := o.do("token", "list") + o.do("token", "list", "-json"); strings.Contains(all,
 		strings.Split(token, ".")[2]) {
 		t.Error("a token is shown again")
-	}
-}
-
-func TestAccount_closedHasItsTokensRefusedAtOnce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	second := s.addAccount("second")
-	auth := s.auth(second, scopeLeads)
-	s.get("/leads", auth).is(200)
-	s.change(func(t *tx) error { return t.closeAccount(second) })
-	s.get("/leads", auth).challenged(401, "invalid_token", invalidChallenge)
-	err := s.store.update(t.Context(), func(t *tx) error {
-		_, _, err := issueToken(t, s.keys, tokenRow{AccountID: second, ClientID: "x", Scope: scopeLeads}, time.Hour)
-		return err
-	})
-	if err == nil {
-		t.Fatal("a closed account got a token")
 	}
 }
 
@@ -166,119 +150,6 @@ func FuzzBaseURL(f *testing.F) {
 	})
 }
 
-// What no list of a route or a command shows by itself is narrowed to its owner too; an owner of nothing, which no
-// request has, matches no row.
-func TestOwner_ofNothingAndAnotherAccountFindNothingAndChangeNothing(t *testing.T) {
-	t.Parallel()
-	f := newExampleFixture(t)
-	f.post("/widget/leads", anyLead).is(200)
-	f.sql(`UPDATE licenses SET max_transfers = NULL`)
-	stranger, device := f.addAccount("stranger"), f.real[exampleOf(t, "device_id")]
-	count := func(t *tx, o owner) map[string]int {
-		counted, err := t.countLeads(o, t.now.after(time.Hour))
-		devices, err2 := t.allDevices(o, "", 10)
-		_, err3 := t.deviceByID(o, device)
-		unlimited, err4 := t.withoutTransferLimit(o, "", 10)
-		apps, err5 := t.connectedApps(o, "", 10)
-		backlogs, err6 := t.webhookBacklogs(o, 10)
-		widgets := 0
-		err7 := t.eachPeriod(o, []period{{t.now.after(-time.Hour), t.now.after(time.Hour), 0}},
-			func(string, period, counts) { widgets++ })
-		similar, _, err8 := t.similarAddresses(context.Background(), o, "ada+tag@example.com", 10)
-		purged, _, err9 := t.purgeLeads(o, t.now.after(time.Hour), 0)
-		f.check(errors.Join(err, err2, err4, err5, err6, err7, err8, err9))
-		found := 0
-		if err3 == nil {
-			found++
-		}
-		return map[string]int{"countLeads": int(counted), "purgeLeads": int(purged), "allDevices": len(devices.rows),
-			"deviceByID": found, "withoutTransferLimit": len(unlimited), "connectedApps": len(apps.rows),
-			"webhookBacklogs": len(backlogs), "eachPeriod": widgets, "similarAddresses": len(similar)}
-	}
-	f.change(func(tx *tx) error {
-		for _, o := range []owner{{}, ownedBy(""), ownedBy(stranger), ownedBy(f.account)} {
-			for name, n := range count(tx, o) {
-				failIf(t, (n > 0) != (o.account == f.account), "%s for %+v: %d rows", name, o, n)
-			}
-		}
-		return nil
-	})
-}
-
-func TestOwner_pageReadsTheAccountsIndexAndAPageOfAllTheRowsInOrder(t *testing.T) {
-	t.Parallel()
-	f := newService(t)
-	for name, c := range map[string]struct {
-		ask      func(owner) error
-		one, all string // what the plan has for one account, and for all
-	}{
-		"leads": {func(o owner) error { _, err := f.store.leads(leadFilter{owner: o}, "", 10); return err },
-			"SEARCH leads USING INDEX leads_account (account_id=? AND rowid<?)",
-			"SEARCH leads USING INTEGER PRIMARY KEY (rowid<?)"},
-		"licences": {func(o owner) error { _, err := f.store.licenses(licenseFilter{owner: o}, "", 10); return err },
-			"SEARCH l USING INDEX licenses_account (account_id=? AND id<?)", "SEARCH l USING PRIMARY KEY (id<?)"},
-		"events": {func(o owner) error { _, err := f.store.events(eventFilter{owner: o}, "", 10); return err },
-			"SEARCH events USING INDEX events_account (account_id=? AND rowid<?)",
-			"SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"},
-		"webhooks": {func(o owner) error { _, err := f.store.webhooks(o, "", 10); return err },
-			"SEARCH w USING INDEX webhooks_account (account_id=? AND id<?)", "SEARCH w USING PRIMARY KEY (id<?)"},
-		"widgets": {func(o owner) error { _, err := f.store.widgets(o); return err },
-			"SEARCH w USING INDEX widgets_account (account_id=?)", "SCAN w"},
-	} {
-		for o, want := range map[owner]string{ownedBy(f.account): c.one, anyAccount: c.all} {
-			asked := questions(f.store.queries)
-			f.check(c.ask(o))
-			plan := f.plan(asked()[0])
-			failIf(t, !slices.Contains(plan, want) || strings.Contains(strings.Join(plan, "\n"), "TEMP B-TREE"),
-				"%s: %q, want %q", name, plan, want)
-		}
-	}
-}
-
-func TestOwner_isNotComparedWithADeviceTokensAccount(t *testing.T) {
-	t.Parallel()
-	f := newService(t)
-	_, key := f.addLicense(license{})
-	token := f.activate(key, "b").is(200).text("token")
-	f.sql(`UPDATE licenses SET account_id = ?`, f.addAccount("another")) // as in the sqlite3 shell
-	f.verifyLease(token).answers("valid")
-	auth := bearer(token)
-	f.post("/widget/license/activate", `{"fingerprint":"b"}`, auth).is(200)
-	if released := f.post("/widget/license/deactivate", `{"fingerprint":"b"}`,
-		auth).is(200).json()["released"]; released != true {
-		t.Errorf("released: %v", released)
-	}
-}
-
-func TestID_emptyNamesNoRow(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{Kind: kindFloating, ExpiresAt: newStamp(time.Now()).after(days(30))})
-	device := s.activate(key, "a").is(200).text("device", "id")
-	s.post("/widget/events", `{"widget":"`+s.addWidget(s.account)+
-		`","events":[{"type":"view","page":"/lunch"},{"type":"click","item":"soup"}]}`, "Origin: "+siteOrigin).is(204)
-	s.change(func(tx *tx) error {
-		from, until := tx.now.after(-days(1)), tx.now.after(days(1000))
-		for name, err := range map[string]error{
-			"license":      second(tx.license(anyAccount, "")),
-			"device":       second(tx.device("", "")),
-			"device's id":  second(tx.deviceByID(anyAccount, "")),
-			"no licence's": second(tx.device("", device)),
-		} {
-			failIf(t, !errors.Is(err, errNotFound), "%s: %v", name, err)
-		}
-		devices, err := tx.devices("", "", 10)
-		holders, err2 := tx.seatHolders("", 10)
-		lapsed, err3 := tx.lapsedDevicesOf("", until, 10)
-		items, err4 := tx.topItems("", from, until, true, 10)
-		pages, err5 := tx.topPages("", from, until, 10)
-		n := len(devices.rows) + len(holders) + len(lapsed) + len(items) + len(pages)
-		err6 := tx.eachPeriodOfWidget("", []period{{from, until, 0}}, func(string, period, counts) { n++ })
-		failIf(t, n != 0, "%d rows", n)
-		return errors.Join(err, err2, err3, err4, err5, err6)
-	})
-}
-
 func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -323,30 +194,6 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	oneLine(t, err, "not found")
 }
 
-func TestQuery_aboutTheLivePaymentsOfAnAccountReadsNoOthers(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	asked := questions(s.store.writer.queries)
-	tenant := s.addAccount("Trattoria")
-	s.change(func(t *tx) error {
-		_, _, err := held(t.queries, nouns(), tenant, t.now)
-		return errors.Join(err, closeAccount(t, nouns(), tenant, actorCommand))
-	})
-	seen := 0
-	for _, query := range asked() {
-		for _, step := range s.plan(query) {
-			if strings.Contains(step, " payments ") {
-				waiting := strings.Contains(query, "id IN (SELECT payment_id FROM orders") &&
-					step == "SEARCH payments USING PRIMARY KEY (id=?)"
-				if seen++; step != "SCAN payments USING INDEX payments_live" && !waiting {
-					t.Errorf("%s\n%s", step, query)
-				}
-			}
-		}
-	}
-	failIf(t, seen != 3, "%d steps read payments", seen)
-}
-
 // revocableToken issues a token with a command and returns its id.
 func (s *service) revocableToken(account string) (id string) {
 	s.t.Helper()
@@ -357,77 +204,6 @@ func (s *service) revocableToken(account string) (id string) {
 		return err
 	})
 	return id
-}
-
-func TestAccount_isTheMainOneWhereNoneIsNamedAndMayBeNamedByItsName(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	roma := s.addAccount("Trattoria Roma")
-	twice := []string{s.addAccount("Imbiss"), s.addAccount("Imbiss")}
-	s.must("widget", "add", "of the main account")
-	s.must("widget", "add", "of Roma", "-account", "Trattoria Roma")
-	s.must("license", "add", "-product", "kds", "-account", "Trattoria Roma")
-	s.must("token", "issue", "-scope", scopeLeads, "-account", "Trattoria Roma")
-	s.must("origin", "add", "https://roma.example", "-account", "Trattoria Roma")
-	for table, account := range map[string]string{"licenses": roma, "tokens": roma,
-		"origins WHERE origin <> '" + siteOrigin + "'": roma, "widgets WHERE name LIKE '%main%'": s.account,
-		"widgets WHERE name LIKE '%Roma'": roma} {
-		query, where, _ := strings.Cut(table, " WHERE ")
-		if n := s.count(`SELECT count(*) FROM `+query+` WHERE account_id = ? AND `+cmp.Or(where, "1"),
-			account); n != 1 {
-			t.Errorf("%s: %d rows of %s", table, n, account)
-		}
-	}
-	if out := s.must("widget", "list", "-account", "Trattoria Roma"); !strings.Contains(out, "of Roma") ||
-		strings.Contains(out, "of the main account") {
-		t.Errorf("listed\n%s", out)
-	}
-	_, err := s.command("widget", "add", "x", "-account", "Imbiss")
-	several := func(name string, ids ...string) string {
-		slices.Sort(ids) // ids of one millisecond come in any order
-		return `several accounts have the name "` + name + `" or an id that ends so; give the id of the one that you ` +
-			"mean: " + strings.Join(ids, " ")
-	}
-	oneLine(t, err, several("Imbiss", twice...))
-	end := roma[len(roma)-6:]
-	named := s.addAccount(end) // by somebody who would get what is meant for Roma
-	_, err = s.command("widget", "add", "x", "-account", end)
-	oneLine(t, err, several(end, roma, named))
-	before := s.dump()
-	_, err = s.command("widget", "add", "x", "-account", "Trattoria")
-	oneLine(t, err, `no account has the id or the name "Trattoria"`)
-	s.unchanged(before)
-}
-
-func TestOrigin_wrongSaysWhatToType(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for typed, want := range map[string]string{
-		"www.example.com":       `"www.example.com" lacks its scheme, https or http: https://www.example.com`,
-		"WWW.example.com:8443":  `"WWW.example.com:8443" lacks its scheme, https or http: https://www.example.com:8443`,
-		"https://*.example.com": `"https://*.example.com": there are no wildcards; add each origin by itself`,
-		"*":                     `"*": there are no wildcards`,
-		"https://www.example.com/a/b": `"https://www.example.com/a/b" has a path, which browsers ` +
-			`leave out of an origin: https://www.example.com`,
-		"https://Käse.example": `"https://Käse.example": browsers send a name with such letters ` +
-			`in another form: https://xn--kse-qla.example`,
-		"http://straße.münchen:81/x": `another form: http://xn--strae-oqa.xn--mnchen-3ya:81`,
-		"bücher.example":             `another form: https://xn--bcher-kva.example`,
-		"https://ka\u0308se.example": `an origin is a scheme and a host`,
-		"ftp://www.example.com":      `an origin is a scheme and a host`,
-		"https://":                   `an origin is a scheme and a host`,
-		"":                           `an origin is a scheme and a host`,
-	} {
-		_, err := s.command("origin", "add", typed)
-		oneLine(t, err, want)
-		var usage usageError
-		failIf(t, !errors.As(err, &usage), "%q: %v is no usage error", typed, err)
-	}
-	s.must("origin", "add", "https://Shop.example/")
-	s.hasRows(1, `origins WHERE origin = 'https://shop.example'`)
-	s.must("origin", "remove", "https://shop.example/")
-	_, err := s.command("init", "-db", s.dir+"/new.db", "-key", s.dir+"/new.key", "-origin", "www.example.com")
-	oneLine(t, err, "lacks its scheme")
 }
 
 // The vectors are those of RFC 3492, section 7.1, but for the one whose letters change their case.
@@ -487,95 +263,4 @@ func (s *service) audit(after int) (all []string) {
 		return err
 	}))
 	return all
-}
-
-func TestEvent_ofWhatOperatorsChangeIsWritten(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	me := thisActor(t)
-	id := func(args ...string) string {
-		var v struct{ ID, Kid string }
-		s.check(json.Unmarshal([]byte(s.must(append(args, "-json")...)), &v))
-		return cmp.Or(v.ID, v.Kid)
-	}
-	after := s.count(`SELECT coalesce(max(seq), 0) FROM events`)
-	tenant := id("account", "add", "Secret Name Ltd")
-	s.must("account", "set-rate", tenant, "1200")
-	s.must("account", "set-rate", tenant, "1200")
-	s.must("origin", "add", "https://tenant.example", "-account", tenant)
-	s.must("origin", "add", "https://tenant.example", "-account", tenant)
-	s.must("origin", "remove", "https://tenant.example")
-	token := id("token", "issue", "-account", tenant, "-scope", "leads:read", "-client-id", "portal", "-all-accounts")
-	end := ""
-	s.check(s.store.one(`SELECT expires_at FROM tokens WHERE id = ?`, []any{token}, &end))
-	s.must("token", "revoke", token)
-	s.must("token", "revoke", token)
-	widget := id("widget", "add", "Secret Menu", "-account", tenant)
-	s.must("widget", "rename", widget, "Other Secret Menu")
-	s.must("widget", "rename", widget, "Other Secret Menu")
-	s.must("widget", "remove", widget)
-	s.must("account", "close", tenant, "-force")
-	s.must("account", "close", tenant, "-force")
-	closed := ""
-	s.check(s.store.one(`SELECT closed_at FROM accounts WHERE id = ?`, []any{tenant}, &closed))
-	s.must("account", "reopen", tenant)
-	s.must("account", "reopen", tenant)
-	first := s.keys.signer().kid
-	second := id("key", "add")
-	s.must("key", "rotate", "-force")
-	s.must("key", "retire", first, "-force")
-	line := func(kind, account, subject, data string) string {
-		return kind + " " + me + " " + account + " " + subject + " " + data
-	}
-	want := []string{
-		line("account.created", tenant, tenant, `{}`),
-		line("account.rate_changed", tenant, tenant, `{"from":"600","to":"1200"}`),
-		line("origin.added", tenant, tenant, `{"origin":"https://tenant.example"}`),
-		line("origin.removed", tenant, tenant, `{"origin":"https://tenant.example"}`),
-		line("token.issued", tenant, token,
-			`{"all_accounts":"true","client_id":"portal","expires_at":"`+end+`","scope":"leads:read"}`),
-		line("token.revoked", tenant, token, `{"client_id":"portal","scope":"leads:read"}`),
-		line("widget.created", tenant, widget, `{}`),
-		line("widget.renamed", tenant, widget, `{}`),
-		line("widget.removed", tenant, widget, `{"rows":"0"}`),
-		line("account.closed", tenant, tenant, `{}`),
-		line("account.reopened", tenant, tenant, `{"closed_at":"`+closed+`"}`),
-		line("key.added", s.account, "", `{"kid":"`+second+`"}`),
-		line("key.rotated", s.account, "", `{"from":"`+first+`","to":"`+second+`"}`),
-		line("key.retired", s.account, "", `{"kid":"`+first+`"}`),
-	}
-	if got := s.audit(after); !slices.Equal(got, want) {
-		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	failIf(t, !strings.HasPrefix(me, "command:") || len(me) == len("command:"), "this user is %q", me)
-}
-
-func TestEvent_overHTTPNamesAnOperatorAndNoUserOfTheSystem(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{})
-	device := s.activate(key, "a").is(200).text("device", "id")
-	s.must("license", "suspend", id)
-	s.post("/licenses/"+id+"/reinstate", `{}`, s.auth(s.account, scopeAdmin)).is(200)
-	s.do("DELETE", "/licenses/"+id+"/devices/"+device, "", s.auth(s.account, scopeDevices)).is(204)
-	portal, admin := "", ""
-	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'devices:write'`, nil, &portal))
-	s.check(s.store.one(`SELECT id FROM tokens WHERE scope = 'admin'`, nil, &admin))
-	actors := func(scope string) (all []any) {
-		for _, row := range s.get("/events", bearer(s.token(s.account, scope))).is(200).json()["data"].([]any) {
-			all = append(all, row.(map[string]any)["actor"])
-		}
-		return all
-	}
-	for _, scope := range []string{scopeEvents, scopeAdmin} {
-		if got := actors(scope); !slices.Equal(got,
-			[]any{"token " + portal, "operator", "operator", "device", "device", "operator"}) {
-			t.Errorf("%s sees the actors %v", scope, got)
-		}
-	}
-	stored := strings.Join(s.licenseEvents(id), ", ")
-	for _, want := range []string{"license.suspended " + thisActor(t) + ",",
-		"license.reinstated operator " + admin + ","} {
-		failIf(t, !strings.Contains(stored, want), "the file has %s, want %s", stored, want)
-	}
 }

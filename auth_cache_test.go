@@ -108,54 +108,6 @@ func TestCache_servesNothingThatWasNotComparedWithTheFileLately(t *testing.T) {
 	s.verifyKey(key, "a").answers("revoked") // at once, by asking the file
 }
 
-func TestCache_keepsAllWhenAVerifyFindsItsDeviceGone(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{})
-	s.notice()
-	before := s.store.changes.versionOf("")
-	hash, print := parseKey(t, key).hash(), fingerprintHash("nobody's")
-	s.change(func(tx *tx) error {
-		found, _, err := s.keys.recordSeen(tx, &checkRequest{keyHash: &hash, fingerprint: print[:]})
-		if found.code != "device_not_activated" {
-			t.Errorf("found %q", found.code)
-		}
-		return err
-	})
-	if s.store.changes.versionOf("") != before {
-		t.Fatal("a device that was not there emptied the caches")
-	}
-}
-
-func TestCache_forgetsOnlyWhatOwnCommitsName(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.notice() // the first look at the file is news in itself
-	one, two := "lic_one", "lic_two"
-	for s.store.changes.rowCounter(one) == s.store.changes.rowCounter(two) {
-		two += "o"
-	}
-	versionOf := s.store.changes.versionOf
-	before := [2]version{versionOf(one), versionOf(two)}
-	s.change(func(tx *tx) error { tx.invalidate(one); return nil })
-	if versionOf(one) == before[0] || versionOf(two) != before[1] {
-		t.Fatal("a named row and another")
-	}
-	err := s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return errNotFound })
-	if err == nil || versionOf(two) != before[1] {
-		t.Fatal("a transaction that was rolled back touched something")
-	}
-	err = s.store.update(t.Context(), func(tx *tx) error { tx.invalidate(two); return keep(errNotFound) })
-	if err == nil || versionOf(two) == before[1] {
-		t.Fatal("a kept refusal touched nothing")
-	}
-	before[0] = versionOf("")
-	s.change(func(tx *tx) error { return nil })
-	if versionOf("") == before[0] {
-		t.Fatal("a transaction that names nothing touched nothing")
-	}
-}
-
 // TestCache_neverLagsBehindAnAcknowledgedChange lets one goroutine change a row and
 // ask at once, while others keep filling the cache with what they read.
 func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {

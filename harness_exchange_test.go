@@ -27,7 +27,8 @@ import (
 //	as: owner licenses:read                   who sends from here on: an account made here or main, with scopes;
 //	                                          admin; nobody; or a token: $D.token
 //	with: Idempotency-Key: one                a header of the next request
-//	> POST /licenses/$L/renew {"days":30}     a request; a body that is no object or list is sent as a form
+//	> POST /licenses/$L/renew {"days":30}     a request; a body that is no object or list is a form, which may go
+//	                                          on before an &
 //	< 200 license.renewed {"id":"$L"}         its answer: status, types of all events that it wrote, members of it
 //	< 409 seat_limit_reached + device.full    a refusal that is noted in events, and so changes the database
 //	header: Cache-Control: no-store           of the last answer; without a value: it has no such header
@@ -94,7 +95,7 @@ var exchangeVerbs = regexp.MustCompile(
 	`^(world:|as:|with:|header:|has:|lacks:|event:|events:|refuse:|wait:|receiver:|[<>$=!])(?:\s+|$)`)
 
 // formLine is a variant of a request with a form.
-var formLine = regexp.MustCompile(`^[a-z_:]+=`)
+var formLine = regexp.MustCompile(`^([a-z_:]+=|\$[A-Z])`)
 
 // readExchanges reads the cases of a file, which may have more verbs than exchanges have.
 func readExchanges(file string, more ...string) (cases []exchangeCase, err error) {
@@ -363,8 +364,9 @@ func (e *exchangeRun) make(text string) error {
 }
 
 // makeAgreed makes what comes of somebody's consent for the owner: a visitor, who has signed in, with a cookie; or for
-// an application, which is one that the operator vouches for unless members name another, a code, or a grant with an
-// access token. Its scope is all that an application may have, unless members say less.
+// an application, which is one that the operator vouches for unless members name another, a code, with the form that
+// exchanges it, or a grant, with an access token. Its scope is all that an application may have, unless members say
+// less.
 func (e *exchangeRun) makeAgreed(kind, name, members string) error {
 	made := struct{ App, Account, Scope string }{"", e.name("owner"), strings.Join(appScopes, " ")}
 	if members != "" {
@@ -388,7 +390,9 @@ func (e *exchangeRun) makeAgreed(kind, name, members string) error {
 	}
 	of := map[string]any{"app": map[string]any{"id": p.ID, "secret": secret}}
 	if e.made[name] = of; kind == "code" {
-		of["id"] = e.agree(p, made.Account, made.Scope)
+		code := e.agree(p, made.Account, made.Scope)
+		of["id"], of["form"] = code, codeForm(p, code)
+		of["unproved"] = codeForm(p, code, "client_id", "", "code_verifier", "")
 		return nil
 	}
 	of["token"], of["id"] = e.appToken(p, made.Account, made.Scope)
@@ -419,6 +423,7 @@ func (e *exchangeRun) send(request [3]string) answer {
 	if body := request[2]; body != "" && !strings.ContainsRune("{[", rune(body[0])) &&
 		!slices.ContainsFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Content-Type:") }) {
 		headers = append(headers, formType)
+		request[2] = strings.ReplaceAll(body, " ", "")
 	}
 	if e.auth != "" {
 		headers = append(headers, e.auth)
@@ -447,7 +452,12 @@ func (e *exchangeRun) refuse(text string) error {
 		path, _, _ := strings.Cut(request[1], "?")
 		request[1], wants = path+query, rest
 	default:
-		request[2], wants, _ = strings.Cut(text, " ")
+		words := strings.Fields(text)
+		form := 1
+		for form < len(words) && words[form][0] == '&' {
+			form++
+		}
+		request[2], wants = strings.Join(words[:form], ""), strings.Join(words[form:], " ")
 		if request[2] == "-" {
 			request[2] = ""
 		}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,27 +32,6 @@ func (a answer) tellsNoGuest() answer {
 	return a.is(200).holds("customer=null", "fulfilment=null", "language=null", "reject_text=null", "payment=null")
 }
 
-func TestOrder_whoOnlyWritesOrdersNeverSeesAGuest(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
-	own := "Authorization: Bearer " + s.token(s.account, scopeSelling)
-	for name, writer := range map[string]string{"an application": s.ofApp(p, scopeSelling), "the account": own} {
-		o := s.post("/orders", orderBody(), s.seller()).is(200).text("id")
-		s.post("/orders/"+o+"/paid", `{"method":"cash"}`, writer).tellsNoGuest().holds(`state="paid"`)
-		s.do("DELETE", "/orders/"+o+"/paid", "", writer).tellsNoGuest().holds(`state="open"`)
-		s.post("/orders/"+o+"/cancel", `{}`, writer).tellsNoGuest().holds(`state="cancelled"`)
-		made := s.post("/orders", orderBody(), writer).tellsNoGuest()
-		if !strings.HasPrefix(made.text("pay_url"), testBase) {
-			t.Errorf("%s can send nobody to pay: %s", name, made.body)
-		}
-		s.get("/orders/"+made.text("id"), writer).is(403, "insufficient_scope")
-		if a := s.get("/orders/"+made.text("id"), s.seller()).is(200); a.json()["customer"] == nil {
-			t.Errorf("the guest of %s is lost: %s", name, a.body)
-		}
-	}
-}
-
 func TestOrder_whoOnlyWritesOrdersSeesNoPaymentOfOneThatIsAcceptedOrRejected(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -71,44 +48,6 @@ func TestOrder_whoOnlyWritesOrdersSeesNoPaymentOfOneThatIsAcceptedOrRejected(t *
 			}
 		}
 	})
-}
-
-func TestOrder_anAnswerThatIsReplayedTellsNoMoreThanTheTokenReads(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
-	key := "Idempotency-Key: order-of-table-4"
-	for name, tokens := range map[string][2]string{
-		"an application": {s.ofApp(p, scopeOrders, scopeSelling), s.ofApp(p, scopeSelling)},
-		"the account":    {s.seller(), "Authorization: Bearer " + s.token(s.account, scopeSelling)},
-	} {
-		first := s.post("/orders", orderBody(), tokens[0], key).is(200)
-		replay := s.post("/orders", orderBody(), tokens[1], key).has("Idempotency-Replayed: true").tellsNoGuest()
-		if replay.text("id") != first.text("id") || replay.text("pay_url") != first.text("pay_url") {
-			t.Errorf("%s got another order: %s", name, replay.body)
-		}
-		again := s.post("/orders", orderBody(), tokens[0], key).is(200).has("Idempotency-Replayed: true")
-		if again.body != first.body {
-			t.Errorf("%s got %s, want %s", name, again.body, first.body)
-		}
-	}
-}
-
-func TestOrder_aGuessedReferenceLeadsAnApplicationToNoOrder(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	p, _ := s.registerApp()
-	body := orderBody("reference", `"R-2041"`)
-	id := s.post("/orders", body, s.seller()).is(200).text("id")
-	if a := s.post("/orders", body, s.ofApp(p, scopeSelling)).is(409, "reference_used"); strings.Contains(a.body, id) {
-		t.Errorf("an application that can't read orders is told of one: %s", a.body)
-	}
-	own := "Authorization: Bearer " + s.token(s.account, scopeSelling)
-	for _, bearer := range []string{own, s.seller(), s.ofApp(p, scopeOrders, scopeSelling)} {
-		if got := s.post("/orders", body, bearer).is(409, "reference_used").text("order_id"); got != id {
-			t.Errorf("the order is %q, want %s", got, id)
-		}
-	}
 }
 
 func TestLookupLimit_holdsAnApplicationThatCannotReadLicences(t *testing.T) {
@@ -130,40 +69,6 @@ func TestLookupLimit_holdsAnApplicationThatCannotReadLicences(t *testing.T) {
 	guess("activate", s.ofApp(p, scopeOrders)).is(429, "rate_limited")
 	guess("verify", s.ofApp(p, scopeLicenses)).is(200) // it may list them anyway, and finds the account's only
 	guess("verify", "Authorization: Bearer "+s.token(s.account, scopeOrders)).is(200)
-}
-
-func TestBooks_entriesAreSeenByWhoMayReadRevenueOnly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := newBookkeeper(t, productXero)
-		p, _ := k.registerApp(everything)
-		k.sell(1850)
-		at := "/books/connections/" + k.connection
-		both := k.ofApp(p, scopeBooks, scopeRevenue)
-		preview := at + "/preview/" + bookkeeperDay
-		if a := k.get(preview, both).is(200); !strings.Contains(a.body, "1850") {
-			t.Errorf("the preview is %s", a.body)
-		}
-		export := `{"date":"` + bookkeeperDay + `"}`
-		exports := k.post(at+"/exports", export, both).is(200).json()["data"].([]any)
-		one := at + "/exports/" + exports[0].(node)["id"].(string)
-		own := "Authorization: Bearer " + k.token(k.account, scopeBooks)
-		for _, alone := range []string{k.ofApp(p, scopeBooks), own} {
-			for _, c := range [][3]string{{"GET", preview}, {"GET", at + "/exports"}, {"POST", at + "/exports", export},
-				{"POST", one + "/retry", "{}"}, {"POST", one + "/reverse", "{}"}} {
-				k.do(c[0], c[1], c[2], alone).challenged(403, "insufficient_scope",
-					scopeChallenge("revenue:read books:write"))
-			}
-			k.get(at, alone).is(200)
-			k.get(at+"/mapping", alone).is(200)
-		}
-		k.get(at+"/exports", k.ofApp(p, scopeRevenue)).is(403, "insufficient_scope")
-		hook := hookBody("books.posted")
-		k.post("/webhooks", hook, k.ofApp(p, scopeRevenue, scopeWebhooks)).is(403, "insufficient_scope")
-		if a := k.post("/webhooks", hook, k.ofApp(p, scopeBooks, scopeWebhooks)); a.status == 403 {
-			t.Errorf("webhooks of books need more than books:write: %s", a.body)
-		}
-	})
 }
 
 // TestBooks_aLinkOfAnApplicationIsFinishedByTheOwnerOnly is about an application that would have a restaurant's
@@ -287,66 +192,6 @@ func TestSignin_wrongCodesOfAStrangerKeepNobodyOut(t *testing.T) {
 		person.visit("/oauth/signin", code).nowhere(429) // it is wrong now
 		person.visit("/oauth/connected", nil).is(200)
 	})
-}
-
-func TestApp_withAnEmptyOwnScopeIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	auth := s.appAuth(s.account, scopeOrders)
-	if a := s.post("/apps", appBody("own_scope", ""), auth).is(422); !strings.Contains(a.body, "#/own_scope") {
-		t.Errorf("refused with %s", a.body)
-	}
-	id := s.post("/apps", appBody("own_scope", "orders:read", "scope", "orders:read"), auth).is(200).text("id")
-	before := s.dump()
-	s.do("PATCH", "/apps/"+id, `{"own_scope":""}`, auth).is(422)
-	s.do("PATCH", "/apps/"+id, `{"own_scope":" "}`, auth).is(422)
-	s.unchanged(before)
-	s.do("PATCH", "/apps/"+id, `{"own_scope":null}`, auth).is(200).holds("own_scope=null")
-}
-
-func TestScope_aClosedAccountIsNotThereButForOperators(t *testing.T) {
-	t.Parallel()
-	s := newService(t, withoutAddressLimits)
-	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	closed := s.addAccount("closed")
-	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, newStamp(time.Now()), closed)
-	portal := s.portalToken(s.account, strings.Join(append(slices.Clone(appScopes), scopeIssuing, scopeApps), " "))
-	asked := 0
-	for _, r := range allRoutes() {
-		if r.token != tokenRequired || r.scope == scopeAdmin || r.scope == scopeConsent {
-			continue
-		}
-		body := ""
-		if takesBody(r.method()) {
-			body = cmp.Or(closedBodies[r.path()], "{}")
-		}
-		path := strings.NewReplacer("{date}", "2026-11-21", "{export}", newID("exp", time.Now())).Replace(pathOf(&r))
-		a := s.do(r.method(), path+"?account_id="+closed, body, portal)
-		if a.status == 422 && takesBody(r.method()) { // its members are looked at first
-			continue
-		}
-		if a.status != 404 || a.text("code") != "account_not_found" {
-			t.Errorf("%s: %d %s", r.pattern, a.status, a.body)
-		}
-		asked++
-	}
-	if asked < 30 {
-		t.Errorf("%d routes were asked only", asked)
-	}
-	admin := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	for _, path := range []string{"/orders", "/leads", "/events", "/licenses", "/webhooks"} {
-		s.get(path+"?account_id="+closed, admin).is(200)
-	}
-}
-
-// closedBodies are bodies that routes take, by path.
-var closedBodies = map[string]string{
-	"/orders":                         orderBody(),
-	"/orders/{id}/paid":               `{"method":"cash"}`,
-	"/apps":                           appBody(),
-	"/webhooks":                       hookBody("lead.created"),
-	"/books/connections":              `{"product":"xero"}`,
-	"/books/connections/{id}/exports": `{"date":"2026-11-21"}`,
 }
 
 func TestPaymentWebhook_forgedOnesAreLimitedAndSignedOnesAreNot(t *testing.T) {

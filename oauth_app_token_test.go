@@ -2,7 +2,6 @@ package main
 
 import (
 	"database/sql"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -50,47 +49,6 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 	}
 }
 
-func TestAppToken_ofAnotherAccountSeesOnlyThatOne(t *testing.T) {
-	t.Parallel()
-	s, p := serviceWithApp(t)
-	restaurant := s.addAccount("restaurant")
-	token, _ := s.appToken(p, restaurant, scopeOrders)
-	made := s.post("/orders", orderBody(), s.seller()).is(200).text("id") // of the application's owner
-	auth := bearer(token)
-	s.get("/orders", auth).is(200).lists(0) // none of the orders of the owner
-	s.get("/orders/"+made, auth).is(404, "order_not_found")
-	s.get("/account", auth).is(200).holds(`id="` + restaurant + `"`)
-}
-
-func TestAppToken_isNamedByItsEventsAndSharesNoIdempotencyKey(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	first, _ := s.registerApp()
-	second, _ := s.registerApp()
-	callers, made := map[string]string{"": s.seller()}, map[string]bool{}
-	for _, p := range []*app{first, second} {
-		token, _ := s.appToken(p, s.account, scopeOrders+" "+scopeSelling)
-		callers["app "+p.ID] = bearer(token)
-	}
-	admin := s.auth(s.account, scopeAdmin)
-	for actor, auth := range callers {
-		a := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).
-			has("Idempotency-Replayed: ")
-		id := a.text("id")
-		failIf(t, made[id], "%q got the order of another caller", actor)
-		made[id] = true
-		again := s.post("/orders", orderBody(), auth, "Idempotency-Key: the-same-of-all").is(200).
-			has("Idempotency-Replayed: true")
-		failIf(t, again.body != a.body, "%q got another order when it asked again", actor)
-		events := s.get("/events?type=order.created&limit=1", admin).is(200).json()["data"].([]any) // the newest
-		if e := events[0].(node); e["subject_id"] != id || actor != "" && e["actor"] != actor {
-			t.Errorf("the actor of %s is %v, want %s: %v", id, e["actor"], actor, e)
-		}
-	}
-	expect(t, s.count(`SELECT count(DISTINCT actor) FROM events WHERE type = 'order.created'`), 3,
-		"actors of three orders")
-}
-
 // TestAppToken_endsWithWhatItDependsOn ends tokens by everything that ends them, as the sqlite3 shell would.
 func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
 	t.Parallel()
@@ -120,23 +78,11 @@ func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
 	}
 }
 
-func TestTokenIssue_givesTheScopesOfPortalsAndNoApplicationsName(t *testing.T) {
+func TestToken_underAnApplicationsNameFromBeforeIsNoApplications(t *testing.T) {
 	t.Parallel()
 	s := quietService(t)
-	for _, scope := range []string{scopeApps, scopeConsent} {
-		token := strings.TrimSpace(s.must("token", "issue", "-account", s.account, "-scope", scope))
-		c, err := s.keys.verify(token)
-		s.check(err)
-		failIf(t, c.Scope != scope || !strings.Contains(s.must("help", "token", "issue"), scope),
-			"the scope is %s, want %s, and help does not name it", c.Scope, scope)
-		s.get("/account", bearer(token)).is(200)
-	}
 	p, _ := s.registerApp()
-	for _, id := range []string{p.ID, "app_x"} {
-		_, err := s.command("token", "issue", "-account", s.account, "-scope", scopeLeads, "-client-id", id)
-		oneLine(t, err, "is an application's")
-	}
-	// A token that was issued under such a name before stays valid, and is no application's.
+	oneLine(t, s.failure("token", "issue", "-scope", scopeLeads, "-client-id", p.ID), "is an application's")
 	earlier := ""
 	s.change(func(t *tx) (err error) {
 		row := tokenRow{AccountID: s.account, ClientID: p.ID, Scope: scopeAdmin}
@@ -144,27 +90,4 @@ func TestTokenIssue_givesTheScopesOfPortalsAndNoApplicationsName(t *testing.T) {
 		return err
 	})
 	s.get("/licenses", bearer(earlier)).is(200)
-}
-
-// BenchmarkAuthenticate is what it takes to learn whose a token is: from the cache, and read from the database
-// as the first call after a commit does.
-func BenchmarkAuthenticate(b *testing.B) {
-	s := newService(b)
-	p, _ := s.registerApp()
-	ofApp, _ := s.appToken(p, s.account, scopeOrders)
-	for _, c := range []struct{ whose, token string }{{"operator", s.token(s.account, scopeOrders)},
-		{"application", ofApp}} {
-		for _, cached := range []bool{true, false} {
-			b.Run(fmt.Sprintf("%s/cached=%v", c.whose, cached), func(b *testing.B) {
-				for b.Loop() {
-					if !cached {
-						s.server.callers = newCache[tokenKey, *caller](10)
-					}
-					if _, err := s.server.authenticate(c.token, false); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-	}
 }

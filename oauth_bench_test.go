@@ -4,14 +4,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -238,131 +234,4 @@ func BenchmarkGrants_sweep(b *testing.B) {
 			b.Errorf("%d rows are left", n)
 		}
 	}
-}
-
-// A tokenLoad is a service in a process of its own, at which public applications come for tokens.
-type tokenLoad struct {
-	*operator
-	apps   []*app
-	forms  []string // of the requests
-	base   string
-	client *http.Client
-}
-
-// BenchmarkTokens_overHTTP exchanges codes, and uses refresh tokens, of the built program over 64 connections. It
-// also reports how long a lead and health take beforehand and meanwhile:
-//
-//	TMPDIR=/var/tmp go test -run '^$' -bench Tokens_overHTTP -benchtime 5000x
-func BenchmarkTokens_overHTTP(b *testing.B) {
-	for _, kind := range []string{grantTypeCode, grantTypeRefresh} {
-		b.Run(kind, func(b *testing.B) {
-			l := &tokenLoad{operator: newOperator(b), client: newClient(b)}
-			l.fill(kind, b.N)
-			p := serveProcess(b, l.operator)
-			l.base = p.base
-			before := make(chan struct{})
-			time.AfterFunc(min(time.Duration(b.N)*time.Millisecond, 2*time.Second), func() { close(before) })
-			quietHealth, quietLead := l.probe(before)
-			took := make([]time.Duration, b.N)
-			var next atomic.Int64
-			var callers, probing sync.WaitGroup
-			loaded := make(chan struct{})
-			var health, lead []time.Duration
-			probing.Go(func() { health, lead = l.probe(loaded) })
-			b.ResetTimer()
-			for range 64 {
-				callers.Go(func() {
-					for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
-						took[i] = l.send("/oauth/token", "application/x-www-form-urlencoded", l.forms[i])
-					}
-				})
-			}
-			callers.Wait()
-			b.StopTimer()
-			close(loaded)
-			probing.Wait()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tokens/s")
-			for name, all := range map[string][]time.Duration{"": took, "health-": health, "lead-": lead,
-				"quiet-health-": quietHealth, "quiet-lead-": quietLead} {
-				b.ReportMetric(float64(median(all).Microseconds())/1000, name+"median-ms")
-				b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, name+"p99-ms")
-			}
-			p.stop(os.Interrupt)
-		})
-	}
-}
-
-// fill registers 20 applications and writes n codes or refresh tokens, of accounts that have some ten each.
-func (l *tokenLoad) fill(grantType string, n int) {
-	l.store(func(st *store) {
-		s := &service{t: l.t, store: st, account: l.account}
-		for range 20 {
-			p, _ := s.registerApp(inBrowsers)
-			l.apps = append(l.apps, p)
-		}
-		accounts := s.manyAccounts(1 + n/10)
-		s.change(func(t *tx) error {
-			for i := range n {
-				p, account, token := l.apps[i%len(l.apps)], accounts[i%len(accounts)], newRefreshToken()
-				var err error
-				if grantType == grantTypeCode {
-					l.forms = append(l.forms, codeForm(p, token))
-					err = t.addGrantCode(&grantCode{Hash: hashOf(token), AppID: p.ID, AccountID: account,
-						RedirectURI: testRedirect, Challenge: testChallenge, Scope: scopeOrders, AgreedBy: "test",
-						CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
-				} else {
-					l.forms = append(l.forms, refreshForm(p, token))
-					g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: account, Scope: scopeOrders,
-						AgreedBy: "test", CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-					if err = t.addGrant(g); err == nil {
-						err = t.addRefreshToken(&refreshToken{Hash: hashOf(token), GrantID: g.ID, Number: 1,
-							ExpiresAt: g.ExpiresAt})
-					}
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
-}
-
-// probe asks for health and posts a lead every 5 ms, one after the other, at least once and until done.
-func (l *tokenLoad) probe(done <-chan struct{}) (health, lead []time.Duration) {
-	for ticks := time.Tick(5 * time.Millisecond); ; <-ticks {
-		health = append(health, l.send("/widget/health", "", ""))
-		lead = append(lead, l.send("/widget/leads", "application/json", aLead))
-		select {
-		case <-done:
-			return health, lead
-		default:
-		}
-	}
-}
-
-// send posts a body, or gets what has none, and returns how long the answer took.
-func (l *tokenLoad) send(path, contentType, body string) time.Duration {
-	method := "POST"
-	if body == "" {
-		method = "GET"
-	}
-	r, err := http.NewRequest(method, l.base+path, strings.NewReader(body))
-	if err != nil {
-		l.t.Error(err)
-		return 0
-	}
-	r.Header.Set("Content-Type", contentType)
-	began := time.Now()
-	res, err := l.client.Do(r)
-	if err != nil {
-		l.t.Error(err)
-		return 0
-	}
-	text, err := io.ReadAll(res.Body)
-	res.Body.Close()
-	if err != nil || res.StatusCode >= 300 {
-		l.t.Errorf("%s: %d %s %v", path, res.StatusCode, text, err)
-	}
-	return time.Since(began)
 }

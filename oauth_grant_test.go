@@ -19,44 +19,6 @@ func (s *service) grantEnded(id string) string {
 	return valueOr(g.EndedBy, "")
 }
 
-func TestGrant_isListedAndEndedByItsOwnerOnly(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	tenant := s.addAccount("Trattoria")
-	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
-	_, first := s.appToken(p, s.account, scopeOrders)
-	token, second := s.appToken(p, s.account, scopeOrders+" "+scopeSelling)
-	auth, stranger, admin := s.appAuth(s.account), s.appAuth(tenant), s.auth(tenant, scopeAdmin)
-	g := s.get("/grants/"+second, auth).is(200)
-	if g.text("app", "name") != p.Name || g.text("app", "owner") != "Trattoria" ||
-		g.text("app", "home_page") != p.HomePage ||
-		g.text("scope") != "orders:read orders:write" || g.json()["ended_at"] != nil ||
-		g.text("account_id") != s.account {
-		t.Errorf("shows %s", g.body)
-	}
-	if ids, _ := s.everyPage("/grants?limit=1", auth); len(ids) != 2 {
-		t.Errorf("lists %v", ids)
-	}
-	before := s.dump()
-	// Who owns the application does not own what another account has agreed to.
-	s.get("/grants/"+second, stranger).is(404, "grant_not_found")
-	s.do("DELETE", "/grants/"+second, "", stranger).is(404, "grant_not_found")
-	s.get("/grants?ended=true", stranger).is(200).lists(0)
-	s.get("/grants?ended=yes", auth).is(422).names("?ended unknown_value")
-	s.unchanged(before)
-	s.get("/orders", bearer(token)).is(200)
-	s.do("DELETE", "/grants/"+second, "", auth).is(204)
-	s.get("/orders", bearer(token)).is(401, "invalid_token")
-	s.do("DELETE", "/grants/"+second, "", admin).is(204) // again changes nothing
-	s.do("DELETE", "/grants/"+first, "", admin).is(204)
-	if a, b := s.grantEnded(first), s.grantEnded(second); a != endedByOperator || b != endedByOwner {
-		t.Errorf("ended by %q and %q", a, b)
-	}
-	s.get("/grants", auth).is(200).lists(0)
-	s.get("/grants?ended=true", auth).is(200).lists(2)
-	s.hasRows(2, `events WHERE type = 'grant.ended' AND account_id = ?`, s.account)
-}
-
 func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	t.Parallel()
 	s := quietService(t, admitLoopback)
@@ -317,65 +279,5 @@ func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 			tokens += k.tokens
 		}
 		equal(t, fmt.Sprint("tokens ", after, " later"), tokens, want)
-	}
-}
-
-func TestQuery_aboutApplicationsReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	s := quietService(t, admitLoopback)
-	reads, writes := questions(s.store.queries), questions(s.store.writer.queries)
-	auth, admin := s.appAuth(s.account), s.auth(s.account, scopeAdmin)
-	id := s.post("/apps", appBody("scope", "orders:read orders:write webhooks:write"), auth).is(200).text("id")
-	p, err := s.store.app(anyAccount, id)
-	s.check(err)
-	token, grantID := s.appToken(p, s.account, scopeWebhooks+" "+scopeOrders)
-	hook := s.post("/webhooks", hookBody("order.created"), bearer(token)).is(200).text("id")
-	s.do("PATCH", "/webhooks/"+hook, `{"description":"x"}`, bearer(token)).is(200)
-	for _, bearer := range []string{auth, admin} {
-		for _, path := range []string{"/apps", "/apps?cursor=" + id, "/grants", "/grants?ended=true&cursor=" + grantID,
-			"/grants/" + grantID} {
-			s.get(path, bearer).is(200)
-		}
-	}
-	s.get("/webhooks", bearer(token)).is(200)
-	s.do("PATCH", "/apps/"+id, `{"name":"Another"}`, auth).is(200)
-	s.check(s.chore(faultAppSweep)(t.Context()))
-	s.do("DELETE", "/apps/"+id, "", auth).is(204)
-	w := &appSweeper{store: s.store, now: time.Now, steady: time.Now,
-		kept: func(now time.Time) time.Time { return now }}
-	s.check(w.sweep(t.Context()))
-	about := func(query string) bool {
-		return strings.Contains(query, "app") || strings.Contains(query, "grant") || strings.Contains(query, "refresh")
-	}
-	seen := s.readLittle(slices.Concat(reads(), writes()), about,
-		"FROM grants WHERE ended_at IS NULL AND expires_at", "(account_id, id) > (?, ?)",
-		"g.ended_at < ?",
-		"FROM grant_codes WHERE expires_at", "FROM app_tokens WHERE expires_at", "FROM refresh_tokens WHERE expires_at",
-		"p.removed_at < ?1", "scope <> ''", "FROM app_webhooks WHERE app_id", "FROM app_webhooks WHERE grant_id")
-	failIf(t, seen < 20, "saw %d queries only", seen)
-}
-
-func TestGrant_ofAnAccountIsFoundWithoutReadingThoseThatHaveEnded(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	reads := questions(s.store.queries)
-	_, err := s.store.oldestGrants("app_x", s.account, maxGrants)
-	s.check(err)
-	_, err = s.store.grants(ownedBy(s.account), false, "", 50)
-	s.check(err)
-	p, _ := s.registerApp()
-	s.appToken(p, s.account, scopeOrders)
-	_, err = s.store.connectedApps(ownedBy(s.account), "", 50)
-	s.check(err)
-	asked := reads()
-	for query, want := range map[string]string{
-		"NOT EXISTS (SELECT 1":     "SEARCH n USING COVERING INDEX grants_living (app_id=? AND account_id=? AND id>?)",
-		"WHERE g.id IN (SELECT":    "SEARCH grants USING COVERING INDEX grants_living (app_id=? AND account_id=?)",
-		"g.account_id = ? AND NOT": "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
-		"grants WHERE app_id = ?":  "SEARCH grants USING COVERING INDEX grants_living (app_id=? AND account_id=?)",
-		"AND g.account_id = ?":     "SEARCH g USING INDEX grants_account_living (account_id=? AND id<?)",
-	} {
-		planned := func(q string) bool { return strings.Contains(q, query) && slices.Contains(s.plan(q), want) }
-		failIf(t, !slices.ContainsFunc(asked, planned), "no query with %s is planned as %s", query, want)
 	}
 }

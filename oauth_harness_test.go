@@ -7,7 +7,6 @@ import (
 	"html"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -78,26 +77,6 @@ func (a answer) lists(n int) {
 // keepTokens is the option of a service that keeps what has ended for some days.
 func keepTokens(n int) func(*storeOptions, *serverOptions) {
 	return func(_ *storeOptions, o *serverOptions) { o.keepTokens = span{rest: days(n)} }
-}
-
-// readLittle checks that queries about a noun read no more than their answers need, and that there are such with
-// each of the parts. It returns how many are about the noun.
-func (s *service) readLittle(asked []string, about func(query string) bool, parts ...string) (seen int) {
-	s.t.Helper()
-	for _, query := range asked {
-		if !about(query) {
-			continue
-		}
-		seen++
-		for _, step := range s.plan(query) {
-			expect(s.t, readsTooMuch(query, step), "", "%s\n%s", step, strings.Join(strings.Fields(query), " "))
-		}
-	}
-	for _, part := range parts {
-		failIf(s.t, !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }),
-			"no query has %q: the test sees too little", part)
-	}
-	return seen
 }
 
 // hasRows checks how many rows a part of a query gives that begins with a table, such as "sessions WHERE made_by = ?".
