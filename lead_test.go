@@ -426,12 +426,6 @@ func TestErase_listsABoundedNumberOfAddressesOfAsManyLeadsAsThereAre(t *testing.
 		INSERT INTO leads (id, account_id, type, email, created_at)
 		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', iif(i % 2, 'ada+' || (i % 101), i) || '@example.com',
 		'2020-01-01T00:00:00Z' FROM n`)
-	o.store(func(s *store) {
-		similar, more, err := s.similarAddresses(t.Context(), anyAccount, "ADA+1@example.com", 200)
-		if err != nil || len(similar) != 100 || more || similar[0].Email != "ada+3@example.com" {
-			t.Errorf("%v, %v, %v", similar, more, err)
-		}
-	})
 	got := o.object("lead", "erase", "ada@example.com")
 	similar := objects(got["similar"])
 	if len(similar) != maxSimilar || got["more_similar"] != true || similar[0]["email"] != "ada+1@example.com" ||

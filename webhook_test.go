@@ -96,18 +96,6 @@ func (s *service) webhookRow(id string) *webhook {
 	return w
 }
 
-// queue returns the queue of a webhook: "sent 5", with a replay "sent 5, replays 2 to 5", or "none".
-func (s *service) queue(id string) (text string) {
-	s.t.Helper()
-	err := s.store.one(`SELECT 'sent ' || sent_seq || coalesce(', replays ' || replay_seq || ' to ' || replay_end, '')
-		FROM webhook_queues WHERE webhook_id = ?`, []any{id}, &text)
-	if errors.Is(err, errNotFound) {
-		return "none"
-	}
-	s.check(err)
-	return text
-}
-
 // members checks members of the body, given as names and values in turn; nil is one that is null or absent.
 func (a answer) members(pairs ...any) answer {
 	a.t.Helper()
@@ -118,14 +106,6 @@ func (a answer) members(pairs ...any) answer {
 		}
 	}
 	return a
-}
-
-// queueIs checks the queue of a webhook.
-func (s *service) queueIs(id, want string) {
-	s.t.Helper()
-	if got := s.queue(id); got != want {
-		s.t.Errorf("queue %s, want %s", got, want)
-	}
 }
 
 // hookAuth issues a token with webhooks:write and other scopes for the main account.
@@ -295,10 +275,10 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	first := queueNumber()
 	s.change(func(t *tx) error { return t.retryNow(id, 1) })
 	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'owner' WHERE id = ?`, id)
-	s.queueIs(id, "none")
+	equal(t, "the queue of a disabled one", queueNumber(), 0)
 	last := s.addEvents(s.account, eventLeadCreated, 3)
 	s.sql(`UPDATE webhooks SET state = 'enabled', reason = NULL WHERE id = ?`, id)
-	s.queueIs(id, fmt.Sprint("sent ", last))
+	s.countsAs(last, "sent", `SELECT sent_seq FROM webhook_queues WHERE webhook_id = ?`, id)
 	second := queueNumber()
 	equal(t, "enabled it has a later queue", second > first, true)
 	s.sql(`UPDATE webhooks SET state = 'enabled', description = 'x' WHERE id = ?`, id)

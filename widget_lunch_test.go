@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -24,34 +23,6 @@ func (s *service) fetch(method, path, body, from, ua string) *httptest.ResponseR
 }
 
 const aView = `{"widget":"%s","events":[{"type":"view","page":"/lunch"}]}`
-
-func TestLunch_ofAnOfficeBehindOneAddressIsCountedAndReadWhole(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget := s.addWidget(s.account)
-	const visitors = 200
-	var mu sync.Mutex
-	posted, read := map[int]int{}, map[int]int{}
-	var office sync.WaitGroup
-	for i := range visitors {
-		office.Go(func() {
-			ua := fmt.Sprintf("browser %d", i)
-			view := s.fetch("POST", "/widget/events", fmt.Sprintf(aView, widget), "203.0.113.1:1", ua).Code
-			stats := s.fetch("GET", "/widget/stats?widget="+widget, "", "203.0.113.1:1", ua).Code
-			mu.Lock()
-			defer mu.Unlock()
-			posted[view]++
-			read[stats]++
-		})
-	}
-	office.Wait()
-	c := s.counted(widget)
-	t.Logf("%d visitors behind one address: answers to views %v, counted %d, answers to readings %v", visitors, posted,
-		c.Views, read)
-	if c != (counts{Views: visitors, Visitors: visitors}) || posted[204] != visitors || read[200] != visitors {
-		t.Errorf("counted %+v, posted %v, read %v", c, posted, read)
-	}
-}
 
 // TestLunch_floodOfSomeAddressesLeavesTheOthersTheirShare: whoever sends all they can from one address, or from
 // a few, or from many of one network, and reads besides, keeps no visitor at another address from being counted.

@@ -55,31 +55,6 @@ func pictureOf(t testing.TB, lang pageLanguage, name, interval string, days int,
 	}
 }
 
-func TestPicture_saysInWordsWhatItShows(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		interval string
-		days     int
-		views    []int64
-		want     string // up to the visitors
-		more     string // after the orders
-	}{
-		{"day", 3, []int64{1, 1200, 5}, "Lunch: 1,206 views|From 1 January 2026 to 3 January 2026 (UTC): 1,206 views",
-			" The busiest day was 2 January 2026, with 1,200 views.|1,206 views|most in a day: 1,200|1 Jan|3 Jan 2026"},
-		{"week", 14, []int64{1, 7, 2}, "Lunch: 10 views|From 1 January 2026 to 14 January 2026 (UTC): 10 views",
-			" The busiest week was that of 5 January 2026, with 7 views.|10 views|most in a week: 7|1 Jan|14 Jan 2026"},
-		{"month", 366, []int64{0, 1, 0}, "Lunch: 4 views|From 1 January 2026 to 1 January 2027 (UTC): 4 views",
-			" The busiest month was February 2026, with 1 view.|4 views|most in a month: 1|1 Jan 2026|1 Jan 2027"},
-		{"day", 1, []int64{1}, "Lunch: 1 view|On 1 January 2026 (UTC): 1 view", "|1 view|1 Jan 2026"},
-		{"day", 30, []int64{0}, "Lunch: no views yet|From 1 January 2026 to 30 January 2026 (UTC): 0 views",
-			"|No views yet|1 Jan|30 Jan 2026"},
-	} {
-		_, texts := pictureOf(t, "en", "Lunch", c.interval, c.days, c.views...)
-		equal(t, fmt.Sprint(c.interval, c.days), wordsOf(texts),
-			c.want+", 0 visitors, 0 clicks, 0 orders."+c.more)
-	}
-}
-
 // wordsOf returns the texts of a picture in one line, with plain spaces.
 func wordsOf(texts []string) string {
 	return strings.TrimSuffix(plainSpaces(strings.Join(texts, "|")), "|\n")
@@ -126,6 +101,9 @@ func TestPicture_isInEveryLanguage(t *testing.T) {
 		}
 		equal(t, string(lang), []string{wordsOf(weeks[4:5]), wordsOf(none[2:3])}, want[3:])
 	}
+	_, none := pictureOf(t, "en", "Lunch", "day", 30, 0)
+	equal(t, "of nothing", wordsOf(none[:2]), "Lunch: no views yet|From 1 January 2026 to 30 January 2026 (UTC): "+
+		"0 views, 0 visitors, 0 clicks, 0 orders.")
 	equal(t, "no order in French", amount("fr", 0, "order")+amount("de", 0, "order"), "0 commande0 Bestellungen")
 }
 
@@ -164,19 +142,5 @@ func FuzzPicture(f *testing.F) {
 			}
 			end = x + width
 		}
-	})
-}
-
-func TestPicture_isKeptByBrowsersAndHarmlessAsAPage(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		widget := s.addWidget(s.account)
-		path := "/widget/stats.svg?widget=" + widget
-		tag := s.get(path).is(200).has("Content-Security-Policy: " + picturePolicy).header.Get("ETag")
-		s.get(path, "If-None-Match: "+tag).is(304).has("ETag: "+tag, "Content-Type: ", "Content-Length: ").says("")
-		s.get("/widget/stats?widget="+widget, "If-None-Match: "+tag).is(200)
-		s.report(widget, `{"type":"view"}`).is(204)
-		time.Sleep(statsAge)
-		s.get(path, "If-None-Match: "+tag).is(200)
 	})
 }
