@@ -8,13 +8,12 @@ import (
 	"io"
 	"maps"
 	"net"
-	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -39,35 +38,29 @@ func seriesOf(text string) map[string]string {
 	return series
 }
 
-// A causedAlert is what Prometheus reads before a service comes to the state of an alert, and after.
-type causedAlert struct {
-	alert         string
-	at            string // when it is looked for; the state changes after half an hour
-	before, after map[string]string
-}
-
-// unitTest returns the test of promtool that the alert is not there before, and is after.
-func (c *causedAlert) unitTest() map[string]any {
+// unitTest returns the test of promtool that an alert is not there before, and is at a time after: the state changes
+// after half an hour.
+func unitTest(alert, at string, first, then map[string]string) map[string]any {
 	input := []map[string]string{}
-	names := slices.Collect(maps.Keys(c.before))
-	for name := range c.after {
-		if _, known := c.before[name]; !known {
+	names := slices.Collect(maps.Keys(first))
+	for name := range then {
+		if _, known := first[name]; !known {
 			names = append(names, name)
 		}
 	}
 	for _, name := range slices.Sorted(slices.Values(names)) {
-		before, after := cmp.Or(c.before[name], "_"), "stale"
-		if value := c.after[name]; value != "" {
+		before, after := cmp.Or(first[name], "_"), "stale"
+		if value := then[name]; value != "" {
 			after = value + "x120"
 		}
 		input = append(input, map[string]string{"series": name, "values": before + "x30 " + after})
 	}
 	firing := func(at string, samples ...map[string]any) map[string]any {
 		return map[string]any{"eval_time": at, "exp_samples": append([]map[string]any{}, samples...),
-			"expr": `group(ALERTS{alertname="` + c.alert + `",alertstate="firing"})`}
+			"expr": `group(ALERTS{alertname="` + alert + `",alertstate="firing"})`}
 	}
-	return map[string]any{"name": c.alert, "interval": "1m", "input_series": input, "promql_expr_test": []any{
-		firing("30m"), firing(c.at, map[string]any{"labels": "{}", "value": 1}),
+	return map[string]any{"name": alert, "interval": "1m", "input_series": input, "promql_expr_test": []any{
+		firing("30m"), firing(at, map[string]any{"labels": "{}", "value": 1}),
 	}}
 }
 
@@ -231,7 +224,7 @@ func TestAlerts_fireInTheStateThatTheyAreForAndNotBefore(t *testing.T) {
 			if name == "WidgetdErrors" { // a rate, which ends when nothing more fails
 				at = "34m"
 			}
-			tests = append(tests, (&causedAlert{name, at, before, after}).unitTest())
+			tests = append(tests, unitTest(name, at, before, after))
 		})
 	}
 	text, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m",
@@ -270,9 +263,9 @@ func TestMetrics_areReadOnceInFiveSecondsHoweverManyAsk(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *service) {
 		page := s.server.metricsPage()
 		leads := func() string {
-			w := &textWriter{header: http.Header{}}
+			w := httptest.NewRecorder()
 			page(w, nil)
-			return seriesOf(w.text.String())[`widgetd_requests_total{route="POST /widget/leads",status="200"}`]
+			return seriesOf(w.Body.String())[`widgetd_requests_total{route="POST /widget/leads",status="200"}`]
 		}
 		s.post("/widget/leads", anyLead).is(200)
 		expect(t, leads(), "1", "%s", "at first")
@@ -281,30 +274,6 @@ func TestMetrics_areReadOnceInFiveSecondsHoweverManyAsk(t *testing.T) {
 		expect(t, leads(), "1", "%s", "within five seconds")
 		time.Sleep(time.Millisecond)
 		expect(t, leads(), "2", "%s", "after five seconds")
-	})
-}
-
-// A textWriter is a ResponseWriter that keeps the body.
-type textWriter struct {
-	header http.Header
-	text   strings.Builder
-}
-
-func (w *textWriter) Header() http.Header         { return w.header }
-func (w *textWriter) Write(b []byte) (int, error) { return w.text.Write(b) }
-func (w *textWriter) WriteHeader(int)             {}
-
-func TestMetrics_labelHealthWithReasonsOfAClosedList(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		release := holdWriter(t, s.store)
-		s.get("/widget/health")
-		time.Sleep(3 * time.Second)
-		series := scrape(s.server)
-		expect(t, series[`widgetd_health{status="warn",reason="a write has been waiting"}`], "1", "%s", "then")
-		release()
-		synctest.Wait()
-		expect(t, scrape(s.server)[`widgetd_health{status="pass",reason=""}`], "1", "%s", "afterwards")
 	})
 }
 
@@ -351,40 +320,4 @@ func TestCallers_areCountedForAMinuteAndAnHourUpToABound(t *testing.T) {
 	if len(m.callers.counts) != 1 {
 		t.Errorf("%d are counted an hour later", len(m.callers.counts))
 	}
-}
-
-// BenchmarkCallers_countingAgainstARequest compares a request to verify, and one for statistics, with what counting
-// its caller adds to it: a call of add.
-func BenchmarkCallers_countingAgainstARequest(b *testing.B) {
-	s := newService(b, withoutAddressLimits)
-	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	_, key := s.addLicense(license{MaxDevices: ptr(3)})
-	token := s.activate(key, "kitchen-1").is(200).text("token")
-	widget := s.addWidget(s.account)
-	send := func(method, path, body, token string) {
-		r, err := http.NewRequest(method, "http://127.0.0.1/v1"+path, strings.NewReader(body))
-		must(b, err)
-		r.RemoteAddr = "192.0.2.1:1234"
-		r.Header.Set("Content-Type", "application/json")
-		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
-		}
-		s.server.ServeHTTP(&discard{http.Header{}}, r)
-	}
-	b.Run("verify", func(b *testing.B) {
-		for b.Loop() {
-			send("POST", "/widget/license/verify", `{}`, token)
-		}
-	})
-	b.Run("stats", func(b *testing.B) {
-		for b.Loop() {
-			send("GET", "/widget/stats?widget="+widget, "", "")
-		}
-	})
-	b.Run("counting alone", func(b *testing.B) {
-		m, now := &s.server.metrics, time.Now()
-		for b.Loop() {
-			m.callers.add(callerKey{s.account, clientDevices}, now)
-		}
-	})
 }

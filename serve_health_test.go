@@ -1,13 +1,8 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -51,11 +46,6 @@ func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
 	})
 }
 
-func TestHealth_takesNoNoticeOfTokens(t *testing.T) {
-	t.Parallel()
-	newService(t).get("/widget/health", "Authorization: Bearer nonsense").is(200)
-}
-
 // heldFor is what health says while another program holds the lock.
 var heldFor = regexp.MustCompile(`^another program has held the write lock for \d+ s$`)
 
@@ -95,29 +85,23 @@ func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testin
 	s := newService(t, func(o *storeOptions, _ *serverOptions) {
 		o.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	})
-	status := func() string { return s.get("/widget/health").text("status") }
-	if got := s.health().text("status"); got != "pass" {
-		t.Fatal(got)
-	}
+	s.health().is(200).members("status", "pass")
 	release := foreignLock(t, s.store.path)
-	later.Add(int64(time.Second))
-	a := s.get("/widget/health").is(200)
-	if a.text("status") != "warn" || !strings.Contains(a.body, `"status":"warn","time"`) ||
-		!heldFor.MatchString(a.text("output")) {
-		t.Fatal(a.body)
-	}
-	later.Add(int64(8 * time.Second))
-	if got := status(); got != "warn" {
-		t.Fatalf("%s after 9 seconds", got)
-	}
-	later.Add(int64(7 * time.Second))
-	a = s.get("/widget/health").is(503).members("status", "fail").has("Content-Type: application/health+json")
-	if !heldFor.MatchString(a.text("output")) {
-		t.Fatal(a.body)
+	for _, c := range []struct {
+		more   time.Duration
+		status int
+		says   string
+	}{{time.Second, 200, "warn"}, {8 * time.Second, 200, "warn"}, {7 * time.Second, 503, "fail"}} {
+		later.Add(int64(c.more))
+		a := s.get("/widget/health").is(c.status).members("status", c.says)
+		if !heldFor.MatchString(a.text("output")) {
+			t.Fatal(a.body)
+		}
 	}
 	release()
 	for range 200 { // each waits for the proof that runs; the writer wakes up within a tenth of a second
-		if status() == "pass" {
+		if s.get("/widget/health").text("status") == "pass" {
+			equal(t, "the lock is over", s.store.lockedSince().IsZero(), true)
 			return
 		}
 		later.Add(int64(time.Second))
@@ -148,42 +132,6 @@ func TestHealth_failsOnceTheFileIsNotTheOneThatIsOpen(t *testing.T) {
 				s.countsAs(0, "a lead was written to a file that nobody will find", `SELECT count(*) FROM leads`)
 			})
 		})
-	}
-}
-
-func TestHealth_passesAgainWhenTheFileIsBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		s.check(os.Rename(s.store.path, s.store.path+".away"))
-		s.get("/widget/health").is(503)
-		s.check(os.Rename(s.store.path+".away", s.store.path))
-		time.Sleep(time.Second)
-		s.get("/widget/health").is(200)
-		s.post("/widget/leads", aLead).is(200)
-	})
-}
-
-func TestHealth_failsWhileDraining(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.server.draining.Store(true)
-	s.get("/widget/health").is(503).has("Connection: close").
-		members("status", "fail", "output", "the service is stopping")
-	s.post("/widget/leads", aLead).is(200).has("Connection: close") // what was sent is answered
-}
-
-func TestHealth_answersHEADOverAConnection(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	web := httptest.NewServer(s.server)
-	defer web.Close()
-	s.server.draining.Store(true)
-	res, err := http.Head(web.URL + "/v1/widget/health")
-	s.check(err)
-	res.Body.Close()
-	if res.StatusCode != 503 || res.Header.Get("Content-Type") != "application/health+json" {
-		t.Fatalf("%d %v", res.StatusCode, res.Header)
 	}
 }
 
@@ -271,63 +219,26 @@ func TestMetrics_countDurationsInTheFirstBucketThatHoldsThem(t *testing.T) {
 	}
 }
 
-func TestMetrics_keepWhatWasCountedInTheLastMinute(t *testing.T) {
-	t.Parallel()
-	var m metrics
-	now := time.Now()
-	tick := func(seconds int) { now = now.Add(time.Duration(seconds) * time.Second) }
-	leads := answerKey{"POST /widget/leads", 200}
-	m.count(leads.route, 200, 0, callerKey{}, now)
-	m.countRefusal("busy", now)
-	check := func(when string, answered, busy int64) {
-		answers, refusals, all := m.lastMinute(now)
-		if answers[leads] != answered || refusals["busy"] != busy || all["busy"] != 1 || len(answers) > 1 ||
-			answered == 0 && len(answers) > 0 {
-			t.Errorf("%s: %v %v %v", when, answers, refusals, all)
-		}
-	}
-	check("at the start", 1, 1)
-	tick(59)
-	m.count(leads.route, 200, 0, callerKey{}, now)
-	check("59 seconds later", 2, 1)
-	tick(10)
-	check("70 seconds later", 1, 0)
-	tick(600)
-	check("after ten quiet minutes", 0, 0)
-}
-
 func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	ctx, stop := context.WithCancel(t.Context())
 	s.check(s.server.startDebug("127.0.0.1:0"))
-	_, rest, found := strings.Cut(s.log.String(), "addr=")
-	addr := strings.TrimSpace(rest)
-	if !found {
-		t.Fatalf("log %q", s.log.String())
-	}
+	_, addr, _ := strings.Cut(strings.TrimSpace(s.log.String()), "addr=")
+	stop, client := s.serving(), newClient(t)
 	s.post("/widget/leads", anyLead).is(200)
-	client := newClient(t)
 	for path, want := range map[string]string{
 		"/metrics":               "widgetd_requests_total{route=\"POST /widget/leads\",status=\"200\"} 1\n",
 		"/debug/pprof/goroutine": "",
 	} {
-		res, err := client.Get("http://" + addr + path)
+		a, err := send(client, "GET", "http://"+addr+path, "")
 		s.check(err)
-		body, err := io.ReadAll(res.Body)
-		s.check(errors.Join(err, res.Body.Close()))
-		if res.StatusCode != 200 || !strings.Contains(string(body), want) {
-			t.Errorf("%s: %d %s", path, res.StatusCode, body)
+		if a.status != 200 || !strings.Contains(a.body, want) {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	s.check(err)
 	stop()
-	s.check(s.server.serveUntil(ctx, listener, ""))
 	if conn, err := net.Dial("tcp", addr); err == nil {
 		conn.Close()
 		t.Error("metrics are still served after the service has stopped")
 	}
-	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
-	s.check(err)
 }

@@ -2,10 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -47,24 +44,6 @@ func TestInit_neverTouchesWhatIsThere(t *testing.T) {
 	hasMode(t, dir, 0o700)
 }
 
-func TestInit_makesADatabaseWholeOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "widgetd.db")
-	err := createStore(path, func(t *tx) error { return errors.Join(named("x")(t), errors.New("changed my mind")) })
-	if err == nil || !strings.Contains(err.Error(), "changed my mind") {
-		t.Errorf("got %v", err)
-	}
-	equal(t, "files left behind", len(dirNames(t, dir)), 0)
-	writeFile(t, path, "mine")
-	if err := createStore(path, named("x")); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("over a file: %v", err)
-	}
-	if text, _ := os.ReadFile(path); string(text) != "mine" || len(dirNames(t, dir)) != 1 {
-		t.Errorf("the file is now %q; files %q", text, dirNames(t, dir))
-	}
-}
-
 func TestFile_isForItsOwnerOnlyWhateverTheUmask(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
@@ -93,13 +72,6 @@ func TestFile_draftOfACommandThatWasKilledIsNamed(t *testing.T) {
 		must(t, os.Remove(draft))
 		o.do(command...)
 	}
-}
-
-func TestFile_headerHoldsWhoseItIs(t *testing.T) {
-	t.Parallel()
-	head := fileBytes(t, makeStore(t))
-	equal(t, "application id", string(head[68:72]), "wdgt")
-	equal(t, "user version", binary.BigEndian.Uint32(head[60:]), schemaVersion)
 }
 
 // A badFile is what was done to a database, and what the refusal to use it says.
@@ -149,24 +121,6 @@ var badFiles = append(slices.Clone(unusableFiles),
 		fmt.Sprintf("schema version 99, this program knows %d: run a newer widgetd", schemaVersion)},
 	badFile{"a table missing", bySQL("PRAGMA foreign_keys=0; DROP TABLE probes"), "the table probes is missing"})
 
-func TestFile_thatIsNotOursIsRefusedInOneLineWithTheNextStep(t *testing.T) {
-	t.Parallel()
-	for _, bad := range badFiles {
-		t.Run(bad.name, func(t *testing.T) {
-			path := makeStore(t)
-			bad.make(t, path)
-			before, _ := os.ReadFile(path)
-			s, err := openStore(path, storeOptions{})
-			if err == nil {
-				s.close()
-				t.Fatal("it was opened")
-			}
-			oneLine(t, err, bad.want, path)
-			isUnchanged(t, path, before)
-		})
-	}
-}
-
 func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -174,7 +128,9 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 		t.Run(bad.name, func(t *testing.T) {
 			o := newOperator(t)
 			bad.make(t, o.env["WIDGETD_DB"])
-			o.fails(bad.want, "serve", "-addr", "127.0.0.1:0")
+			before, _ := os.ReadFile(o.env["WIDGETD_DB"])
+			oneLine(t, o.fails(bad.want, "serve", "-addr", "127.0.0.1:0"), o.env["WIDGETD_DB"])
+			isUnchanged(t, o.env["WIDGETD_DB"], before)
 		})
 	}
 	o := newOperator(t)
@@ -182,19 +138,6 @@ func TestFile_orKeyThatIsBadIsRefusedByServeInOneLine(t *testing.T) {
 	o.fails("run 'chmod 600 "+o.env["WIDGETD_KEY"]+"'", "serve", "-addr", "127.0.0.1:0")
 	o.fails("run 'widgetd init' first, or give its path with -key",
 		"serve", "-addr", "127.0.0.1:0", "-key", filepath.Join(o.dir, "none"))
-}
-
-func TestFile_ofANewerSchemaIsRefusedAlsoWhileOnlyTheWALSaysSo(t *testing.T) {
-	t.Parallel()
-	path := makeStore(t)
-	leaveOpen(t, path) // keeps the log from being emptied, as a kill does
-	raw(t, path, fmt.Sprint("PRAGMA user_version = ", schemaVersion+1))
-	if s, err := openStore(path, storeOptions{}); err == nil {
-		s.close()
-		t.Error("it was opened")
-	} else if !strings.Contains(err.Error(), path+" can't be used: run a newer widgetd") {
-		t.Error(err)
-	}
 }
 
 func TestFile_pathMayHaveOddCharacters(t *testing.T) {
@@ -253,60 +196,6 @@ func TestFile_pathTooLongForSQLiteIsRefusedWithTheNextStep(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	oneLine(t, createStore(path, named("first")), "keep its path under 500 bytes")
 	equal(t, "files left behind", len(dirNames(t, filepath.Dir(path))), 0)
-}
-
-func TestFile_thatIsNotTheOpenOneAnyMoreFailsWritesAndHealth(t *testing.T) {
-	t.Parallel()
-	for name, take := range map[string]func(path string) error{
-		"renamed":  func(path string) error { return os.Rename(path, path+".away") },
-		"unlinked": os.Remove,
-		"replaced": func(path string) error {
-			return errors.Join(os.Rename(path, path+".away"), os.WriteFile(path, []byte("other"), 0o600))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newService(t)
-			now := time.Now()
-			s.server.now = func() time.Time { return now }
-			s.post("/widget/leads", anyLead).is(200)
-			s.get("/widget/health").is(200)
-			s.check(take(s.store.path))
-			now = now.Add(2 * time.Second)
-			a := s.post("/widget/leads", plainLead).is(503, "storage_unavailable")
-			if a.header.Get("Retry-After") == "" || strings.Contains(a.body, s.dir) {
-				t.Errorf("Retry-After %q, body %s", a.header.Get("Retry-After"), a.body)
-			}
-			if a := s.health().is(503); a.text("status") != "fail" || strings.Contains(a.body, s.dir) {
-				t.Errorf("health: %s", a.body)
-			}
-			if name != "renamed" {
-				return
-			}
-			s.check(os.Rename(s.store.path+".away", s.store.path))
-			now = now.Add(2 * time.Second)
-			s.post("/widget/leads", `{"type":"newsletter","email":"third@example.com"}`).is(200)
-			if a := s.health().is(200); a.text("status") != "pass" {
-				t.Errorf("health: %s", a.body)
-			}
-			equal(t, "leads", s.count(`SELECT count(*) FROM leads`), 2)
-		})
-	}
-}
-
-func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	for _, at := range []int64{0, 68} { // what says SQLite, what says whose
-		head := fileBytes(t, s.path)
-		damage(t, s.path, at, 'X')
-		if s.recheckHeader(); !errors.Is(s.inPlace(), errStorage) {
-			t.Errorf("byte %d changed: %v", at, s.inPlace())
-		}
-		damage(t, s.path, at, head[at])
-		if s.recheckHeader(); s.inPlace() != nil {
-			t.Errorf("byte %d mended: %v", at, s.inPlace())
-		}
-	}
 }
 
 func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
@@ -379,55 +268,6 @@ func TestWAL_emptiedUnderAReaderHoldsNoWriterUp(t *testing.T) {
 	}
 }
 
-func TestBackup_takenWhileWritingIsSoundAndNeverReplacesAFile(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	stop, written := make(chan struct{}), make(chan int)
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case <-stop:
-				written <- n
-				return
-			default:
-			}
-			err := s.store.update(context.Background(), func(t *tx) error {
-				email := fmt.Sprintf("u%d@example.com", n)
-				_, err := t.addLead(lead{AccountID: s.account, Type: "newsletter", Email: email})
-				return err
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	for s.store.committedJobs.Load() < 100 {
-		runtime.Gosched()
-	}
-	path := filepath.Join(s.dir, "copy.db")
-	err := s.store.backup(path)
-	close(stop)
-	total := <-written
-	s.check(err)
-	copied := openTestStore(t, path, storeOptions{})
-	var leads, events int
-	s.check(copied.one(`SELECT (SELECT count(*) FROM leads), (SELECT count(*) FROM events)`, nil, &leads, &events))
-	if leads < 90 || leads > total || leads != events {
-		t.Errorf("the copy has %d leads and %d events of %d", leads, events, total)
-	}
-	s.check(copied.close())
-	before, _ := os.ReadFile(path)
-	if err := s.store.backup(path); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), path) {
-		t.Errorf("over a file: %v", err)
-	}
-	isUnchanged(t, path, before)
-	if err := s.store.backup(filepath.Join(s.dir, "no", "such", "place.db")); err == nil {
-		t.Error("a copy into nowhere passed")
-	}
-	want := []string{"copy.db", "widgetd.db", "widgetd.db-shm", "widgetd.db-wal", "widgetd.key"}
-	equal(t, "files", dirNames(t, s.dir), want)
-}
-
 func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -464,8 +304,15 @@ func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
 	copied := filepath.Join(o.dir, "copy.db")
 	writeFile(t, copied+".new", "")
 	o.fails("remove "+copied+".new if no other command is making it", "backup", copied)
+	must(t, os.Remove(copied+".new"))
+	o.do("backup", copied)
+	before := fileBytes(t, copied)
+	o.fails(copied+": file already exists", "backup", copied)
+	isUnchanged(t, copied, before)
 	t.Run("of a database that is not as it should be", func(t *testing.T) {
 		o := newOperator(t)
+		raw(t, o.env["WIDGETD_DB"], `CREATE TABLE mine (a TEXT)`) // which is no fault of a copy
+		o.do("backup", filepath.Join(o.dir, "first.db"))
 		raw(t, o.env["WIDGETD_DB"], `DROP INDEX leads_digest`)
 		err := o.fails("the copy is not sound: schema: index leads_digest is missing",
 			"backup", filepath.Join(o.dir, "copy.db"))
@@ -485,96 +332,75 @@ func TestBackup_thatCannotBeMadeSaysWhy(t *testing.T) {
 const rowOfNobody = `PRAGMA foreign_keys=0; INSERT INTO widgets (id, account_id, name, created_at)
 	VALUES ('wgt_x', 'acct_gone', 'x', '2026-01-01T00:00:00Z')`
 
-func TestCheck_findsWhatIsWrongAndChangesNothing(t *testing.T) {
+func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
+	key := func(change func(key string) error) func(testing.TB, string) {
+		return func(t testing.TB, db string) { must(t, change(strings.TrimSuffix(db, "db")+"key")) }
+	}
+	at := func(part []byte, bytes ...byte) func(testing.TB, string) {
+		return func(t testing.TB, db string) { damage(t, db, lastIndex(t, db, part), bytes...) }
+	}
 	for _, fault := range []badFile{
-		{"nothing", func(testing.TB, string) {}, ""},
-		{"one flipped byte in what an index names", func(t testing.TB, path string) {
-			at := bytes.LastIndex(fileBytes(t, path), addressDigest("flip-me@example.com"))
-			damage(t, path, int64(at), 'F')
-		}, "integrity: "},
-		{"a page of zeros", func(t testing.TB, path string) {
-			page := bytes.Index(fileBytes(t, path), []byte("flip-me@example.com")) / 4096
-			damage(t, path, int64(page)*4096, make([]byte, 4096)...)
-		}, "integrity: "},
-		{"a row that names no account", bySQL(rowOfNobody), "foreign key: 1 of widgets names a row of accounts that " +
+		{"a database that others can read", func(t testing.TB, db string) { must(t, os.Chmod(db, 0o644)) },
+			"(mode 0644): run 'chmod 600 "},
+		{"a key that others can read", key(func(key string) error { return os.Chmod(key, 0o640) }),
+			"other users can read the key file"},
+		{"no key", key(os.Remove), "no key file at"},
+		{"a damaged key", key(func(key string) error { return os.Truncate(key, 100) }),
+			"is damaged: restore it from a copy"},
+		{"no database", func(t testing.TB, db string) { must(t, os.Remove(db)) }, "no database at"},
+		{"a row without its account", bySQL(rowOfNobody), "foreign key: 1 of widgets names a row of accounts that " +
 			"is not there: see SELECT * FROM widgets WHERE account_id IS NOT NULL AND " +
 			"NOT EXISTS (SELECT 1 FROM accounts p WHERE p.id = widgets.account_id)"},
-		{"an index is missing", bySQL(`DROP INDEX leads_digest`), "schema: index leads_digest is missing"},
-		{"a view was changed", bySQL(`DROP VIEW v_audit; CREATE VIEW v_audit AS SELECT 1`),
+		{"a flipped byte in what an index names", at(addressDigest("flip-me@example.com"), 'F'), "integrity: "},
+		{"a page of zeros", func(t testing.TB, db string) {
+			damage(t, db, lastIndex(t, db, []byte("flip-me@example.com"))/4096*4096, make([]byte, 4096)...)
+		}, "integrity: "},
+		{"an index missing", bySQL(`DROP INDEX leads_digest`), "schema: index leads_digest is missing"},
+		{"a view changed", bySQL(`DROP VIEW v_audit; CREATE VIEW v_audit AS SELECT 1`),
 			"schema: view v_audit is not as this program makes it"},
 		{"a comment of another build", bySQL(`PRAGMA writable_schema=1;
 			UPDATE sqlite_schema SET sql = replace(sql, '-- for people', '--   for everybody');
 			PRAGMA writable_schema=RESET`), ""},
+		{"a table of somebody's own", bySQL(`CREATE TABLE mine (a TEXT)`),
+			"schema: table mine is not this program's: "},
+		{"a trigger of somebody's own", bySQL(`CREATE TRIGGER mine AFTER INSERT ON leads
+			BEGIN DELETE FROM probes; END`), "schema: trigger mine is not this program's: drop it"},
+		{"a column of somebody's own", bySQL(`ALTER TABLE leads ADD COLUMN mine TEXT`),
+			"schema: table leads has a column mine that"},
+		{"a column missing", bySQL(`DROP VIEW v_audit; ALTER TABLE events DROP COLUMN data`),
+			"schema: table events has no column data"},
+		{"an index of another column", bySQL(`DROP INDEX leads_digest; CREATE INDEX leads_digest ON leads (email)`),
+			"schema: index leads_digest is not as"},
+		{"Litestream's table and SQLite's", bySQL(`CREATE TABLE _litestream_seq (a); ANALYZE`), ""},
 		{"another program's file", bySQL(`PRAGMA application_id = 1`), "another program"},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			path := makeStore(t)
-			s := openTestStore(t, path, storeOptions{})
-			err := s.update(t.Context(), func(t *tx) error {
-				main, err := t.mainAccount()
-				if err == nil {
-					_, err = t.addLead(lead{AccountID: main, Type: "newsletter", Email: "flip-me@example.com"})
-				}
-				return err
-			})
-			must(t, errors.Join(err, s.close()))
-			fault.make(t, path)
-			before, _ := os.ReadFile(path)
-			faults, err := checkFile(path)
-			must(t, err)
-			text := strings.Join(faults, "\n")
-			if fault.want == "" && text != "" || !strings.Contains(text, fault.want) {
-				t.Errorf("faults %q, want %q", text, fault.want)
+			o := newOperator(t)
+			o.addLeads("flip-me@example.com")
+			db := o.env["WIDGETD_DB"]
+			fault.make(t, db)
+			before, _ := os.ReadFile(db)
+			out, err := o.try("check")
+			if isUnchanged(t, db, before); fault.want == "" {
+				must(t, err)
+				return
 			}
-			isUnchanged(t, path, before)
+			var usage usageError
+			failIf(t, err == nil || errors.As(err, &usage), "%v", err)
+			contains(t, out, fault.want)
+			contains(t, fmt.Sprint(err), "faults in "+db+": ")
+			asJSON, _ := o.try("check", "-json")
+			contains(t, asJSON, `"faults":["`, `"ok":false`)
 		})
 	}
 }
 
-func TestCheck_tellsEveryFaultAndFails(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	for _, fault := range []struct {
-		name string
-		make func(o *operator, db, key string) error
-		want string
-	}{
-		{"a database that others can read", func(_ *operator, db, _ string) error { return os.Chmod(db, 0o644) },
-			"(mode 0644): run 'chmod 600 "},
-		{"a key that others can read", func(_ *operator, _, key string) error { return os.Chmod(key, 0o640) },
-			"other users can read the key file"},
-		{"no key", func(_ *operator, _, key string) error { return os.Remove(key) }, "no key file at"},
-		{"a damaged key", func(_ *operator, _, key string) error { return os.Truncate(key, 100) },
-			"is damaged: restore it from a copy"},
-		{"no database", func(_ *operator, db, _ string) error { return os.Remove(db) }, "no database at"},
-		{"a row without its account", func(_ *operator, db, _ string) error {
-			raw(t, db, rowOfNobody)
-			return nil
-		}, "foreign key: 1 of widgets"},
-		{"a damaged page", func(o *operator, db, _ string) error {
-			damage(t, db, int64(bytes.LastIndex(fileBytes(t, db), []byte(o.account))), 'X')
-			return nil
-		}, "integrity: "},
-	} {
-		t.Run(fault.name, func(t *testing.T) {
-			o := newOperator(t)
-			must(t, fault.make(o, o.env["WIDGETD_DB"], o.env["WIDGETD_KEY"]))
-			out, err := o.try("check")
-			var usage usageError
-			if err == nil || errors.As(err, &usage) || !strings.Contains(out, fault.want) ||
-				!strings.Contains(err.Error(), "faults in "+o.env["WIDGETD_DB"]+": ") {
-				t.Errorf("check: %v\n%s\nwant %q", err, out, fault.want)
-			}
-			asJSON, _ := o.try("check", "-json")
-			var report struct {
-				OK     bool
-				Faults []string
-			}
-			if err := json.Unmarshal([]byte(asJSON), &report); err != nil || report.OK || len(report.Faults) == 0 {
-				t.Errorf("as JSON: %s, %v", asJSON, err)
-			}
-		})
-	}
+// lastIndex is where a part of a file begins for the last time.
+func lastIndex(t testing.TB, path string, part []byte) int64 {
+	t.Helper()
+	at := bytes.LastIndex(fileBytes(t, path), part)
+	failIf(t, at < 0, "%s does not hold %q", path, part)
+	return int64(at)
 }

@@ -23,61 +23,14 @@ import (
 	"time"
 )
 
-func TestWriter_commitsWritesThatWaitTogether(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	batches, written := s.commits.Load(), s.committedJobs.Load()
-	const writes = 200
-	writeTogether(t, s, writes)
-	equal(t, "commits", s.commits.Load()-batches, 2) // the one that held the writer, and the rest
-	equal(t, "jobs counted as written", s.committedJobs.Load()-written, writes+1)
-	equal(t, "rows", len(accountNames(t, s)), writes)
-}
-
-// writeTogether has so many writes wait for the writer, which must keep them.
-func writeTogether(t *testing.T, s *store, writes int) {
-	t.Helper()
-	release := holdWriter(t, s)
-	jobs := make([]func(*tx) error, writes)
-	for i := range jobs {
-		jobs[i] = named(fmt.Sprint(i))
-	}
-	results := queue(s, t.Context(), jobs...)
-	release()
-	allKept(t, results)
-}
-
-func TestWriter_needsFewerCommitsThanWritesForManyCallers(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	before := s.commits.Load()
-	const callers, each = 32, 10
-	var wait sync.WaitGroup
-	for c := range callers {
-		wait.Go(func() {
-			for i := range each {
-				err := s.update(t.Context(), func(t *tx) error {
-					runtime.Gosched() // as a disk that takes its time lets the others come
-					return named(fmt.Sprintf("%d-%d", c, i))(t)
-				})
-				if err != nil {
-					t.Errorf("write: %v", err)
-				}
-			}
-		})
-	}
-	wait.Wait()
-	equal(t, "rows", len(accountNames(t, s)), callers*each)
-	if got := s.commits.Load() - before; got >= callers*each {
-		t.Errorf("%d commits for %d writes", got, callers*each)
-	}
-}
-
 func TestWriter_boundsABatch(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
 	before := s.commits.Load()
-	writeTogether(t, s, maxBatch+1)
+	release := holdWriter(t, s)
+	results := queue(s, t.Context(), slices.Repeat([]func(*tx) error{named("waits")}, maxBatch+1)...)
+	release()
+	allKept(t, results)
 	equal(t, "commits for the holder and those that wait", s.commits.Load()-before, 3)
 }
 
@@ -171,34 +124,6 @@ func TestWriter_givesEachJobOfABatchItsOwnFate(t *testing.T) {
 	})
 }
 
-func TestWriter_returnsAKeptRefusalAsItself(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	want := &refusal{code: codeSeatLimit}
-	err := s.update(t.Context(), func(*tx) error { return keep(want) })
-	if err != error(want) {
-		t.Errorf("%#v, want the refusal itself", err)
-	}
-}
-
-func TestWriter_runsAJobInlineForACallerAlone(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	var stack string
-	if err := s.update(t.Context(), func(*tx) error {
-		stack = string(debug.Stack())
-		return nil
-	}); err != nil || !strings.Contains(stack, t.Name()) {
-		t.Errorf("%v, on the stack %s", err, stack)
-	}
-	gone, leave := context.WithCancel(t.Context())
-	leave()
-	err := s.update(gone, named("never"))
-	if names := accountNames(t, s); !errors.Is(err, context.Canceled) || slices.Contains(names, "never") {
-		t.Errorf("of a caller who had left: %v, accounts %v", err, names)
-	}
-}
-
 func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 	t.Parallel()
 	s := openTestStore(t, makeStore(t), storeOptions{})
@@ -218,20 +143,6 @@ func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 	if ran {
 		t.Error("the function of the caller who left was run")
 	}
-}
-
-func TestWriter_givesTheResultToACallerWhoLeavesDuringItsTurn(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	ctx, leave := context.WithCancel(t.Context())
-	err := s.update(ctx, func(t *tx) error {
-		leave()
-		return named("on disk")(t)
-	})
-	if err != nil {
-		t.Errorf("got %v", err)
-	}
-	equal(t, "rows", accountNames(t, s), []string{"on disk"})
 }
 
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
@@ -275,120 +186,6 @@ func TestWriter_runsWhatIsQueuedWhenItClosesAndRefusesTheRest(t *testing.T) {
 	}
 	again := openTestStore(t, path, storeOptions{})
 	equal(t, "rows after reopening", accountNames(t, again), []string{"a", "b", "c"})
-}
-
-func TestWriter_givesATransactionOneNow(t *testing.T) {
-	t.Parallel()
-	start := time.Date(2026, 11, 21, 23, 59, 59, 5e8, time.FixedZone("", 3600))
-	var calls atomic.Int64
-	s := openTestStore(t, makeStore(t), storeOptions{now: func() time.Time { // a clock that jumps whenever it is read
-		return start.Add(time.Duration(calls.Add(1)) * time.Hour)
-	}})
-	err := s.update(t.Context(), func(t *tx) error {
-		return errors.Join(named("first")(t), named("second")(t))
-	})
-	must(t, err)
-	all, err := s.accounts()
-	if err != nil || len(all) != 3 {
-		t.Fatalf("%v %v", all, err)
-	}
-	if first, second := all[1], all[2]; first.CreatedAt != second.CreatedAt || first.ID[:15] != second.ID[:15] {
-		t.Errorf("two rows of one transaction: %v %s, %v %s", first.CreatedAt, first.ID, second.CreatedAt, second.ID)
-	}
-	if got := all[1].CreatedAt.String(); !strings.HasSuffix(got, ":59:59Z") {
-		t.Errorf("created at %s, want whole seconds in UTC", got)
-	}
-}
-
-// writeAtOnce begins so many writes and returns where the result of each will be.
-func writeAtOnce(s *store, writes int) []chan error {
-	results := make([]chan error, writes)
-	for i := range results {
-		results[i] = make(chan error, 1)
-		go func() { results[i] <- s.update(context.Background(), named(fmt.Sprint(i))) }()
-	}
-	return results
-}
-
-func TestWriter_isDelayedByAForeignWriterAndFailsNothing(t *testing.T) {
-	t.Parallel()
-	path := makeStore(t)
-	s := openTestStore(t, path, storeOptions{})
-	release := foreignLock(t, path)
-	results := writeAtOnce(s, 50)
-	for len(s.jobs) < len(results)-1 || s.lockedSince().IsZero() {
-		runtime.Gosched()
-	}
-	equal(t, "rows written through the lock", len(accountNames(t, s)), 0)
-	release()
-	allKept(t, results)
-	equal(t, "rows", len(accountNames(t, s)), len(results))
-	if since := s.lockedSince(); !since.IsZero() {
-		t.Errorf("still said to be locked since %v", since)
-	}
-}
-
-func TestWriter_isBusyPastTheWaitForALockAndWritesNothing(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.reopen(storeOptions{busyTimeout: 20 * time.Millisecond})
-	token := s.token(s.account, scopeLeads)
-	release := foreignLock(t, s.store.path)
-	a := s.post("/widget/leads", anyLead).is(503, "busy")
-	if a.header.Get("Retry-After") != "5" || a.json()["ok"] != false {
-		t.Errorf("Retry-After %q, body %s", a.header.Get("Retry-After"), a.body)
-	}
-	s.get("/leads", "Authorization: Bearer "+token).is(200)
-	release()
-	equal(t, "leads", s.count(`SELECT count(*) FROM leads`), 0)
-	s.post("/widget/leads", anyLead).is(200)
-}
-
-func TestWriter_refusesMoreThanSixtyFourWritesWhileALockLasts(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	var ahead atomic.Int64
-	s.reopen(storeOptions{now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
-	release := foreignLock(t, s.store.path)
-	results := writeAtOnce(s.store, 1+maxBlocked) // one that the writer holds, and those behind it
-	for len(s.store.jobs) < maxBlocked || s.store.lockedSince().IsZero() {
-		runtime.Gosched()
-	}
-	ahead.Store(int64(2 * time.Second))
-	if a := s.post("/widget/leads", anyLead).is(503, "busy"); a.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
-	release()
-	allKept(t, results)
-	s.post("/widget/leads", anyLead).is(200)
-}
-
-func TestWriter_reportsAFullDiskAndReadingGoesOn(t *testing.T) {
-	t.Parallel()
-	s := newService(t, withoutAddressLimits)
-	token := s.token(s.account, scopeLeads)
-	s.limitPages(3)
-	kept, full := 0, 0
-	for i := range 60 {
-		a := s.post("/widget/leads", seatBody("type", "newsletter", "email", fmt.Sprintf("u%d@example.com", i),
-			"page", "/"+strings.Repeat("x", 1000)))
-		if a.status == 200 {
-			kept++
-			continue
-		}
-		a.is(503, "storage_full")
-		if a.header.Get("Retry-After") == "" || a.json()["ok"] != false {
-			t.Errorf("Retry-After %q: %s", a.header.Get("Retry-After"), a.body)
-		}
-		full++
-	}
-	if full == 0 {
-		t.Fatal("the disk never got full")
-	}
-	equal(t, "leads", s.count(`SELECT count(*) FROM leads`), kept)
-	s.get("/leads", "Authorization: Bearer "+token).is(200)
-	s.limitPages(-1)
-	s.post("/widget/leads", anyLead).is(200)
 }
 
 func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
@@ -923,8 +720,7 @@ func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
 	}
 }
 
-// BenchmarkWrites compares a lead written alone through the writer with the same in
-// a plain transaction of its own, and with 64 callers at once, who share commits.
+// BenchmarkWrites compares a lead written alone through the writer with the same in a plain transaction of its own.
 func BenchmarkWrites(b *testing.B) {
 	b.Run("plain transaction", func(b *testing.B) {
 		s := openTestStore(b, makeStore(b), storeOptions{})
@@ -955,35 +751,15 @@ func BenchmarkWrites(b *testing.B) {
 			run("COMMIT")
 		}
 	})
-	for name, parallel := range map[string]int{"alone": 1, "64 at once": 64} {
-		b.Run(name, func(b *testing.B) {
-			s := openTestStore(b, makeStore(b), storeOptions{})
-			main, err := s.mainAccount()
-			must(b, err)
-			var n atomic.Int64
-			write := func() {
-				err := s.update(context.Background(), func(t *tx) error {
-					email := fmt.Sprintf("u%d@example.com", n.Add(1))
-					_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: email})
-					return err
-				})
-				if err != nil {
-					b.Error(err)
-				}
-			}
-			b.ResetTimer()
-			if parallel == 1 {
-				for b.Loop() {
-					write()
-				}
-				return
-			}
-			b.SetParallelism(parallel / runtime.GOMAXPROCS(0))
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					write()
-				}
-			})
-		})
-	}
+	b.Run("alone", func(b *testing.B) {
+		s := openTestStore(b, makeStore(b), storeOptions{})
+		main, err := s.mainAccount()
+		must(b, err)
+		for n := 0; b.Loop(); n++ {
+			must(b, s.update(context.Background(), func(t *tx) error {
+				_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)})
+				return err
+			}))
+		}
+	})
 }
