@@ -77,28 +77,6 @@ func TestTable_fitsTerminalsOf80AndOf45ColumnsWithWholeIDsAndNothingCut(t *testi
 	}
 }
 
-func TestTable_hasARowALineWithAllCellsWhereItIsNoTerminalAndWithWide(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	license := fillTables(o)
-	for _, columns := range []string{"", "nonsense"} {
-		o.env["COLUMNS"] = columns
-		for _, option := range []string{"-json=false", "-wide"} {
-			out := o.do("lead", "list", option)
-			equal(t, "lines", strings.Count(out, "\n"), 3)
-			contains(t, out, "ID  ", "POSTED", "guest1@example.com", "somebody.with.a.long.name@subdomain.example.com",
-				"  main\n")
-			contains(t, o.do("license", "list", option), license, "kitchen-display-for-the-second-floor")
-		}
-		if out := o.do("license", "show", license); widest(out) < 200 {
-			t.Errorf("a long value is broken:\n%s", out)
-		}
-	}
-	o.env["COLUMNS"] = "45"
-	contains(t, o.do("lead", "list", "-wide"), time.Now().UTC().Format("  2006-01-"))
-	equal(t, "lines", strings.Count(o.do("lead", "list", "-wide"), "\n"), 3)
-}
-
 // printedTable returns a table as a terminal of so many columns shows it, at noon of 22 November 2026.
 func printedTable(t testing.TB, columns int, header string, rows ...[]any) string {
 	t.Helper()
@@ -301,40 +279,4 @@ func TestKey_mayBeNamedByTheEndOfItsKid(t *testing.T) {
 	// Behind "--", since one in 64 ends begins with a minus.
 	o.fails("this is the signing key", "key", "retire", "--", kid[len(kid)-6:])
 	o.fails("there is no such key", "key", "retire", "--", kid[len(kid)-5:])
-}
-
-func TestAccount_isShownAndNamedByItsName(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	roma := o.object("account", "add", "Trattoria Roma")["id"].(string)
-	o.do("widget", "add", "Lunch", "-account", roma)
-	contains(t, o.do("widget", "list"), "Trattoria Roma\n")
-	lacks(t, o.do("widget", "list"), roma)
-	equal(t, "in JSON", o.object("widget", "list")["account_id"], any(roma))
-	license := o.object("license", "add", "-product", "edge", "-account", roma[len(roma)-8:])["id"].(string)
-	contains(t, o.do("license", "show", license), "\naccount             Trattoria Roma\n")
-
-	end := strings.ToUpper(roma[len(roma)-6:])
-	o.do("account", "set-rate", "Trattoria Roma", "700")
-	contains(t, o.do("account", "set", end, "-legal-name", "Roma Ltd"), "Roma Ltd")
-	o.do("account", "signin", "Trattoria Roma")
-	for _, name := range []string{"Trattoria", "acct_0000000", "000000"} {
-		err := o.fails(fmt.Sprintf("no account has the id or the name %q", name), "account", "close", name)
-		failIf(t, errors.As(err, new(usageError)), "%s is a wrong command line", name)
-	}
-	o.do("account", "close", "Trattoria Roma", "-force")
-	o.do("account", "reopen", "acct_…"+end)
-	o.do("account", "add", "Twin")
-	o.do("account", "add", "Twin")
-	err := o.fails("several accounts have the name", "widget", "list", "-account", "Twin")
-	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
-
-	var ids []string
-	for _, name := range []string{"Imbiss", "Imbiss", "acct_1"} { // names that say nothing
-		ids = append(ids, o.object("account", "add", name)["id"].(string))
-		o.do("widget", "add", "Menu", "-account", ids[len(ids)-1])
-	}
-	for _, id := range ids {
-		contains(t, o.do("widget", "list"), "  "+id+"\n")
-	}
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -33,9 +31,8 @@ func (p *process) memoryOf(line string) int64 {
 
 // volley sends a request so often, all at once, and meanwhile asks for health again and again. It returns how many
 // got each status, and how long the slowest health took.
-func volley(
-	t testing.TB, base string, n int, request func() *http.Request,
-) (statuses map[int]int, slowest time.Duration) {
+func volley(t testing.TB, base string, n int, method, path, body string, headers ...string) (statuses map[int]int,
+	slowest time.Duration) {
 	t.Helper()
 	client := newClient(t)
 	var mu sync.Mutex
@@ -44,13 +41,9 @@ func volley(
 	var senders, prober sync.WaitGroup
 	ended := make(chan struct{})
 	prober.Go(func() {
-		probes := newClient(t)
-		for {
+		for probes := newClient(t); ; {
 			began := time.Now()
-			if res, err := probes.Get(base + "/widget/health"); err == nil {
-				io.Copy(io.Discard, res.Body)
-				res.Body.Close()
-			}
+			send(probes, "GET", base+"/widget/health", "")
 			slowest = max(slowest, time.Since(began))
 			select {
 			case <-ended:
@@ -62,15 +55,13 @@ func volley(
 	for range min(n, 1000) { // connections
 		senders.Go(func() {
 			for sent.Add(1) <= int64(n) {
-				res, err := client.Do(request())
+				a, err := send(client, method, base+path, body, headers...)
 				if err != nil {
 					t.Errorf("a request has no answer: %v", err)
 					return
 				}
-				io.Copy(io.Discard, res.Body)
-				res.Body.Close()
 				mu.Lock()
-				statuses[res.StatusCode]++
+				statuses[a.status]++
 				mu.Unlock()
 			}
 		})
@@ -84,38 +75,29 @@ func volley(
 func TestVolley_ofSmallValuesTakesLittleMemory(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	token := strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "books:write"))
-	post := func(method, path, body string, headers ...string) func(base string) *http.Request {
-		return func(base string) *http.Request {
-			r, err := http.NewRequest(method, base+path, strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("Content-Type", "application/json")
-			must(t, setHeaders(r.Header, headers))
-			return r
-		}
-	}
+	token := bearer(strings.TrimSpace(o.do("token", "issue", "-account", o.account, "-scope", "books:write")))
 	small := strings.TrimSuffix(strings.Repeat("{},", 1<<12), ",")
 	few := strings.TrimSuffix(strings.Repeat("{},", 900), ",")
-	mapping := "/books/connections/con_00000000000000000000000000/mapping"
 	for name, v := range map[string]struct {
-		n       int
-		request func(base string) *http.Request
-		known   []int // statuses
+		n                  int
+		method, path, body string
+		known              []int // statuses
 	}{
-		"verify with thousands of values": {size(300, 1000),
-			post("POST", "/widget/license/verify", `{"license_key":"x","x":[`+small+`]}`), []int{400, 503}},
-		"verify with as many values as may be": {size(300, 1000),
-			post("POST", "/widget/license/verify",
-				`{"license_key":"x","x":[`+few+`],"y":"`+strings.Repeat("y", 12<<10)+`"}`), []int{200, 429, 503}},
-		"a mapping as large as may be": {size(100, 300),
-			post("PUT", mapping, `{"x":["`+strings.Repeat("y", 240<<10)+`"],"lines":[`+few+`]}`,
-				bearer(token)), []int{404, 422, 429, 503}},
+		"verify with thousands of values": {size(300, 1000), "POST", "/widget/license/verify",
+			`{"license_key":"x","x":[` + small + `]}`, []int{400, 503}},
+		"verify with as many values as may be": {size(300, 1000), "POST", "/widget/license/verify",
+			`{"license_key":"x","x":[` + few + `],"y":"` + strings.Repeat("y", 12<<10) + `"}`, []int{200, 429, 503}},
+		"a mapping as large as may be": {size(100, 300), "PUT",
+			"/books/connections/con_00000000000000000000000000/mapping",
+			`{"x":["` + strings.Repeat("y", 240<<10) + `"],"lines":[` + few + `]}`, []int{404, 422, 429, 503}},
 	} {
 		p := serveProcess(t, o) // one for each, since the most that it has had is never less again
 		idle := p.memoryOf("VmRSS")
-		statuses, slowest := volley(t, p.base, v.n, func() *http.Request { return v.request(p.base) })
+		headers := []string{token}
+		if v.method == "POST" {
+			headers = nil
+		}
+		statuses, slowest := volley(t, p.base, v.n, v.method, v.path, v.body, headers...)
 		above := p.memoryOf("VmHWM") - idle
 		t.Logf("%s: %d at once: %d MiB above idle, health after %d ms at most, statuses %v",
 			name, v.n, above>>20, slowest.Milliseconds(), statuses)
