@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"database/sql"
 	"encoding/base64"
-	"encoding/hex"
 	"flag"
 	"fmt"
 	"net/http"
@@ -51,127 +49,9 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 		l, err := s.store.license(anyAccount, id)
 		s.check(err)
 		sameText(t, "licence", l.FirstActivatedAt, newStamp(now), l.UpdatedAt, newStamp(now))
-		s.hasEvents(id, "license.created command", "license.first_activated device", "device.activated device")
+		sameText(t, "events", s.licenseEvents(id),
+			"[license.created command license.first_activated device device.activated device]")
 	})
-}
-
-func TestActivate_againTakesNoSecondSeatAndKeepsTheID(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(1)})
-		first := s.activate(key, "f", "device", map[string]string{"name": "A", "app_version": "1"}).is(200)
-		dev := first.text("device", "id")
-		time.Sleep(time.Minute)
-		second := s.activate(key, "f", "device", map[string]string{"app_version": "2"}).is(200)
-		sameText(t, "again", second.text("code"), "already_active", second.text("device", "id"), dev,
-			s.lease(second).Seq, 2, s.count(`SELECT count(*) FROM devices`), 1)
-		s.deviceIs(dev, `name = 'A' AND app_version = '2' AND activations = 1 AND last_seen_at = ?`,
-			newStamp(time.Now()))
-		s.activateByToken(first.text("token")).is(200, "already_active").tells("device.id", dev)
-		s.deactivate(key, "f").is(200)
-		time.Sleep(time.Hour)
-		s.activate(key, "f").is(200, "reactivated").tells("device.id", dev, "device.name", "A")
-		s.deviceIs(dev, `activations = 2 AND released_at IS NULL AND released_by IS NULL AND activated_at = ?
-			AND lease_seq = 4`, newStamp(time.Now()))
-		s.hasEvents(id, "license.created command", "license.first_activated device", "device.activated device",
-			"device.released device", "device.reactivated device")
-	})
-}
-
-func TestActivate_refusesWhatTheContractSays(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	now := time.Now()
-	ago, ahead := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
-	closed := s.addAccount("closed")
-	ended, grace, single := license{ExpiresAt: ago}, license{ExpiresAt: ago, GraceDays: 1}, license{MaxDevices: ptr(1)}
-	for name, c := range map[string]struct {
-		l        license
-		set      string // of the licence
-		device   string // state of the device "known", which is there then
-		status   int
-		code     string
-		print    string
-		moreBody []any
-	}{
-		"suspended":                 {set: "state = 'suspended'", status: 403, code: "license_suspended"},
-		"revoked":                   {set: "state = 'revoked'", status: 403, code: "license_revoked"},
-		"the account is closed":     {l: license{AccountID: closed}, status: 403, code: "license_suspended"},
-		"not started":               {l: license{StartsAt: ahead}, status: 403, code: "license_not_started"},
-		"expired":                   {l: ended, status: 403, code: "license_expired"},
-		"expired, a known device":   {l: ended, device: "active", print: "known", status: 403, code: "license_expired"},
-		"another product":           {status: 403, code: "product_mismatch", moreBody: []any{"product", "other"}},
-		"blocked":                   {device: "blocked", print: "known", status: 403, code: "device_blocked"},
-		"in grace, new":             {l: grace, device: "active", print: "new", status: 403, code: "license_in_grace"},
-		"in grace, known":           {l: grace, device: "active", print: "known", status: 200},
-		"in grace, released before": {l: grace, device: "released", print: "known", status: 200},
-		"in grace, blocked":         {l: grace, device: "blocked", print: "known", status: 403, code: "device_blocked"},
-		"the only seat is taken": {l: single, device: "active", print: "new", status: 409,
-			code: "seat_limit_reached"},
-		"a released one took none": {l: single, device: "released", print: "new", status: 200},
-		"a blocked one holds none": {l: single, device: "blocked", print: "new", status: 200},
-		"replacing nobody's device": {status: 422, code: "validation_failed",
-			moreBody: []any{"replace_device_id", newID("dev", now)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := s.with(t)
-			id, key := at.addLicense(license{AccountID: c.l.AccountID, MaxDevices: c.l.MaxDevices})
-			if c.device != "" {
-				dev := at.activate(key, "known").is(200).text("device", "id")
-				at.sql(`UPDATE devices SET state = ? WHERE id = ?`, c.device, dev)
-			}
-			at.sql(`UPDATE licenses SET starts_at = ?, expires_at = ?, grace_days = ? WHERE id = ?`, c.l.StartsAt,
-				c.l.ExpiresAt, c.l.GraceDays, id)
-			if c.set != "" {
-				at.sql(`UPDATE licenses SET `+c.set+` WHERE id = ?`, id)
-			}
-			if c.l.AccountID != "" {
-				at.change(func(t *tx) error { return t.closeAccount(closed) })
-			}
-			before := at.count(`SELECT count(*) + count(*) FILTER (WHERE state = 'active') FROM devices`)
-			events := at.count(`SELECT count(*) FROM events WHERE type <> 'license.seat_limit_reached'`)
-			a := at.activate(key, cmp.Or(c.print, "new"), c.moreBody...)
-			if c.status == 200 {
-				a.is(200)
-				return
-			}
-			a.is(c.status, c.code)
-			sameText(t, "a refusal changed something",
-				at.count(`SELECT count(*) + count(*) FILTER (WHERE state = 'active') FROM devices`), before,
-				at.count(`SELECT count(*) FROM events WHERE type <> 'license.seat_limit_reached'`), events)
-		})
-	}
-	s.activate(newLicenseKey(), "f").is(404, "license_not_found")
-	s.activate("an-imported-key-of-nobody", "f").is(404, "license_not_found")
-	id, key := s.addLicense(license{})
-	dev := s.activate(key, "f").is(200)
-	s.sql(`UPDATE license_keys SET retires_at = ? WHERE license_id = ?`, ago, id)
-	s.activate(key, "f").is(403, "key_retired")
-	s.activateByToken(dev.text("token")).is(200)
-}
-
-func TestActivate_ofADriftedDeviceKeepsItsSeat(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(1)})
-	first := s.activate(key, "before the new disk").is(200)
-	auth := bearer(first.text("token"))
-	s.license("activate", auth, "license_key", key, "fingerprint", "after it").is(200).tells("device.id",
-		first.text("device", "id"), "code", "already_active")
-	s.verifyKey(key, "after it").answers("valid")
-	s.verifyKey(key, "before the new disk").answers("device_not_activated")
-	includes(t, s.eventTypes(id)+".", "device.activated device.drifted.")
-	// The old token is bound to the fingerprint that the device no longer has.
-	s.post("/widget/license/activate", `{}`, auth).is(403, "fingerprint_mismatch")
-	s.verifyKey(key, "after it").answers("valid")
-	// A fingerprint that another device has is no drift.
-	_, other := s.addLicense(license{MaxDevices: ptr(2)})
-	one := s.activate(other, "1").is(200)
-	s.activate(other, "2").is(200)
-	s.license("activate", bearer(one.text("token")), "license_key", other, "fingerprint", "2").is(403,
-		"fingerprint_mismatch")
-	s.license("activate", bearer(one.text("token")), "license_key", key, "fingerprint", "x").is(422,
-		"credential_mismatch")
 }
 
 func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
@@ -189,98 +69,6 @@ func TestActivate_withATokenOfADeviceThatARestoredDatabaseLacks(t *testing.T) {
 	s.license("activate", tokens[0], "license_key", key, "fingerprint", "came back").is(403, "fingerprint_mismatch")
 	s.license("activate", tokens[1], "license_key", key, "fingerprint", "another").is(403, "fingerprint_mismatch")
 	s.post("/widget/license/activate", `{}`, tokens[1]).is(200, "activated")
-}
-
-func TestSeat_limitNamesTheHoldersMaskedAndIsNotedOnceAnHour(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(2)})
-		s.activate(key, "first", "device", map[string]string{"name": "One"}).is(200)
-		time.Sleep(time.Second)
-		s.activate(key, "second").is(200)
-		for range 10 {
-			time.Sleep(time.Second)
-			a := s.activate(key, "third").is(409, "seat_limit_reached")
-			body := a.json()
-			sameText(t, "seats", fmt.Sprint(body["seats"]), "map[free:0 max:2 used:2]")
-			devices := body["devices"].([]any)
-			hash := fingerprintHash("first")
-			oldest := devices[len(devices)-1].(map[string]any)
-			sameText(t, "devices", len(devices), 2, oldest["name"], "One", oldest["fingerprint"],
-				hex.EncodeToString(hash[:4]))
-			noFingerprint(t, a.body, "first", "second")
-		}
-		limitEvents := func() int {
-			return s.count(`SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached' AND subject_id = ?`,
-				id)
-		}
-		sameText(t, "events", limitEvents(), 1)
-		time.Sleep(time.Hour)
-		s.activate(key, "third").is(409, "seat_limit_reached")
-		s.activate(key, "fourth").is(409, "seat_limit_reached")
-		sameText(t, "events after an hour", limitEvents(), 2)
-	})
-}
-
-// noFingerprint checks that a text holds no more of fingerprints than their mask.
-func noFingerprint(t *testing.T, text string, fingerprints ...string) {
-	t.Helper()
-	for _, f := range fingerprints {
-		hash := fingerprintHash(f)
-		for _, form := range []string{hex.EncodeToString(hash[:5]),
-			base64.RawURLEncoding.EncodeToString(hash[:])[:10], base64.StdEncoding.EncodeToString(hash[:])[:10],
-			`"` + f + `"`} {
-			if strings.Contains(strings.ToLower(text), strings.ToLower(form)) {
-				t.Fatalf("the fingerprint %s shows as %s in %s", f, form, text)
-			}
-		}
-	}
-}
-
-func TestSeat_ofAReplacedDeviceIsFreedAndTaken(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(1)})
-	_, otherKey := s.addLicense(license{})
-	foreign := s.activate(otherKey, "x").is(200).text("device", "id")
-	old := s.activate(key, "old").is(200)
-	oldID := old.text("device", "id")
-	s.activate(key, "new", "replace_device_id", foreign).is(422, "validation_failed")
-	s.activate(key, "new", "replace_device_id", "dev_1").is(422, "validation_failed")
-	a := s.activate(key, "new", "replace_device_id", oldID).is(200)
-	sameText(t, "replacing", a.text("code"), "activated", fmt.Sprint(a.json()["license"].(map[string]any)["seats"]),
-		"map[free:0 max:1 used:1]")
-	s.deviceIs(oldID, `state = 'released' AND released_by = 'replacement' AND released_at IS NOT NULL`)
-	const replaced = "Another device has replaced this one and taken its seat; activate it again if a seat is free."
-	s.verifyLease(old.text("token")).is(200, "device_released").tells("detail", replaced)
-	s.activate(key, "old").is(409, "seat_limit_reached").tells("detail",
-		"Another device has replaced this one, and no other seat is free.")
-	// Once more: the one that was replaced has no seat to give.
-	s.activate(key, "third", "replace_device_id", oldID).is(409, "seat_limit_reached")
-	// A device does not replace itself, nor another, while it holds a seat.
-	newID := a.text("device", "id")
-	s.activate(key, "new", "replace_device_id", newID).is(200, "already_active").tells("device.state", "active")
-	// The old one comes back in the place of the new one.
-	s.activate(key, "old", "replace_device_id", newID).is(200, "reactivated").tells("device.id", oldID)
-	s.hasEvents(id, "license.created command", "license.first_activated device", "device.activated device",
-		"device.replaced device", "device.activated device", "license.seat_limit_reached device",
-		"device.replaced device", "device.reactivated device")
-}
-
-func TestSeat_isReleasedByNoReplacementThatIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(3)})
-	var ids []string
-	for _, f := range []string{"a", "b", "c"} {
-		ids = append(ids, s.activate(key, f).is(200).text("device", "id"))
-	}
-	s.sql(`UPDATE licenses SET max_devices = 2 WHERE id = ?`, id) // by an operator: one more than there may be
-	a := s.activate(key, "d", "replace_device_id", ids[0]).is(409, "seat_limit_reached")
-	sameText(t, "refused with", fmt.Sprint(a.json()["seats"]), "map[free:0 max:2 used:3]",
-		len(a.json()["devices"].([]any)), 3)
-	sameText(t, "the device that was to be replaced is", s.deviceRow(ids[0]).State, "active")
-	s.counts(0, `SELECT count(*) FROM events WHERE type = 'device.replaced'`)
 }
 
 // crowd calls f for every number below n at once and counts the statuses.
@@ -324,35 +112,6 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 	}
 }
 
-func TestSeat_ofADeviceActivatedByManyAtOnceIsOne(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(1)})
-	got := crowd(100, func(int) answer { return s.activate(key, "machine") })
-	sameText(t, "statuses", got[200], 100, s.count(`SELECT count(*) FROM devices`), 1,
-		s.count(`SELECT lease_seq FROM devices`), 100, s.count(`SELECT activations FROM devices`), 1)
-}
-
-func TestSeat_ofTheSameDevicesReplacedByManyIsTakenOnce(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{1, 5} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			s := newService(t)
-			_, key := s.addLicense(license{MaxDevices: &n})
-			var holders []string
-			for i := range n {
-				holders = append(holders, s.activate(key, fmt.Sprint("holder ", i)).is(200).text("device", "id"))
-			}
-			got := crowd(100, func(i int) answer {
-				return s.activate(key, fmt.Sprint("machine ", i), "replace_device_id", holders[i%n])
-			})
-			sameText(t, "statuses", got[200], n, got[409], 100-n,
-				s.count(`SELECT count(*) FROM devices WHERE state = 'active'`), n,
-				s.count(`SELECT count(*) FROM devices WHERE released_by = 'replacement'`), n)
-		})
-	}
-}
-
 func TestSeat_isNeverSoldTwiceWhileDevicesComeAndGo(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -376,169 +135,6 @@ func TestSeat_isNeverSoldTwiceWhileDevicesComeAndGo(t *testing.T) {
 	}
 }
 
-func TestSeat_floatingIsFreedByALapsedLeaseWithoutARequest(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
-		s.activate(key, "a").is(200)
-		s.activate(key, "b").is(409, "seat_limit_reached")
-		time.Sleep(time.Hour - time.Second)
-		s.verifyKey(key, "a").answers("valid") // a minute has passed: this extends the lease
-		time.Sleep(30 * time.Minute)
-		s.activate(key, "b").is(409, "seat_limit_reached")
-		time.Sleep(30 * time.Minute)
-		s.verifyKey(key, "a").answers("device_released") // before any worker came by
-		s.advance()
-		s.counts(1, `SELECT count(*) FROM devices WHERE state = 'released' AND released_by = 'lease'
-			AND lapses_at IS NULL`)
-		s.activate(key, "b").is(200)
-		s.activate(key, "a").is(409, "seat_limit_reached")
-		time.Sleep(time.Hour)
-		// frees the lapsed seat in the same transaction
-		s.activate(key, "a").is(200, "reactivated")
-		want := "license.created license.first_activated device.activated license.seat_limit_reached " +
-			"license.seat_limit_reached device.released device.activated device.released device.reactivated"
-		sameText(t, "events", s.eventTypes(id), want)
-	})
-}
-
-func TestSeat_floatingIsNeverOutlivedByItsToken(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
-		s.activate(key, "a").is(200)
-		time.Sleep(30 * time.Second)
-		for _, body := range []string{activateBody(key, "a"),
-			`{"license_key":"` + key + `","fingerprint":"a","nonce":"n"}`} {
-			c, err := s.keys.verify(s.post("/widget/license/verify", body).is(200).text("token"))
-			s.check(err)
-			var at stamp
-			s.check(s.store.one(`SELECT lapses_at FROM devices`, nil, &at))
-			sameText(t, "the token holds until", c.Expires, at.Unix(), c.Seq, 1)
-		}
-	})
-}
-
-func TestSeat_nodeLockedOutlivesItsLease(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{MaxDevices: ptr(1), LeaseHours: 1})
-		s.activate(key, "a").is(200)
-		time.Sleep(48 * time.Hour)
-		s.advance()
-		s.activate(key, "b").is(409, "seat_limit_reached")
-		s.verifyKey(key, "a").answers("valid")
-	})
-}
-
-func TestVerify_saysEverythingItKnows(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(2), Entitlements: codeList{"a", "b"}})
-		act := s.activate(key, "f", "device", map[string]string{"name": "Till"}).is(200)
-		lic := fmt.Sprintf(`{"id":%q,"product":"kds","plan":null,"kind":"node_locked","status":"active",`+
-			`"trial":false,"expires_at":null,"grace_until":null,"entitlements":["a","b"],"seats":{"used":1,"max":2,`+
-			`"free":1}}`, id)
-		dev := fmt.Sprintf(`{"id":%q,"name":"Till","state":"active"}`, act.text("device", "id"))
-		want := func(code, license, device, tail string) string {
-			return fmt.Sprintf(`{"valid":%v,"code":%q,"detail":%q,"checked_at":%q,"nonce":"n","license":%s,`+
-				`"device":%s%s}`+
-				"\n", code == "valid", code, verdictDetails[code], newStamp(time.Now()), license, device, tail)
-		}
-		for name, c := range map[string]struct{ got, want string }{
-			"by token": {s.verifyLease(act.text("token"), "entitlements", []string{"b"}, "product",
-				"kds").answers("valid").body,
-				strings.Replace(want("valid", lic, dev, `,"refresh_after":86400`), `"nonce":"n",`, "", 1)},
-			"no device": {s.license("verify", "", "license_key", key, "nonce", "n").body,
-				want("fingerprint_required", lic, "null", "")},
-			"a new device": {s.verifyKey(key, "new", "nonce", "n").body, want("device_not_activated", lic, "null", "")},
-			"missing": {s.verifyKey(key, "f", "nonce", "n", "entitlements", []string{"a", "c"}).body,
-				want("entitlement_missing", lic, dev, "")},
-			"unknown key": {s.verifyKey(newLicenseKey(), "f", "nonce", "n").body,
-				want("not_found", "null", "null", "")},
-			"malformed": {s.verifyKey("WRONG", "f", "nonce", "n").body, want("key_malformed", "null", "null", "")},
-		} {
-			sameText(t, name, c.got, c.want)
-		}
-		s.counts(1, `SELECT count(*) FROM devices`)
-	})
-}
-
-func TestVerify_answersAboutEveryStateOfALicence(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		now := time.Now()
-		ago, ahead := newStamp(now.Add(-time.Hour)), newStamp(now.Add(time.Hour))
-		for code, change := range map[string]string{
-			"revoked":     `UPDATE licenses SET state = 'revoked' WHERE id = ?1`,
-			"suspended":   `UPDATE licenses SET state = 'suspended' WHERE id = ?1`,
-			"not_started": `UPDATE licenses SET starts_at = '` + ahead.String() + `' WHERE id = ?1`,
-			"expired":     `UPDATE licenses SET expires_at = '` + ago.String() + `' WHERE id = ?1`,
-			"grace": `UPDATE licenses SET expires_at = '` + ago.String() +
-				`', grace_days = 1 WHERE id = ?1`,
-			"device_blocked":      `UPDATE devices SET state = 'blocked' WHERE license_id = ?1`,
-			"device_released":     `UPDATE devices SET state = 'released' WHERE license_id = ?1`,
-			"product_mismatch":    `UPDATE licenses SET product = 'other' WHERE id = ?1`,
-			"entitlement_missing": `UPDATE licenses SET entitlements = '["x"]' WHERE id = ?1`,
-			"valid":               `UPDATE licenses SET plan = 'x' WHERE id = ?1`,
-		} {
-			id, key := s.addLicense(license{Entitlements: codeList{"a"}, LeaseHours: 336})
-			lease := s.activate(key, "f").is(200).text("token")
-			s.sql(change, id)
-			for _, a := range []answer{s.verifyKey(key, "f", "product", "kds", "entitlements", []string{"a"}),
-				s.verifyLease(lease, "nonce", "n", "product", "kds", "entitlements", []string{"a"})} {
-				a.answers(code)
-				if valid := code == "valid" || code == "grace"; a.hasToken() != valid {
-					t.Errorf("%s: %s", code, a.body)
-				} else if c := a.json(); valid &&
-					(int64(c["expires_in"].(float64)) != s.lease(a).Expires-s.lease(a).IssuedAt) {
-					t.Errorf("%s: expires_in %v", code, c["expires_in"])
-				}
-				a.contains(`"license":{"id":"lic_`, `"device":{"id":"dev_`)
-			}
-		}
-		id, key := s.addLicense(license{})
-		lease := s.activate(key, "f").is(200).text("token")
-		s.sql(`UPDATE license_keys SET retires_at = ? WHERE license_id = ?`, ago, id)
-		s.verifyKey(key, "f").answers("key_retired")
-		s.verifyLease(lease).answers("valid")
-		s.deactivate(key, "f").is(403, "key_retired")
-
-		second := s.addAccount("second")
-		_, key = s.addLicense(license{AccountID: second})
-		lease = s.activate(key, "f").is(200).text("token")
-		s.change(func(t *tx) error { return t.closeAccount(second) })
-		s.verifyKey(key, "f").answers("suspended")
-		s.verifyLease(lease).answers("suspended")
-		s.activateByToken(lease).is(403, "license_suspended")
-	})
-}
-
-func TestVerify_needsATokenAndABodyThatAgree(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	oneID, one := s.addLicense(license{MaxDevices: ptr(5)})
-	twoID, two := s.addLicense(license{MaxDevices: ptr(5)})
-	lease := s.activate(one, "f").is(200)
-	auth := bearer(lease.text("token"))
-	// The licence.
-	s.activate(two, "f").is(200)
-	for _, path := range []string{"verify", "activate", "deactivate"} {
-		s.license(path, auth, "license_key", two, "fingerprint", "f").is(422, "credential_mismatch")
-		s.license(path, auth, "license_key", two).is(422, "credential_mismatch")
-		s.license(path, auth, "license_key", one, "fingerprint", "f").is(200)
-		s.activate(one, "f").is(200)
-	}
-	// The device.
-	s.verifyLease(lease.text("token"), "fingerprint", "g").answers("fingerprint_mismatch")
-	s.verifyLease(lease.text("token"), "fingerprint", "f").answers("valid")
-	s.license("deactivate", auth, "fingerprint", "g").is(403, "fingerprint_mismatch")
-	s.sql(`UPDATE licenses SET state = 'suspended' WHERE id = ?`, oneID)
-	s.license("deactivate", auth, "fingerprint", "g").is(403, "fingerprint_mismatch")
-	sameText(t, "the device is", s.deviceRow(lease.text("device", "id")).State, "active")
-	s.counts(1, `SELECT count(*) FROM devices WHERE license_id = ?`, twoID)
-}
-
 func TestVerify_comparesAFingerprintWithTheTokenEvenWhenItsRowIsGone(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -553,21 +149,6 @@ func TestVerify_comparesAFingerprintWithTheTokenEvenWhenItsRowIsGone(t *testing.
 	s.sql(`DELETE FROM licenses`)
 	s.verifyLease(lease).answers("not_found")
 	s.activateByToken(lease).is(404, "license_not_found")
-}
-
-func TestVerify_namingNoLicenceIsNoAnswer(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{})
-	for _, path := range []string{"verify", "activate", "deactivate"} {
-		for _, auth := range []string{"", s.auth(s.account, scopeAdmin)} {
-			s.license(path, auth, "fingerprint", "f").is(422, "validation_failed").contains(
-				`"pointer":"#/license_key"`).omits(`"valid"`)
-		}
-	}
-	for _, path := range []string{"activate", "deactivate"} {
-		s.license(path, "", "license_key", key).is(422, "validation_failed").contains(`"pointer":"#/fingerprint"`)
-	}
 }
 
 func TestVerify_withAFreshTokenWritesOnceAMinuteAndGivesNoNewOne(t *testing.T) {
@@ -622,132 +203,6 @@ func TestVerify_answersWhileSomebodyElseHoldsTheFile(t *testing.T) {
 	sameText(t, "afterwards", s.lease(s.verifyKey(key, "f").answers("valid")).Seq, 2)
 }
 
-func TestDeactivate_givesTheSeatBackOnce(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(1)})
-		lease := s.activate(key, "f").is(200)
-		const released, nothing = `{"ok":true,"released":true}` + "\n", `{"ok":true,"released":false}` + "\n"
-		sameText(t, "an unknown device", s.deactivate(key, "unknown").is(200).body, nothing)
-		sameText(t, "by key", s.deactivate(key, "f").is(200).body, released)
-		s.deviceIs(lease.text("device", "id"), `state = 'released' AND released_by = 'device' AND released_at = ?`,
-			newStamp(time.Now()))
-		written := s.count(`SELECT count(*) FROM events`)
-		for range 3 {
-			sameText(t, "again", s.deactivate(key, "f").is(200).body, nothing)
-			sameText(t, "again, by token", s.deactivateByToken(lease.text("token")).is(200).body, nothing)
-		}
-		s.counts(written, `SELECT count(*) FROM events`)
-		s.deactivate(newLicenseKey(), "f").is(404, "license_not_found")
-		for _, change := range []string{"state = 'suspended'", "state = 'revoked'",
-			"state = 'active', expires_at = '1999-01-01T00:00:00Z'",
-			"expires_at = NULL, starts_at = '2999-01-01T00:00:00Z'"} {
-			s.sql(`UPDATE licenses SET state = 'active', expires_at = NULL, starts_at = NULL`)
-			lease := s.activate(key, "f").is(200)
-			s.sql(`UPDATE licenses SET ` + change)
-			sameText(t, change, s.deactivateByToken(lease.text("token")).is(200).body, released)
-		}
-		s.sql(`UPDATE licenses SET starts_at = NULL`)
-		s.activate(key, "f").is(200)
-		s.sql(`UPDATE devices SET state = 'blocked'`)
-		sameText(t, "a blocked device", s.deactivate(key, "f").is(200).body, nothing)
-		sameText(t, "events", s.licenseEvents(id)[3], "device.released device")
-	})
-}
-
-func TestDevice_isReleasedAndBlockedByTheOperator(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(1)})
-	lease := s.activate(key, "f").is(200)
-	dev := lease.text("device", "id")
-	for _, step := range []struct{ command, state, answer string }{
-		{"block", "blocked", "device_blocked"}, {"block", "blocked", "device_blocked"},
-		{"release", "released", "device_released"}, {"release", "released", "device_released"},
-	} {
-		s.must("device", step.command, dev)
-		sameText(t, step.command, s.deviceRow(dev).State, step.state)
-		s.verifyLease(lease.text("token")).answers(step.answer)
-	}
-	sameText(t, "released by", *s.deviceRow(dev).ReleasedBy, "operator")
-	s.activate(key, "f").is(200, "reactivated")
-	for _, step := range []struct{ command, answer string }{{"suspend", "suspended"}, {"reinstate", "valid"},
-		{"suspend", "suspended"}, {"revoke", "revoked"}} {
-		s.must("license", step.command, id, "-reason", "because")
-		s.verifyKey(key, "f").answers(step.answer)
-	}
-	for _, command := range []string{"suspend", "reinstate", "revoke"} {
-		oneLine(t, s.failure("license", command, id), "revoked", command)
-	}
-	want := "license.created command, license.first_activated device, device.activated device, device.blocked " +
-		"command:U, device.released command:U, device.reactivated device, " +
-		"license.suspended command:U, license.reinstated command:U, license.suspended command:U, license.revoked " +
-		"command:U"
-	want = strings.ReplaceAll(want, "command:U", thisActor(t))
-	sameText(t, "events", strings.Join(s.licenseEvents(id), ", "), want)
-	s.counts(4, `SELECT count(*) FROM events WHERE json_extract(data, '$.reason') = 'because'`)
-}
-
-func TestDevice_isReleasedByAPortalAndThatIsWrittenDown(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(1)})
-	lease := s.activate(key, "f").is(200)
-	dev := lease.text("device", "id")
-	token := s.token(s.account, scopeDevices)
-	c, err := s.keys.verify(token)
-	s.check(err)
-	auth := bearer(token)
-	a := s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
-	if a.body != "" || a.header.Get("RateLimit") == "" {
-		t.Fatalf("%q %v", a.body, a.header)
-	}
-	s.deviceIs(dev, `state = 'released' AND released_by = 'portal' AND released_at IS NOT NULL`)
-	s.verifyLease(lease.text("token")).answers("device_released")
-	want := "device.released token " + c.ID
-	if events := s.licenseEvents(id); events[len(events)-1] != want {
-		t.Fatalf("events %v", events)
-	}
-	s.counts(1, `SELECT count(*) FROM events WHERE type = 'device.released'
-		AND json_extract(data, '$.device_id') = ? AND subject_id = ? AND account_id = ?`, dev, id, s.account)
-	// Once more changes nothing, and the seat is free.
-	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
-	s.counts(1, `SELECT count(*) FROM events WHERE type = 'device.released'`)
-	s.activate(key, "g").is(200)
-	for _, unknown := range []string{newID("dev", time.Now()), "dev_1", "x"} {
-		s.do("DELETE", "/licenses/"+id+"/devices/"+unknown, "", auth).is(404, "not_found")
-	}
-	// Blocked stays blocked: that is the operator's word.
-	s.sql(`UPDATE devices SET state = 'blocked' WHERE id = ?`, dev)
-	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", auth).is(204)
-	sameText(t, "a portal let a blocked device in", s.deviceRow(dev).State, "blocked")
-	s.do("DELETE", "/licenses/"+id+"/devices/"+dev, "", s.auth(s.account, scopeLicenses)).challenged(403,
-		"insufficient_scope", scopeChallenge(scopeDevices))
-	s.do("DELETE", "/licenses/"+id, "", auth).is(405, "method_not_allowed")
-}
-
-func TestDevice_isShownMasked(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{})
-	auth := s.auth(s.account, scopeLicenses+" "+scopeDevices)
-	dev := s.activate(key, "machine-1", "device",
-		map[string]string{"name": "Till", "platform": "linux", "app_version": "3"}).is(200).text("device", "id")
-	s.activate(key, "machine-2").is(200)
-	s.deactivate(key, "machine-2").is(200)
-	a := s.get("/licenses/"+id+"/devices", auth).is(200)
-	noFingerprint(t, a.body, "machine-1", "machine-2")
-	row := s.deviceRow(dev)
-	want := fmt.Sprintf(`{"id":%q,"name":"Till","state":"active","platform":"linux","app_version":"3",`+
-		`"fingerprint":"%x","activated_at":%q,"last_seen_at":%q,"released_at":null,"released_by":null,`+
-		`"clone_suspected_at":null,"offline_until":null}`, dev, row.Fingerprint[:4], row.ActivatedAt, row.LastSeenAt)
-	a.contains(want, `"state":"released"`, `"released_by":"device"`)
-	for _, path := range []string{"/licenses", "/licenses/" + id} {
-		noFingerprint(t, s.get(path, auth).is(200).body, "machine-1", "machine-2")
-	}
-	noFingerprint(t, s.log.String(), "machine-1", "machine-2")
-}
-
 // Whatever a device or a widget sends is answered and never a fault of ours; and what
 // is refused changes nothing.
 func FuzzDeviceBody(f *testing.F) {
@@ -790,18 +245,6 @@ func FuzzDeviceBody(f *testing.F) {
 			t.Fatalf("%d devices on two seats", n)
 		}
 	})
-}
-
-func BenchmarkVerify(b *testing.B) {
-	s := newService(b)
-	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	_, key := s.addLicense(license{})
-	lease := s.activate(key, "f").is(200).text("token")
-	for b.Loop() {
-		if a := s.verifyLease(lease); a.status != 200 {
-			b.Fatal(a.body)
-		}
-	}
 }
 
 // manyDevices inserts n devices with a state on a licence.
@@ -878,23 +321,6 @@ func TestSeats_thatAreCountedWrongAreToldByCheckAndMendedAsItSays(t *testing.T) 
 	}
 }
 
-func TestSeats_limitIsNotedOnceAnHourWithoutReadingEvents(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(1)})
-	s.activate(key, "a").is(200)
-	asked := questions(s.store.writer.queries)
-	for range 3 {
-		s.activate(key, "b").is(409, "seat_limit_reached")
-	}
-	for _, query := range asked() {
-		if strings.Contains(query, "FROM events") {
-			t.Errorf("it asks %s", query)
-		}
-	}
-	s.counts(1, `SELECT count(*) FROM events WHERE type = 'license.seat_limit_reached'`)
-}
-
 // devicesOfOne is how many devices the licence of BenchmarkOneLicense has in its large database.
 var devicesOfOne = flag.Int("devices", 100_000, "devices of the licence in the large database of BenchmarkOneLicense")
 
@@ -950,56 +376,4 @@ func BenchmarkOneLicense(b *testing.B) {
 			b.ReportMetric(float64(many)/float64(few), "many/few")
 		})
 	}
-}
-
-func BenchmarkActivate(b *testing.B) {
-	s := newService(b)
-	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	_, key := s.addLicense(license{})
-	for i := 0; b.Loop(); i++ {
-		if a := s.activate(key, fmt.Sprint("machine ", i)); a.status != 200 {
-			b.Fatal(a.body)
-		}
-	}
-}
-
-func TestVerify_byAPortalJudgesTheLicenceAlone(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(2), Entitlements: codeList{"a"}, GraceDays: 1})
-		device := s.activate(key, "f").is(200)
-		portal, other := s.auth(s.account, scopeLicenses), s.auth(s.account, scopeLeads)
-		seen := s.deviceRow(device.text("device", "id"))
-		time.Sleep(time.Hour)
-		ask := func(code string, valid bool, token string, more ...any) answer {
-			t.Helper()
-			body := seatBody(append([]any{"license_key", key}, more...)...)
-			a := s.post("/widget/license/verify", body, token).is(200)
-			if a.text("code") != code || a.json()["valid"] != valid || a.hasToken() || a.json()["device"] != nil {
-				t.Fatalf("%s, want %s", a.body, code)
-			}
-			return a
-		}
-		whole := ask("valid", true, portal, "nonce", "n", "entitlements", []string{"a"})
-		sameText(t, "seats", fmt.Sprint(whole.json()["license"].(map[string]any)["seats"]), "map[free:1 max:2 used:1]")
-		ask("entitlement_missing", false, portal, "entitlements", []string{"b"})
-		ask("product_mismatch", false, portal, "product", "other")
-		ask("device_not_activated", false, portal, "fingerprint", "unknown")
-		ask("fingerprint_required", false, other) // it may not read licences
-		a := s.license("verify", "", "license_key", key).is(200)
-		sameText(t, "without a token", a.text("code"), "fingerprint_required")
-		s.verifyLease(device.text("token")).answers("valid")
-		if row := s.deviceRow(seen.ID); row.LeaseSeq != seen.LeaseSeq {
-			t.Errorf("seq %d, was %d", row.LeaseSeq, seen.LeaseSeq)
-		}
-		s.sql(`UPDATE licenses SET expires_at = ? WHERE id = ?`, newStamp(time.Now().Add(-time.Minute)).String(), id)
-		s.notice()
-		grace := ask("grace", true, portal)
-		sameText(t, "detail", grace.text("detail"), "The licence has expired; its devices may go on until grace_until.")
-		s.must("license", "suspend", id)
-		s.notice()
-		ask("suspended", false, portal)
-		stranger := s.auth(s.addAccount("other"), scopeLicenses)
-		ask("not_found", false, stranger)
-	})
 }

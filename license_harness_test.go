@@ -46,13 +46,6 @@ func runInBubble(t *testing.T, name string, test func(t *testing.T, s *service))
 	t.Run(name, func(t *testing.T) { inBubble(t, test) })
 }
 
-// listsIDs checks the ids of the rows of a list's page.
-func (a answer) listsIDs(ids ...string) {
-	a.t.Helper()
-	got, _ := pageOf(a)
-	sameText(a.t, "the list", got, ids)
-}
-
 // tells checks members of the body, whose names and values alternate. A name goes down with its dots.
 func (a answer) tells(pairs ...any) answer {
 	a.t.Helper()
@@ -91,12 +84,6 @@ func (a answer) challenged(status int, code, challenge string) answer {
 func (a answer) invalidToken() answer {
 	a.t.Helper()
 	return a.challenged(401, "invalid_token", invalidChallenge)
-}
-
-// hasEvents checks the types and actors of a licence's events.
-func (s *service) hasEvents(licenseID string, want ...string) {
-	s.t.Helper()
-	sameText(s.t, "events", s.licenseEvents(licenseID), want)
 }
 
 // deviceIs checks a condition, in SQL, of a device's row.

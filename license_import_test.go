@@ -446,20 +446,3 @@ func FuzzImport(f *testing.F) {
 		}
 	})
 }
-
-// BenchmarkImport takes over 20,000 licences, and a run takes as long as that:
-//
-//	go test -run '^$' -bench Import -benchtime 1x
-func BenchmarkImport(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		s := newService(b)
-		lines := []string{"key,plan,max_devices,expires_at"}
-		for i := range 20_000 {
-			lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d,pro,3,2030-01-01", i))
-		}
-		file := s.importFile(lines...)
-		b.StartTimer()
-		s.must(s.importArgs(file)...)
-	}
-}

@@ -45,37 +45,6 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 	}
 }
 
-func TestLease_claimsNameLicenceAndDevice(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	print := fingerprintHash("machine")
-	l := &license{ID: "lic_1", AccountID: "acct_1", Product: "kds", LeaseHours: 336, Entitlements: codeList{"a", "b"}}
-	got := leaseClaims(l, &device{ID: "dev_1", Fingerprint: print[:], LeaseSeq: 7}, now, "n")
-	want := claims{Subject: "acct_1", ClientID: "dev_1", Scope: "license:verify", IssuedAt: now.Unix(),
-		Expires: now.Add(336 * time.Hour).Unix(), License: "lic_1", Device: "dev_1",
-		Fingerprint: base64.RawURLEncoding.EncodeToString(print[:]), Product: "kds", Entitlements: []string{"a", "b"},
-		Seq: 7, RefreshAfter: 86400, Nonce: "n"}
-	sameText(t, "claims", fmt.Sprint(got), fmt.Sprint(want))
-}
-
-func TestLease_isAnHourLongAnHourBeforeTheEndOfGrace(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		end := time.Now().Add(48 * time.Hour)
-		_, key := s.addLicense(license{ExpiresAt: newStamp(end), GraceDays: 1})
-		lease := s.activate(key, "f").is(200)
-		graceEnd := end.Add(24 * time.Hour)
-		c := s.lease(lease)
-		sameText(t, "claims", c.Expires, graceEnd.Unix(), c.GraceEnd, graceEnd.Unix(), c.LicenseEnd, end.Unix())
-		time.Sleep(time.Until(graceEnd) - time.Hour)
-		a := s.verifyLease(lease.text("token")).answers("grace")
-		a.tells("expires_in", 3600, "refresh_after", 1800, "license.status", "grace")
-		sameText(t, "claims in grace", s.lease(a).RefreshAfter, 1800, s.lease(a).Expires, graceEnd.Unix())
-		time.Sleep(time.Hour)
-		s.verifyLease(lease.text("token")).answers("expired").omits(`"token"`)
-	})
-}
-
 func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -138,28 +107,6 @@ func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.verifyLease(second.text("token")).answers("valid")
 		s.deviceIs(dev, `presented_seq = 3 AND state = 'active'`)
-	})
-}
-
-func TestVerify_givesADeviceWithoutATokenTheVerySameForAMinute(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{})
-		time.Sleep(10 * time.Second) // the licence is older than its first activation
-		lease := s.activate(key, "f").is(200).text("token")
-		written := s.store.committedJobs.Load()
-		for range 5 {
-			s.verifyKey(key, "f").answers("valid").tells("token", lease)
-			time.Sleep(10 * time.Second)
-		}
-		sameText(t, "that wrote", s.store.committedJobs.Load(), written)
-		time.Sleep(10 * time.Second)
-		a := s.verifyKey(key, "f").answers("valid")
-		sameText(t, "after a minute", s.lease(a).Seq, 2)
-		// A licence that was changed shows in the next answer.
-		s.sql(`UPDATE licenses SET entitlements = '["new"]'`)
-		c := s.lease(s.verifyKey(key, "f").answers("valid"))
-		sameText(t, "after a change", c.Seq, 2, c.Entitlements, []string{"new"})
 	})
 }
 
@@ -230,29 +177,6 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 	})
 }
 
-func TestLease_olderThanTheLastIsSuspectedOncePerDay(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(1)})
-		old := s.activate(key, "a").is(200).text("token")
-		time.Sleep(25 * time.Hour)
-		verify := func(token string) answer { return s.verifyLease(token).answers("valid") }
-		fresh := verify(old).text("token")
-		time.Sleep(2 * time.Minute)
-		verify(fresh)
-		for range 5 {
-			verify(old) // blocks nothing
-			time.Sleep(time.Minute)
-		}
-		sameText(t, "events on the first day", strings.Count(s.eventTypes(id), "device.clone_suspected"), 1)
-		time.Sleep(24 * time.Hour)
-		verify(old)
-		sameText(t, "events on two days", strings.Count(s.eventTypes(id), "device.clone_suspected"), 2)
-		s.get("/licenses/"+id+"/devices", s.auth(s.account, scopeLicenses)).is(200).contains(`"clone_suspected_at":"20`)
-		s.counts(1, `SELECT count(*) FROM v_devices WHERE clone_suspected_at IS NOT NULL`)
-	})
-}
-
 func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -276,80 +200,6 @@ func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 		s.check(err)
 		sameText(t, "seq", c.Seq, 12)
 		sameText(t, "suspicions", strings.Count(s.eventTypes(id), "clone_suspected"), 0)
-	})
-}
-
-// An offlineClock is the time with which an offline device compares the end of its lease
-// (contract, section 4): the later of its wall clock and a mark that it saves. The mark
-// advances with times that the service signed and with the monotonic clock, never with the
-// wall clock, so that a wall clock that was wrong once has no lasting effect. It is the
-// rule that the documents give to devices.
-type offlineClock struct {
-	mark int64 // Unix seconds, saved with the token
-}
-
-// observeIssuedAt advances the mark to the iat of a token whose signature was verified.
-func (c *offlineClock) observeIssuedAt(issuedAt int64) { c.mark = max(c.mark, issuedAt) }
-
-// addElapsed advances the mark by time that has passed on the monotonic clock.
-func (c *offlineClock) addElapsed(d time.Duration) {
-	if d > 0 {
-		c.mark += int64(d / time.Second)
-	}
-}
-
-// now returns the time to compare exp with, given the wall clock.
-func (c *offlineClock) now(wall time.Time) time.Time {
-	return time.Unix(max(c.mark, wall.Unix()), 0)
-}
-
-func TestLease_offlineClockTrustsOnlyWhatWasSignedAndWhatHasPassed(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{MaxDevices: ptr(1)}) // a lease of 14 days
-		c, err := s.keys.verify(s.activate(key, "a").is(200).text("token"))
-		s.check(err)
-		signed := time.Unix(c.IssuedAt, 0)
-		const day = 24 * time.Hour
-		for name, test := range map[string]struct {
-			wall    time.Time     // what the device's clock says
-			running time.Duration // since the token came, by the monotonic clock
-			mark    int64         // what the device had saved before the token came
-			holds   bool
-		}{
-			"right":                                 {signed.Add(day), day, 0, true},
-			"right, at the end":                     {signed.Add(14*day - time.Second), 0, 0, true},
-			"right, past the end":                   {signed.Add(14 * day), 0, 0, false},
-			"back by a year":                        {signed.Add(-365 * day), day, 0, true},
-			"back by a year, used up":               {signed.Add(-365 * day), 14 * day, 0, false},
-			"forward by ten years":                  {signed.Add(3653 * day), day, 0, false},
-			"boot in 1970":                          {time.Unix(60, 0), time.Hour, 0, true},
-			"boot in 1970, used up":                 {time.Unix(60, 0), 14 * day, 0, false},
-			"30 days off":                           {signed.Add(30 * day), 0, 0, false},
-			"a mark restored from before the token": {signed, 0, signed.Add(-90 * day).Unix(), true},
-			"a mark from an earlier token, clock behind": {signed.Add(-90 * day), 13 * day, signed.Add(-day).Unix(),
-				true},
-		} {
-			clock := offlineClock{mark: test.mark}
-			clock.observeIssuedAt(c.IssuedAt)
-			clock.addElapsed(test.running)
-			sameText(t, name, leaseFault(c, "a", testBase, clock.now(test.wall)) == "", test.holds)
-		}
-		// A clock that was wrong for a while leaves nothing behind.
-		clock := offlineClock{}
-		clock.observeIssuedAt(c.IssuedAt)
-		if leaseFault(c, "a", testBase, clock.now(signed.Add(3653*day))) == "" {
-			t.Error("in ten years the lease still holds")
-		}
-		clock.addElapsed(-time.Hour)
-		sameText(t, "the future poisoned the mark", leaseFault(c, "a", testBase, clock.now(signed.Add(time.Hour))), "")
-		for fault, got := range map[string]string{
-			"bound to another device": leaseFault(c, "b", testBase, signed),
-			"for another service":     leaseFault(c, "a", "https://other.example/v1", signed),
-			"not a device token":      leaseFault(claims{Expires: c.Expires}, "", "", signed),
-		} {
-			includes(t, got, fault)
-		}
 	})
 }
 

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"html"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,51 +23,6 @@ func (s *service) activateOffline(key, fingerprint string, more ...any) answer {
 func (s *service) addOfflineLicense(transfers int) (id, key string) {
 	s.t.Helper()
 	return s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(transfers), OfflineDays: 100})
-}
-
-func TestOffline_leaseLastsItsDaysAndNeverPastTheEndOfGrace(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		now := time.Now()
-		for name, c := range map[string]struct {
-			l    license
-			days int
-		}{
-			"a year":                 {license{OfflineDays: 365}, 365},
-			"shorter than others":    {license{OfflineDays: 1, LeaseHours: 336}, 1},
-			"the licence ends first": {license{OfflineDays: 365, ExpiresAt: newStamp(now.Add(days(30)))}, 30},
-			"its grace ends first": {license{OfflineDays: 365, ExpiresAt: newStamp(now.Add(days(30))), GraceDays: 7},
-				37},
-			"floating": {license{OfflineDays: 20, Kind: kindFloating, LeaseHours: 8}, 20},
-		} {
-			_, key := s.addLicense(c.l)
-			a := s.activateOffline(key, "till").is(200, "activated")
-			end := newStamp(now.Add(days(c.days)))
-			a.tells("offline_until", end, "expires_in", c.days*24*3600, "nonce", "n-till")
-			claims := s.lease(a)
-			sameText(t, name, claims.Expires, end.Unix(), claims.Nonce, "n-till", claims.RefreshAfter,
-				int64(refreshAfter(days(c.days)).Seconds()))
-			s.deviceIs(a.text("device", "id"), `offline_until = ? AND counts_until = ? AND offline_kid = ?`, end, end,
-				s.keys.signer().kid)
-		}
-	})
-}
-
-func TestOffline_needsALicenceThatAllowsItAndANonce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(1)})
-	s.activateOffline(key, "till").is(403, "offline_not_allowed")
-	s.counts(0, `SELECT count(*) FROM devices`)
-	s.sql(`UPDATE licenses SET offline_days = 1`)
-	s.notice()
-	s.activate(key, "till", "offline", true).is(422, "validation_failed").names("#/nonce required")
-	s.activate(key, "till", "offline", "yes").is(422, "validation_failed").names("#/offline wrong_type")
-	s.activate(key, "till", "offline", false).is(200, "activated").omits("offline_until")
-	s.activateOffline(key, "till").is(200, "already_active")
-	s.sql(`UPDATE licenses SET offline_days = 0`)
-	s.notice()
-	s.activateOffline(key, "till").is(403, "offline_not_allowed")
 }
 
 // Nobody who has the key or the token may have a lease that can't be recalled and free its seat for another machine.
@@ -109,52 +62,6 @@ func TestOffline_seatIsNotFreedBeforeItsLeaseEnds(t *testing.T) {
 		s.activateByToken(token, "fingerprint", "new disk").is(200, "already_active").omits("offline_until")
 		s.deactivate(key, "new disk").is(200).tells("released", true).omits("until")
 		s.activate(key, "another").is(200, "activated")
-	})
-}
-
-func TestOffline_endNeverMovesBackAndAnotherRequestRenewsIt(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addOfflineLicense(0)
-		a := s.activateOffline(key, "till").is(200)
-		device, until := a.text("device", "id"), newStamp(time.Now().Add(days(100)))
-		time.Sleep(days(50))
-		s.sql(`UPDATE licenses SET offline_days = 10 WHERE id = ?`, id)
-		s.notice()
-		a = s.activateOffline(key, "till").is(200, "already_active").tells("offline_until", until,
-			"expires_in", 10*24*3600)
-		sameText(t, "the end of a shorter lease", s.lease(a).Expires, time.Now().Add(days(10)).Unix())
-		s.sql(`UPDATE licenses SET offline_days = 100, expires_at = ? WHERE id = ?`,
-			newStamp(time.Now().Add(days(20))), id)
-		s.notice()
-		s.activateOffline(key, "till").is(200).tells("offline_until", until, "expires_in", 20*24*3600)
-		s.deactivate(key, "till").is(200).tells("released", false, "until", until)
-		s.sql(`UPDATE licenses SET expires_at = NULL WHERE id = ?`, id)
-		s.notice()
-		longer := newStamp(time.Now().Add(days(100)))
-		s.activateOffline(key, "till").is(200).tells("offline_until", longer, "device.id", device)
-		s.hasEvents(id, "license.created command", "license.first_activated device", "device.activated device",
-			"device.leased_offline device", "device.leased_offline device")
-		s.counts(1, `SELECT count(*) FROM events WHERE json_extract(data, '$.until') = ?`, longer)
-	})
-}
-
-func TestOffline_floatingSeatLapsesNotBeforeItsOfflineLease(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 8, OfflineDays: 10})
-		s.activate(key, "till").is(200)
-		a := s.activateOffline(key, "till").is(200)
-		end := time.Now().Add(days(10))
-		time.Sleep(days(1))
-		s.verifyLease(a.text("token"), "nonce", "n").answers("valid").tells("expires_in", 8*3600)
-		time.Sleep(time.Until(end) - time.Second)
-		s.advance()
-		s.activate(key, "another").is(409, "seat_limit_reached")
-		time.Sleep(time.Second)
-		s.advance()
-		s.activate(key, "another").is(200, "activated")
-		s.deviceIs(a.text("device", "id"), `state = 'released' AND released_by = 'lease'`)
 	})
 }
 
@@ -222,26 +129,6 @@ func TestOffline_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 	s.carries(request, "").is(403)
 	s.post("/widget/license/activate", activateBody(key, "till", "offline", true, "nonce", "n"),
 		"Idempotency-Key: once").is(403, "key_retired")
-}
-
-func TestDevice_listTellsUntilWhenAnOfflineLeaseHoldsASeat(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(2), OfflineDays: 100})
-	inTerminal := func() string {
-		env, out := filesIn(s.dir), &bytes.Buffer{}
-		env["COLUMNS"] = "200"
-		s.check(run(t.Context(), []string{"device", "list", id}, func(name string) string { return env[name] }, out,
-			io.Discard))
-		return out.String()
-	}
-	s.activate(key, "online").is(200)
-	lacks(t, inTerminal(), "OFFLINE")
-	until := s.activateOffline(key, "till").is(200).text("offline_until")
-	includes(t, inTerminal(), " OFFLINE_UNTIL")
-	for _, command := range [][]string{{"device", "list", id}, {"license", "show", id}} {
-		includes(t, s.must(command...), " OFFLINE_UNTIL", " "+until[:len("2027-03-04")]+" ")
-	}
 }
 
 func TestKey_retireCountsOfflineLeasesThatAnotherKeyHasFollowed(t *testing.T) {

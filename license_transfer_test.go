@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -14,85 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 )
-
-func TestTransfer_oneSeatIsNotTwentyMachinesByDrift(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 336})
-		token := s.activate(key, "machine-0").is(200).text("token")
-		for i := 1; i < 20; i++ {
-			s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(409, "transfer_limit_reached")
-		}
-		s.sql(`UPDATE licenses SET max_transfers = 2 WHERE id = ?`, id)
-		first := token
-		for i := 1; i <= 2; i++ {
-			token = s.activateByToken(token, "fingerprint", fmt.Sprint("machine-", i)).is(200,
-				"already_active").text("token")
-		}
-		s.activateByToken(token, "fingerprint", "machine-3").is(409, "transfer_limit_reached").tells(
-			"transfers.used", 2, "transfers.max", 2, "transfers.next_at", "2000-01-31T00:00:00Z")
-		// The machine that was drifted away from gets no lease, and does not free the seat.
-		s.verifyLease(first).answers("fingerprint_mismatch")
-		s.verifyLease(first, "nonce", "n").answers("fingerprint_mismatch")
-		s.deactivateByToken(first).is(403, "fingerprint_mismatch")
-		s.activateByToken(first).is(403, "fingerprint_mismatch")
-		s.activateByToken(first, "fingerprint", "machine-4").is(403, "fingerprint_mismatch")
-		s.verifyKey(key, "machine-0").answers("device_not_activated")
-		// A lost answer may be asked for again, and the device may go back to what it was.
-		s.activateByToken(first, "fingerprint", "machine-2").is(200, "already_active")
-		token = s.activateByToken(token, "fingerprint", "machine-2").is(200, "already_active").text("token")
-		s.activateByToken(token, "fingerprint", "machine-0").is(200, "already_active")
-		s.counts(3, `SELECT counting FROM license_seats`)
-		s.counts(1, `SELECT count(*) FROM events WHERE type = 'license.transfer_limit_reached'`)
-	})
-}
-
-func TestTransfer_oneSeatIsNotManyMachinesInTurn(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{kindNodeLocked, kindFloating} {
-		runInBubble(t, kind, func(t *testing.T, s *service) {
-			_, key := s.addLicense(license{Kind: kind, MaxDevices: ptr(1), MaxTransfers: ptr(2), LeaseHours: 8})
-			began := newStamp(time.Now())
-			for i := range 3 {
-				s.activate(key, fmt.Sprint(i)).is(200, "activated")
-				s.deactivate(key, fmt.Sprint(i)).is(200)
-			}
-			end := began.after(days(30))
-			if kind == kindFloating {
-				end = began.after(8 * time.Hour)
-			}
-			a := s.activate(key, "another").is(409, "transfer_limit_reached")
-			sameText(t, "next at", a.text("transfers", "next_at"), end.String())
-			for i := range 3 { // who counts already may come back, as often as it likes
-				s.activate(key, fmt.Sprint(i)).is(200, "reactivated")
-				s.deactivate(key, fmt.Sprint(i)).is(200)
-			}
-			time.Sleep(time.Until(end.Time) - time.Second)
-			s.activate(key, "another").is(409, "transfer_limit_reached")
-			time.Sleep(time.Second)
-			s.activate(key, "another").is(200, "activated")
-		})
-	}
-}
-
-func TestTransfer_noneAtAllLetsOnlyTheSameDeviceComeBackAnyNumberOfTimes(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
-		device := s.activate(key, "a").is(200).text("device", "id")
-		s.activate(key, "b", "replace_device_id", device).is(409, "transfer_limit_reached").tells(
-			"transfers.next_at", nil) // while the seat is held nothing ends
-		s.counts(1, `SELECT count(*) FROM devices WHERE state = 'active' AND id = ?`, device)
-		for range 3 {
-			s.deactivate(key, "a").is(200)
-			s.activate(key, "b").is(409, "transfer_limit_reached")
-			s.activate(key, "a").is(200, "reactivated")
-		}
-		s.deactivate(key, "a").is(200)
-		time.Sleep(days(30))
-		s.activate(key, "b").is(200, "activated")
-	})
-}
 
 // Whoever frees the seat, the machine that had it keeps its lease and so counts.
 func TestTransfer_countsWhoeverFreedTheSeat(t *testing.T) {
@@ -127,90 +47,6 @@ func shortenLease(s *service, id, key string) {
 	time.Sleep(2 * time.Minute)
 	s.activate(key, "a").is(200)
 	s.deactivate(key, "a").is(200)
-}
-
-func TestTransfer_resetHasOnlyTheHoldersOfSeatsCount(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(2), MaxTransfers: ptr(1)})
-		holder := s.activate(key, "holder").is(200).text("token")
-		s.activateByToken(holder, "fingerprint", "holder-2").is(200)
-		s.activate(key, "thief").is(200)
-		s.deactivate(key, "thief").is(200)
-		s.activate(key, "mine").is(409, "transfer_limit_reached")
-		admin := s.auth(s.account, scopeAdmin)
-		s.post("/licenses/"+id+"/reset-transfers", "", s.auth(s.account, scopeDevices)).is(403)
-		s.get("/licenses/"+id, admin).is(200).tells("transfers.used", 1)
-		s.post("/licenses/"+id+"/reset-transfers", "", admin).is(200).tells("transfers.used", 0)
-		s.counts(1, `SELECT counting FROM license_seats`)
-		s.activate(key, "mine").is(200)
-		s.counts(1, `SELECT count(*) FROM events WHERE type = 'license.transfers_reset'`)
-		s.post("/licenses/lic_01arz3ndektsv4rrffq69g5fav/reset-transfers", "", admin).is(404)
-	})
-}
-
-func TestTransfer_limitIsChosenByDefault(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	admin := s.auth(s.account, scopeAdmin)
-	add := func(members string) answer {
-		return s.post("/licenses", fmt.Sprintf(`{"account_id":%q,"product":"kds"%s}`, s.account, members), admin)
-	}
-	patch := func(id, body string) answer { return s.do("PATCH", "/licenses/"+id, body, admin) }
-	for members, want := range map[string]any{
-		``:                                      nil,
-		`,"max_devices":1`:                      2.0,
-		`,"max_devices":5`:                      5.0,
-		`,"max_devices":5,"kind":"floating"`:    5.0,
-		`,"max_devices":5,"max_transfers":0`:    0.0,
-		`,"max_devices":5,"max_transfers":null`: nil,
-	} {
-		a := add(members).is(200)
-		sameText(t, members, a.json()["max_transfers"], want)
-	}
-	add(`,"max_transfers":1`).is(422, "validation_failed").names("#/max_transfers inconsistent")
-	for members, want := range map[string]any{``: 336.0, `,"kind":"floating"`: 8.0,
-		`,"kind":"floating","lease_hours":5`: 5.0} {
-		sameText(t, members, add(members).is(200).json()["lease_hours"], want)
-	}
-	id := add(`,"max_devices":1`).is(200).text("id")
-	patch(id, `{"max_devices":null}`).is(422).names("#/max_transfers inconsistent")
-	for _, step := range []struct{ body, want string }{
-		{`{"max_devices":7}`, "7"}, // raised alone
-		{`{"max_devices":3}`, "7"}, // lowering lowers nothing
-		{`{"max_devices":9,"max_transfers":1}`, "1"},
-		{`{"plan":"pro"}`, "1"},
-		{`{"max_transfers":20}`, "20"},
-		{`{"max_devices":10}`, "20"}, // it is more than the default
-		{`{"max_devices":10,"max_transfers":null}`, "<nil>"},
-		{`{"max_devices":20}`, "<nil>"},
-	} {
-		sameText(t, step.body, patch(id, step.body).is(200).json()["max_transfers"], step.want)
-	}
-	patch(id, `{"max_devices":null,"max_transfers":null}`).is(200)
-}
-
-func TestTransfer_limitOfOldLicencesIsGivenByTheCommand(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	other := s.addAccount("other")
-	old, _ := s.addLicense(license{MaxDevices: ptr(3)})
-	foreign, _ := s.addLicense(license{AccountID: other, MaxDevices: ptr(1)})
-	s.addLicense(license{})
-	s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
-	limits := func() string {
-		return fmt.Sprint(s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, old),
-			s.count(`SELECT coalesce(max_transfers, -1) FROM licenses WHERE id = ?`, foreign))
-	}
-	for _, c := range []struct{ args, out, limits string }{
-		{"-dry-run", "2 licences would get the default limit of transfers\n", "-1 -1"},
-		{"-account " + other + " -json", `{"licenses":1}` + "\n", "-1 2"},
-		{"", "1 licence got the default limit of transfers\n", "3 2"},
-	} {
-		out := s.must(append([]string{"license", "limit-transfers"}, strings.Fields(c.args)...)...)
-		sameText(t, c.args, out, c.out, limits(), c.limits)
-	}
-	s.counts(2, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
 }
 
 // A machine of the property test: what it holds.
@@ -514,75 +350,6 @@ func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 			s.verifyLease(s.verifyLease(back, "nonce", "n").text("token")).answers("valid")
 		})
 	}
-}
-
-func TestToken_isNotEndedByTheDevicesOwnRelease(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
-		token := s.activate(key, "till").is(200).text("token")
-		s.deactivateByToken(token).is(200)
-		s.verifyLease(token).answers("device_released")
-		token = s.activateByToken(token).is(200, "reactivated").text("token")
-		time.Sleep(2 * time.Hour)
-		s.advance() // its lease has lapsed
-		s.verifyLease(token).answers("device_released")
-		s.activateByToken(token).is(200, "reactivated")
-		s.activateByToken(token, "fingerprint", "new disk").is(403, "fingerprint_mismatch") // it is not its newest
-		s.verifyLease(token).answers("valid")
-	})
-}
-
-func TestToken_ofABlockedDeviceEndsForGood(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0)})
-		first := s.activate(key, "till").is(200)
-		token, device := first.text("token"), first.text("device", "id")
-		s.must("device", "block", device)
-		s.notice()
-		s.verifyLease(token).answers("device_blocked")
-		s.activateByToken(token).is(403, "device_blocked")
-		s.must("device", "release", device)
-		s.notice()
-		s.activateByToken(token).is(403, "device_released")
-		s.activate(key, "till").is(200, "reactivated")
-		s.verifyLease(token).answers("token_ended")
-	})
-}
-
-func TestToken_ofALicenceEndsWhenItsKeyIsRotatedAndThatIsAskedFor(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{MaxDevices: ptr(2)})
-		admin := s.auth(s.account, scopeAdmin)
-		one, two := s.activate(key, "1").is(200).text("token"), s.activate(key, "2").is(200).text("token")
-		s.post("/licenses/"+id+"/rotate-key", `{}`, admin).is(200)
-		s.verifyLease(one).answers("valid")
-		key = s.post("/licenses/"+id+"/rotate-key", `{"end_tokens":true}`, admin).is(200).text("key")
-		for _, token := range []string{one, two} {
-			s.verifyLease(token).answers("token_ended")
-			s.activateByToken(token).is(403, "token_ended")
-		}
-		s.counts(2, `SELECT used FROM license_seats`)
-		one = s.activate(key, "1").is(200, "already_active").text("token")
-		s.verifyLease(one).answers("valid")
-		var rotated struct{ Key string }
-		s.check(json.Unmarshal([]byte(s.must("license", "rotate-key", id, "-end-tokens", "-json")), &rotated))
-		s.notice()
-		s.verifyLease(one).answers("token_ended")
-		s.activate(rotated.Key, "1").is(200)
-		events := s.count(`SELECT count(*) FROM events
-			WHERE type = 'license.key_rotated' AND json_extract(data, '$.end_tokens') = 'true'`)
-		sameText(t, "events say that tokens ended", events, 2)
-		again := func() answer { return s.post("/licenses/"+id+"/rotate-key", `{"end_tokens":true}`, admin) }
-		for range 3 { // each would date the next lease a second further ahead
-			again().is(409, "illegal_transition").has("Retry-After: 1")
-		}
-		time.Sleep(time.Second)
-		one = s.activate(again().is(200).text("key"), "1").is(200).text("token")
-		s.verifyLease(one).answers("valid")
-	})
 }
 
 // A stored answer of activate is a token: given again when the seat is gone, it would be a lease
