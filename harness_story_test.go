@@ -21,7 +21,7 @@ import (
 //	                               handover: it captures when the goods are handed over. Without it: by card
 //	begins paid {"tip":100}        what leads there; or to authorized, charged (TWINT), dead (rejected, and captured)
 //	place {"tip":100}              an order of 42.00: 2 pizzas of 18.50, wine for nothing, delivery 5.00; is $order
-//	guest starts [METHOD]          or switches: by the other method; ! says: what it is told; returns: it is sent to no
+//	guest starts [METHOD]          or switches: by the other method; ! says: it is told so; returns: it is sent to no
 //	                               provider. Or pays, declines, leaves; pays first: by the first attempt;
 //	                               tries: to start, until it works
 //	settle                         the provider is asked about all attempts
