@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// Stories are tests as text, as exchanges are (see TestExchange, whose lines a story may have, too): what a guest, a
-// restaurant and a provider do with one order, and what comes of it. testdata/story/NOUN.txt has a shop in a bubble for
-// each story, and for each method that it names:
+// Stories are tests as text, as exchanges are (see TestExchange, whose lines a story may have): what a guest, a
+// restaurant and a provider do with one order, and what comes of it. testdata/story/NOUN.txt has a bubble with a shop
+// for each story, and for each method that it names:
 //
 //	# The guest pays, and nobody accepts
 //	by card mobile                 guests pay by each of these in turn; also METHOD: the account has that, too;
 //	                               handover: it captures when the goods are handed over. Without it: by card
-//	begins paid {"tip":100}        or authorized, charged (by TWINT), dead (captured after it was rejected): what leads there
+//	begins paid {"tip":100}        what leads there; or to authorized, charged (TWINT), dead (rejected, and captured)
 //	place {"tip":100}              an order of 42.00: 2 pizzas of 18.50, wine for nothing, delivery 5.00; is $order
-//	guest starts [METHOD]          or switches: by the other method; ! says: what it is told; returns: it is not sent to
-//	                               a provider. Or pays, declines, leaves; pays first: by the first attempt;
+//	guest starts [METHOD]          or switches: by the other method; ! says: it is told so; returns: it is sent to no
+//	                               provider. Or pays, declines, leaves; pays first: by the first attempt;
 //	                               tries: to start, until it works
 //	settle                         the provider is asked about all attempts
 //	deliver                        the providers' webhooks come
 //	work [30s]                     the worker runs from here on, this often
 //	expire                         the chore that lets orders expire
 //	wait 30m                       time passes
-//	states paid captured [REASON]  of the order and its last attempt; closed: as one that was closed before it was paid;
+//	states paid captured [REASON]  of the order and its last attempt; closed: closed before it was paid;
 //	                               with a reason it is in review, and status tells so
 //	await paid captured            the same within an hour
-//	accept {"lines":[…]}           or reject, cancel, capture, refund 1000 (without: all), paid cash, paid undone: over HTTP
+//	accept {"lines":[…]}           or reject, cancel, capture, refund 1000, refund (all), paid cash, paid undone
 //	accept ! 409 order_state       is refused, and changes nothing
 //	fails capture 400, 500         how the next calls of a kind fail; always: all; never: no more
 //	there captures 1000            or refunds 1000 (without: all), fails, becomes STATUS: what somebody gave back;
@@ -67,12 +67,14 @@ func TestStory(t *testing.T) {
 					t.Parallel()
 					inShop(t, func(s *shop) {
 						if s.method = method; handover {
-							s.sql(`INSERT INTO account_settings (account_id, capture_on) VALUES (?, 'handover')`, s.account)
+							s.sql(`INSERT INTO account_settings (account_id, capture_on)
+								VALUES (?, 'handover')`, s.account)
 						}
 						if len(also) > 0 && method == methodCard {
 							s.currency = "NOK"
 						}
-						if err := (&story{shop: s, exchange: newExchange(s.service, s.commitCounter())}).tell(c); err != nil {
+						told := &story{shop: s, exchange: newExchange(s.service, s.commitCounter())}
+						if err := told.tell(c); err != nil {
 							t.Errorf("%s: %v", place, err)
 						}
 					}, all...)
@@ -155,8 +157,10 @@ func init() {
 		"order": func(b *story, _ []string, text string) error {
 			return b.send("GET", "/orders/"+b.id, "", "200 "+text)
 		},
-		"cancel": decides("POST", "/cancel"), "accept": decides("POST", "/accept"), "reject": decides("POST", "/reject"),
-		"capture": decides("POST", "/capture"), "refund": decides("POST", "/refunds"), "paid": decides("POST", "/paid"),
+		"cancel": decides("POST", "/cancel"),
+		"accept": decides("POST", "/accept"), "reject": decides("POST", "/reject"),
+		"capture": decides("POST", "/capture"), "refund": decides("POST", "/refunds"),
+		"paid":   decides("POST", "/paid"),
 		"begins": (*story).begins,
 	}
 }

@@ -60,25 +60,15 @@ func TestOrder_refusesWhatIsNoFulfilment(t *testing.T) {
 		}
 		for _, c := range [][2]string{
 			{`null`, "#/fulfilment wrong_type #/fulfilment/type required"},
-			{`{}`, "#/fulfilment/type required"},
-			{`{"type":"drone","table":"1"}`, "#/fulfilment/type unknown_value"},
 			{`{"type":"delivery"}`, "#/fulfilment/address required"},
 			{`{"type":"table"}`, "#/fulfilment/table required"},
-			{`{"type":"table","table":""}`, "#/fulfilment/table empty"},
-			{`{"type":"table","table":"` + strings.Repeat("é", maxTableName+1) + `"}`, "#/fulfilment/table too_long"},
 			{aDelivery(`,"table":"7"`), "#/fulfilment/table not_of_this_type"},
 			{strings.Replace(aDelivery(""), "delivery", "pickup", 1), "#/fulfilment/address not_of_this_type"},
-			{address("line1", ""), "#/fulfilment/address/line1 required"},
-			{address("line1", `""`), "#/fulfilment/address/line1 empty"},
-			{address("line2", `"a\u0007b"`), "#/fulfilment/address/line2 control_character"},
-			{address("city", `"`+strings.Repeat("x", maxCity+1)+`"`), "#/fulfilment/address/city too_long"},
-			{address("postal_code", ""), "#/fulfilment/address/postal_code required"},
 			{address("country", `"ch"`), "#/fulfilment/address/country unknown_country"},
 			{address("country", `"D "`), "#/fulfilment/address/country unknown_country"},
 			{address("country", `"XX"`), "#/fulfilment/address/country unknown_country"},
 			{in(-clockSkew - time.Second), "#/fulfilment/wanted_at out_of_range"},
 			{in(maxAhead + time.Second), "#/fulfilment/wanted_at out_of_range"},
-			{aDelivery(`,"wanted_at":"tomorrow"`), "#/fulfilment/wanted_at invalid_time"},
 		} {
 			a := s.post("/orders", orderBody("fulfilment", c[0]), auth).is(422, "validation_failed")
 			equals(t, c[0], strings.Join(a.wrong(), " "), c[1])
