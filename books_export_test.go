@@ -99,43 +99,6 @@ func TestBooks_nothingIsSentUnaskedOrBeforeTheChosenDay(t *testing.T) {
 	})
 }
 
-func TestBooks_aRefundOfAFrozenDayCountsOnTheOpenOne(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.sendFrom(bookkeeperDay)
-		id := k.sell(10000)
-		k.until("2000-01-02 07:00")
-		k.work(2 * time.Minute)
-		before := k.books()
-		k.change(func(t *tx) error {
-			_, _, err := refundOrder(t, ownedBy(k.account), id, refundWish{amount: new(int64(2500))}, anActor)
-			return err
-		})
-		k.change(func(t *tx) error { // as the provider says
-			o, err := t.order(anyAccount, id)
-			if err != nil {
-				return err
-			}
-			refunds, err := t.refundsOf(id)
-			if err != nil {
-				return err
-			}
-			return refundDone(t, o, &refunds[0], actorProvider)
-		})
-		k.recordRevenue()
-		k.work(2 * time.Minute)
-		if got := k.books(); !slices.Equal(got, before) {
-			t.Errorf("the posted day has changed: %+v, was %+v", got, before)
-		}
-		k.until("2000-01-03 07:00")
-		k.work(2 * time.Minute)
-		got := k.books()
-		if len(got) != 2 || got[0].card != 10000 || got[1].card != -2500 {
-			t.Errorf("in the books: %+v", got)
-		}
-	})
-}
-
 func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 	t.Parallel()
 	for reason, story := range map[string]struct {

@@ -443,7 +443,7 @@ func TestRevenue_isReadAsItIsRecordedWhereNothingCanBeWritten(t *testing.T) {
 		day := s.get("/revenue/days", auth).is(200).json()["data"].([]any)[0].(map[string]any)
 		report := s.get("/revenue/days/"+day["date"].(string), auth).is(200).json()["days"].([]any)[0].(map[string]any)
 		first = day["totals"].(map[string]any)["total"]
-		equals(t, "the total of the day", report["totals"].(map[string]any)["total"], first)
+		equal(t, "the total of the day", report["totals"].(map[string]any)["total"], first)
 		return first
 	}
 	recorded := total()
@@ -457,7 +457,7 @@ func TestRevenue_isReadAsItIsRecordedWhereNothingCanBeWritten(t *testing.T) {
 		t.Errorf("the command: %s\n%s", out.String(), noted.String())
 	}
 	raw(t, file, `DROP TRIGGER full`)
-	equals(t, "the total with room", total(), any(2*recorded.(float64)))
+	equal(t, "the total with room", total(), any(2*recorded.(float64)))
 }
 
 // sellOutside adds an order that is paid outside, in a way.
