@@ -165,84 +165,12 @@ func TestBooks_ofFiftyAccountsAreSentInTheMorningWithinTheLimits(t *testing.T) {
 	})
 }
 
-func TestQuery_aboutBooksReadsNoMoreThanItsAnswerNeeds(t *testing.T) {
-	t.Parallel()
-	atXero(t, func(t *testing.T, k *bookkeeper) {
-		reads, writes := questions(k.store.queries), questions(k.store.writer.queries)
-		k.sell(1000)
-		k.sendFrom(bookkeeperDay)
-		k.until("2000-01-02 05:59")
-		k.fail("post", faultResetAfter)
-		k.fail("find", fault500)
-		k.work(3 * time.Minute)
-		x := k.is(k.exports()[0].ID, exportPosted)
-		mine := ownedBy(k.account)
-		k.change(func(t *tx) error { return second(reverseExport(t, mine, k.connection, x.ID, "")) })
-		k.work(time.Minute)
-		for _, f := range []exportFilter{{owner: mine}, {owner: mine, connectionID: k.connection, state: exportHeld}} {
-			k.check(second(k.store.bookExports(f, x.ID, 10)))
-		}
-		k.check(second(k.engine.preview(t.Context(), k.theConnection(), bookkeeperDay)))
-		k.check(second(k.store.bookConnections(mine)))
-		k.check(second(k.store.booksTotals(newStamp(time.Now()))))
-		k.check(second(k.store.troubledExports(newStamp(time.Now()))))
-		k.check(second(k.store.openBooks()))
-		k.change(func(t *tx) error { _, err := t.removeBookAuthorizations(10); return err })
-		k.check(k.engine.disconnect(t.Context(), mine, k.connection, anActor))
-		k.connect()
-		asked := slices.Concat(reads(), writes())
-		seen := 0
-		for _, query := range asked {
-			if !strings.Contains(query, "books_") {
-				continue
-			}
-			seen++
-			for _, step := range k.plan(query) {
-				counts := step == "SCAN x USING INDEX books_exports_due" // what waits
-				if why := readsTooMuch(query, step); why != "" && !counts && !readsConnectionsOnly(step) &&
-					!sortsWhatWaits(query, step) {
-					t.Errorf("%s: %s\n%s", why, step, strings.Join(strings.Fields(query), " "))
-				}
-				if strings.Contains(step, " x ") && strings.Contains(step, "books_exports_account") &&
-					!strings.Contains(query, "x.account_id = ?") {
-					t.Errorf("it reads all exports of an account: %s\n%s", step, query)
-				}
-			}
-		}
-		for _, part := range []string{"min(x.due_at)", "x.due_at <= ?", "NOT EXISTS", "OFFSET ?", "x.revision DESC",
-			"books_authorizations WHERE expires_at", "due_at = ?1", "state IN ('waiting'", "due_at = NULL",
-			"x.held_at", "organisation_id = ?"} {
-			if !slices.ContainsFunc(asked, func(query string) bool { return strings.Contains(query, part) }) {
-				t.Errorf("no query has %q: the test sees too little", part)
-			}
-		}
-		if seen < 25 {
-			t.Errorf("%d queries", seen)
-		}
-	})
-}
-
 // theConnection returns the bookkeeper's connection as it is now.
 func (k *bookkeeper) theConnection() *bookConnection {
 	k.t.Helper()
 	c, err := k.store.usedBookConnection(anyAccount, k.connection)
 	k.check(err)
 	return c
-}
-
-// readsConnectionsOnly reports whether a step reads connections with books, of which each account has a few.
-func readsConnectionsOnly(step string) bool {
-	return step == "SCAN b" || strings.HasPrefix(step, "SCAN b USING INDEX books_connections_") ||
-		strings.HasPrefix(step, "SCAN books_connections USING INDEX books_connections_")
-}
-
-// sortsWhatWaits reports whether a step sorts what a query finds by an index of what waits, or of connections.
-func sortsWhatWaits(query, step string) bool {
-	if !strings.HasPrefix(step, "USE TEMP B-TREE") {
-		return false
-	}
-	return strings.Contains(query, "x.due_at <= ?") || strings.Contains(query, "FROM books_connections b") ||
-		strings.Contains(query, "FROM books_authorizations WHERE account_id = ?")
 }
 
 var bookedDays = flag.Int("days", 100, "how many days each connection has in benchmarks of look-ups of books")

@@ -136,48 +136,6 @@ func TestEntry_ofADayAtFortnoxIsNetWithLinesOfVAT(t *testing.T) {
 // sameLines compares texts by line, whatever stands at the ends of lines.
 func sameLines(a, b string) bool { return strings.TrimSpace(a) == strings.TrimSpace(b) }
 
-func TestEntry_hasWhatTheConnectionAsksFor(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		outside, tests bool
-		received       int64 // for food at 8.1 %
-		issues         []entryIssue
-	}{
-		{false, true, 188707, nil},
-		{true, false, 0, []entryIssue{{heldUnknownPayment, "No clearing account is named for payments by cash."}}},
-	} {
-		conn := &bookConnection{Product: productXero, Mapping: xeroMapping(), Outside: c.outside, Tests: c.tests}
-		e, issues := buildEntry(conn, "2026-11-22", "CHF", testSyncKey, aDay())
-		if !slices.Equal(issues, c.issues) || (e == nil) != (c.issues != nil) {
-			t.Fatalf("outside %v, tests %v: %v", c.outside, c.tests, issues)
-		}
-		if e != nil && e.Lines[3].Credit != c.received {
-			t.Errorf("outside %v, tests %v: %+v", c.outside, c.tests, e.Lines[3])
-		}
-	}
-}
-
-func TestEntry_withoutAnyRevenueIsNone(t *testing.T) {
-	t.Parallel()
-	c := &bookConnection{Product: productFortnox, Mapping: fortnoxMapping()}
-	for name, sums := range map[string][]revenueSum{
-		"nothing":      nil,
-		"a discount":   {sum(methodCard, figureDiscount, 0, "", 500, 0)},
-		"only outside": {sum(methodTerminal, figureSale, 810, "", 500, 37)},
-		"all of it was undone": {sum(methodCard, figureSale, 810, "a", 500, 37),
-			sum(methodCard, figureSale, 810, "b", -500, -37)},
-		"zeros of another group": {sum(methodCard, figureSale, 2500, "a", 0, 0)},
-	} {
-		if e, issues := buildEntry(c, "2026-11-22", "SEK", testSyncKey, sums); e != nil || issues != nil {
-			t.Errorf("%s: %+v, %v", name, e, issues)
-		}
-	}
-	c.Mapping = nil
-	if e, issues := buildEntry(c, "2026-11-22", "SEK", testSyncKey, nil); e != nil || issues != nil {
-		t.Errorf("without a mapping: %+v, %v", e, issues)
-	}
-}
-
 func TestEntry_namesAllThatHasNoAccount(t *testing.T) {
 	t.Parallel()
 	lost := []revenueSum{
@@ -206,18 +164,6 @@ func TestEntry_namesAllThatHasNoAccount(t *testing.T) {
 	if e, issues = buildEntry(c, "2026-11-22", "SEK", testSyncKey, lost); e != nil || len(issues) != 1 ||
 		issues[0].Reason != heldUnmapped {
 		t.Errorf("without a mapping: %+v, %q", e, issues)
-	}
-}
-
-func TestEntry_changesSidesWhenMoreWasTakenBackThanDone(t *testing.T) {
-	t.Parallel()
-	c := &bookConnection{Product: productXero, Mapping: xeroMapping()}
-	e, _ := buildEntry(c, "2026-11-22", "CHF", testSyncKey, []revenueSum{
-		sum(methodCard, figureSale, 810, "food", -1000, -75), sum(methodMobile, figureTip, 0, "", 200, 0)})
-	want := "610 C 10.00 NONE 0 | Received by card\n611 D 2.00 NONE 0 | Received by mobile\n" +
-		"210 D 10.00 OUTPUT2 75 Region:North| Sales 8.1 %, food\n825 C 2.00 NONE 0 | Tips"
-	if got := ledgerText(e); !sameLines(got, want) {
-		t.Error(got)
 	}
 }
 

@@ -179,23 +179,3 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 		}
 	})
 }
-
-func TestBooksHTTP_anotherAccountsConnectionIsNotFound(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		other := "Authorization: Bearer " + k.token(k.addAccount("Other"), scopeBooks+" "+scopeRevenue)
-		orders := "Authorization: Bearer " + k.token(k.account, scopeOrders)
-		at := "/books/connections/" + k.connection
-		before := k.dump()
-		for _, c := range []struct{ method, path, body string }{
-			{"GET", "", ""}, {"PATCH", "", `{"tests":true}`}, {"DELETE", "", ""}, {"GET", "/accounts", ""},
-			{"GET", "/mapping", ""}, {"PUT", "/mapping", `{"lines":[{"kind":"tip","account":"2890"}]}`},
-			{"GET", "/preview/2000-01-01", ""}, {"GET", "/exports", ""}, {"POST", "/exports", `{"date":"2000-01-01"}`},
-		} {
-			k.do(c.method, at+c.path, c.body, other).is(404, "books_connection_not_found")
-		}
-		k.do("GET", "/books/connections", "", other).is(200).contains(`"data":[]`)
-		k.do("GET", at, "", orders).is(403, "insufficient_scope")
-		k.unchanged(before)
-	})
-}

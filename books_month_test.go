@@ -164,7 +164,7 @@ func (m *month) daysAgree() (sum monthDay) {
 		money := want.cards + want.cash
 		expected := fmt.Sprint(float64(want.sales), float64(want.delivery), float64(want.tips), float64(want.refunds),
 			float64(want.disputes), float64(money), float64(want.vat))
-		equals(m.t, "the revenue of "+date, got, expected)
+		equal(m.t, "the revenue of "+date, got, expected)
 		if want.sales+want.delivery+want.tips-want.refunds-want.disputes != money {
 			m.t.Errorf("the oracle contradicts itself: %+v", want)
 		}
@@ -250,7 +250,7 @@ func (m *month) pass() {
 		}
 		posted++
 	}
-	equals(m.t, "days in the books", posted, len(m.days))
+	equal(m.t, "days in the books", posted, len(m.days))
 	sum := m.daysAgree()
 	tip := int64(0)
 	for _, o := range m.orders {
@@ -263,7 +263,7 @@ func (m *month) pass() {
 	}
 	got := m.accounts()
 	for account, amount := range want {
-		equals(m.t, "account "+account, got[account], amount)
+		equal(m.t, "account "+account, got[account], amount)
 	}
-	equals(m.t, "accounts in the books", len(got), len(want))
+	equal(m.t, "accounts in the books", len(got), len(want))
 }

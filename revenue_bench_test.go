@@ -50,16 +50,3 @@ func BenchmarkRevenue_year(b *testing.B) {
 		s.get(path, auth).is(200)
 	}
 }
-
-// BenchmarkRevenue_book records sales, a hundred in a transaction: what each costs the writer.
-func BenchmarkRevenue_book(b *testing.B) {
-	s := newService(b)
-	for range b.N {
-		o := s.addOrder(nil)
-		s.change(func(t *tx) error {
-			return second(payOutside(t, anyAccount, o.ID, methodCash, stamp{}, anActor))
-		})
-	}
-	b.ResetTimer()
-	s.check(recordOrders(b.Context(), s.store, b.N+recordedAtOnce))
-}
