@@ -75,67 +75,6 @@ func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
 	}
 }
 
-func TestDemoBooks_monthHasAllThatRevenueIsMadeOf(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	now := time.Now()
-	d, st := openDemo(t, now)
-	seen, orders := map[string]bool{}, 0
-	for ago := range demoDays {
-		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
-		for _, currency := range []string{"CHF", "SEK", "EUR"} {
-			sums, err := st.revenueSums(d.account, date, currency)
-			must(t, err)
-			for _, s := range sums {
-				seen[s.What], seen[s.Method], seen[s.Group] = true, true, true
-				if online := s.Method == methodCard || s.Method == methodMobile; s.Test != online {
-					t.Errorf("%s: by %s, with test keys: %v", date, s.Method, s.Test)
-				}
-			}
-		}
-		var n int
-		err := st.one(`SELECT count(*) FROM orders WHERE reference LIKE ?`,
-			[]any{sampleReference + date + " %"}, &n)
-		if orders += n; err != nil || n < 3 || n > 15 { // more would have the demo start later
-			t.Errorf("%s: %d orders (%v)", date, n, err)
-		}
-	}
-	for _, part := range []string{figureSale, figureDelivery, figureTip, figureDiscount, figureRefund,
-		figureRefundTip, figureDispute, methodCard, methodMobile, methodCash, methodTerminal, "food", "drinks"} {
-		if !seen[part] {
-			t.Errorf("no day has %s", part)
-		}
-	}
-	var all, otherDay, backwards, due int
-	err := st.one(`SELECT
-		(SELECT count(*) FROM orders),
-		(SELECT count(*) FROM refunds f JOIN orders o ON o.id = f.order_id
-			WHERE date(f.created_at) > date(o.paid_at)),
-		(SELECT count(*) FROM events a JOIN events b ON b.seq = a.seq + 1
-			WHERE a.type LIKE 'order.%' AND b.type LIKE 'order.%' AND b.at < a.at),
-		(SELECT count(*) FROM payments WHERE due_at IS NOT NULL)`, nil, &all, &otherDay, &backwards, &due)
-	if err != nil || all != orders || otherDay < 2 || backwards != 0 || due != 0 {
-		t.Errorf("of %d orders %d are of the month; %d refunds are of another day, %d events are not in order, "+
-			"%d payments are due (%v)", all, orders, otherDay, backwards, due, err)
-	}
-}
-
-func TestDemoBooks_monthIsTheSameAtEachStart(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	now := time.Now()
-	var months []string
-	for range 2 {
-		d, st := openDemo(t, now)
-		shown, err := d.books(t.Context(), st, now, "")
-		must(t, err)
-		months = append(months, string(encodeJSON(shown.Months)))
-	}
-	if months[0] != months[1] || len(months[0]) < 5_000 {
-		t.Errorf("two starts differ:\n%s\n%s", months[0], months[1])
-	}
-}
-
 func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -180,56 +178,6 @@ func (p *testProvider) dispute(intentID, status string) {
 	p.emit(kind, i.disputes[0].object(i))
 }
 
-func TestTestProvider_replaysWhatAKeyWasAnswered(t *testing.T) {
-	t.Parallel()
-	s := newStripeTest(t)
-	p := &payment{ID: newID("pay", s.clock()), Method: methodCard, Amount: 2000, Currency: "CHF",
-		CreatedAt: newStamp(s.clock())}
-	op := testOperation(opCreate, p, 2000)
-	call := s.client.call(op, p, s.order, testReturnURL)
-	first := s.client.send(t.Context(), s.c, op, call)
-	again := s.client.send(t.Context(), s.c, op, call)
-	if first.outcome != sendDone || again != first || s.made() != 1 {
-		t.Errorf("%+v, then %+v, with %d sessions", first, again, s.made())
-	}
-	other := s.client.call(op, p, s.order, testReturnURL+"/other")
-	if r := s.client.send(t.Context(), s.c, op, other); r.outcome != sendRefused ||
-		r.reason != "idempotency_error" || s.made() != 1 {
-		t.Errorf("other parameters under the same key: %+v, with %d sessions", r, s.made())
-	}
-
-	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
-		if acted == nil {
-			return nil
-		}
-		return testFailure(500, "api_error", "")
-	})
-	op = testOperation(opCreate, p, 2000)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || s.made() != 2 {
-		t.Errorf("a failure after acting: %+v, with %d sessions", r, s.made())
-	}
-	s.watches(nil)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendStale || r.status != 500 || s.made() != 2 {
-		t.Errorf("a failure that is replayed: %+v, with %d sessions", r, s.made())
-	}
-
-	s.watches(func(_ *http.Request, acted *testAnswer) *testAnswer {
-		if acted != nil {
-			panic(http.ErrAbortHandler)
-		}
-		return nil
-	})
-	op = testOperation(opCreate, p, 2000)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendUnknown || r.reason != outboundNoConnect ||
-		s.made() != 3 {
-		t.Errorf("a reset after acting: %+v, with %d sessions", r, s.made())
-	}
-	s.watches(nil)
-	if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendDone || s.made() != 3 {
-		t.Errorf("the same after a reset: %+v, with %d sessions", r, s.made())
-	}
-}
-
 func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)
@@ -266,85 +214,6 @@ func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
 	}
 	s.does(opRefund, refunded, 1)
 	s.does(opCancel, authorized, 0)
-}
-
-func TestTestProvider_signsWhatItTells(t *testing.T) {
-	t.Parallel()
-	s := newStripeTest(t)
-	type posted struct {
-		kind   string
-		notice paymentNotice
-		err    error
-	}
-	got := make(chan posted, 10)
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		n, err := s.client.notice(s.c, r, body, s.clock())
-		var e struct{ Type string }
-		must(t, json.Unmarshal(body, &e))
-		got <- posted{e.Type, n, err}
-	}))
-	defer receiver.Close()
-	must(t, s.client.connect(t.Context(), s.c, receiver.URL))
-	p := s.authorized()
-	told := func(kinds ...string) { // in any order
-		t.Helper()
-		for range kinds {
-			next := <-got
-			i := slices.Index(kinds, next.kind)
-			if next.err != nil || i < 0 || next.notice.paymentID != p.ID {
-				t.Fatalf("%+v %v, not one of %q", next.notice, next.err, kinds)
-			}
-			kinds[i] = ""
-		}
-	}
-	told("payment_intent.amount_capturable_updated", "checkout.session.completed")
-	s.does(opCapture, p, 1500)
-	told("payment_intent.succeeded")
-	s.does(opRefund, p, 100)
-	told("refund.created", "charge.refunded")
-	s.failRefund(*p.IntentID, s.refundsOf(p)[1].id)
-	told("refund.failed")
-
-	var held []func() int
-	s.inside(func() { s.deliver = func(_ string, post func() int) { held = append(held, post) } })
-	s.does(opRefund, p, 200)
-	var second func() int
-	s.inside(func() {
-		if len(held) != 2 || len(got) != 0 {
-			t.Fatalf("%d webhooks are held, and %d were posted", len(held), len(got))
-		}
-		second = held[1]
-	})
-	equals(t, "the answer to a webhook", second(), 200)
-	told("charge.refunded")
-}
-
-func TestTestProvider_triesAgainAFewTimes(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ taken, closed, want int }{
-		"at once": {taken: 1, want: 1}, "the third time": {taken: 3, want: 3}, "never": {want: testDeliveryTries},
-		"until it is closed": {closed: 2, want: 2},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			p := newTestProvider(nil, "", time.Now)
-			defer p.close()
-			p.pending = 1
-			tries := 0
-			p.postUntilTaken(func() int {
-				if tries++; tries == c.closed {
-					p.stop()
-				}
-				if tries == c.taken {
-					return 204
-				}
-				return 503
-			})
-			if tries != c.want || p.pending != 0 {
-				t.Errorf("%s: %d tries, and %d are pending", name, tries, p.pending)
-			}
-		})
-	}
 }
 
 func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
@@ -388,27 +257,6 @@ func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 			strings.Contains(policy, "unsafe") || !strings.Contains(page, "<style>"+testStyle()+"</style>") {
 			t.Errorf("%s: %q does not let its style in, or lets other things in", name, policy)
 		}
-	}
-}
-
-func TestTestProvider_forgetsTheOldest(t *testing.T) {
-	t.Parallel()
-	s := newStripeTest(t)
-	for i := range max(maxTestSessions, maxTestKeys) + 10 {
-		r := httptest.NewRequest("POST", "/v1/checkout/sessions", nil)
-		s.keep(newID("op", s.clock()), r, nil)
-		s.sessions = append(s.sessions[:min(i, maxTestSessions)], &testSession{id: "cs_old"})
-	}
-	s.sessions = s.sessions[:maxTestSessions]
-	p := s.starts()
-	s.inside(func() {
-		if len(s.sessions) != maxTestSessions || len(s.keys) != maxTestKeys || len(s.keyOrder) != maxTestKeys {
-			t.Errorf("it keeps %d sessions, and %d keys in an order of %d", len(s.sessions), len(s.keys),
-				len(s.keyOrder))
-		}
-	})
-	if r := s.looks(p); r.phase != phaseOpen {
-		t.Errorf("the newest is %+v", r)
 	}
 }
 

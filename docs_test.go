@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"html"
 	"math"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -69,23 +67,6 @@ func captures(pattern, text string) (all []string) {
 	return all
 }
 
-func TestDocs_haveAnAnchorForEveryProblemCode(t *testing.T) {
-	t.Parallel()
-	page := newDocsPage(t)
-	rows := captures(`<tr role="row" id="([a-z_]+)">`, page)
-	var codes []string
-	for _, c := range slices.SortedStableFunc(slices.Values(problemsOf(nouns())),
-		func(p, q *problemCode) int { return p.status - q.status }) {
-		codes = append(codes, c.name)
-	}
-	if !slices.Equal(rows, codes) {
-		t.Errorf("the rows are\n%q, want\n%q", rows, codes)
-	}
-	if len(captures(`<td role="cell">()</td>`, page)) > 0 {
-		t.Error("a code lacks its meaning or what to do")
-	}
-}
-
 func TestDocs_linksLeadSomewhere(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -126,6 +107,11 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 	if links < 1000 {
 		t.Errorf("found %d links only", links)
 	}
+	for _, o := range operations() {
+		if !ids["/docs/all#call-"+o.id()] {
+			t.Errorf("no chapter shows %s", o.name())
+		}
+	}
 }
 
 // TestDocs_keepEveryAddressOfTheOnePage: until 1.1.0 /docs was one page. What it had an id for has one still, in a link
@@ -146,121 +132,6 @@ func TestDocs_keepEveryAddressOfTheOnePage(t *testing.T) {
 	}
 	for _, c := range problemsOf(nouns()) {
 		holds(t, "the index", index, `<a id="`+c.name+`" href="/docs/problems#`+c.name+`">`)
-	}
-}
-
-func TestDocs_beginWithASmallPageAndASmallScript(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	if size := len(s.get("//docs", "Accept-Encoding: gzip").has("Content-Encoding: gzip").body); size > 30_000 {
-		t.Errorf("the start page has %d bytes", size)
-	}
-	if size := len(docsScript()); size >= 4<<10 {
-		t.Errorf("the script has %d bytes", size)
-	}
-}
-
-// TestDocs_setTokensOnce: no token is in a line but the first.
-func TestDocs_setTokensOnce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, path := range docsPaths(s) {
-		page := html.UnescapeString(s.get("/" + path).is(200).body)
-		for _, name := range []string{"TOKEN", "ADMIN_TOKEN", "PORTAL_TOKEN"} {
-			uses, sets := strings.Contains(page, "Bearer $"+name), strings.Count(page, "\n"+name+"='the token of")+
-				strings.Count(page, "<code>"+name+"='the token of")
-			if uses && sets != 1 {
-				t.Errorf("%s sets %s %d times", path, name, sets)
-			}
-		}
-	}
-}
-
-func TestDocs_showTheChangelog(t *testing.T) {
-	t.Parallel()
-	chapter := docsChapter(t, newDocsPage(t), "changes")
-	changelog := fileText(t, "CHANGELOG.md")
-	for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(changelog, -1)[1:] {
-		holds(t, "the chapter", chapter, ">"+string(prose(line[1]))+"</h")
-	}
-	items := strings.Count(changelog, "\n- ")
-	if got := strings.Count(chapter, "<li>"); got != items {
-		t.Errorf("the chapter has %d items, the changelog %d", got, items)
-	}
-	lacks(t, chapter, "**", "](", "## ")
-}
-
-func TestDocs_showEveryOperationOfTheDocument(t *testing.T) {
-	t.Parallel()
-	page := newDocsPage(t)
-	d, err := newAPIDocument(embedded("web/openapi.json"))
-	must(t, err)
-	operations := 0
-	for _, path := range d.all.at("paths").members {
-		for _, m := range path.value.members {
-			id := m.value.at("operationId").text
-			if id == "" {
-				continue
-			}
-			operations++
-			_, section, found := strings.Cut(page, `<section class="call" id="call-`+id+`"`)
-			section, _, _ = strings.Cut(section, "</section>")
-			if !found {
-				t.Errorf("%s is not there", id)
-			}
-			wanted := []string{
-				`<b>` + strings.ToUpper(m.name) + `</b> ` + html.EscapeString(path.name) + `</code>`,
-				html.EscapeString(m.value.at("summary").text),
-			}
-			if m.value.at("x-called-by").text == "" {
-				wanted = append(wanted, `<pre class="curl"`)
-			}
-			for _, status := range m.value.at("responses").members {
-				wanted = append(wanted, `<dt><b>`+status.name+`</b></dt>`)
-			}
-			body, _ := d.follow(bodyOf(&m.value).at("schema"))
-			for _, member := range d.allMembers(body) {
-				wanted = append(wanted, `<dt><code>`+member.Name+`</code>`)
-			}
-			holds(t, id, section, wanted...)
-		}
-	}
-	if operations < 25 {
-		t.Errorf("found %d operations only", operations)
-	}
-	holds(t, "the page", page, `id="object-License"`, `id="object-Device"`, `id="object-Event"`, `id="object-Problem"`)
-}
-
-func TestDocs_sayWhatIsPostedToWebhooks(t *testing.T) {
-	t.Parallel()
-	section := docsChapter(t, newDocsPage(t), "webhooks")
-	wants := []string{"5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h after the failure before",
-		"75 h 35 min in all"}
-	op := child(openapiDocument(), "webhooks", "event", "post")
-	for _, p := range op["parameters"].([]any) {
-		wants = append(wants, "<dt><code>"+p.(node)["name"].(string)+"</code> <b>required</b>")
-	}
-	schema := child(op, "requestBody", "content", "application/json", "schema")
-	for name := range child(schema, "properties") {
-		wants = append(wants, "<dt><code>"+name+"</code>")
-	}
-	for name := range child(schema, "properties", "data", "properties") {
-		wants = append(wants, "<dt><code>data."+name+"</code>")
-	}
-	for status := range child(op, "responses") {
-		wants = append(wants, "<dt><b>"+status+"</b></dt>")
-	}
-	for _, n := range nouns() {
-		for _, kind := range n.events.types {
-			if noun, _, _ := strings.Cut(string(kind), "."); n.events.scope != "" {
-				of := captures("<code>"+n.events.scope+`</code> for ((?:(?:, | and )?<code>[a-z]+\.</code>)+)`, section)
-				holds(t, n.events.scope, strings.Join(of, ""), "<code>"+noun+".</code>")
-			}
-		}
-	}
-	holds(t, "the chapter on webhooks", section, wants...)
-	if len(wants) < 2+3+4+5+5 {
-		t.Errorf("found %d things only that it must say", len(wants))
 	}
 }
 
@@ -479,43 +350,6 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 	}
 }
 
-func TestDocs_sayWhatOrdersAndPaymentsCanBe(t *testing.T) {
-	t.Parallel()
-	chapter := docsChapter(t, newDocsPage(t), "payments")
-	tables := strings.Split(chapter, "<caption>")
-	if len(tables) != 4 {
-		t.Fatalf("the chapter has %d tables, want 3", len(tables)-1)
-	}
-	states := child(openapiDocument(), "components", "schemas", "OrderPayment", "properties", "state")["enum"].([]any)
-	if len(states) != 10 || len(orderStates) != 8 {
-		t.Errorf("%d states of attempts and %d of orders", len(states), len(orderStates))
-	}
-	check := func(in, name string) {
-		t.Helper()
-		holds(t, "the chapter", in, "<code>"+name+"</code>")
-	}
-	for _, state := range orderStates {
-		check(tables[1], state)
-	}
-	for _, state := range states {
-		check(tables[2], state.(string))
-	}
-	for _, reason := range []string{
-		reasonAmountDiffers, reasonOtherCurrency, reasonDeadOrder, reasonPaidTwice, reasonCaptureDiffers, reasonRefused,
-		reasonUnknown, reasonRefundPending, reasonRefundsDiffer,
-	} {
-		check(tables[3], reason)
-	}
-	for currency := range vippsCurrencies {
-		holds(t, "the chapter", captures(`Vipps MobilePay takes ([A-Z]+[^<]*)\.</p>`, chapter)[0], currency)
-		holds(t, "the chapter", captures(`Of Vipps MobilePay it is reckoned: ([^.]*)\.`, chapter)[0], currency)
-	}
-	for _, kind := range orderEvents.types {
-		check(chapter, string(kind))
-	}
-	holds(t, "the chapter", chapter, currencies...)
-}
-
 func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	t.Parallel()
 	page := newDocsPage(t)
@@ -534,24 +368,6 @@ func TestDocs_outsideADemoHaveWordsToReplaceAndNoSecrets(t *testing.T) {
 	}
 }
 
-func TestDocs_outsideADemoNameTheWordsThatTheirLinesHave(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	const words = "In the lines, put your own in place of "
-	for path, want := range map[string]string{
-		"calls-apps": words + "<code>APP_ID</code> <code>CODE</code> <code>GRANT_ID</code> " +
-			"<code>REFRESH_TOKEN</code> <code>VERIFIER</code>.</p>\n<pre",
-		"twice":    words + "<code>WIDGET_ID</code>.</p>\n</div>",
-		"selling":  "the lines on this page use it. </p>",
-		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code>.</p>\n<pre",
-	} {
-		holds(t, path, s.get("//docs/"+path).is(200).body, want)
-	}
-	if strings.Contains(s.get("//docs/offline").is(200).body, `class="set"`) {
-		t.Error("the samples of a lease are taken for lines with words to replace")
-	}
-}
-
 func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
 	t.Parallel()
 	page := docsPage(newService(t, func(_ *storeOptions, o *serverOptions) {
@@ -564,14 +380,6 @@ func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
 		"one order take 77 requests a minute")
 	page, _, _ = strings.Cut(page, `<section id="changes"`)
 	lacks(t, page, "1 July 2026", "60 requests a minute each")
-}
-
-func TestDocs_sayHowLargeTheCompressedScriptIs(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	size := len(s.get("//widget.js", "Accept-Encoding: gzip").has("Content-Encoding: gzip").body)
-	holds(t, "the chapter", docsChapter(t, docsPage(s), "widgets"),
-		fmt.Sprintf("It has %.1f KiB, compressed as browsers load it", float64(size)/1024))
 }
 
 func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
@@ -595,27 +403,6 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 		s.check(err)
 		equal(t, "contact", string(got), want.member)
 	}
-}
-
-func TestDocs_sayBothNumbersOfTheLimit(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	holds(t, "/docs", docsChapter(t, docsPage(s), "limits"), "holds 600 and is refilled with 10 a second")
-	holds(t, "the document", s.get("//openapi.json").body, "so many at once, and 10 a second after that")
-	holds(t, "the manual", fileText(t, "docs/operating.md"), "600 at once, and 10 a second after that")
-	holds(t, "the change log", fileText(t, "CHANGELOG.md"), "600 at once, and 10 a second after that")
-	holds(t, "help", s.must("account", "set-rate", "-h"), "so many at once, and a sixtieth a second")
-}
-
-// TestRoot_answersOPTIONSOnPathsThatThereAre goes with what the document says of it.
-func TestRoot_answersOPTIONSOnPathsThatThereAre(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.do("OPTIONS", "/widget/leads", "").is(204).has("Allow: POST, OPTIONS")
-	s.do("OPTIONS", "//docs", "").is(204)
-	s.do("OPTIONS", "/nothing", "").is(404, "not_found")
-	s.do("OPTIONS", "//nothing", "").is(404, "not_found")
-	lacks(t, s.get("//openapi.json").body, "answered everywhere")
 }
 
 func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
@@ -960,129 +747,22 @@ func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
 // form of every answer.
 func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	t.Parallel()
-	xero := newXeroFake(t, time.Now)
 	s := newService(t, func(_ *storeOptions, o *serverOptions) {
 		o.securityContacts = []string{"mailto:security@example.com"}
-		o.outboundAllow, o.xeroURL = demoOutbound, xero.base
 	})
-	connection := s.connectToXero(xero)
-	licenseID, key := s.addLicense(license{MaxDevices: ptr(1)})
-	s.activate(key, "kitchen-1").is(200)
-	hook := s.addWebhook(s.account, "lead.created")
-	app, _ := s.registerApp()
-	_, grantID := s.appToken(app, s.account, scopeOrders)
-	order, pageKey := "", ""
-	s.change(func(t *tx) (err error) {
-		o := anOrder(s.account)
-		pageKey, err = createOrder(t, o, guest{}, minOrderLife, anActor)
-		order = o.ID
-		return err
-	})
-	admin := "Bearer " + s.token(s.account, scopeAdmin)
-	web := httptest.NewServer(s.server)
-	defer web.Close()
-	ask := func(method, path string) *http.Response {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, web.URL+path, nil)
-		s.check(err)
-		r.Header.Set("Authorization", admin)
-		r.Header.Set("Accept", "image/png")
-		r.Header.Set("Accept-Encoding", "identity") // else the client asks GET for gzip, and HEAD not
-		res, err := http.DefaultClient.Do(r)
-		s.check(err)
-		res.Body.Close()
-		return res
-	}
-	paths := map[string][]string{}
-	for _, r := range s.server.routes {
-		if r.page != nil && regexp.MustCompile(`/books/(callback|connect)/`).MatchString(r.pattern) {
-			continue // they refuse who was not sent there by a product or an application
+	paths := append(docsPaths(s), "/", "/docs.css", "/robots.txt", "/widget.js", "/livez", "/openapi.json",
+		"/.well-known/jwks.json", "/.well-known/security.txt", "/.well-known/oauth-authorization-server/v1")
+	for _, path := range paths {
+		s.do("OPTIONS", "/"+path, "").is(204).has("Allow: GET, HEAD, OPTIONS")
+		get, head := s.get("/"+path, "Accept: image/png"), s.do("HEAD", "/"+path, "", "Accept: image/png")
+		for _, name := range []string{"Content-Type", "ETag", "Cache-Control", "Link", "Vary"} {
+			equal(t, path+": "+name+" of HEAD", head.header.Get(name), get.header.Get(name))
 		}
-		if r.path() == "/oauth/authorize" {
-			continue // it refuses who was not sent there by an application
-		}
-		paths["/v1"+r.path()] = append(paths["/v1"+r.path()], r.method())
-	}
-	for _, root := range s.server.roots {
-		path := strings.NewReplacer("{$}", "", "{chapter}", "limits").Replace(root.path)
-		if path == "/" || !strings.HasSuffix(path, "/") {
-			if root.ofBase {
-				path += "/v1"
-			}
-			paths[path] = []string{"GET"}
+		if get.status != 200 || head.status != 200 {
+			t.Errorf("%s: GET answers %d and HEAD %d", path, get.status, head.status)
 		}
 	}
-	if len(paths) < 25 {
-		t.Fatalf("found %d paths only", len(paths))
-	}
-	plan := s.planOf(s.auth(s.account, scopeAdmin), "")
-	for pattern, methods := range paths {
-		path := strings.NewReplacer("/apps/{id}", "/apps/"+app.ID, "/grants/{id}", "/grants/"+grantID, "/webhooks/{id}",
-			"/webhooks/"+hook, "/plans/{id}", "/plans/"+plan, "/orders/{id}", "/orders/"+order,
-			"/books/connections/{id}", "/books/connections/"+connection, "{date}", "2026-11-21", "{id}", licenseID,
-			"/pay/{order}", "/pay/"+order, "{device_id}", "dev_none", "{delivery}", "whd_none").Replace(pattern)
-		if strings.Contains(pattern, "/pay/") {
-			path += "?k=" + pageKey
-		}
-		options := ask("OPTIONS", path)
-		for _, method := range methods {
-			if options.StatusCode != 204 || !strings.Contains(options.Header.Get("Allow"), method) {
-				t.Errorf("OPTIONS %s: %d, Allow %s", pattern, options.StatusCode, options.Header.Get("Allow"))
-			}
-		}
-		head := ask("HEAD", path)
-		if !slices.Contains(methods, "GET") {
-			if head.StatusCode != 405 || head.Header.Get("Allow") == "" {
-				t.Errorf("HEAD %s: %d, want 405", pattern, head.StatusCode)
-			}
-			continue
-		}
-		get := ask("GET", path)
-		for _, name := range []string{"Content-Type", "Content-Length", "ETag", "Cache-Control", "Link", "Vary"} {
-			if head.StatusCode != 200 || get.StatusCode != 200 || head.Header.Get(name) != get.Header.Get(name) {
-				t.Errorf("%s: HEAD %d %q, GET %d %q", pattern, head.StatusCode, head.Header.Get(name), get.StatusCode,
-					get.Header.Get(name))
-			}
-		}
-	}
-}
-
-// BenchmarkDocs compares the page with a bare net/http server that writes the same bytes, over one
-// connection each.
-func BenchmarkDocs(b *testing.B) {
-	s := newService(b)
-	page := []byte(s.get("//docs/all").is(200).body)
-	small := []byte(s.get("//docs/all", "Accept-Encoding: gzip").is(200).body)
-	for name, c := range map[string]struct {
-		body     []byte
-		encoding string
-	}{"plain": {page, "identity"}, "gzip": {small, "gzip"}} {
-		bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			w.Header().Set("Content-Length", strconv.Itoa(len(c.body)))
-			w.Write(c.body)
-		})
-		for who, handler := range map[string]http.Handler{"widgetd": s.server, "bare": bare} {
-			b.Run(name+"/"+who, func(b *testing.B) { benchmarkOver(b, handler, "/docs/all", c.encoding, len(c.body)) })
-		}
-	}
-}
-
-// benchmarkOver asks a server for a path again and again, and checks how many bytes come.
-func benchmarkOver(b *testing.B, handler http.Handler, path, encoding string, size int) {
-	web := httptest.NewServer(handler)
-	defer web.Close()
-	conn := dialRaw(b, web.Listener.Addr().String())
-	request := "GET " + path + " HTTP/1.1\r\nHost: x\r\nAccept-Encoding: " + encoding + "\r\n\r\n"
-	for b.Loop() {
-		if _, err := conn.Write([]byte(request)); err != nil {
-			b.Fatal(err)
-		}
-		res, body := conn.answer(b)
-		if res.StatusCode != 200 || len(body) != size {
-			b.Fatalf("%d, %d bytes, want %d", res.StatusCode, len(body), size)
-		}
-	}
+	s.do("PUT", "//docs", "").is(405, "method_not_allowed").has("Allow: GET, HEAD, OPTIONS")
 }
 
 // TestDocs_menuTakesAnOrder starts the server of the chapter, and orders as a guest's browser does.

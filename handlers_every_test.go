@@ -435,6 +435,22 @@ func TestEveryRoute_refusesUnknownMembersWithStrictHandling(t *testing.T) {
 		}) {
 			t.Errorf("%s takes an unknown member: %d %s", o.name(), a.status, a.body)
 		}
+		for _, m := range bodyMembers(o) { // a misspelt one is unknown, and refused where money moves
+			if len(m.names) > 1 {
+				continue
+			}
+			wrong := "q" + m.names[0]
+			misspelt := encode(setMember(f.fill(firstExample(o)), []string{wrong}, 0))
+			for _, more := range [][]string{{"Prefer: handling=strict"}, {}} {
+				if len(more) == 0 && !r.careful {
+					continue
+				}
+				a := f.do(o.method, f.pathOf(o), misspelt, append(headers[:len(headers)-1:len(headers)-1], more...)...)
+				if a.status != 422 || !slices.Contains(a.wrong(), "#/"+wrong+" unknown_member") {
+					t.Errorf("%s with %s %q: %d %s", o.name(), wrong, more, a.status, a.body)
+				}
+			}
+		}
 		f.unchanged(before)
 	})
 }

@@ -2,12 +2,8 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -17,29 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 )
-
-func TestBody_ofTwoMediaTypesIs415(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, twice := range [][]string{{"Content-Type: application/json", "Content-Type: text/plain"},
-		{"Content-Encoding: identity", "Content-Encoding: gzip"}} {
-		s.post("/widget/leads", anyLead, twice...).is(415, "unsupported_media_type")
-	}
-	s.counts(0, `SELECT count(*) FROM leads`)
-}
-
-func TestBody_ofJSONInUTF8IsTakenHoweverItIsNamed(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for i, header := range []string{"Content-Type: application/json", "Content-Type: application/json; charset=utf-8",
-		"Content-Type: APPLICATION/JSON;CHARSET=\"UTF-8\"",
-		"Content-Type: application/json; profile=x", "Content-Encoding: identity"} {
-		s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"a%d@example.com"}`, i), header).is(200)
-	}
-	if n := s.count(`SELECT count(*) FROM leads`); n != 5 {
-		t.Fatalf("%d leads", n)
-	}
-}
 
 func TestBody_mayBeEmptyWhereEveryMemberMayBeAbsent(t *testing.T) {
 	t.Parallel()
@@ -77,130 +50,36 @@ func TestBody_mayBeEmptyWhereEveryMemberMayBeAbsent(t *testing.T) {
 	empty("/licenses/"+id+"/revoke", "").is(200)
 }
 
-// withRoutes adds routes of a test to a service.
-func (s *service) withRoutes(routes ...route) {
-	s.t.Helper()
-	how := s.server.serverOptions
-	var err error
-	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
-		append(nouns(), noun{name: "test", wings: func(*server) []wing { return []wing{{routes: routes}} }}))
-	s.check(err)
-}
-
-// A routeEcho answers with what it was sent.
-type routeEcho struct{ color, shade string }
-
-func (r *routeEcho) read(in *input) {
-	if in.body != nil {
-		r.color, r.shade = in.text("color", required, 10, nil), in.text("shade", optional, 10, nil)
-	}
-}
-
-func TestBody_ofARouteForPeopleIsAFormAndItsRefusalsArePages(t *testing.T) {
+func TestBody_ofARouteForPeopleIsAForm(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.damaged = true // the OpenAPI document knows these routes not
-	page := func(_ *http.Request, ref *refusal, requestID string) *htmlPage {
-		return &htmlPage{ref.code.status, "default-src 'none'", []byte("<!doctype html>" + ref.text() + " " +
-			requestID)}
-	}
-	show := func(_ context.Context, _ *call, r *routeEcho) (any, error) {
-		switch r.color {
-		case "":
-			return &htmlPage{200, "default-src 'self'", []byte("<!doctype html>Which?")}, nil
-		case "pink":
-			return nil, errors.New("the file is gone")
-		case "black":
-			panic("black")
+	for _, path := range []string{"/activate", "/oauth/signin"} {
+		s.do("PUT", path, "").is(405).has("Allow: GET, HEAD, POST, OPTIONS")
+		s.post(path, strings.Repeat("x", 1<<20), formType).is(413)
+		s.post(path, `{}`).is(415).has("Accept: application/x-www-form-urlencoded")
+		s.post(path, "code=1", formType, "Content-Encoding: gzip").is(415)
+		for _, wrong := range []string{formType + "; charset=latin1", "Content-Type: multipart/form-data; boundary=x",
+			"Content-Type: text/plain"} {
+			s.post(path, "code=1", wrong).is(415)
 		}
-		return seeOther("https://pay.example/" + r.color + "?" + r.shade), nil
-	}
-	s.withRoutes(route{pattern: "GET /paint/{wall}", free: true, page: page, run: endpoint(show)},
-		route{pattern: "POST /paint/{wall}", free: true, page: page, address: "paint", run: endpoint(show)})
-	const form = "Content-Type: application/x-www-form-urlencoded"
-	s.get("/paint/1").is(200).has("Content-Type: text/html; charset=utf-8",
-		"Content-Security-Policy: default-src 'self'",
-		"Cache-Control: no-store", "Referrer-Policy: same-origin", "X-Robots-Tag: noindex",
-		"Vary: Origin | Accept-Language")
-	s.post("/paint/1", "color=red&shade=a+%26%C3%A9", form).is(303).has("Location: https://pay.example/red?a &é",
-		"Content-Type: ")
-	s.post("/paint/1", "color=red&other=x", form+"; charset=UTF-8").is(303)
-	for want, a := range map[int]answer{
-		405: s.do("PUT", "/paint/1", "").has("Allow: GET, HEAD, POST, OPTIONS"),
-		413: s.post("/paint/1", strings.Repeat("x", maxBody+1), form),
-		415: s.post("/paint/1", `{"color":"red"}`).has("Accept: application/x-www-form-urlencoded"),
-		422: s.post("/paint/1", "shade=light", form),
-		500: s.post("/paint/1", "color=pink", form),
-	} {
-		a.is(want).has("Content-Type: text/html; charset=utf-8", "Content-Security-Policy: default-src 'none'",
-			"Referrer-Policy: same-origin")
-		if !strings.HasPrefix(a.body, "<!doctype html>") || !strings.HasSuffix(a.body, a.header.Get("X-Request-Id")) ||
-			strings.Contains(a.body, "gone") {
-			t.Errorf("%d: %s", want, a.body)
-		}
-	}
-	s.post("/paint/1", "color=black", form).is(500).has("Content-Type: text/html; charset=utf-8")
-	for _, wrong := range []string{"color=red&color=blue", "color=%zz", "color=%ff", "color=a%00", "color=a;b=c"} {
-		s.post("/paint/1", wrong, form).is(422).has("Content-Type: text/html; charset=utf-8")
-	}
-	for _, wrong := range []string{form + "; charset=latin1", "Content-Type: multipart/form-data; boundary=x",
-		"Content-Type: text/plain"} {
-		s.post("/paint/1", "color=red", wrong).is(415)
-	}
-	s.post("/paint/1", "color=red", form, "Content-Encoding: gzip").is(415)
-	for range s.server.anonymousRate {
-		s.post("/paint/1", "color=red", form)
-	}
-	if a := s.post("/paint/1", "color=red", form).is(429).has("Content-Type: text/html; charset=utf-8"); a.header.Get(
-		"Retry-After") == "" {
-		t.Error("429 without Retry-After")
-	}
-	s.get("/painting").is(404, "not_found")
-	s.post("/widget/leads", "color=red", form).is(415, "unsupported_media_type") // a route for programs
-}
-
-func TestBody_ofARawRouteIsTakenAsItIs(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.damaged = true // the OpenAPI document knows this route not
-	var got string
-	take := func(_ context.Context, c *call, _ *emptyRequest) (any, error) {
-		got = string(c.body)
-		return noContent{}, nil
-	}
-	s.withRoutes(route{pattern: "POST /raw", free: true, raw: true, run: endpoint(take)})
-	for _, kind := range []string{"application/json", "application/x-www-form-urlencoded", "", "nonsense"} {
-		for _, body := range []string{`{"a":1,"a":2} `, "\xff\x00", strings.Repeat("x", maxRawBody)} {
-			s.post("/raw", body, "Content-Type: "+kind, "Content-Encoding: br").is(204)
-			if got != body {
-				t.Errorf("%s: %.80q arrives as %.80q", kind, body, got)
+		for _, wrong := range []string{"code=1&code=2", "code=%zz", "code=%ff", "code=a%00", "code=a;b=c"} {
+			if a := s.post(path, wrong, formType); a.status != 400 && a.status != 422 {
+				t.Errorf("%s takes %s: %d", path, wrong, a.status)
 			}
 		}
 	}
-	s.post("/raw", "").is(204)
-	s.post("/raw", strings.Repeat("x", maxRawBody+1)).is(413, "body_too_large")
 }
 
-func TestBody_hasAtMost16KiB(t *testing.T) {
+func TestBody_ofNoAnnouncedLengthHasAtMost16KiB(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	sized := func(n int) string {
-		const head, tail = `{"type":"newsletter","email":"ada@example.com","filler":"`, `"}`
-		return head + strings.Repeat("x", n-len(head)-len(tail)) + tail
-	}
-	s.post("/widget/leads", sized(16<<10)).is(200)
-	s.post("/widget/leads", sized(16<<10+1)).is(413, "body_too_large")
-	unannounced := func(n int) answer { // without a Content-Length
-		r := httptest.NewRequest("POST", "/v1/widget/leads", io.MultiReader(strings.NewReader(sized(n))))
+	for n, want := range map[int]int{16 << 10: 200, 16<<10 + 1: 413} {
+		body := anyLead + strings.Repeat(" ", n-len(anyLead))
+		r := httptest.NewRequest("POST", "/v1/widget/leads", io.MultiReader(strings.NewReader(body)))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		s.server.ServeHTTP(w, r)
-		return answer{t, w.Code, w.Result().Header, w.Body.String()}
-	}
-	unannounced(16 << 10).is(200)
-	unannounced(16<<10+1).is(413, "body_too_large")
-	if n := s.count(`SELECT count(*) FROM leads`); n != 1 {
-		t.Fatalf("%d leads", n)
+		equal(t, n, w.Code, want)
 	}
 }
 
@@ -238,47 +117,6 @@ var malformedBodies = map[string]string{
 		`"l":1,"m":1,"n":1,"o":1,"p":1,"q":1,"r":1,"c":2}`,
 	"nine deep":                 `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[[]]]]]]]]}`,
 	"a hundred thousand braces": strings.Repeat(`{"a":`, 3000),
-}
-
-func TestProblem_saysAllAndNoMore(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	a := s.post("/widget/leads", `{"email":"nobody","type":7}`).is(422, "validation_failed")
-	want := `{"type":"http://127.0.0.1:8080/docs#validation_failed","title":"Validation ` +
-		`failed","status":422,"detail":"These values are wrong: type, email.",` +
-		`"code":"validation_failed","request_id":"` + a.header.Get("X-Request-Id") + `","errors":[` +
-		`{"pointer":"#/type","code":"wrong_type","detail":"This must be a string, not a number."},` +
-		`{"pointer":"#/email","code":"invalid_email","detail":"An address is name@example.com."}],"ok":false}` + "\n"
-	if a.body != want {
-		t.Fatalf("problem\n%s, want\n%s", a.body, want)
-	}
-	a = s.get("/leads").is(401, "token_required")
-	want = `{"type":"http://127.0.0.1:8080/docs#token_required","title":"Token required","status":401,"detail":"This ` +
-		`request needs a bearer token in the Authorization header.",` +
-		`"code":"token_required","request_id":"` + a.header.Get("X-Request-Id") + `"}` + "\n"
-	if a.body != want {
-		t.Fatalf("problem\n%s, want\n%s", a.body, want)
-	}
-}
-
-func TestProblem_ofEveryStatusOnLeadsSaysOKFalse(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for status, a := range map[int]answer{
-		400: s.post("/widget/leads", `{`),
-		403: s.post("/widget/leads", `{}`, "Origin: https://other.example"),
-		405: s.do("PUT", "/widget/leads", `{}`),
-		413: s.post("/widget/leads", strings.Repeat(" ", 20<<10)),
-		415: s.post("/widget/leads", `{}`, "Content-Type: text/csv"),
-		422: s.post("/widget/leads", `{}`),
-	} {
-		if a.status != status || a.json()["ok"] != false {
-			t.Errorf("%d, want %d: %s", a.status, status, a.body)
-		}
-	}
-	if _, has := s.get("/leads").is(401).json()["ok"]; has {
-		t.Error("another path's problem has a member ok")
-	}
 }
 
 func TestProblem_ofAnUnknownErrorIs500WithoutDetailAndOneLogLine(t *testing.T) {
@@ -323,40 +161,6 @@ func TestHandlers_makeTheRequestIDThemselves(t *testing.T) {
 			t.Fatalf("id %q", id)
 		}
 		seen[id] = true
-	}
-}
-
-func TestRoute_ofAPageAnswersOtherMethodsWith405(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, path := range []string{"//", "//docs"} {
-		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "TRACE", "QUERY"} {
-			s.do(method, path, "").is(405, "method_not_allowed").has("Allow: GET, HEAD, OPTIONS")
-		}
-	}
-}
-
-func TestRoute_unknownOrUncleanIs404AndNeverRedirects(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, path := range []string{
-		"//v1", "//v1/", "//v2/widget/leads", "//widget/leads", "//V1/widget/leads", "//v1x/widget/leads",
-		"/widget", "/widget/", "/widget/lead", "/widget/leads/", "/Widget/leads", "/widget/leads/x", "/licenses/",
-		"/licenses/x/devices/",
-		"//v1//widget/leads", "//v1/./widget/leads", "//v1/widget/../widget/leads", "//v1/../v1/widget/leads",
-		"//../v1/widget/leads", "//v1/widget//leads",
-		"//v1/%2e%2e/v1/widget/leads", "//v1/widget%2fleads", "//v1%2fwidget/leads", "//v1/widget/%2fleads",
-		"//v1/widget/leads%00",
-		"//.well-known/jwks.json/", "//livez/", "////livez", "//api/legacyx", "//debug/pprof/", "//metrics",
-	} {
-		for _, method := range []string{"GET", "POST"} {
-			a := s.do(method, path, "")
-			if a.status != 404 {
-				t.Errorf("%s %s: %d %v", method, path, a.status, a.header)
-				continue
-			}
-			a.is(404, "not_found").has("Location: ")
-		}
 	}
 }
 
@@ -561,36 +365,5 @@ func BenchmarkAlone(b *testing.B) {
 				s.server.ServeHTTP(w, r)
 			}
 		})
-	}
-}
-
-func TestProblem_codesAreUniqueAndSayWhatTheyMean(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for _, c := range problemsOf(nouns()) {
-		if seen[c.name] || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(c.name) {
-			t.Errorf("code %q is declared twice or is not lower snake case", c.name)
-		}
-		seen[c.name] = true
-		if http.StatusText(c.status) == "" || c.status < 400 || c.title == "" || !strings.HasSuffix(c.detail, ".") {
-			t.Errorf("%s: status %d, title %q, detail %q", c.name, c.status, c.title, c.detail)
-		}
-	}
-	if len(seen) < 30 {
-		t.Errorf("found %d codes only", len(seen))
-	}
-}
-
-func TestEvent_typesAreUniqueAndNameTheirNoun(t *testing.T) {
-	t.Parallel()
-	seen := map[eventType]bool{}
-	for _, typ := range eventTypesOf(nouns()) {
-		if seen[typ] || !regexp.MustCompile(`^[a-z]+\.[a-z]+(_[a-z]+)*$`).MatchString(string(typ)) {
-			t.Errorf("type %q is declared twice or is not NOUN.WHAT_HAPPENED", typ)
-		}
-		seen[typ] = true
-	}
-	if len(seen) < 15 {
-		t.Errorf("found %d types only", len(seen))
 	}
 }

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"errors"
-	"log/slog"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -13,113 +10,6 @@ import (
 	"testing"
 	"time"
 )
-
-func TestPreflight_fromAListedOriginIs204WithTheMethodsOfThePath(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for path, methods := range map[string]string{
-		"/widget/leads":            "POST",
-		"/widget/license/activate": "POST",
-		"/widget/license/verify":   "POST",
-		"/widget/events":           "POST",
-		"/widget/stats":            "GET, HEAD",
-		"/widget/health":           "GET, HEAD",
-		"/leads":                   "GET, HEAD",
-		"/leads/erase":             "POST",
-		"/licenses/x/devices/y":    "DELETE",
-	} {
-		a := s.do("OPTIONS", path, "", "Origin: "+siteOrigin, "Access-Control-Request-Method: POST",
-			"Access-Control-Request-Headers: content-type").is(204)
-		a.has("Access-Control-Allow-Origin: "+siteOrigin, "Access-Control-Allow-Methods: "+methods,
-			"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, Prefer",
-			"Access-Control-Max-Age: 7200", "Vary: Origin", "Access-Control-Allow-Credentials: ",
-			"Access-Control-Expose-Headers: ", "RateLimit: ", "Content-Type: ")
-		a.says("")
-	}
-}
-
-func TestPreflight_fromAnyOtherOriginIs403WithoutCORSHeaders(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, origin := range []string{
-		"https://other.example", "null", "http://www.example.com", "https://example.com", "https://a.www.example.com",
-		"https://www.example.com:8443", "https://www.example.com.evil.example",
-		"https://evilwww.example.com", "https://www.example.com/", "https://www.example.com@evil.example",
-		"https://*.example.com", "*", "", "https://www.example.com https://www.example.com",
-	} {
-		for _, path := range []string{"/widget/leads", "/widget/stats"} {
-			a := s.do("OPTIONS", path, "", "Origin: "+origin,
-				"Access-Control-Request-Method: POST").is(403, "origin_not_allowed").has("Vary: Origin")
-			for name := range a.header {
-				if strings.HasPrefix(name, "Access-Control-") {
-					t.Errorf("%q gets %s", origin, name)
-				}
-			}
-		}
-	}
-	s.do("OPTIONS", "/widget/leads", "", "Origin: "+siteOrigin, "Origin: "+siteOrigin).is(403, "origin_not_allowed")
-}
-
-func TestPreflight_withoutAnOriginNamesTheMethods(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.do("OPTIONS", "/widget/leads", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
-	s.do("OPTIONS", "/widget/stats", "").is(204).has("Allow: GET, HEAD, OPTIONS")
-	s.do("OPTIONS", "/widget/none", "", "Origin: "+siteOrigin).is(404, "not_found")
-}
-
-func TestOrigin_listedMayReadEveryAnswerEvenARefusal(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for name, a := range map[string]answer{
-		"success":   s.post("/widget/leads", aLead, "Origin: "+siteOrigin).is(200),
-		"400":       s.post("/widget/leads", "{", "Origin: "+siteOrigin).is(400),
-		"401":       s.get("/leads", "Origin: "+siteOrigin).is(401),
-		"404":       s.get("/none", "Origin: "+siteOrigin).is(404),
-		"unclean":   s.get("/widget//leads", "Origin: "+siteOrigin).is(404),
-		"405":       s.get("/widget/leads", "Origin: "+siteOrigin).is(405),
-		"415":       s.post("/widget/leads", "{}", "Origin: "+siteOrigin, "Content-Type: a/b").is(415),
-		"422":       s.post("/widget/leads", "{}", "Origin: "+siteOrigin).is(422),
-		"health":    s.get("/widget/health", "Origin: "+siteOrigin).is(200),
-		"statistic": s.get("/widget/stats?widget="+s.addWidget(s.account), "Origin: "+siteOrigin).is(200),
-	} {
-		if a.header.Get("Access-Control-Allow-Origin") != siteOrigin ||
-			a.header.Get("Access-Control-Allow-Credentials") != "" ||
-			!strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Origin") ||
-			a.header.Get("Access-Control-Expose-Headers") != "RateLimit, RateLimit-Policy, Retry-After, X-Request-Id, "+
-				"Sunset, Deprecation, Link, ETag, Preference-Applied" {
-			t.Errorf("%s: %v", name, a.header)
-		}
-	}
-	s.get("/widget/health").is(200).has("Vary: Origin", "Access-Control-Allow-Origin: ") // varies all the same
-	s.get("/widget/health", "Origin: https://other.example").is(200).has("Access-Control-Allow-Origin: ",
-		"Vary: Origin")
-}
-
-func TestOrigin_isComparedAsBrowsersMayWriteIt(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, origin := range []string{"HTTPS://WWW.Example.COM", "https://www.example.com:443"} {
-		s.do("OPTIONS", "/widget/leads", "", "Origin: "+origin).is(204).has("Access-Control-Allow-Origin: " + origin)
-	}
-}
-
-func TestOrigin_countsAtOnceWhoeverChangedIt(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	const partner = "Origin: https://partner.example"
-	s.do("OPTIONS", "/widget/leads", "", partner).is(403)
-	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{})) // as the sqlite3 shell would
-	s.check(err)
-	defer db.Close()
-	_, err = db.Exec(`INSERT INTO origins (origin, account_id) VALUES ('https://partner.example', ?)`,
-		s.account)
-	s.check(err)
-	s.do("OPTIONS", "/widget/leads", "", partner).is(204)
-	_, err = db.Exec(`DELETE FROM origins WHERE origin = 'https://partner.example'`)
-	s.check(err)
-	s.do("OPTIONS", "/widget/leads", "", partner).is(403)
-}
 
 func TestOrigin_hasOneForm(t *testing.T) {
 	t.Parallel()
@@ -163,8 +53,7 @@ const (
 	closedSite  = "https://closed.example"
 )
 
-// A sites is a service with applications that run in browsers, and with a route of each kind that a wing for
-// applications has.
+// A sites is a service with applications that run in browsers.
 type sites struct {
 	*service
 	app, other *app
@@ -173,8 +62,6 @@ type sites struct {
 func newSites(t testing.TB) *sites {
 	t.Helper()
 	s := newService(t, withoutAddressLimits)
-	how, err := usualServerOptions(commandsOf(nouns()))
-	s.check(err)
 	stranger := s.addAccount("stranger")
 	of := func(accountID string, origins ...string) *app {
 		p, _ := s.registerApp(func(p *app) {
@@ -188,32 +75,6 @@ func newSites(t testing.TB) *sites {
 		removed.RemovedAt = t.now
 		return errors.Join(t.addOrigin(s.account, sharedSite), t.saveApp(removed), t.closeAccount(stranger))
 	})
-	named := func(ctx context.Context, c *call, _ *emptyRequest) (any, error) {
-		p, err := s.server.cachedApp(c.request.Header.Get("App"))
-		if err == nil {
-			c.app = p
-		}
-		if c.request.Header.Get("Fails") != "" {
-			return nil, &refusal{code: codeNotFound}
-		}
-		return noContent{}, err
-	}
-	page := func(context.Context, *call, *emptyRequest) (*htmlPage, error) {
-		return &htmlPage{status: 200}, nil
-	}
-	refused := func(*http.Request, *refusal, string) *htmlPage { return &htmlPage{status: 403} }
-	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)),
-		append(nouns(), noun{name: "test", wings: func(*server) []wing {
-			return []wing{{routes: []route{
-				{pattern: "POST /test/token", free: true, noBody: true, origin: originApp, run: endpoint(named)},
-				{pattern: "GET /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
-				{pattern: "POST /test/page", free: true, origin: originNone, page: refused, run: endpoint(page)},
-				{pattern: "POST /test/listed", token: tokenRequired, origin: originListed, noBody: true,
-					run: endpoint(named)},
-			}}}
-		}}))
-	s.check(err)
-	s.damaged = true // the document does not have these routes
 	return f
 }
 
@@ -232,15 +93,13 @@ func (a answer) readers(origin string) answer {
 func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
-	const required, late, public, listed, token, page = "/orders", "/widget/license/verify", "/widget/leads",
-		"/test/listed",
-		"/test/token", "/test/page"
+	const required, late, public, token, page = "/orders", "/widget/license/verify", "/widget/leads", "/oauth/token",
+		"/oauth/signin"
 	for origin, allowed := range map[string]map[string]string{
-		siteOrigin: {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST"},
-		appSite:    {required: "GET, HEAD, POST", token: "POST"},
-		otherSite:  {required: "GET, HEAD, POST", token: "POST"},
-		sharedSite: {required: "GET, HEAD, POST", late: "POST", public: "POST", listed: "POST",
-			token: "POST"},
+		siteOrigin:                  {required: "GET, HEAD, POST", late: "POST", public: "POST"},
+		appSite:                     {required: "GET, HEAD, POST", token: "POST"},
+		otherSite:                   {required: "GET, HEAD, POST", token: "POST"},
+		sharedSite:                  {required: "GET, HEAD, POST", late: "POST", public: "POST", token: "POST"},
 		removedSite:                 {},
 		closedSite:                  {},
 		"https://elsewhere.example": {},
@@ -248,7 +107,7 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 		"https://x.app.example":     {},
 		"null":                      {},
 	} {
-		for _, path := range []string{required, late, public, listed, token, page} {
+		for _, path := range []string{required, late, public, token, page} {
 			a := s.do("OPTIONS", path, "", "Origin: "+origin, "Access-Control-Request-Method: POST",
 				"Access-Control-Request-Headers: authorization")
 			if !strings.HasPrefix(strings.Join(a.header.Values("Vary"), ", "), "Origin") {
@@ -267,8 +126,8 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 		}
 	}
 	s.do("OPTIONS", "/orders", "", "Origin: "+appSite, "Origin: "+appSite).is(403, "origin_not_allowed")
-	s.do("OPTIONS", "/test/token", "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
-	for _, path := range []string{"/test/token", "/test/page"} { // 405 says nothing to scripts, whatever the site
+	s.do("OPTIONS", token, "").is(204).has("Allow: POST, OPTIONS", "Access-Control-Allow-Origin: ")
+	for _, path := range []string{token, page} { // 405 says nothing to scripts, whatever the site
 		s.do("DELETE", path, "", "Origin: "+siteOrigin).readers("")
 		s.do("DELETE", path, "", "Origin: "+appSite).readers("")
 	}
@@ -338,23 +197,23 @@ func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 func TestOrigin_ofAnApplicationReadsWhatTheApplicationIsAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
-	for _, fails := range []string{"Fails: ", "Fails: yes"} {
-		for origin, reads := range map[string]*app{
-			appSite: s.app, sharedSite: s.app, otherSite: s.other, siteOrigin: nil, removedSite: nil, "null": nil,
-			"https://elsewhere.example": nil,
-		} {
-			for _, p := range []*app{s.app, s.other} {
-				want := ""
-				if p == reads {
-					want = origin
-				}
-				s.post("/test/token", "", "Origin: "+origin, "App: "+p.ID, fails).readers(want)
-			}
-			s.post("/test/token", "", "Origin: "+origin, "App: app_00000000000000000000000000", fails).readers("")
+	for origin, reads := range map[string]*app{
+		appSite: s.app, sharedSite: s.app, otherSite: s.other, siteOrigin: nil, removedSite: nil, "null": nil,
+		"https://elsewhere.example": nil,
+	} {
+		ask := func(clientID string) answer {
+			return s.post("/oauth/token", "grant_type=authorization_code&code=x&client_id="+clientID, formType,
+				"Origin: "+origin)
 		}
-	}
-	for _, origin := range []string{siteOrigin, appSite, sharedSite, "https://elsewhere.example"} {
-		equal(t, "a page", s.get("/test/page", "Origin: "+origin).readers("").status, 200)
+		for _, p := range []*app{s.app, s.other} {
+			want := ""
+			if p == reads {
+				want = origin
+			}
+			ask(p.ID).readers(want)
+		}
+		ask("app_00000000000000000000000000").readers("")
+		s.get("/oauth/signin", "Origin: "+origin).is(200).readers("")
 	}
 }
 
@@ -366,79 +225,39 @@ func TestOrigin_ofAnApplicationHasNoRightsOfAListedOne(t *testing.T) {
 	before := s.count(`SELECT count(*) FROM leads`)
 	s.post("/widget/leads", anyLead, "Origin: "+appSite).is(403, "origin_not_allowed").readers("").has("RateLimit: ")
 	s.post("/widget/leads", anyLead, "Origin: "+appSite, bearer(token)).is(403, "origin_not_allowed").readers("")
-	s.counts(before, `SELECT count(*) FROM leads`) // none came from an application's site
-	s.post("/test/listed", "", "Origin: "+appSite, bearer(token)).is(403, "origin_not_allowed").readers("")
+	s.counts(before, `SELECT count(*) FROM leads`)                            // none came from an application's site
 	s.get("/widget/stats", "Origin: "+appSite).has("RateLimit: ").readers("") // nobody is charged
 }
 
-func TestOrigin_ofAnApplicationCountsAtOnceWhoeverChangedIt(t *testing.T) {
+func TestOrigin_countsAtOnceWhoeverChangedIt(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
 	token, _ := s.appToken(s.app, s.account, scopeOrders)
 	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{})) // as the sqlite3 shell would
 	s.check(err)
 	defer db.Close()
-	const added = "https://added.example"
-	reads := func(want string) {
-		t.Helper()
-		status := 204
-		if want == "" {
-			status = 403
-		}
-		for range 2 { // the second is from the cache
-			equal(t, "a preflight", s.do("OPTIONS", "/test/token", "", "Origin: "+added).status, status)
-			s.get("/orders", "Origin: "+added, bearer(token)).is(200).readers(want)
-		}
-	}
-	reads("")
-	for _, change := range []string{
-		`INSERT INTO app_origins (app_id, origin) VALUES ('` + s.app.ID + `', '` + added + `')`,
-		`DELETE FROM app_origins WHERE origin = '` + added + `'`,
+	const origin = "https://added.example"
+	for path, insert := range map[string]string{
+		"/widget/leads": `INSERT INTO origins (account_id, origin) VALUES (?, ?)`,
+		"/oauth/token":  `INSERT INTO app_origins (app_id, origin) VALUES (?, ?)`,
 	} {
-		_, err = db.Exec(change)
-		s.check(err)
-		s.notice()
-		reads(map[bool]string{true: added}[strings.HasPrefix(change, "INSERT")])
-	}
-	s.app.Origins = append(s.app.Origins, added)
-	s.change(func(t *tx) error { return t.saveApp(s.app) })
-	reads(added)
-}
-
-// TestOrigin_ofWhatIsNoApplicationsIsNotRemembered keeps strangers from filling the cache.
-func TestOrigin_ofWhatIsNoApplicationsIsNotRemembered(t *testing.T) {
-	t.Parallel()
-	s := newSites(t)
-	s.do("OPTIONS", "/test/token", "", "Origin: "+appSite).is(204)
-	for _, origin := range []string{"https://a.example", "https://b.example", "https://c.example"} {
-		s.do("OPTIONS", "/test/token", "", "Origin: "+origin).is(403, "origin_not_allowed")
-	}
-	equal(t, "origins are remembered", s.server.sites.len(), 1)
-}
-
-// TestOrigin_makesNoDifferenceToTheRoutesOfOAuth holds the table of routes to the contract: a page can't be read by
-// scripts of any site, and what tokens come from only by the application's.
-func TestOrigin_makesNoDifferenceToTheRoutesOfOAuth(t *testing.T) {
-	t.Parallel()
-	seen := 0
-	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
-		for _, r := range w.routes {
-			if !strings.HasPrefix(r.path(), "/oauth/") {
-				continue
-			}
-			seen++
-			want := originApp
-			if r.page != nil {
-				want = originNone
-			}
-			if r.origin != want || r.open || r.token != tokenIgnored {
-				t.Errorf("%s takes the origins %d, want %d; open is %v, token %d", r.pattern, r.origin,
-					want, r.open, r.token)
+		reads := func(status int) {
+			t.Helper()
+			s.notice()
+			for range 2 { // the second is from the cache
+				s.do("OPTIONS", path, "", "Origin: "+origin).is(status)
+				s.get("/orders", "Origin: "+origin, bearer(token)).is(200).readers(
+					map[bool]string{true: origin}[status == 204])
 			}
 		}
-	}
-	if seen < 9 {
-		t.Errorf("there are %d routes only", seen)
+		reads(403)
+		_, err = db.Exec(insert, map[string]string{"/widget/leads": s.account, "/oauth/token": s.app.ID}[path], origin)
+		s.check(err)
+		reads(204)
+		_, err = db.Exec(`DELETE FROM origins WHERE origin = ?1`, origin)
+		_, other := db.Exec(`DELETE FROM app_origins WHERE origin = ?1`, origin)
+		s.check(errors.Join(err, other))
+		reads(403)
 	}
 }
 

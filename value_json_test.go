@@ -10,22 +10,6 @@ import (
 	"testing"
 )
 
-func TestJSON_thatIsTakenIsReadAsItStands(t *testing.T) {
-	t.Parallel()
-	text := []byte(" {\"a\" : [1, -0.5e+3, true,false,null,{}] ,\t\"\\u00e9\\uD83D\\uDE00\\n\\/\":\"é\\\"\\\\\" }\r\n")
-	v, err := parseJSON(text)
-	must(t, err)
-	want := jsonValue{kind: jsonObject, raw: strings.TrimSpace(string(text)), members: []jsonMember{
-		{"a", jsonValue{kind: jsonArray, list: []jsonValue{{kind: jsonNumber, text: "1"},
-			{kind: jsonNumber, text: "-0.5e+3"}, {kind: jsonBool, boolean: true}, {kind: jsonBool}, {},
-			{kind: jsonObject, raw: "{}"}}}},
-		{"é😀\n/", jsonValue{kind: jsonString, text: `é"\`}},
-	}}
-	if !reflect.DeepEqual(v, want) {
-		t.Fatalf("read %+v", v)
-	}
-}
-
 func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
@@ -40,21 +24,6 @@ func TestJSON_errorsSayWhereAndRepeatNothing(t *testing.T) {
 			t.Errorf("%s: %v, want %s", body, err, want)
 		}
 	}
-}
-
-func TestJSON_numbersThatAreWholeAndFitAreIntegers(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]bool{"0": true, "-1": true, "9223372036854775807": true,
-		"9223372036854775808": false, "1.0": false, "1e3": false} {
-		if _, ok := (&jsonValue{kind: jsonNumber, text: text}).integer(); ok != want {
-			t.Errorf("%s: %v", text, ok)
-		}
-	}
-}
-
-func TestJSON_eightDeepIsNotTooDeep(t *testing.T) {
-	t.Parallel()
-	newService(t).post("/widget/leads", `{"type":"newsletter","email":"ada@example.com","x":[[[[[[[1]]]]]]]}`).is(200)
 }
 
 func TestJSON_ofThePublicVectorsIsRefusedAsALead(t *testing.T) {
@@ -157,33 +126,6 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-func BenchmarkParseJSON(b *testing.B) {
-	for name, text := range map[string]string{
-		"verify": `{"license_key":"AAAAA-BBBBB-CCCCC-DDDDD-EEEEE","fingerprint":"kitchen-1","nonce":"n-1"}`,
-		"activate": `{"license_key":"AAAAA-BBBBB-CCCCC-DDDDD-EEEEE","product":"kds","fingerprint":"kitchen-1",` +
-			`"device":{"name":"Kitchen","platform":"linux/arm64","app_version":"1.2.3"},"nonce":"n-1"}`,
-		"lead": `{"type":"newsletter","email":"ada@example.com","source":"footer","page":"/menu"}`,
-		"16 KiB": `{"widget":"wgt_00000000000000000000000000","events":[` +
-			strings.TrimSuffix(strings.Repeat(`{"type":"click","item":"Rösti mit Speck"},`, 370), ",") + `]}`,
-		"token": `{"iss":"http://127.0.0.1:8080/v1","aud":"http://127.0.0.1:8080/v1","sub":"acct_0","iat":1800000000}`,
-	} {
-		b.Run(name, func(b *testing.B) {
-			body := []byte(text)
-			b.SetBytes(int64(len(body)))
-			b.ReportAllocs()
-			for b.Loop() {
-				v, err := parseBody(body, len(body))
-				if err != nil {
-					b.Fatal(err)
-				}
-				for i := range v.members {
-					v.members[i].value.open() // as whoever knows it
-				}
-			}
-		})
-	}
-}
-
 func TestJSON_ofABodyHasAtMostAThousandValues(t *testing.T) {
 	t.Parallel()
 	s := newService(t, withoutAddressLimits)
@@ -218,15 +160,5 @@ func TestJSON_ofABodyIsBuiltNoFurtherThanItIsAskedFor(t *testing.T) {
 	a.open()
 	if n, ok := integerMember(&a.list[0], "b"); !ok || n != 1 {
 		t.Errorf("what is deeper is read as %d, %v", n, ok)
-	}
-}
-
-func TestJSON_whatIsWrongInAnUnknownMemberIsRefused(t *testing.T) {
-	t.Parallel()
-	for _, inside := range []string{`{"a":1,"a":2}`, `[{"a":1,"\u0061":2}]`, `[[[[[[[[1]]]]]]]]`, `["\ud800"]`, `[01]`,
-		`[1,]`, `{"a"}`, `"`} {
-		if _, err := parseBody([]byte(`{"unknown":`+inside+`}`), maxBodyValues); err == nil {
-			t.Errorf("%s is taken", inside)
-		}
 	}
 }
