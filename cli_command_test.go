@@ -108,7 +108,7 @@ func TestCommand_wrongLineIsAUsageError(t *testing.T) {
 func TestCommand_declaresNoOptionForNothing(t *testing.T) {
 	t.Parallel()
 	program := ""
-	for _, f := range sourceFiles(t) {
+	for _, f := range source(t).files {
 		program += f.text
 	}
 	for _, o := range allOptions(commandsOf(nouns())) {

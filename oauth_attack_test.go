@@ -50,3 +50,21 @@ func TestTokenEndpoint_aUsedCodeLeavesAnApplicationToOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing.T) {
+	t.Parallel()
+	s := quietService(t)
+	tenant := s.addAccount("Trattoria")
+	p, _ := s.registerApp(func(p *app) { p.AccountID = tenant })
+	pages := &oauthPages{server: s.server}
+	asked := func(account string) error {
+		_, err := pages.giveCode(t.Context(), &consent{app: p, redirectURI: testRedirect, challenge: testChallenge,
+			scope: scopeOrders, session: &session{AccountID: account, MadeBy: "test"}}, scopeOrders)
+		return err
+	}
+	s.check(asked(s.account))
+	s.sql(`UPDATE apps SET verified_at = NULL WHERE id = ?`, p.ID) // within the second of its last change
+	expect(t, asked(s.account), errConsentChanged, "a stranger's account")
+	s.check(asked(tenant))
+	s.hasRows(2, `grant_codes`)
+}

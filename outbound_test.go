@@ -943,3 +943,17 @@ func TestOutbound_jitterAddsUpToATenth(t *testing.T) {
 		t.Errorf("%d different ones, of nothing %v", len(different), jittered(0))
 	}
 }
+
+func TestOutbound_bounds(t *testing.T) {
+	t.Parallel()
+	o := newOutbound(nil)
+	if o.limit != 15*time.Second || o.lookupLimit != 2*time.Second || o.tls.MinVersion != tls.VersionTLS12 ||
+		o.tls.InsecureSkipVerify {
+		t.Errorf("limits %v and %v, TLS %+v", o.limit, o.lookupLimit, o.tls)
+	}
+	for _, transport := range []*http.Transport{o.plain, o.secure} {
+		if transport.IdleConnTimeout == 0 || transport.MaxIdleConns == 0 || transport.MaxIdleConnsPerHost == 0 {
+			t.Errorf("connections are kept without bounds: %+v", transport)
+		}
+	}
+}

@@ -177,3 +177,39 @@ func TestStats_inMemoryServeCallersWithoutATokenForTenSeconds(t *testing.T) {
 		s.get("/widget/stats?widget="+widget).is(404, "widget_not_found")
 	})
 }
+
+func TestStats_ofManyCallersAtOnceAreReadOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	m, key := newStatsMemory(s.server), statsKey{widget: s.addWidget(s.account)}
+	begun, may := make(chan struct{}), make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		m.read(key, true, func() (taggedBody, error) {
+			close(begun)
+			<-may
+			return taggedBody{tag: "first"}, nil
+		})
+	})
+	<-begun
+	for range 10 {
+		all.Go(func() {
+			if body, ok := m.await(t.Context(), key); !ok || body.tag != "first" {
+				t.Errorf("%v %q", ok, body.tag)
+			}
+		})
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, ok := m.await(gone, key); ok {
+		t.Error("an answer for a caller that has gone")
+	}
+	close(may)
+	all.Wait()
+	for i := range 3 * maxKeptStats {
+		m.read(statsKey{name: fmt.Sprint(i)}, i%2 == 0, func() (taggedBody, error) { return taggedBody{}, nil })
+	}
+	if len(m.kept) != maxKeptStats || len(m.readings) != 0 {
+		t.Errorf("%d answers are kept, %d are read", len(m.kept), len(m.readings))
+	}
+}
