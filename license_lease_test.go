@@ -230,6 +230,9 @@ func TestLease_ofTheLongestTermsIsAcceptedByTheService(t *testing.T) {
 	s.do("PATCH", "/licenses/"+id, string(encodeJSON(map[string]any{"entitlements": tooMany})), admin).is(422,
 		"validation_failed").names(wrong)
 
+	large := fmt.Sprintf(`{"account_id":%q,"product":"kds","metadata":{"a":%q}}`, s.account,
+		strings.Repeat("x", 16<<10))
+	s.post("/licenses", large, admin).is(422, "validation_failed").names("#/metadata too_long")
 	base := "https://api.example.com/"
 	base += strings.Repeat("a", maxBaseURL-len(base+"/v1")) + "/v1"
 	s.change(func(t *tx) error { return t.setBaseURL(base) })

@@ -158,25 +158,6 @@ func TestPlan_applicationThatTheWriterRunsAgainCountsEachLicenceOnce(t *testing.
 	s.counts(10, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
 }
 
-func TestPlan_dryRunIsOfOneRevision(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	shop := s.auth(s.account, scopeIssuing)
-	plan := s.planOf(shop, `,"grace_days":5`)
-	s.fillPlan(plan, 2*appliedAtOnce)
-	parts := 0
-	_, err := applyPlan(t.Context(), s.store, anyAccount, plan, planApplication{DryRun: true}, "", actorCommand,
-		func(*queries) error {
-			if parts++; parts == 2 {
-				s.do("PATCH", "/plans/"+plan, `{"lease_hours":1}`, shop).is(200)
-			}
-			return nil
-		})
-	oneLine(t, err, "plan_changed")
-	s.post("/plans/"+plan+"/apply", `{"dry_run":true,"revision":1}`, shop).is(409, "plan_changed")
-	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("revision", 2)
-}
-
 func TestPlan_applicationAnswersAfterTenSecondsWithWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {

@@ -361,3 +361,79 @@ func TestStore_readersOpenNoFileThatOthersPutInItsPlace(t *testing.T) {
 	rename(t, filepath.Join(s.dir, "moved.db"), s.store.path)
 	s.count(`SELECT count(*) FROM accounts`)
 }
+
+// manyLicenses adds n licences with a key each to an account.
+func (s *service) manyLicenses(account string, n int) {
+	s.t.Helper()
+	s.sql(manyRows(n)+`INSERT INTO licenses (id, account_id, product, customer, created_at, updated_at)
+		SELECT printf('lic_%026d', i), ?, 'kitchen-display', 'Trattoria ' || i,
+		'2026-01-01T00:00:00Z', '2026-01-01T00:00:00Z' FROM n`, account)
+	s.sql(`INSERT INTO license_keys (hash, license_id, hint, created_at)
+		SELECT randomblob(32), id, 'XXXXX', created_at FROM licenses WHERE account_id = ?`, account)
+}
+
+// manyItems has a widget count 100 items on each of 366 days from 2025 on.
+func (s *service) manyItems(widget string) {
+	s.t.Helper()
+	s.sql(manyRows(366)+`INSERT INTO item_counts (widget_id, day, item, clicks)
+		SELECT ?, date('2025-01-01', (d.i - 1) || ' days'), 'dish ' || k.i, 1 FROM n d, n k WHERE k.i <= 100`, widget)
+}
+
+// BenchmarkLookupDuringQuestions tells how long the look-ups of a tenant take while another one searches
+// all its licences in 40 requests at a time, and while 12 addresses ask for a year of a widget with 100 items:
+//
+//	go test -run '^$' -bench LookupDuringQuestions -licenses 200000 -benchtime 2000x
+func BenchmarkLookupDuringQuestions(b *testing.B) {
+	s := newService(b, withoutAddressLimits)
+	tenant := s.addAccount("Trattoria")
+	for _, account := range []string{s.account, tenant} {
+		s.change(func(t *tx) error { return t.setRate(account, 1_000_000_000) })
+	}
+	s.manyLicenses(tenant, *scaleLicenses)
+	widget := s.addWidget(tenant)
+	s.manyItems(widget)
+	id, _ := s.addLicense(license{})
+	own := "Authorization: Bearer " + s.token(s.account, scopeLicenses)
+	search := "Authorization: Bearer " + s.token(tenant, scopeLicenses)
+	for _, attack := range []struct {
+		name  string
+		times int
+		ask   func(caller, n int)
+	}{
+		{"nothing", 0, nil},
+		{"searches", 40, func(int, int) { s.get("/licenses?q=zzzz", search) }},
+		{"statistics", 12, func(caller, n int) { // of ranges that differ, so that no answer is kept
+			to := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			from, zones := to.AddDate(0, 0, -365+n%60), []string{"UTC", "Europe/Zurich", "Asia/Tokyo",
+				"America/Santiago"}
+			s.get(fmt.Sprintf("/widget/stats?widget=%s&from=%s&to=%s&timezone=%s", widget, from.Format(time.DateOnly),
+				to.Format(time.DateOnly),
+				zones[(caller+n)%len(zones)]), fmt.Sprintf("Peer: 192.0.2.%d:1", caller))
+		}},
+	} {
+		b.Run(attack.name, func(b *testing.B) {
+			var stop []func()
+			for caller := range attack.times {
+				stop = append(stop, s.beside(func(ctx context.Context) {
+					for n := caller; ctx.Err() == nil; n++ {
+						attack.ask(caller, n)
+					}
+				}))
+			}
+			var took []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				s.get("/licenses/"+id, own).is(200)
+				took = append(took, time.Since(start))
+				time.Sleep(time.Millisecond)
+			}
+			for _, end := range stop {
+				end()
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "median-ms")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "worst-ms")
+		})
+	}
+}

@@ -806,25 +806,6 @@ func TestLookupLimit_leavesTheNeighboursOfAWrongKeyAlone(t *testing.T) {
 	})
 }
 
-func TestLookupLimit_ofAnotherRateAndOfNone(t *testing.T) {
-	t.Parallel()
-	for rate, most := range map[int]int{1: 1, 5: 5, 1000: 1000, 1001: 5000, 1 << 30: 5000} {
-		now := bubbleStart
-		g, answered := newLookupGuard(rate, now), 0
-		for i := range 5000 {
-			if _, wait := g.fail("a", [32]byte{byte(i), byte(i >> 8)}, now); wait == 0 {
-				answered++
-			}
-		}
-		if answered != most || g.limited("a", now) > 0 != (most < 5000) {
-			t.Errorf("a rate of %d: %d answered", rate, answered)
-		}
-		if h := g.addresses["a"]; h != nil && len(h.failures) > min(rate, maxLookupsAddress) {
-			t.Errorf("a rate of %d: %d failures are remembered", rate, len(h.failures))
-		}
-	}
-}
-
 // TestLookupLimit_isNotForgottenWhenOthersFail is a guesser with many addresses, who wants the one
 // that is held to be forgotten: by others that fail once, or nearly as often, now or later.
 func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
