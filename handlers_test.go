@@ -63,7 +63,7 @@ func TestBody_ofARouteForPeopleIsAForm(t *testing.T) {
 			s.post(path, "code=1", wrong).is(415)
 		}
 		for _, wrong := range []string{"code=1&code=2", "code=%zz", "code=%ff", "code=a%00", "code=a;b=c"} {
-			if a := s.post(path, wrong, formType); a.status != 400 && a.status != 422 {
+			if a := s.post(path, wrong, formType); a.status < 400 || a.status >= 500 {
 				t.Errorf("%s takes %s: %d", path, wrong, a.status)
 			}
 		}
