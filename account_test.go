@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
@@ -183,7 +184,7 @@ func TestAccount_closingSaysWhatStopsAndReopeningStartsItAgain(t *testing.T) {
 	s.get("/leads", auth).is(200)
 	want := `{"ok":true,"stopped":{"apps":1,"grants":1,"licenses":1,"origins":2,"payments":1,"tokens":1,` +
 		`"webhooks":1,"widgets":1}}`
-	expect(t, s.must("account", "close", tenant, "-force", "-json"), want+"\n", "what closing printed")
+	equal(t, "what closing printed", s.must("account", "close", tenant, "-force", "-json"), want+"\n")
 	s.hasRows(1, `payments WHERE due_at IS NOT NULL AND polls = 0`)
 	s.get("/leads", auth).is(401)
 	s.must("account", "reopen", tenant)
@@ -226,7 +227,7 @@ func TestPunycode_isThatOfTheRFC(t *testing.T) {
 		"そのスピードで":                                  "d9juau41awczczp",
 		"-> $1.00 <-":                              "-> $1.00 <--",
 	} {
-		expect(t, punycode(text), want, "%s is encoded as", text)
+		equal(t, fmt.Sprintf("%s is encoded as", text), punycode(text), want)
 		if got, ok := unpunycode(want); got != text || !ok {
 			t.Errorf("%s is decoded as %q, want %s", want, got, text)
 		}

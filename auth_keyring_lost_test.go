@@ -135,9 +135,9 @@ func TestKeyring_isPutBackOnlyWhereItWasReadFromAndAsItWasLast(t *testing.T) {
 				if names := dirNames(t, s.dir); strings.Contains(fmt.Sprint(names), "unfinished") {
 					t.Errorf("files: %q", names)
 				}
-				includes(t, s.log.String(), c.why)
+				contains(t, s.log.String(), c.why)
 				if !strings.Contains(c.why, "other users") { // else that is what the log says of the fault
-					includes(t, s.log.String(), "restore it from your copy", "it is not put back from memory")
+					contains(t, s.log.String(), "restore it from your copy", "it is not put back from memory")
 				}
 				lacks(t, s.log.String(), "widgetd init", "was put back")
 				if info, err := os.Stat(elsewhere(s)); err == nil && !info.IsDir() { // the database

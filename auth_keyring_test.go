@@ -262,7 +262,7 @@ func TestKeyring_signsWithANewKeyADayLaterThenItsForerunnerRetires(t *testing.T)
 		s.keys = s.server.keys.Load()
 		current := s.token(s.account, scopeLeads)
 		header, _ := base64.RawURLEncoding.DecodeString(strings.Split(current, ".")[0])
-		includes(t, string(header), kids[1])
+		contains(t, string(header), kids[1])
 		s.get("/leads", bearer(current)).is(200)
 
 		oneLine(t, s.failure("key", "retire", kids[1]), "the signing key")
@@ -562,7 +562,7 @@ func TestKeyFile_hasTheKidAboveEachKeyAndIsReadWithEarlierHeadersToo(t *testing.
 	text, err := ring.encode()
 	must(t, err)
 	kids := []string{ring.keys[0].kid, ring.keys[1].kid}
-	includes(t, string(text), "# kid "+kids[0]+" created 2026-02-03T04:05:06Z\n-----BEGIN PRIVATE KEY-----\nM",
+	contains(t, string(text), "# kid "+kids[0]+" created 2026-02-03T04:05:06Z\n-----BEGIN PRIVATE KEY-----\nM",
 		"# kid "+kids[1]+"\n-----BEGIN PRIVATE KEY-----\nM")
 	lines := regexp.MustCompile(`(?m)^#.*\n`)
 	earlier := lines.ReplaceAllString(string(text), "")

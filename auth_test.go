@@ -414,12 +414,6 @@ func TestToken_fromPublicVectorsOfOtherServicesIsRefused(t *testing.T) {
 	}
 }
 
-// pathOf fills a route's wildcards.
-func pathOf(rt *route) string {
-	return strings.NewReplacer("{id}", newID("lic", time.Now()), "{device_id}", newID("dev", time.Now()),
-		"{delivery}", newID("whd", time.Now())).Replace(rt.path())
-}
-
 func TestScope_isNeededForEveryRouteWithRowsOfAnAccount(t *testing.T) {
 	t.Parallel()
 	for _, rt := range allRoutes() {

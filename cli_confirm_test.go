@@ -368,14 +368,14 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 		return errors.Join(err, bringTo(t, o, orderPaid))
 	})
 	refunded, _ := s.noting("order", "refund", o.ID, "-amount", "9")
-	has(t, refunded, " of 9.00 CHF is pending")
+	contains(t, refunded, " of 9.00 CHF is pending")
 	list, show := s.must("order", "list", "-wide"), s.must("order", "show", o.ID, "-wide")
-	has(t, list, "  59.00 CHF", "  9.00 CHF")
-	has(t, show, "total          59.00 CHF\n", "discount       3.00 CHF\n", "tip            2.00 CHF\n",
+	contains(t, list, "  59.00 CHF", "  9.00 CHF")
+	contains(t, show, "total          59.00 CHF\n", "discount       3.00 CHF\n", "tip            2.00 CHF\n",
 		"delivery       7.00 CHF, VAT 2.6 %\n", "refunded       9.00 CHF\n",
 		"vat            1.06 CHF in 41.80 CHF at 2.6 %")
 	events := s.must("event", "list", "-wide")
-	has(t, events, "total 59.00 CHF")
+	contains(t, events, "total 59.00 CHF")
 	for name, text := range map[string]string{"list": list, "show": show, "events": events} {
 		if found := regexp.MustCompile(`\b(5900|900|300|700)\b`).FindString(text); found != "" {
 			t.Errorf("%s has %s:\n%s", name, found, text)
@@ -413,7 +413,7 @@ func TestRevenue_saysWhoseItIs(t *testing.T) {
 		t.Helper()
 		for _, args := range [][]string{{"revenue", "list"}, {"revenue", "export"}, {"revenue", "show", today}} {
 			_, noted := s.noting(args...)
-			if has(t, noted, want...); strings.Count(noted, "\n") != 1 {
+			if contains(t, noted, want...); strings.Count(noted, "\n") != 1 {
 				t.Errorf("%q: %q", args, noted)
 			}
 			if _, noted := s.noting(append(args, "-account", cafe)...); noted != "" {

@@ -123,9 +123,9 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	}
 	// one that waits, one that was paid at the door, and one paid by TWINT that was declined
 	for _, state := range []string{"authorized", "paid", "cancelled"} {
-		equals(t, "orders that are "+state, strings.Count(restaurant, "<h2>"+state+", CHF 57.00"), 1)
+		equal(t, "orders that are "+state, strings.Count(restaurant, "<h2>"+state+", CHF 57.00"), 1)
 	}
-	equals(t, "orders", strings.Count(restaurant, "<h2>"), 3)
+	equal(t, "orders", strings.Count(restaurant, "<h2>"), 3)
 	empty := get(page + "?date=2020-02-29")
 	if !strings.Contains(empty, "Nothing was paid on this day.") ||
 		strings.Count(empty, "Nothing would be sent for this day.") != 2 {
@@ -171,7 +171,7 @@ func useDemoBooks(t *testing.T, text string) {
 		t.Fatalf("the link is %d %s", status, link)
 	}
 	status, page := ask("GET", at[0], "")
-	holds(t, "the page after it", page, "<title>Connected", "Trattoria Altstadt i Malmö AB")
+	contains(t, page, "<title>Connected", "Trattoria Altstadt i Malmö AB")
 	if status != 200 {
 		t.Errorf("it is %d", status)
 	}
@@ -180,7 +180,7 @@ func useDemoBooks(t *testing.T, text string) {
 		t.Errorf("the connections are %s", has)
 	}
 	_, booked := ask("GET", books, "")
-	holds(t, "the list of vouchers", booked, ": 1 vouchers.", "W 1, ", "(widgetd:acct_", "Received by card")
+	contains(t, booked, ": 1 vouchers.", "W 1, ", "(widgetd:acct_", "Received by card")
 	for address, want := range map[string]int{
 		base + "/books/connections": 409, books + "/3/accounts": 401, books + "/3/vouchers/W/1": 401,
 		books + "/oauth-v1/auth?redirect_uri=https%3A%2F%2Felsewhere.example%2F": 400,

@@ -296,16 +296,6 @@ func (b *browser) screenshot(name string) {
 	must(b.t, err)
 }
 
-// holds checks that a text has all of some parts; what names the text.
-func holds(t testing.TB, what, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%s lacks %s", what, part)
-		}
-	}
-}
-
 // fileText returns the text of a file.
 func fileText(t testing.TB, name string) string {
 	t.Helper()

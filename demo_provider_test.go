@@ -63,12 +63,6 @@ func (s *stripeTest) inside(look func()) {
 	look()
 }
 
-// made returns how many sessions were made.
-func (s *stripeTest) made() (n int) {
-	s.inside(func() { n = len(s.sessions) })
-	return n
-}
-
 // watches sets the provider's watch.
 func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer) {
 	s.inside(func() { s.watch = watch })

@@ -47,7 +47,7 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 		return nil
 	})
 	s.check(s.server.announceEnds(t.Context()))
-	s.countsAs(2*maxTransitions+1, "events", `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
+	s.counts(2*maxTransitions+1, `SELECT count(*) FROM events WHERE type = 'license.expiring'`)
 	if due, err := s.store.licensesExpiring(newStamp(time.Now()), end); due || err != nil {
 		t.Errorf("there is still work: %v, %v", due, err)
 	}

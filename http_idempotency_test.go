@@ -41,7 +41,7 @@ func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
 		// A refusal is not kept.
 		s.post("/widget/license/deactivate", activateBody(key, "f")).is(200)
 		activate("g").is(200)
-		s.countsAs(0, "tokens that lie open in the file", `SELECT count(*) FROM idempotency
+		s.counts(0, `SELECT count(*) FROM idempotency
 			WHERE instr(CAST(answer AS TEXT), 'eyJ') > 0 OR instr(CAST(answer AS TEXT), ?) > 0`, key)
 	})
 }
@@ -60,7 +60,7 @@ func TestIdempotencyKey_whoseRequestStillRunsIs409(t *testing.T) {
 		close(release)
 		all.Wait()
 		s.post("/widget/leads", aLead, someKey).is(200).has(replayed)
-		s.countsAs(1, "leads", `SELECT count(*) FROM leads`)
+		s.counts(1, `SELECT count(*) FROM leads`)
 	})
 }
 
@@ -101,7 +101,7 @@ func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
 	const chosen = "a-key-that-only-the-caller-knows"
 	body := seatBody("license_key", key, "fingerprint", "the-device-itself", "nonce", "a-nonce-to-look-for")
 	a := s.post("/widget/license/activate", body, "Idempotency-Key: "+chosen).is(200)
-	s.countsAs(1, "the answer is not stored", `SELECT count(*) FROM idempotency WHERE length(answer) > 500`)
+	s.counts(1, `SELECT count(*) FROM idempotency WHERE length(answer) > 500`)
 	for _, suffix := range []string{"", "-wal"} {
 		text, err := os.ReadFile(s.store.path + suffix)
 		s.check(err)
@@ -135,5 +135,5 @@ func TestIdempotencyKey_ofManyCallsHasOneEffect(t *testing.T) {
 			t.Fatalf("statuses %v", statuses)
 		}
 	}
-	s.countsAs(1, "orders", `SELECT sum(orders) FROM widget_counts`)
+	s.counts(1, `SELECT sum(orders) FROM widget_counts`)
 }

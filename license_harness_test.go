@@ -18,23 +18,13 @@ func sameText(t testing.TB, what, got, want any, more ...any) {
 	}
 }
 
-// includes checks that a text has parts.
-func includes(t testing.TB, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("there is no %q in %s", part, text)
-		}
-	}
-}
-
 // oneLine checks that an error is one line and says each of the parts.
 func oneLine(t testing.TB, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
 		t.Fatalf("no error; want one that says %q", parts)
 	}
-	includes(t, err.Error(), parts...)
+	contains(t, err.Error(), parts...)
 	if strings.ContainsAny(err.Error(), "\r\n") {
 		t.Errorf("error %q is more than one line", err)
 	}

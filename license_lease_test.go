@@ -275,7 +275,7 @@ func TestLease_longerThanATokenMayBeIsNotGivenAndTheLogSaysWhy(t *testing.T) {
 	s.sql(`UPDATE licenses SET product = printf('%.3000c', 'x')`)
 	asked := `{"license_key":"` + key + `","fingerprint":"f"}`
 	s.post("/widget/license/activate", asked).is(500, "internal")
-	includes(t, s.log.String(), "the product and entitlements of "+id+
+	contains(t, s.log.String(), "the product and entitlements of "+id+
 		" are too long, so shorten these: a token with these claims has 4")
 	s.counts(0, `SELECT count(*) FROM devices`)
 	s.sql(`UPDATE licenses SET product = 'kds'`)
@@ -290,7 +290,7 @@ func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
 	out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a")
-	includes(t, out, "alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint",
+	contains(t, out, "alg        EdDSA", "kds reports", "SHA-256 of the device's fingerprint",
 		"The lease is valid: its signature is right, and it expires in 14 days.",
 		"Not compared, because -audience is not given")
 	if out := s.must("lease", "inspect", token, "-public", public, "-fingerprint", "a", "-audience",

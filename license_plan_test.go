@@ -84,7 +84,7 @@ func TestPlan_thatChangesBetweenPagesStopsAndLeavesWhatWasDone(t *testing.T) {
 		s.counts(maxApplied, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
 		s.counts(maxApplied, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
 		out := s.must("plan", "apply", plan)
-		includes(t, out, fmt.Sprintf("changed: %d licences: grace_days of %d", maxApplied+10, maxApplied+10))
+		contains(t, out, fmt.Sprintf("changed: %d licences: grace_days of %d", maxApplied+10, maxApplied+10))
 		s.counts(maxApplied+10, `SELECT count(*) FROM v_licenses
 			WHERE grace_days = 6 AND differs NOT LIKE '%grace_days%'`)
 	})
@@ -170,7 +170,7 @@ func TestPlan_applicationAnswersAfterTenSecondsWithWhatIsLeft(t *testing.T) {
 			a, err = applyPlan(t.Context(), s.store, anyAccount, plan, asked, *a.Next, actorCommand, slow)
 			s.check(err)
 			took := time.Since(began)
-			expect(t, took <= 11*time.Second && (took >= 9*time.Second || a.Next == nil), true, "%s", took)
+			equal(t, fmt.Sprintf("%s", took), took <= 11*time.Second && (took >= 9*time.Second || a.Next == nil), true)
 			changed += a.Changed
 			s.counts(changed, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
 		}
@@ -187,15 +187,15 @@ func TestPlan_applicationLeavesOutALicenceThatCantBeReadAndCheckNamesIt(t *testi
 	s.sql(`UPDATE licenses SET entitlements = '[1]' WHERE id = ?`, bad) // as in the sqlite3 shell: it is an array
 	s.do("PATCH", "/plans/"+plan, `{"max_devices":9}`, shop).is(200)
 	s.post("/plans/"+plan+"/apply", `{"dry_run":true}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad})
-	includes(t, s.must("plan", "apply", plan, "-dry-run"), "left out: "+bad+" can't be read")
+	contains(t, s.must("plan", "apply", plan, "-dry-run"), "left out: "+bad+" can't be read")
 	s.post("/plans/"+plan+"/apply", `{"revision":2}`, shop).is(200).tells("changed", 1, "unreadable", []string{bad},
 		"refused", []any{}, "next", nil)
 	s.counts(1, `SELECT count(*) FROM licenses WHERE id = ? AND max_devices = 9`, good)
 	out, err := s.command("check")
 	oneLine(t, err, "faults in "+s.store.path+": 1")
-	includes(t, out, "row: licenses "+bad+" can't be read: ", `"entitlements": json: cannot unmarshal number`)
+	contains(t, out, "row: licenses "+bad+" can't be read: ", `"entitlements": json: cannot unmarshal number`)
 	s.sql(`UPDATE licenses SET entitlements = '[]' WHERE id = ?`, bad)
-	includes(t, s.must("check"), "ok: ")
+	contains(t, s.must("check"), "ok: ")
 }
 
 func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
@@ -264,9 +264,9 @@ func planStory(t *testing.T, o *operator) {
 		t.Errorf("a dry run: %v", v)
 	}
 	o.do("plan", "apply", plan, "-force")
-	includes(t, o.do("plan", "apply", plan), "to change: 0 licences")
+	contains(t, o.do("plan", "apply", plan), "to change: 0 licences")
 	o.do("plan", "retire", plan)
-	includes(t, o.do("plan", "list"), plan)
+	contains(t, o.do("plan", "list"), plan)
 	if v := o.object("plan", "show", plan); v["retired_at"] == nil {
 		t.Errorf("retired: %v", v)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"database/sql"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -35,7 +36,7 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 		}
 		if r.scope != "" && r.scope != scopeOrders { // a row adds nothing to what was signed
 			a := s.do(r.method(), path, "", bearer(edited)).is(403, "insufficient_scope")
-			expect(t, a.header.Get("WWW-Authenticate"), scopeChallenge(r.scope), "%s asks for", r.pattern)
+			equal(t, fmt.Sprintf("%s asks for", r.pattern), a.header.Get("WWW-Authenticate"), scopeChallenge(r.scope))
 		}
 	}
 	failIf(t, refused < 9, "%d routes are out of reach only", refused)
@@ -45,7 +46,7 @@ func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 		s.get(path+"?account_id="+s.account, bearer(signed)).is(200)
 	}
 	for _, token := range []string{signed, edited} { // GET /account needs no scope
-		expect(t, s.get("/account", bearer(token)).is(200).text("id"), s.account, "the account")
+		equal(t, "the account", s.get("/account", bearer(token)).is(200).text("id"), s.account)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestConsent_givesNoCodeWhenNobodyVouchesForTheApplicationAnyMore(t *testing
 	}
 	s.check(asked(s.account))
 	s.sql(`UPDATE apps SET verified_at = NULL WHERE id = ?`, p.ID) // within the second of its last change
-	expect(t, asked(s.account), errConsentChanged, "a stranger's account")
+	equal(t, "a stranger's account", asked(s.account), errConsentChanged)
 	s.check(asked(tenant))
 	s.hasRows(2, `grant_codes`)
 }

@@ -256,8 +256,8 @@ func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
 		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
 		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
 			s.check(w.sweep(t.Context()))
-			expect(t, s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`), want[runs-1],
-				"grants that have ended after %d runs", runs)
+			equal(t, fmt.Sprintf("grants that have ended after %d runs", runs),
+				s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`), want[runs-1])
 			failIf(t, !w.more, "the sweep takes itself for done")
 		}
 	})

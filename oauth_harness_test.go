@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/rand"
 	"encoding/base64"
-	"fmt"
 	"html"
 	"net/url"
 	"regexp"
@@ -55,22 +54,6 @@ func failIf(t testing.TB, wrong bool, format string, args ...any) {
 	t.Helper()
 	if wrong {
 		t.Errorf(format, args...)
-	}
-}
-
-// expect compares two values; what says which ones.
-func expect[T comparable](t testing.TB, got, want T, what string, args ...any) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
-	}
-}
-
-// lists checks how many rows a page of a list has.
-func (a answer) lists(n int) {
-	a.t.Helper()
-	if rows := a.json()["data"].([]any); len(rows) != n {
-		a.t.Errorf("lists %s, want %d rows", a.body, n)
 	}
 }
 

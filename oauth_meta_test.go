@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -13,7 +14,7 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 	s.must("base-url", "set", next)
 	s.check(s.server.refresh()) // which the service does once a second
 	for path, member := range map[string]string{serverMetadataPath: "issuer", resourceMetadataPath: "resource"} {
-		expect(t, s.get("/"+path+"/api/v1").is(200).text(member), next, "%s", member)
+		equal(t, fmt.Sprintf("%s", member), s.get("/"+path+"/api/v1").is(200).text(member), next)
 		s.damaged = true                                     // the document does not have that path any more
 		if a := s.get("/" + path + "/v1"); a.status != 404 { // although routes below the earlier one answer
 			t.Errorf("%s of the earlier address is %d", path, a.status)
@@ -22,7 +23,7 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 	}
 	const challenge = `Bearer realm="widgetd", ` +
 		`resource_metadata="https://menus.example/.well-known/oauth-protected-resource/api/v1"`
-	expect(t, s.get("/leads").header.Get("WWW-Authenticate"), challenge, "the challenge")
+	equal(t, "the challenge", s.get("/leads").header.Get("WWW-Authenticate"), challenge)
 }
 
 // TestMetadata_isNamedByEveryChallengeForAToken goes the way of a client that knows nothing but an address of the

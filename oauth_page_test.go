@@ -197,10 +197,10 @@ func TestConsent_isGivenForWhatIsLeftTicked(t *testing.T) {
 		return c.Scope
 	}
 	form := v.visit(path, nil).agreeing()
-	expect(t, given(form), scopesWithin(p.Scope, p.Scope), "with all")
+	equal(t, "with all", given(form), scopesWithin(p.Scope, p.Scope))
 	form.Del("allow:" + scopeWebhooks)
 	form.Del("allow:" + scopeSelling)
-	expect(t, given(form), scopeOrders, "with one")
+	equal(t, "with one", given(form), scopeOrders)
 	before := s.dump()
 	form.Del("allow:" + scopeOrders)
 	denied := v.visit(path, nil).agreeing()
@@ -334,8 +334,8 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 	(&visitor{s, old}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 	now := secure.cookie
 	a := secure.visit("/oauth/signout?x=1", url.Values{}).is(303).has("Location: ./signin?x=1")
-	expect(t, a.header.Get("Set-Cookie"), "__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax",
-		"what signing out sets")
+	equal(t, "what signing out sets", a.header.Get("Set-Cookie"),
+		"__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax")
 	(&visitor{s, now}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
 }
 
@@ -402,12 +402,12 @@ func TestConnected_hasEachOfFiftyApplicationsOnAPageWithAllOfItsGrants(t *testin
 	v := s.signedIn(s.account)
 	first := v.visit("/oauth/connected", nil).nowhere(200, "Earlier ones", "not Ended")
 	more := regexp.MustCompile(`href="\./(connected\?after=[\w=]+)"`).FindStringSubmatch(first.body)
-	expect(t, strings.Count(first.body, "<h2><bdi>"), connectedOnPage, "applications on the first page")
-	expect(t, strings.Count(first.body, `name="grant"`), 3*connectedOnPage-2, "grants on the first page")
+	equal(t, "applications on the first page", strings.Count(first.body, "<h2><bdi>"), connectedOnPage)
+	equal(t, "grants on the first page", strings.Count(first.body, `name="grant"`), 3*connectedOnPage-2)
 	failIf(t, more == nil, "no second page")
 	second := v.visit("/oauth/"+more[1], nil).nowhere(200, "not Earlier ones", "Ended", "not Once", "not Table Planner")
-	expect(t, strings.Count(second.body, `name="grant"`), 1, "grants on the second page")
-	expect(t, v.visit("/oauth/connected?after=x", nil).is(200).body, first.body, "with another cursor")
+	equal(t, "grants on the second page", strings.Count(second.body, `name="grant"`), 1)
+	equal(t, "with another cursor", v.visit("/oauth/connected?after=x", nil).is(200).body, first.body)
 }
 
 func TestOAuthPages_answerErrorsAsPagesInTheVisitorsLanguage(t *testing.T) {

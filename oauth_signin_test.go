@@ -119,8 +119,8 @@ func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
 		failIf(t, s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1,
 			"there is nothing to remove")
 		s.check(s.chore(faultAppSweep)(t.Context()))
-		expect(t, s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`), 0,
-			"rows are left")
+		equal(t, "rows are left",
+			s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`), 0)
 		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`,
 			s.account)
 	})

@@ -71,11 +71,11 @@ func TestOrder_refusesWhatIsNoFulfilment(t *testing.T) {
 			{in(maxAhead + time.Second), "#/fulfilment/wanted_at out_of_range"},
 		} {
 			a := s.post("/orders", orderBody("fulfilment", c[0]), auth).is(422, "validation_failed")
-			equals(t, c[0], strings.Join(a.wrong(), " "), c[1])
+			equal(t, c[0], strings.Join(a.wrong(), " "), c[1])
 		}
 		for _, language := range []string{"es", "de-", "de-XX", "de-CH-1996", "-", "d"} {
 			a := s.post("/orders", orderBody("language", `"`+language+`"`), auth).is(422, "validation_failed")
-			equals(t, language, strings.Join(a.wrong(), " "), "#/language unknown_language")
+			equal(t, language, strings.Join(a.wrong(), " "), "#/language unknown_language")
 		}
 		s.unchanged(before)
 	})
@@ -98,7 +98,7 @@ func TestOrder_isRefusedWithAReason(t *testing.T) {
 		s.post("/orders/"+waiting+"/reject", `{"reason":"closed"}`, auth).is(409, "order_state")
 		told := s.count(`SELECT count(*) FROM events WHERE type = 'order.cancelled' AND subject_id = ? AND data =
 			'{"currency":"CHF","reason":"rejected","reject_reason":"sold_out","total":"5900"}'`, waiting)
-		equals(t, "events with the reason, and nothing of the text", told, 1)
+		equal(t, "events with the reason, and nothing of the text", told, 1)
 		unknown := s.orderIn(orderAuthorized).ID
 		s.sql(`DELETE FROM order_customers WHERE order_id = ?`, unknown)
 		s.must("order", "reject", unknown, "-text", "Until Tuesday")
@@ -143,7 +143,7 @@ func TestOrder_guestIsErasedOnRequest(t *testing.T) {
 		t.Fatal("the guests are not on the disk: the test sees nothing")
 	}
 	s.must("order", "erase", "-name", " ZOË von Salis")
-	equals(t, "who is left", strings.Join(s.known(), " "), other)
+	equal(t, "who is left", strings.Join(s.known(), " "), other)
 	for _, id := range []string{zoe, twin} {
 		s.get("/orders/"+id, auth).is(200).holds(`customer=null`, `fulfilment=null`, `language=null`, `total=5900`)
 	}
@@ -162,7 +162,7 @@ func TestOrder_guestIsErasedOnRequest(t *testing.T) {
 		t.Errorf("answered %s, left %v", got, s.known())
 	}
 	last := s.guestNamed("Ada Keller", "")
-	has(t, s.must("order", "erase", "-order", last[len(last)-8:]), "1 guest erased")
+	contains(t, s.must("order", "erase", "-order", last[len(last)-8:]), "1 guest erased")
 	s.fails("not found", "order", "erase", "-order", newID("ord", time.Now()))
 	s.post("/orders/"+zoe+"/paid", `{"method":"cash"}`, auth).is(200).holds(`state="paid"`, `customer=null`)
 }
@@ -183,9 +183,9 @@ func TestOrder_erasingTakesNobodyElse(t *testing.T) {
 	for _, phone := range []string{"044 555 01 23", "5550123", "+41 44 555 01 2", "%555%0123"} {
 		s.must("order", "erase", "-phone", phone)
 	}
-	has(t, s.must("order", "erase", "-name", "keller, ADA"), "0 guests erased", "not erased, but alike",
+	contains(t, s.must("order", "erase", "-name", "keller, ADA"), "0 guests erased", "not erased, but alike",
 		"Ada Keller: 2")
-	has(t, s.must("order", "erase", "-phone", "044 555 01 23"), "alike", "+41 44 555 01 23: 2")
+	contains(t, s.must("order", "erase", "-phone", "044 555 01 23"), "alike", "+41 44 555 01 23: 2")
 	for _, args := range [][]string{{}, {"-name", "  "}, {"-name", "Ada", "-phone", "0445550123"}} {
 		s.fails("give one of -name, -phone and -order", append([]string{"order", "erase"}, args...)...)
 	}
@@ -195,7 +195,7 @@ func TestOrder_erasingTakesNobodyElse(t *testing.T) {
 		t.Errorf("left %v of %v", now, everybody)
 	}
 	s.must("order", "erase", "-name", "Ada Keller", "-account", s.account)
-	equals(t, "who is left", strings.Join(s.known(), " "), without+" "+theirs)
+	equal(t, "who is left", strings.Join(s.known(), " "), without+" "+theirs)
 	s.get("/orders/"+ada, s.seller()).is(200).holds(`customer=null`)
 }
 
@@ -205,11 +205,11 @@ func TestOrder_guestIsErasedWhileItsOrderIsUnderWay(t *testing.T) {
 	inShop(t, func(s *shop) {
 		o, _ := s.authorized()
 		_, asked, err := s.typing("yes\n", "order", "erase", "-order", o.ID)
-		has(t, asked, "erases the guests of 1 order, 1 of them under way")
+		contains(t, asked, "erases the guests of 1 order, 1 of them under way")
 		must(t, err)
 		s.post("/orders/"+o.ID+"/accept", `{}`, s.seller()).is(200).holds(`state="accepted"`, `customer=null`)
 		s.get("/orders/"+o.ID, s.seller()).is(200).holds(`customer=null`, `fulfilment=null`, `language=null`)
-		equals(t, "guests", len(s.known()), 0)
+		equal(t, "guests", len(s.known()), 0)
 	})
 }
 
@@ -231,7 +231,7 @@ func TestOrder_guestIsKnownUntilAPaidPreorderIsMade(t *testing.T) {
 		known := func(want int) {
 			s.t.Helper()
 			s.change(func(t *tx) error { return second(t.eraseCustomers(10)) })
-			equals(s.t, "guests of "+gift+" and "+id, len(s.known()), want)
+			equal(s.t, "guests of "+gift+" and "+id, len(s.known()), want)
 		}
 		time.Sleep(days(55) + keptCustomersFor - time.Second)
 		known(2)
@@ -285,21 +285,21 @@ func TestOrder_listsAreNarrowedToBusinessDays(t *testing.T) {
 				for _, row := range a.json()["data"].([]any) {
 					got = append(got, made[row.(map[string]any)["id"].(string)])
 				}
-				equals(t, path+" "+query, strings.Join(got, ", "), want)
+				equal(t, path+" "+query, strings.Join(got, ", "), want)
 				if strings.Contains(query, "limit") {
 					next := s.get(path+"?"+query+"&cursor="+a.text("next_cursor"), auth).is(200).json()["data"].([]any)
-					equals(t, path+": the next page", made[next[0].(map[string]any)["id"].(string)], "25 04:00")
+					equal(t, path+": the next page", made[next[0].(map[string]any)["id"].(string)], "25 04:00")
 				}
 			}
 			s.get(path+"?from=2000-03-26&to=2000-03-25", auth).is(422, "validation_failed").names("?to out_of_range")
 			s.get(path, "Authorization: Bearer "+s.token(s.account, scopeSelling)).is(http.StatusForbidden)
 			stranger := s.token(s.addAccount("of"+path[1:]), scopeOrders)
-			equals(t, "a stranger's "+path, s.get(path, "Authorization: Bearer "+stranger).is(200).body,
+			equal(t, "a stranger's "+path, s.get(path, "Authorization: Bearer "+stranger).is(200).body,
 				`{"data":[],"next_cursor":null}`+"\n")
 		}
-		equals(t, "by another method", len(s.get("/orders?method=cash", auth).is(200).json()["data"].([]any)), 0)
-		equals(t, "by card", len(s.get("/orders?method=card&from=2000-03-26", auth).is(200).json()["data"].([]any)), 1)
-		equals(t, "refunds that failed", len(s.get("/refunds?state=failed", auth).is(200).json()["data"].([]any)), 0)
+		equal(t, "by another method", len(s.get("/orders?method=cash", auth).is(200).json()["data"].([]any)), 0)
+		equal(t, "by card", len(s.get("/orders?method=card&from=2000-03-26", auth).is(200).json()["data"].([]any)), 1)
+		equal(t, "refunds that failed", len(s.get("/refunds?state=failed", auth).is(200).json()["data"].([]any)), 0)
 		for row := range strings.Lines(s.must("order", "refunds", "-csv", "-until", "2000-03-25")) {
 			if fields := strings.Split(row, ","); len(fields) != 17 || fields[0] != "id" && fields[8] != "1.00" {
 				t.Errorf("exported %s", row)
@@ -358,7 +358,7 @@ func (s *shop) learnsNothing(pay string) {
 				s.settle(p)
 			}
 			if b == preorder {
-				equals(s.t, "until when it waits", s.row(id).AcceptBy, deadline)
+				equal(s.t, "until when it waits", s.row(id).AcceptBy, deadline)
 				s.get("/orders/"+id, reader).is(200).holds(`accept_by="` + deadline.String() + `"`)
 			}
 			replayed := s.post("/orders", b, writer, key).is(200)
@@ -366,7 +366,7 @@ func (s *shop) learnsNothing(pay string) {
 			shown := seen(replayed.holds("accept_by=null"), id) + seen(own, own.text("id"))
 			learnt = append(learnt, shown+seen(do(id), id))
 		}
-		equals(s.t, "what is learnt by "+action, learnt[0], learnt[1])
+		equal(s.t, "what is learnt by "+action, learnt[0], learnt[1])
 	}
 }
 
@@ -398,7 +398,7 @@ func TestOrder_erasedGuestLeavesNoDeadlineBehind(t *testing.T) {
 		time.Sleep(time.Second)
 		s.check(expire(s.t.Context()))
 		for _, id := range []string{later, ended, o.ID} {
-			equals(s.t, "it ended", s.row(id).EndedAt.IsZero(), false)
+			equal(s.t, "it ended", s.row(id).EndedAt.IsZero(), false)
 			row := s.row(id)
 			equal(s.t, "what is stored", []bool{row.AcceptBy.Equal(deadline.Time), row.ExpiresAt.Equal(deadline.Time),
 				row.wantedErased()}, []bool{false, false, true})

@@ -28,8 +28,8 @@ func TestOrder_paidAtTheDoorIsAcceptedPaidAndUndone(t *testing.T) {
 		id := s.later(auth)
 		path := "/orders/" + id
 		o := s.row(id)
-		equals(t, "until when it waits", o.AcceptBy.Sub(o.CreatedAt.Time), minOrderLife)
-		equals(t, "its expiry", o.ExpiresAt, o.AcceptBy)
+		equal(t, "until when it waits", o.AcceptBy.Sub(o.CreatedAt.Time), minOrderLife)
+		equal(t, "its expiry", o.ExpiresAt, o.AcceptBy)
 		s.post(path+"/capture", "", auth).is(409, "order_state")
 		s.post(path+"/accept", `{"lines":[{"line":0,"quantity":1}]}`, auth).is(200).
 			holds(`state="accepted"`, `total=1850`)
@@ -40,13 +40,13 @@ func TestOrder_paidAtTheDoorIsAcceptedPaidAndUndone(t *testing.T) {
 		auth = selling()
 		s.check(s.chore("orders can't expire")(t.Context()))
 		s.post(path+"/paid", `{"method":"cash"}`, auth).is(200).holds(`state="paid"`, `method="cash"`)
-		equals(t, "its sale", s.sums(), 1850)
+		equal(t, "its sale", s.sums(), 1850)
 		s.do("DELETE", path+"/paid", "", auth).is(200).holds(`state="accepted"`, `method=null`, `ended_at=null`)
-		equals(t, "its sale once it is undone", s.sums(), 0)
+		equal(t, "its sale once it is undone", s.sums(), 0)
 		s.post(path+"/paid", `{"method":"terminal"}`, auth).is(200)
 		time.Sleep(outsideFor)
 		s.do("DELETE", path+"/paid", "", selling()).is(409, "order_state")
-		equals(t, "its sale at last", s.sums(), 1850)
+		equal(t, "its sale at last", s.sums(), 1850)
 	})
 }
 
@@ -66,7 +66,7 @@ func TestOrder_paidAtTheDoorThatNobodyAcceptsExpiresAndIsRefusedOnline(t *testin
 		s.post("/orders/"+refused+"/reject", "", auth).is(200).holds(`state="cancelled"`)
 		s.post("/orders/"+refused+"/paid", `{"method":"cash"}`, auth).is(409, "order_state")
 		_, err := s.engine.startAttempt(s.t.Context(), ignored, methodCard, siteOrigin)
-		equals(s.t, "paying it online", err, error(errNotPayable))
+		equal(s.t, "paying it online", err, error(errNotPayable))
 		s.post("/orders", strings.Replace(laterOrder, `"pay"`, `"expires_in":3600,"pay"`, 1), auth).
 			is(422, "validation_failed").names("#/expires_in conflict")
 		s.post("/orders", strings.Replace(laterOrder, "later", "never", 1), auth).is(422, "validation_failed").
@@ -74,7 +74,7 @@ func TestOrder_paidAtTheDoorThatNobodyAcceptsExpiresAndIsRefusedOnline(t *testin
 		time.Sleep(minOrderLife)
 		s.check(s.chore("orders can't expire")(s.t.Context()))
 		s.get("/orders/"+ignored, auth).is(200).holds(`state="expired"`, `pay="later"`)
-		equals(s.t, "why", s.count(`SELECT count(*) FROM events
+		equal(s.t, "why", s.count(`SELECT count(*) FROM events
 			WHERE subject_id = ? AND data ->> 'reason' = 'not_accepted'`, ignored), 1)
 	})
 }
@@ -127,7 +127,7 @@ func TestOrder_undoneAfterItsDayIsPostedIsANegativeFactOnTheOpenDay(t *testing.T
 	s.change(func(t *tx) error { return t.freezeDay(s.account, "2026-05-04", "CHF") })
 	s.at(t, "2026-05-05T11:00:00Z", func(t *tx) error { return second(undoPaid(t, anyAccount, o.ID, anActor)) })
 	s.days("2026-05-04: CHF 59.00 0 late", "2026-05-05: CHF -59.00 1 late")
-	equals(t, "its state", s.row(o.ID).State, orderAccepted)
+	equal(t, "its state", s.row(o.ID).State, orderAccepted)
 }
 
 // TestOrder_acceptedOnesThatArePaidLaterCountAsOpen has somebody accept each order at once, so that none is open.
@@ -164,10 +164,10 @@ func TestOrder_paidLaterOfAClosedAccountIsCancelledAndItsGuestErased(t *testing.
 		}
 		time.Sleep(keptCustomersFor) // nobody has marked it as paid, and its guest is forgotten all the same
 		s.change(func(t *tx) error { return second(t.eraseCustomers(10)) })
-		equals(t, "guests", s.count(`SELECT count(*) FROM order_customers`), 1)
+		equal(t, "guests", s.count(`SELECT count(*) FROM order_customers`), 1)
 		s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
 		for _, o := range []*order{open, accepted, kept} {
-			equals(t, "the order's state", s.row(o.ID).State, orderCancelled)
+			equal(t, "the order's state", s.row(o.ID).State, orderCancelled)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func TestOrder_wantedLaterCanBeAcceptedUntilShortlyBefore(t *testing.T) {
 				s.authorize(p)
 				s.settle(p)
 				o = s.row(o.ID)
-				equals(s.t, "how long it waits", o.AcceptBy.Sub(o.CreatedAt.Time), c.want)
+				equal(s.t, "how long it waits", o.AcceptBy.Sub(o.CreatedAt.Time), c.want)
 			})
 		})
 	}
@@ -217,11 +217,11 @@ func TestOrder_thatWaitedWhileTheServiceWasStoppedHasTenMinutes(t *testing.T) {
 		time.Sleep(startNotice - time.Second)
 		s.check(expire(s.t.Context()))
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		equals(s.t, "one that is paid later", s.row(later).State, orderOpen)
+		equal(s.t, "one that is paid later", s.row(later).State, orderOpen)
 		time.Sleep(time.Second)
 		s.check(expire(s.t.Context()))
 		s.settle(p)
 		s.states(o.ID, orderExpired, paymentCancelled)
-		equals(s.t, "one that is paid later", s.row(later).State, orderExpired)
+		equal(s.t, "one that is paid later", s.row(later).State, orderExpired)
 	})
 }

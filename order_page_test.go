@@ -132,7 +132,7 @@ func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 		base64.StdEncoding.EncodeToString(sum[:]) + "'; img-src data:; base-uri 'none'; frame-ancestors 'none'; " +
 		"script-src '" + hashSource(embedded("web/pay.js")) + "'; connect-src 'self'")
 	forbidden := regexp.MustCompile(`(?i)<script|<iframe|@import|url\(|style=|src=| on\w+=`)
-	equals(t, "what the page has", forbidden.FindString(page.body), "")
+	equal(t, "what the page has", forbidden.FindString(page.body), "")
 	g.sql(`UPDATE payment_connections SET removed_at = created_at`)
 	g.page(o).is(200).shows("can’t be paid online", "not <button")
 }
@@ -227,7 +227,7 @@ func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
 			}
 		}
 	}
-	equals(t, "attempts", g.count(`SELECT count(*) FROM payments`), 0)
+	equal(t, "attempts", g.count(`SELECT count(*) FROM payments`), 0)
 	g.page(o).is(200)
 }
 
@@ -285,7 +285,7 @@ func TestPayPage_leavesAnAttemptOpenForAMethodThatThereIsNot(t *testing.T) {
 	for _, method := range []string{methodMobile, methodCash, "x"} {
 		g.presses(o, method).is(409).shows("isn’t available at the moment", `value="card"`)
 	}
-	equals(t, "where the same click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
+	equal(t, "where the same click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
 }
 
 func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
@@ -298,7 +298,7 @@ func TestPayPage_leadsToTheProviderAndItsReturnShowsWhatCame(t *testing.T) {
 	if !ok {
 		t.Fatalf("it leads to %s", to)
 	}
-	equals(t, "where the second click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
+	equal(t, "where the second click leads", g.presses(o, "card").is(303).header.Get("Location"), to)
 	g.returns(o).shows("Waiting for your payment", `<main data-wait="3">`, `<div id="state" role="status">`,
 		`<a class="button plain" href="return?k=`+pageKey+`">Refresh</a>`, "Go to payment", "not http-equiv",
 		"<script>"+embedded("web/pay.js")+"</script>")
@@ -446,7 +446,7 @@ func TestReturnPage_leadsWhoHasLeftTheProviderBackToTheButtons(t *testing.T) {
 	o := g.lunch()
 	session := strings.TrimPrefix(g.presses(o, "card").is(303).header.Get("Location"), g.provider.base+"/pay/")
 	left := g.get(o.path("/return") + "&left=1").is(303).header.Get("Location")
-	equals(t, "where it leads", left, "../"+o.ID+"?k="+pageKey+"&left=1")
+	equal(t, "where it leads", left, "../"+o.ID+"?k="+pageKey+"&left=1")
 	g.get(o.path("")+"&left=1").is(200).shows("Not paid yet. No money was taken: try again below.", `value="card"`)
 	g.get(g.lunch().path("") + "&left=1").is(200).shows("not Not paid yet") // nobody has tried to
 	// Who leaves by the wrong link has paid all the same.
@@ -498,16 +498,16 @@ func TestPayPage_usesSwissWordsForSwissSalesOnly(t *testing.T) {
 func TestPayPage_namesMethodsAsGuestsKnowThem(t *testing.T) {
 	t.Parallel()
 	for currency, want := range map[string]string{"SEK": "vipps", "DKK": "mobilepay", "EUR": "mobilepay"} {
-		equals(t, currency, markOf(methodMobile, currency), want)
+		equal(t, currency, markOf(methodMobile, currency), want)
 	}
 	p := &orderPage{Order: &order{Currency: "NOK"}}
 	p.name([]offeredMethod{{methodMobile, noteChargedHandover}, {methodCard, noteChargedAccepted}})
-	equals(t, "what a Norwegian guest may choose", fmt.Sprint(p.Methods),
+	equal(t, "what a Norwegian guest may choose", fmt.Sprint(p.Methods),
 		"[{mobile pay_vipps charged_on_handover} {card pay_card charged_on_acceptance}]")
 	for reference, want := range map[string]string{"": "7PB4", "A-17": "A-17", "Müller, 12": "Müller, 12",
 		"R_01jed7qw2g3dgjnneg0c2150qc": "7PB4"} {
 		o := &order{ID: "ord_00vhnczb00ga8wrqk9vsfb7pb4", Reference: &reference}
-		equals(t, "short for "+reference, shortNumber(o), want)
+		equal(t, "short for "+reference, shortNumber(o), want)
 	}
 }
 
@@ -519,7 +519,7 @@ func TestPayPage_asksNobodyToPayWhileAPaymentIsInReview(t *testing.T) {
 	g.sql(`UPDATE payments SET state = 'review'`)
 	g.page(o).is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
 	g.presses(o, "card").is(303).has("Location: " + o.ID + "/return?k=" + pageKey)
-	equals(t, "attempts", g.count(`SELECT count(*) FROM payments`), 1)
+	equal(t, "attempts", g.count(`SELECT count(*) FROM payments`), 1)
 }
 
 func TestReturnPage_hasNoRefundsOnAReceiptOfMoneyThatDidNotPayIt(t *testing.T) {
@@ -619,7 +619,7 @@ func TestPayPage_isUsedByKeyboardInABrowser(t *testing.T) {
 	b.press(keyEnter)
 	b.click(`//button[text()="Pay"]`)
 	b.find(`//h1[contains(., "Sent to the restaurant")]`)
-	equals(t, "the order", g.row(o.ID).State, orderAuthorized)
+	equal(t, "the order", g.row(o.ID).State, orderAuthorized)
 }
 
 // press sends keys to whatever has the focus.
@@ -690,12 +690,12 @@ func TestReturnPage_keepsItselfUpToDateInABrowser(t *testing.T) {
 	b.await(`window.marked = true; document.querySelector("#links a").focus();` + look)
 	g.sql(`UPDATE orders SET state = 'accepted', accepted_at = created_at WHERE id = ?`, o.ID)
 	b.find(`//*[@role="status"]/h1[text()="Your order is accepted"]`)
-	equals(t, "what has the focus", b.await(`arguments[0](document.activeElement.textContent)`).(string), "Refresh")
+	equal(t, "what has the focus", b.await(`arguments[0](document.activeElement.textContent)`).(string), "Refresh")
 	g.sql(`UPDATE orders SET state = 'paid', paid_at = created_at WHERE id = ?`, o.ID)
 	b.await(`document.activeElement.blur();` + look)
 	b.find(`//h1[text()="Paid. Thank you!"]`)
 	b.find(`//h2[text()="Receipt"]`)
-	equals(t, "the title, without loading the page, and no link",
+	equal(t, "the title, without loading the page, and no link",
 		b.await(`arguments[0](document.title + window.marked + document.querySelectorAll("#links a").length)`).(string),
 		"Paid. Thank you! · maintrue0")
 }

@@ -208,7 +208,7 @@ func TestOrder_isAddedUpWithItsVATByRate(t *testing.T) {
 	if base != testBase+"/pay/"+id || len(k) != 22 || string(hashOf(k)) != string(s.row(id).PageKey) {
 		t.Errorf("pay_url %s", made.text("pay_url"))
 	}
-	equals(t, "how long it lives", s.row(id).ExpiresAt.Sub(s.row(id).CreatedAt.Time), minOrderLife)
+	equal(t, "how long it lives", s.row(id).ExpiresAt.Sub(s.row(id).CreatedAt.Time), minOrderLife)
 	for path, data := range map[string]bool{"/orders/" + id: false, "/orders?reference=R-1": true,
 		"/orders?state=open": true} {
 		var shown map[string]any
@@ -276,7 +276,7 @@ func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
 		{"return_url", `"/thanks"`, "#/return_url invalid_url"},
 	} {
 		a := s.post("/orders", orderBody(c.name, c.value), auth).is(422, "validation_failed")
-		equals(t, c.name+" "+c.value, strings.Join(a.wrong(), " "), c.wrong)
+		equal(t, c.name+" "+c.value, strings.Join(a.wrong(), " "), c.wrong)
 	}
 	s.post("/orders", orderBody("lines", "["+strings.Repeat(" ", 64<<10)+"]"), auth).is(413, "body_too_large")
 	s.unchanged(before)
@@ -434,7 +434,7 @@ func TestOrder_isAcceptedInPart(t *testing.T) {
 		t.Errorf("stored %+v", row)
 	}
 	s.post(path, "", auth).is(409, "order_state")
-	equals(t, "events", s.count(`SELECT count(*) FROM events WHERE type = 'order.accepted'
+	equal(t, "events", s.count(`SELECT count(*) FROM events WHERE type = 'order.accepted'
 		AND data = '{"currency":"CHF","ordered_total":"5900","total":"4143"}'`), 1)
 }
 
@@ -691,7 +691,7 @@ func TestRefund_isAimedAtPartsOfTheOrder(t *testing.T) {
 	s.post(path, `{}`, auth).is(200).holds("amount=1519", `vat=[{"gross":1519,"rate":810,"vat":114}]`)
 	s.recordRevenue()
 	sums := s.facts(o.ID)
-	has(t, strings.Join(sums, "\n"), `[{"what":"refund_delivery","rate":260,"gross":300,"vat":8}]`,
+	contains(t, strings.Join(sums, "\n"), `[{"what":"refund_delivery","rate":260,"gross":300,"vat":8}]`,
 		`{"what":"refund_delivery","rate":260,"gross":365,"vat":9},{"what":"refund_tip","gross":150}]`)
 	for _, unpaid := range []*order{s.orderIn(orderOpen), s.orderIn(orderCancelled)} {
 		s.post("/orders/"+unpaid.ID+"/refunds", `{"tip":1}`, auth).is(409, "order_state")
@@ -707,13 +707,13 @@ func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
 			`{"lines":[{"line":0,"amount":300}]}`} {
 			made := s.post(path, body, auth).is(200).text("id")
 			s.post(path, body, auth).is(409, "refund_repeated").holds(fmt.Sprintf("refund_id=%q", made))
-			has(t, s.post(path, body, auth).body, "Idempotency-Key")
+			contains(t, s.post(path, body, auth).body, "Idempotency-Key")
 		}
 		s.post(path, `{"amount":301}`, auth).is(200) // is another one
-		equals(t, "refunds", len(s.refundsOf(o.ID)), 5)
+		equal(t, "refunds", len(s.refundsOf(o.ID)), 5)
 		s.post(path, `{"amount":300}`, auth, "Idempotency-Key: again").is(200)
 		s.post(path, `{"amount":300}`, auth, "Idempotency-Key: again").is(200) // its answer
-		equals(t, "refunds", len(s.refundsOf(o.ID)), 6)
+		equal(t, "refunds", len(s.refundsOf(o.ID)), 6)
 		time.Sleep(refundPause)
 		s.post(path, `{"amount":300}`, auth).is(200)
 		s.change(func(t *tx) error {
@@ -897,7 +897,7 @@ func TestRefund_ofWhatWasPaidOutsideIsDoneAtOnce(t *testing.T) {
 	s.post("/orders/"+o.ID+"/paid", `{"method":"terminal"}`, auth).is(200).holds(`state="paid"`, `method="terminal"`)
 	s.post("/orders/"+o.ID+"/refunds", `{"amount":900,"reason":"cold"}`, auth).is(200).holds(`state="succeeded"`,
 		`payment_id=null`, `reason="cold"`)
-	equals(t, "the order", s.row(o.ID).State, orderPartRefunded)
+	equal(t, "the order", s.row(o.ID).State, orderPartRefunded)
 	s.do("DELETE", "/orders/"+o.ID+"/paid", "", auth).is(409, "order_state")
 }
 
@@ -1147,7 +1147,7 @@ func orderStory(t *testing.T, o *operator) {
 		t.Errorf("table\n%s", table)
 	}
 	o.fails(`-state: there is no "eaten": take one of open, authorized`, "order", "list", "-state", "eaten")
-	has(t, o.do("order", "show", orders[3].ID, "-wide"), "captured 59.00 CHF",
+	contains(t, o.do("order", "show", orders[3].ID, "-wide"), "captured 59.00 CHF",
 		"2 of 2 × Pizza Margherita: 35.15 CHF, 0 units refunded")
 	o.fails("not found: 'widgetd order list' prints what there is", "order", "show", newID("ord", time.Now()))
 	o.must(t, orders[1].ID+" is accepted: 41.43 CHF\n", "order", "accept", orders[1].ID, "-lines", "0:1")
@@ -1170,8 +1170,8 @@ func orderStory(t *testing.T, o *operator) {
 		"cold"); f["amount"] != 1250.0 || f["state"] != "pending" || f["reason"] != "cold" {
 		t.Errorf("refund %v", f)
 	}
-	has(t, o.do("order", "refund", orders[3].ID, "-lines", "0:1"), " of 17.58 CHF is pending")
-	has(t, o.do("order", "refund", orders[3].ID, "-lines", "1=3.00", "-delivery", "1.50", "-tip", "0.42"),
+	contains(t, o.do("order", "refund", orders[3].ID, "-lines", "0:1"), " of 17.58 CHF is pending")
+	contains(t, o.do("order", "refund", orders[3].ID, "-lines", "1=3.00", "-delivery", "1.50", "-tip", "0.42"),
 		" of 4.92 CHF is pending")
 	o.fails("asked for less than 10 seconds ago", "order", "refund", orders[3].ID, "-lines", "0:1")
 	o.fails(`-lines: "0=x" is not LINE:QUANTITY, as 0:1, or LINE=AMOUNT`, "order", "refund", orders[3].ID,
@@ -1197,14 +1197,14 @@ func orderStory(t *testing.T, o *operator) {
 	if sum != 1250+1758+492 {
 		t.Errorf("exported %v", rows)
 	}
-	has(t, o.do("order", "erase", "-name", "Nobody"), "0 guests erased")
+	contains(t, o.do("order", "erase", "-name", "Nobody"), "0 guests erased")
 	if a := o.object("account", "set", account, "-zone", "Europe/Zurich", "-cut-off", "05:00", "-legal-name",
 		"Trattoria Roma GmbH", "-address", "a\nb",
 		"-vat-number", "CHE-1", "-capture-on", "handover", "-accept-within", "45"); a["zone"] != "Europe/Zurich" ||
 		a["accept_within"] != 45.0 || a["address"] != "a\nb" {
 		t.Errorf("account %v", a)
 	}
-	has(t, o.do("account", "set", account, "-legal-name", ""), "legal name     -", "Europe/Zurich")
+	contains(t, o.do("account", "set", account, "-legal-name", ""), "legal name     -", "Europe/Zurich")
 	o.fails("-zone: This must be a time zone such as Europe/Zurich.", "account", "set", account, "-zone", "Local")
 	o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", "account",
 		"set", newID("acct", time.Now()), "-zone", "UTC")
@@ -1226,7 +1226,7 @@ func orderStory(t *testing.T, o *operator) {
 // must checks what a command prints.
 func (o *operator) must(t *testing.T, want string, args ...string) {
 	t.Helper()
-	equals(t, strings.Join(args, " "), o.do(args...), want)
+	equal(t, strings.Join(args, " "), o.do(args...), want)
 }
 
 func TestRefund_unitsOfALineCostTogetherWhatTheLineDoes(t *testing.T) {

@@ -22,15 +22,15 @@ func TestLanguage_isTheOneWithTheHighestWeight(t *testing.T) {
 		"deutsch": "en", strings.Repeat("es,", 30) + "de": "en", "de;q=NaN": "en", ";;,,": "en",
 		strings.Repeat("x", 600) + ",de": "en",
 	} {
-		equals(t, header, acceptedLanguage([]string{header}, owners).Lang(), want)
+		equal(t, header, acceptedLanguage([]string{header}, owners).Lang(), want)
 	}
-	equals(t, "the language of two lines", acceptedLanguage([]string{"es", "it"}, pageLanguages).Lang(), "it")
+	equal(t, "the language of two lines", acceptedLanguage([]string{"es", "it"}, pageLanguages).Lang(), "it")
 	for header, want := range map[string]string{
 		"nn-NO,en;q=0.9": "nb", "no": "nb", "sv-FI": "sv", "FI": "fi", "da,de;q=0.9": "da",
 	} {
-		equals(t, header, acceptedLanguage([]string{header}, pageLanguages).Lang(), want)
+		equal(t, header, acceptedLanguage([]string{header}, pageLanguages).Lang(), want)
 	}
-	equals(t, "a page for owners", acceptedLanguage([]string{"da,de;q=0.9"}, owners).Lang(), "de")
+	equal(t, "a page for owners", acceptedLanguage([]string{"da,de;q=0.9"}, owners).Lang(), "de")
 }
 
 func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
@@ -50,10 +50,10 @@ func TestLanguage_writesAmountsRatesAndTimes(t *testing.T) {
 		got := strings.Join([]string{lang.money("CHF", 123456705), lang.money("EUR", 9), lang.money("GBP", -1200),
 			lang.money("DKK", 100000), lang.rate(810), lang.rate(2500), lang.rate(0), lang.rate(775),
 			lang.moment(first, time.UTC)}, "|")
-		equals(t, string(lang), plainSpaces(got), want)
+		equal(t, string(lang), plainSpaces(got), want)
 	}
 	german := pageLanguage("de")
-	equals(t, "no time", german.moment(stamp{}, time.UTC)+german.until(stamp{}, time.Now(), time.UTC), "")
+	equal(t, "no time", german.moment(stamp{}, time.UTC)+german.until(stamp{}, time.Now(), time.UTC), "")
 }
 
 // plainSpaces writes the spaces at which no line breaks as others, narrow ones as "_".
@@ -80,7 +80,7 @@ func TestLanguage_saysUntilWhenAsPeopleDo(t *testing.T) {
 		for _, later := range []time.Duration{time.Minute, 7 * time.Minute, 33*time.Hour + 2*time.Minute} {
 			got = append(got, lang.until(newStamp(now.Add(later)), now, zurich))
 		}
-		equals(t, string(lang), plainSpaces(strings.Join(got, "|")), want)
+		equal(t, string(lang), plainSpaces(strings.Join(got, "|")), want)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		all, spoken := textsByLanguage[lang](), textsByLanguage[lang.spoken()]()
-		equals(t, "months in "+name, fmt.Sprint(len(all.Months), len(all.ShortMonths)), "12 12")
+		equal(t, "months in "+name, fmt.Sprint(len(all.Months), len(all.ShortMonths)), "12 12")
 		sameTexts(t, name, all.Times, english.Times)
 		sameTexts(t, name, all.Picture, english.Picture)
 		sameTexts(t, name, all.Pay, english.Pay)
@@ -122,12 +122,12 @@ func TestPages_haveEveryTextInEveryLanguage(t *testing.T) {
 					t.Errorf("%s: %s is as in %s", name, key, lang.spoken())
 				}
 			}
-			equals(t, "what else is in "+name, len(own.Months)+len(own.Times)+len(own.Picture), 0)
+			equal(t, "what else is in "+name, len(own.Months)+len(own.Times)+len(own.Picture), 0)
 		}
 	}
-	equals(t, "scopes", strings.Join(slices.Sorted(maps.Keys(english.Scopes)), " "),
+	equal(t, "scopes", strings.Join(slices.Sorted(maps.Keys(english.Scopes)), " "),
 		strings.Join(slices.Sorted(slices.Values(appScopes)), " "))
-	equals(t, "names of languages", len(languageNames), len(pageLanguages))
+	equal(t, "names of languages", len(languageNames), len(pageLanguages))
 }
 
 // sameTexts checks that texts have the keys of the English ones, with their verbs.

@@ -75,10 +75,10 @@ func (c *connecting) choosesMethods(id string) {
 	c.sandbox.watch = func(*http.Request, *testAnswer) *testAnswer { return testRefused("payment_method_unactivated") }
 	c.fails("is it switched on at Stripe, under Settings, Payment methods?", set("twint,card")...)
 	c.sandbox.watch = nil
-	equals(c.t, "methods before", fmt.Sprint(c.objects("payment", "list")[0]["methods"]), "[]")
-	equals(c.t, "set", c.do(set("twint,card")...), "guests can pay with "+id+" by twint and card\n")
-	equals(c.t, "methods", fmt.Sprint(c.objects("payment", "list")[0]["methods"]), "[twint card]")
-	equals(c.t, "the session that was tried", c.sandbox.sessions[0].status, "expired")
+	equal(c.t, "methods before", fmt.Sprint(c.objects("payment", "list")[0]["methods"]), "[]")
+	equal(c.t, "set", c.do(set("twint,card")...), "guests can pay with "+id+" by twint and card\n")
+	equal(c.t, "methods", fmt.Sprint(c.objects("payment", "list")[0]["methods"]), "[twint card]")
+	equal(c.t, "the session that was tried", c.sandbox.sessions[0].status, "expired")
 }
 
 func paymentStory(t *testing.T, o *operator) {
@@ -91,7 +91,7 @@ func paymentStory(t *testing.T, o *operator) {
 		t.Errorf("%v", vipps)
 	}
 	for _, w := range c.vipps.webhooks {
-		equals(t, "the address of the webhook", w.url, address)
+		equal(t, "the address of the webhook", w.url, address)
 	}
 	card := o.do(c.connectLine("stripe")...)
 	if !strings.Contains(card, "for tests: no money moves") || !strings.Contains(card, "/payments/stripe/con_") {
@@ -101,12 +101,12 @@ func paymentStory(t *testing.T, o *operator) {
 		rows[0]["provider"] != "stripe" {
 		t.Errorf("%v", rows)
 	}
-	equals(t, "check", o.do(c.called("payment", "check", id)...),
+	equal(t, "check", o.do(c.called("payment", "check", id)...),
 		"ok: the provider accepts the keys, and has our webhook\n")
 	c.choosesMethods(o.objects("payment", "list")[0]["id"].(string))
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
-	equals(t, "disconnect", o.do(c.called("payment", "disconnect", id)...), "connection "+id+" disconnected\n")
+	equal(t, "disconnect", o.do(c.called("payment", "disconnect", id)...), "connection "+id+" disconnected\n")
 	if len(c.vipps.webhooks) != 0 {
 		t.Errorf("%d webhooks are left", len(c.vipps.webhooks))
 	}
@@ -115,7 +115,7 @@ func paymentStory(t *testing.T, o *operator) {
 		unknown := c.called("payment", command, newID("con", time.Now()))
 		o.fails("'widgetd payment list' prints what there is", unknown...)
 	}
-	has(t, o.do("payment", "list", "-wide"), "removed", "in_use")
+	contains(t, o.do("payment", "list", "-wide"), "removed", "in_use")
 	o.do(c.connectLine("vipps")...) // again, with a new id
 	told := o.objects("event", "list")
 	kinds := []string{}
@@ -124,7 +124,7 @@ func paymentStory(t *testing.T, o *operator) {
 			kinds = append(kinds, kind)
 		}
 	}
-	equals(t, "events", strings.Join(kinds, " "), "payment.connected payment.disconnected payment.keys_changed "+
+	equal(t, "events", strings.Join(kinds, " "), "payment.connected payment.disconnected payment.keys_changed "+
 		"payment.connected payment.connected")
 }
 
@@ -183,7 +183,7 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 			Provider: providerStripe, Live: true, Sealed: []byte{0}, CreatedAt: t.now})
 	})
 	c.fails("the webhook at vipps was removed again", c.connectLine("vipps")...)
-	equals(t, "webhooks", len(c.vipps.webhooks), 0)
+	equal(t, "webhooks", len(c.vipps.webhooks), 0)
 	c.vipps.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
 		if r.method == "DELETE" {
 			return &vippsTrouble{status: 500}
@@ -191,7 +191,7 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 		return nil
 	})
 	c.fails("remove it there", c.connectLine("vipps")...)
-	equals(t, "webhooks", len(c.vipps.webhooks), 1)
+	equal(t, "webhooks", len(c.vipps.webhooks), 1)
 	if rows := c.objects("payment", "list"); len(rows) != 1 || rows[0]["live"] != true {
 		t.Errorf("%v", rows)
 	}
@@ -304,7 +304,7 @@ func TestPaymentReconnect_readsAPaymentBeforeItTakesKeys(t *testing.T) {
 	c.knows(id, c.account, "cs_of_another_company", paymentCaptured)
 	c.change(func(t *tx) error { return second(t.setConnectionFailing(id, t.now)) })
 	out, _ := c.try("status", "-wide")
-	has(t, strings.Join(strings.Fields(out), " "), "'widgetd payment reconnect "+id+" -secrets FILE'")
+	contains(t, strings.Join(strings.Fields(out), " "), "'widgetd payment reconnect "+id+" -secrets FILE'")
 	c.fails("these keys are of another account there", again("rk_test_51OfSomebodyElse")...)
 	c.fails("this is a secret key", again("sk_test_51OfSomebodyElse")...)
 	known := c.sandbox.createSession("", url.Values{"mode": {"payment"}, "success_url": {siteOrigin},
@@ -318,9 +318,9 @@ func TestPaymentReconnect_readsAPaymentBeforeItTakesKeys(t *testing.T) {
 		return t.write(`UPDATE payments SET session_id = ?`, vippsText(&session, "id", maxVippsText))
 	})
 	c.sandbox.sessions[0].reference = c.paymentID()
-	equals(t, "reconnect", c.do(again("rk_test_51OfTheSandboxAnew")...),
+	equal(t, "reconnect", c.do(again("rk_test_51OfTheSandboxAnew")...),
 		"connection "+id+" (stripe) has the new keys\n")
-	equals(t, "webhooks of a connection that is removed", len(c.sandbox.hooks), 0)
+	equal(t, "webhooks of a connection that is removed", len(c.sandbox.hooks), 0)
 	out, _ = c.try("status", "-wide")
 	if strings.Contains(out, id) {
 		t.Errorf("status still names it: %s", out)
@@ -333,7 +333,7 @@ func TestPaymentReconnect_readsAPaymentBeforeItTakesKeys(t *testing.T) {
 	hooks := len(c.sandbox.hooks)
 	id = other
 	c.fails("these keys are of another account there", again("rk_test_51OfSomebodyElse")...)
-	equals(t, "webhooks", len(c.sandbox.hooks), hooks)
+	equal(t, "webhooks", len(c.sandbox.hooks), hooks)
 }
 
 // paymentID returns the id of the only attempt.

@@ -66,24 +66,6 @@ const (
 	shopSecretKey   = "rk_test_51OfTheShopsOwn"
 )
 
-// equals reports an error unless a test got what it wants. what names it.
-func equals[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
-}
-
-// has reports an error unless a text has all of some parts.
-func has(t testing.TB, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("want %q in:\n%s", part, text)
-		}
-	}
-}
-
 // failsFor reports whether an error is a provider's answer, for a reason.
 func failsFor(err error, reason string) bool {
 	failed, ok := errors.AsType[*providerError](err)
@@ -402,7 +384,7 @@ func (s *shop) postOfVipps(n vippsFakeNotice) int {
 func (s *shop) deliver() {
 	s.t.Helper()
 	for _, post := range s.takeNotices() {
-		equals(s.t, "the answer to a webhook", post(), http.StatusNoContent)
+		equal(s.t, "the answer to a webhook", post(), http.StatusNoContent)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestTwint_ofAnAccountThatIsClosedIsGivenBack(t *testing.T) {
 			if counts["payments"] != 1 {
 				s.t.Errorf("closing says %v", counts)
 			}
-			has(s.t, text, "42.00 CHF released")
+			contains(s.t, text, "42.00 CHF released")
 			return errors.Join(err, closeAccount(t, nouns(), s.account, actorCommand))
 		})
 		s.accountedFor()
@@ -86,12 +86,12 @@ func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
 			s.givenBackThere(p, int64(h.then))
 		}
 		m := s.money(p)
-		equals(s.t, "what the provider has", int(m.captured-m.refunded), h.left)
-		equals(s.t, "its attempt", s.attempt(o.ID).State, h.state)
-		equals(s.t, "its revenue", s.sums(), h.left)
+		equal(s.t, "what the provider has", int(m.captured-m.refunded), h.left)
+		equal(s.t, "its attempt", s.attempt(o.ID).State, h.state)
+		equal(s.t, "its revenue", s.sums(), h.left)
 		vat := s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -vat, vat)), 0) FROM revenue_sums`)
 		if h.left == 0 && len(h.accept) == 0 {
-			equals(s.t, "the VAT that is left", vat, 0)
+			equal(s.t, "the VAT that is left", vat, 0)
 		}
 		s.accountedFor()
 	})
@@ -166,7 +166,7 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 			s.atProvider(p, func(x *testSession) { x.intent.disputes[0].amount = 1000 })
 			s.settle(p)
 			noWine(s, o, p)
-			equals(s.t, "what is released while the bank has 10.00", s.money(p).refunded, 1000)
+			equal(s.t, "what is released while the bank has 10.00", s.money(p).refunded, 1000)
 			s.provider.dispute(*p.IntentID, "won")
 			s.settle(p)
 			s.settle(p)
@@ -200,7 +200,7 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 			s.givenBackThere(p, 2000, true)
 			s.decideOn(o.ID, plainReject)
 			s.settle(p)
-			equals(s.t, "what is released at once", s.money(p).refunded, 5000)
+			equal(s.t, "what is released at once", s.money(p).refunded, 5000)
 			s.refundsBecome(p, "succeeded")
 		}, 0, 0, 0, 0, 0, orderCancelled, paymentRefunded, 2000},
 	}, func(s *shop, want telling) {
@@ -222,13 +222,13 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 			return int64(s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -`+column+`, `+column+`)), 0)
 				FROM revenue_sums WHERE what IN ('sale', 'refund') AND rate = ?`, rate))
 		}
-		equals(s.t, "its revenue", int64(s.sums()), want.held)
+		equal(s.t, "its revenue", int64(s.sums()), want.held)
 		m := s.money(p)
-		equals(s.t, "held, refunded, food, VAT of food and wine, released of what was found",
+		equal(s.t, "held, refunded, food, VAT of food and wine, released of what was found",
 			[...]int64{m.captured - m.refunded, o.Refunded, sum("gross", 260), sum("vat", 260), sum("vat", 810),
 				found.ReleasedAmount},
 			[...]int64{want.held, want.refunded, want.food, want.foodVAT, want.wineVAT, want.firstFree})
-		equals(s.t, "whether that was all", found.Released, found.ReleasedAmount == found.Amount)
+		equal(s.t, "whether that was all", found.Released, found.ReleasedAmount == found.Amount)
 	})
 }
 
@@ -248,8 +248,8 @@ func TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater(t *testing.T) {
 			return s.count(`SELECT coalesce(sum(iif(what IN ('sale', 'delivery'), gross, -gross)), 0)
 				FROM revenue_sums WHERE date = ?`, dateOf(at))
 		}
-		equals(s.t, "the day it was charged", day(o.PaidAt.Time), 4200)
-		equals(s.t, "the day it was given back", day(time.Now()), -4200)
+		equal(s.t, "the day it was charged", day(o.PaidAt.Time), 4200)
+		equal(s.t, "the day it was given back", day(time.Now()), -4200)
 	})
 }
 
@@ -290,14 +290,14 @@ func TestMethods_offeredAreThoseThatCanSucceed(t *testing.T) {
 				}
 				got += m.Method + ":" + m.Note
 			}
-			equals(s.t, fmt.Sprint(c), got, c.want)
+			equal(s.t, fmt.Sprint(c), got, c.want)
 		}
 		s.sql(`UPDATE payment_connections SET methods = '[]'`) // as before TWINT
 		offered, err := s.engine.methodsFor(&order{AccountID: s.account, Currency: "CHF", Total: 4200})
 		s.check(err)
-		equals(s.t, "offered without -methods", fmt.Sprint(offered), "[{card "+noteChargedAccepted+"}]")
+		equal(s.t, "offered without -methods", fmt.Sprint(offered), "[{card "+noteChargedAccepted+"}]")
 		o := s.place(func(o *order) { o.Currency = "CHF" })
 		_, err = s.engine.startAttempt(s.t.Context(), o.ID, methodTwint, siteOrigin)
-		equals(s.t, "TWINT where it is not offered", err, error(errMethod))
+		equal(s.t, "TWINT where it is not offered", err, error(errMethod))
 	}, providerStripe, providerVipps)
 }

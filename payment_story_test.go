@@ -38,9 +38,9 @@ func TestPayment_noticedBeforeOurOwnAnswer(t *testing.T) {
 		s.await(o.ID, orderAuthorized, paymentAuthorized)
 		s.once(o.ID, eventOrderAuthorized)
 		if s.method == methodCard { // asked again under the same key
-			equals(s.t, "sessions", len(s.provider.sessions), 1)
+			equal(s.t, "sessions", len(s.provider.sessions), 1)
 		} else {
-			equals(s.t, "requests for a payment", s.asked(opCreate), 1)
+			equal(s.t, "requests for a payment", s.asked(opCreate), 1)
 		}
 	})
 }
@@ -63,7 +63,7 @@ func TestPayment_ofWebhooksThatRepeatAndComeInAnyOrder(t *testing.T) {
 		slices.Reverse(posts)
 		for range 2 {
 			for _, post := range posts {
-				equals(t, "the answer to a late webhook", post(), http.StatusNoContent)
+				equal(t, "the answer to a late webhook", post(), http.StatusNoContent)
 			}
 		}
 		time.Sleep(time.Minute)
@@ -91,7 +91,7 @@ func TestPayment_ofAnAccountThatIsClosedIsReleased(t *testing.T) {
 			s.t.Errorf("the provider has %+v and %+v", a, b)
 		}
 		_, err := s.engine.startAttempt(s.t.Context(), open.ID, s.method, siteOrigin)
-		equals(s.t, "paying a closed account's order", err, error(errNotPayable))
+		equal(s.t, "paying a closed account's order", err, error(errNotPayable))
 	})
 }
 

@@ -63,13 +63,13 @@ func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, c.form) {
 			t.Errorf("%s: %v %v, not %v", c.kind, got, err, c.form)
 		}
-		equals(t, c.kind+" with the same arguments", s.call(op, p, o, testReturnURL), call)
+		equal(t, c.kind+" with the same arguments", s.call(op, p, o, testReturnURL), call)
 	}
 	o.Reference = nil
 	call := s.call(&paymentOperation{Kind: opCreate}, p, o, testReturnURL)
 	form, _ := url.ParseQuery(call.Body)
 	name := form.Get("line_items[0][price_data][product_data][name]")
-	equals(t, "the name of an order without a reference", name, "Order ord_1")
+	equal(t, "the name of an order without a reference", name, "Order ord_1")
 }
 
 func TestStripe_sessionLivesAsLongAsStripeLetsIt(t *testing.T) {
@@ -241,7 +241,7 @@ func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
 				w.WriteHeader(c.status)
 				io.WriteString(w, c.body)
 			})
-			equals(t, "the result", s.send(t.Context(), testConnection(), op, call), c.want)
+			equal(t, "the result", s.send(t.Context(), testConnection(), op, call), c.want)
 		})
 	}
 }
@@ -516,7 +516,7 @@ func TestStripe_decidesByTheStatesOfSessionAndIntent(t *testing.T) {
 		if !ok {
 			got = impossible
 		}
-		equals(t, states, got, want)
+		equal(t, states, got, want)
 	}
 }
 
@@ -649,11 +649,11 @@ func TestStripe_readsWhichAttemptAnEventIsAbout(t *testing.T) {
 		{`{}`, paymentNotice{}}, {`null`, paymentNotice{}},
 	} {
 		body := `{"type":"some.new_kind","data":{"object":` + c.object + `}}`
-		equals(t, c.object, readStripeEvent([]byte(body)), c.want)
+		equal(t, c.object, readStripeEvent([]byte(body)), c.want)
 	}
 	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`,
 		`{"type":"a","data":7}`, `{"type":"` + strings.Repeat("a", 101) + `"}`} {
-		equals(t, body, readStripeEvent([]byte(body)), (paymentNotice{}))
+		equal(t, body, readStripeEvent([]byte(body)), (paymentNotice{}))
 	}
 }
 
@@ -741,7 +741,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 		t.Errorf("disconnecting: %v, with %d webhooks", err, s.registered())
 	}
 	checks("the provider answers webhook_gone")
-	equals(t, "disconnecting what is gone", s.client.disconnect(t.Context(), s.c), nil)
+	equal(t, "disconnecting what is gone", s.client.disconnect(t.Context(), s.c), nil)
 
 	s.watches(func(r *http.Request, _ *testAnswer) *testAnswer {
 		if r.URL.Path == stripeDisputes {
@@ -823,7 +823,7 @@ func TestStripe_tellsWhatWasReleasedFromWhatWasGivenBack(t *testing.T) {
 	} {
 		var r stripeRefund
 		must(t, json.Unmarshal([]byte(body), &r))
-		equals(t, body, r.releases(rest), want)
+		equal(t, body, r.releases(rest), want)
 	}
 	whole := &stripeRefund{stripeReturn: stripeReturn{Status: "succeeded"}}
 	if whole.releases(0) {

@@ -76,7 +76,7 @@ func TestPayment_twoGuestsPressAtOnceAndPayOnce(t *testing.T) {
 		}
 		together.Wait()
 		for _, url := range urls {
-			equals(t, "where guests are sent", url, urls[0])
+			equal(t, "where guests are sent", url, urls[0])
 		}
 		all, err := s.store.paymentsOf(o.ID)
 		s.check(err)
@@ -170,10 +170,10 @@ func (s *shop) isPaidAndRefunded() {
 	s.refund(o.ID, 0)
 	p = s.await(o.ID, orderRefunded, paymentRefunded)
 	want := providersMoney{captured: o.Total, refunded: o.Total, captures: 1, refunds: 3}
-	equals(s.t, "what the provider has", s.money(p), want)
+	equal(s.t, "what the provider has", s.money(p), want)
 	s.onlyAttempt(p)
 	s.once(o.ID, eventOrderAuthorized, eventOrderAccepted, eventOrderPaid)
-	equals(s.t, "events order.refunded", s.events(o.ID)[eventOrderRefunded], 3)
+	equal(s.t, "events order.refunded", s.events(o.ID)[eventOrderRefunded], 3)
 }
 
 // onlyAttempt checks that the guest can pay, or has paid, by no other attempt.
@@ -203,7 +203,7 @@ func (s *shop) expiresAtTheProvider() {
 	p := s.begin(o.ID)
 	s.decide(cancelOrder, o.ID)
 	p = s.await(o.ID, orderCancelled, closedState(p))
-	equals(s.t, "what the provider has", s.money(p), (providersMoney{}))
+	equal(s.t, "what the provider has", s.money(p), (providersMoney{}))
 	s.once(o.ID, eventOrderCancelled)
 }
 
@@ -223,6 +223,6 @@ func (s *shop) isReleased() {
 	s.await(o.ID, orderAuthorized, paymentAuthorized)
 	s.decide(plainReject, o.ID)
 	p = s.await(o.ID, orderCancelled, paymentCancelled)
-	equals(s.t, "what the provider has", s.money(p), (providersMoney{}))
+	equal(s.t, "what the provider has", s.money(p), (providersMoney{}))
 	s.once(o.ID, eventOrderCancelled)
 }

@@ -32,7 +32,7 @@ func TestPayment_webhooksOfVippsWithAWrongSignatureChangeNothing(t *testing.T) {
 			s.post("/payments/vipps/"+s.connection, string(last.body), headers...).is(401, "invalid_signature")
 		}
 		s.unchanged(before)
-		equals(t, "the answer to the right one", s.postOfVipps(last), http.StatusNoContent)
+		equal(t, "the answer to the right one", s.postOfVipps(last), http.StatusNoContent)
 		s.settle(p)
 		s.states(o.ID, orderAuthorized, paymentAuthorized)
 	}, providerVipps)
@@ -106,7 +106,7 @@ func TestVipps_refundsOfOnePspReferenceAreTold(t *testing.T) {
 			v.events[len(v.events)-2]["amount"] = vippsMoney{"NOK", 298}
 		})
 		is(4, 1400, paymentReview)
-		equals(t, "the reason", valueOr(s.attempt(o.ID).Reason, ""), reasonRefundsDiffer)
+		equal(t, "the reason", valueOr(s.attempt(o.ID).Reason, ""), reasonRefundsDiffer)
 		s.vipps.on(p.ID, func(v *vippsFakePayment) { v.events = v.events[:len(v.events)-2] })
 		is(4, 1400, paymentPartRefunded)
 	}, providerVipps)

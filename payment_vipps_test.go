@@ -78,7 +78,7 @@ func (r *paymentReport) is(t testing.TB, phase paymentPhase, authorized, capture
 func TestVipps_requestOfEveryOperation(t *testing.T) {
 	t.Parallel()
 	v := newVippsProvider(newOutbound(nil), "", time.Now)
-	equals(t, "the base", v.base, "https://api.vipps.no")
+	equal(t, "the base", v.base, "https://api.vipps.no")
 	p := &payment{ID: "pay_01jd8z6q6r1w5qk1m2n3p4r5s6", Currency: "DKK"}
 	const path = "/epayment/v1/payments/pay-01jd8z6q6r1w5qk1m2n3p4r5s6"
 	for kind, want := range map[string]providerCall{
@@ -94,11 +94,11 @@ func TestVipps_requestOfEveryOperation(t *testing.T) {
 	} {
 		got := v.call(&paymentOperation{Kind: kind, Amount: 1250}, p, &order{ID: "ord_7"},
 			"https://a.example/?x=1&y=<2>")
-		equals(t, kind, got, want)
+		equal(t, kind, got, want)
 	}
 	title := strings.Repeat("ä", 150)
 	long := v.call(&paymentOperation{Kind: opCreate}, p, &order{ID: "ord_7", Reference: &title}, "https://a.example")
-	has(t, long.Body, `"paymentDescription":"Order `+title[:2*94]+`"`)
+	contains(t, long.Body, `"paymentDescription":"Order `+title[:2*94]+`"`)
 	if !v.readsFirst() {
 		t.Error("Vipps' operations are looked for before they are sent again")
 	}
@@ -528,7 +528,7 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	asked := func(want int, when string) {
 		t.Helper()
 		s.report()
-		equals(t, when, s.fake.came("POST", vippsTokenPath), want)
+		equal(t, when, s.fake.came("POST", vippsTokenPath), want)
 	}
 	asked(1, "at first")
 	s.at = s.at.Add(55*time.Minute - 1)
@@ -548,8 +548,8 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	if _, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || !failed.denied {
 		t.Errorf("%v", err)
 	}
-	equals(t, "tokens, when every one is refused", s.fake.came("POST", vippsTokenPath), 4)
-	equals(t, "requests, when every token is refused", s.fake.came("GET", vippsPath(s.p.ID, ""))-before, 2)
+	equal(t, "tokens, when every one is refused", s.fake.came("POST", vippsTokenPath), 4)
+	equal(t, "requests, when every token is refused", s.fake.came("GET", vippsPath(s.p.ID, ""))-before, 2)
 }
 
 func TestVipps_whatMovesMoneyIsReadBeforeItIsSentAgainAfterA401(t *testing.T) {
@@ -643,7 +643,7 @@ func TestVipps_tokenThatDoesNotCome(t *testing.T) {
 		{vippsTrouble{status: 200, body: `token`}, malformed},
 	} {
 		s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
-			equals(t, "a call without a token", r.path, vippsTokenPath)
+			equal(t, "a call without a token", r.path, vippsTokenPath)
 			return &c.trouble
 		})
 		c.want.status = c.trouble.status
@@ -790,10 +790,10 @@ func TestVipps_connectsChecksAndDisconnects(t *testing.T) {
 		t.Errorf("%+v", s.c)
 	}
 	s.c.WebhookURL = &webhook
-	equals(t, "the error", s.vippsProvider.check(t.Context(), s.c), nil)
+	equal(t, "the error", s.vippsProvider.check(t.Context(), s.c), nil)
 	s.done(opCreate, 5000)
 	s.fake.approve(s.p.ID)
-	equals(t, "deliveries", s.fake.deliver(http.DefaultClient.Do), 2)
+	equal(t, "deliveries", s.fake.deliver(http.DefaultClient.Do), 2)
 	want := []paymentNotice{{paymentID: s.p.ID}, {paymentID: s.p.ID}} // created, authorised
 	if !slices.Equal(delivered, want) {
 		t.Errorf("%+v", delivered)
@@ -801,7 +801,7 @@ func TestVipps_connectsChecksAndDisconnects(t *testing.T) {
 	if err := s.disconnect(t.Context(), s.c); err != nil || len(s.fake.webhooks) != 0 {
 		t.Errorf("%v; %d webhooks are left", err, len(s.fake.webhooks))
 	}
-	equals(t, "again", s.disconnect(t.Context(), s.c), nil)
+	equal(t, "again", s.disconnect(t.Context(), s.c), nil)
 	var failed *providerError
 	if err := s.vippsProvider.check(t.Context(), s.c); !errors.As(err, &failed) || failed.reason != "webhook_gone" {
 		t.Errorf("%v", err)
@@ -856,7 +856,7 @@ func TestVipps_headersOfEveryRequest(t *testing.T) {
 	for _, r := range s.fake.requests {
 		for name, want := range map[string]string{"Ocp-Apim-Subscription-Key": s.fake.secrets.SubscriptionKey,
 			"Merchant-Serial-Number": "123456", "Vipps-System-Name": "widgetd", "Vipps-System-Plugin-Name": "widgetd"} {
-			equals(t, r.method+" "+r.path+": "+name, r.header.Get(name), want)
+			equal(t, r.method+" "+r.path+": "+name, r.header.Get(name), want)
 		}
 		for _, name := range []string{"Vipps-System-Version", "Vipps-System-Plugin-Version"} {
 			if got := r.header.Get(name); got == "" || len(got) > 30 {

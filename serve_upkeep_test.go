@@ -611,7 +611,7 @@ func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
 		s.advance()
 		s.counts(2, `SELECT count(*) FROM devices WHERE state = 'released' AND license_id IN (?, ?)`, ids[2], ids[3])
 		for _, id := range ids[2:] {
-			includes(t, s.eventTypes(id)+".", "device.released license.grace_started license.expired.")
+			contains(t, s.eventTypes(id)+".", "device.released license.grace_started license.expired.")
 		}
 		if due, err := s.store.transitionsDue(newStamp(time.Now())); due || err != nil {
 			t.Errorf("there is still work: %v %v", due, err)

@@ -336,14 +336,6 @@ func readsTooMuch(query, step string) string {
 	return ""
 }
 
-// plan returns the steps in which SQLite would answer a query.
-func (s *service) plan(query string) []string {
-	s.t.Helper()
-	steps, err := explain(s.store.readers, query)
-	s.check(err)
-	return steps
-}
-
 // explain returns the steps in which SQLite would answer a query.
 func explain(db *sql.DB, query string) (steps []string, err error) {
 	args := make([]any, strings.Count(query, "?"))

@@ -229,13 +229,11 @@ func TestWebhook_ofOthersIsNoWayToWhatACallerMayNotRead(t *testing.T) {
 	// It makes the webhook one that it may change, points it at itself, and has old leads sent again.
 	s.do("PATCH", path, `{"types":["license.created"]}`, curious).is(200)
 	s.do("PATCH", path, `{"url":"http://127.0.0.1:10/"}`, curious).is(200).members("state", "pending")
-	s.countsAs(0, "leads that waited for the address before are sent to the new one",
-		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
+	s.counts(0, `SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
 	s.answerTest(id)
 	s.post(path+"/deliveries/"+lead+"/retry", "", curious).lacks(scopeLeads)
 	s.do("PATCH", path, `{"types":["license.created","lead.created"]}`, curious).is(403)
-	s.countsAs(0, "leads are to be sent",
-		`SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
+	s.counts(0, `SELECT count(*) FROM webhook_retries r JOIN webhook_queues q ON q.id = r.queue_id`)
 	s.post(path+"/deliveries/"+lead+"/retry", "", owner).is(200)
 }
 
@@ -259,7 +257,7 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	if len(answers) != 2 || answers["200 <nil>"] != 5 || answers["409 webhook_limit_reached"] != 7 {
 		t.Errorf("answers %v", answers)
 	}
-	s.countsAs(maxWebhooks, "webhooks", `SELECT count(*) FROM webhooks WHERE account_id = ?`, s.account)
+	s.counts(maxWebhooks, `SELECT count(*) FROM webhooks WHERE account_id = ?`, s.account)
 	s.do("DELETE", "/webhooks/whe_00000000000000000000000001", "", auth).is(204)
 	s.post("/webhooks", hookBody("lead.created"), auth).is(200)
 	s.post("/webhooks", hookBody("lead.created"), auth).is(409, "webhook_limit_reached")
@@ -278,7 +276,7 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	equal(t, "the queue of a disabled one", queueNumber(), 0)
 	last := s.addEvents(s.account, eventLeadCreated, 3)
 	s.sql(`UPDATE webhooks SET state = 'enabled', reason = NULL WHERE id = ?`, id)
-	s.countsAs(last, "sent", `SELECT sent_seq FROM webhook_queues WHERE webhook_id = ?`, id)
+	s.counts(last, `SELECT sent_seq FROM webhook_queues WHERE webhook_id = ?`, id)
 	second := queueNumber()
 	equal(t, "enabled it has a later queue", second > first, true)
 	s.sql(`UPDATE webhooks SET state = 'enabled', description = 'x' WHERE id = ?`, id)
@@ -286,7 +284,7 @@ func TestWebhook_whoseRowAnOperatorEditsHasItsQueueWithIt(t *testing.T) {
 	auth := s.hookAuth(scopeLeads)
 	s.get("/webhooks/"+id, auth).is(200).members("description", "x")
 	s.sql(`DELETE FROM webhooks WHERE id = ?`, id)
-	s.countsAs(0, "queues of no webhook", `SELECT count(*) FROM webhook_queues`)
+	s.counts(0, `SELECT count(*) FROM webhook_queues`)
 	s.get("/webhooks/"+id, auth).is(404, "webhook_not_found")
 }
 

@@ -259,14 +259,6 @@ func (r *receiver) gets(want ...string) {
 	}
 }
 
-// countsAs checks the number that a query gives.
-func (s *service) countsAs(want int, what, query string, args ...any) {
-	s.t.Helper()
-	if n := s.count(query, args...); n != want {
-		s.t.Errorf("%s: %d, want %d", what, n, want)
-	}
-}
-
 // bubbleOfWebhooks is a service in a bubble, whose worker sends to a receiver in memory.
 func bubbleOfWebhooks(t *testing.T, f func(s *service, r *receiver)) {
 	t.Helper()
@@ -312,8 +304,7 @@ func TestWebhook_getsWhatHappensSignedAndOnce(t *testing.T) {
 		}
 		time.Sleep(3 * time.Hour)
 		r.gets()
-		s.countsAs(1, "deliveries in the log",
-			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 204 AND attempt = 1
+		s.counts(1, `SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 204 AND attempt = 1
 			AND error IS NULL AND answer IS NULL AND next_at IS NULL AND event_id = ?`, hook, id)
 	})
 }
@@ -346,12 +337,10 @@ func TestWebhook_isTriedAgainAsTheContractSaysAndThenGivenUp(t *testing.T) {
 				t.Errorf("attempt %d has the time of the one before", i+2)
 			}
 		}
-		s.countsAs(0, "retries are left", `SELECT count(*) FROM webhook_retries`)
-		s.countsAs(10, "attempts are in the log as they were",
-			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 500 AND error IS NULL
+		s.counts(0, `SELECT count(*) FROM webhook_retries`)
+		s.counts(10, `SELECT count(*) FROM deliveries WHERE webhook_id = ? AND status = 500 AND error IS NULL
 			AND answer = 'no, thank you' || char(10) AND (next_at IS NULL) = (attempt = 10)`, hook)
-		s.countsAs(1, "the webhook is not enabled and failing since the first attempt",
-			`SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since = ?`, newStamp(got[0].at))
+		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since = ?`, newStamp(got[0].at))
 	})
 }
 
@@ -370,8 +359,7 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 		letPass(15 * time.Minute)
 		w := s.webhookRow(hook)
 		equal(t, "after five days", w.State+" "+valueOr(w.Reason, ""), "disabled failing")
-		s.countsAs(1, "events webhook.disabled",
-			`SELECT count(*) FROM events WHERE type = 'webhook.disabled' AND actor = 'receiver'
+		s.counts(1, `SELECT count(*) FROM events WHERE type = 'webhook.disabled' AND actor = 'receiver'
 			AND data = '{"reason":"failing"}'`)
 		r.take()
 		s.announce(s.account, eventLeadCreated)
@@ -395,8 +383,7 @@ func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
 			time.Sleep(24 * time.Hour)
 		}
 		synctest.Wait()
-		s.countsAs(1, "disabled, although it answered within five days",
-			`SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
+		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
 	})
 }
 
@@ -427,11 +414,9 @@ func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
 		if got := r.take(); len(got) > maxSendingWebhook {
 			t.Errorf("it got %d messages after it had said that it is gone", len(got))
 		}
-		s.countsAs(1, "it is not disabled",
-			`SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
-		s.countsAs(1, "events say so", `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
-		s.countsAs(0, "attempts are announced that never come",
-			`SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`)
+		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
+		s.counts(1, `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
+		s.counts(0, `SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`)
 	})
 }
 
@@ -544,7 +529,7 @@ func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
 		}
 		equal(t, "webhooks got something", len(arrived), hooks)
 		time.Sleep(16 * time.Second)
-		s.countsAs(1, "time-outs are in the log", `SELECT count(*) >= ? FROM deliveries
+		s.counts(1, `SELECT count(*) >= ? FROM deliveries
 			WHERE error = 'timeout' AND status IS NULL`, hanging*maxSendingWebhook)
 	})
 }
@@ -754,8 +739,7 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 		defer s.startSending(time.Minute)()
 		time.Sleep(2 * time.Hour) // also so that what hung ends
 		r.gets(quick, slow, slow)
-		s.countsAs(2, "attempts in the log, which are those that ended",
-			`SELECT count(*) FROM deliveries WHERE attempt = 1`)
+		s.counts(2, `SELECT count(*) FROM deliveries WHERE attempt = 1`)
 	})
 }
 
@@ -843,8 +827,7 @@ func TestWebhook_afterTheClockWasSetBackRetriesDoNotWaitForYears(t *testing.T) {
 		defer s.startSending(time.Minute)()
 		r.gets(id)
 		letPass(100 * time.Millisecond)
-		s.countsAs(1, "it is failing since a moment to come",
-			`SELECT count(*) FROM webhooks WHERE failing_since = ?`, newStamp(time.Now()))
+		s.counts(1, `SELECT count(*) FROM webhooks WHERE failing_since = ?`, newStamp(time.Now()))
 		time.Sleep(3 * time.Hour)
 		r.gets(id)
 	})
@@ -893,8 +876,7 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 		edit(`UPDATE webhooks SET url = 'http://10.1.2.3/'`)
 		send("", eventWidgetCreated)
 		letPass(time.Second)
-		s.countsAs(1, "attempts at an address that is not admitted are in the log",
-			`SELECT count(*) FROM deliveries WHERE error = 'address_refused' AND webhook_id = ?`, hook)
+		s.counts(1, `SELECT count(*) FROM deliveries WHERE error = 'address_refused' AND webhook_id = ?`, hook)
 		edit(`UPDATE webhooks SET url = '` + r.url("/c") + `'`)
 		edit(`UPDATE accounts SET closed_at = '2000-01-01T00:00:00Z'`)
 		send("", eventWidgetCreated)
@@ -946,11 +928,10 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 			}
 		}
 		for i, want := range []int{1000, 10, 0} {
-			s.countsAs(want, "kept", `SELECT count(*) FROM deliveries WHERE webhook_id = ?`, hooks[i])
+			s.counts(want, `SELECT count(*) FROM deliveries WHERE webhook_id = ?`, hooks[i])
 		}
-		s.countsAs(0, "old ones are kept instead of newer ones",
-			`SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
-		s.countsAs(2, "retries that are left, of queues that there are", `SELECT count(*) FROM webhook_retries`)
+		s.counts(0, `SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
+		s.counts(2, `SELECT count(*) FROM webhook_retries`)
 	})
 }
 

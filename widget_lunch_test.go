@@ -76,17 +76,17 @@ func TestLunch_addressGetsHalfWhileOthersAskAndAllButATenthAlone(t *testing.T) {
 			}
 			return n
 		}
-		equals(t, "alone", taken("203.0.113.1:1"), 540)
+		equal(t, "alone", taken("203.0.113.1:1"), 540)
 		post("203.0.113.1:1").is(429, "rate_limited").has(`RateLimit-Policy: "widgets";q=600;w=60`,
 			`RateLimit: "widgets";r=0;t=54`, "Retry-After: 1")
 		post("203.0.113.2:1").is(204).has(`RateLimit: "widgets";r=59;t=55`) // it took nothing before
 		post("203.0.113.2:1").is(429, "rate_limited")
 		time.Sleep(2 * time.Minute)
 		post("203.0.113.3:1").is(204)
-		equals(t, "while another asks", taken("203.0.113.4:1"), 300)
+		equal(t, "while another asks", taken("203.0.113.4:1"), 300)
 		post("203.0.113.4:1").is(429, "rate_limited").has(`RateLimit-Policy: "widgets";q=600;w=60, "share";q=300;w=60`,
 			`RateLimit: "widgets";r=299;t=31, "share";r=0;t=60`, "Retry-After: 1")
-		equals(t, "of what is left", taken("203.0.113.3:1"), 239)
+		equal(t, "of what is left", taken("203.0.113.3:1"), 239)
 		// Another account's widgets have their own.
 		other := s.addAccount("other")
 		s.must("origin", "add", "https://other.example", "-account", other)
@@ -173,7 +173,7 @@ func TestStats_inMemoryServeCallersWithoutATokenForTenSeconds(t *testing.T) {
 		// What is no count takes effect at once.
 		s.must("widget", "rename", widget, "Brunch")
 		s.notice()
-		equals(t, "name", read(1).text("name"), "Brunch")
+		equal(t, "name", read(1).text("name"), "Brunch")
 		s.must("widget", "remove", widget, "-force")
 		s.notice()
 		s.get("/widget/stats?widget="+widget).is(404, "widget_not_found")
