@@ -170,7 +170,7 @@ func TestPlan_applicationAnswersAfterTenSecondsWithWhatIsLeft(t *testing.T) {
 			a, err = applyPlan(t.Context(), s.store, anyAccount, plan, asked, *a.Next, actorCommand, slow)
 			s.check(err)
 			took := time.Since(began)
-			equal(t, fmt.Sprintf("%s", took), took <= 11*time.Second && (took >= 9*time.Second || a.Next == nil), true)
+			equal(t, took, took <= 11*time.Second && (took >= 9*time.Second || a.Next == nil), true)
 			changed += a.Changed
 			s.counts(changed, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
 		}

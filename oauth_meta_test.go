@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -14,7 +13,7 @@ func TestMetadata_followsTheBaseAddress(t *testing.T) {
 	s.must("base-url", "set", next)
 	s.check(s.server.refresh()) // which the service does once a second
 	for path, member := range map[string]string{serverMetadataPath: "issuer", resourceMetadataPath: "resource"} {
-		equal(t, fmt.Sprintf("%s", member), s.get("/"+path+"/api/v1").is(200).text(member), next)
+		equal(t, member, s.get("/"+path+"/api/v1").is(200).text(member), next)
 		s.damaged = true                                     // the document does not have that path any more
 		if a := s.get("/" + path + "/v1"); a.status != 404 { // although routes below the earlier one answer
 			t.Errorf("%s of the earlier address is %d", path, a.status)

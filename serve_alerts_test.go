@@ -248,7 +248,7 @@ func TestMetrics_areReadWhileNothingCanBeWritten(t *testing.T) {
 			"widgetd_backup_age_seconds": "3600", "widgetd_clock_doubted": "0", `widgetd_calls_failing{why=""}`: "0",
 			`widgetd_webhook_waiting{what="new"}`: "0", "widgetd_revenue_backlog": "0",
 			`widgetd_books{what="waiting"}`: "0"} {
-			equal(t, fmt.Sprintf("%s", name), series[name], want)
+			equal(t, name, series[name], want)
 		}
 		for _, name := range []string{"widgetd_disk_free_bytes", "process_resident_memory_bytes", "go_heap_bytes",
 			"process_start_time_seconds"} {
@@ -268,12 +268,12 @@ func TestMetrics_areReadOnceInFiveSecondsHoweverManyAsk(t *testing.T) {
 			return seriesOf(w.Body.String())[`widgetd_requests_total{route="POST /widget/leads",status="200"}`]
 		}
 		s.post("/widget/leads", anyLead).is(200)
-		equal(t, fmt.Sprintf("%s", "at first"), leads(), "1")
+		equal(t, "at first", leads(), "1")
 		s.post("/widget/leads", anyLead).is(200)
 		time.Sleep(metricsFor - time.Millisecond)
-		equal(t, fmt.Sprintf("%s", "within five seconds"), leads(), "1")
+		equal(t, "within five seconds", leads(), "1")
 		time.Sleep(time.Millisecond)
-		equal(t, fmt.Sprintf("%s", "after five seconds"), leads(), "2")
+		equal(t, "after five seconds", leads(), "2")
 	})
 }
 

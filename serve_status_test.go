@@ -88,7 +88,7 @@ func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 		"upgrade_copies": "[" + left + "]",
 		"legacy_callers": "[map[caller:main calls:7 last_at:" + now.String() + "]]",
 	} {
-		equal(t, fmt.Sprintf("%s", name), fmt.Sprint(v[name]), want)
+		equal(t, name, fmt.Sprint(v[name]), want)
 	}
 	if at, ok := parseStamp(v["last_backup_at"].(string)); !ok || !closerThan(time.Minute, at.Time, now.Time) ||
 		v["events_today"].(float64) < 7 {
