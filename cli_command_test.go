@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,9 +52,6 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	}
 }
 
-// ranCommands are the commands that have succeeded in this run, by their names.
-var ranCommands sync.Map
-
 // noteCommand notes a command line that was run.
 func noteCommand(args []string, err error) {
 	if err != nil {
@@ -63,7 +59,7 @@ func noteCommand(args []string, err error) {
 	}
 	words := slices.DeleteFunc(slices.Clone(args), func(word string) bool { return strings.HasPrefix(word, "-") })
 	if cmd, _ := findCommand(commandsOf(nouns()), words); cmd != nil {
-		ranCommands.Store(cmd.name, true)
+		answered.Store("command "+cmd.name, true)
 	}
 }
 
@@ -71,7 +67,7 @@ func noteCommand(args []string, err error) {
 // machine, whose tests may be skipped.
 func neverRun() (missing []string) {
 	for _, c := range commandsOf(nouns()) {
-		_, seen := ranCommands.Load(c.name)
+		_, seen := answered.Load("command " + c.name)
 		if !seen && !slices.Contains([]string{"serve", "demo", "peer ignore"}, c.name) {
 			missing = append(missing, "success of the command "+c.name)
 		}

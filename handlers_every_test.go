@@ -14,7 +14,8 @@ import (
 // The tests of this file go through every route of the document, with the requests of its examples: what holds for
 // all routes alike is said once, here.
 
-// answered is what the service has answered in this run: an operation's id where it succeeded, and problem codes.
+// answered is what the program has answered in this run: an operation's id and a command's name where it succeeded,
+// and problem codes.
 var answered sync.Map
 
 func noteAnswer(o *operation, status int, body []byte) {

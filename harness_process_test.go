@@ -39,10 +39,11 @@ const testsAtOnce = 8
 var (
 	long = flag.Bool("long", false, "run histories, kills, damages and volumes at their full sizes")
 	seed = flag.Uint64("seed", 0, "the seed of every random test; 0: those that each test has by itself")
-	more = flag.String("more", "", "a file for a pattern of the tests that do more with -long, or without -race")
+	part = flag.String("part", "", "a file: a new one gets a pattern of the tests that do more with -long or\n"+
+		"without -race, and what was answered; a run with a file that is there is the rest of the one that wrote it")
 )
 
-// doesMore are the tests that -more names.
+// doesMore are the tests that -part names.
 var doesMore sync.Map // of their names
 
 // size returns how often or how much a test does something: small by default, large with -long.
@@ -121,7 +122,16 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	if whole := !said["test.run"] && !said["test.skip"] && !said["test.list"]; whole && code == 0 {
+	whole := !said["test.run"] && !said["test.skip"] && !said["test.list"]
+	if *part != "" {
+		rest, err := joinParts(*part)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		whole = rest
+	}
+	if whole && code == 0 {
 		for _, missing := range append(neverAnswered(), neverRun()...) {
 			fmt.Fprintln(os.Stderr, "no test has got", missing)
 			code = 1
@@ -130,11 +140,6 @@ func TestMain(m *testing.M) {
 	if err := checkPlans(); err != nil {
 		fmt.Fprintln(os.Stderr, "statements that read more the more rows there are:", err)
 		code = 1
-	}
-	if *more != "" {
-		var names []string
-		doesMore.Range(func(name, _ any) bool { names = append(names, name.(string)); return true })
-		afterAll(func() error { return os.WriteFile(*more, []byte("^("+strings.Join(names, "|")+")$"), 0o600) })
 	}
 	for _, end := range ends.calls {
 		if err := end(); err != nil {
@@ -146,6 +151,23 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(built.dir)
 	}
 	os.Exit(code)
+}
+
+// joinParts writes what was answered in the first part of a run to a file, below a line with the pattern of the tests
+// that make up the rest. In the rest, it adds what it finds there to what was answered.
+func joinParts(file string) (rest bool, err error) {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		for _, name := range strings.Split(string(text), "\n")[1:] {
+			answered.Store(name, true)
+		}
+		return true, nil
+	}
+	var tests, names []string
+	doesMore.Range(func(name, _ any) bool { tests = append(tests, name.(string)); return true })
+	answered.Range(func(name, _ any) bool { names = append(names, name.(string)); return true })
+	lines := append([]string{"^(" + strings.Join(tests, "|") + ")$"}, names...)
+	return false, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600)
 }
 
 // ends is what TestMain calls when all tests have run.
