@@ -271,7 +271,7 @@ func (s *settlement) capture() error {
 }
 
 // cancelOrder cancels the order, because its account is closed or somebody has cancelled its payment at
-// the provider.
+// the provider, or given all of it back there.
 func (s *settlement) cancelOrder() error {
 	s.order.State, s.order.EndedAt, s.order.Refunded = orderCancelled, s.now, 0
 	return s.addTotalEvent(eventOrderCancelled)
@@ -306,9 +306,9 @@ func (s *settlement) decideCaptured() error {
 	if err := s.takeDisputes(); err != nil {
 		return err
 	}
-	givenBack := o.State == orderAuthorized && o.chargedBy(&p.ID) && p.Refunded >= p.Captured // on the provider's pages
-	waits := o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted
-	if givenBack || s.closed && p.atOnce() && waits {
+	accepting := o.State == orderAuthorized || o.State == orderAccepted
+	givenBack := accepting && valueOr(o.PaymentID, "") == p.ID && p.Refunded >= p.Captured // on the provider's pages
+	if givenBack || s.closed && p.atOnce() && (accepting || o.State == orderOpen) {
 		if err := s.cancelOrder(); err != nil {
 			return err
 		}

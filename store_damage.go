@@ -329,7 +329,7 @@ func (d *table[T]) unreadable(q *queries) (faults []string, err error) {
 }
 
 // unreadableOwn is unreadableRows for those fields of a table's rows that are its own columns. row makes a row's
-// fields. It knows no type of rows, so that the program has it once.
+// fields. Since it has no type parameter, it is compiled once and not for each table.
 func unreadableOwn(q *queries, table string, own []bool, row func() []field) (faults []string, err error) {
 	fields := func() (all []field) {
 		for i, f := range row() {

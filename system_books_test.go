@@ -153,6 +153,10 @@ func (k *killedBookkeeper) passTime(d time.Duration) {
 		}
 		return err
 	})
+	k.changeTokens(func(_ *tx, tokens *bookTokens) { // if they stayed new, refused ones would not be replaced
+		tokens.ExpiresAt = newStamp(tokens.ExpiresAt.Add(-d))
+		tokens.RenewedAt = tokens.RenewedAt.Add(-d)
+	})
 }
 
 // sell has the last days before yesterday sell something each, and returns them, the earliest first.
@@ -184,6 +188,12 @@ func (k *killedBookkeeper) sell(days int) (dates []businessDate) {
 // expireTokens has the next request of the connection replace its tokens first.
 func (k *killedBookkeeper) expireTokens() {
 	k.t.Helper()
+	k.changeTokens(func(t *tx, tokens *bookTokens) { tokens.ExpiresAt = t.now })
+}
+
+// changeTokens changes the tokens of the connection, which are sealed.
+func (k *killedBookkeeper) changeTokens(f func(*tx, *bookTokens)) {
+	k.t.Helper()
 	keys, err := loadKeyring(k.env["WIDGETD_KEY"])
 	must(k.t, err)
 	k.change(func(t *tx) error {
@@ -195,7 +205,7 @@ func (k *killedBookkeeper) expireTokens() {
 		if err != nil {
 			return err
 		}
-		tokens.ExpiresAt = t.now
+		f(t, tokens)
 		sealed, err := sealTokens(keys, c.ID, tokens)
 		if err == nil {
 			_, err = t.exec(`UPDATE books_connections SET secrets = ? WHERE id = ?`, sealed, c.ID)

@@ -17,8 +17,8 @@ import (
 //	go test -run TestEmbedded -write-embedded .
 var writeEmbedded = flag.Bool("write-embedded", false, "write the compressed copies of what the program embeds")
 
-// embeddedSources are the files of which the program has a compressed copy: all of web but the script, which every
-// start needs.
+// embeddedSources are the files of which the program has a compressed copy: schema.sql, all of schema, CHANGELOG.md,
+// and all of web but the script, which every start needs.
 func embeddedSources(t testing.TB) (names []string) {
 	t.Helper()
 	for _, pattern := range []string{"schema.sql", "schema/*", "web/*", "CHANGELOG.md"} {
