@@ -875,25 +875,6 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 	s.days("2026-05-01: CHF 59.00 0 late")
 }
 
-func TestRevenue_ofOrdersFromBeforeTheUpgradeIsRecorded(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	path := oldDatabase(t, 4)
-	upgraded(t, path, upgradeOptions{})
-	st := openTestStore(t, path, storeOptions{})
-	must(t, recordOrders(t.Context(), st, 1000))
-	// Three orders of 43.00 that were paid outside on the same morning.
-	days, err := revenueDays(st.queries, "acct_00000000000000000000000001", firstDate, "9999-12-31", time.Now())
-	want := revenueTotals{Sales: 10800, Delivery: 1500, Tips: 600, Total: 12900, VAT: 384, Discounts: 300}
-	if err != nil || len(days) != 1 || days[0].Totals != want || days[0].Date != "2026-11-21" ||
-		days[0].EndsAt.String() != "2026-11-22T03:30:00Z" {
-		t.Errorf("days %+v, %v", days, err)
-	}
-	if waits, err := st.hasBacklog(); waits || err != nil {
-		t.Errorf("backlog %v, %v", waits, err)
-	}
-}
-
 func TestRevenue_choreRecordsWhatHasMovedWithinASecondOrTwo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

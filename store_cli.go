@@ -134,8 +134,9 @@ func checkCommand(e *env) error {
 	if err != nil {
 		faults = append(faults, "key: "+err.Error())
 	}
-	if len(faults) == 0 {
-		if faults, err = e.faultsInRows(keys); err != nil {
+	if !slices.ContainsFunc(faults, func(fault string) bool { return !breaksRule(fault) }) {
+		rows, err := e.faultsInRows(keys)
+		if faults = append(faults, rows...); err != nil {
 			return err
 		}
 	}
@@ -207,7 +208,7 @@ func copyNotes(database string) []string {
 	notes := []string{}
 	for _, name := range upgradeCopies(database) {
 		what := "a copy from before an upgrade: remove it once you are sure that you will not go back"
-		if unfinishedSuffix().MatchString(strings.TrimPrefix(name, database)) {
+		if draftSuffix().MatchString(strings.TrimPrefix(name, database)) {
 			what = "an unfinished copy of an upgrade that was stopped: remove it"
 		}
 		notes = append(notes, fmt.Sprintf("note: %s (%d KiB) is %s", name, fileSize(name)>>10, what))
@@ -224,8 +225,7 @@ func upgradeCommand(e *env) error {
 	if err := checkNotFollowed(db); err != nil {
 		return err
 	}
-	report, err := upgradeFile(e.ctx, db, upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now,
-		progress: func(text string) { fmt.Fprintln(e.stderr, text) }})
+	report, err := upgradeFile(e.ctx, db, upgradeOptions{dryRun: e.on("dry-run"), noCopy: e.on("no-copy"), now: e.now})
 	if err != nil {
 		return err
 	}

@@ -183,13 +183,21 @@ func faultText(err error) string {
 // it. It wraps errUnreadable.
 type unreadableRow struct {
 	table, id string         // "": not known
-	cause     string         // the column, and what is wrong with its value
+	key       string         // the column that id is of
+	cause     string         // the column in quotes, and what is wrong with its value
 	values    map[string]any // by column
 }
 
 // Error implements error.
 func (u *unreadableRow) Error() string {
 	return cmp.Or(strings.TrimSpace(u.table+" "+u.id), "a row") + " can't be read: " + u.cause
+}
+
+// mending returns the statement that mends the row once somebody fills in the value.
+func (u *unreadableRow) mending() string {
+	_, column, _ := strings.Cut(u.cause, `"`)
+	column, _, _ = strings.Cut(column, `"`)
+	return fmt.Sprintf("UPDATE %s SET %s = <value> WHERE %s = '%s';", u.table, column, cmp.Or(u.key, "<key>"), u.id)
 }
 
 // Unwrap returns the refusal that callers get.
@@ -229,7 +237,7 @@ func (q *statements) scanned(rows *sql.Rows, query string, err error) error {
 	}
 	for _, column := range []string{"id", "seq", "origin", "order_id"} {
 		if value := u.values[column]; u.id == "" && value != nil {
-			u.id = fmt.Sprint(value)
+			u.id, u.key = fmt.Sprint(value), column
 		}
 	}
 	q.met.noteRow(u)
@@ -312,7 +320,7 @@ func unreadableRows[T any](q *queries, query string, dest func(*T) []any) (fault
 			return nil
 		}
 		if found++; found <= shownOfTable {
-			faults = append(faults, "row: "+bad.Error()+": mend it with the sqlite3 shell")
+			faults = append(faults, "row: "+bad.Error()+": mend it with the sqlite3 shell: "+bad.mending())
 		}
 		return nil
 	})
@@ -352,83 +360,4 @@ const shownOfTable = 20 // how many rows that break one rule are listed at most
 // breaksRule reports whether a fault that SQLite has found is a row that breaks a rule, not a damaged page.
 func breaksRule(fault string) bool {
 	return strings.HasPrefix(fault, checkFailed) || strings.Contains(fault, malformedJSON)
-}
-
-// rowFaults returns the first rows that break each rule of each table, with a statement that repairs each row, and
-// their number if there may be more. It reads each table once per rule, and reports tables that it can't read.
-func (q *queries) rowFaults() (faults []string, err error) {
-	declared, err := declaredSchema(schemaSQL())
-	for _, name := range slices.Sorted(maps.Keys(declared)) {
-		table, isTable := strings.CutPrefix(name, "table ")
-		if !isTable {
-			continue
-		}
-		key, err := q.texts(`SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk`, table)
-		for i, column := range key {
-			key[i] = `'` + column + ` = ' || quote(` + column + `)`
-		}
-		for _, rule := range rulesOf(declared[name]) {
-			if err == nil {
-				err = q.rowFaultsOf(&faults, table, strings.Join(key, ` || ' AND ' || `), rule)
-			}
-		}
-		if err != nil {
-			faults = append(faults, "rows of "+table+": "+faultText(err))
-		}
-	}
-	return faults, err
-}
-
-// A tableRule is a CHECK of a table. If it is about a time or a date, maker is the beginning of the SQL call that
-// makes a valid one; see timeCheck.
-type tableRule struct{ text, column, maker string }
-
-var typeInRow = lazyPattern(`json_type\((\w+)\)`)
-
-// rulesOf returns the rules that a table declares.
-func rulesOf(declared schemaObject) (rules []tableRule) {
-	for _, text := range checksOf(declared.text()) {
-		r := tableRule{text: text}
-		if found := timeCheck().FindStringSubmatch(text); found != nil {
-			r.maker = found[2]
-		}
-		tokens := sqlToken().FindAllString(text, -1)
-		if i := slices.IndexFunc(tokens, func(t string) bool { return slices.Contains(declared.columns, t) }); i >= 0 {
-			r.column = tokens[i]
-		}
-		rules = append(rules, r)
-	}
-	return rules
-}
-
-// rowFaultsOf is rowFaults for one rule; it appends to faults. where is SQL that returns the condition that finds
-// a row. Faults quote only values that should be times, since others may be personal data.
-func (q *queries) rowFaultsOf(faults *[]string, table, where string, r tableRule) error {
-	found, value, near := 0, `''`, `NULL`
-	if r.maker != "" {
-		value, near = `quote(`+r.column+`)`, r.maker+r.column+`, 'floor')`
-	}
-	from := ` FROM ` + table + ` WHERE NOT ` + // the rule, except that json_type would fail on what is not JSON
-		typeInRow().ReplaceAllString(r.text, `(CASE WHEN json_valid($1) = 0 THEN '' ELSE json_type($1) END)`)
-	err := q.each(`SELECT `+where+`, `+value+`, iif(`+near+` IS NULL, '<value>', quote(`+near+`))`+from+` LIMIT ?`,
-		[]any{shownOfTable}, func(scan func(...any) error) error {
-			var row, value, near string
-			err := scan(&row, &value, &near)
-			what := r.column + " breaks its rule " + r.text
-			if r.maker != "" {
-				what = r.column + " is " + value + ", which is no time as it should be"
-			}
-			found++
-			*faults = append(*faults, fmt.Sprintf("row: %s with %s: %s: mend it with the sqlite3 shell: "+
-				"UPDATE %s SET %s = %s WHERE %s;", table, row, what, table, r.column, near, row))
-			return err
-		})
-	if err != nil || found < shownOfTable {
-		return err
-	}
-	var all int
-	err = q.one(`SELECT count(*)`+from, nil, &all)
-	*faults = append(*faults, fmt.Sprintf("row: the %s of %d rows of %s breaks its rule, of which %d are named",
-		r.column, all, table, found))
-	return err
 }

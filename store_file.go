@@ -11,12 +11,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -301,6 +301,8 @@ func openHint(err error) string {
 		return "make room on its disk"
 	case errors.Is(err, errNewerSchema):
 		return "run a newer widgetd"
+	case errors.Is(err, errNotReleased):
+		return "upgrade it with the widgetd that made it, or restore a backup of a release"
 	case errors.Is(err, errOlderSchema):
 		return "stop the service and run 'widgetd upgrade' with the same -db"
 	case errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_CANTOPEN:
@@ -357,24 +359,34 @@ var (
 	errNewerSchema     = fmt.Errorf("its schema is newer than version %d", schemaVersion)
 	errOlderSchema     = fmt.Errorf("its schema is older than version %d", schemaVersion)
 	errNoSchemaVersion = errors.New("its schema has no version, so it is damaged")
+	errNotReleased     = errors.New("no release had its schema's version")
 )
 
-// checkVersion returns errNewerSchema, errOlderSchema or errNoSchemaVersion unless the schema
-// has this program's version.
-func checkVersion(q *queries) error {
-	var version int
-	err := q.one(`PRAGMA user_version`, nil, &version)
+// versionError returns errNewerSchema, errNoSchemaVersion or errNotReleased if neither is a version this program's nor
+// can a database of it be upgraded.
+func versionError(version int) error {
+	_, released := releasedSchemas[version]
 	switch {
-	case err != nil:
-		return err
 	case version > schemaVersion:
 		return errNewerSchema
 	case version < 1:
 		return errNoSchemaVersion
-	case version < schemaVersion:
-		return errOlderSchema
+	case version < schemaVersion && !released:
+		return errNotReleased
 	}
 	return nil
+}
+
+// checkVersion returns an error of versionError, or errOlderSchema, unless the schema has this program's version.
+func checkVersion(q *queries) error {
+	var version int
+	if err := q.one(`PRAGMA user_version`, nil, &version); err != nil {
+		return err
+	}
+	if err := versionError(version); err != nil || version == schemaVersion {
+		return err
+	}
+	return errOlderSchema
 }
 
 // checkSchema returns an error unless the schema has this program's version and all its tables.
@@ -610,7 +622,8 @@ func (s *store) backup(path string) error {
 		if _, err := db.Exec(`VACUUM INTO ?`, f.Name()); err != nil {
 			return storageError(err)
 		}
-		faults, _, err := inspectFile(f.Name()) // what an operator added to the schema is no fault of the copy
+		// What an operator added to the schema, and rows that break a rule, are no faults of the copy.
+		faults, _, err := inspectFile(f.Name(), "ignore_check_constraints(1)")
 		if len(faults) > 0 {
 			err = oneLineError{fmt.Errorf("the copy is not sound: %s", strings.Join(faults, "; "))}
 		}
@@ -630,10 +643,10 @@ func checkFile(path string) (faults []string, err error) {
 	return append(faults, extra...), err
 }
 
-// inspectFile is checkFile, but returns in extra what does not make a copy unsound, because a faithful copy has it
-// too: what the schema has beyond schema.sql, such as an index that an operator has added, seats counted wrong,
-// and rows that break a rule of their table. If SQLite finds any fault, it reads the file again for these rows.
-func inspectFile(path string) (faults, extra []string, err error) {
+// inspectFile is checkFile with further pragmas, but returns in extra what does not make a copy unsound, because a
+// faithful copy has it too: what the schema has beyond schema.sql, such as an index that an operator has added, and
+// seats counted wrong.
+func inspectFile(path string, pragmas ...string) (faults, extra []string, err error) {
 	file, err := openFile(path)
 	if err != nil {
 		return []string{err.Error()}, nil, nil
@@ -642,8 +655,8 @@ func inspectFile(path string) (faults, extra []string, err error) {
 	if err := errors.Join(checkNotFollowed(path), checkWAL(path)); err != nil {
 		return []string{oneLineError{err}.Error()}, nil, nil
 	}
-	inspect := func(q *queries) (err error) {
-		if faults, err = q.integrityFaults(); err != nil {
+	err = readFile(path, func(q *queries) (err error) {
+		if faults, err = q.faultsBy(`PRAGMA integrity_check(20)`); err != nil {
 			faults, err = append(faults, oneLineError{err}.Error()), nil
 			return err
 		}
@@ -652,30 +665,14 @@ func inspectFile(path string) (faults, extra []string, err error) {
 			return nil
 		}
 		var wrong []string
-		wrong, extra, err = diffSchema(q, schemaSQL())
+		wrong, extra, err = diffSchema(q)
 		if faults = append(faults, wrong...); err != nil || len(wrong) > 0 {
 			return err
 		}
 		miscounted, err := q.seatFaults()
 		extra = append(extra, miscounted...)
 		return err
-	}
-	ofPages := func(fault string) bool { return strings.HasPrefix(fault, "integrity: ") }
-	if err := readFile(path, inspect); err != nil || !slices.ContainsFunc(faults, ofPages) {
-		return faults, extra, err
-	}
-	unnamed := slices.DeleteFunc(slices.Clone(faults), func(fault string) bool { return !breaksRule(fault) })
-	err = readFile(path, func(q *queries) error { // again without CHECKs, whose faults hide others
-		if err := inspect(q); err != nil {
-			return err
-		}
-		rows, err := q.rowFaults()
-		if len(rows) == 0 {
-			rows = unnamed
-		}
-		extra = append(rows, extra...)
-		return err
-	}, "ignore_check_constraints(1)")
+	}, pragmas...)
 	return faults, extra, err
 }
 
@@ -691,18 +688,12 @@ func readFile(path string, f func(*queries) error, pragmas ...string) error {
 	return f(newQueries(db.PrepareContext))
 }
 
-// integrityFaults reads the whole database and returns what is wrong with its pages, indexes
-// and foreign keys. The error says what it could not read.
-func (q *queries) integrityFaults() (faults []string, err error) {
-	return q.faultsBy(`PRAGMA integrity_check(20)`)
-}
+// checkFailed is the beginning of a fault that says that a row violates a CHECK; the name of the table follows.
+const checkFailed = "integrity: CHECK constraint failed in "
 
-// quickFaults is integrityFaults without comparing the indexes with their tables, which takes half of
-// the time. It is for a database whose indexes are rebuilt anyway.
-func (q *queries) quickFaults() (faults []string, err error) {
-	return q.faultsBy(`PRAGMA quick_check(20)`)
-}
-
+// faultsBy reads the whole database and returns what is wrong with its pages, indexes and rows, as a pragma of SQLite
+// says (integrity_check, or quick_check, which does not compare indexes with their tables), and with its foreign keys.
+// The error says what it could not read.
 func (q *queries) faultsBy(pragma string) (faults []string, err error) {
 	err = q.each(pragma, nil, func(scan func(...any) error) error {
 		var line string
@@ -715,36 +706,15 @@ func (q *queries) faultsBy(pragma string) (faults []string, err error) {
 	if err != nil {
 		return faults, fmt.Errorf("integrity: %w", err)
 	}
-	broken, err := q.foreignKeyFaults()
-	return append(faults, broken...), err
-}
-
-// foreignKeyFaults returns, for each foreign key, how many rows refer to a row that does not exist,
-// and a query that finds them. It runs a query of its own for each key, all of which have one column:
-// that reads indexes, whereas PRAGMA foreign_key_check reads all tables.
-func (q *queries) foreignKeyFaults() (faults []string, err error) {
-	type key struct{ table, from, parent, to string }
-	keys, err := collect(q, `SELECT t.name, k."from", k."table", k."to" FROM sqlite_schema t
-		JOIN pragma_foreign_key_list(t.name) k WHERE t.type = 'table' AND k."to" IS NOT NULL`, nil,
-		func(k *key) []any { return []any{&k.table, &k.from, &k.parent, &k.to} })
+	broken, err := q.texts(`SELECT 'foreign key: ' || count(*) || ' of ' || c."table" || ' names a row of ' ||
+			c.parent || ' that is not there: see SELECT * FROM ' || c."table" || ' WHERE ' || k."from" ||
+			' NOT IN (SELECT ' || k."to" || ' FROM ' || c.parent || ')'
+		FROM pragma_foreign_key_check c JOIN pragma_foreign_key_list(c."table") k ON k.id = c.fkid
+		GROUP BY c."table", k."from"`)
 	if err != nil {
-		return nil, fmt.Errorf("foreign keys: %w", err)
+		return faults, fmt.Errorf("foreign keys: %w", err)
 	}
-	for _, k := range keys {
-		broken := fmt.Sprintf(
-			`FROM %[1]s WHERE %[2]s IS NOT NULL AND NOT EXISTS (SELECT 1 FROM %[3]s p WHERE p.%[4]s = %[1]s.%[2]s)`,
-			k.table, k.from, k.parent, k.to)
-		var rows int
-		if err := q.one(`SELECT count(*) `+broken, nil, &rows); err != nil {
-			return nil, fmt.Errorf("foreign keys: %w", err)
-		}
-		if rows > 0 {
-			faults = append(faults, fmt.Sprintf(
-				"foreign key: %d of %s names a row of %s that is not there: see SELECT * %s",
-				rows, k.table, k.parent, broken))
-		}
-	}
-	return faults, nil
+	return append(faults, broken...), nil
 }
 
 // seatCounts is SQL for what license_seats should hold.
@@ -777,11 +747,10 @@ func (q *queries) seatFaults() (faults []string, err error) {
 	return faults, nil
 }
 
-// diffSchema compares a database's schema with the one that schema declares, except for comments
-// and white space. It returns what is missing or different, and what the database has in
-// addition.
-func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
-	want, err := declaredSchema(schema)
+// diffSchema compares a database's schema with schema.sql. It returns what is missing or different, and what the
+// database has in addition.
+func diffSchema(q *queries) (wrong, extra []string, err error) {
+	want, err := declared(schemaOf)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -789,65 +758,47 @@ func diffSchema(q *queries, schema string) (wrong, extra []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	wrong, extra = compareSchemas(want, got)
-	return wrong, extra, nil
-}
-
-// declaredSchemas caches the results of declaredSchema by the schema's SQL, since it makes a whole database.
-var declaredSchemas sync.Map
-
-// declaredSchema returns what a schema declares. Callers must not change the result, which is cached.
-func declaredSchema(schema string) (map[string]schemaObject, error) {
-	if known, ok := declaredSchemas.Load(schema); ok {
-		return known.(map[string]schemaObject), nil
-	}
-	memory, err := sql.Open("sqlite", "file::memory:")
-	if err != nil {
-		return nil, err
-	}
-	defer memory.Close()
-	memory.SetMaxOpenConns(1)
-	if _, err := memory.Exec(schema); err != nil {
-		return nil, err
-	}
-	declared, err := schemaOf(newQueries(memory.PrepareContext))
-	if err == nil {
-		declaredSchemas.Store(schema, declared)
-	}
-	return declared, err
-}
-
-// compareSchemas returns what of want is missing or different in got, and what got has in
-// addition.
-func compareSchemas(want, got map[string]schemaObject) (wrong, extra []string) {
-	without := func(columns, others []string) []string {
-		return slices.DeleteFunc(slices.Clone(columns), func(c string) bool { return slices.Contains(others, c) })
-	}
-	for name, object := range want {
-		found, there := got[name]
-		more, less := without(found.columns, object.columns), without(object.columns, found.columns)
-		switch {
-		case !there:
-			wrong = append(wrong, "schema: "+name+" is missing")
-		case len(more)+len(less) > 0:
-			for _, column := range less {
-				wrong = append(wrong, "schema: "+name+" has no column "+column)
-			}
-			for _, column := range more {
-				wrong = append(wrong,
-					"schema: "+name+" has a column "+column+" that this program does not make: drop it")
-			}
-		case found.sql != object.sql && found.text() != object.text():
-			wrong = append(wrong, "schema: "+name+" is not as this program makes it")
+	for _, object := range slices.Sorted(maps.Keys(want)) {
+		if text, there := got[object]; !there {
+			wrong = append(wrong, "schema: "+object+" is missing")
+		} else if text != want[object] {
+			wrong = append(wrong, "schema: "+object+" is not as this program makes it")
 		}
 	}
-	for name := range got {
-		if _, known := want[name]; !known {
-			extra = append(extra, "schema: "+name+" is not this program's: drop it, "+
+	for _, object := range slices.Sorted(maps.Keys(got)) {
+		if _, known := want[object]; !known {
+			extra = append(extra, "schema: "+object+" is not this program's: drop it, "+
 				"since 'widgetd upgrade' refuses a schema with anything else in it")
 		}
 	}
-	slices.Sort(wrong)
-	slices.Sort(extra)
-	return wrong, extra
+	return wrong, extra, nil
+}
+
+// declared returns what read finds in a new database.
+func declared[T any](read func(*queries) (T, error)) (found T, err error) {
+	memory, err := sql.Open("sqlite", "file::memory:")
+	if err != nil {
+		return found, err
+	}
+	defer memory.Close()
+	memory.SetMaxOpenConns(1)
+	if _, err := memory.Exec(schemaSQL()); err != nil {
+		return found, err
+	}
+	return read(newQueries(memory.PrepareContext))
+}
+
+// schemaOf returns the declarations of a database by kind and name, as "table leads", except for those that SQLite
+// and Litestream make for themselves.
+func schemaOf(q *queries) (map[string]string, error) {
+	objects := map[string]string{}
+	err := q.each(`SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL
+			AND name NOT LIKE 'sqlite\_%' ESCAPE '\' AND name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
+		func(scan func(...any) error) error {
+			var object, text string
+			err := scan(&object, &text)
+			objects[object] = text
+			return err
+		})
+	return objects, err
 }

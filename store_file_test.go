@@ -351,8 +351,7 @@ func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 			"is damaged: restore it from a copy"},
 		{"no database", func(t testing.TB, db string) { must(t, os.Remove(db)) }, "no database at"},
 		{"a row without its account", bySQL(rowOfNobody), "foreign key: 1 of widgets names a row of accounts that " +
-			"is not there: see SELECT * FROM widgets WHERE account_id IS NOT NULL AND " +
-			"NOT EXISTS (SELECT 1 FROM accounts p WHERE p.id = widgets.account_id)"},
+			"is not there: see SELECT * FROM widgets WHERE account_id NOT IN (SELECT id FROM accounts)"},
 		{"a flipped byte in what an index names", at(addressDigest("flip-me@example.com"), 'F'), "integrity: "},
 		{"a page of zeros", func(t testing.TB, db string) {
 			damage(t, db, lastIndex(t, db, []byte("flip-me@example.com"))/4096*4096, make([]byte, 4096)...)
@@ -360,17 +359,14 @@ func TestCheck_tellsEveryFaultAndChangesNothing(t *testing.T) {
 		{"an index missing", bySQL(`DROP INDEX leads_digest`), "schema: index leads_digest is missing"},
 		{"a view changed", bySQL(`DROP VIEW v_audit; CREATE VIEW v_audit AS SELECT 1`),
 			"schema: view v_audit is not as this program makes it"},
-		{"a comment of another build", bySQL(`PRAGMA writable_schema=1;
-			UPDATE sqlite_schema SET sql = replace(sql, '-- for people', '--   for everybody');
-			PRAGMA writable_schema=RESET`), ""},
 		{"a table of somebody's own", bySQL(`CREATE TABLE mine (a TEXT)`),
 			"schema: table mine is not this program's: "},
 		{"a trigger of somebody's own", bySQL(`CREATE TRIGGER mine AFTER INSERT ON leads
 			BEGIN DELETE FROM probes; END`), "schema: trigger mine is not this program's: drop it"},
 		{"a column of somebody's own", bySQL(`ALTER TABLE leads ADD COLUMN mine TEXT`),
-			"schema: table leads has a column mine that"},
+			"schema: table leads is not as this program makes it"},
 		{"a column missing", bySQL(`DROP VIEW v_audit; ALTER TABLE events DROP COLUMN data`),
-			"schema: table events has no column data"},
+			"schema: table events is not as this program makes it"},
 		{"an index of another column", bySQL(`DROP INDEX leads_digest; CREATE INDEX leads_digest ON leads (email)`),
 			"schema: index leads_digest is not as"},
 		{"Litestream's table and SQLite's", bySQL(`CREATE TABLE _litestream_seq (a); ANALYZE`), ""},

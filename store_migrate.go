@@ -3,37 +3,61 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
-	_ "embed"
-	"encoding/json"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
-	"unicode"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
+// schemaVersion is the version that schema.sql sets. Until a release has it, whoever changes schema.sql raises it,
+// edits the files of releasedSchemas and writes testdata/vN.sql anew.
+const schemaVersion = 12
+
+// A releasedSchema is what an upgrade has to know of a schema that a release had.
+type releasedSchema struct {
+	does  string   // what changes, for people
+	fill  string   // file that fills the tables of which more than the names of columns differ
+	gone  []string // what the present schema has not, as in schemaParts
+	parts int      // its tables and columns
+
+	// advice returns what the operator should know or do afterwards, or "". It may be nil.
+	advice func(m *migration) (string, error)
+}
+
+// releasedSchemas are the schemas that a database can be upgraded from, by version: those of 1.0.0 and 1.1.0.
+var releasedSchemas = map[int]releasedSchema{
+	1: {
+		does: "webhooks, orders, payments, books, applications, plans, and licences as they are now",
+		fill: "schema/from1.sql",
+		gone: []string{"table item_names", "item_names.widget_id", "item_names.day", "item_names.item",
+			"item_counts.quarter", "leads.email_key", "events.license_id", "events.device_id", "events.lead_id",
+			"index events_device", "index leads_created", "index leads_email"},
+		parts:  132,
+		advice: adviseOnTransfers,
+	},
+	8: {does: "plans, references and offline leases of licences; fulfilment, payment at the door and reasons of orders",
+		fill: "schema/from8.sql", parts: 496},
+}
+
 // upgradeOptions are the options of one upgrade.
 type upgradeOptions struct {
 	dryRun bool             // roll back at the end
 	noCopy bool             // write no copy of the old database
-	now    func() time.Time // for the copy's name
-
-	// progress is called every progressInterval while a long part runs, on a goroutine of its
-	// own, with a line that names the part. It may be nil.
-	progress         func(text string)
-	progressInterval time.Duration // 0: 5 seconds
-
-	driver string       // for tests that inject faults; "": sqlite
-	steps  []schemaStep // for tests; nil: schemaSteps and schema.sql
-	schema string       // that steps lead to
+	now    func() time.Time // for the copy's name; called while nobody else can open the file
+	driver string           // for tests that inject faults; "": sqlite
 }
 
 // An upgradeReport says what an upgrade did, or with DryRun what it would do.
@@ -41,7 +65,7 @@ type upgradeReport struct {
 	From         int          `json:"from"` // versions of the schema
 	To           int          `json:"to"`
 	DryRun       bool         `json:"dry_run"`
-	Steps        []stepReport `json:"steps"` // empty: the schema already had this version
+	Steps        []stepReport `json:"steps"` // one, or none if the schema already had this version
 	Copy         *string      `json:"copy"`  // path of the copy of the old database; nil: there is none
 	Milliseconds int64        `json:"milliseconds"`
 
@@ -51,41 +75,37 @@ type upgradeReport struct {
 	InvalidTimesCount int           `json:"invalid_times_count"`
 }
 
-// An invalidTime is a value that the checks of times and dates refuse, and that an old sqlite3 shell
-// could write until version 7: see timeCheck.
+// An invalidTime is a value that the checks of times and dates refuse, and that an old sqlite3 shell could write.
 type invalidTime struct {
 	Table  string `json:"table"`
-	ID     string `json:"id"` // the row's id, or without such a column its primary key; blobs in hexadecimal
+	ID     string `json:"id"` // the row's id, or without such a column its primary key
 	Column string `json:"column"`
 }
 
 // maxInvalidTimes is how many of them a report names.
 const maxInvalidTimes = 100
 
-// A stepReport says what one step did.
+// A stepReport says what an upgrade did to the schema.
 type stepReport struct {
 	To           int    `json:"to"` // the version that it leads to
 	Does         string `json:"does"`
-	Rows         int64  `json:"rows"`   // how many it wrote; ALTER TABLE writes none
+	Rows         int64  `json:"rows"`   // how many it wrote
 	Advice       string `json:"advice"` // what to know or do afterwards; "": nothing
 	Milliseconds int64  `json:"milliseconds"`
 }
 
-// upgradeFile upgrades an older database to this program's schema. It writes a checked copy
-// beside it, mode 0600, then runs the missing steps in one transaction, so that after an error,
-// a kill or a power cut the file has the old schema or the new one. Nobody else can open the
-// file meanwhile. Its errors are one line that names the file and the next step; after an error
-// nothing has changed, unless the error wraps errMaybeUpgraded.
+// upgradeFile upgrades a database of an earlier release to this program's schema. It writes a checked copy beside it,
+// mode 0600, then makes the new tables and fills them in one transaction, so that after an error, a kill or a power
+// cut the file has the old schema or the new one. Nobody else can open the file meanwhile. Its errors are one line
+// that names the file and the next step; after an error nothing has changed, unless the error wraps
+// errMaybeUpgraded.
 func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeReport, error) {
 	file, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() // after the database: see openFile
-	if o.steps == nil {
-		o.steps, o.schema = schemaSteps, schemaSQL()
-	}
-	m := &migration{upgradeOptions: o, ctx: ctx, path: realPath(path), to: len(o.steps) + 1}
+	m := &migration{upgradeOptions: o, ctx: ctx, path: realPath(path)}
 	began := time.Now()
 	report, err := m.upgrade(file)
 	switch {
@@ -101,20 +121,15 @@ func upgradeFile(ctx context.Context, path string, o upgradeOptions) (*upgradeRe
 var errMaybeUpgraded = errors.New("it is not known whether it was upgraded: " +
 	"run 'widgetd upgrade' again to find out")
 
-// A migration is one upgrade: its versions, and the only connection to the file. The steps
-// that are written in Go get it inside the transaction.
+// A migration is one upgrade, with the only connection to the file.
 type migration struct {
 	upgradeOptions
 	*queries
-	ctx      context.Context // its end interrupts the steps, but not COMMIT or ROLLBACK
-	path     string          // without symbolic links
-	from, to int
-	db       *sql.DB
-	conn     *sql.Conn
-	part     atomic.Pointer[string] // of the step that runs, for progress; nil: nothing to add
-
-	invalidTimes      []invalidTime // as in the report
-	invalidTimesCount int
+	ctx  context.Context // its end interrupts statements, but not COMMIT or ROLLBACK
+	path string          // without symbolic links
+	from int             // the version to upgrade from
+	db   *sql.DB
+	conn *sql.Conn
 }
 
 // exec runs one or more statements. When the migration's context ends, it interrupts them.
@@ -146,7 +161,8 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if err != nil {
 		return nil, explainUpgradeError(err)
 	}
-	if m.from == m.to {
+	if m.from == schemaVersion {
+		m.nameCopies()
 		return m.report(), nil
 	}
 	if err := errors.Join(checkWAL(m.path), checkWritable(m.path)); err != nil {
@@ -158,52 +174,33 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, err
 	}
 	report := m.report()
-	if m.from == m.to { // another upgrade has done it meanwhile
+	if m.from == schemaVersion { // another upgrade has done it meanwhile
 		return report, nil
 	}
-	if err := cmp.Or(m.removeUnfinishedCopies(), m.truncateWAL()); err != nil {
+	if err := cmp.Or(m.removeDrafts(), m.truncateWAL(), m.checkDiskSpace()); err != nil {
 		return nil, err
 	}
-	found, err := m.findCopy()
-	if err != nil {
+	if err := m.copyOrCheck(); err != nil {
 		return nil, err
 	}
-	var written *string
-	if found == nil {
-		if err := m.checkDiskSpace(3); err != nil {
-			return nil, err
-		}
-		written, err = m.copyOrCheck()
-	} else {
-		err = m.checkDiskSpace(2)
+	if err := m.replaceSchema(report); err != nil {
+		return nil, m.rollBack(err)
 	}
-	if err != nil {
-		return nil, err
+	if !m.dryRun {
+		report.Copy = m.nameCopies()
 	}
-	if report.Steps, err = m.runSteps(); err != nil {
-		return nil, m.rollBack(written, err)
-	}
-	report.Copy = cmp.Or(found, written)
-	report.InvalidTimes = append(report.InvalidTimes, m.invalidTimes...)
-	report.InvalidTimesCount = m.invalidTimesCount
 	return report, nil
 }
 
 func (m *migration) report() *upgradeReport {
-	return &upgradeReport{From: m.from, To: m.to, DryRun: m.dryRun, Steps: []stepReport{},
+	return &upgradeReport{From: m.from, To: schemaVersion, DryRun: m.dryRun, Steps: []stepReport{},
 		InvalidTimes: []invalidTime{}}
 }
 
-// setFrom sets the version to upgrade from. Errors: errNewerSchema, errNoSchemaVersion.
+// setFrom sets the version to upgrade from. Errors: errNewerSchema, errNoSchemaVersion, errNotReleased.
 func (m *migration) setFrom(version int) error {
-	switch {
-	case version > m.to:
-		return errNewerSchema
-	case version < 1:
-		return errNoSchemaVersion
-	}
 	m.from = version
-	return nil
+	return versionError(version)
 }
 
 // fileVersion returns the version of the database's schema without changing anything. It reads
@@ -236,9 +233,9 @@ const upgradeCache = 16 << 20
 func (m *migration) lockExclusively() (err error) {
 	pragmas := url.Values{"mode": {"rw"}, "_pragma": {
 		"busy_timeout(500)", "synchronous(FULL)", "trusted_schema(0)", "secure_delete(1)",
-		// With these two a step may rebuild a table that other tables and views refer to;
-		// checkResult checks the foreign keys and the schema at the end.
-		"foreign_keys(0)", "legacy_alter_table(1)",
+		// So tables can be renamed and dropped that others refer to, and what was checked before is not checked for
+		// each row; checkResult does that at the end.
+		"foreign_keys(0)", "legacy_alter_table(1)", "ignore_check_constraints(1)",
 		fmt.Sprintf("cache_size(-%d)", upgradeCache>>10),
 	}}
 	m.db, err = sql.Open(cmp.Or(m.driver, "sqlite"), fileURL(m.path)+"?"+pragmas.Encode())
@@ -276,260 +273,380 @@ func (m *migration) close() {
 	}
 }
 
-// runSteps runs the missing steps in one transaction, and commits it if the schema is then the
-// one that they should lead to and no foreign key is broken.
-func (m *migration) runSteps() ([]stepReport, error) {
+// replaceSchema gives the database the present schema and the rows of the old one, in one transaction, and commits
+// it if the result is as it should be. It says in report what it has done.
+func (m *migration) replaceSchema(report *upgradeReport) error {
 	if !m.dryRun {
 		var mode string // a restored copy is in another mode
 		if err := m.one(`PRAGMA journal_mode = WAL`, nil, &mode); err != nil {
-			return nil, explainUpgradeError(err)
+			return explainUpgradeError(err)
 		}
 	}
-	if err := m.run("BEGIN IMMEDIATE"); err != nil {
-		return nil, explainUpgradeError(err)
-	}
-	done := []stepReport{}
-	for i, step := range m.steps[m.from-1:] {
-		r, err := m.runStep(step, fmt.Sprintf("step %d of %d, %s", i+1, m.to-m.from, step.does))
-		if err != nil {
-			return nil, err
-		}
-		r.To = m.from + i + 1
-		done = append(done, r)
-	}
-	if err := m.exec(fmt.Sprintf(`PRAGMA user_version = %d`, m.to)); err != nil {
-		return nil, explainUpgradeError(err)
-	}
-	if err := m.writeDeclarations(); err != nil {
-		return nil, err
-	}
-	if err := m.withProgress("checking the result", m.checkResult); err != nil {
-		return nil, err
-	}
-	switch {
-	case m.ctx.Err() != nil:
-		return nil, explainUpgradeError(m.ctx.Err())
-	case m.dryRun:
-		return done, explainUpgradeError(m.run("ROLLBACK"))
-	}
-	return done, explainUpgradeError(m.run("COMMIT"))
-}
-
-// runStep runs one step. what names it in progress lines and errors.
-func (m *migration) runStep(step schemaStep, what string) (stepReport, error) {
 	began := time.Now()
-	var before, after int64 // rows that the connection has written
-	if err := m.one(`SELECT total_changes()`, nil, &before); err != nil {
-		return stepReport{}, explainUpgradeError(err)
+	if err := m.run("BEGIN IMMEDIATE"); err != nil {
+		return explainUpgradeError(err)
 	}
-	err := m.withProgress(what, func() error { return step.run(m) })
-	m.part.Store(nil)
+	of := releasedSchemas[m.from]
+	step := stepReport{To: schemaVersion, Does: of.does}
+	err := m.fill(of)
 	if err == nil {
-		err = m.one(`SELECT total_changes()`, nil, &after)
+		err = m.checkResult(report)
 	}
-	advice := ""
-	if err == nil && step.advice != nil {
-		advice, err = step.advice(m)
+	if err == nil {
+		err = m.one(`SELECT total_changes()`, nil, &step.Rows)
 	}
-	var se *sqlite.Error
-	switch {
-	case errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR:
-		return stepReport{}, fmt.Errorf("%s: the database is not as version %d should be, "+
-			"so restore a backup or mend it: %w", what, m.from, err)
-	case errors.Is(err, errUnexpectedSchema):
-		return stepReport{}, fmt.Errorf("%s: %w", what, err)
-	case err != nil:
-		return stepReport{}, fmt.Errorf("%s: %w", what, explainUpgradeError(err))
+	if err == nil && of.advice != nil {
+		step.Advice, err = of.advice(m)
 	}
-	return stepReport{Does: step.does, Rows: after - before, Advice: advice,
-		Milliseconds: time.Since(began).Milliseconds()}, nil
+	switch se, ofSQLite := errors.AsType[*sqlite.Error](err); {
+	case ofSQLite && se.Code() == sqlite3.SQLITE_ERROR:
+		return fmt.Errorf("%w, so restore a backup or mend it: %w", errUnexpectedSchema, err)
+	case errors.Is(err, errUnexpectedSchema), errors.Is(err, errUnsound):
+		return err
+	case cmp.Or(err, m.ctx.Err()) != nil:
+		return explainUpgradeError(cmp.Or(err, m.ctx.Err()))
+	}
+	step.Milliseconds = time.Since(began).Milliseconds()
+	report.Steps = append(report.Steps, step)
+	if m.dryRun {
+		return explainUpgradeError(m.run("ROLLBACK"))
+	}
+	return explainUpgradeError(m.run("COMMIT"))
 }
 
-// timeCheck matches, in normalized SQL, the condition that a column holds a time or a date. Its groups are the
-// column, and the beginning of the call that makes a valid value. Versions before 7 lack the modifier '+0 days' at
-// the end of the call, without which SQLite 3.40 accepts the 31st of any month.
-var timeCheck = lazyPattern(`^\((\w+) IS (strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+(?:,'\+0 days')?\)\)$`)
+var (
+	errUnexpectedSchema = errors.New("it is not as its version should be")
+	errUnsound          = errors.New("it is not sound")
+)
 
-var oldTimeCheck = lazyPattern(`CHECK\((\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ',|date\()\w+)\)\)`)
-
-// withPresentTimeChecks returns a normalized declaration with its checks of times and dates as version 7 has them.
-func withPresentTimeChecks(text string) string {
-	return oldTimeCheck().ReplaceAllString(text, `CHECK($1,'+0 days'))`)
+// schemaParts returns the parts of a database's schema as "table leads", "leads.email", "index …", "view …" and
+// "trigger …", except for those that SQLite and Litestream make for themselves.
+func schemaParts(q *queries) ([]string, error) {
+	return q.texts(`WITH o AS (SELECT type, name FROM sqlite_schema WHERE sql IS NOT NULL
+			AND name NOT LIKE 'sqlite\_%' ESCAPE '\' AND name NOT LIKE '\_litestream%' ESCAPE '\')
+		SELECT type || ' ' || name FROM o UNION ALL
+		SELECT o.name || '.' || c.name FROM o JOIN pragma_table_info(o.name) c WHERE o.type = 'table'`)
 }
 
-// writeDeclarations gives every object in sqlite_schema the text that it has in a new file, comments
-// included, without rewriting any row of a table. It does so only if nothing differs but comments,
-// white space and the checks of times and dates.
-func (m *migration) writeDeclarations() error {
-	want, err := declaredSchema(m.schema)
-	if err != nil {
-		return explainUpgradeError(err)
-	}
-	have, err := schemaOf(m.queries)
-	if err != nil {
-		return explainUpgradeError(err)
-	}
-	for name, object := range have {
-		if object.sql != want[name].sql {
-			object.sql = withPresentTimeChecks(object.text())
-			have[name] = object
-		}
-	}
-	if wrong, extra := compareSchemas(want, have); len(wrong)+len(extra) > 0 {
-		return resultError(append(wrong, extra...))
-	}
-	texts := map[string]string{}
-	for name, object := range want {
-		texts[name] = object.sql
-	}
-	return m.setDeclarations(texts)
-}
-
-// setDeclarations sets the text of objects in sqlite_schema, by kind and name ("table leads"). No row is rewritten, so
-// a table's new declaration must fit the rows that it has: see https://sqlite.org/lang_altertable.html, section 7.
-func (m *migration) setDeclarations(texts map[string]string) error {
-	encoded, err := json.Marshal(texts)
+// fill renames the tables of a released schema aside, makes the present schema, and moves the rows into it.
+func (m *migration) fill(of releasedSchema) error {
+	parts, err := m.checkParts(of)
 	if err != nil {
 		return err
 	}
-	var cookie int
-	if err := m.one(`PRAGMA schema_version`, nil, &cookie); err != nil {
-		return explainUpgradeError(err)
+	sequences, err := m.sequences()
+	if err != nil {
+		return err
 	}
-	err = m.exec(`PRAGMA writable_schema = ON`)
+	tables := []string{}
+	for _, part := range parts {
+		kind, name, isObject := strings.Cut(part, " ")
+		switch {
+		case kind == "table":
+			tables = append(tables, name)
+			err = m.exec(`ALTER TABLE ` + name + ` RENAME TO old_` + name)
+		case isObject:
+			err = m.exec(`DROP ` + part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := m.exec(schemaSQL()); err != nil {
+		return err
+	}
+	putBack, err := m.takeOff()
 	if err == nil {
-		err = m.exec(`UPDATE sqlite_schema SET sql = t.value FROM json_each(?) t
-			WHERE t.key = sqlite_schema.type || ' ' || sqlite_schema.name`, string(encoded))
+		err = m.exec(embedded(of.fill))
 	}
-	if err == nil { // other connections read the schema again when this number changes, and this one at RESET
-		err = m.exec(fmt.Sprintf(`PRAGMA schema_version = %d`, cookie+1))
+	for _, table := range tables {
+		if err == nil && !slices.Contains(of.gone, "table "+table) {
+			err = m.carryOver(table)
+		}
 	}
-	return explainUpgradeError(cmp.Or(err, m.exec(`PRAGMA writable_schema = RESET`)))
+	for _, declaration := range putBack {
+		if err == nil {
+			err = m.exec(declaration)
+		}
+	}
+	return cmp.Or(err, m.restoreSequences(sequences))
 }
 
-// resultError returns the error of an upgrade that would lead to a database with these faults.
-func resultError(faults []string) error {
-	return fmt.Errorf("the result would not be as it should, so mend this first: %s", strings.Join(faults, "; "))
+// checkParts returns the parts of a database that has the schema of a release. Errors: errUnexpectedSchema, also if
+// it has anything in addition, which would be lost.
+func (m *migration) checkParts(of releasedSchema) ([]string, error) {
+	parts, err := schemaParts(m.queries)
+	if err != nil {
+		return nil, err
+	}
+	present, err := declared(schemaParts)
+	if err != nil {
+		return nil, err
+	}
+	count := 0
+	for _, part := range parts {
+		kind, _, isObject := strings.Cut(part, " ")
+		if kind == "table" || !isObject {
+			count++
+		}
+		if !slices.Contains(present, part) && !slices.Contains(of.gone, part) {
+			return nil, fmt.Errorf("%w, so mend this first: %s is not this program's: drop it",
+				errUnexpectedSchema, part)
+		}
+	}
+	if count != of.parts {
+		return nil, fmt.Errorf("%w: it has %d tables and columns, and version %d has %d: restore a backup, or mend it",
+			errUnexpectedSchema, count, m.from, of.parts)
+	}
+	return parts, nil
 }
 
-// checkResult returns an error unless the schema is the one that the steps should lead to and
-// no foreign key is broken.
-func (m *migration) checkResult() error {
-	faults, extra, err := diffSchema(m.queries, m.schema)
-	if err != nil {
-		return explainUpgradeError(err)
+// takeOff drops the triggers and indexes of the new tables and returns their declarations: rows that were there are no
+// news for triggers, and to make an index in one go is faster.
+func (m *migration) takeOff() (declarations []string, err error) {
+	taken, err := collect(m.queries, `SELECT type || ' ' || name, sql FROM sqlite_schema
+		WHERE type IN ('trigger', 'index') AND sql IS NOT NULL AND name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
+		func(part *[2]string) []any { return []any{&part[0], &part[1]} })
+	for _, part := range taken {
+		if err == nil {
+			err = m.exec(`DROP ` + part[0])
+		}
+		declarations = append(declarations, part[1])
 	}
-	faults = append(faults, extra...)
-	broken, err := m.foreignKeyFaults()
-	if err != nil {
-		return explainUpgradeError(err)
+	return declarations, err
+}
+
+// carryOver fills a new table from the old one by the names of its columns, unless that was done, and drops the old
+// one. Columns that are new have their default.
+func (m *migration) carryOver(table string) error {
+	var filled bool
+	if err := m.one(`SELECT EXISTS (SELECT 1 FROM `+table+`)`, nil, &filled); err != nil {
+		return err
 	}
-	if faults = append(faults, broken...); len(faults) > 0 {
-		return resultError(faults)
+	if !filled {
+		columns, err := m.texts(`SELECT name FROM pragma_table_info('old_' || ?)`, table)
+		if err != nil {
+			return err
+		}
+		names := strings.Join(columns, ", ")
+		err = m.exec(`INSERT INTO ` + table + ` (` + names + `) SELECT ` + names + ` FROM old_` + table)
+		if err != nil {
+			return fmt.Errorf("%s: %w", table, err)
+		}
+	}
+	return m.exec(`DROP TABLE old_` + table)
+}
+
+// A sequence is the highest number that an AUTOINCREMENT table has assigned.
+type sequence struct {
+	table string
+	last  int64
+}
+
+func (m *migration) sequences() ([]sequence, error) {
+	return collect(m.queries, `SELECT name, seq FROM sqlite_sequence`, nil,
+		func(s *sequence) []any { return []any{&s.table, &s.last} })
+}
+
+// restoreSequences makes AUTOINCREMENT continue where it was, so that no number is assigned twice,
+// even if the rows with the highest ones are gone.
+func (m *migration) restoreSequences(all []sequence) error {
+	for _, s := range all {
+		if err := m.exec(`DELETE FROM sqlite_sequence WHERE name = ?`, s.table); err != nil {
+			return err
+		}
+		if err := m.exec(`INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)`, s.table, s.last); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// checkResult returns an error unless the database has exactly the present schema, and is sound but for times that no
+// calendar has, which it names in report. Errors: errUnexpectedSchema, errUnsound.
+func (m *migration) checkResult(report *upgradeReport) error {
+	faults, extra, err := diffSchema(m.queries)
+	if faults = append(faults, extra...); err == nil && len(faults) > 0 {
+		err = fmt.Errorf("%w, so mend this first: %s", errUnexpectedSchema, strings.Join(faults, "; "))
+	}
+	if err != nil {
+		return err
+	}
+	rows, err := m.noteInvalidTimes(report)
+	if err != nil {
+		return err
+	}
+	if err := m.exec(`PRAGMA ignore_check_constraints = OFF`); err != nil {
+		return err
+	}
+	all := 0
+	for _, n := range rows {
+		all += n
+	}
+	// It returns a line for each row that breaks a rule of its table.
+	faults, err = m.faultsBy(fmt.Sprintf(`PRAGMA integrity_check(%d)`, all+20))
+	if err != nil {
+		return err
+	}
+	faults = slices.DeleteFunc(faults, func(fault string) bool {
+		table, ofRule := strings.CutPrefix(fault, checkFailed)
+		rows[table]--
+		return ofRule && rows[table] >= 0
+	})
+	return unsound(faults)
+}
+
+// unsound returns errUnsound with faults, nil if there are none.
+func unsound(faults []string) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errUnsound, strings.Join(faults, "; "))
+}
+
+// timeRule matches, in a line of schema.sql, a column and its rule that it holds a time or a date that a calendar has.
+var timeRule = lazyPattern(`^\s+(\w+) .*CHECK ` +
+	`(\(\w+ IS (?:strftime\('%Y-%m-%dT%H:%M:%SZ', |date\()\w+, '\+0 days'\)\))`)
+
+// timeRules returns the rules of schema.sql about times and dates, by table and column.
+func timeRules() map[string]map[string]string {
+	rules, table := map[string]map[string]string{}, ""
+	for line := range strings.Lines(schemaSQL()) {
+		if name, ok := strings.CutPrefix(line, "CREATE TABLE "); ok {
+			table, _, _ = strings.Cut(name, " ")
+			rules[table] = map[string]string{}
+		}
+		if found := timeRule().FindStringSubmatch(line); found != nil {
+			rules[table][found[1]] = found[2]
+		}
+	}
+	return rules
+}
+
+// noteInvalidTimes names in report the times that no calendar has, and returns how many rows of each table have any.
+func (m *migration) noteInvalidTimes(report *upgradeReport) (rows map[string]int, err error) {
+	rows = map[string]int{}
+	all := timeRules()
+	for _, table := range slices.Sorted(maps.Keys(all)) {
+		conditions := []string{"0"}
+		for _, column := range slices.Sorted(maps.Keys(all[table])) {
+			condition := "NOT " + all[table][column]
+			conditions = append(conditions, condition)
+			if err := m.nameInvalidTimes(report, table, column, condition); err != nil {
+				return nil, err
+			}
+		}
+		n := 0
+		where := strings.Join(conditions, " OR ")
+		if err := m.one(`SELECT count(*) FROM `+table+` WHERE `+where, nil, &n); err != nil {
+			return nil, err
+		}
+		rows[table] = n
+	}
+	return rows, nil
+}
+
+// nameInvalidTimes adds to report the rows of a table for which a condition of a column is true.
+func (m *migration) nameInvalidTimes(report *upgradeReport, table, column, condition string) error {
+	var id string
+	err := m.one(`SELECT coalesce(max(name) FILTER (WHERE name = 'id'), group_concat(name, ' || '' '' || '))
+		FROM pragma_table_info(?) WHERE pk > 0 OR name = 'id'`, []any{table}, &id)
+	if err != nil {
+		return err
+	}
+	query := `SELECT iif(typeof(id) = 'blob', hex(id), id) FROM (SELECT ` + id + ` AS id FROM ` + table + ` WHERE ` +
+		condition + `)`
+	return m.each(query, nil, func(scan func(...any) error) error {
+		invalid := invalidTime{Table: table, Column: column}
+		err := scan(&invalid.ID)
+		if report.InvalidTimesCount++; report.InvalidTimesCount <= maxInvalidTimes {
+			report.InvalidTimes = append(report.InvalidTimes, invalid)
+		}
+		return err
+	})
 }
 
 // rollBack ends a failed upgrade and returns its error: it rolls back and removes the copy, since
 // a service that systemd restarts again and again would fill the disk with copies. When it is
 // not known whether the transaction was committed, the copy stays and the error wraps
 // errMaybeUpgraded.
-func (m *migration) rollBack(copied *string, err error) error {
+func (m *migration) rollBack(err error) error {
 	m.run("ROLLBACK") // fails if SQLite has already rolled back or committed; the version shows which
 	var version int
 	if unknown := m.one(`PRAGMA user_version`, nil, &version); unknown != nil || version != m.from {
 		return fmt.Errorf("%w: %w", errMaybeUpgraded, err)
 	}
-	if copied != nil {
-		err = errors.Join(err, os.Remove(*copied))
+	if removed := m.removeDrafts(); removed != nil {
+		return errors.Join(err, removed)
 	}
 	return err
 }
 
-// withProgress runs a part of the upgrade that may take long, and calls progress meanwhile.
-func (m *migration) withProgress(what string, part func() error) error {
-	began, ended := time.Now(), make(chan struct{})
-	var reporter sync.WaitGroup
-	reporter.Go(func() {
-		ticker := time.NewTicker(cmp.Or(m.progressInterval, 5*time.Second))
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ended:
-				return
-			case <-ticker.C:
-				if m.progress == nil {
-					continue
-				}
-				part := ""
-				if now := m.part.Load(); now != nil {
-					part = ", " + *now
-				}
-				m.progress(fmt.Sprintf("%s%s: %s so far", what, part, time.Since(began).Round(time.Second)))
-			}
-		}
-	})
-	defer reporter.Wait()
-	defer close(ended)
-	return part()
-}
-
-// A schemaObject is a table, an index, a view or a trigger.
-type schemaObject struct {
-	sql     string   // its declaration, as it is in sqlite_schema
-	columns []string // of a table
-}
-
-// text returns the declaration normalized by normalizeSQL.
-func (o schemaObject) text() string { return normalizeSQL(o.sql) }
-
-// schemaOf returns every object of a database's schema by its kind and name, as "table leads",
-// except for those that SQLite and Litestream create for themselves.
-func schemaOf(q *queries) (map[string]schemaObject, error) {
-	objects := map[string]schemaObject{}
-	err := q.each(`SELECT s.type || ' ' || s.name, s.sql, coalesce(CASE WHEN s.type = 'table' AND s.rootpage > 0
-			THEN (SELECT group_concat(name, char(10)) FROM pragma_table_xinfo(s.name)) END, '')
-		FROM sqlite_schema s WHERE s.sql IS NOT NULL
-			AND s.name NOT LIKE 'sqlite\_%' ESCAPE '\' AND s.name NOT LIKE '\_litestream%' ESCAPE '\'`, nil,
-		func(scan func(...any) error) error {
-			var name, declaration, columns string
-			err := scan(&name, &declaration, &columns)
-			objects[name] = schemaObject{declaration, strings.Split(columns, "\n")}
-			return err
-		})
-	return objects, err
-}
-
-var sqlToken = lazyPattern(`(?s)--[^\n]*|/\*.*?(?:\*/|$)|` +
-	`'(?:[^']|'')*'|"(?:[^"]|"")*"|[\pL\pN_$]+|\s+|.`)
-
-// sqlWord returns a token that is a name, a keyword or a number, without double quotes around it.
-func sqlWord(token string) (word string, ok bool) {
-	word = strings.TrimPrefix(strings.TrimSuffix(token, `"`), `"`)
-	return word, word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsNumber(r) && r != '_' && r != '$'
-	})
-}
-
-// normalizeSQL returns a statement without comments, without the white space that it doesn't
-// need, and without the double quotes that ALTER TABLE … RENAME puts around names. Statements
-// that are equal then declare the same.
-func normalizeSQL(statement string) string {
-	var plain strings.Builder
-	afterWord := false
-	for _, token := range sqlToken().FindAllString(statement, -1) {
-		if strings.HasPrefix(token, "--") || strings.HasPrefix(token, "/*") || strings.TrimSpace(token) == "" {
-			continue
-		}
-		word, isWord := sqlWord(token)
-		if isWord {
-			token = word
-		}
-		if isWord && afterWord {
-			plain.WriteByte(' ')
-		}
-		plain.WriteString(token)
-		afterWord = isWord
+// adviseOnTransfers says how many licences limit devices but not transfers. Version 1 made them so by default, later
+// ones do not.
+func adviseOnTransfers(m *migration) (string, error) {
+	var unlimited int64
+	err := m.one(`SELECT count(*) FROM licenses
+		WHERE max_devices IS NOT NULL AND max_transfers IS NULL AND state <> 'revoked'`, nil, &unlimited)
+	if err != nil || unlimited == 0 {
+		return "", err
 	}
-	return plain.String()
+	return transferAdvice(unlimited), nil
+}
+
+// transferAdvice says how many licences limit devices but not transfers, and what to do about them.
+func transferAdvice(licenses int64) string {
+	return fmt.Sprintf("licences with a limit of devices and none of transfers: %d: "+
+		"'widgetd license limit-transfers' gives them the default, 'widgetd license set' another", licenses)
+}
+
+// registerLeadDigest adds the SQL function that schema/from1.sql calls.
+var registerLeadDigest = sync.OnceFunc(func() {
+	sqlite.MustRegisterDeterministicScalarFunction("widgetd_lead_digest", 5,
+		func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+			var parts [5]string
+			for i, arg := range args {
+				parts[i], _ = arg.(string)
+			}
+			return oldLeadDigest(parts[0], parts[1], parts[2], parts[3], parts[4]), nil
+		})
+})
+
+// oldLeadDigest is the digest of a lead of version 1, which had no fields: 8 bytes of the hash
+// of the address in lower case, and 8 of that of everything that was sent.
+func oldLeadDigest(accountID, kind, email, source, page string) []byte {
+	address, sent := sha256.Sum256([]byte(strings.ToLower(email))), sha256.New()
+	for _, part := range []string{accountID, kind, email, source, page, ""} {
+		fmt.Fprintf(sent, "%d:%s", len(part), part)
+	}
+	return append(address[:8:8], sent.Sum(nil)[:8]...)
+}
+
+// checkDiskSpace returns an error if the disk has no room for the copy, the new tables and the log through which
+// they go. With -no-copy it checks nothing, so that an upgrade can still be tried on a small disk: if the disk gets
+// full, everything is rolled back.
+func (m *migration) checkDiskSpace() error {
+	if m.noCopy {
+		return nil
+	}
+	needed := 3*uint64(fileSize(m.path)) + uint64(fileSize(m.path+"-wal"))
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(m.path), &disk); err != nil {
+		return fmt.Errorf("read how much room its disk has: %w", err)
+	}
+	if free := uint64(disk.Bavail) * uint64(disk.Bsize); free < needed {
+		return fmt.Errorf("make room on its disk, or leave the copy out with -no-copy: "+
+			"a copy and the upgrade need %d KiB, and %d KiB are free", needed>>10+1, free>>10)
+	}
+	return nil
+}
+
+// truncateWAL moves what was committed from the write-ahead log into the file and truncates the log, to free the
+// room that an upgrade that was killed still takes up there.
+func (m *migration) truncateWAL() error {
+	if m.dryRun {
+		return nil
+	}
+	var busy, pages, moved int
+	return explainUpgradeError(m.one(`PRAGMA wal_checkpoint(TRUNCATE)`, nil, &busy, &pages, &moved))
 }
