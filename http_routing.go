@@ -16,7 +16,6 @@ type routing struct {
 	root     string                   // scheme and host of the current one
 	resource string                   // last parameter of a 401's Bearer challenge (RFC 9728, section 5.1)
 	members  map[string][]extraMember // of problems, by path relative to the base address
-	known    []knownPath              // that nearest can suggest
 }
 
 var errNoBaseURL = errors.New("the database has no base address: run 'widgetd base-url set URL'")
@@ -78,7 +77,6 @@ func (s *server) register(rt *routing) error {
 		}
 		delete(paths, p)
 		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
-		rt.know(rt.prefixes[0]+p, p, of.methods)
 		for _, prefix := range rt.prefixes {
 			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
 				w.page, w.refused = of.first.page, of.first.refused
@@ -103,9 +101,6 @@ func (s *server) registerRoots(rt *routing) error {
 		paths := []string{root.path}
 		if root.ofBase {
 			paths[0] += rt.prefixes[0]
-		}
-		if !strings.Contains(root.path, "{chapter}") { // which stands for nothing that could be suggested
-			rt.know(paths[0], root.path, of.methods)
 		}
 		if root.more != nil {
 			more, err := root.more(rt.bases)
@@ -136,20 +131,14 @@ func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http
 	})
 }
 
-// pathNotFound answers a path that the service does not have: a browser that asks for a page gets one. If one of the
-// service's paths is near, the answer names it.
+// pathNotFound answers a path that the service does not have: a browser that asks for a page gets one.
 func (s *server) pathNotFound(w *response, r *http.Request) {
-	err := &refusal{code: codeNotFound, detail: "There is nothing at this path."}
-	near := s.routing.Load().nearest(r.Method, r.URL.Path)
-	if near != "" {
-		err.detail += " The nearest one is " + near + "."
-	}
 	if wantsPage(r) {
 		w.page = func(_ *http.Request, ref *refusal, _ string) *htmlPage {
-			return lostTemplate.renderRefusal(ref.code.status, near)
+			return lostTemplate.renderRefusal(ref.code.status, nil)
 		}
 	}
-	s.fail(w, r, err)
+	s.fail(w, r, &refusal{code: codeNotFound, detail: "There is nothing at this path."})
 }
 
 // lostTemplate makes the page of an address that does not exist.
@@ -169,110 +158,6 @@ func (rt *routing) inBase(p string) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-// A caller that asks for a path that does not exist is told which one it probably meant. The answer has
-// only paths of our own table, nothing of the request, and the work is bounded: long paths are ignored.
-
-const (
-	maxGuessedPath     = 128 // bytes of a path that is looked at
-	maxGuessedSegments = 8
-	maxGuessedEdits    = 2 // letters and segments that may differ, in all
-)
-
-// A knownPath is a path that the service answers, cut into segments.
-type knownPath struct {
-	full     string   // as it is answered: "/v1/licenses/{id}/devices"
-	segments []string // without the path of the base address: "licenses", "{id}", "devices"
-	methods  []string
-}
-
-// know adds a path to those that nearest can suggest. p is full without the path of the base address, if full has
-// that.
-func (rt *routing) know(full, p string, methods []string) {
-	rt.known = append(rt.known, knownPath{full, pathSegments(p), methods})
-}
-
-// nearest returns the path that a request for p probably meant, as the route table writes it, or ""
-// when none is near. It finds a path whose base address is missing, wrong or given twice, one with a
-// slash too many, in another case, without its first or its last part, or with up to two wrong letters.
-func (rt *routing) nearest(method, p string) string {
-	if len(p) > maxGuessedPath {
-		return ""
-	}
-	asked := pathSegments(strings.ToLower(p))
-	if len(asked) == 0 || len(asked) > maxGuessedSegments {
-		return ""
-	}
-	for _, prefix := range rt.prefixes {
-		base := pathSegments(strings.ToLower(prefix))
-		for len(asked) > len(base) && slices.Equal(asked[:len(base)], base) {
-			asked = asked[len(base):]
-		}
-	}
-	found, least := "", maxGuessedEdits+2
-	for i := range rt.known {
-		k := &rt.known[i]
-		edits := pathDistance(asked, k.segments)
-		if edits > maxGuessedEdits {
-			continue
-		}
-		if !slices.Contains(k.methods, method) {
-			edits++ // of two paths that are equally near, prefer one that has the method
-		}
-		if edits < least {
-			found, least = k.full, edits
-		}
-	}
-	return found
-}
-
-// pathSegments returns the parts of a path between its slashes, without empty ones.
-func pathSegments(p string) []string {
-	return strings.FieldsFunc(p, func(r rune) bool { return r == '/' })
-}
-
-// pathDistance returns how many letters and leading segments differ between a request's segments and
-// a known path's; more than maxGuessedEdits means that they are too different to be the same.
-func pathDistance(asked, known []string) int {
-	shared := min(len(asked), len(known))
-	if shared == 0 {
-		return maxGuessedEdits + 1
-	}
-	edits := max(len(asked), len(known)) - shared
-	asked, known = asked[len(asked)-shared:], known[len(known)-shared:]
-	literal := false
-	for i := 0; i < shared && edits <= maxGuessedEdits; i++ {
-		if !strings.HasPrefix(known[i], "{") {
-			literal = true
-			edits += segmentDistance(asked[i], known[i])
-		}
-	}
-	if !literal {
-		return maxGuessedEdits + 1
-	}
-	return edits
-}
-
-// segmentDistance returns how many letters must be inserted, removed, replaced or swapped to make one segment
-// of the other, at most maxGuessedEdits + 1. The beginning of a segment, as "jwks" for "jwks.json",
-// counts as one letter off. A segment of up to four letters may have one wrong.
-func segmentDistance(asked, known string) int {
-	const far = maxGuessedEdits + 1
-	if asked == known {
-		return 0
-	}
-	if len(asked) >= 3 && strings.HasPrefix(known, asked) {
-		return 1
-	}
-	if farApart(asked, known) {
-		return far
-	}
-	edits := edits([]rune(asked), []rune(known))
-	if edits > 1 && len(known) < 5 {
-		return far
-	}
-	return min(edits, far)
 }
 
 const (

@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,11 +36,12 @@ var (
 // who still calls them.
 type legacyAPI struct {
 	*server
-	counter legacyCounter
+	mu     sync.Mutex
+	counts map[legacyCall]legacyCall // by day, path and caller; not written yet
 }
 
 func legacyWing(s *server) wing {
-	a := &legacyAPI{server: s, counter: legacyCounter{calls: map[legacyCall]*legacyCall{}}}
+	a := &legacyAPI{server: s, counts: map[legacyCall]legacyCall{}}
 	return wing{
 		roots:  []rootPath{{path: legacyPrefix, serve: a.serveLegacy}},
 		chores: []chore{{fault: "legacy calls can't be counted", atEnd: true, run: a.flush}},
@@ -58,22 +61,15 @@ const legacyPrefix = "/api/legacy/"
 const deprecation = "@1775001600"
 
 // serveLegacy answers a path under /api/legacy/, and /api/legacy itself: until the sunset with what the v1 path of the
-// same name answers, after it with 410. It never redirects, since clients of the legacy paths
-// would follow a redirected POST with a GET.
+// same name answers, after it with 410, except for preflights, without which no browser sees the 410. It never
+// redirects, since clients of the legacy paths would follow a redirected POST with a GET.
 func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
-	rt := a.routing.Load()
-	counterpart := r.Clone(r.Context())
-	rest := cmp.Or(strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(legacyPrefix, "/")), "/")
-	counterpart.URL.Path = rt.prefixes[0] + rest
-	counterpart.URL.RawPath = ""
-	if raw, ok := strings.CutPrefix(r.URL.EscapedPath(), legacyPrefix); ok {
-		counterpart.URL.RawPath = rt.prefixes[0] + "/" + raw
-	}
-	known, methods := a.v1Route(rt, counterpart)
-	unclean := r.URL.Path != cleanPath(r.URL.Path) // the mux would redirect
-	if unclean {
-		known = ""
-	}
+	rt, above := a.routing.Load(), strings.TrimSuffix(legacyPrefix, "/")
+	rest := cmp.Or(strings.TrimPrefix(r.URL.Path, above), "/")
+	now := r.Clone(r.Context())
+	now.URL.Path = rt.prefixes[0] + rest
+	now.URL.RawPath = rt.prefixes[0] + cmp.Or(strings.TrimPrefix(r.URL.EscapedPath(), above), "/")
+	known := a.v1Path(rt, now)
 
 	h := w.Header()
 	h.Set("Sunset", a.legacySunset.UTC().Format(http.TimeFormat))
@@ -86,125 +82,92 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	h.Set("Link", link)
 	h.Add("Vary", "Origin")
 
-	counterpart = a.withOrigin(w, counterpart)
-	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
-	switch {
-	case a.now().Before(a.legacySunset) && unclean:
-		a.pathNotFound(w, counterpart)
-	case a.now().Before(a.legacySunset):
-		rt.mux.ServeHTTP(w, counterpart)
-	case r.Method == http.MethodOptions && check.given: // only after its preflight does a browser see the 410
-		a.otherMethod(w, counterpart, &pathRules{methods: methods})
+	now = a.withOrigin(w, now)
+	check, _ := now.Context().Value(originKey{}).(originCheck)
+	preflight := r.Method == http.MethodOptions && check.given
+	switch ended := !a.now().Before(a.legacySunset); {
+	case preflight && known == "":
+		a.otherMethod(w, now, &pathRules{methods: []string{"GET", "HEAD", "POST"}})
+	case !ended && r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
+		a.pathNotFound(w, now)
+	case !ended, preflight:
+		rt.mux.ServeHTTP(w, now)
 	default:
 		detail := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
 		if known != "" {
 			detail += " Use " + rt.bases[0].URL + rest + "."
 		}
 		w.pattern = "legacy"
-		a.fail(w, counterpart, &refusal{code: codeGone, detail: detail})
+		a.fail(w, now, &refusal{code: codeGone, detail: detail})
 	}
 	if r.Method != http.MethodOptions { // a preflight is not a call
-		a.counter.count(legacyPathName(known), a.legacyCaller(w, r, check), a.now())
+		day := a.now().UTC().Format(time.DateOnly)
+		path := "other"
+		if known != "" {
+			path = above + known
+		}
+		a.count(legacyCall{day, path, a.legacyCaller(w, r, check), 1, newStamp(a.now())})
 	}
 }
 
-// v1Route returns the path of the v1 route that a request would reach, as the route table
-// writes it, and its methods. When there is none, known is "", and the methods are those that
-// a legacy path could have.
-func (a *legacyAPI) v1Route(rt *routing, r *http.Request) (known string, methods []string) {
+// v1Path returns the path of the v1 route that a request would reach, as the route table writes it; "": none.
+func (a *legacyAPI) v1Path(rt *routing, r *http.Request) string {
+	if r.URL.Path != cleanPath(r.URL.Path) {
+		return ""
+	}
 	_, pattern := rt.mux.Handler(r)
 	if _, p, ok := strings.Cut(pattern, " "); ok {
 		pattern = p
 	}
 	relative, _ := rt.inBase(pattern)
-	for i := range a.routes {
-		if a.routes[i].path() == relative {
-			known, methods = relative, append(methods, a.routes[i].method())
-		}
+	if slices.ContainsFunc(a.routes, func(known route) bool { return known.path() == relative }) {
+		return relative
 	}
-	if known == "" {
-		methods = []string{"GET", "POST"}
-	}
-	return known, withHead(methods)
-}
-
-func legacyPathName(known string) string {
-	if known == "" {
-		return "other"
-	}
-	return legacyPrefix + known[1:]
+	return ""
 }
 
 // legacyCaller returns the account that made a legacy call: the one that was charged, else
 // the one of its token, else the one that owns its Origin, else "unknown".
 func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck) string {
-	if w.account != "" {
-		return w.account
-	}
-	if token, err := bearerToken(r); err == nil && token != "" {
+	account := cmp.Or(w.account, check.account, "unknown")
+	if token, err := bearerToken(r); w.account == "" && err == nil && token != "" {
 		if who, err := a.authenticate(token, true); err == nil {
-			return who.claims.Subject
+			account = who.claims.Subject
 		}
 	}
-	if check.account != "" {
-		return check.account
-	}
-	return "unknown"
-}
-
-// A legacyCounter collects counts in memory until flush writes them to the database, once a
-// second. The known paths and maxLegacyCallers bound its size.
-type legacyCounter struct {
-	mu    sync.Mutex
-	calls map[legacyCall]*legacyCall // by day, path and caller
+	return account
 }
 
 const maxLegacyCallers = 10_000 // rows between two flushes; past it callers are counted as "unknown"
 
-func (l *legacyCounter) count(path, caller string, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.calls) >= maxLegacyCallers {
-		caller = "unknown"
+// count adds calls to those that flush writes, once a second.
+func (a *legacyAPI) count(c legacyCall) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.counts) >= maxLegacyCallers {
+		c.Caller = "unknown"
 	}
-	key := legacyCall{Day: now.UTC().Format(time.DateOnly), Path: path, Caller: caller}
-	c := l.calls[key]
-	if c == nil {
-		c = new(key)
-		l.calls[key] = c
-	}
-	c.Calls++
-	c.LastAt = newStamp(now)
+	key := legacyCall{Day: c.Day, Path: c.Path, Caller: c.Caller}
+	c.Calls += a.counts[key].Calls
+	a.counts[key] = c
 }
 
 // flush writes the counts. When that fails it keeps them for the next time.
 func (a *legacyAPI) flush(ctx context.Context) error {
-	l := &a.counter
-	l.mu.Lock()
-	collected := l.calls
-	l.calls = map[legacyCall]*legacyCall{}
-	l.mu.Unlock()
-	if len(collected) == 0 {
+	a.mu.Lock()
+	counts := slices.Collect(maps.Values(a.counts))
+	clear(a.counts)
+	a.mu.Unlock()
+	if len(counts) == 0 {
 		return nil
-	}
-	rows := make([]legacyCall, 0, len(collected))
-	for _, c := range collected {
-		rows = append(rows, *c)
 	}
 	err := a.store.update(ctx, func(t *tx) error {
 		t.invalidate()
-		return t.countLegacy(rows)
+		return t.countLegacy(counts)
 	})
-	if err == nil {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for key, c := range collected {
-		if newer := l.calls[key]; newer != nil {
-			newer.Calls += c.Calls
-		} else {
-			l.calls[key] = c
+	if err != nil {
+		for _, c := range counts {
+			a.count(c)
 		}
 	}
 	return err
