@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -39,8 +38,6 @@ func keyWing(s *server) wing {
 			{path: jwksPath, open: true, serve: s.showKeys},
 			{path: pemPath, open: true, serve: s.showKeysPEM},
 		},
-		chores: []chore{{fault: "the event that the key file was put back can't be written", atEnd: true,
-			run: s.recordPutBack}},
 	}
 }
 
@@ -51,7 +48,7 @@ var (
 	eventKeyAdded   = keyEvents.add("key.added")
 	eventKeyRotated = keyEvents.add("key.rotated")
 	eventKeyRetired = keyEvents.add("key.retired")
-	eventKeyPutBack = keyEvents.add("key.put_back") // its file was missing, and the service has written it anew
+	_               = keyEvents.add("key.put_back") // written by 1.1.0 alone, which wrote a missing file anew
 )
 
 // The operator's commands on the key file.
@@ -310,26 +307,6 @@ func (k *keyring) wholeKid(end string) string {
 		return end
 	}
 	return found[0]
-}
-
-// recordPutBack writes the event that the service has put back the key file, if that is still to be done.
-func (s *server) recordPutBack(ctx context.Context) error {
-	if !s.keysPutBack.Swap(false) {
-		return nil
-	}
-	err := s.store.update(ctx, func(t *tx) error {
-		t.invalidate()
-		main, err := t.mainAccount()
-		if err != nil {
-			return err
-		}
-		return t.addEvent(event{Type: eventKeyPutBack, AccountID: main, Actor: actorService,
-			Data: eventData("kid", s.keys.Load().signer().kid)})
-	})
-	if err != nil {
-		s.keysPutBack.Store(true)
-	}
-	return err
 }
 
 // showKeys answers GET /.well-known/jwks.json: the public halves of all keys (RFC 7517).

@@ -285,50 +285,6 @@ func (k *keyring) save(path string, replace bool) error {
 	return nil
 }
 
-// putBack writes the key file into a directory where it is missing, with mode 0600. It is there whole or not at
-// all, even after a kill: it is written and synced under another name, then linked to its own, which fails if that
-// name has been taken by now. The directory is locked as lockKeys does for commands that change keys, so that the
-// draft of an earlier try may be removed. Errors: errKeysBusy if another process was faster; those of the files.
-func (k *keyring) putBack(dir *os.Root, name string) error {
-	text, err := k.encode()
-	if err != nil {
-		return err
-	}
-	whole, err := dir.Open(".")
-	if err != nil {
-		return err
-	}
-	defer whole.Close()
-	err = syscall.Flock(int(whole.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return errKeysBusy
-	}
-	if err != nil {
-		return err
-	}
-	draft := draftOfKeys(name)
-	dir.Remove(draft)
-	f, err := dir.OpenFile(draft, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer dir.Remove(draft)
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err = dir.Link(draft, name); errors.Is(err, fs.ErrExist) {
-		return errKeysBusy
-	}
-	return errors.Join(err, whole.Sync())
-}
-
-// draftOfKeys returns the name under which putBack first writes the key file with this name. putBack removes a
-// file of that name without looking at it, so it must be a name that nobody would give to a copy of their own.
-func draftOfKeys(name string) string { return "." + name + ".unfinished" }
-
-var errKeysBusy = errors.New("another process is writing the key file")
-
 // signer returns the key that signs.
 func (k *keyring) signer() *signingKey { return &k.keys[0] }
 

@@ -15,280 +15,28 @@ import (
 	"time"
 )
 
-// followsKeys runs what loads the key file at a path and puts it back, until the test's end.
-func (s *service) followsKeys(file string) {
-	s.t.Helper()
-	s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
-	s.beside(s.server.runChores)
-	time.Sleep(betweenTicks)
-}
-
-// putBacks is how often the log, and the events, tell that the key file was put back.
-func (s *service) putBacks() (lines, events int) {
-	s.t.Helper()
-	events = s.count(`SELECT count(*) FROM events WHERE type = ?`, eventKeyPutBack)
-	return len(s.logLines("was put back from memory")), events
-}
-
-func TestKeyring_isPutBackWhenItIsMissingWhileTheServiceRuns(t *testing.T) {
+func TestKeyring_thatGoesMissingIsToldOfAndNotWritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		file := s.keyFile()
-		s.followsKeys(file)
-		whole, names := fileText(t, file), dirNames(t, s.dir)
-		auth := s.auth(s.account, scopeLeads)
-		for times := 1; times <= 2; times++ {
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
+		time.Sleep(betweenTicks)
+		whole, auth := fileText(t, file), s.auth(s.account, scopeLeads)
+		for range 2 {
 			s.check(os.Remove(file))
-			// as a kill between making the file and syncing it leaves behind
-			s.check(os.WriteFile(filepath.Join(s.dir, draftOfKeys("widgetd.key")), []byte(whole[:100]), 0o600))
-			time.Sleep(3 * time.Second)
-			equal(t, "the key file", fileText(t, file), whole)
-			hasMode(t, file, 0o600)
-			equal(t, "files", dirNames(t, s.dir), names)
-			lines, events := s.putBacks()
-			sameText(t, "lines and events", fmt.Sprint(lines, events), fmt.Sprint(times, times))
-			sameText(t, "health", s.health().is(200).json()["status"], "pass")
+			time.Sleep(10 * time.Second)
+			if names := strings.Join(dirNames(t, s.dir), " "); strings.Contains(names, ".key") {
+				t.Errorf("files: %s", names)
+			}
+			s.health().is(200).members("status", "warn", "output", faultKeyFile)
 			s.get("/leads", auth).is(200)
+			s.check(os.WriteFile(file, []byte(whole), 0o600))
+			time.Sleep(3 * time.Second)
+			s.health().is(200).members("status", "pass")
 		}
-		s.counts(2, `SELECT count(*) FROM events WHERE type = ? AND actor = 'service' AND account_id = ?
-			AND json_extract(data, '$.kid') = ?`, eventKeyPutBack, s.account, s.server.keys.Load().signer().kid)
-		if lines := s.logLines("the key file"); len(lines) != 2 {
-			t.Errorf("the log says more than that it was put back: %q", lines)
-		}
+		contains(t, s.log.String(), faultKeyFile, "restore it from your copy")
+		lacks(t, s.log.String(), "widgetd init")
 	})
-}
-
-// Each change leaves no key file at its path, and the service must leave that so, or must not.
-func TestKeyring_isPutBackOnlyWhereItWasReadFromAndAsItWasLast(t *testing.T) {
-	t.Parallel()
-	elsewhere := func(s *service) string { return filepath.Join(s.dir, "elsewhere") }
-	for name, c := range map[string]struct {
-		change func(s *service, file string) error
-		why    string // "": it is put back
-	}{
-		"removed": {func(_ *service, file string) error { return os.Remove(file) }, ""},
-		"in a directory that was replaced": {func(s *service, file string) error {
-			dir := filepath.Dir(file)
-			return errors.Join(os.Rename(dir, elsewhere(s)), os.Mkdir(dir, 0o700))
-		}, "its directory is another one"},
-		"in a directory that is a link to another now": {func(s *service, file string) error {
-			dir := filepath.Dir(file)
-			return errors.Join(os.Rename(dir, elsewhere(s)), os.Mkdir(dir+"2", 0o700), os.Symlink(dir+"2", dir))
-		}, "its directory is another one"},
-		"in a directory that was removed": {func(_ *service, file string) error {
-			return os.RemoveAll(filepath.Dir(file))
-		}, "no such file or directory"},
-		"beside a database that was moved away": {func(s *service, file string) error {
-			return errors.Join(os.Rename(s.store.path, elsewhere(s)), os.Remove(file))
-		}, "is no longer the one that is open"},
-		"beside a database that was replaced": {func(s *service, file string) error {
-			return errors.Join(os.Rename(s.store.path, elsewhere(s)), os.WriteFile(s.store.path, nil, 0o600),
-				os.Remove(file))
-		}, "is no longer the one that is open"},
-		"replaced by a link that leads nowhere": {func(s *service, file string) error {
-			return errors.Join(os.Remove(file), os.Symlink(elsewhere(s), file))
-		}, "over a symbolic link"},
-		"changed to what others can read, and then removed": {func(s *service, file string) error {
-			next := newRing(s.t, time.Now())
-			err := errors.Join(next.save(file, true), os.Chmod(file, 0o644))
-			poll()
-			return errors.Join(err, os.Remove(file))
-		}, "other users can read the key file"},
-		"damaged, and then removed": {func(_ *service, file string) error {
-			err := os.WriteFile(file, []byte("-----BEGIN"), 0o600)
-			poll()
-			return errors.Join(err, os.Remove(file))
-		}, ""},
-		"changed by a command, and removed before that was seen": {func(s *service, file string) error {
-			s.must("key", "add", "-key", file)
-			return os.Remove(file)
-		}, "it was changed after it was read"},
-		"changed by commands, and removed after that was seen": {func(s *service, file string) error {
-			s.must("key", "add", "-key", file)
-			poll()
-			s.must("key", "rotate", "-force", "-key", file)
-			poll()
-			return os.Remove(file)
-		}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inBubble(t, func(t *testing.T, s *service) {
-				dir := filepath.Join(s.dir, "keys")
-				file := filepath.Join(dir, "widgetd.key")
-				s.check(errors.Join(os.Mkdir(dir, 0o700), os.Rename(s.keyFile(), file)))
-				s.followsKeys(file)
-				s.check(c.change(s, file))
-				poll()
-				var kids []string
-				for _, key := range s.server.keys.Load().keys {
-					kids = append(kids, key.kid)
-				}
-				time.Sleep(4 * time.Second)
-				if c.why == "" {
-					sameText(t, "keys", kidsIn(t, file), kids)
-					return
-				}
-				if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("there is something at its path: %v", err)
-				}
-				if names := dirNames(t, s.dir); strings.Contains(fmt.Sprint(names), "unfinished") {
-					t.Errorf("files: %q", names)
-				}
-				contains(t, s.log.String(), c.why)
-				if !strings.Contains(c.why, "other users") { // else that is what the log says of the fault
-					contains(t, s.log.String(), "restore it from your copy", "it is not put back from memory")
-				}
-				lacks(t, s.log.String(), "widgetd init", "was put back")
-				if info, err := os.Stat(elsewhere(s)); err == nil && !info.IsDir() { // the database
-					s.check(os.Rename(elsewhere(s), s.store.path))
-					return
-				}
-				sameText(t, "health", s.health().is(200).json()["status"], "warn")
-			})
-		})
-	}
-}
-
-// What is there stays as it is, whatever it holds.
-func TestKeyring_thatWasChangedIsNotPutBack(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		file := s.keyFile()
-		s.followsKeys(file)
-		for _, text := range []string{"", "-----BEGIN", newRingText(t)} {
-			s.check(os.WriteFile(file, []byte(text), 0o600))
-			time.Sleep(5 * time.Second)
-			equal(t, "the key file", fileText(t, file), text)
-		}
-		// nor what a link leads to, or the link
-		target := filepath.Join(t.TempDir(), "target.key")
-		s.check(errors.Join(os.Rename(file, target), os.Symlink(target, file)))
-		time.Sleep(5 * time.Second)
-		for _, gone := range []string{target, file} {
-			s.check(os.Remove(gone))
-			time.Sleep(5 * time.Second)
-			if _, err := os.Lstat(gone); err == nil {
-				t.Errorf("%s is there again", gone)
-			}
-		}
-		lines, events := s.putBacks()
-		sameText(t, "lines and events", fmt.Sprint(lines, events), "0 0")
-	})
-}
-
-// newRingText is the content of a key file.
-func newRingText(t *testing.T) string {
-	t.Helper()
-	text, err := newRing(t, time.Now()).encode()
-	must(t, err)
-	return string(text)
-}
-
-func TestKeyring_isPutBackByOneOfTwoServices(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		other := s.another()
-		whole := fileText(t, s.keyFile())
-		s.followsKeys(s.keyFile())
-		other.followsKeys(s.keyFile())
-		for times := range 5 {
-			s.check(os.Remove(s.keyFile()))
-			time.Sleep(4 * time.Second)
-			equal(t, "the key file", fileText(t, s.keyFile()), whole)
-			lines, events := s.putBacks()
-			sameText(t, "lines and events", fmt.Sprint(lines, events), fmt.Sprint(times+1, times+1))
-		}
-		if lines := s.logLines("the key file can't"); len(lines) > 0 {
-			t.Errorf("%q", lines)
-		}
-		t.Cleanup(func() { other.store.close() })
-	})
-}
-
-func TestKeyring_isNotPutBackWhileACommandHoldsItsLock(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		s.followsKeys(s.keyFile())
-		dir, err := os.Open(s.dir)
-		s.check(err)
-		s.check(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX))
-		s.check(os.Remove(s.keyFile()))
-		time.Sleep(5 * time.Second)
-		if _, err := os.Stat(s.keyFile()); err == nil {
-			t.Error("it was written beside a command")
-		}
-		sameText(t, "health", s.health().is(200).json()["status"], "warn")
-		s.check(dir.Close())
-		time.Sleep(3 * time.Second)
-		hasMode(t, s.keyFile(), 0o600)
-	})
-}
-
-// Whoever looks while it is put back sees the whole file or none, so a kill leaves nothing else behind.
-func TestKeyring_isPutBackWholeOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "widgetd.key")
-	dir, err := os.OpenRoot(filepath.Dir(path))
-	must(t, err)
-	defer dir.Close()
-	ring := fuzzRing()
-	rounds := size(30, 500)
-	written, taken := make(chan error), make(chan bool)
-	go func() {
-		for range rounds {
-			syscall.ForkLock.RLock() // a program that is just starting would have a copy of the directory's lock
-			err := ring.putBack(dir, "widgetd.key")
-			syscall.ForkLock.RUnlock()
-			written <- err
-			<-taken
-		}
-		close(written)
-	}()
-	seen := 0
-	for open := true; open; {
-		select {
-		case err, open = <-written:
-			if must(t, err); open {
-				must(t, os.Remove(path))
-				taken <- true
-			}
-		default:
-			if text, err := os.ReadFile(path); err == nil {
-				_, err = parseKeyring(text)
-				must(t, err)
-				seen++
-			}
-		}
-	}
-	t.Logf("seen %d times in %d rounds", seen, rounds)
-	// Where the draft can't be made, as on a full disk, there is nothing at the path.
-	must(t, os.MkdirAll(filepath.Join(filepath.Dir(path), draftOfKeys("widgetd.key"), "x"), 0o700))
-	if err := ring.putBack(dir, "widgetd.key"); err == nil {
-		t.Error("it was put back without a draft")
-	}
-	if _, err := os.Lstat(path); err == nil {
-		t.Error("there is a file")
-	}
-}
-
-func TestKeyring_ofTheProgramOutlivesItsFileAndAKill(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	p := serveProcess(t, o)
-	whole := fileText(t, o.env["WIDGETD_KEY"])
-	must(t, os.Remove(o.env["WIDGETD_KEY"]))
-	for end := time.Now().Add(time.Minute); !fileExists(o.env["WIDGETD_KEY"]); {
-		if time.Now().After(end) {
-			t.Fatalf("it is not put back:\n%s", p.log.String())
-		}
-		<-time.After(time.Millisecond)
-	}
-	p.stop(os.Kill)
-	equal(t, "the key file", fileText(t, o.env["WIDGETD_KEY"]), whole)
-	p = serveProcess(t, o)
-	o.customer(p).lead("ada@example.com")
-	must(t, p.stop(syscall.SIGTERM))
 }
 
 // sealedColumn finds a column of a table that holds something sealed.
@@ -383,24 +131,4 @@ func TestInit_makesKeysWhereNothingWasIssuedOrTheyAreAskedFor(t *testing.T) {
 	contains(t, o.do("init", "-new-keys"), key+": created")
 	// Without a database there is nothing that could have been issued.
 	o.fails("run 'widgetd init' first", "serve", "-addr", "127.0.0.1:0", "-db", key+".db", "-key", key+"2")
-}
-
-func TestKeyring_eventOfItIsWrittenOnceTheDatabaseTakesIt(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		s.followsKeys(s.keyFile())
-		s.change(func(t *tx) error {
-			return t.run(`CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no room'); END`)
-		})
-		s.check(os.Remove(s.keyFile()))
-		time.Sleep(3 * time.Second)
-		hasMode(t, s.keyFile(), 0o600)
-		lines, events := s.putBacks()
-		sameText(t, "while it takes none", fmt.Sprint(lines, events), "1 0")
-		s.change(func(t *tx) error { return t.run(`DROP TRIGGER full`) })
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		lines, events = s.putBacks()
-		sameText(t, "afterwards", fmt.Sprint(lines, events), "1 1")
-	})
 }

@@ -117,14 +117,6 @@ func (q *queries) lastSeq() (seq int64, err error) {
 	return oneValue[int64](q, `SELECT coalesce(max(seq), 0) FROM events`)
 }
 
-// wroteSince reports whether an event of one of the given types was written after the one with the number seq. It
-// reads all events since then.
-func (q *queries) wroteSince(seq int64, kinds ...eventType) (wrote bool, err error) {
-	names, _ := json.Marshal(kinds)
-	return oneValue[bool](q, `SELECT EXISTS (
-		SELECT 1 FROM events WHERE seq > ? AND type IN (SELECT value FROM json_each(?)))`, seq, string(names))
-}
-
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how
 // many. Old events that follow a newer one, as after the clock was set back, are left to removeEventsAfter.
 func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {

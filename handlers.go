@@ -182,7 +182,6 @@ type server struct {
 	faults         lastingFaults
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
-	keysPutBack    atomic.Bool // the key file was put back, and the event for that is still to be written
 	draining       atomic.Bool
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served

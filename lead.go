@@ -149,27 +149,14 @@ func normalEmail(s string) string {
 // emailKey returns an address in lower case, for comparing without case, as erasing does.
 func emailKey(email string) string { return strings.ToLower(email) }
 
-// looseEmail returns an address without what often differs between two addresses of one person,
-// or two spellings of one address: case, accents and other marks, full-width letters, whether the
-// domain is in Punycode, and before the @ dots and what follows a plus sign. Addresses of
-// different people can have the same result, so it only serves to show an operator which
-// addresses resemble another.
+// looseEmail returns an address without what often differs between two addresses of one person: case, and before the @
+// dots and what follows a plus sign. Addresses of different people can have the same result, so it only serves to show
+// an operator which addresses resemble another.
 func looseEmail(email string) string {
-	local, domain := email, ""
-	if at := strings.LastIndexByte(email, '@'); at >= 0 {
-		local, domain = email[:at], email[at+1:]
-	}
-	local = strings.ReplaceAll(foldLetters(local), ".", "")
+	local, domain, _ := strings.Cut(emailKey(email), "@")
+	local = strings.ReplaceAll(local, ".", "")
 	if plus := strings.IndexByte(local, '+'); plus > 0 {
 		local = local[:plus]
 	}
-	labels := strings.Split(foldLetters(domain), ".")
-	for i, label := range labels {
-		if code, ok := strings.CutPrefix(label, "xn--"); ok {
-			if name, ok := unpunycode(code); ok {
-				labels[i] = foldLetters(name)
-			}
-		}
-	}
-	return local + "@" + strings.Join(labels, ".")
+	return local + "@" + domain
 }

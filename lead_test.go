@@ -384,9 +384,9 @@ func TestErase_findsAnAddressThatTheShellWrote(t *testing.T) {
 func TestErase_byTheCommandListsAddressesThatResembleIt(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	const composed, apart = "jos\u00e9@m\u00fcller.example", "jose\u0301@mu\u0308ller.example"
-	const resembling = "jos.e+news@xn--mller-kva.example"
-	o.addLeads(composed, "JOS\u00c9@M\u00dcLLER.example", apart, apart, resembling, "josef@m\u00fcller.example")
+	const composed, apart = "jos\u00e9@m\u00fcller.example", "jose\u0301@m\u00fcller.example"
+	const resembling = "jos.\u00e9+news@m\u00fcller.example"
+	o.addLeads(composed, "JOS\u00c9@M\u00dcLLER.example", apart, resembling, resembling, "josef@m\u00fcller.example")
 	out := o.do("lead", "erase", composed)
 	id := func(email string) (id string) {
 		o.store(func(s *store) {
@@ -396,10 +396,10 @@ func TestErase_byTheCommandListsAddressesThatResembleIt(t *testing.T) {
 	}
 	equal(t, "the output", out, "2 leads erased; "+inNoFile+"\n"+
 		"not erased, but alike; if one is the same person's, erase it in its own spelling:\n"+
-		"  "+resembling+": 1, the last "+id(resembling)+"\n"+
-		"  "+apart+` ("jose\u0301@mu\u0308ller.example"): 2, the last `+id(apart)+"\n")
+		"  "+resembling+` ("jos.\u00e9+news@m\u00fcller.example"): 2, the last `+
+		id(resembling)+"\n")
 	got := o.object("lead", "erase", "-json", composed)
-	equal(t, "alike", column(objects(got["similar"]), "email"), []any{resembling, apart})
+	equal(t, "alike", column(objects(got["similar"]), "email"), []any{resembling})
 	equal(t, "more_similar", got["more_similar"], false)
 	equal(t, "alike to nobody", o.object("lead", "erase", "nobody@example.com")["similar"], any([]any{}))
 	out = o.do("lead", "erase", apart)
@@ -441,19 +441,8 @@ func TestErase_listsABoundedNumberOfAddressesOfAsManyLeadsAsThereAre(t *testing.
 func TestLead_addressesThatResembleEachOther(t *testing.T) {
 	t.Parallel()
 	for _, same := range [][]string{
-		{"ada@example.com", "ADA@Example.com", "a.d.a@example.com", "ada+news@example.com",
-			"\uff21\uff44\uff41@example.com", "\u00e0d\u00e4@ex\u00e1mple.com", "ada@exa\u0301mple.com",
-			"ada@xn--exmple-qta.com"},
-		{"gr\u00fc\u00dfe@stra\u00dfe.example", "grusse@strasse.example",
-			"gru\u0308sse@xn--strae-oqa.example", "GR\u00dcSSE@STRASSE.example"},
-		{"\u0111\u1eb7ng@vi\u1ec7t.example", "dang@viet.example",
-			"da\u0323\u0306ng@vie\u0323\u0302t.example", "da\u0306\u0323ng@vie\u0302\u0323t.example"},
-		{"\ud55c\uad6d@\ub098\ub77c.example", "\u1112\u1161\u11ab\u1100\u116e\u11a8@\u1102\u1161\u1105\u1161.example"},
-		{"\u0451\u0436@\u043f\u0440\u0438\u043c\u0435\u0440.\u0440\u0444", "\u0435\u0436@xn--e1afmkfd.xn--p1ai",
-			"\u0415\u0308\u0436@\u041f\u0420\u0418\u041c\u0415\u0420.\u0420\u0424"},
-		{"\u30ac@example.com", "\u30ab\u3099@example.com"},
-		{"\u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2@example.com",
-			"\u03c3\u03b9\u03c3\u03c5\u03c6\u03bf\u03c3@example.com"},
+		{"ada@example.com", "ADA@Example.com", "a.d.a@example.com", "ada+news@example.com"},
+		{"\u00c4da@example.com", "\u00e4.da+1@EXAMPLE.com"},
 		{"+@example.com", "+.@example.com"},
 	} {
 		for _, email := range same {
@@ -463,7 +452,6 @@ func TestLead_addressesThatResembleEachOther(t *testing.T) {
 	for _, different := range [][2]string{
 		{"ada@example.com", "adam@example.com"}, {"ada@example.com", "ada@examp.le.com"}, {"", "a"}, {"a@b@c", "a@c"},
 		{"ada@example.com", "ada@example+x.com"}, {"+a@example.com", "+b@example.com"},
-		{"ada@xn--zzzzzz.com", "ada@.com"},
 		{"ada", "@ada"},
 	} {
 		if looseEmail(different[0]) == looseEmail(different[1]) {

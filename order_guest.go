@@ -192,10 +192,10 @@ func (s *guestSearch) search(ctx context.Context, q *queries, max int) (*foundGu
 // nameKey returns a name for comparing, without case and with single spaces.
 func nameKey(name string) string { return strings.ToLower(strings.Join(strings.Fields(name), " ")) }
 
-// alikeNames reports whether all words of one name are in the other, in any order, without accents or punctuation.
+// alikeNames reports whether all words of one name are in the other, in any order, without case or punctuation.
 func alikeNames(a, b string) bool {
 	words := func(name string) []string {
-		return strings.FieldsFunc(foldLetters(name), func(r rune) bool {
+		return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
 			return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 		})
 	}

@@ -474,16 +474,12 @@ func (s *server) reportCalls(told *callsTold) {
 
 // A keyWatch is what the service knows of the key file at a path. The goroutine of pollFiles owns it.
 type keyWatch struct {
-	path    string      // "": there is none
-	loaded  string      // the fileState with which it was loaded last; "": it was not
-	dir     fs.FileInfo // its directory when it was last loaded or unchanged; nil: never, or it is a symbolic link
-	seq     int64       // the loaded keys include what commands did up to this event
-	changed bool        // since then it was seen with other content that could not be read
-	missing bool        // at the last look
+	path   string // "": there is none
+	loaded string // the fileState with which it was loaded last; "": it was not
 }
 
-// watchKeys begins to follow the key file at a path; "": there is none. It looks at once: the file may have
-// changed since it was loaded at the start, and it is to be put back if it goes missing soon after the start.
+// watchKeys begins to follow the key file at a path; "": there is none. It looks at once, since the file may have
+// changed since it was loaded at the start.
 func (s *server) watchKeys(path string) *keyWatch {
 	w := &keyWatch{path: path}
 	s.followKeys(w)
@@ -492,99 +488,21 @@ func (s *server) watchKeys(path string) *keyWatch {
 
 // followKeys loads the key file if it has changed. While the file can't be used, the keys in memory stay and it
 // is loaded again at every call: a key that was retired must not stay accepted because of one failure. Meanwhile
-// health warns, and the log has a line at the beginning and one at the end. A file that is missing at two looks
-// in a row is put back: at the first, somebody may be just replacing it.
+// health warns, and the log has a line at the beginning and one at the end. The file is never written: a missing one
+// is for the operator to restore (contract, section 10).
 func (s *server) followKeys(w *keyWatch) {
 	if w.path == "" {
 		return
 	}
-	seq, seqErr := s.store.lastSeq() // read before the file, since commands write the file before their event
-	state, dir := fileState(w.path), dirOfFile(w.path)
-	if state == "" || state != w.loaded {
+	if state := fileState(w.path); state == "" || state != w.loaded {
 		if err := s.reloadKeys(w.path); err != nil {
 			s.keysStale.Store(true)
-			if err = s.noteUnusableKeys(w, state, err); err != nil {
-				s.noteFault(faultKeyFile, err)
-			}
+			s.noteFault(faultKeyFile, err)
 			return
 		}
 		w.loaded = state
-		os.Remove(filepath.Join(filepath.Dir(w.path), draftOfKeys(filepath.Base(w.path)))) // of a killed putBack
 	}
-	if seqErr == nil {
-		w.seq = seq
-	}
-	w.dir, w.changed, w.missing = dir, false, false
 	s.keysStale.Store(false)
-}
-
-// noteUnusableKeys notes that the key file with this fileState could not be loaded, and puts it back if it is
-// missing for the second time in a row. It returns the error to report, if any.
-func (s *server) noteUnusableKeys(w *keyWatch, state string, err error) error {
-	again := w.missing
-	w.missing = errors.As(err, new(missingKeys))
-	switch {
-	case !w.missing:
-		w.changed = w.changed || state != "" && !errors.Is(err, errDamagedKeys)
-	case !again:
-		return nil
-	default:
-		why := s.putKeysBack(w)
-		if why == nil || errors.Is(why, errKeysBusy) { // the next look will tell
-			return nil
-		}
-		err = fmt.Errorf("%w; it is not put back from memory: %w", err, why)
-	}
-	return err
-}
-
-// putKeysBack writes the missing key file from memory. It does so only if the database is still the file at its
-// path and the directory still the one that the key file was read from: another installation may be there by now,
-// or the volume may be unmounted. And the keys in memory must be the last that the file had. Otherwise the error
-// says why not.
-func (s *server) putKeysBack(w *keyWatch) error {
-	if err := s.store.filesInPlace(); err != nil {
-		return err
-	}
-	dir, err := os.OpenRoot(filepath.Dir(w.path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	now, err := dir.Stat(".")
-	if err != nil {
-		return err
-	}
-	name, keys := filepath.Base(w.path), s.keys.Load()
-	if link, err := dir.Lstat(name); w.dir == nil || err == nil && link.Mode()&fs.ModeSymlink != 0 {
-		return errors.New("it was not read from there, or over a symbolic link")
-	}
-	if !os.SameFile(now, w.dir) {
-		return errors.New("its directory is another one than that from which it was read")
-	}
-	changed, err := s.store.wroteSince(w.seq, eventKeyAdded, eventKeyRotated, eventKeyRetired)
-	if err != nil || changed || w.changed {
-		return cmp.Or(err, errors.New("it was changed after it was read"))
-	}
-	if err := keys.putBack(dir, name); err != nil {
-		return err
-	}
-	s.log.Warn("the key file was missing, and was put back from memory", "file", w.path, "signing", keys.signer().kid)
-	s.keysPutBack.Store(true)
-	return nil
-}
-
-// dirOfFile identifies the directory of a file; nil: it can't be told, or the path is not a regular file, such as
-// a symbolic link.
-func dirOfFile(path string) fs.FileInfo {
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	if info, err = os.Stat(filepath.Dir(path)); err != nil {
-		return nil
-	}
-	return info
 }
 
 // reloadKeys loads the key file. When that fails, the keys in memory stay in use.

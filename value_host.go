@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -129,46 +128,6 @@ func punycode(s string) string {
 const punycodeDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 func punycodeDigit(d int) byte { return punycodeDigits[d] }
-
-// unpunycode decodes a label in lower case, without its xn--, as RFC 3492, section 6.2, does. It
-// reports false for one that is not the encoding of any text, or is longer than a label can be.
-func unpunycode(s string) (string, bool) {
-	const base, tmin, tmax, initialBias, initialN, maxLabel = 36, 1, 26, 72, 128, 63
-	if len(s) > maxLabel {
-		return "", false
-	}
-	var out []rune
-	if hyphen := strings.LastIndexByte(s, '-'); hyphen > 0 {
-		out, s = []rune(s[:hyphen]), s[hyphen+1:]
-	}
-	for i, n, bias := 0, initialN, initialBias; s != ""; i++ {
-		before, weight, threshold := i, 1, 0
-		for k := base; ; k += base {
-			if s == "" || weight > math.MaxInt32 {
-				return "", false
-			}
-			digit := strings.IndexByte(punycodeDigits, s[0])
-			if digit < 0 {
-				return "", false
-			}
-			s = s[1:]
-			i += digit * weight
-			if threshold = min(max(k-bias, tmin), tmax); digit < threshold {
-				break
-			}
-			weight *= base - threshold
-		}
-		points := len(out) + 1
-		bias = punycodeBias(i-before, points, before == 0)
-		n += i / points
-		i %= points
-		if n > unicode.MaxRune || !utf8.ValidRune(rune(n)) {
-			return "", false
-		}
-		out = slices.Insert(out, i, rune(n))
-	}
-	return string(out), utf8.ValidString(string(out))
-}
 
 // punycodeBias adapts the bias (RFC 3492, section 6.1).
 func punycodeBias(delta, points int, first bool) int {
