@@ -405,41 +405,6 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 	}
 }
 
-func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	if page := docsPage(s); !strings.Contains(page, "curl -s http://127.0.0.1:8080/v1/widget/health") {
-		t.Error("the base address is not in the lines")
-	}
-	s.change(func(t *tx) error { return t.setBaseURL("https://api.example.org/api/v1") })
-	s.check(s.server.refresh())
-	page := docsPage(s)
-	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") ||
-		strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.net") {
-		t.Error("the page keeps an earlier base address")
-	}
-	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: "+
-		"/api/legacy/\n" {
-		t.Errorf("robots.txt: %s", robots)
-	}
-}
-
-func TestDocs_sayWhetherTheOldPathsHaveEnded(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.legacySunset = bubbleStart.Add(24 * time.Hour) })
-		if !strings.Contains(docsPage(s), "They end on 2 January 2000") {
-			t.Error("before the sunset the page does not say that there is one")
-		}
-		time.Sleep(24 * time.Hour)
-		if !strings.Contains(docsPage(s), "These paths ended on 2 January 2000") {
-			t.Error("after the sunset the page does not say that it has passed")
-		}
-	})
-}
-
 // luminance is the relative luminance of a color such as #1b1f24 (WCAG 2.2).
 func luminance(t *testing.T, color string) float64 {
 	var sum float64

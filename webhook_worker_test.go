@@ -368,25 +368,6 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 	})
 }
 
-func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		defer s.startSending(10 * time.Minute)()
-		for day := range 8 {
-			r.status(503)
-			if day == 4 {
-				r.status(200)
-			}
-			s.announce(s.account, eventLeadCreated)
-			time.Sleep(time.Second)
-			r.status(503)
-			time.Sleep(24 * time.Hour)
-		}
-		synctest.Wait()
-		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
-	})
-}
-
 func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
@@ -400,23 +381,6 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 		synchronised.Store(true)
 		letPass(10 * time.Second)
 		equal(t, "once the clock is believed", s.webhookRow(hook).State, webhookDisabled)
-	})
-}
-
-func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		s.announceToAll([]string{s.account}, eventLeadCreated, 20)
-		r.status(http.StatusGone)
-		defer s.startSending(time.Minute)()
-		synctest.Wait()
-		time.Sleep(time.Hour)
-		if got := r.take(); len(got) > maxSendingWebhook {
-			t.Errorf("it got %d messages after it had said that it is gone", len(got))
-		}
-		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
-		s.counts(1, `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
-		s.counts(0, `SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`)
 	})
 }
 
@@ -932,21 +896,5 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		}
 		s.counts(0, `SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
 		s.counts(2, `SELECT count(*) FROM webhook_retries`)
-	})
-}
-
-func TestWebhook_deliveryWritesTwoTrees(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, admitLoopback, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
-		r := s.receive()
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
-		s.announce(s.account, eventLeadCreated)
-		_, before := s.treesWritten(0)
-		defer s.startSending()()
-		letPass(time.Second)
-		if trees, _ := s.treesWritten(before); strings.Join(trees, " ") != "deliveries webhook_queues" {
-			t.Errorf("a delivery writes to %q", trees)
-		}
 	})
 }
