@@ -166,26 +166,6 @@ func TestEntry_namesAllThatHasNoAccount(t *testing.T) {
 	}
 }
 
-func TestEntry_thatNobodyCanReadIsHeld(t *testing.T) {
-	t.Parallel()
-	m := &bookMapping{Lines: []mappingRule{{Kind: rulePayment, Method: ptr(methodCard), Account: "1"}}}
-	var sums []revenueSum
-	for i := range int64(maxEntryLines - 1) {
-		m.Lines = append(m.Lines, mappingRule{Kind: ruleSales, VATRate: &i, Account: "2", Tax: ptr("X")})
-		sums = append(sums, sum(methodCard, figureSale, i, "", 100, 0))
-	}
-	c := &bookConnection{Product: productXero, Mapping: m}
-	if e, issues := buildEntry(c, "2026-11-22", "CHF", testSyncKey, sums); issues != nil ||
-		len(e.Lines) != maxEntryLines {
-		t.Fatalf("%v", issues)
-	}
-	sums = append(sums, sum(methodCard, figureRefund, 1, "", 100, 0)) // two lines more
-	if e, issues := buildEntry(c, "2026-11-22", "CHF", testSyncKey, sums); e != nil || len(issues) != 1 ||
-		issues[0] != (entryIssue{heldUnmapped, "The entry has 1002 lines, of at most 1000: name fewer groups."}) {
-		t.Fatalf("%v", issues)
-	}
-}
-
 // entryCase is a mapping and sums that bytes stand for. Each account of the mapping is for one thing only, so
 // that its code tells what it is.
 type entryCase struct {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -434,30 +433,6 @@ func TestDemo_pageFitsATelephone(t *testing.T) {
 		}
 		if faults := b.await(script, []int{320, 360, 768, 1280}, path == ""); fmt.Sprint(faults) != "[]" {
 			t.Errorf("/%s: %v", path, faults)
-		}
-	}
-}
-
-func TestDemo_browserKeepsAnUnlistedSiteOut(t *testing.T) {
-	t.Parallel()
-	programsOrSkip(t, "chromium", "chromedriver")
-	text := sharedDemo(t)
-	base, page := printed(t, text, "The service behind it"), printed(t, text, "A lunch menu on a partner's site")
-	b := startBrowser(t)
-	post := `const [base, done] = arguments;
-		fetch(base + "/widget/leads", {method: "POST", headers: {"Content-Type": "application/json"},
-			body: '{"type":"newsletter","email":"a@example.com"}'})
-		.then(r => done("status " + r.status), e => done("blocked"))`
-	other := httptest.NewServer(http.NotFoundHandler())
-	defer other.Close()
-	for origin, want := range map[string]string{
-		page: "status 200",
-		strings.Replace(page, "127.0.0.1", "localhost", 1): "status 200", // the page leads to its listed origin
-		other.URL: "blocked",
-	} {
-		b.open(origin)
-		if got := b.await(post, base); got != want {
-			t.Errorf("from %s: %v, want %s", origin, got, want)
 		}
 	}
 }

@@ -779,38 +779,6 @@ func TestOutbound_aRequestWithAnIdempotencyKeyIsSentOnceWhateverBecomesOfItsConn
 	}
 }
 
-func TestOutbound_closesWhatItKeepsAndStopsWithItsCaller(t *testing.T) {
-	t.Parallel()
-	address, done := rawServer(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
-	o := outboundTo(t, loopbackRange)
-	if answer, _, err := o.get(t.Context(), "http://"+address+"/"); err != nil || answer.status != 204 {
-		t.Fatalf("%+v, %v", answer, err)
-	}
-	o.close()
-	<-done
-
-	ctx, cancel := context.WithCancel(t.Context())
-	asked := make(chan struct{})
-	silent, gone := rawServer(t, func(conn net.Conn) {
-		answers("")(conn)
-		close(asked)
-	})
-	go func() { <-asked; cancel() }()
-	if _, reason, err := o.get(ctx, "http://"+silent+"/"); reason != "canceled" {
-		t.Errorf("%v", err)
-	}
-	<-gone
-	if _, reason, err := o.get(ctx, "http://"+address+"/"); reason != "canceled" {
-		t.Errorf("a context that has ended before: %v", err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	listener.Close()
-	if _, reason, err := o.get(t.Context(), "http://"+listener.Addr().String()+"/"); reason != "connection" {
-		t.Errorf("nobody listens: %v", err)
-	}
-}
-
 func TestOutbound_callsOverTLSOnlyWhoProvesItsName(t *testing.T) {
 	t.Parallel()
 	server := func(change func(*httptest.Server)) *httptest.Server {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -36,5 +37,16 @@ func BenchmarkRevenue_day(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		date := first.AddDate(0, 0, i%benchmarkedDays).Format(time.DateOnly)
 		s.get("/revenue/days/"+date, auth).is(200)
+	}
+}
+
+// BenchmarkRevenue_year lists a year.
+func BenchmarkRevenue_year(b *testing.B) {
+	s, first := newRevenueYear(b, false)
+	auth := s.accountant()
+	path := fmt.Sprintf("/revenue/days?from=%s&to=%s", first.Format(time.DateOnly),
+		first.AddDate(0, 0, benchmarkedDays).Format(time.DateOnly))
+	for b.Loop() {
+		s.get(path, auth).is(200)
 	}
 }

@@ -76,6 +76,32 @@ func BenchmarkWebhooks_deliveries(b *testing.B) {
 	}
 }
 
+// BenchmarkWebhooks_backlog starts with -backlog events that are due: half were never sent, half are to
+// be tried again. It measures how long the first takes to arrive, and memory while they are sent.
+func BenchmarkWebhooks_backlog(b *testing.B) {
+	for range b.N {
+		b.StopTimer()
+		s := newService(b, admitLoopback)
+		url, got := receiveReal(b)
+		s.subscribe(s.account, url, eventLeadCreated)
+		n := *backlog
+		s.fillEvents(s.account, eventLeadCreated, n)
+		s.sql(`UPDATE webhook_queues SET sent_seq = ?`, n/2)
+		s.sql(`INSERT INTO webhook_retries SELECT q.id, e.seq, 1, '2026-01-01T00:00:00Z'
+			FROM events e, webhook_queues q WHERE e.seq <= ?`, n/2)
+		before := heapInUse()
+		b.StartTimer()
+		began := time.Now()
+		stop := s.startSending()
+		waitFor(b, got, 1)
+		b.ReportMetric(float64(time.Since(began).Microseconds())/1000, "ms-to-first")
+		waitFor(b, got, int64(min(n, 5000)))
+		b.StopTimer()
+		b.ReportMetric(float64(int64(heapInUse())-int64(before))/(1<<20), "MiB")
+		stop()
+	}
+}
+
 // BenchmarkWebhooks_writing posts leads without webhooks, with ten that answer, with ten that hang, and
 // with ten that want other events.
 func BenchmarkWebhooks_writing(b *testing.B) {
@@ -119,5 +145,29 @@ func BenchmarkWebhooks_writing(b *testing.B) {
 			close(release)
 			stop()
 		})
+	}
+}
+
+// BenchmarkWebhooks_idle measures the memory of a thousand webhooks that get nothing.
+func BenchmarkWebhooks_idle(b *testing.B) {
+	for range b.N {
+		b.StopTimer()
+		s := newService(b, admitLoopback)
+		accounts := s.addAccounts(100)
+		var urls []string
+		for i := range 1000 {
+			urls = append(urls, fmt.Sprintf("https://receiver%d.example.com/hooks/widgetd", i))
+		}
+		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated,
+			eventLicenseCreated)
+		before := heapInUse()
+		w := webhookWorkerOf(s.server)
+		b.StartTimer()
+		w.reload()
+		b.StopTimer()
+		b.ReportMetric(float64(int64(heapInUse())-int64(before))/(1<<20), "MiB")
+		if len(w.senders) != 1000 {
+			b.Fatalf("%d webhooks", len(w.senders))
+		}
 	}
 }

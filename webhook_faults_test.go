@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -43,27 +42,6 @@ func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.rename("gone", "events")
 		time.Sleep(10 * time.Second)
-		r.gets(want)
-	})
-}
-
-// Looking for the next event of one webhook among many that it does not name must not keep the answers of
-// others from being taken.
-func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
-	t.Parallel()
-	manyRowsUnderRace(t)
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		const events = 2*maxScanned + 1
-		s.fillEvents(s.account, eventWidgetCreated, events)
-		want := s.announce(s.account, eventLeadCreated)
-		w := webhookWorkerOf(s.server)
-		w.step(context.Background())
-		for _, sender := range w.senders {
-			if read := sender.live.read - sender.sentSeq; read != maxScanned {
-				t.Errorf("one step looks at %d events, want %d", read, maxScanned)
-			}
-		}
-		defer s.beside(w.run)()
 		r.gets(want)
 	})
 }
