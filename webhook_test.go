@@ -316,39 +316,3 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	equal(t, "needs doing", len(lines), 3)
 	contains(t, lines[2], "11 webhooks answered 410 Gone since ")
 }
-
-func TestWebhook_listShowsWhatWaitsAndWhenOneWasLastAccepted(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	slow, bad, idle := s.addWebhook(s.account, "lead.created"), s.addWebhook(s.account, "lead.created"),
-		s.addWebhook(s.addAccount("Trattoria"), "lead.created")
-	seq := s.addEvents(s.account, eventLeadCreated, 3)
-	s.addEvents(s.account, eventWidgetCreated, 5) // which it does not get
-	s.addDelivery(slow, seq, ptr(200))
-	s.addDelivery(slow, seq, ptr(503))
-	s.sql(`UPDATE webhooks SET failing_since = ? WHERE id = ?`, newStamp(time.Now()), slow)
-	s.sql(`UPDATE webhooks SET state = 'disabled', reason = 'gone' WHERE id = ?`, bad)
-	s.sql(`INSERT INTO webhook_retries SELECT id, 1, 1, ? FROM webhook_queues WHERE webhook_id = ?`,
-		newStamp(time.Now()), slow)
-	for args, want := range map[string][]string{
-		"": {slow + " 4 true", bad + " 0 false", idle + " 0 false"}, "-state disabled": {bad + " 0 false"},
-		"-failing": {slow + " 4 true", bad + " 0 false"}, "-failing -state enabled": {slow + " 4 true"},
-		"-account Trattoria": {idle + " 0 false"},
-	} {
-		var got []string
-		words := append([]string{"webhook", "list", "-json"}, strings.Fields(args)...)
-		for line := range strings.Lines(s.must(words...)) {
-			var row webhookRow
-			s.check(json.Unmarshal([]byte(line), &row))
-			got = append(got, fmt.Sprint(row.ID, " ", row.Waiting, " ", !row.LastSuccess.IsZero()))
-		}
-		slices.Sort(got)
-		slices.Sort(want)
-		equal(t, args, got, want)
-	}
-	s.addEvents(s.account, eventLeadCreated, maxWaiting)
-	contains(t, s.must("webhook", "list", "-failing", "-wide"), " 1000+ ")
-	if _, err := s.command("webhook", "list", "-state", "broken"); !errors.As(err, new(usageError)) {
-		t.Errorf("another state: %v", err)
-	}
-}
