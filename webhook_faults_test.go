@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -24,25 +23,6 @@ func (s *service) rename(from, to string) {
 	s.change(func(t *tx) error {
 		t.invalidate()
 		return t.run(`ALTER TABLE ` + from + ` RENAME TO ` + to)
-	})
-}
-
-// The events can't be read for a while, in which some are to be replayed.
-func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		stop := s.startSending(time.Second)
-		want := s.announce(s.account, eventLeadCreated)
-		synctest.Wait()
-		stop()
-		r.take()
-		s.sql(`UPDATE webhook_queues SET replay_seq = 0, replay_end = sent_seq`)
-		s.rename("events", "gone")
-		defer s.startSending(time.Second)()
-		time.Sleep(10 * time.Second)
-		s.rename("gone", "events")
-		time.Sleep(10 * time.Second)
-		r.gets(want)
 	})
 }
 
