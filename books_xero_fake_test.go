@@ -688,12 +688,6 @@ func (f *xeroFake) edit(id string) {
 	})
 }
 
-// postDraft has the accountant post a draft.
-func (f *xeroFake) postDraft(id string) {
-	f.t.Helper()
-	f.on(id, func(j *xeroFakeJournal) { j.status = "POSTED" })
-}
-
 // lock has the accountant of the first company lock all days up to a date; "": none is.
 func (f *xeroFake) lock(date businessDate) {
 	f.change(0, func(c *xeroFakeCompany) { c.periodLock = date })

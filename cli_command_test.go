@@ -27,13 +27,11 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	for name, story := range map[string]func(*testing.T, *operator){
 		"accounts": accountStory, "applications": appStory, "licences": licenseStory, "tokens": tokenStory,
 		"plans": planStory,
-		"keys":  keyStory, "leads": leadStory, "statistics": statsStory,
+		"keys":  keyStory, "leads": leadStory,
 		"a receiver of webhooks": webhookListenStory,
-		"webhooks":               webhookStory,
 		"orders":                 orderStory,
 		"payments":               paymentStory,
 		"books":                  booksStory,
-		"revenue":                revenueStory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.t = t

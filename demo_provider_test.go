@@ -172,44 +172,6 @@ func (p *testProvider) dispute(intentID, status string) {
 	p.emit(kind, i.disputes[0].object(i))
 }
 
-func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
-	t.Parallel()
-	s := newStripeTest(t)
-	open, authorized, captured, cancelled := s.starts(), s.authorized(), s.captured(1500), s.authorized()
-	s.does(opCancel, cancelled, 0)
-	refunded := s.captured(2000)
-	s.does(opRefund, refunded, 1999)
-	for _, c := range []struct {
-		name, kind string
-		p          *payment
-		amount     int64
-		reason     string
-	}{
-		{"capturing what nobody has paid", opCapture, open, 100, "resource_missing"},
-		{"capturing more than is authorised", opCapture, authorized, 2001, "amount_too_large"},
-		{"capturing nothing", opCapture, authorized, 0, "amount_too_small"},
-		{"capturing twice", opCapture, captured, 500, "payment_intent_unexpected_state"},
-		{"capturing what was cancelled", opCapture, cancelled, 500, "payment_intent_unexpected_state"},
-		{"cancelling twice", opCancel, cancelled, 0, "payment_intent_unexpected_state"},
-		{"cancelling what was captured", opCancel, captured, 0, "payment_intent_unexpected_state"},
-		{"expiring what was paid", opExpire, authorized, 0, "invalid_request_error"},
-		{"giving back what was not captured", opRefund, authorized, 100, "payment_intent_unexpected_state"},
-		{"giving back more than was captured", opRefund, captured, 1501, "amount_too_large"},
-		{"giving back more than is left", opRefund, refunded, 2, "amount_too_large"},
-	} {
-		op := testOperation(c.kind, c.p, c.amount)
-		call := s.client.call(op, c.p, s.order, testReturnURL)
-		if c.p.IntentID == nil && c.kind == opCapture {
-			call.Path = "/v1/payment_intents/pi_none/capture"
-		}
-		if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendRefused || r.reason != c.reason {
-			t.Errorf("%s: %+v", c.name, r)
-		}
-	}
-	s.does(opRefund, refunded, 1)
-	s.does(opCancel, authorized, 0)
-}
-
 func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 	t.Parallel()
 	s := newStripeTest(t)

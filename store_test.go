@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -357,23 +355,6 @@ func explain(db *sql.DB, query string) (steps []string, err error) {
 		steps = append(steps, step)
 	}
 	return steps, rows.Err()
-}
-
-// treesWritten returns the names of the tables and indexes that the pages in a write-ahead log
-// belong to, from one of its frames on, and how many frames there are.
-func (s *service) treesWritten(from int) (trees []string, frames int) {
-	s.t.Helper()
-	log, err := os.ReadFile(s.store.walPath)
-	s.check(err)
-	const header, frame = 32, 24 + 4096 // of the log, of a page in it: https://sqlite.org/fileformat2.html#walformat
-	for at := header + from*frame; at+frame <= len(log); at += frame {
-		var name string
-		page := binary.BigEndian.Uint32(log[at:])
-		s.check(s.store.one(`SELECT name FROM dbstat WHERE pageno = ?`, []any{page}, &name))
-		trees = append(trees, name)
-	}
-	slices.Sort(trees)
-	return slices.Compact(trees), (len(log) - header) / frame
 }
 
 // A scaled is a service with many licences in its file, and one device of one of them.
