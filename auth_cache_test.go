@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -144,53 +143,4 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	}
 	close(stop)
 	readers.Wait()
-}
-
-func TestCache_isBounded(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	c := newCache[int, int](10)
-	for i := range 100 {
-		if v, err := c.load(s.store, i, func() (int, string, error) { return i, "", nil }); err != nil || v != i {
-			t.Fatal(v, err)
-		}
-	}
-	if c.len() != 10 {
-		t.Fatalf("%d entries", c.len())
-	}
-}
-
-// TestCache_servesAlsoWhileWritesAlwaysWait has each write ask for the
-// next before it ends, so that the queue is never empty.
-func TestCache_servesAlsoWhileWritesAlwaysWait(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	const last = 5
-	var fresh [last + 1]bool
-	var all sync.WaitGroup
-	var ask func(n int)
-	ask = func(n int) {
-		err := s.update(t.Context(), func(*tx) error {
-			fresh[n] = s.fresh.Load()
-			if n == last {
-				return nil
-			}
-			if n == 1 { // as a quarter of a second later
-				s.fresh.Store(false)
-			}
-			all.Go(func() { ask(n + 1) })
-			for len(s.jobs) == 0 {
-				runtime.Gosched()
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	ask(0)
-	all.Wait()
-	if !slices.Contains(fresh[2:], true) { // on a slow machine it lapses again
-		t.Errorf("while writes wait nothing is held against the file: %v", fresh)
-	}
 }

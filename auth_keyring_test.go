@@ -446,45 +446,6 @@ func TestKeyring_isLoadedAgainUntilItCanBe(t *testing.T) {
 	})
 }
 
-func keyStory(t *testing.T, o *operator) {
-	secret, err := loadKeyring(o.env["WIDGETD_KEY"])
-	must(t, err)
-	first := o.object("key", "public")
-	if first["signs"] != true || !strings.HasPrefix(first["pem"].(string), "-----BEGIN PUBLIC KEY-----") {
-		t.Errorf("public %v", first)
-	}
-	sameText(t, "for pinning", o.do("key", "public"), "# kid "+first["kid"].(string)+"\n"+first["pem"].(string))
-	o.fails("add another with 'widgetd key add'", "key", "rotate")
-	second := o.object("key", "add")["kid"]
-	o.fails("or add -force", "key", "rotate")
-	o.do("key", "rotate", "-force")
-	if table := o.do("key", "list"); !regexp.MustCompile(`^KID +SIGNS +CREATED\n` + second.(string) +
-		` +yes +\d\d-.*\n` + first["kid"].(string) + ` +- +\d\d-.*\n$`).MatchString(table) {
-		t.Errorf("listed\n%s", table)
-	}
-	o.fails("this is the signing key", "key", "retire", second.(string))
-	id := o.object("license", "add", "-account", o.account, "-product", "kds")["id"].(string)
-	o.addDevice(id, first["kid"].(string))
-	o.fails("unexpired device leases", "key", "retire", first["kid"].(string))
-	o.fails("'widgetd key list' prints the kid of each", "key", "retire", "nonsense")
-	o.do("key", "retire", first["kid"].(string), "-force")
-	if rows := o.objects("key", "list"); len(rows) != 1 || rows[0]["kid"] != second || rows[0]["signs"] != true ||
-		rows[0]["created_at"] == nil {
-		t.Errorf("listed %v", rows)
-	}
-	sameText(t, "keys", column(o.objects("key", "public"), "kid"), []any{second})
-	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
-	must(t, err)
-	sameText(t, "the secret has changed", ring.secret, secret.secret)
-	if names := dirNames(t, o.dir); slices.ContainsFunc(names,
-		func(n string) bool { return strings.HasSuffix(n, ".new") }) {
-		t.Errorf("left behind: %q", names)
-	}
-	if info, err := os.Stat(o.env["WIDGETD_KEY"]); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("key file: %v, %v", info.Mode(), err)
-	}
-}
-
 // poll waits until a service in a bubble has looked at its files.
 func poll() {
 	time.Sleep(upkeepInterval)

@@ -25,9 +25,7 @@ func TestCommand_doesWhatItsHelpSays(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	for name, story := range map[string]func(*testing.T, *operator){
-		"accounts": accountStory, "applications": appStory, "licences": licenseStory, "tokens": tokenStory,
-		"plans": planStory,
-		"keys":  keyStory, "leads": leadStory, "statistics": statsStory,
+		"statistics":             statsStory,
 		"a receiver of webhooks": webhookListenStory,
 		"webhooks":               webhookStory,
 		"orders":                 orderStory,
@@ -626,27 +624,4 @@ func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
 		late := rows("event", "list", "-limit", "1000", "-since", "1d")
 		equal(t, "events until then", rows("event", "list", "-until", until), events-late)
 	})
-}
-
-func TestApp_listsAreSeparatedByCommas(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string][]string{
-		"https://a.example/x,https://b.example/y":           {"https://a.example/x", "https://b.example/y"},
-		"https://a.example/x https://b.example/y":           {"https://a.example/x", "https://b.example/y"},
-		" https://a.example/x, com.example.app:/back,":      {"https://a.example/x", "com.example.app:/back"},
-		"https://a.example/x?at=1,2,http://127.0.0.1/b,c/d": {"https://a.example/x?at=1,2", "http://127.0.0.1/b,c/d"},
-		"": nil, ",": nil,
-	} {
-		if got := uriList(text); !slices.Equal(got, want) {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-	for _, c := range commandsOf(nouns()) {
-		for _, o := range c.acceptedOptions() {
-			if strings.Contains(o.help, "space-separated") || strings.HasSuffix(o.value, "…") &&
-				!strings.HasSuffix(o.value, ",…") {
-				t.Errorf("%s -%s %s: %s", c.name, o.name, o.value, o.help)
-			}
-		}
-	}
 }

@@ -137,41 +137,6 @@ nothing in: created
 	equal(t, "lines at 120 columns", strings.Count(printedTable(t, 120, header, rows...), "\n"), 4)
 }
 
-func TestTable_hasTheYearOfATimeOnlyWhereItIsAnother(t *testing.T) {
-	t.Parallel()
-	rows := [][]any{{1, newStamp(time.Date(2026, 11, 22, 19, 37, 5, 0, time.UTC)), "2026-11-22"},
-		{2, newStamp(time.Date(2025, 11, 22, 19, 37, 5, 0, time.UTC)), "2025-11-22"}}
-	equal(t, "in a terminal", printedTable(t, 80, "N AT DAY", rows...),
-		"N  AT                DAY\n1  11-22 19:37       2026-11-22\n2  2025-11-22 19:37  2025-11-22\n")
-	equal(t, "with -wide", printedTable(t, 0, "N AT DAY", rows...), "N  AT                    DAY\n"+
-		"1  2026-11-22T19:37:05Z  2026-11-22\n2  2025-11-22T19:37:05Z  2025-11-22\n")
-}
-
-func TestDetails_breakNoIDAndNoNumberFromItsUnit(t *testing.T) {
-	t.Parallel()
-	var text strings.Builder
-	writeDetails(&text, []detail{
-		{"id", "lic_01m84qxem9y60cmcjqm39d1398"}, {"first activated at", "-"},
-		{"database", "/srv/widgetd/widgetd.db has 937.9 MiB"},
-		{"needs doing", "the token tok_01jed7qw2g3dgjnneg0c2150qc ends"}, {"", "back it up"},
-		{"key of the signer", "W3lZcINC2hzUlw8yAGQlVBREzXzNTs6jgnUaM_YHehs"}, {"none", ""},
-	}, 20, 45)
-	equal(t, "at 45 columns", text.String(), `id  lic_01m84qxem9y60cmcjqm39d1398
-first activated at  -
-database            /srv/widgetd/widgetd.db
-                    has 937.9 MiB
-needs doing  the token
-             tok_01jed7qw2g3dgjnneg0c2150qc
-             ends
-             back it up
-key of the signer
-  W3lZcINC2hzUlw8yAGQlVBREzXzNTs6jgnUaM_YHehs
-none
-`)
-	equal(t, "a number", strings.Join(wrap("it has 12 MiB of 24 MiB", 9), "|"), "it has|12 MiB of|24 MiB")
-	equal(t, "a time", strings.Join(wrap("seen 11-22 19:37 last", 14), "|"), "seen|11-22 19:37|last")
-}
-
 // TestCommand_asksTheTerminalForItsWidth runs the program in a terminal that is 50 columns wide.
 func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	t.Parallel()

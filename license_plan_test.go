@@ -254,20 +254,3 @@ func TestPlan_appliedByACommandLeavesTheLockToTheService(t *testing.T) {
 		t.Errorf("the lock was free %d times of %d", got, asked)
 	}
 }
-
-// planStory is what an operator does with plans on the command line.
-func planStory(t *testing.T, o *operator) {
-	plan := o.object("plan", "add", `{"name":"pro","product":"kds"}`)["id"].(string)
-	o.do("license", "add", "-plan-id", plan)
-	o.do("plan", "set", plan, `{"max_devices":2,"max_transfers":3}`)
-	if v := o.object("plan", "apply", plan, "-dry-run"); v["changed"] != 1.0 || v["dry_run"] != true {
-		t.Errorf("a dry run: %v", v)
-	}
-	o.do("plan", "apply", plan, "-force")
-	contains(t, o.do("plan", "apply", plan), "to change: 0 licences")
-	o.do("plan", "retire", plan)
-	contains(t, o.do("plan", "list"), plan)
-	if v := o.object("plan", "show", plan); v["retired_at"] == nil {
-		t.Errorf("retired: %v", v)
-	}
-}

@@ -242,27 +242,6 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 	})
 }
 
-func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, p := serviceWithApp(t)
-		s.sql(manyRows(4*endedAtOnce)+`
-			INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
-			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, ?3 FROM n`,
-			p.ID, s.account, newStamp(time.Now()))
-		clock := time.Now()
-		w := &appSweeper{store: s.store, now: time.Now,
-			kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
-		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
-		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
-			s.check(w.sweep(t.Context()))
-			equal(t, fmt.Sprintf("grants that have ended after %d runs", runs),
-				s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`), want[runs-1])
-			failIf(t, !w.more, "the sweep takes itself for done")
-		}
-	})
-}
-
 func TestKey_retireCountsTheTokensOfApplications(t *testing.T) {
 	t.Parallel()
 	s, p := serviceWithApp(t)

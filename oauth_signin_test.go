@@ -12,16 +12,6 @@ import (
 
 var signinShape = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
 
-// signinStory is part of the story of tokens.
-func signinStory(t *testing.T, o *operator) {
-	t.Helper()
-	code := strings.TrimSpace(o.do("account", "signin", o.account))
-	made := o.object("account", "signin", o.account)
-	failIf(t, !signinShape.MatchString(code) || !signinShape.MatchString(made["code"].(string)) ||
-		made["code"] == code || made["expires_at"] == nil || len(made) != 2, "%q, %v", code, made)
-	o.fails("no such account", "account", "signin", newID("acct", time.Now()))
-}
-
 // signinCode makes a code to sign in with for an account, which is a secret.
 func (s *service) signinCode(accountID string) (code string) {
 	s.t.Helper()

@@ -243,58 +243,6 @@ func (q *questionQueue) isIdle(t *testing.T) {
 	}
 }
 
-func TestQuestion_thatIsTheThirdOfAnAccountWaitsForOneOfTheOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q, who := newQuestionQueue(9), asker{account: "acct_a"}
-		first, second, third := q.hold(t.Context(), who), q.hold(t.Context(), who), q.hold(t.Context(), who)
-		if !first.runs || !second.runs || third.runs {
-			t.Errorf("these run: %v %v %v", first.runs, second.runs, third.runs)
-		}
-		if err := first.end(); err != nil || !third.runs {
-			t.Errorf("the first ended with %v; the third runs: %v", err, third.runs)
-		}
-		if err := errors.Join(second.end(), third.end()); err != nil {
-			t.Error(err)
-		}
-		q.isIdle(t)
-	})
-}
-
-func TestQuestion_hasTwoSecondsForWaitingAndItsAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q, who, began := newQuestionQueue(2), asker{account: "acct_a"}, time.Now()
-		first, second := q.hold(t.Context(), who), q.hold(t.Context(), who)
-		time.Sleep(time.Second)
-		gone, abandon := context.WithCancel(t.Context())
-		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who),
-			q.hold(t.Context(), asker{account: "acct_b"})
-		abandon()
-		if err := <-abandoned.err; err != context.Canceled {
-			t.Errorf("abandoned while it waited: %v", err)
-		}
-		time.Sleep(time.Second)
-		first.end()
-		if !waits.runs || served.runs {
-			t.Errorf("the next one runs: %v; the one after it: %v", waits.runs, served.runs)
-		}
-		if err := <-served.err; served.runs || !errors.Is(err, errSlowQuestion) || time.Since(began) != 3*time.Second {
-			t.Errorf("a question whose turn did not come: %v after %v", err, time.Since(began)-time.Second)
-		}
-		second.end()
-		waits.end()
-		err := q.ask(t.Context(), who, func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
-		})
-		if !errors.Is(err, errSlowQuestion) {
-			t.Errorf("a question without an end: %v", err)
-		}
-		q.isIdle(t)
-	})
-}
-
 func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

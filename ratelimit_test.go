@@ -17,24 +17,6 @@ import (
 	"time"
 )
 
-// TestLimiter_highestRateOfAnOptionIsNoLimit is what load.sh relies on.
-func TestLimiter_highestRateOfAnOptionIsNoLimit(t *testing.T) {
-	t.Parallel()
-	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
-	e := &env{command: serve, getenv: func(string) string { return "" }}
-	must(t, e.parse([]string{"-anonymous-rate", "1000000000"}))
-	o, err := e.readServerOptions()
-	if err != nil || o.anonymousRate != 1_000_000_000 {
-		t.Fatalf("%d %v", o.anonymousRate, err)
-	}
-	l, now := newLimiter(10), time.Now()
-	for i := range size(100_000, 2_000_000) { // all at one moment
-		if v := l.take("a", o.anonymousRate, now); !v.ok || v.remaining != 1_000_000_000-1-i {
-			t.Fatalf("request %d: %+v", i, v)
-		}
-	}
-}
-
 func TestBucket_letsSixHundredPassAtOnceAndAnswersTheNextWith429(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -357,39 +339,6 @@ func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 	}
 	if v := l.take("fresh", 60, now); v.remaining != 59 {
 		t.Fatalf("the fullest bucket was kept: %+v", v)
-	}
-}
-
-func TestBucket_fullIsForgottenAsOthersAreUsed(t *testing.T) {
-	t.Parallel()
-	now, l := bubbleStart, newLimiter(1000)
-	for i := range 500 {
-		l.take(strconv.Itoa(i), 60, now)
-	}
-	for i := range 250 {
-		l.take("one", 60, now.Add(time.Minute+time.Duration(i)*time.Second))
-	}
-	equal(t, "keys", l.len(), 1)
-}
-
-func TestBucket_getsNothingFromARequestThatWasOvertaken(t *testing.T) {
-	t.Parallel()
-	now, l := bubbleStart, newLimiter(10)
-	for range 600 {
-		l.take("a", 600, now)
-	}
-	given := 0
-	for i := range 2000 { // every second one read the clock before the one that came before it
-		at := now.Add(time.Duration(i) * time.Millisecond)
-		if i%2 == 1 {
-			at = at.Add(-500 * time.Millisecond)
-		}
-		if l.take("a", 600, at).ok {
-			given++
-		}
-	}
-	if given > 20 {
-		t.Errorf("%d in two seconds of ten", given)
 	}
 }
 

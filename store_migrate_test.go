@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"database/sql"
 	"errors"
 	"flag"
@@ -715,74 +714,6 @@ func TestUpgrade_redeclaresNoTableWithColumnsOfSomebodyElse(t *testing.T) {
 		t.Errorf("an upgrade of a table with another column: %v", err)
 	}
 	sameContent(t, "after it was refused", contentOf(t, path, nil), before)
-}
-
-func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
-	const table = "CREATE TABLE y (z TEXT) STRICT"
-	regrets := func(*migration) error { return errors.New("regretted") }
-	stops := func(m *migration) error {
-		go stop()
-		return m.exec("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
-	}
-	for name, c := range map[string]struct {
-		sql    string
-		inGo   func(*migration) error
-		schema string // that should come out
-		want   string
-	}{
-		"its SQL fails": {table + "; SELECT nothing", nil, "",
-			fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
-		"its Go fails": {"DELETE FROM leads", regrets, "", "regretted"},
-		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT",
-			"schema: table y is not as this"},
-		"a column is missing": {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT",
-			"schema: table y has no column a"},
-		"it leaves a table behind": {table, nil, "", "schema: table y is not this program's"},
-		"it forgets an index":      {"DROP INDEX leads_digest", nil, "", "schema: index leads_digest is missing"},
-		"a reference breaks": {"DELETE FROM widgets", nil, "",
-			"of widget_counts names a row of widgets that is not"},
-		"it is stopped": {"DELETE FROM probes", stops, "", "it was stopped, so run it again"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := oldDatabase(t, 1)
-			before := directory(t, filepath.Dir(path))
-			in := t.Context()
-			if name == "it is stopped" {
-				in = ctx
-			}
-			_, err := upgradeFile(in, path, madeUp(schemaStep{does: "x", run: runs(c.sql, c.inGo)}, c.schema))
-			oneLine(t, err, path+" was not upgraded: ")
-			oneLine(t, err, c.want)
-			if after := directory(t, filepath.Dir(path)); !maps.Equal(after, before) {
-				t.Errorf("something was changed: files %q", slices.Sorted(maps.Keys(after)))
-			}
-		})
-	}
-}
-
-func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
-	t.Parallel()
-	told := make(chan string, 1)
-	o := madeUp(schemaStep{does: "waits until it is told of", run: func(*migration) error {
-		for text := range told {
-			if regexp.MustCompile(`^step \d+ of \d+, waits until it is told of: \d+s so far$`).MatchString(text) {
-				break
-			}
-		}
-		return nil
-	}}, "")
-	o.progressInterval, o.progress = time.Millisecond, func(text string) {
-		select {
-		case told <- text:
-		default:
-		}
-	}
-	if _, err := upgradeFile(t.Context(), oldDatabase(t, 1), o); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {

@@ -23,17 +23,6 @@ import (
 	"time"
 )
 
-func TestWriter_boundsABatch(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	before := s.commits.Load()
-	release := holdWriter(t, s)
-	results := queue(s, t.Context(), slices.Repeat([]func(*tx) error{named("waits")}, maxBatch+1)...)
-	release()
-	allKept(t, results)
-	equal(t, "commits for the holder and those that wait", s.commits.Load()-before, 3)
-}
-
 // A fate is a job and what becomes of it.
 type fate struct {
 	what string
@@ -205,30 +194,6 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 	}
 	equal(t, "small ones", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`), 2)
 	equal(t, "parts of the huge one", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`), 0)
-}
-
-func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	raw(t, o.env["WIDGETD_DB"], manyRows(20000)+`INSERT INTO leads (id, account_id, type, email, digest, created_at)
-		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16),
-			'2020-01-01T00:00:00Z' FROM n`)
-	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
-	purged := make(chan string, 1)
-	go func() { purged <- o.do("lead", "purge", "-older-than", "365d") }()
-	writes := 0
-	for {
-		must(t, s.update(t.Context(), named("meanwhile")))
-		select {
-		case out := <-purged:
-			if out != "20000 leads removed\n" || writes < 5 {
-				t.Errorf("%q; %d writes of others meanwhile", out, writes)
-			}
-			return
-		case <-time.After(time.Millisecond):
-			writes++
-		}
-	}
 }
 
 func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
