@@ -88,25 +88,6 @@ func printedTable(t testing.TB, columns int, header string, rows ...[]any) strin
 	return out.String()
 }
 
-func TestTable_leavesOutColumnsThatSayNothingAndNamesThem(t *testing.T) {
-	t.Parallel()
-	rows := [][]any{
-		{"lic_1", "edge", "active", 2, (*string)(nil), true},
-		{"lic_2", "edge", "active", 3, (*string)(nil), true},
-	}
-	const header = "ID PRODUCT STATE SEATS ENDS_AT ALL-ACCOUNTS"
-	equal(t, "two rows", printedTable(t, 80, header, rows...), "ID     SEATS\nlic_1  2\nlic_2  3\n"+
-		"all: product edge, state active, all accounts yes; nothing in: ends at\n")
-	equal(t, "one row", printedTable(t, 80, header, rows[0]), "ID     PRODUCT  STATE   SEATS  ALL-ACCOUNTS\n"+
-		"lic_1  edge     active  2      yes\nnothing in: ends at\n")
-	equal(t, "whole", printedTable(t, 0, header, rows...), "ID     PRODUCT  STATE   SEATS  ENDS_AT  "+
-		"ALL-ACCOUNTS\nlic_1  edge     active  2      -        yes\nlic_2  edge     active  3      -        yes\n")
-	equal(t, "the first column stays", printedTable(t, 80, "DAY CALLS", []any{"a", 1}, []any{"a", 2}),
-		"DAY  CALLS\na    1\na    2\n")
-	equal(t, "no rows", printedTable(t, 80, "DAY CALLS"), "DAY  CALLS\n")
-	equal(t, "no rows and no room", printedTable(t, 8, "DAY CALLS"), "none\n")
-}
-
 func TestTable_printsARecordABlockWhereARowDoesNotFit(t *testing.T) {
 	t.Parallel()
 	rows := [][]any{
@@ -212,29 +193,6 @@ func TestID_whoseEndSeveralHaveIsAskedFor(t *testing.T) {
 	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
 	o.do("widget", "rename", "k07b0af78", "Lunch")
 	equal(t, "names", slices.Contains(column(o.objects("widget", "list"), "name"), any("Lunch")), true)
-}
-
-// TestID_ofEveryKindHasATable looks up an end among each kind of ids, and finds a kind for each placeholder.
-func TestID_ofEveryKindHasATable(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	placeholders := map[string]bool{}
-	for _, c := range commandsOf(nouns()) {
-		for _, p := range strings.Fields(c.args) {
-			placeholders[p] = true
-			failIf(t, p == "ID", "%s does not say of which kind its id is", c.name)
-		}
-		for _, option := range c.options {
-			placeholders[option.value] = true
-		}
-	}
-	o.store(func(s *store) {
-		for _, kind := range collectNouns(nouns(), func(n *noun) []idKind { return n.ids }) {
-			ids, err := s.idsEndingIn(kind.table, "000000", 1)
-			failIf(t, err != nil || len(ids) > 0, "%s: %v, %v", kind.table, ids, err)
-			failIf(t, kind.prefix != "evt" && !placeholders[kind.placeholder], "no command takes %s", kind.placeholder)
-		}
-	})
 }
 
 func TestKey_mayBeNamedByTheEndOfItsKid(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -447,45 +446,6 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 func verdict(l *license, d *device, q verdictInput, now time.Time) string {
 	code, valid := licenseVerdict(l, d, q, now)
 	return fmt.Sprint(code, " ", valid)
-}
-
-// pageOf reads a list: the ids of its rows, and the next cursor ("": none).
-func pageOf(a answer) (ids []string, next string) {
-	a.t.Helper()
-	page := a.is(200).json()
-	for _, row := range page["data"].([]any) {
-		ids = append(ids, row.(map[string]any)["id"].(string))
-	}
-	next, _ = page["next_cursor"].(string)
-	return ids, next
-}
-
-func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	tenant := s.addAccount("tenant")
-	id, key := s.addLicense(license{AccountID: tenant})
-	theirKey := "ANOTHER-VENDORS-KEY-1"
-	s.must(s.importArgs(s.importFile("key", theirKey))...)
-	same, _ := s.addLicense(license{AccountID: tenant, Customer: &theirKey}) // a text that is another account's key
-	for range 3 {
-		s.addLicense(license{AccountID: tenant})
-	}
-	s.must("license", "import", s.importFile("key", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q"), "-account", tenant, "-product",
-		"kds")
-	token := s.auth(tenant, scopeLicenses)
-	for typed, want := range map[string]string{key: id, strings.ToLower(strings.ReplaceAll(key, "-", " ")): id,
-		theirKey: same} {
-		found, _ := pageOf(s.get("/licenses?q="+url.QueryEscape(typed), token))
-		sameText(t, typed, found, []string{want})
-	}
-	imported, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token))
-	sameText(t, "licences with an imported key", len(imported), 1)
-	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, "  main\n") ||
-		strings.Contains(out, same) {
-		t.Error(out)
-	}
-	s.get("/licenses?q="+strings.Repeat("k", 255), token).is(200)
 }
 
 // manyLicenses inserts licences of an account, the first of them, which are the oldest, with

@@ -732,29 +732,6 @@ func TestLookupLimit_countsAKeyOnceHoweverItIsWritten(t *testing.T) {
 	})
 }
 
-// TestLookupLimit_leavesTheNeighboursOfAWrongKeyAlone is an office behind one address, with tills that
-// retry a wrong key, a retired one and an ended licence's every second, while others come and go.
-func TestLookupLimit_leavesTheNeighboursOfAWrongKeyAlone(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{})
-		wrong := newLicenseKey()
-		for i := range size(70, 180) { // seconds
-			s.verifyKey(wrong, "till").answers("not_found")
-			if i%10 == 0 {
-				s.verifyLease(s.activate(key, fmt.Sprint("till ", i)).is(200).text("token")).answers("valid")
-				s.verifyKey(key, fmt.Sprint("till ", i)).answers("valid")
-			}
-			time.Sleep(time.Second)
-		}
-		var metrics strings.Builder
-		s.server.writeMetrics(&metrics)
-		if !strings.Contains(metrics.String(), "\nwidgetd_lookup_addresses 1\n") {
-			t.Errorf("another number of addresses than 1 is remembered: %s", &metrics)
-		}
-	})
-}
-
 // TestLookupLimit_isNotForgottenWhenOthersFail is a guesser with many addresses, who wants the one
 // that is held to be forgotten: by others that fail once, or nearly as often, now or later.
 func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
@@ -828,22 +805,7 @@ func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
 		take("acct_2", 10)()
 		last := take("acct_2", 10)
 		refused("acct_3", 1) // all is given away
-
-		// Who waits gets its part as soon as there is room, in the order of asking, though others ask for less.
-		order := make(chan string, 2)
-		for _, account := range []string{"acct_3", "acct_4"} {
-			go func() {
-				release := take(account, 45)
-				order <- account
-				release()
-				release() // a second time gives nothing back
-			}()
-			synctest.Wait()
-		}
 		anonymous()
-		if first, second := <-order, <-order; first != "acct_3" || second != "acct_4" {
-			t.Errorf("the room went to %s, then to %s", first, second)
-		}
 		greedy()
 		last()
 		if b.free != 100 || len(b.held) > 0 || len(b.waiting) > 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -53,6 +54,22 @@ func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {
 			t.Fatalf("with nothing new: %q", got)
 		}
 	})
+}
+
+func TestNotices_nameAtMostTwentyOriginsAndCountTheRest(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withoutAddressLimits)
+	n := size(50, 500)
+	for i := range n {
+		s.post("/widget/leads", anyLead, fmt.Sprintf("Origin: https://%d.example", i)).is(403)
+	}
+	s.server.logNotices(false)
+	got := s.logLines("origins were refused")
+	if len(got) != 1 || strings.Count(got[0], "https://") != 20 ||
+		!strings.Contains(got[0], fmt.Sprintf("times=%d ", n)) ||
+		!strings.Contains(got[0], fmt.Sprint("others ", n-20)) {
+		t.Fatalf("%q", got)
+	}
 }
 
 func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing.T) {

@@ -213,19 +213,6 @@ func FuzzID(f *testing.F) {
 	})
 }
 
-func FuzzClientID(f *testing.F) {
-	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101),
-		"a\x7f", "a\n", "!~"} {
-		f.Add(seed)
-	}
-	shape := regexp.MustCompile(`\A[!-~]{1,100}\z`)
-	f.Fuzz(func(t *testing.T, s string) {
-		if want := shape.MatchString(s); (checkClientID(s) == nil) != want {
-			t.Fatalf("checkClientID(%q) is %v", s, checkClientID(s))
-		}
-	})
-}
-
 // scaleLicenses is how many licences the scale benchmarks put beside 1,000; each has two devices.
 var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database of the scale benchmarks")
 
