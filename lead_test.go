@@ -5,9 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -292,47 +290,6 @@ func TestErase_underAReaderEmptiesTheWALOnceThatHasEnded(t *testing.T) {
 	for _, line := range []string{"stays in the write-ahead log", "nothing that was erased is left in it"} {
 		equal(t, line, strings.Count(s.log.String(), line), 1)
 	}
-}
-
-func TestErase_underAReaderEmptiesTheWALAlsoAfterARestartWithTheClockSet(t *testing.T) {
-	t.Parallel()
-	path := makeStore(t)
-	old := openTestStore(t, path, storeOptions{})
-	var end func()
-	for _, f := range []func(*tx) error{func(tx *tx) error {
-		owner, err := tx.mainAccount()
-		if err == nil {
-			_, err = tx.addLead(lead{AccountID: owner, Type: "demo", Email: "forget.me@example.com"})
-		}
-		return err
-	}, func(tx *tx) error {
-		end = leaveOpen(t, path)
-		return eraseInOne(tx, "forget.me@example.com")
-	}} {
-		must(t, old.update(t.Context(), f))
-	}
-	must(t, old.close())
-	if len(traces(t, filepath.Dir(path), "forget.me@")) == 0 {
-		t.Fatal("the log was emptied under a reader")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		clock := &wallClock{}
-		store := openTestStore(t, path, storeOptions{now: clock.now})
-		s, err := newServer(store, nil, serverOptions{}, slog.New(slog.DiscardHandler), nouns())
-		must(t, err)
-		end()
-		ctx, stop := context.WithCancel(t.Context())
-		var working sync.WaitGroup
-		working.Go(func() { s.runChores(ctx) })
-		time.Sleep(2 * time.Second)
-		clock.set(24 * time.Hour) // which is not believed for an hour
-		time.Sleep(sweepInterval)
-		stop()
-		working.Wait()
-		if names := traces(t, filepath.Dir(path), "forget.me@"); len(names) > 0 || s.store.walNeedsTruncate.Load() {
-			t.Errorf("it still stands in %q", names)
-		}
-	})
 }
 
 // Somebody who has changed an address with the sqlite3 shell, or has added a lead there, has no digest for it.

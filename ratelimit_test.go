@@ -670,21 +670,6 @@ func TestLookupLimit_holdsATokenForAllAccountsThatMayNotReadLicences(t *testing.
 	})
 }
 
-func TestLookupLimit_lets300CallsAMinuteOfActiveDevicesPass(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{})
-		lease := s.activate(key, "f").is(200).text("token")
-		s.guessAll()
-		for range 300 {
-			s.verifyKey(key, "f").answers("valid")
-		}
-		known := s.verifyKey(key, "f").is(429, "rate_limited")
-		equal(t, "an unknown key", s.guess(licenseCalls[0]).sameButForIDs(), known.sameButForIDs())
-		s.verifyLease(lease).answers("valid")
-	})
-}
-
 func TestLookupLimit_countsDifferentKeysWithinAMinute(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
