@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -290,24 +287,6 @@ func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 		}
 		q.isIdle(t)
 	})
-}
-
-func TestStore_readersOpenNoFileThatOthersPutInItsPlace(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.count(`SELECT count(*) FROM accounts`)
-	s.store.readers.SetMaxIdleConns(-1) // every query opens a connection of its own
-	s.count(`SELECT count(*) FROM accounts`)
-	other, err := os.ReadFile(makeStore(t))
-	s.check(err)
-	rename(t, s.store.path, filepath.Join(s.dir, "moved.db"))
-	s.check(os.WriteFile(s.store.path, other, 0o600))
-	if _, err := s.store.accounts(); !errors.Is(err, errStorage) || !errors.Is(err, errReplaced) {
-		t.Errorf("reading from another file: %v", err)
-	}
-	s.check(os.Remove(s.store.path))
-	rename(t, filepath.Join(s.dir, "moved.db"), s.store.path)
-	s.count(`SELECT count(*) FROM accounts`)
 }
 
 // manyLicenses adds n licences with a key each to an account.

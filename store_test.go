@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"encoding/binary"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -263,25 +261,6 @@ func fillLicense(t *tx, account, key string, n int) error {
 			State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}))
 	}
 	return err
-}
-
-// questions has every statement that is prepared from now on noted; all returns them.
-func questions(q *queries) (all func() []string) {
-	var mu sync.Mutex // the writer prepares on a goroutine of its own
-	var asked []string
-	prepare := q.prepare
-	q.close()
-	q.prepare = func(ctx context.Context, query string) (*sql.Stmt, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		asked = append(asked, query)
-		return prepare(ctx, query)
-	}
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(asked)
-	}
 }
 
 // readsTooMuch says why a step of SQLite's plan for a query takes longer the more
