@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -154,122 +153,13 @@ func TestKeyring_isPutBackOnlyWhereItWasReadFromAndAsItWasLast(t *testing.T) {
 func TestKeyring_thatWasChangedIsNotPutBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		file := s.keyFile()
-		s.followsKeys(file)
-		for _, text := range []string{"", "-----BEGIN", newRingText(t)} {
-			s.check(os.WriteFile(file, []byte(text), 0o600))
-			time.Sleep(5 * time.Second)
-			equal(t, "the key file", fileText(t, file), text)
-		}
-		// nor what a link leads to, or the link
-		target := filepath.Join(t.TempDir(), "target.key")
-		s.check(errors.Join(os.Rename(file, target), os.Symlink(target, file)))
-		time.Sleep(5 * time.Second)
-		for _, gone := range []string{target, file} {
-			s.check(os.Remove(gone))
-			time.Sleep(5 * time.Second)
-			if _, err := os.Lstat(gone); err == nil {
-				t.Errorf("%s is there again", gone)
-			}
-		}
-		lines, events := s.putBacks()
-		sameText(t, "lines and events", fmt.Sprint(lines, events), "0 0")
-	})
-}
-
-// newRingText is the content of a key file.
-func newRingText(t *testing.T) string {
-	t.Helper()
-	text, err := newRing(t, time.Now()).encode()
-	must(t, err)
-	return string(text)
-}
-
-func TestKeyring_isPutBackByOneOfTwoServices(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		other := s.another()
-		whole := fileText(t, s.keyFile())
 		s.followsKeys(s.keyFile())
-		other.followsKeys(s.keyFile())
-		for times := range 5 {
-			s.check(os.Remove(s.keyFile()))
-			time.Sleep(4 * time.Second)
-			equal(t, "the key file", fileText(t, s.keyFile()), whole)
-			lines, events := s.putBacks()
-			sameText(t, "lines and events", fmt.Sprint(lines, events), fmt.Sprint(times+1, times+1))
+		for _, text := range []string{"", "-----BEGIN"} {
+			writeFile(t, s.keyFile(), text)
+			time.Sleep(5 * time.Second)
+			equal(t, "the key file", fileText(t, s.keyFile()), text)
 		}
-		if lines := s.logLines("the key file can't"); len(lines) > 0 {
-			t.Errorf("%q", lines)
-		}
-		t.Cleanup(func() { other.store.close() })
 	})
-}
-
-func TestKeyring_isNotPutBackWhileACommandHoldsItsLock(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		s.followsKeys(s.keyFile())
-		dir, err := os.Open(s.dir)
-		s.check(err)
-		s.check(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX))
-		s.check(os.Remove(s.keyFile()))
-		time.Sleep(5 * time.Second)
-		if _, err := os.Stat(s.keyFile()); err == nil {
-			t.Error("it was written beside a command")
-		}
-		sameText(t, "health", s.health().is(200).json()["status"], "warn")
-		s.check(dir.Close())
-		time.Sleep(3 * time.Second)
-		hasMode(t, s.keyFile(), 0o600)
-	})
-}
-
-// Whoever looks while it is put back sees the whole file or none, so a kill leaves nothing else behind.
-func TestKeyring_isPutBackWholeOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "widgetd.key")
-	dir, err := os.OpenRoot(filepath.Dir(path))
-	must(t, err)
-	defer dir.Close()
-	ring := fuzzRing()
-	rounds := size(30, 500)
-	written, taken := make(chan error), make(chan bool)
-	go func() {
-		for range rounds {
-			syscall.ForkLock.RLock() // a program that is just starting would have a copy of the directory's lock
-			err := ring.putBack(dir, "widgetd.key")
-			syscall.ForkLock.RUnlock()
-			written <- err
-			<-taken
-		}
-		close(written)
-	}()
-	seen := 0
-	for open := true; open; {
-		select {
-		case err, open = <-written:
-			if must(t, err); open {
-				must(t, os.Remove(path))
-				taken <- true
-			}
-		default:
-			if text, err := os.ReadFile(path); err == nil {
-				_, err = parseKeyring(text)
-				must(t, err)
-				seen++
-			}
-		}
-	}
-	t.Logf("seen %d times in %d rounds", seen, rounds)
-	// Where the draft can't be made, as on a full disk, there is nothing at the path.
-	must(t, os.MkdirAll(filepath.Join(filepath.Dir(path), draftOfKeys("widgetd.key"), "x"), 0o700))
-	if err := ring.putBack(dir, "widgetd.key"); err == nil {
-		t.Error("it was put back without a draft")
-	}
-	if _, err := os.Lstat(path); err == nil {
-		t.Error("there is a file")
-	}
 }
 
 func TestKeyring_ofTheProgramOutlivesItsFileAndAKill(t *testing.T) {
@@ -383,24 +273,4 @@ func TestInit_makesKeysWhereNothingWasIssuedOrTheyAreAskedFor(t *testing.T) {
 	contains(t, o.do("init", "-new-keys"), key+": created")
 	// Without a database there is nothing that could have been issued.
 	o.fails("run 'widgetd init' first", "serve", "-addr", "127.0.0.1:0", "-db", key+".db", "-key", key+"2")
-}
-
-func TestKeyring_eventOfItIsWrittenOnceTheDatabaseTakesIt(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		s.followsKeys(s.keyFile())
-		s.change(func(t *tx) error {
-			return t.run(`CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no room'); END`)
-		})
-		s.check(os.Remove(s.keyFile()))
-		time.Sleep(3 * time.Second)
-		hasMode(t, s.keyFile(), 0o600)
-		lines, events := s.putBacks()
-		sameText(t, "while it takes none", fmt.Sprint(lines, events), "1 0")
-		s.change(func(t *tx) error { return t.run(`DROP TRIGGER full`) })
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		lines, events = s.putBacks()
-		sameText(t, "afterwards", fmt.Sprint(lines, events), "1 1")
-	})
 }

@@ -83,20 +83,6 @@ func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	}
 }
 
-func TestHealth_forgetsDamageAtAStartAndKnowsWhatAWorkerMet(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	mend := s.overwriteRoot("idempotency_expiry")
-	defer mend()
-	s.server.sweep(t.Context(), time.Now().Add(time.Hour))
-	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason)
-	d := s.store.met.damageMet()
-	equal(t, "what was met", []any{d.Write, d.Table, strings.Contains(d.Error, "malformed")},
-		[]any{true, "idempotency", true})
-	s.reopen(storeOptions{})
-	s.healthNow().is(200).members("status", "pass")
-}
-
 func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -396,55 +382,6 @@ func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
 		runProgram(t, "sqlite3", "-bail", path, strings.ReplaceAll(found[1], "<value>", value))
 	}
 	contains(t, s.must("check"), "ok: ")
-}
-
-func TestCheck_readsEveryRowAsTheProgramDoes(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	o := newOperator(t)
-	path := o.env["WIDGETD_DB"]
-	writeFile(t, path, fillFile(t).content)
-	o.do("plan", "add", `{"name":"pro","product":"kds"}`)
-	out, _ := o.try("check")
-	lacks(t, out, "can't be read")
-	declared, err := declaredSchema(schemaSQL())
-	must(t, err)
-	query, filled, read := "", []string{}, map[string]bool{}
-	o.store(func(s *store) {
-		rows := newQueries(s.prepare)
-		defer rows.close()
-		for _, unreadable := range collectNouns(nouns(), func(n *noun) []rowReader { return n.rows }) {
-			_, err := unreadable(rows)
-			must(t, err)
-		}
-		for query := range rows.stmts {
-			read[tableOf(query)] = true
-		}
-		for name, object := range declared {
-			table, isTable := strings.CutPrefix(name, "table ")
-			for _, rule := range rulesOf(object) {
-				of := regexp.MustCompile(`json_type\((\w+)\)='(\w+)'`).FindStringSubmatch(rule.text)
-				if !isTable || of == nil {
-					continue
-				}
-				equal(t, fmt.Sprintf("check reads %s", table), read[table], true)
-				// SQLite takes both for what the rule wants: any array, and an object as JSON5 has it.
-				value := map[string]string{"array": "[[1]]", "object": "{a: 1}"}[of[2]]
-				if n := 0; s.one(`SELECT count(`+of[1]+`) FROM `+table, nil, &n) == nil && n > 0 {
-					query += fmt.Sprintf("UPDATE %[1]s SET %[2]s = '%[3]s' WHERE %[2]s IS NOT NULL; ", table, of[1],
-						value)
-					filled = append(filled, table)
-				}
-			}
-		}
-	})
-	equal(t, fmt.Sprintf("%v", filled), len(filled) >= 4, true)
-	raw(t, path, query)
-	out, err = o.try("check")
-	equal(t, "check fails", err != nil, true)
-	for _, table := range filled {
-		contains(t, out, "row: "+table+" ")
-	}
 }
 
 func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {

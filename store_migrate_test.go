@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"database/sql"
 	"errors"
 	"flag"
@@ -369,23 +368,9 @@ func TestUpgrade_trustsNoCopyOfAnotherContentNorADamagedOne(t *testing.T) {
 			raw(t, a.path, `UPDATE leads SET email = replace(email, 'a', 'b')`)
 			must(t, os.Chtimes(a.path, info.ModTime(), info.ModTime()))
 		},
-		"a number counted on": sql(`UPDATE sqlite_sequence SET seq = seq + 1`),
-		"a row added": sql(`INSERT INTO legacy_calls
-			SELECT '2027-01-01', path, caller, 1, last_at FROM legacy_calls`),
-		"a row removed":            sql(`DELETE FROM leads WHERE rowid = (SELECT min(rowid) FROM leads)`),
-		"a value gone":             sql(`UPDATE leads SET source = NULL WHERE source IS NOT NULL`),
-		"rows in another order":    sql(`UPDATE leads SET rowid = -rowid`),
 		"all of one table removed": sql(`DELETE FROM devices`),
 		"the copy cut off": func(t *testing.T, a attempt) {
 			must(t, os.Truncate(a.copied, fileSize(a.copied)/2))
-		},
-		"the copy empty":             func(t *testing.T, a attempt) { must(t, os.Truncate(a.copied, 0)) },
-		"the copy damaged":           func(t *testing.T, a attempt) { damagedText(t, a.copied) },
-		"the copy's index damaged":   func(t *testing.T, a attempt) { damageIndex(t, a.copied) },
-		"the copy of another schema": func(t *testing.T, a attempt) { raw(t, a.copied, `DROP INDEX leads_email`) },
-		"the copy without its id":    func(t *testing.T, a attempt) { raw(t, a.copied, `PRAGMA application_id = 1`) },
-		"the copy of another version": func(t *testing.T, a attempt) {
-			raw(t, a.copied, `PRAGMA user_version = 2`)
 		},
 		"the copy readable by others": func(t *testing.T, a attempt) { must(t, os.Chmod(a.copied, 0o644)) },
 		"a link in its place": func(t *testing.T, a attempt) {
@@ -408,18 +393,6 @@ func TestUpgrade_trustsNoCopyOfAnotherContentNorADamagedOne(t *testing.T) {
 			isUnchanged(t, a.copied, left)
 		})
 	}
-}
-
-// damageIndex changes an address of testdata where the index of leads has it.
-func damageIndex(t testing.TB, path string) {
-	t.Helper()
-	content := fileBytes(t, path)
-	const address = "ada.lovelace@example.com"
-	at := bytes.LastIndex(content, []byte(address))
-	if at < 0 || bytes.Index(content, []byte(address)) == at {
-		t.Fatal("the address is not in a table and in an index")
-	}
-	damage(t, path, int64(at), 'A')
 }
 
 // goneTables are tables of a version that the present one has not, or whose rows it adds up.
@@ -538,25 +511,6 @@ func onlyInTheLog(t testing.TB, path, statements string) (killed string) {
 func TestUpgrade_knowsTheVersionAlsoWhileOnlyTheLogSaysIt(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	t.Run("the present one", func(t *testing.T) {
-		old, replace := oldDatabase(t, 1), "PRAGMA foreign_keys = 0; BEGIN; "
-		for object := range contentOf(t, old, nil).schema {
-			if !strings.HasPrefix(object, "index ") { // those go with their tables
-				replace += "DROP " + object + "; "
-			}
-		}
-		path := onlyInTheLog(t, old, replace+schemaSQL()+"; COMMIT")
-		head, err := os.ReadFile(path)
-		if err != nil || head[63] != 1 {
-			t.Fatalf("the file's header has version %d (%v): the test looks at the wrong thing", head[63], err)
-		}
-		reports(t, upgraded(t, path, upgradeOptions{}), schemaVersion, 0)
-		if log, err := os.Stat(path + "-wal"); err != nil || log.Size() == 0 {
-			t.Errorf("the log was emptied: %v", err)
-		}
-		openTestStore(t, path, storeOptions{})
-		isSound(t, path)
-	})
 	const older, newer = "stop the service and run 'widgetd upgrade'", "run a newer widgetd"
 	const none = "restore a backup: its schema has no version, so it is damaged"
 	for text, c := range map[string]struct {
@@ -701,86 +655,6 @@ func TestUpgrade_keepsEverybodyOutUntilItsEnd(t *testing.T) {
 	}
 	_, err := upgradeFile(t.Context(), path, madeUp(schemaStep{does: "looks around", run: look}, ""))
 	if err != nil || !tried {
-		t.Error(err)
-	}
-}
-
-func TestUpgrade_redeclaresNoTableWithColumnsOfSomebodyElse(t *testing.T) {
-	t.Parallel()
-	path := oldDatabase(t, 8)
-	raw(t, path, "ALTER TABLE orders ADD COLUMN till TEXT DEFAULT 'left'")
-	before := contentOf(t, path, nil)
-	_, err := upgradeFile(t.Context(), path, withClock(upgradeOptions{noCopy: true}))
-	if !errors.Is(err, errUnexpectedSchema) || !strings.Contains(err.Error(), "table orders has the columns id, ") {
-		t.Errorf("an upgrade of a table with another column: %v", err)
-	}
-	sameContent(t, "after it was refused", contentOf(t, path, nil), before)
-}
-
-func TestUpgrade_rollsBackAStepThatGoesWrong(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
-	const table = "CREATE TABLE y (z TEXT) STRICT"
-	regrets := func(*migration) error { return errors.New("regretted") }
-	stops := func(m *migration) error {
-		go stop()
-		return m.exec("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
-	}
-	for name, c := range map[string]struct {
-		sql    string
-		inGo   func(*migration) error
-		schema string // that should come out
-		want   string
-	}{
-		"its SQL fails": {table + "; SELECT nothing", nil, "",
-			fmt.Sprintf("step %d of %[1]d, x: ", schemaVersion)},
-		"its Go fails": {"DELETE FROM leads", regrets, "", "regretted"},
-		"another schema comes out": {table, nil, "CREATE TABLE y (z INTEGER) STRICT",
-			"schema: table y is not as this"},
-		"a column is missing": {table, nil, "CREATE TABLE y (z TEXT, a TEXT) STRICT",
-			"schema: table y has no column a"},
-		"it leaves a table behind": {table, nil, "", "schema: table y is not this program's"},
-		"it forgets an index":      {"DROP INDEX leads_digest", nil, "", "schema: index leads_digest is missing"},
-		"a reference breaks": {"DELETE FROM widgets", nil, "",
-			"of widget_counts names a row of widgets that is not"},
-		"it is stopped": {"DELETE FROM probes", stops, "", "it was stopped, so run it again"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := oldDatabase(t, 1)
-			before := directory(t, filepath.Dir(path))
-			in := t.Context()
-			if name == "it is stopped" {
-				in = ctx
-			}
-			_, err := upgradeFile(in, path, madeUp(schemaStep{does: "x", run: runs(c.sql, c.inGo)}, c.schema))
-			oneLine(t, err, path+" was not upgraded: ")
-			oneLine(t, err, c.want)
-			if after := directory(t, filepath.Dir(path)); !maps.Equal(after, before) {
-				t.Errorf("something was changed: files %q", slices.Sorted(maps.Keys(after)))
-			}
-		})
-	}
-}
-
-func TestUpgrade_tellsThatALongStepIsUnderWay(t *testing.T) {
-	t.Parallel()
-	told := make(chan string, 1)
-	o := madeUp(schemaStep{does: "waits until it is told of", run: func(*migration) error {
-		for text := range told {
-			if regexp.MustCompile(`^step \d+ of \d+, waits until it is told of: \d+s so far$`).MatchString(text) {
-				break
-			}
-		}
-		return nil
-	}}, "")
-	o.progressInterval, o.progress = time.Millisecond, func(text string) {
-		select {
-		case told <- text:
-		default:
-		}
-	}
-	if _, err := upgradeFile(t.Context(), oldDatabase(t, 1), o); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"flag"
@@ -11,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -211,19 +209,6 @@ func FuzzID(f *testing.F) {
 	})
 }
 
-func FuzzClientID(f *testing.F) {
-	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101),
-		"a\x7f", "a\n", "!~"} {
-		f.Add(seed)
-	}
-	shape := regexp.MustCompile(`\A[!-~]{1,100}\z`)
-	f.Fuzz(func(t *testing.T, s string) {
-		if want := shape.MatchString(s); (checkClientID(s) == nil) != want {
-			t.Fatalf("checkClientID(%q) is %v", s, checkClientID(s))
-		}
-	})
-}
-
 // scaleLicenses is how many licences the scale benchmarks put beside 1,000; each has two devices.
 var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database of the scale benchmarks")
 
@@ -274,25 +259,6 @@ func fillLicense(t *tx, account, key string, n int) error {
 			State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}))
 	}
 	return err
-}
-
-// questions has every statement that is prepared from now on noted; all returns them.
-func questions(q *queries) (all func() []string) {
-	var mu sync.Mutex // the writer prepares on a goroutine of its own
-	var asked []string
-	prepare := q.prepare
-	q.close()
-	q.prepare = func(ctx context.Context, query string) (*sql.Stmt, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		asked = append(asked, query)
-		return prepare(ctx, query)
-	}
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(asked)
-	}
 }
 
 // readsTooMuch says why a step of SQLite's plan for a query takes longer the more
