@@ -12,26 +12,6 @@ import (
 // Stories of accidents, and of those who would profit from them: each led to a state from which nothing led on,
 // or to money that nobody counted.
 
-func TestPayment_isNotInReviewBecauseItsProviderIsBroken(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.work()
-		o, _ := s.authorized()
-		keys := map[string]bool{}
-		s.provider.watch = func(r *http.Request, acted *testAnswer) *testAnswer {
-			key := r.Header.Get("Idempotency-Key")
-			if callKind(r.Method+" "+r.URL.Path) != opCapture || acted != nil || keys[key] || len(keys) > maxRefused {
-				return nil
-			}
-			keys[key] = true // the provider replays it
-			return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
-		}
-		s.accept(o.ID)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		equal(t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
-	})
-}
-
 func TestPayments_offAskNoProvider(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -111,26 +91,6 @@ func TestPayment_whoseAnswerCanNotBeWrittenIsAskedForLater(t *testing.T) {
 	})
 }
 
-func TestStripe_timesThatCanNotBeAreNotBelieved(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.work()
-		o, p := s.authorized()
-		intent := s.provider.session(*p.SessionID).intent
-		right := intent.captureBefore
-		intent.captureBefore = 1 << 60
-		s.check(s.engine.settle(s.t.Context(), p.ID))
-		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		intent.captureBefore = right
-		s.accept(o.ID)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		s.provider.createRefund("", map[string][]string{"payment_intent": {intent.id}, "amount": {"100"}})
-		intent.refunds[0].created = 1 << 60
-		s.check(s.engine.settle(s.t.Context(), p.ID))
-		s.states(o.ID, orderPaid, paymentCaptured)
-	})
-}
-
 func TestRefund_thatFailedHereAndWasDoneThereCounts(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -177,22 +137,6 @@ func TestPayment_isNotCapturedAgainWhileTheProviderTellsTheOldState(t *testing.T
 	})
 }
 
-func TestPayment_thatEndedAndWasCapturedAllTheSameIsLookedAtDaily(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.authorized()
-		s.sql(`UPDATE orders SET state = 'expired', ended_at = ? WHERE id = ?`, newStamp(time.Now()), o.ID)
-		s.sql(`UPDATE payments SET state = 'failed', ended_at = ? WHERE id = ?`, newStamp(time.Now()), p.ID)
-		s.capturedThere(p, o.Total)
-		p = s.settle(p)
-		s.states(o.ID, orderExpired, paymentReview)
-		s.once(o.ID, eventOrderReview)
-		if p.DueAt.IsZero() || !p.EndedAt.IsZero() {
-			t.Errorf("it is due %s, and ended %s", p.DueAt, p.EndedAt)
-		}
-	})
-}
-
 func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -210,18 +154,6 @@ func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 		equal(t, "cancellations", s.asked(opCancel), 0)
 		s.once(o.ID, eventOrderPaid)
 	})
-}
-
-// capturedDead returns an order that was rejected, whose money somebody has captured on the provider's pages all the
-// same, and its attempt, which is in review.
-func (s *shop) capturedDead() (*order, *payment) {
-	s.t.Helper()
-	o, p := s.authorized()
-	s.decide(plainReject, o.ID)
-	s.capturedThere(p, o.Total)
-	p = s.settle(p)
-	s.states(o.ID, orderCancelled, paymentReview)
-	return s.row(o.ID), p
 }
 
 // inReview checks that an attempt is in review for a reason, that status says so, and how often it was told.
@@ -255,42 +187,6 @@ func (s *shop) accountedFor() {
 	for _, u := range wrong {
 		s.t.Errorf("%s: %d of %s are neither paid nor in review", time.Now(), u.amount, u.id)
 	}
-}
-
-func TestRefund_thatIsUnderWayForADayPutsItsPaymentInReview(t *testing.T) {
-	t.Parallel()
-	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
-		o, p := s.paid()
-		told, order := 0, orderPaid
-		if dead {
-			o, p = s.capturedDead()
-			told, order = 1, orderCancelled
-		}
-		s.refund(o.ID, 0)
-		s.settle(p)
-		s.refundsBecome(p, "pending") // the bank takes its time
-		if s.sql(`UPDATE refunds SET state = 'pending', ended_at = NULL`); !dead {
-			s.sql(`UPDATE orders SET state = 'paid' WHERE id = ?`, o.ID)
-		}
-		s.settle(p)
-		stop := s.work(30 * time.Second)
-		time.Sleep(refundLate - time.Minute)
-		s.states(o.ID, order, paymentRefunded)
-		time.Sleep(2 * time.Minute)
-		s.inReview(p, reasonRefundPending, told+1)
-		s.accountedFor()
-		stop()
-		if s.refundsBecome(p, "failed"); dead {
-			s.inReview(p, reasonDeadOrder, told+2)
-		} else {
-			s.states(o.ID, orderPaid, paymentCaptured)
-		}
-		s.accountedFor()
-		s.refund(o.ID, 0)
-		s.settle(p)
-		s.states(o.ID, map[bool]string{true: orderCancelled, false: orderRefunded}[dead], paymentRefunded)
-		s.accountedFor()
-	})
 }
 
 func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -364,23 +363,6 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 	c.fails("vipps has our webhook no more", c.called("payment", "check", id)...)
 }
 
-func TestPaymentConnect_readsStandardInput(t *testing.T) {
-	t.Parallel()
-	read := func(text string) (connectionSecrets, error) {
-		command, _ := findCommand(commandsOf(nouns()), []string{"payment", "connect"})
-		e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(text),
-			stdout: io.Discard, stderr: io.Discard, command: command, now: time.Now}
-		must(t, e.parse([]string{"stripe", "-secrets", "-"}))
-		return e.readSecrets("stripe")
-	}
-	if got, err := read("key=rk_test_1"); err != nil || got != (connectionSecrets{Key: "rk_test_1"}) {
-		t.Errorf("%+v %v", got, err)
-	}
-	if _, err := read("key"); err == nil || err.Error() != "standard input: line 1 is none of key=…" {
-		t.Error(err)
-	}
-}
-
 func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -408,33 +390,6 @@ func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 	}
 }
 
-func FuzzConnectionSecrets(f *testing.F) {
-	f.Add("key=rk_live_1\n# comment\n")
-	f.Add("client_id=a\nclient_secret=b==\nsubscription_key=c\nmerchant_serial=123456")
-	f.Add("client_id\x00=a\n=\n\n==")
-	f.Fuzz(func(t *testing.T, text string) {
-		for _, provider := range []string{providerStripe, providerVipps} {
-			s, err := parseSecrets(provider, text)
-			if err != nil {
-				if strings.Contains(err.Error(), "\n") {
-					t.Fatalf("%q", err)
-				}
-				continue
-			}
-			lines := ""
-			for name, value := range s.secretFields(provider) {
-				if *value == "" || strings.IndexFunc(*value, isNotVisible) >= 0 {
-					t.Fatalf("%s is %q", name, *value)
-				}
-				lines += name + "=" + *value + "\n"
-			}
-			if again, err := parseSecrets(provider, lines); err != nil || again != s {
-				t.Fatalf("%+v, then %+v %v", s, again, err)
-			}
-		}
-	})
-}
-
 func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -458,26 +413,6 @@ func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.
 		var usage usageError
 		if c.right && got != c.base+"/payments/vipps/con_1" || !c.right && !errors.As(err, &usage) {
 			t.Errorf("%s, %s: %q, %v", c.base, c.allow, got, err)
-		}
-	}
-}
-
-func TestConnection_oneOfAProviderAndOneKind(t *testing.T) {
-	t.Parallel()
-	live, test := &paymentConnection{Provider: providerStripe, Live: true}, &paymentConnection{Provider: providerVipps}
-	for _, c := range []struct {
-		c    *paymentConnection
-		used []*paymentConnection
-		want error
-	}{
-		{live, nil, nil}, {test, nil, nil},
-		{live, []*paymentConnection{live}, errConnected},
-		{live, []*paymentConnection{test}, errMixedKeys},
-		{test, []*paymentConnection{live}, errMixedKeys},
-		{&paymentConnection{Provider: providerVipps, Live: true}, []*paymentConnection{live}, nil},
-	} {
-		if err := checkConnection(c.c, c.used); !errors.Is(err, c.want) {
-			t.Errorf("%+v beside %+v: %v", c.c, c.used, err)
 		}
 	}
 }

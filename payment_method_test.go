@@ -52,51 +52,6 @@ func TestTwint_ofAnAccountThatIsClosedIsGivenBack(t *testing.T) {
 	})
 }
 
-// TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce has the restaurant do there by hand what failed here, or give
-// back a part before it accepts less than the rest.
-func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
-	t.Parallel()
-	type history struct {
-		first  int // given back there before anything else
-		accept []lineQuantity
-		then   int // given back there once ours was refused
-		left   int // that the restaurant keeps
-		state  string
-	}
-	inShops(t, map[string]history{
-		"refused":                    {0, nil, 4200, 0, paymentRefunded},
-		"accepted in part":           {0, []lineQuantity{{0, 1}}, 1850, 2350, paymentPartRefunded},
-		"all of one in part":         {0, []lineQuantity{{0, 1}}, 4200, 0, paymentRefunded},
-		"before it is accepted":      {1000, []lineQuantity{{0, 1}}, 0, 2350, paymentPartRefunded},
-		"more than is then accepted": {3000, []lineQuantity{{0, 0}}, 0, 500, paymentPartRefunded},
-	}, func(s *shop, h history) {
-		o, p := s.charged()
-		if h.first > 0 {
-			s.givenBackThere(p, int64(h.first))
-		} else {
-			s.fail(opRefund, fault400)
-		}
-		if h.accept == nil {
-			s.decideOn(o.ID, plainReject)
-		} else {
-			s.accept(o.ID, h.accept...)
-		}
-		s.settle(p)
-		if h.then > 0 {
-			s.givenBackThere(p, int64(h.then))
-		}
-		m := s.money(p)
-		equal(s.t, "what the provider has", int(m.captured-m.refunded), h.left)
-		equal(s.t, "its attempt", s.attempt(o.ID).State, h.state)
-		equal(s.t, "its revenue", s.sums(), h.left)
-		vat := s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -vat, vat)), 0) FROM revenue_sums`)
-		if h.left == 0 && len(h.accept) == 0 {
-			equal(s.t, "the VAT that is left", vat, 0)
-		}
-		s.accountedFor()
-	})
-}
-
 // givenBackThere has somebody give an amount back on the provider's own pages. late: it is there for more than a day.
 func (s *shop) givenBackThere(p *payment, amount int64, late ...bool) {
 	s.t.Helper()
