@@ -30,9 +30,10 @@ type vendorFake struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	requests []vendorRequest
-	number   int                      // of what was made so far, for ids, codes and tokens
-	faults   map[string][]vendorFault // by operation
-	passing  func(r vendorRequest)    // if not nil, is called when a request comes
+	number   int                                            // of what was made so far, for ids, codes and tokens
+	faults   map[string][]vendorFault                       // by operation
+	passing  func(r vendorRequest)                          // if not nil, is called when a request comes
+	meddle   func(r vendorRequest, acted bool) *vendorFault // or says what goes wrong with it, before and after
 }
 
 // A vendorRequest is a request that came.
@@ -41,6 +42,14 @@ type vendorRequest struct {
 	query        url.Values
 	header       http.Header
 	body         []byte
+}
+
+// key is its idempotency key.
+func (r *vendorRequest) key() string { return r.header.Get("Idempotency-Key") }
+
+// answersWith is a fault: there is another answer.
+func answersWith(status int, header http.Header, body string) *vendorFault {
+	return &vendorFault{answer: vendorAnswer{status, header, body}}
 }
 
 // A vendorAnswer is an answer. Its body is a text, or nil, or what is sent as JSON.
@@ -93,6 +102,13 @@ func (f *vendorFake) strike(operation string, faults ...vendorFault) {
 	f.faults[operation] = faults
 }
 
+// strikes sets what goes wrong with requests from now on; nil: nothing.
+func (f *vendorFake) strikes(meddle func(r vendorRequest, acted bool) *vendorFault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.meddle = meddle
+}
+
 // calm has nothing go wrong any more.
 func (f *vendorFake) calm() {
 	f.mu.Lock()
@@ -114,10 +130,13 @@ func (f *vendorFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if faults := f.faults[operation]; len(faults) > 0 {
 		fault, f.faults[operation] = &faults[0], faults[1:]
 	}
-	passing := f.passing
+	passing, meddle := f.passing, f.meddle
 	f.mu.Unlock()
 	if passing != nil {
 		passing(request)
+	}
+	if meddle != nil {
+		fault = meddle(request, false)
 	}
 	if fault != nil && !fault.after {
 		fault.strike(w, r)
@@ -126,6 +145,9 @@ func (f *vendorFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	answer := f.act(request)
 	f.mu.Unlock()
+	if meddle != nil {
+		fault = meddle(request, true)
+	}
 	if fault != nil {
 		fault.strike(w, r)
 		return

@@ -55,7 +55,7 @@ func (c *connecting) file(text string) (path string) {
 
 // called is a command line that calls the sandboxes.
 func (c *connecting) called(args ...string) []string {
-	return append(args, "-outbound-allow", loopbackRange, "-stripe-url", c.stripe.URL, "-vipps-url", c.vipps.server.URL)
+	return append(args, "-outbound-allow", loopbackRange, "-stripe-url", c.stripe.URL, "-vipps-url", c.vipps.base)
 }
 
 // connectLine is the command line that connects the main account with a provider.
@@ -153,7 +153,7 @@ func TestPaymentConnect_refuses(t *testing.T) {
 		{"there is no such account, or it is closed", append(c.connectLine("vipps"), "-account",
 			newID("acct", time.Now()))},
 		{"which must have https", []string{"payment", "connect", "vipps", "-secrets", c.file(c.secretsOf("vipps")),
-			"-vipps-url", c.vipps.server.URL}},
+			"-vipps-url", c.vipps.base}},
 		{`-outbound-allow: "x" is not`, []string{"payment", "check", "con_1", "-outbound-allow", "x"}},
 	} {
 		err := c.fails(refused.want, refused.args...)
@@ -183,9 +183,9 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 	})
 	c.fails("the webhook at vipps was removed again", c.connectLine("vipps")...)
 	equal(t, "webhooks", len(c.vipps.webhooks), 0)
-	c.vipps.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+	c.vipps.strikes(func(r vendorRequest, acted bool) *vendorFault {
 		if r.method == "DELETE" {
-			return &vippsTrouble{status: 500}
+			return answersWith(500, nil, "")
 		}
 		return nil
 	})
@@ -350,7 +350,7 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 	t.Parallel()
 	c := newConnecting(t, newOperator(t))
 	id := c.object(c.connectLine("vipps")...)["id"].(string)
-	c.vipps.strikes(func(vippsFakeRequest, bool) *vippsTrouble { return &vippsTrouble{status: 503} })
+	c.vipps.strikes(func(vendorRequest, bool) *vendorFault { return answersWith(503, nil, "") })
 	c.fails("add -force", c.called("payment", "disconnect", id)...)
 	c.fails("vipps: the provider answers http_503", c.called("payment", "check", id)...)
 	left := c.object(c.called("payment", "disconnect", id, "-force")...)["left"].(string)

@@ -396,6 +396,36 @@ func TestStripe_verifiesWebhooks(t *testing.T) {
 	}
 }
 
+func TestStripe_readsWhichAttemptAnEventIsAbout(t *testing.T) {
+	t.Parallel()
+	pay := newID("pay", time.Now())
+	byPayment, byIntent := paymentNotice{paymentID: pay}, paymentNotice{intentID: "pi_1"}
+	for _, c := range []struct {
+		object string
+		want   paymentNotice
+	}{
+		{`{"object":"checkout.session","id":"cs_1","client_reference_id":"` + pay + `"}`, byPayment},
+		{`{"object":"payment_intent","id":"pi_1","metadata":{"payment":"` + pay + `"}}`, byPayment},
+		{`{"object":"payment_intent","id":"pi_1","metadata":{}}`, byIntent},
+		{`{"object":"charge","id":"ch_1","payment_intent":"pi_1","metadata":{"payment":"pay_other"}}`, byIntent},
+		{`{"object":"refund","id":"re_1","payment_intent":"pi_1","metadata":null}`, byIntent},
+		{`{"object":"dispute","id":"du_1","payment_intent":"pi_1","metadata":[7]}`, byIntent},
+		{`{"object":"dispute","id":"du_1","payment_intent":{"id":"pi_1"}}`, paymentNotice{}},
+		{`{"object":"charge","id":"pi_1","payment_intent":"ch_1"}`, paymentNotice{}},
+		{`{"object":"checkout.session","client_reference_id":7,"payment_intent":null}`, paymentNotice{}},
+		{`{"object":"checkout.session","client_reference_id":"x","payment_intent":"pi_9","metadata":{"a":"b"}}`,
+			paymentNotice{intentID: "pi_9"}},
+		{`{}`, paymentNotice{}}, {`null`, paymentNotice{}},
+	} {
+		body := `{"type":"some.new_kind","data":{"object":` + c.object + `}}`
+		equal(t, c.object, readStripeEvent([]byte(body)), c.want)
+	}
+	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`,
+		`{"type":"a","data":7}`, `{"type":"` + strings.Repeat("a", 101) + `"}`} {
+		equal(t, body, readStripeEvent([]byte(body)), (paymentNotice{}))
+	}
+}
+
 func FuzzStripeNotice(f *testing.F) {
 	const good = "t=1700000000,v1=" + stripeVectorSignature
 	f.Add(good, stripeVectorBody)

@@ -24,7 +24,7 @@ type vippsSide struct {
 func newVippsSide(t testing.TB) *vippsSide {
 	s := &vippsSide{t: t, at: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
 	s.fake = newVippsFake(t, func() time.Time { return s.at })
-	s.vippsProvider = newVippsProvider(outboundTo(t, loopbackRange), s.fake.server.URL+"/", s.fake.now)
+	s.vippsProvider = newVippsProvider(outboundTo(t, loopbackRange), s.fake.base+"/", s.fake.now)
 	s.c = &openConnection{&paymentConnection{ID: newID("con", s.at)}, s.fake.secrets}
 	s.p = &payment{ID: newID("pay", s.at), Currency: "NOK", Amount: 5000, CreatedAt: newStamp(s.at)}
 	return s
@@ -79,12 +79,11 @@ func callVipps(t testing.TB, address, call string) string {
 		s.done(opCapture, 5000)
 		s.again(&paymentOperation{ID: "opr_01jd8z6q6r1w5qk1m2n3p4r5s6", PaymentID: s.p.ID, Kind: opRefund, Amount: 100})
 	}
-	s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+	s.fake.strikes(func(r vendorRequest, acted bool) *vendorFault {
 		if acted || r.method != method || r.path != path && (call == "look" || !strings.HasPrefix(r.path, path)) {
 			return nil
 		}
-		status, header, body := fetched(t, address)
-		return &vippsTrouble{status: status, header: header, body: body}
+		return answersWith(fetched(t, address))
 	})
 	switch call {
 	case "look", "events":
@@ -124,10 +123,10 @@ func TestVipps_takesWhatItsDescriptionSays(t *testing.T) {
 }
 
 // answerOf has GET requests for a path answered with a body.
-func answerOf(path, body string) func(vippsFakeRequest, bool) *vippsTrouble {
-	return func(r vippsFakeRequest, acted bool) *vippsTrouble {
+func answerOf(path, body string) func(vendorRequest, bool) *vendorFault {
+	return func(r vendorRequest, acted bool) *vendorFault {
 		if r.path == path && r.method == "GET" {
-			return &vippsTrouble{status: 200, body: body}
+			return answersWith(200, nil, body)
 		}
 		return nil
 	}
@@ -170,9 +169,9 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	s.fake.forgetTokens()
 	asked(3, "when it is refused")
 	before := s.fake.came("GET", vippsPath(s.p.ID, ""))
-	s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+	s.fake.strikes(func(r vendorRequest, acted bool) *vendorFault {
 		if r.method == "GET" {
-			return &vippsTrouble{status: 401}
+			return answersWith(401, nil, "")
 		}
 		return nil
 	})
@@ -189,9 +188,9 @@ func TestVipps_whatMovesMoneyIsReadBeforeItIsSentAgainAfterA401(t *testing.T) {
 	s := newVippsSide(t)
 	op := &paymentOperation{ID: "op_1", PaymentID: s.p.ID, Kind: opRefund, Amount: 100}
 	call := s.call(op, s.p, nil, "")
-	s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+	s.fake.strikes(func(r vendorRequest, acted bool) *vendorFault {
 		if r.path == call.Path {
-			return &vippsTrouble{status: 401}
+			return answersWith(401, nil, "")
 		}
 		return nil
 	})
@@ -213,7 +212,7 @@ func TestVipps_whatMovesMoneyIsReadBeforeItIsSentAgainAfterA401(t *testing.T) {
 func TestVipps_oneAccessTokenIsAskedForAtATime(t *testing.T) {
 	t.Parallel()
 	s := newVippsSide(t)
-	s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+	s.fake.strikes(func(r vendorRequest, acted bool) *vendorFault {
 		if r.path == vippsTokenPath && !acted && s.fake.came("POST", vippsTokenPath) > 1 {
 			t.Error("a second token is asked for")
 		}
@@ -336,18 +335,18 @@ func FuzzVippsNotice(f *testing.F) {
 
 func TestVipps_registrationWhoseAnswerIsLostLeavesNoWebhook(t *testing.T) {
 	t.Parallel()
-	for name, trouble := range map[string]vippsTrouble{
+	for name, trouble := range map[string]*vendorFault{
 		"reset":     {reset: true},
-		"500":       {status: 500},
-		"nonsense":  {status: 201, body: "ok"},
-		"no secret": {status: 201, body: `{"id":"webhook-1"}`},
-		"a bad id":  {status: 201, body: `{"id":"../..","secret":"a"}`},
+		"500":       answersWith(500, nil, ""),
+		"nonsense":  answersWith(201, nil, "ok"),
+		"no secret": answersWith(201, nil, `{"id":"webhook-1"}`),
+		"a bad id":  answersWith(201, nil, `{"id":"../..","secret":"a"}`),
 	} {
 		s := newVippsSide(t)
 		s.fake.webhooks["other"] = &vippsFakeWebhook{id: "other", url: "https://other.example/"}
-		s.fake.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+		s.fake.strikes(func(r vendorRequest, acted bool) *vendorFault {
 			if r.path == vippsWebhooks && r.method == "POST" && acted {
-				return &trouble
+				return trouble
 			}
 			return nil
 		})
