@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -28,28 +27,6 @@ func (s *shop) decideOn(id string, act func(*tx, owner, string, string) (*order,
 	s.t.Helper()
 	s.change(func(t *tx) error { return second(act(t, anyAccount, id, actorCommand)) })
 	s.accountedFor()
-}
-
-func TestTwint_ofAnAccountThatIsClosedIsGivenBack(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.account = s.addAccount("a tenant")
-		s.change(func(t *tx) error { return t.addOrigin(s.account, "https://tenant.example") })
-		s.connect(providerStripe)
-		o, _ := s.charged(func(o *order) { o.ReturnURL = "https://tenant.example/thanks" })
-		s.change(func(t *tx) error {
-			counts, text, err := held(t.queries, nouns(), s.account, t.now)
-			if counts["payments"] != 1 {
-				s.t.Errorf("closing says %v", counts)
-			}
-			contains(s.t, text, "42.00 CHF released")
-			return errors.Join(err, closeAccount(t, nouns(), s.account, actorCommand))
-		})
-		s.accountedFor()
-		s.work()
-		s.await(o.ID, orderCancelled, paymentRefunded)
-		s.accountedFor()
-	})
 }
 
 // givenBackThere has somebody give an amount back on the provider's own pages. late: it is there for more than a day.
