@@ -156,6 +156,18 @@ func TestPayment_isNotUnpaidByAProviderThatLags(t *testing.T) {
 	})
 }
 
+// capturedDead returns an order that was rejected, whose money somebody has captured on the provider's pages all the
+// same, and its attempt, which is in review.
+func (s *shop) capturedDead() (*order, *payment) {
+	s.t.Helper()
+	o, p := s.authorized()
+	s.decide(plainReject, o.ID)
+	s.capturedThere(p, o.Total)
+	p = s.settle(p)
+	s.states(o.ID, orderCancelled, paymentReview)
+	return s.row(o.ID), p
+}
+
 // inReview checks that an attempt is in review for a reason, that status says so, and how often it was told.
 func (s *shop) inReview(p *payment, reason string, told int) {
 	s.t.Helper()
@@ -187,6 +199,42 @@ func (s *shop) accountedFor() {
 	for _, u := range wrong {
 		s.t.Errorf("%s: %d of %s are neither paid nor in review", time.Now(), u.amount, u.id)
 	}
+}
+
+func TestRefund_thatIsUnderWayForADayPutsItsPaymentInReview(t *testing.T) {
+	t.Parallel()
+	inShops(t, map[string]bool{"of a dead order": true, "of a paid one": false}, func(s *shop, dead bool) {
+		o, p := s.paid()
+		told, order := 0, orderPaid
+		if dead {
+			o, p = s.capturedDead()
+			told, order = 1, orderCancelled
+		}
+		s.refund(o.ID, 0)
+		s.settle(p)
+		s.refundsBecome(p, "pending") // the bank takes its time
+		if s.sql(`UPDATE refunds SET state = 'pending', ended_at = NULL`); !dead {
+			s.sql(`UPDATE orders SET state = 'paid' WHERE id = ?`, o.ID)
+		}
+		s.settle(p)
+		stop := s.work(30 * time.Second)
+		time.Sleep(refundLate - time.Minute)
+		s.states(o.ID, order, paymentRefunded)
+		time.Sleep(2 * time.Minute)
+		s.inReview(p, reasonRefundPending, told+1)
+		s.accountedFor()
+		stop()
+		if s.refundsBecome(p, "failed"); dead {
+			s.inReview(p, reasonDeadOrder, told+2)
+		} else {
+			s.states(o.ID, orderPaid, paymentCaptured)
+		}
+		s.accountedFor()
+		s.refund(o.ID, 0)
+		s.settle(p)
+		s.states(o.ID, map[bool]string{true: orderCancelled, false: orderRefunded}[dead], paymentRefunded)
+		s.accountedFor()
+	})
 }
 
 func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {
