@@ -115,3 +115,17 @@ func TestCache_neverLagsBehindAnAcknowledgedChange(t *testing.T) {
 	close(stop)
 	readers.Wait()
 }
+
+func TestCache_isBounded(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	c := newCache[int, int](10)
+	for i := range 100 {
+		if v, err := c.load(s.store, i, func() (int, string, error) { return i, "", nil }); err != nil || v != i {
+			t.Fatal(v, err)
+		}
+	}
+	if c.len() != 10 {
+		t.Fatalf("%d entries", c.len())
+	}
+}

@@ -171,3 +171,21 @@ func TestFortnox_searchesThroughAllPages(t *testing.T) {
 		}
 	}
 }
+
+func TestFortnox_doesNotSendWhatFortnoxWouldRefuse(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*bookEntry){
+		heldCurrency:   func(e *bookEntry) { e.Currency = "EUR" },
+		heldNoYear:     func(e *bookEntry) { e.Year = 0 },
+		heldNoSeries:   func(e *bookEntry) { e.Series = "" },
+		"too_few_rows": func(e *bookEntry) { e.Lines = e.Lines[:1] },
+		heldUnusable:   func(e *bookEntry) { e.Lines[0].Account = "30" },
+		"":             func(*bookEntry) {},
+	} {
+		e := &bookEntry{Currency: "SEK", Year: 1, Series: "W", Date: "2026-11-21", Narration: "x",
+			Lines: []entryLine{{Account: "1580", Debit: 100}, {Account: "3001", Credit: 100}}}
+		change(e)
+		got, _ := fortnoxRefuses(e)
+		equal(t, "the reason", got, want)
+	}
+}

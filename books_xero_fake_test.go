@@ -743,14 +743,3 @@ func (f *xeroFake) tokensGiven() int {
 	defer f.mu.Unlock()
 	return f.given
 }
-
-// last returns the last request that came.
-func (f *xeroFake) last() vendorRequest {
-	f.t.Helper()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.requests) == 0 {
-		f.t.Fatal("no request came")
-	}
-	return f.requests[len(f.requests)-1]
-}

@@ -437,3 +437,32 @@ func eraseInOne(t *tx, email string) error {
 	_, err = t.deleteLeads(found)
 	return err
 }
+
+func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {
+	t.Parallel()
+	label63, local64 := strings.Repeat("a", 63), strings.Repeat("l", 64)
+	longest := local64 + "@" + label63 + "." + label63 + "." + strings.Repeat("b", 61) // 254 octets
+	for _, right := range []string{
+		"a@b.co", "ada.lovelace+menu@sub.example.co.uk", "!#$%&'*+-/=?^_`{|}~@example.com", "jürg@zürich.example",
+		"用户@例子.广告", "a@xn--fsq.com",
+		"A@EXAMPLE.COM", local64 + "@example.com", longest, "a@1.2.example", "a@" + label63 + ".com",
+	} {
+		if code, _ := checkEmail(right); code != "" {
+			t.Errorf("%q is refused: %s", right, code)
+		}
+	}
+	for _, wrong := range []string{
+		"@", "a@", "@b.co", "a", "a.b.co", "a@b", "a@b.", "a@.co", "a@b..co", "a@-b.co", "a@b-.co", "a@b_c.co",
+		"a@b.1", "a@127.0.0.1", "a@[127.0.0.1]", "a@[IPv6:::1]",
+		".a@b.co", "a.@b.co", "a..b@b.co", `"a b"@b.co`, `"a"@b.co`, "a b@c.co", "a@b c.co", "Ada <a@b.co>",
+		"<a@b.co>", "a@b.co (x)", "a(x)@b.co", "a@b.co,c@d.co", "a@b.co;c@d.co",
+		"a@b@c.co", "a\\@b.co", "a,b@c.co", "mailto:a@b.co", "a@b.co\n", "a@b.co ", "a@http://b.co", "a@b.co/x",
+		"a@b.co:25", "l" + local64 + "@example.com",
+		"a" + longest, strings.Replace(longest, ".b", ".bb", 1), "a@a" + label63 + ".com", "a\u200b@b.co",
+		"a\u202e@b.co", "a@b\u3002co", "a\ufffd@b.co", "😀@b.co",
+	} {
+		if code, _ := checkEmail(wrong); code == "" {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}

@@ -1088,3 +1088,29 @@ func (o *operator) must(t *testing.T, want string, args ...string) {
 	t.Helper()
 	equal(t, strings.Join(args, " "), o.do(args...), want)
 }
+
+func TestOrder_isCapturedWhenTheAccountSays(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.must("account", "set", s.account, "-capture-on", "handover")
+	auth, o := s.seller(), s.orderIn(orderAuthorized)
+	s.post("/orders/"+o.ID+"/accept", "", auth).is(200)
+	if s.row(o.ID).Capture {
+		t.Fatal("it is captured on acceptance")
+	}
+	s.post("/orders/"+o.ID+"/cancel", `{}`, "Authorization: Bearer "+s.token(s.account, scopeOrders)).is(403)
+	s.post("/orders/"+o.ID+"/capture", "", auth).is(200)
+	looks := s.count(`SELECT revision FROM payments WHERE order_id = ?`, o.ID)
+	s.post("/orders/"+o.ID+"/capture", "", auth).is(200)
+	if !s.row(o.ID).Capture || s.count(`SELECT revision FROM payments WHERE order_id = ?`, o.ID) != looks {
+		t.Error("asking again changes something")
+	}
+	s.post("/orders/"+o.ID+"/cancel", "", auth).is(409, "order_state")
+	mobile := s.orderIn(orderAuthorized)
+	s.must("account", "set", s.account, "-capture-on", "accept")
+	s.sql(`UPDATE payments SET method = 'mobile', provider = 'vipps' WHERE order_id = ?`, mobile.ID)
+	s.post("/orders/"+mobile.ID+"/accept", "", auth).is(200)
+	if s.row(mobile.ID).Capture {
+		t.Error("a mobile payment is captured before the goods are handed over")
+	}
+}

@@ -416,3 +416,23 @@ func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.
 		}
 	}
 }
+
+func TestConnection_oneOfAProviderAndOneKind(t *testing.T) {
+	t.Parallel()
+	live, test := &paymentConnection{Provider: providerStripe, Live: true}, &paymentConnection{Provider: providerVipps}
+	for _, c := range []struct {
+		c    *paymentConnection
+		used []*paymentConnection
+		want error
+	}{
+		{live, nil, nil}, {test, nil, nil},
+		{live, []*paymentConnection{live}, errConnected},
+		{live, []*paymentConnection{test}, errMixedKeys},
+		{test, []*paymentConnection{live}, errMixedKeys},
+		{&paymentConnection{Provider: providerVipps, Live: true}, []*paymentConnection{live}, nil},
+	} {
+		if err := checkConnection(c.c, c.used); !errors.Is(err, c.want) {
+			t.Errorf("%+v beside %+v: %v", c.c, c.used, err)
+		}
+	}
+}

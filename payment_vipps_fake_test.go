@@ -360,44 +360,6 @@ func (f *vippsFake) webhookCall(r vendorRequest, id string) (int, any) {
 	return vippsRefused(404, "not-found")
 }
 
-// deliver posts the queued notices in order, and stops at one that is not answered with 2xx, which stays. It
-// returns how many were taken. do sends a request, as http.DefaultClient.Do.
-func (f *vippsFake) deliver(do func(*http.Request) (*http.Response, error)) (taken int) {
-	f.t.Helper()
-	for {
-		r := f.nextNotice()
-		if r == nil {
-			return taken
-		}
-		resp, err := do(r)
-		if err != nil {
-			return taken
-		}
-		resp.Body.Close()
-		if resp.StatusCode/100 != 2 {
-			return taken
-		}
-		taken++
-		f.mu.Lock()
-		f.queue = f.queue[1:]
-		f.mu.Unlock()
-	}
-}
-
-// nextNotice returns the signed request of the first notice of the queue; nil: there is none.
-func (f *vippsFake) nextNotice() *http.Request {
-	f.t.Helper()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.queue) > 0 && f.webhooks[f.queue[0].webhook] == nil {
-		f.queue = f.queue[1:]
-	}
-	if len(f.queue) == 0 {
-		return nil
-	}
-	return f.signed(f.queue[0])
-}
-
 // signed returns the request of a notice. The caller holds f.mu.
 func (f *vippsFake) signed(n vippsFakeNotice) *http.Request {
 	f.t.Helper()

@@ -811,3 +811,14 @@ func TestLookupLimit_holdsMalformedKeysOfAnAddressToSixtyAMinute(t *testing.T) {
 	s.verifyKey("y", "till-1", "nonce", "n").is(429, "rate_limited")
 	s.verifyKey(key, "till-1").answers("valid") // a sound till behind the same address goes on
 }
+
+func TestBucket_getsNothingFromAClockThatGoesBack(t *testing.T) {
+	t.Parallel()
+	now, l := bubbleStart, newLimiter(10)
+	for range 60 {
+		l.take("a", 60, now)
+	}
+	if v := l.take("a", 60, now.Add(-time.Hour)); v.ok {
+		t.Fatal("an hour back gave a token")
+	}
+}

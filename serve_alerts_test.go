@@ -256,3 +256,48 @@ func TestMetrics_areReadWhileNothingCanBeWritten(t *testing.T) {
 		failIf(t, s.store.commits.Load() != commits, "something was written")
 	})
 }
+
+func TestCallers_areCountedForAMinuteAndAnHourUpToABound(t *testing.T) {
+	t.Parallel()
+	var m metrics
+	now := time.Now()
+	send := func(client string, times int) {
+		for range times {
+			m.count("GET /x", 200, 0, callerKey{"acct", client}, now)
+		}
+	}
+	is := func(when string, limit int, want ...callerRow) {
+		t.Helper()
+		if got := m.mostCallers(now, limit); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	row := func(client string, minute, hour int64) callerRow {
+		return callerRow{AccountID: "acct", Client: client, LastMinute: minute, LastHour: hour}
+	}
+	send("a", 3)
+	now = now.Add(30 * time.Second)
+	send("b", 5)
+	is("half a minute later", 8, row("b", 5, 5), row("a", 3, 3))
+	now = now.Add(40 * time.Second)
+	is("a minute after the first", 8, row("b", 5, 5), row("a", 0, 3))
+	now = now.Add(50 * time.Minute)
+	send("a", 1)
+	send("c", 1)
+	is("an hour later", 2, row("b", 0, 5), callerRow{Client: clientOthers, LastMinute: 2, LastHour: 5})
+	now = now.Add(2 * time.Hour)
+	is("after two quiet hours", 8)
+	for i := range maxRecent + 10 {
+		send(string(rune('A'+i/100))+string(rune('0'+i%100)), 1)
+	}
+	rows := m.mostCallers(now, 3)
+	others := callerRow{Client: clientOthers, LastMinute: maxRecent + 8, LastHour: maxRecent + 8}
+	if len(rows) != 3 || rows[2] != others || len(m.callers.counts) > maxRecent {
+		t.Errorf("of more than the bound: %+v, %d counted", rows, len(m.callers.counts))
+	}
+	now = now.Add(61 * time.Minute)
+	send("new", 1)
+	if len(m.callers.counts) != 1 {
+		t.Errorf("%d are counted an hour later", len(m.callers.counts))
+	}
+}

@@ -193,3 +193,33 @@ func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 		t.Error("metrics are still served after the service has stopped")
 	}
 }
+
+func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	sqliteError := func(query string) error {
+		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
+	}
+	s.limitPages(0)
+	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item)
+		SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
+	readOnly := storageError(s.store.queries.run(
+		`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`))
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{full, "the disk is full"},
+		{errBusy, "another program holds the write lock"},
+		{errClosed, "the service is stopping"},
+		{fmt.Errorf("%w (%w: /var/lib/widgetd.db)", errStorage, errHeader), "the database is damaged"},
+		{fmt.Errorf("%w (the file at /var/lib/widgetd.db %w)", errStorage, errReplaced),
+			"the file at the path is not the one that is open"},
+		{readOnly, "the database can't be written, only read"},
+		{fmt.Errorf("%w (SELECT 1)", errStorage), "the database can't be read or written"},
+	} {
+		if got := storageReason(c.err); got != c.want {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+}

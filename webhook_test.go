@@ -263,14 +263,6 @@ func TestWebhook_ofAnAccountAre50EvenIfManyAreAddedAtOnce(t *testing.T) {
 	s.post("/webhooks", hookBody("lead.created"), auth).is(409, "webhook_limit_reached")
 }
 
-// prints runs a command, whose output must hold a text.
-func (o *operator) prints(want string, args ...string) {
-	o.t.Helper()
-	if out := o.do(args...); !strings.Contains(out, want) {
-		o.t.Errorf("widgetd %q printed %q, want %q", args, out, want)
-	}
-}
-
 func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
