@@ -1,94 +1,12 @@
 package main
 
 import (
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/url"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
-
-func accountStory(t *testing.T, o *operator) {
-	id := o.object("account", "add", "Trattoria Roma")["id"].(string)
-	if plain := strings.TrimSpace(o.do("account", "add", "Other")); !validID("acct", id) || !validID("acct", plain) {
-		t.Errorf("ids %q, %q", id, plain)
-	}
-	o.do("account", "set-rate", id, "1200")
-	o.fails("stops nothing, until 'widgetd account reopen': add -force", "account", "close", id)
-	o.do("account", "close", id, "-force")
-	o.do("account", "reopen", id)
-	o.do("account", "close", id, "-force")
-	o.do("account", "show", "Trattoria Roma")
-	o.do("event", "show", o.objects("event", "list", "-limit", "1")[0]["id"].(string))
-	rows := o.objects("account", "list")
-	if got := column(rows, "name"); !slices.Equal(got, []any{"main", "Trattoria Roma", "Other"}) {
-		t.Errorf("names %v", got)
-	}
-	failIf(t, rows[1]["rate"] != 1200.0 || rows[1]["closed_at"] == nil || rows[0]["rate"] != 600.0 ||
-		rows[0]["closed_at"] != nil || rows[0]["main"] != true, "rows %v", rows)
-	if table := o.do("account", "list", "-wide"); !regexp.MustCompile(`(?m)^` + id +
-		`  Trattoria Roma +- +1200 +\d{4}-`).MatchString(table) {
-		t.Errorf("table:\n%s", table)
-	}
-	o.fails("the main account can't be closed", "account", "close", o.account)
-	o.fails("is closed", "token", "issue", "-account", id, "-scope", "stats:read")
-
-	o.do("origin", "add", "-account", o.account, "HTTPS://Shop.Example.com:443")
-	o.do("origin", "add", "https://shop.example.com", "-account", o.account) // again is fine
-	if got := column(o.objects("origin", "list"), "origin"); !slices.Equal(got,
-		[]any{"https://partner.example", "https://shop.example.com", siteOrigin}) {
-		t.Errorf("origins %v", got)
-	}
-	other := strings.TrimSpace(o.do("account", "add", "Other"))
-	o.fails("already belongs to "+o.account, "origin", "add", siteOrigin, "-account", other)
-	o.do("origin", "remove", "https://shop.example.com")
-	o.fails("the matching list command prints what there is", "origin", "remove", "https://shop.example.com")
-
-	o.do("base-url", "set", "https://API.example.com/api/v1")
-	if got := column(o.objects("base-url", "show"), "url"); !slices.Equal(got,
-		[]any{"https://api.example.com/api/v1", testBase}) {
-		t.Errorf("base addresses %v", got)
-	}
-	o.fails("the current one can only be replaced", "base-url", "remove", "https://api.example.com/api/v1")
-	o.do("base-url", "remove", testBase)
-	if got := column(o.objects("base-url", "show"), "current"); !slices.Equal(got, []any{true}) {
-		t.Errorf("base addresses %v", got)
-	}
-}
-
-func tokenStory(t *testing.T, o *operator) {
-	signinStory(t, o)
-	out := o.do("token", "issue", "-account", o.account, "-scope", "stats:read leads:read", "-client-id", "portal")
-	token, alone := strings.CutSuffix(out, "\n")
-	if !alone || strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \n") {
-		t.Fatalf("printed %q, want the token alone", out)
-	}
-	ring, err := loadKeyring(o.env["WIDGETD_KEY"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	header, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
-	must(t, err)
-	equal(t, "header", string(header), `{"alg":"EdDSA","typ":"at+jwt","kid":"`+ring.signer().kid+`"}`)
-	c, err := ring.verify(token)
-	failIf(t, err != nil || c.Subject != o.account || c.Scope != "stats:read leads:read" || c.ClientID != "portal" ||
-		c.Expires-c.IssuedAt != 720*3600, "claims %+v, %v", c, err)
-	issued := o.object("token", "issue", "-account", o.account, "-scope", "admin", "-ttl", "90d", "-all-accounts")
-	failIf(t, !validID("tok", issued["id"].(string)) || issued["token"] == nil || issued["expires_at"] == nil,
-		"issued %v", issued)
-	o.do("token", "revoke", issued["id"].(string))
-	rows := o.objects("token", "list")
-	failIf(t, len(rows) != 2 || rows[0]["id"] != issued["id"] || rows[0]["revoked_at"] == nil ||
-		rows[0]["all_accounts"] != true || rows[1]["revoked_at"] != nil, "rows %v", rows)
-	if all := o.do("token", "list") + o.do("token", "list", "-json"); strings.Contains(all,
-		strings.Split(token, ".")[2]) {
-		t.Error("a token is shown again")
-	}
-}
 
 func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
 	t.Parallel()
@@ -204,30 +122,6 @@ func (s *service) revocableToken(account string) (id string) {
 		return err
 	})
 	return id
-}
-
-// The vectors are those of RFC 3492, section 7.1, but for the one whose letters change their case.
-func TestPunycode_isThatOfTheRFC(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"ليهمابتكلموشعربي؟":                        "egbpdaj6bu4bxfgehfvwxn",
-		"他们为什么不说中文":                                "ihqwcrb4cv8a8dqg056pqjye",
-		"他們爲什麽不說中文":                                "ihqwctvzc91f659drss3x8bo0yb",
-		"Pročprostěnemluvíčesky":                   "Proprostnemluvesky-uyb24dma41a",
-		"למההםפשוטלאמדבריםעברית":                   "4dbcagdahymbxekheh6e0a7fei0b",
-		"почемужеонинеговорятпорусски":             "b1abfaaepdrnnbgefbadotcwatmq2g4l",
-		"PorquénopuedensimplementehablarenEspañol": "PorqunopuedensimplementehablarenEspaol-fmd56a",
-		"3年B組金八先生":                                 "3B-ww4c5e180e575a65lsy2b",
-		"安室奈美恵-with-SUPER-MONKEYS":                 "-with-SUPER-MONKEYS-pc58ag80a8qai00g7n9n",
-		"Hello-Another-Way-それぞれの場所":                "Hello-Another-Way--fc4qua05auwb3674vfr0b",
-		"ひとつ屋根の下2":                                 "2-u9tlzr9756bt3uc0v",
-		"MajiでKoiする5秒前":                            "MajiKoi5-783gue6qz075azm5e",
-		"パフィーdeルンバ":                                "de-jg4avhby1noc0d",
-		"そのスピードで":                                  "d9juau41awczczp",
-		"-> $1.00 <-":                              "-> $1.00 <--",
-	} {
-		equal(t, fmt.Sprintf("%s is encoded as", text), punycode(text), want)
-	}
 }
 
 // audit returns what events say that were written after the given one, oldest first: type, actor,

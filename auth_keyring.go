@@ -18,7 +18,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 

@@ -2,16 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -122,7 +117,7 @@ func TestInit_makesKeysWhereNothingWasIssuedOrTheyAreAskedFor(t *testing.T) {
 	equal(t, "the key file after -new-keys beside one", fileText(t, key), after)
 	// A database that can't be asked may have issued anything.
 	must(t, os.Remove(key))
-	raw(t, o.env["WIDGETD_DB"], `PRAGMA user_version = 6`)
+	raw(t, o.env["WIDGETD_DB"], `PRAGMA user_version = 8`)
 	lacks(t, fmt.Sprint(o.fails("run 'widgetd upgrade'", "init")), "widgetd init")
 	lacks(t, fmt.Sprint(o.fails("restore it from your copy", "serve", "-addr", "127.0.0.1:0")), "widgetd init")
 	if _, err := os.Lstat(key); err == nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -336,49 +335,6 @@ func TestBooks_whatTheOperatorHasToMendDoesNotEndConnections(t *testing.T) {
 		}
 		k.change(func(t *tx) error { return setBooksApp(t, k.keys, k.product, app) })
 		k.after(time.Hour, x.ID, exportPosted)
-	})
-}
-
-func TestBooks_anExportThatSomebodyHasBrokenDoesNotHoldUpOthers(t *testing.T) {
-	t.Parallel()
-	atXero(t, func(t *testing.T, k *bookkeeper) {
-		first := k.posts(4200)
-		broken := k.reverse(first.ID, "")
-		k.sql(`UPDATE books_exports SET entry = NULL WHERE id = ?`, first.ID)
-		k.until("2000-01-02 12:00")
-		k.sell(1000)
-		k.until("2000-01-03 07:00")
-		k.export("2000-01-02")
-		k.work(time.Minute)
-		k.adds(5200)
-		if due := k.exported(broken.ID).DueAt; !due.After(time.Now().Add(-10 * time.Second)) {
-			t.Errorf("it is tried all the time: due at %s, now is %s", due, time.Now())
-		}
-	})
-}
-
-func TestBooks_requestsWaitForTheirTurnOnlyAsLongAsTheyMay(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		c, err := k.store.bookConnection(anyAccount, k.connection)
-		k.check(err)
-		requests, in := k.engine.ledgers[k.product].pace()
-		k.time(in)
-		began := time.Now()
-		for range 3 * requests {
-			k.check(k.engine.pace(t.Context(), c))
-		}
-		if took := time.Since(began); took < 2*in || took >= 3*in {
-			t.Errorf("%d requests took %s", 3*requests, took)
-		}
-		limited, cancel := context.WithTimeout(t.Context(), in/2)
-		defer cancel()
-		began = time.Now()
-		var refused *ledgerError
-		if err := k.engine.pace(limited, c); !errors.As(err, &refused) || refused.reason != ledgerBusy ||
-			!time.Now().Equal(began) {
-			t.Errorf("after %s: %v", time.Since(began), err)
-		}
 	})
 }
 

@@ -165,14 +165,6 @@ func TestBooks_ofFiftyAccountsAreSentInTheMorningWithinTheLimits(t *testing.T) {
 	})
 }
 
-// theConnection returns the bookkeeper's connection as it is now.
-func (k *bookkeeper) theConnection() *bookConnection {
-	k.t.Helper()
-	c, err := k.store.usedBookConnection(anyAccount, k.connection)
-	k.check(err)
-	return c
-}
-
 var bookedDays = flag.Int("days", 100, "how many days each connection has in benchmarks of look-ups of books")
 
 // manyDays gives 50 accounts a connection with books each, and -days days, all of them posted.

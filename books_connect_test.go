@@ -137,31 +137,6 @@ func TestBooks_refusedTokensNeedTheOwnerAndAreNeverTriedAgain(t *testing.T) {
 	})
 }
 
-func TestBooks_aLostAnswerToReplacedTokensLeavesTheOldOnes(t *testing.T) {
-	t.Parallel()
-	for i, fault := range []providerFault{faultResetAfter, fault500After, faultTimeout, fault500, faultNonsense} {
-		t.Run(string(fault), func(t *testing.T) {
-			if i > 0 {
-				sequentialUnderRace(t)
-			}
-			eachProduct(t, func(t *testing.T, k *bookkeeper) {
-				k.time(2 * time.Hour)
-				k.fail("token", fault)
-				if _, err := k.session(); err == nil {
-					t.Fatal("a session without an answer")
-				}
-				if k.needsOwner() {
-					t.Fatal("a lost answer needs the owner")
-				}
-				k.time(time.Minute)
-				if _, err := k.session(); err != nil {
-					t.Errorf("afterwards: %v", err)
-				}
-			})
-		})
-	}
-}
-
 // renewals notes when tokens are asked for, and returns the times since the first one.
 func (k *bookkeeper) renewals() func() (after []time.Duration) {
 	var mu sync.Mutex
@@ -243,29 +218,6 @@ func (k *bookkeeper) failingRenewals() (n int) {
 	k.t.Helper()
 	k.check(k.store.one(`SELECT count(*) FROM books_renewals`, nil, &n))
 	return n
-}
-
-func TestBooks_aKillWhileTokensAreReplacedHasThemReplacedAgain(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		k.time(2 * time.Hour)
-		mine, err := k.engine.claimTokens(t.Context(), k.theConnection()) // and then the process ends
-		if err != nil || !mine {
-			t.Fatal(mine, err)
-		}
-		given := k.given()
-		k.work(2 * time.Minute)
-		if n := k.given() - given; n != 1 || k.failingRenewals() != 0 {
-			t.Errorf("tokens were asked for %d times; %d are lost", n, k.failingRenewals())
-		}
-		k.time(2 * time.Hour)
-		k.fail("token", fault500)
-		k.session()
-		k.check(k.engine.disconnect(t.Context(), ownedBy(k.account), k.connection, anActor))
-		if n := k.failingRenewals(); n != 0 {
-			t.Errorf("%d are lost of what is disconnected", n)
-		}
-	})
 }
 
 func TestBooks_onlyTheProductsOwn403NeedsTheOwner(t *testing.T) {

@@ -359,21 +359,6 @@ func TestBooks_afterEachFaultADayIsLookedForAndInTheBooksOnce(t *testing.T) {
 	}
 }
 
-func TestBooks_aConnectionThatBreaksOnceTheEntryIsWrittenDoesNotHaveItWrittenTwice(t *testing.T) {
-	t.Parallel()
-	eachProduct(t, func(t *testing.T, k *bookkeeper) {
-		x := k.dueDay()
-		k.fail("post", faultResetAfter, fault429) // net/http would send it again, and be told 429
-		k.after(2*time.Second, x.ID, exportUnknown)
-		k.xero.forgetKeys()
-		k.after(24*time.Hour, x.ID, exportPosted)
-		k.has(x.SyncKey, 1)
-		if n := k.xero.came("PUT", "/api.xro/2.0/ManualJournals") + k.fortnox.came("POST", "/3/vouchers"); n != 1 {
-			t.Errorf("it was sent %d times", n)
-		}
-	})
-}
-
 // TestBooks_aRefusalOfSomethingInBetweenIsLookedUpBeforeTheEntryIsSentAgain has the books write what a refusal then
 // denies, which is the worst that a refusal can be.
 func TestBooks_aRefusalOfSomethingInBetweenIsLookedUpBeforeTheEntryIsSentAgain(t *testing.T) {

@@ -512,13 +512,6 @@ func (f *fortnoxFake) removeYear(date businessDate) {
 	})
 }
 
-// removeSeries removes a series from every year.
-func (f *fortnoxFake) removeSeries(code string) {
-	f.change(func(c *fortnoxFakeCompany) {
-		c.series = slices.DeleteFunc(c.series, func(s fortnoxFakeSeries) bool { return s.code == code })
-	})
-}
-
 // setManual says whether a series takes manual entries.
 func (f *fortnoxFake) setManual(code string, manual bool) {
 	f.change(func(c *fortnoxFakeCompany) {

@@ -688,12 +688,6 @@ func (f *xeroFake) edit(id string) {
 	})
 }
 
-// postDraft has the accountant post a draft.
-func (f *xeroFake) postDraft(id string) {
-	f.t.Helper()
-	f.on(id, func(j *xeroFakeJournal) { j.status = "POSTED" })
-}
-
 // lock has the accountant of the first company lock all days up to a date; "": none is.
 func (f *xeroFake) lock(date businessDate) {
 	f.change(0, func(c *xeroFakeCompany) { c.periodLock = date })
@@ -748,15 +742,4 @@ func (f *xeroFake) tokensGiven() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.given
-}
-
-// last returns the last request that came.
-func (f *xeroFake) last() vendorRequest {
-	f.t.Helper()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.requests) == 0 {
-		f.t.Fatal("no request came")
-	}
-	return f.requests[len(f.requests)-1]
 }

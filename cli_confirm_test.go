@@ -266,20 +266,6 @@ func TestConfirm_asksForASecondAccountOfAName(t *testing.T) {
 	s.hasRows(5, "accounts")
 }
 
-func TestConfirm_takesOnlyTerminalsForSuch(t *testing.T) {
-	t.Parallel()
-	r, w, err := os.Pipe()
-	must(t, err)
-	defer w.Close()
-	for _, path := range []string{"/dev/null", "/dev/ptmx", "go.mod"} {
-		f, err := os.Open(path)
-		must(t, err)
-		defer f.Close()
-		equal(t, path, isTerminal(f), path == "/dev/ptmx") // whose width nobody has set
-	}
-	equal(t, "others", isTerminal(r) || isTerminal(&strings.Builder{}) || isTerminal(nil), false)
-}
-
 // TestConfirm_asksInTheProgram runs the program in a terminal.
 func TestConfirm_asksInTheProgram(t *testing.T) {
 	t.Parallel()
@@ -386,11 +372,6 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 	if row := s.must("order", "show", o.ID, "-json"); !strings.Contains(row, `"total":5900`) {
 		t.Errorf("with -json: %s", row)
 	}
-	equal(t, "signed", formatMoney(-5, "CHF"), "-0.05 CHF")
-	equal(t, "data", dataText([]byte(`{"refund_id":"rfd_1","amount":"900","currency":"CHF","total":"all"}`)),
-		"refund_id rfd_1, amount 9.00 CHF, currency CHF, total all")
-	equal(t, "data without a currency", dataText([]byte(`{"amount":"900"}`)), "amount 900")
-	equal(t, "no data", dataText([]byte(`[\x1b`)), "[\\x1b")
 }
 
 func TestRevenue_saysWhoseItIs(t *testing.T) {

@@ -88,25 +88,6 @@ func printedTable(t testing.TB, columns int, header string, rows ...[]any) strin
 	return out.String()
 }
 
-func TestTable_leavesOutColumnsThatSayNothingAndNamesThem(t *testing.T) {
-	t.Parallel()
-	rows := [][]any{
-		{"lic_1", "edge", "active", 2, (*string)(nil), true},
-		{"lic_2", "edge", "active", 3, (*string)(nil), true},
-	}
-	const header = "ID PRODUCT STATE SEATS ENDS_AT ALL-ACCOUNTS"
-	equal(t, "two rows", printedTable(t, 80, header, rows...), "ID     SEATS\nlic_1  2\nlic_2  3\n"+
-		"all: product edge, state active, all accounts yes; nothing in: ends at\n")
-	equal(t, "one row", printedTable(t, 80, header, rows[0]), "ID     PRODUCT  STATE   SEATS  ALL-ACCOUNTS\n"+
-		"lic_1  edge     active  2      yes\nnothing in: ends at\n")
-	equal(t, "whole", printedTable(t, 0, header, rows...), "ID     PRODUCT  STATE   SEATS  ENDS_AT  "+
-		"ALL-ACCOUNTS\nlic_1  edge     active  2      -        yes\nlic_2  edge     active  3      -        yes\n")
-	equal(t, "the first column stays", printedTable(t, 80, "DAY CALLS", []any{"a", 1}, []any{"a", 2}),
-		"DAY  CALLS\na    1\na    2\n")
-	equal(t, "no rows", printedTable(t, 80, "DAY CALLS"), "DAY  CALLS\n")
-	equal(t, "no rows and no room", printedTable(t, 8, "DAY CALLS"), "none\n")
-}
-
 func TestTable_printsARecordABlockWhereARowDoesNotFit(t *testing.T) {
 	t.Parallel()
 	rows := [][]any{
@@ -135,41 +116,6 @@ long text  x
 nothing in: created
 `)
 	equal(t, "lines at 120 columns", strings.Count(printedTable(t, 120, header, rows...), "\n"), 4)
-}
-
-func TestTable_hasTheYearOfATimeOnlyWhereItIsAnother(t *testing.T) {
-	t.Parallel()
-	rows := [][]any{{1, newStamp(time.Date(2026, 11, 22, 19, 37, 5, 0, time.UTC)), "2026-11-22"},
-		{2, newStamp(time.Date(2025, 11, 22, 19, 37, 5, 0, time.UTC)), "2025-11-22"}}
-	equal(t, "in a terminal", printedTable(t, 80, "N AT DAY", rows...),
-		"N  AT                DAY\n1  11-22 19:37       2026-11-22\n2  2025-11-22 19:37  2025-11-22\n")
-	equal(t, "with -wide", printedTable(t, 0, "N AT DAY", rows...), "N  AT                    DAY\n"+
-		"1  2026-11-22T19:37:05Z  2026-11-22\n2  2025-11-22T19:37:05Z  2025-11-22\n")
-}
-
-func TestDetails_breakNoIDAndNoNumberFromItsUnit(t *testing.T) {
-	t.Parallel()
-	var text strings.Builder
-	writeDetails(&text, []detail{
-		{"id", "lic_01m84qxem9y60cmcjqm39d1398"}, {"first activated at", "-"},
-		{"database", "/srv/widgetd/widgetd.db has 937.9 MiB"},
-		{"needs doing", "the token tok_01jed7qw2g3dgjnneg0c2150qc ends"}, {"", "back it up"},
-		{"key of the signer", "W3lZcINC2hzUlw8yAGQlVBREzXzNTs6jgnUaM_YHehs"}, {"none", ""},
-	}, 20, 45)
-	equal(t, "at 45 columns", text.String(), `id  lic_01m84qxem9y60cmcjqm39d1398
-first activated at  -
-database            /srv/widgetd/widgetd.db
-                    has 937.9 MiB
-needs doing  the token
-             tok_01jed7qw2g3dgjnneg0c2150qc
-             ends
-             back it up
-key of the signer
-  W3lZcINC2hzUlw8yAGQlVBREzXzNTs6jgnUaM_YHehs
-none
-`)
-	equal(t, "a number", strings.Join(wrap("it has 12 MiB of 24 MiB", 9), "|"), "it has|12 MiB of|24 MiB")
-	equal(t, "a time", strings.Join(wrap("seen 11-22 19:37 last", 14), "|"), "seen|11-22 19:37|last")
 }
 
 // TestCommand_asksTheTerminalForItsWidth runs the program in a terminal that is 50 columns wide.
@@ -247,29 +193,6 @@ func TestID_whoseEndSeveralHaveIsAskedFor(t *testing.T) {
 	failIf(t, !errors.As(err, new(usageError)), "%v is no usage error", err)
 	o.do("widget", "rename", "k07b0af78", "Lunch")
 	equal(t, "names", slices.Contains(column(o.objects("widget", "list"), "name"), any("Lunch")), true)
-}
-
-// TestID_ofEveryKindHasATable looks up an end among each kind of ids, and finds a kind for each placeholder.
-func TestID_ofEveryKindHasATable(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	placeholders := map[string]bool{}
-	for _, c := range commandsOf(nouns()) {
-		for _, p := range strings.Fields(c.args) {
-			placeholders[p] = true
-			failIf(t, p == "ID", "%s does not say of which kind its id is", c.name)
-		}
-		for _, option := range c.options {
-			placeholders[option.value] = true
-		}
-	}
-	o.store(func(s *store) {
-		for _, kind := range collectNouns(nouns(), func(n *noun) []idKind { return n.ids }) {
-			ids, err := s.idsEndingIn(kind.table, "000000", 1)
-			failIf(t, err != nil || len(ids) > 0, "%s: %v, %v", kind.table, ids, err)
-			failIf(t, kind.prefix != "evt" && !placeholders[kind.placeholder], "no command takes %s", kind.placeholder)
-		}
-	})
 }
 
 func TestKey_mayBeNamedByTheEndOfItsKid(t *testing.T) {

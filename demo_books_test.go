@@ -5,75 +5,10 @@ import (
 	"html"
 	"io"
 	"net/http"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 )
-
-// openDemo makes the database of a demo, as its command does, and leaves it open until the test ends.
-func openDemo(t testing.TB, now time.Time) (*demo, *store) {
-	t.Helper()
-	d := &demo{dir: t.TempDir(), base: "http://127.0.0.1:1/v1", page: "http://127.0.0.1:2",
-		receiver: "http://127.0.0.1:3/", provider: "http://127.0.0.1:4"}
-	st, _, err := d.open(t.Context(), filepath.Join(d.dir, "widgetd.key"), now)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := st.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return d, st
-}
-
-func TestDemoBooks_everyDayOfTheMonthBalancesInBothProducts(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	now := time.Now()
-	d, st := openDemo(t, now)
-	first, err := d.books(t.Context(), st, now, "")
-	must(t, err)
-	if first.Date != d.yesterday || len(first.Months) != 3 {
-		t.Fatalf("it opens %s and shows %d months", first.Date, len(first.Months))
-	}
-	differs := 0
-	for ago := range demoDays {
-		date := midnight(d.yesterday).AddDate(0, 0, -ago).Format(time.DateOnly)
-		shown := &demoBooks{Date: date, seen: first.seen}
-		must(t, d.openDay(st.queries, shown, now))
-		for i, e := range shown.Entries {
-			if e.Entry == nil || len(e.Issues) > 0 || e.Entry.imbalance() != 0 || e.Debit != e.Credit {
-				t.Fatalf("%s, %s: %s and %s, %v", date, e.Product, e.Debit, e.Credit, e.Issues)
-			}
-			if e.Differs {
-				differs++
-			}
-			var clearing []string
-			for _, r := range e.Rules {
-				if strings.HasPrefix(r.What, "paid by ") {
-					clearing = append(clearing, r.Account)
-				}
-			}
-			var brought int64
-			for _, l := range e.Entry.Lines {
-				if slices.Contains(clearing, l.Account) {
-					brought += l.Debit - l.Credit
-				}
-			}
-			rows := first.Months[i].Days
-			at := slices.IndexFunc(rows, func(row demoDay) bool { return row.Date == date })
-			if at < 0 || rows[at].Open != (ago == 0) || rows[at].Total != groupedAmount(brought) ||
-				first.Months[i].Currency != e.Currency {
-				t.Errorf("%s, %s: %s are booked; the month has %v", date, e.Product, formatSigned(brought), rows)
-			}
-		}
-	}
-	if differs == 0 {
-		t.Error("on no day does Xero compute another tax, which the page is to show")
-	}
-}
 
 func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	sequentialUnderRace(t)

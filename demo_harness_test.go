@@ -282,6 +282,38 @@ func (b *browser) await(script string, args ...any) any {
 	return b.call("POST", b.session+"/execute/async", node{"script": script, "args": append([]any{}, args...)})
 }
 
+// fitsInFrame looks whether a page scrolls sideways, or has an element that is cut off, in windows as wide as a
+// telephone, a tablet and a desk. except is a selector of what may be wider; more is a script that finds more faults.
+// A window can't be as narrow as a telephone, but a frame in the page that is open can.
+func (b *browser) fitsInFrame(address, except, more string) {
+	b.t.Helper()
+	script := `const [address, except, done] = arguments, faults = [], box = e => e.getBoundingClientRect();
+		const frame = document.createElement("iframe");
+		frame.style = "border:0;position:fixed;top:0;left:0;height:900px";
+		frame.onload = () => {
+			const page = frame.contentDocument, root = page.documentElement;
+			for (const wide of [320, 360, 768, 1280]) {
+				const fault = text => faults.push(wide + " pixels wide: " + text);
+				frame.style.width = wide + "px";
+				frame.style.width = 2 * wide - root.clientWidth + "px"; // beside the scroll bar
+				if (root.clientWidth != wide) fault("the frame is " + root.clientWidth + " wide");
+				if (root.scrollWidth > wide) fault("it scrolls sideways: " + root.scrollWidth);
+				for (const e of [...page.body.querySelectorAll("*")].filter(e => !e.closest(except)))
+					if (box(e).right > wide + .5 || box(e).left < -.5)
+						fault(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box(e).right);
+				MORE
+			}
+			frame.remove();
+			done(faults.slice(0, 20));
+		};
+		frame.src = address;
+		document.body.append(frame);`
+	faults := b.await(strings.Replace(script, "MORE", more, 1), address, except)
+	if fmt.Sprint(faults) != "[]" {
+		b.t.Errorf("%s: %v", address, faults)
+	}
+}
+
 // screenshot saves what the browser shows, when a place for pictures is named.
 func (b *browser) screenshot(name string) {
 	b.t.Helper()

@@ -53,9 +53,6 @@ func testConnection() *openConnection {
 
 func (s *stripeTest) clock() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
 
-// passes moves the provider's clock.
-func (s *stripeTest) passes(d time.Duration) { s.ahead.Add(int64(d)) }
-
 // inside looks into the provider, or changes it, between two calls.
 func (s *stripeTest) inside(look func()) {
 	s.mu.Lock()
@@ -66,16 +63,6 @@ func (s *stripeTest) inside(look func()) {
 // watches sets the provider's watch.
 func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer) {
 	s.inside(func() { s.watch = watch })
-}
-
-// refundsOf returns copies of the refunds of a payment.
-func (s *stripeTest) refundsOf(p *payment) (all []testRefund) {
-	s.inside(func() {
-		for _, r := range s.intent(*p.IntentID).refunds {
-			all = append(all, *r)
-		}
-	})
-	return all
 }
 
 // does carries out an operation, which must succeed.
@@ -170,44 +157,6 @@ func (p *testProvider) dispute(intentID, status string) {
 	}
 	i.disputes[0].status = status
 	p.emit(kind, i.disputes[0].object(i))
-}
-
-func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
-	t.Parallel()
-	s := newStripeTest(t)
-	open, authorized, captured, cancelled := s.starts(), s.authorized(), s.captured(1500), s.authorized()
-	s.does(opCancel, cancelled, 0)
-	refunded := s.captured(2000)
-	s.does(opRefund, refunded, 1999)
-	for _, c := range []struct {
-		name, kind string
-		p          *payment
-		amount     int64
-		reason     string
-	}{
-		{"capturing what nobody has paid", opCapture, open, 100, "resource_missing"},
-		{"capturing more than is authorised", opCapture, authorized, 2001, "amount_too_large"},
-		{"capturing nothing", opCapture, authorized, 0, "amount_too_small"},
-		{"capturing twice", opCapture, captured, 500, "payment_intent_unexpected_state"},
-		{"capturing what was cancelled", opCapture, cancelled, 500, "payment_intent_unexpected_state"},
-		{"cancelling twice", opCancel, cancelled, 0, "payment_intent_unexpected_state"},
-		{"cancelling what was captured", opCancel, captured, 0, "payment_intent_unexpected_state"},
-		{"expiring what was paid", opExpire, authorized, 0, "invalid_request_error"},
-		{"giving back what was not captured", opRefund, authorized, 100, "payment_intent_unexpected_state"},
-		{"giving back more than was captured", opRefund, captured, 1501, "amount_too_large"},
-		{"giving back more than is left", opRefund, refunded, 2, "amount_too_large"},
-	} {
-		op := testOperation(c.kind, c.p, c.amount)
-		call := s.client.call(op, c.p, s.order, testReturnURL)
-		if c.p.IntentID == nil && c.kind == opCapture {
-			call.Path = "/v1/payment_intents/pi_none/capture"
-		}
-		if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendRefused || r.reason != c.reason {
-			t.Errorf("%s: %+v", c.name, r)
-		}
-	}
-	s.does(opRefund, refunded, 1)
-	s.does(opCancel, authorized, 0)
 }
 
 func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
@@ -308,4 +257,42 @@ func (s *stripeTest) forwardTo(mock string) (seen *[]string) {
 		return nil
 	})
 	return seen
+}
+
+func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
+	t.Parallel()
+	s := newStripeTest(t)
+	open, authorized, captured, cancelled := s.starts(), s.authorized(), s.captured(1500), s.authorized()
+	s.does(opCancel, cancelled, 0)
+	refunded := s.captured(2000)
+	s.does(opRefund, refunded, 1999)
+	for _, c := range []struct {
+		name, kind string
+		p          *payment
+		amount     int64
+		reason     string
+	}{
+		{"capturing what nobody has paid", opCapture, open, 100, "resource_missing"},
+		{"capturing more than is authorised", opCapture, authorized, 2001, "amount_too_large"},
+		{"capturing nothing", opCapture, authorized, 0, "amount_too_small"},
+		{"capturing twice", opCapture, captured, 500, "payment_intent_unexpected_state"},
+		{"capturing what was cancelled", opCapture, cancelled, 500, "payment_intent_unexpected_state"},
+		{"cancelling twice", opCancel, cancelled, 0, "payment_intent_unexpected_state"},
+		{"cancelling what was captured", opCancel, captured, 0, "payment_intent_unexpected_state"},
+		{"expiring what was paid", opExpire, authorized, 0, "invalid_request_error"},
+		{"giving back what was not captured", opRefund, authorized, 100, "payment_intent_unexpected_state"},
+		{"giving back more than was captured", opRefund, captured, 1501, "amount_too_large"},
+		{"giving back more than is left", opRefund, refunded, 2, "amount_too_large"},
+	} {
+		op := testOperation(c.kind, c.p, c.amount)
+		call := s.client.call(op, c.p, s.order, testReturnURL)
+		if c.p.IntentID == nil && c.kind == opCapture {
+			call.Path = "/v1/payment_intents/pi_none/capture"
+		}
+		if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendRefused || r.reason != c.reason {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+	s.does(opRefund, refunded, 1)
+	s.does(opCancel, authorized, 0)
 }

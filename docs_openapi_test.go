@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -69,131 +68,8 @@ func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 	}
 }
 
-func TestOpenAPI_saysWhatTheRouteTableSays(t *testing.T) {
-	t.Parallel()
-	rate, err := strconv.ParseFloat(optAnonymousRate.def, 64)
-	must(t, err)
-	visitorRate, err := strconv.ParseFloat(optVisitorRate.def, 64)
-	must(t, err)
-	security := map[tokenRule]string{
-		tokenIgnored: `[]`, tokenOptional: `[{},{"bearerToken":[]}%s]`, tokenRequired: `[{"bearerToken":[]}%s]`,
-		tokenLate: `[{},{"deviceToken":[]},{"bearerToken":[]}]`,
-	}
-	for _, o := range operations() {
-		r := routeOf(o)
-		if r == nil {
-			continue
-		}
-		differs := func(what string, want, got any) {
-			t.Helper()
-			if fmt.Sprint(want) != fmt.Sprint(got) {
-				t.Errorf("%s: %s is %v in the document, and %v in the service", o.name(), what, got, want)
-			}
-		}
-		scopes := []string{}
-		scopes = append(scopes, strings.Fields(r.scope)...)
-		differs("x-required-scopes", scopes, append([]string{}, texts(o.node, "x-required-scopes")...))
-		text, _ := json.Marshal(o.node["security"])
-		want := security[r.token]
-		if r.refused != nil {
-			want = `[{"clientSecret":[]},{}]`
-		}
-		if strings.Contains(want, "%s") {
-			want = fmt.Sprintf(want, applicationsOf(r))
-		}
-		differs("security", want, string(text))
-
-		limit := node{"bucket": cmp.Or(r.bucket, bucketAccount)}
-		if r.address != "" {
-			limit["address"] = rate
-		} else if r.admit != nil {
-			limit["address"] = visitorRate
-		}
-		if r.free {
-			limit = nil
-		}
-		differs("x-rate-limit", limit, child(o.node, "x-rate-limit"))
-
-		body, takes := child(o.node, "requestBody"), takesBody(r.method())
-		differs("requestBody", takes, body != nil)
-		differs("text/plain", r.beacon, child(body, "content", "text/plain") != nil)
-		if takes {
-			differs("required of requestBody", !r.noBody, body["required"])
-			differs("x-max-body", r.bodyLimit(), o.node["x-max-body"])
-		}
-		differs("Prefer", r.takesJSON(), o.parameter("Prefer") != nil)
-		for status, response := range o.responses() {
-			if says := headersOf(openapiDocument(), response)["Preference-Applied"] != nil; r.takesJSON() && !says {
-				t.Errorf("%s: %s lacks Preference-Applied", o.name(), status)
-			}
-		}
-		if schema := child(body, "content", "application/json", "schema"); len(propertiesOf(schema)) > 0 {
-			const misspelt = "refused if it is nearly one that is, else ignored."
-			differs("what becomes of misspelt members", r.careful,
-				strings.Contains(schema["description"].(string), misspelt))
-		}
-		differs("Idempotency-Key", r.creates, o.parameter("Idempotency-Key") != nil)
-		differs("Origin", r.origin == originRequired, o.parameter("Origin") != nil)
-		differs("form", r.form, child(body, "content", "application/x-www-form-urlencoded") != nil)
-		_, busy := child(o.node, "responses", "503")["description"].(string)
-		differs("503", r.path() != "/openapi.json", busy)
-		asks := strings.HasPrefix(fmt.Sprint(child(o.node, "responses", "503")["description"]),
-			"This could not be read within two seconds")
-		differs("question", r.question || r.recalled != nil, asks)
-		if r.refused == nil {
-			checkCodesOf(o, r, differs)
-		}
-	}
-}
-
-// applicationsOf returns what the security of a route that takes tokens has for those of applications: the scheme
-// oauth2 with the scope, or nothing where no application can have it.
-func applicationsOf(r *route) string {
-	switch {
-	case r.scope == "":
-		return `,{"oauth2":[]}`
-	case scopesWithin(r.scope, strings.Join(appScopes, " ")) == r.scope:
-		return `,{"oauth2":["` + strings.ReplaceAll(r.scope, " ", `","`) + `"]}`
-	}
-	return ""
-}
-
 // takesBody reports whether requests of a method have a body.
 func takesBody(method string) bool { return slices.Contains([]string{"POST", "PATCH", "PUT"}, method) }
-
-// checkCodesOf compares the problem codes of an operation with what its route makes it answer.
-func checkCodesOf(o *operation, r *route, differs func(what string, want, got any)) {
-	var codes []string
-	for _, response := range o.responses() {
-		codes = append(codes, texts(response, "x-problem-codes")...)
-	}
-	takes := takesBody(r.method())
-	for code, want := range map[string]bool{
-		"internal":                true,
-		"validation_failed":       true,
-		"rate_limited":            !r.free || r.raw, // webhooks with a wrong signature
-		"token_required":          r.token == tokenRequired || strings.HasPrefix(r.pattern, "GET /widget/stats"),
-		"invalid_token":           r.token != tokenIgnored,
-		"insufficient_scope":      r.scope != "" || r.token == tokenRequired, // ?account_id= needs one
-		"origin_not_allowed":      r.origin != originAny,
-		"malformed_json":          takes,
-		"body_too_large":          takes,
-		"unsupported_media_type":  takes && !r.raw,
-		"malformed_header":        r.creates,
-		"idempotency_in_progress": r.creates,
-		"idempotency_key_reused":  r.creates,
-		"storage_unavailable":     !r.free || r.raw,
-	} {
-		differs(code, want, slices.Contains(codes, code))
-	}
-	replays := false
-	for status, response := range o.responses() {
-		if status[0] == '2' {
-			replays = replays || headersOf(openapiDocument(), response)["Idempotency-Replayed"] != nil
-		}
-	}
-	differs("Idempotency-Replayed", r.creates, replays)
-}
 
 func TestOpenAPI_listsEveryProblemCodeAndNoOther(t *testing.T) {
 	t.Parallel()
@@ -554,36 +430,6 @@ func encode(v any) string {
 		panic(err)
 	}
 	return string(text)
-}
-
-func TestOpenAPI_isServedAtTheRootAndBelowTheBaseAddress(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	for _, path := range []string{"//openapi.json", "/openapi.json"} {
-		a := s.get(path).is(200).has("Content-Type: application/json", "Cache-Control: public, max-age=300",
-			"Vary: Accept-Encoding",
-			"Access-Control-Allow-Origin: *", "Content-Encoding: ",
-			"Content-Length: "+strconv.Itoa(len(s.get(path).body)), "RateLimit: ")
-		tag := a.header.Get("ETag")
-		if !matches(`^"[0-9a-f]{24}"$`, tag) || s.get("//openapi.json").body != a.body {
-			t.Errorf("%s: ETag %s", path, tag)
-		}
-		if fresh := s.get(path, "If-None-Match: "+tag).is(304).has("ETag: "+tag, "Cache-Control: public, max-age=300",
-			"Vary: Accept-Encoding"); fresh.body != "" {
-			t.Errorf("%s: a 304 with a body", path)
-		}
-		s.get(path, `If-None-Match: "another"`).is(200)
-		s.do("HEAD", path, "").is(200).has("ETag: "+tag, "Content-Length: "+strconv.Itoa(len(a.body)))
-		s.post(path, "").is(405, "method_not_allowed").has("Allow: GET, HEAD, OPTIONS")
-		for _, origin := range []string{siteOrigin, "https://elsewhere.example", "null"} {
-			s.get(path, "Origin: "+origin).is(200).has("Access-Control-Allow-Origin: *", "Vary: Accept-Encoding")
-			s.do("OPTIONS", path, "", "Origin: "+origin, "Access-Control-Request-Method: GET").is(204).has(
-				"Access-Control-Allow-Origin: *",
-				"Access-Control-Allow-Methods: GET, HEAD", "Access-Control-Max-Age: 7200",
-				"Access-Control-Allow-Credentials: ")
-		}
-		s.do("OPTIONS", path, "").is(204).has("Allow: GET, HEAD, OPTIONS")
-	}
 }
 
 func TestOpenAPI_isCompressedForWhoAcceptsIt(t *testing.T) {

@@ -405,41 +405,6 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 	}
 }
 
-func TestDocs_nameTheBaseAddressAsItIsNow(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	if page := docsPage(s); !strings.Contains(page, "curl -s http://127.0.0.1:8080/v1/widget/health") {
-		t.Error("the base address is not in the lines")
-	}
-	s.change(func(t *tx) error { return t.setBaseURL("https://api.example.org/api/v1") })
-	s.check(s.server.refresh())
-	page := docsPage(s)
-	if !strings.Contains(page, "curl -s https://api.example.org/api/v1/widget/health") ||
-		strings.Contains(page, "127.0.0.1:8080") || strings.Contains(page, "api.example.net") {
-		t.Error("the page keeps an earlier base address")
-	}
-	if robots := s.get("//robots.txt").body; robots != "User-agent: *\nDisallow: /api/v1/\nDisallow: /v1/\nDisallow: "+
-		"/api/legacy/\n" {
-		t.Errorf("robots.txt: %s", robots)
-	}
-}
-
-func TestDocs_sayWhetherTheOldPathsHaveEnded(t *testing.T) {
-	sequentialUnderRace(t)
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.legacySunset = bubbleStart.Add(24 * time.Hour) })
-		if !strings.Contains(docsPage(s), "They end on 2 January 2000") {
-			t.Error("before the sunset the page does not say that there is one")
-		}
-		time.Sleep(24 * time.Hour)
-		if !strings.Contains(docsPage(s), "These paths ended on 2 January 2000") {
-			t.Error("after the sunset the page does not say that it has passed")
-		}
-	})
-}
-
 // luminance is the relative luminance of a color such as #1b1f24 (WCAG 2.2).
 func luminance(t *testing.T, color string) float64 {
 	var sum float64
@@ -670,46 +635,18 @@ func checkLeases(s *service, command []string) {
 	}
 }
 
-// TestDocs_fitATelephone looks whether the pages scroll sideways in windows as wide as a telephone, a
-// tablet and a desk.
 func TestDocs_fitATelephone(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
 	root := strings.TrimSuffix(printed(t, sharedDemo(t), "The service behind it"), "/v1")
 	b := startBrowser(t)
-	// A window can't be as narrow as a telephone, but a frame can.
-	script := `const [widths, path, done] = arguments, frame = document.createElement("iframe"), faults = [];
-		frame.setAttribute("height", 900);
-		frame.setAttribute("frameborder", 0);
-		frame.onload = () => {
-			const page = frame.contentDocument;
-			for (const wide of widths) {
-				const fault = text => faults.push(wide + " pixels wide: " + text);
-				frame.setAttribute("width", wide);
-				frame.setAttribute("width", 2 * wide - page.documentElement.clientWidth); // beside the scroll bar
-				const {clientWidth, scrollWidth} = page.documentElement;
-				if (clientWidth != wide) fault("the frame is " + clientWidth + " wide");
-				if (scrollWidth > wide) fault("it scrolls sideways: " + scrollWidth);
-				for (const e of page.body.querySelectorAll("*")) {
-					const box = e.getBoundingClientRect();
-					if (box.right > wide + .5 && !e.closest("pre, .skip"))
-						fault(e.tagName + " " + e.textContent.slice(0, 40) + " ends at " + box.right);
-				}
-				if (getComputedStyle(page.body).fontSize != "16px") fault("the style sheet is missing");
-			}
-			frame.remove();
-			done(faults.slice(0, 20));
-		};
-		frame.src = path;
-		document.body.append(frame);`
 	b.open(root + "/docs")
 	b.screenshot("docs.png")
 	b.open(root + "/robots.txt") // a page without a policy, that may have a frame
 	for _, path := range []string{"/", "/docs", "/docs/widgets", "/docs/calls-orders", "/docs/clients",
 		"/docs/offline", "/docs/problems", "/docs/bookkeeping"} {
-		if faults := b.await(script, []int{320, 360, 768, 1280}, path); fmt.Sprint(faults) != "[]" {
-			t.Errorf("%s: %v", path, faults)
-		}
+		b.fitsInFrame(root+path, "pre, .skip",
+			`if (getComputedStyle(page.body).fontSize != "16px") fault("the style sheet is missing");`)
 	}
 }
 

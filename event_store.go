@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"strings"
 )
@@ -110,11 +109,6 @@ func (q *queries) eventByID(id string) (e event, err error) {
 func (t *tx) latestEvent() (seq int64, id string, err error) {
 	err = t.one(`SELECT seq, id FROM events WHERE seq = (SELECT max(seq) FROM events)`, nil, &seq, &id)
 	return seq, id, err
-}
-
-// lastSeq returns the number of the event that was written last; 0: there is none.
-func (q *queries) lastSeq() (seq int64, err error) {
-	return oneValue[int64](q, `SELECT coalesce(max(seq), 0) FROM events`)
 }
 
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -123,77 +122,6 @@ func TestEvent_listWhereTheClockWasSetBackHasNoneThatIsOlder(t *testing.T) {
 	for _, id := range ids {
 		if id.(string) < "evt_00000000000000000000000060" {
 			t.Errorf("%s is older", id)
-		}
-	}
-}
-
-// Along the index of types or of accounts, whichever reaches further back, every page of every filter has what a plain
-// query finds, and no query reads rows twice.
-func TestEvents_andLeadsAreFoundAlongEitherIndex(t *testing.T) {
-	manyRowsUnderRace(t)
-	t.Parallel()
-	s := newService(t)
-	other := s.addAccount("Other")
-	day := newStamp(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
-	rows := manyRows(22_000) + `INSERT INTO %s SELECT printf('%s%%026d', i), strftime('%%Y-%%m-%%dT%%H:%%M:%%SZ',
-		'2030-01-01', i || ' seconds'), CASE WHEN i IN (10, 5000, 21000) THEN '%s' ELSE '%s' END,
-		iif(i %% 4000 = 1000, '` + other + `', '` + s.account + `')%s FROM n;`
-	raw(t, s.store.path, `DELETE FROM events;`+
-		fmt.Sprintf(rows, "events (id, at, type, account_id, actor)", "evt_", eventLicenseRevoked, eventLicenseUpdated,
-			", 'time'")+
-		fmt.Sprintf(rows, "leads (id, created_at, type, account_id, email)", "lead_", "rare", "often",
-			", 'a@example.com'"))
-	asked := questions(s.store.queries)
-	type pageOf = func(before string) (ids []string, next string)
-	check := func(table, at, kind, account string, since, until stamp, page pageOf) {
-		t.Helper()
-		want, err := s.store.texts(`SELECT id FROM `+table+` WHERE (?1 = '' OR type = ?1) AND `+at+` >= ?2
-			AND `+at+` < ?3 AND account_id LIKE ?4 ORDER BY seq DESC`, kind, since.String(), until.String(),
-			cmp.Or(account, "%"))
-		s.check(err)
-		var got []string
-		for before := ""; ; {
-			ids, next := page(before)
-			got = append(got, ids...)
-			if before = next; before == "" {
-				break
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s %q %q %s %s: %d rows, want %d", table, kind, account, since, until, len(got), len(want))
-		}
-	}
-	one, five, late := day.after(time.Hour), day.after(5*time.Hour), day.after(days(9))
-	for account, owner := range map[string]owner{"": anyAccount, s.account: ownedBy(s.account), other: ownedBy(other)} {
-		for _, since := range []stamp{{}, one} {
-			for _, kind := range []eventType{"", eventLicenseUpdated, eventLicenseRevoked} {
-				f := eventFilter{owner: owner, kind: string(kind), since: since}
-				check("events", "at", f.kind, account, since, late, func(before string) (ids []string, next string) {
-					p, err := s.store.events(f, before, 4_000)
-					s.check(err)
-					for _, e := range p.rows {
-						ids = append(ids, e.ID)
-					}
-					return ids, p.next
-				})
-			}
-			for _, kind := range []string{"", "often", "rare"} {
-				f := leadFilter{owner: owner, kind: kind, since: since, until: five}
-				page := func(before string) (ids []string, next string) {
-					p, err := s.store.leads(f, before, 4_000)
-					s.check(err)
-					for _, l := range p.rows {
-						ids = append(ids, l.ID)
-					}
-					return ids, p.next
-				}
-				check("leads", "created_at", kind, account, since, five, page)
-			}
-		}
-	}
-	for _, query := range asked() {
-		if strings.Count(query, "seq < ?") > 1 || strings.Count(query, "seq >= ?") > 1 {
-			t.Errorf("two bounds at one end, of which SQLite uses either: %s", strings.Join(strings.Fields(query), " "))
 		}
 	}
 }

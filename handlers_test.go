@@ -305,27 +305,6 @@ func TestAnswer_ofVerifyIsEncodedAsEncodingJSONDoes(t *testing.T) {
 // plainAnswer is a verifyResponse that encoding/json encodes.
 type plainAnswer verifyResponse
 
-func BenchmarkVerifyAnswer(b *testing.B) {
-	id := newID("lic", time.Now())
-	v := &verifyResponse{Valid: true, Code: "valid", Detail: verdictDetails["valid"], CheckedAt: newStamp(time.Now()),
-		RefreshAfter: 86400,
-		License: &licenseView{ID: id, Product: "kds", Kind: "node_locked", Status: "active",
-			Entitlements: codeList{"kds"}, Seats: seats{1, ptr(3), ptr(2)}},
-		Device: &deviceState{ID: id, Name: ptr("Kitchen 1"), State: "active"}}
-	b.Run("own", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			encodeJSON(v)
-		}
-	})
-	b.Run("encoding/json", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			encodeJSON((*plainAnswer)(v))
-		}
-	})
-}
-
 // discard is a ResponseWriter that keeps nothing.
 type discard struct{ header http.Header }
 

@@ -742,16 +742,6 @@ func dialRaw(t testing.TB, addr string) *rawConn {
 	return &rawConn{conn, bufio.NewReader(conn)}
 }
 
-// answer reads one answer.
-func (c *rawConn) answer(t testing.TB) (*http.Response, string) {
-	t.Helper()
-	res, err := http.ReadResponse(c.Reader, nil)
-	must(t, err)
-	body, err := io.ReadAll(res.Body)
-	must(t, err)
-	return res, string(body)
-}
-
 // exchange sends bytes over a connection of its own and returns all that comes back until it is closed.
 func exchange(t testing.TB, addr, request string) string {
 	t.Helper()

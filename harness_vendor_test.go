@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -29,9 +30,10 @@ type vendorFake struct {
 	mu       sync.Mutex
 	now      func() time.Time
 	requests []vendorRequest
-	number   int                      // of what was made so far, for ids, codes and tokens
-	faults   map[string][]vendorFault // by operation
-	passing  func(r vendorRequest)    // if not nil, is called when a request comes
+	number   int                                            // of what was made so far, for ids, codes and tokens
+	faults   map[string][]vendorFault                       // by operation
+	passing  func(r vendorRequest)                          // if not nil, is called when a request comes
+	meddle   func(r vendorRequest, acted bool) *vendorFault // or says what goes wrong with it, before and after
 }
 
 // A vendorRequest is a request that came.
@@ -40,6 +42,14 @@ type vendorRequest struct {
 	query        url.Values
 	header       http.Header
 	body         []byte
+}
+
+// key is its idempotency key.
+func (r *vendorRequest) key() string { return r.header.Get("Idempotency-Key") }
+
+// answersWith is a fault: there is another answer.
+func answersWith(status int, header http.Header, body string) *vendorFault {
+	return &vendorFault{answer: vendorAnswer{status, header, body}}
 }
 
 // A vendorAnswer is an answer. Its body is a text, or nil, or what is sent as JSON.
@@ -92,6 +102,13 @@ func (f *vendorFake) strike(operation string, faults ...vendorFault) {
 	f.faults[operation] = faults
 }
 
+// strikes sets what goes wrong with requests from now on; nil: nothing.
+func (f *vendorFake) strikes(meddle func(r vendorRequest, acted bool) *vendorFault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.meddle = meddle
+}
+
 // calm has nothing go wrong any more.
 func (f *vendorFake) calm() {
 	f.mu.Lock()
@@ -113,10 +130,13 @@ func (f *vendorFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if faults := f.faults[operation]; len(faults) > 0 {
 		fault, f.faults[operation] = &faults[0], faults[1:]
 	}
-	passing := f.passing
+	passing, meddle := f.passing, f.meddle
 	f.mu.Unlock()
 	if passing != nil {
 		passing(request)
+	}
+	if meddle != nil {
+		fault = meddle(request, false)
 	}
 	if fault != nil && !fault.after {
 		fault.strike(w, r)
@@ -125,6 +145,9 @@ func (f *vendorFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	answer := f.act(request)
 	f.mu.Unlock()
+	if meddle != nil {
+		fault = meddle(request, true)
+	}
 	if fault != nil {
 		fault.strike(w, r)
 		return
@@ -189,6 +212,8 @@ func (f *vendorFake) came(method, path string) (n int) {
 //	< 429 {"message":"Slow down"}     an answer: its status, its body,
 //	Retry-After: 17                   and its headers
 //	= rate_limited, again in 17s      what it means, and those above it since the last such line
+//	body: {"id":"1","n":2}            a body of answers from here on,
+//	< 200 ~ "1" -> "7" ~ 2 -> 3       each with some of it replaced
 //
 // A line that begins with white space continues the one above it. <<9 TEXT>> is TEXT nine times, in which # is the
 // number of each.
@@ -220,6 +245,61 @@ func TestAnswers(t *testing.T) {
 var vendorCalls = map[string]func(t testing.TB, address, call string) string{
 	productXero:    func(t testing.TB, at, call string) string { return callBooks(t, productXero, at, call) },
 	productFortnox: func(t testing.TB, at, call string) string { return callBooks(t, productFortnox, at, call) },
+	providerStripe: callStripe,
+	providerVipps:  callVipps,
+}
+
+// fetched returns what is answered at an address, as it is.
+func fetched(t testing.TB, address string) (status int, header http.Header, body string) {
+	t.Helper()
+	r, err := http.NewRequest("GET", address, nil)
+	must(t, err)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	must(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return resp.StatusCode, resp.Header, string(text)
+}
+
+// sentText says what came of an operation of a payment.
+func sentText(r sendResult) string {
+	text := []string{"unknown", "done", "refused", "stale", "denied"}[r.outcome]
+	for _, more := range []string{r.reason, r.sessionID, r.refundID, r.url} {
+		if more != "" {
+			text += " " + more
+		}
+	}
+	if r.retryAfter > 0 {
+		text += ", again in " + r.retryAfter.String()
+	}
+	return text
+}
+
+// reportText says how an attempt to pay is: its phase, what is authorised, captured and given back, and how.
+func reportText(r *paymentReport, err error) string {
+	if failed, ok := errors.AsType[*providerError](err); ok {
+		text := failed.reason
+		if failed.denied {
+			text += ", denied"
+		}
+		if failed.wait > 0 {
+			text += ", again in " + failed.wait.String()
+		}
+		return text
+	}
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprint([]string{"not there", "open", "approved", "cancelled", "expired", "failed"}[r.phase], " ",
+		r.authorized, " ", r.captured, " ", r.refunded)
+	for _, f := range r.refunds {
+		text += strings.TrimSuffix(fmt.Sprint("; ", f.amount, " ", f.state, " ", f.providerID, " ", f.operationID), " ")
+	}
+	if len(r.done) > 0 {
+		text += ", done " + strings.Join(r.done, " ")
+	}
+	return text
 }
 
 // A meantAnswer is an answer of a vendor, and what it means.
@@ -240,7 +320,7 @@ func readAnswers(file string) (all []meantAnswer, err error) {
 		return nil, err
 	}
 	lines := regexp.MustCompile(`\n[ \t]+`).ReplaceAllString(string(text), " ")
-	call, meant := "", 0
+	call, base, meant := "", "", 0
 	for line := range strings.Lines(lines) {
 		line = answerRepeats.ReplaceAllStringFunc(strings.TrimSuffix(line, "\n"), repeated)
 		verb, rest, _ := strings.Cut(line, " ")
@@ -248,9 +328,15 @@ func readAnswers(file string) (all []meantAnswer, err error) {
 		case line == "", verb == "#":
 		case verb == "call:":
 			call = rest
+		case verb == "body:":
+			base = rest
 		case verb == "<":
 			code, body, _ := strings.Cut(rest, " ")
 			status, err := strconv.Atoi(code)
+			changes, changed := strings.CutPrefix(body, "~")
+			if changed && err == nil {
+				body, err = changedBody(base, changes)
+			}
 			if err != nil || call == "" {
 				return nil, fmt.Errorf("%s: what is %q?", file, line)
 			}
@@ -269,6 +355,18 @@ func readAnswers(file string) (all []meantAnswer, err error) {
 		return nil, fmt.Errorf("%s: what does the last answer mean?", file)
 	}
 	return all, nil
+}
+
+// changedBody returns a body in which some is replaced: "a -> b ~ c -> d".
+func changedBody(body, changes string) (string, error) {
+	for change := range strings.SplitSeq(changes, " ~ ") {
+		from, to, _ := strings.Cut(strings.TrimSpace(change), " -> ")
+		if !strings.Contains(body, from) {
+			return "", fmt.Errorf("there is no %s", from)
+		}
+		body = strings.Replace(body, from, to, 1)
+	}
+	return body, nil
 }
 
 // repeated is a text of answerRepeats written out.

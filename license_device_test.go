@@ -3,7 +3,6 @@ package main
 import (
 	"database/sql"
 	"encoding/base64"
-	"flag"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -109,29 +108,6 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 				s.counts(want, `SELECT count(*) FROM events WHERE type = ?`, kind)
 			}
 		})
-	}
-}
-
-func TestSeat_isNeverSoldTwiceWhileDevicesComeAndGo(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(3)})
-	got := crowd(200, func(i int) answer {
-		f := fmt.Sprint("machine ", i%20)
-		if i%2 == 0 {
-			return s.deactivate(key, f)
-		}
-		a := s.activate(key, f)
-		if a.status == 200 {
-			if used := a.json()["license"].(map[string]any)["seats"].(map[string]any)["used"].(float64); used < 1 ||
-				used > 3 {
-				t.Errorf("%v seats are used", used)
-			}
-		}
-		return a
-	})
-	if got[200]+got[409] != 200 || s.count(`SELECT count(*) FROM devices WHERE state = 'active'`) > 3 {
-		t.Fatalf("statuses %v, %d active", got, s.count(`SELECT count(*) FROM devices WHERE state = 'active'`))
 	}
 }
 
@@ -318,62 +294,5 @@ func TestSeats_thatAreCountedWrongAreToldByCheckAndMendedAsItSays(t *testing.T) 
 		if out := o.do("check"); !strings.HasPrefix(out, "ok:") {
 			t.Errorf("after %s and mending: %s", wrong, out)
 		}
-	}
-}
-
-// devicesOfOne is how many devices the licence of BenchmarkOneLicense has in its large database.
-var devicesOfOne = flag.Int("devices", 100_000, "devices of the licence in the large database of BenchmarkOneLicense")
-
-// BenchmarkOneLicense compares what calls cost on a licence with 1,000 devices and on one with
-// many, in turn:
-//
-//	go test -run '^$' -bench OneLicense -devices 1000000
-func BenchmarkOneLicense(b *testing.B) {
-	type crowded struct {
-		*service
-		key, auth, id string
-	}
-	var both [2]crowded
-	for i, devices := range []int{1_000, *devicesOfOne} {
-		s := newService(b)
-		s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-		id, key := s.addLicense(license{Kind: kindFloating, LeaseHours: 2160})
-		s.sql(manyDevices(id, deviceActive, devices))
-		both[i] = crowded{s, key, s.auth(s.account, scopeAdmin), id}
-	}
-	n := 0
-	for _, c := range []struct {
-		name string
-		call func(crowded)
-	}{
-		{"activate", func(s crowded) { s.activate(s.key, fmt.Sprint("machine ", n)).is(200) }},
-		{"activateAndDeactivate", func(s crowded) {
-			s.activate(s.key, fmt.Sprint("passing ", n)).is(200)
-			s.post("/widget/license/deactivate", activateBody(s.key, fmt.Sprint("passing ", n))).is(200)
-		}},
-		{"verifyFromTheFile", func(s crowded) {
-			s.store.changes.record(invalidation{})
-			s.verifyKey(s.key, "machine 1")
-		}},
-		{"showInTheView", func(s crowded) { s.count(`SELECT sum(seats_used) FROM v_licenses`) }},
-		{"listLicenses", func(s crowded) { s.get("/licenses", s.auth).is(200) }},
-		{"listDevices", func(s crowded) { s.get("/licenses/"+s.id+"/devices", s.auth).is(200) }},
-		{"eventsOfTheLicense", func(s crowded) { s.get("/events?license_id="+s.id, s.auth).is(200) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			var took [2][]time.Duration
-			for b.Loop() {
-				n++
-				for i, s := range both {
-					start := time.Now()
-					c.call(s)
-					took[i] = append(took[i], time.Since(start))
-				}
-			}
-			few, many := median(took[0]), median(took[1])
-			b.ReportMetric(float64(few)/1e3, "few-µs")
-			b.ReportMetric(float64(many)/1e3, "many-µs")
-			b.ReportMetric(float64(many)/float64(few), "many/few")
-		})
 	}
 }

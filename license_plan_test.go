@@ -135,49 +135,6 @@ func TestPlan_importKnowsPlans(t *testing.T) {
 	}
 }
 
-// noneAsked allows every part of an application.
-func noneAsked(*queries) error { return nil }
-
-func TestPlan_applicationThatTheWriterRunsAgainCountsEachLicenceOnce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
-	s.fillPlan(plan, 10)
-	release := holdWriter(t, s.store)
-	var applying sync.WaitGroup
-	applying.Go(func() {
-		a, err := applyPlan(t.Context(), s.store, anyAccount, plan, planApplication{Revision: 1}, "", actorCommand,
-			noneAsked)
-		sameText(t, "applied", a.Changed, 10, a.Terms["grace_days"], 10, err, nil)
-	})
-	until(func() bool { return len(s.store.jobs) > 0 })
-	broken := queue(s.store, t.Context(), inSQL(`ROLLBACK`)) // so that no job of the batch is committed
-	release()
-	<-broken[0]
-	applying.Wait()
-	s.counts(10, `SELECT count(*) FROM events WHERE type = 'license.updated'`)
-}
-
-func TestPlan_applicationAnswersAfterTenSecondsWithWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		plan := s.planOf(s.auth(s.account, scopeIssuing), `,"grace_days":5`)
-		s.fillPlan(plan, 20*appliedAtOnce)
-		slow := func(*queries) error { time.Sleep(time.Second); return nil } // as on a machine that is busy
-		asked, a := planApplication{Revision: 1}, planApplication{Next: new("")}
-		for changed := 0; a.Next != nil; {
-			began, err := time.Now(), error(nil)
-			a, err = applyPlan(t.Context(), s.store, anyAccount, plan, asked, *a.Next, actorCommand, slow)
-			s.check(err)
-			took := time.Since(began)
-			equal(t, took, took <= 11*time.Second && (took >= 9*time.Second || a.Next == nil), true)
-			changed += a.Changed
-			s.counts(changed, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
-		}
-		s.counts(20*appliedAtOnce, `SELECT count(*) FROM licenses WHERE grace_days = 5`)
-	})
-}
-
 func TestPlan_applicationLeavesOutALicenceThatCantBeReadAndCheckNamesIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -252,22 +209,5 @@ func TestPlan_appliedByACommandLeavesTheLockToTheService(t *testing.T) {
 	applying.Wait()
 	if got*5 < asked {
 		t.Errorf("the lock was free %d times of %d", got, asked)
-	}
-}
-
-// planStory is what an operator does with plans on the command line.
-func planStory(t *testing.T, o *operator) {
-	plan := o.object("plan", "add", `{"name":"pro","product":"kds"}`)["id"].(string)
-	o.do("license", "add", "-plan-id", plan)
-	o.do("plan", "set", plan, `{"max_devices":2,"max_transfers":3}`)
-	if v := o.object("plan", "apply", plan, "-dry-run"); v["changed"] != 1.0 || v["dry_run"] != true {
-		t.Errorf("a dry run: %v", v)
-	}
-	o.do("plan", "apply", plan, "-force")
-	contains(t, o.do("plan", "apply", plan), "to change: 0 licences")
-	o.do("plan", "retire", plan)
-	contains(t, o.do("plan", "list"), plan)
-	if v := o.object("plan", "show", plan); v["retired_at"] == nil {
-		t.Errorf("retired: %v", v)
 	}
 }

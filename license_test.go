@@ -4,10 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"net/url"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -450,124 +446,6 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 func verdict(l *license, d *device, q verdictInput, now time.Time) string {
 	code, valid := licenseVerdict(l, d, q, now)
 	return fmt.Sprint(code, " ", valid)
-}
-
-// pageOf reads a list: the ids of its rows, and the next cursor ("": none).
-func pageOf(a answer) (ids []string, next string) {
-	a.t.Helper()
-	page := a.is(200).json()
-	for _, row := range page["data"].([]any) {
-		ids = append(ids, row.(map[string]any)["id"].(string))
-	}
-	next, _ = page["next_cursor"].(string)
-	return ids, next
-}
-
-func TestLicense_isFoundByItsWholeKeyByTheAccountThatOwnsIt(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	tenant := s.addAccount("tenant")
-	id, key := s.addLicense(license{AccountID: tenant})
-	theirKey := "ANOTHER-VENDORS-KEY-1"
-	s.must(s.importArgs(s.importFile("key", theirKey))...)
-	same, _ := s.addLicense(license{AccountID: tenant, Customer: &theirKey}) // a text that is another account's key
-	for range 3 {
-		s.addLicense(license{AccountID: tenant})
-	}
-	s.must("license", "import", s.importFile("key", "A1B2C-D3E4F-G5H6J-K7L8M-N9P1Q"), "-account", tenant, "-product",
-		"kds")
-	token := s.auth(tenant, scopeLicenses)
-	for typed, want := range map[string]string{key: id, strings.ToLower(strings.ReplaceAll(key, "-", " ")): id,
-		theirKey: same} {
-		found, _ := pageOf(s.get("/licenses?q="+url.QueryEscape(typed), token))
-		sameText(t, typed, found, []string{want})
-	}
-	imported, _ := pageOf(s.get("/licenses?q=a1b2cd3e4fg5h6jk718mn9p1q", token))
-	sameText(t, "licences with an imported key", len(imported), 1)
-	if out := s.must("license", "list", "-wide", "-search", theirKey); !strings.Contains(out, "  main\n") ||
-		strings.Contains(out, same) {
-		t.Error(out)
-	}
-	s.get("/licenses?q="+strings.Repeat("k", 255), token).is(200)
-}
-
-func licenseStory(t *testing.T, o *operator) {
-	added := o.object("license", "add", "-account", o.account, "-product", "kds", "-plan", "pro", "-max-devices", "3",
-		"-expires", "365d",
-		"-grace-days", "14", "-lease-hours", "48", "-entitlements", "a,b", "-trial", "-metadata", `{"order":17}`)
-	id, key := added["id"].(string), added["key"].(string)
-	if _, err := parseLicenseKey(key); err != nil || !validID("lic", id) || len(added) != 2 {
-		t.Errorf("added %v: %v", added, err)
-	}
-	text := o.do("license", "add", "-account", o.account, "-product", "board", "-starts", "2099-01-01")
-	shape := `^id:   lic_\w{26}\nkey:  ([0-9A-Z]{5}-){4}[0-9A-Z]{5}  \(shown once\)\nends: never\n$`
-	if !regexp.MustCompile(shape).MatchString(text) {
-		t.Errorf("for people: %q", text)
-	}
-	board := regexp.MustCompile(`lic_\w{26}`).FindString(text)
-	device := o.addDevice(id, o.objects("key", "list")[0]["kid"].(string))
-	shown := o.object("license", "show", id)
-	if devices := shown["devices"].([]any); len(devices) != 1 || devices[0].(map[string]any)["id"] != device {
-		t.Errorf("its devices: %v", devices)
-	}
-	sameText(t, "shown", shown["status"], "active", shown["max_devices"], 3.0, shown["trial"], true,
-		shown["lease_hours"], 48.0, shown["grace_days"], 14.0,
-		fmt.Sprint(shown["entitlements"], shown["seats"], shown["metadata"]),
-		"[a b] map[free:2 max:3 used:1] map[order:17]")
-	all := o.do("license", "list") + o.do("license", "list", "-json") + o.do("license", "show", id) +
-		o.do("event", "list", "-json")
-	if strings.Contains(all, key) || !strings.Contains(all, "…"+key[len(key)-5:]) {
-		t.Errorf("the key is shown again, or its hint isn't:\n%s", all)
-	}
-	sameText(t, "the newest", column(o.objects("license", "list", "-limit", "1"), "status"), []any{"not_started"},
-		o.noted, "these are the first 1; print more with -limit N\n")
-	for _, filter := range [][]string{{"-status", "active"}, {"-product", "kds"}, {"-search", "PRO"},
-		{"-search", key[len(key)-5:]}, {"-status", "active", "-account", o.account}} {
-		if got := column(o.objects(append([]string{"license", "list"}, filter...)...), "id"); !slices.Contains(got,
-			any(id)) || slices.Contains(got, any(board)) || o.noted != "" {
-			t.Errorf("%q: %v, %q", filter, got, o.noted)
-		}
-	}
-	sameText(t, "in grace", o.objects("license", "list", "-status", "grace"), []any{})
-	patched := o.object("license", "set", id, `{"plan":null,"duration_days":10}`)
-	sameText(t, "patched", patched["plan"], nil, patched["duration_days"], 10)
-	o.fails("did you mean max_devices?", "license", "patch", id, `{"max_device":5}`)
-	before := shown["expires_at"].(string)
-	if got := o.object("license", "renew", id); got["expires_at"] == before ||
-		got["expires_at"] != o.object("license", "show", id)["expires_at"] {
-		t.Errorf("renewed: %v", got)
-	}
-	if got := o.object("license", "rotate-key", id, "-old-key-until", "7d"); got["id"] != id || got["key"] == key {
-		t.Errorf("rotated: %v", got)
-	}
-	file := filepath.Join(o.dir, "import.csv")
-	must(t, os.WriteFile(file, []byte("key\nTHE-KEY-OF-ANOTHER-TIME\n"), 0o600))
-	sameText(t, "imported",
-		o.object("license", "import", file, "-account", o.account, "-product", "kds")["imported"], 1.0)
-	contains(t, o.do("license", "export"), id)
-	contains(t, o.do("device", "export"), `"license_id":"`+id)
-	o.fails("-public FILE is needed", "lease", "inspect", "x")
-	for _, step := range [][2]string{{"suspend", "suspended"}, {"reinstate", "active"}, {"revoke", "revoked"}} {
-		sameText(t, step[0], o.object("license", step[0], id, "-reason", "a test")["status"], step[1])
-	}
-	o.fails("illegal_transition: The licence is revoked; suspend does not apply to it.", "license", "suspend", id)
-
-	o.do("device", "block", device)
-	sameText(t, "devices", column(o.objects("device", "list", id), "state"), []any{deviceBlocked})
-	o.do("device", "release", device)
-	o.do("device", "release", device)
-	if table := o.do("device", "list", id, "-wide"); !strings.Contains(table, device) ||
-		!strings.Contains(table, " released ") || !strings.HasSuffix(table, " operator\n") {
-		t.Errorf("devices:\n%s", table)
-	}
-	types := fmt.Sprint(column(o.objects("event", "list", "-limit", "5"), "type"))
-	sameText(t, "events", types,
-		"[device.released device.blocked license.revoked license.reinstated license.suspended]")
-	contains(t, o.do("license", "limit-transfers", "-dry-run"), "0 licences would get")
-	moved := o.object("license", "add", "-account", o.account, "-product", "kds", "-max-devices", "1",
-		"-max-transfers", "none")["id"].(string)
-	contains(t, o.do("license", "limit-transfers"), "1 licence got")
-	sameText(t, "reset", o.do("license", "reset-transfers", moved), moved+" has only the holders of its seats count\n")
 }
 
 // manyLicenses inserts licences of an account, the first of them, which are the oldest, with

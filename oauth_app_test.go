@@ -1,14 +1,12 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // appBody is a body of POST /apps; change holds further members, or other values of those that it has.
@@ -163,56 +161,4 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 	failIf(t, len(ids) != maxApps, "pages have %d", len(ids))
 	s.do("DELETE", "/apps/"+ids[3].(string), "", auth).is(204)
 	s.post("/apps", appBody(), auth).is(200)
-}
-
-func appStory(t *testing.T, o *operator) {
-	made := o.object("app", "add", "Table Planner", "-account", o.account, "-home-page", "https://app.example",
-		"-redirect-uri",
-		"https://app.example/a https://app.example/b,c", "-scope", "orders:read webhooks:write", "-own-scope",
-		"orders:read")
-	id, secret := made["id"].(string), made["client_secret"].(string)
-	failIf(t, made["verified_at"] == nil || made["own_scope"] != "orders:read" ||
-		fmt.Sprint(made["redirect_uris"]) != "[https://app.example/a https://app.example/b,c]", "made %v", made)
-	plain := o.do(strings.Fields("app add Board -kind browser -origin https://b.example -home-page https://b.example " +
-		"-redirect-uri https://b.example/ -scope stats:read")...)
-	failIf(t, !matches(`^client id:     app_\w{26}\nclient secret: none: with PKCE it needs no secret\n$`, plain),
-		"made %q", plain)
-	rows := o.objects("app", "list", "-account", o.account)
-	failIf(t, len(rows) != 2 || rows[1]["id"] != id || rows[1]["client_secret"] != nil ||
-		rows[1]["made_by"] != "operator", "rows %v", rows)
-	if out := o.do("app", "verify", id,
-		"-undo"); out != id+" (Table Planner): only the account that owns it can agree to it\n" {
-		t.Errorf("printed %q", out)
-	}
-	if v := o.object("app", "verify", id); v["verified_at"] == nil {
-		t.Errorf("verified %v", v)
-	}
-	rotated := o.object("app", "rotate-secret", id)
-	failIf(t, rotated["client_secret"] == secret || rotated["previous_secret_until"] == nil, "rotated %v", rotated)
-	if out := o.do("app", "rotate-secret", id, "-now"); !strings.HasSuffix(out,
-		"(shown once)\nthe one before is not taken any more\n") {
-		t.Errorf("printed %q", out)
-	}
-	grantID := ""
-	o.change(func(t *tx) error {
-		grantID = t.newID("grt")
-		return t.addGrant(&grant{ID: grantID, AppID: id, AccountID: o.account, Scope: scopeOrders, AgreedBy: "test",
-			CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)})
-	})
-	if rows := o.objects("grant", "list", "-account", o.account); len(rows) != 1 || rows[0]["id"] != grantID {
-		t.Errorf("grants %v", rows)
-	}
-	o.do("grant", "revoke", grantID)
-	if rows := o.objects("grant", "list"); len(rows) != 0 {
-		t.Errorf("grants %v", rows)
-	}
-	if rows := o.objects("grant", "list", "-ended"); len(rows) != 1 || rows[0]["ended_by"] != endedByOperator {
-		t.Errorf("ended grants %v", rows)
-	}
-	o.fails("not found: 'widgetd grant list -ended' prints what there is", "grant", "revoke", newID("grt", time.Now()))
-	o.do("app", "remove", id)
-	o.fails("not found: 'widgetd app list' prints what there is", "app", "remove", id)
-	if rows := o.objects("app", "list"); len(rows) != 1 {
-		t.Errorf("rows %v", rows)
-	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,60 +60,6 @@ func TestGrant_webhooksUnderItAreTheApplicationsOwn(t *testing.T) {
 	s.get("/webhooks/"+id, owner).is(404, "webhook_not_found")
 	s.get("/webhooks/"+theirs, owner).is(200)
 	s.hasRows(0, `app_webhooks`)
-}
-
-// TestGrant_thatHasEndedLeavesNoWebhook is about requests that were let in before the grant ended and come to
-// their transaction after that.
-func TestGrant_thatHasEndedLeavesNoWebhook(t *testing.T) {
-	t.Parallel()
-	s, p := serviceWithApp(t)
-	authorOf := func(scope string) (webhookAuthor, string) {
-		token, grantID := s.appToken(p, s.account, scope)
-		c, err := s.keys.verify(token)
-		s.check(err)
-		return webhookAuthor{actor: "app " + p.ID,
-			has: func(asked string) bool { return slices.Contains(strings.Fields(scope), asked) },
-			app: p.ID, grant: &grantID, token: c.ID}, grantID
-	}
-	wide, wideGrant := authorOf(scopeWebhooks + " " + scopeLeads)
-	narrow, narrowGrant := authorOf(scopeWebhooks + " " + scopeOrders + " " + scopeEvents)
-	both, bothGrant := authorOf(scopeWebhooks + " " + scopeOrders + " " + scopeLeads)
-	mine := owner{account: s.account, app: p.ID}
-	add := func(by webhookAuthor, kind string) *webhook {
-		w := &webhook{AccountID: s.account, URL: hookURL, Types: codeList{kind}}
-		s.change(func(t *tx) error { return createWebhook(t, w, by) })
-		return w
-	}
-	end := func(id string) {
-		s.change(func(t *tx) error { return endGrant(t, anyAccount, id, endedByOwner, anActor) })
-	}
-	// A webhook ends with the grant whose scopes allow what it gets now, not with the one under which it began.
-	w := add(narrow, "order.created")
-	s.change(func(t *tx) error {
-		_, err := patchWebhook(t, mine, w.ID, webhookChange{types: []string{"order.created", "lead.created"}}, both)
-		return err
-	})
-	end(bothGrant)
-	s.hasRows(0, `webhooks`)
-	kept, left := add(wide, "lead.created"), add(narrow, "order.created")
-	end(wideGrant)
-	s.hasRows(0, `webhooks WHERE id = ?`, kept.ID)
-	before := s.dump()
-	for what, f := range map[string]func(*tx) error{
-		"adds": func(t *tx) error {
-			return createWebhook(t, &webhook{AccountID: s.account, URL: hookURL, Types: codeList{"lead.created"}}, wide)
-		},
-		"changes": func(t *tx) error {
-			_, err := patchWebhook(t, mine, left.ID, webhookChange{types: []string{"lead.created"}}, wide)
-			return err
-		},
-	} {
-		if err := s.store.update(t.Context(), f); !errors.Is(err, errInvalidToken) {
-			t.Errorf("%s a webhook under a grant that has ended: %v", what, err)
-		}
-	}
-	s.unchanged(before)
-	end(narrowGrant)
 }
 
 func TestGrant_anApplicationHasTenWebhooksOfAnAccount(t *testing.T) {
@@ -239,27 +184,6 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 			}
 		}
 		s.get("/apps/"+p.ID, s.appAuth(s.account)).is(200)
-	})
-}
-
-func TestGrant_sweepEndsFewAtOnceAndComesBackForTheRest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, p := serviceWithApp(t)
-		s.sql(manyRows(4*endedAtOnce)+`
-			INSERT INTO grants (id, app_id, account_id, scope, agreed_by, created_at, used_at, expires_at)
-			SELECT printf('grt_000000000000000000000%05d', i), ?, ?, 'orders:read', 'test', ?3, ?3, ?3 FROM n`,
-			p.ID, s.account, newStamp(time.Now()))
-		clock := time.Now()
-		w := &appSweeper{store: s.store, now: time.Now,
-			kept: func(now time.Time) time.Time { return now.Add(-days(1)) }}
-		w.steady = func() time.Time { clock = clock.Add(appSweepPart / 5); return clock } // each look takes so long
-		for runs, want := 1, []int{100, 200}; runs <= len(want); runs++ {
-			s.check(w.sweep(t.Context()))
-			equal(t, fmt.Sprintf("grants that have ended after %d runs", runs),
-				s.count(`SELECT count(*) FROM grants WHERE ended_at IS NOT NULL`), want[runs-1])
-			failIf(t, !w.more, "the sweep takes itself for done")
-		}
 	})
 }
 

@@ -524,26 +524,3 @@ func FuzzAuthorizeQuery(f *testing.F) {
 		}
 	})
 }
-
-func TestOAuthPages_limitHowOftenAnAddressTriesCodes(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	v := &visitor{service: s}
-	wrong := url.Values{"code": {"7K3M-Q9XD-2VTA"}}
-	tries := 0
-	// the bucket fills up meanwhile
-	for ; tries < 10*signinTries && v.visit("/oauth/signin", wrong).status == 403; tries++ {
-	}
-	failIf(t, tries < signinTries || tries == 10*signinTries, "%d tries", tries)
-	code := url.Values{"code": {s.signinCode(s.account)}}
-	v.visit("/oauth/signin", wrong, "Accept-Language: it").nowhere(429, "Troppe richieste")
-	v.visit("/oauth/signin", nil).is(200)
-	v.visit("/oauth/signin", wrong, "Peer: 198.51.100.7:1").nowhere(403)
-	v.visit("/oauth/signin", code).is(303)
-	for range 100 * s.server.anonymousRate {
-		if v.visit("/oauth/connected", nil).status == 429 {
-			break
-		}
-	}
-	v.visit("/oauth/authorize", nil).nowhere(429, "Too many requests")
-}

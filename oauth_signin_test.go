@@ -12,16 +12,6 @@ import (
 
 var signinShape = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}-[0-9A-HJKMNP-TV-Z]{4}$`)
 
-// signinStory is part of the story of tokens.
-func signinStory(t *testing.T, o *operator) {
-	t.Helper()
-	code := strings.TrimSpace(o.do("account", "signin", o.account))
-	made := o.object("account", "signin", o.account)
-	failIf(t, !signinShape.MatchString(code) || !signinShape.MatchString(made["code"].(string)) ||
-		made["code"] == code || made["expires_at"] == nil || len(made) != 2, "%q, %v", code, made)
-	o.fails("no such account", "account", "signin", newID("acct", time.Now()))
-}
-
 // signinCode makes a code to sign in with for an account, which is a secret.
 func (s *service) signinCode(accountID string) (code string) {
 	s.t.Helper()
@@ -97,35 +87,6 @@ func TestSignin_readsCodesAsPeopleTypeThem(t *testing.T) {
 	}
 }
 
-func TestSignin_aCodeWorksOnceAndForAQuarterOfAnHour(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := quietService(t)
-		code := s.signinCode(s.account)
-		secret, err := s.signInWith(strings.ToLower(strings.ReplaceAll(code, "-", " ")))
-		s.check(err)
-		s.check(s.chore(faultAppSweep)(t.Context()))
-		s.sessionLasts(secret, true, "the sweep has ended the session")
-		s.codeWorks(code, false, "it works twice")
-		late := s.signinCode(s.account)
-		time.Sleep(signinCodeLife)
-		s.codeWorks(late, false, "it works late")
-		if got, err := s.store.session(secret, newStamp(time.Now())); err != nil || got.AccountID != s.account ||
-			got.MadeBy != "portal" || got.Account != "main" {
-			t.Errorf("%+v, %v", got, err)
-		}
-		time.Sleep(sessionLife - signinCodeLife)
-		s.sessionLasts(secret, false, "the session lasts")
-		failIf(t, s.count(`SELECT count(*) FROM sessions`) != 1 || s.count(`SELECT count(*) FROM signin_codes`) != 1,
-			"there is nothing to remove")
-		s.check(s.chore(faultAppSweep)(t.Context()))
-		equal(t, "rows are left",
-			s.count(`SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM signin_codes)`), 0)
-		s.hasRows(1, `events WHERE type = 'account.signed_in' AND account_id = ? AND actor = 'person (portal)'`,
-			s.account)
-	})
-}
-
 func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,21 +126,4 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		}
 		s.hasRows(maxSessions, `sessions WHERE account_id = ?`, s.account)
 	})
-}
-
-func TestSignin_endsWithTheAccount(t *testing.T) {
-	t.Parallel()
-	s := quietService(t)
-	tenant := s.addAccount("Trattoria")
-	code, unused := s.signinCode(tenant), s.signinCode(tenant)
-	secret, err := s.signInWith(code)
-	s.check(err)
-	s.sql(`UPDATE accounts SET closed_at = ? WHERE id = ?`, newStamp(time.Now()), tenant) // with the sqlite3 shell
-	s.sessionLasts(secret, false, "the session lasts")
-	s.codeWorks(unused, false, "the code works")
-	s.sql(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, tenant)
-	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
-	s.change(func(t *tx) error { return reopenAccount(t, tenant, actorCommand) })
-	s.sessionLasts(secret, false, "the session has come back")
-	s.codeWorks(unused, false, "the code has come back")
 }

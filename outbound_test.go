@@ -398,25 +398,6 @@ func TestOutboundHost_hasOneAnswerForNoAddressAndForOneThatMayNotBeCalled(t *tes
 	}
 }
 
-func TestOutboundHost_whoseNameServerIsSilentIsRefusedInTime(t *testing.T) {
-	t.Parallel()
-	o := outboundTo(t)
-	o.lookupLimit, o.limit = 20*time.Millisecond, 20*time.Millisecond
-	o.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		<-ctx.Done()
-		if ctx.Err() != context.Canceled { // but by the resolver itself, after five seconds
-			t.Errorf("nobody ended the look-up: %v", ctx.Err())
-		}
-		return nil, ctx.Err()
-	}}
-	if code, _ := o.checkHost(t.Context(), "https://hooks.example.com/"); code != "no_public_address" {
-		t.Errorf("checkHost: %q", code)
-	}
-	if _, reason, err := o.get(t.Context(), "https://hooks.example.com/"); reason != "timeout" {
-		t.Errorf("do: %v", err)
-	}
-}
-
 // A countingServer is an HTTP server on loopback that counts its requests.
 func countingServer(t *testing.T, handler http.HandlerFunc) (base string, requests *atomic.Int64) {
 	t.Helper()
@@ -463,25 +444,6 @@ func TestFan_ofAddressesOfANameIsDialledFourAtMost(t *testing.T) {
 			t.Errorf("the address at %d: %d requests, %v", at, requests.Load(), err)
 		}
 	}
-}
-
-func TestOutbound_dialsAddressesOfBothFamilies(t *testing.T) {
-	t.Parallel()
-	var many []netip.Addr
-	for i := range 15 {
-		many = append(many, netip.AddrFrom4([4]byte{127, 0, 1, byte(i)}))
-	}
-	o := outboundTo(t, "127.0.0.0/8", "::1/128")
-	o.resolver, _ = resolverOf(t, func(string, int) []netip.Addr { return append(addresses("::1"), many...) })
-	found, err := o.lookUp(t.Context(), "both.example.com:1", false)
-	if err != nil || len(found) != 4 {
-		t.Fatalf("%v %v", found, err)
-	}
-	seen := map[bool]bool{}
-	for _, target := range found {
-		seen[target.Addr().Is4()] = true
-	}
-	equal(t, "families", len(seen), 2)
 }
 
 func TestOutbound_checksTheAddressAgainWhenItDials(t *testing.T) {
@@ -817,38 +779,6 @@ func TestOutbound_aRequestWithAnIdempotencyKeyIsSentOnceWhateverBecomesOfItsConn
 	}
 }
 
-func TestOutbound_closesWhatItKeepsAndStopsWithItsCaller(t *testing.T) {
-	t.Parallel()
-	address, done := rawServer(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
-	o := outboundTo(t, loopbackRange)
-	if answer, _, err := o.get(t.Context(), "http://"+address+"/"); err != nil || answer.status != 204 {
-		t.Fatalf("%+v, %v", answer, err)
-	}
-	o.close()
-	<-done
-
-	ctx, cancel := context.WithCancel(t.Context())
-	asked := make(chan struct{})
-	silent, gone := rawServer(t, func(conn net.Conn) {
-		answers("")(conn)
-		close(asked)
-	})
-	go func() { <-asked; cancel() }()
-	if _, reason, err := o.get(ctx, "http://"+silent+"/"); reason != "canceled" {
-		t.Errorf("%v", err)
-	}
-	<-gone
-	if _, reason, err := o.get(ctx, "http://"+address+"/"); reason != "canceled" {
-		t.Errorf("a context that has ended before: %v", err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	listener.Close()
-	if _, reason, err := o.get(t.Context(), "http://"+listener.Addr().String()+"/"); reason != "connection" {
-		t.Errorf("nobody listens: %v", err)
-	}
-}
-
 func TestOutbound_callsOverTLSOnlyWhoProvesItsName(t *testing.T) {
 	t.Parallel()
 	server := func(change func(*httptest.Server)) *httptest.Server {
@@ -906,54 +836,4 @@ func TestOutbound_callsOverTLSOnlyWhoProvesItsName(t *testing.T) {
 		t.Errorf("a handshake without an end: %v", err)
 	}
 	<-gone
-}
-
-func TestOutbound_ofAServiceReachesWhatItsOptionAdmits(t *testing.T) {
-	t.Parallel()
-	base, _ := countingServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
-	serve, _ := findCommand(commandsOf(nouns()), []string{"serve"})
-	for set, want := range map[string]string{"": "address_refused", "10.0.0.0/8,127.0.0.1": ""} {
-		variables := map[string]string{"WIDGETD_OUTBOUND_ALLOW": set}
-		e := &env{command: serve, getenv: func(name string) string { return variables[name] }}
-		if err := e.parse(nil); err != nil {
-			t.Fatal(err)
-		}
-		given, err := e.readServerOptions()
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := newService(t, func(_ *storeOptions, o *serverOptions) { *o = given })
-		if _, reason, err := s.server.outbound.get(t.Context(), base); reason != want {
-			t.Errorf("with %q: %v", set, err)
-		}
-	}
-}
-
-func TestOutbound_jitterAddsUpToATenth(t *testing.T) {
-	t.Parallel()
-	different := map[time.Duration]bool{}
-	for range 1000 {
-		d := jittered(time.Minute)
-		if d < time.Minute || d > 66*time.Second {
-			t.Fatalf("%v", d)
-		}
-		different[d] = true
-	}
-	if len(different) < 100 || jittered(0) != 0 || jittered(-time.Second) != -time.Second {
-		t.Errorf("%d different ones, of nothing %v", len(different), jittered(0))
-	}
-}
-
-func TestOutbound_bounds(t *testing.T) {
-	t.Parallel()
-	o := newOutbound(nil)
-	if o.limit != 15*time.Second || o.lookupLimit != 2*time.Second || o.tls.MinVersion != tls.VersionTLS12 ||
-		o.tls.InsecureSkipVerify {
-		t.Errorf("limits %v and %v, TLS %+v", o.limit, o.lookupLimit, o.tls)
-	}
-	for _, transport := range []*http.Transport{o.plain, o.secure} {
-		if transport.IdleConnTimeout == 0 || transport.MaxIdleConns == 0 || transport.MaxIdleConnsPerHost == 0 {
-			t.Errorf("connections are kept without bounds: %+v", transport)
-		}
-	}
 }

@@ -12,26 +12,6 @@ import (
 // Stories of accidents, and of those who would profit from them: each led to a state from which nothing led on,
 // or to money that nobody counted.
 
-func TestPayment_isNotInReviewBecauseItsProviderIsBroken(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.work()
-		o, _ := s.authorized()
-		keys := map[string]bool{}
-		s.provider.watch = func(r *http.Request, acted *testAnswer) *testAnswer {
-			key := r.Header.Get("Idempotency-Key")
-			if callKind(r.Method+" "+r.URL.Path) != opCapture || acted != nil || keys[key] || len(keys) > maxRefused {
-				return nil
-			}
-			keys[key] = true // the provider replays it
-			return &testAnswer{status: 500, body: []byte(`{"error":{"type":"api_error"}}`)}
-		}
-		s.accept(o.ID)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		equal(t, "events order.review", s.events(o.ID)[eventOrderReview], 0)
-	})
-}
-
 func TestPayments_offAskNoProvider(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -111,26 +91,6 @@ func TestPayment_whoseAnswerCanNotBeWrittenIsAskedForLater(t *testing.T) {
 	})
 }
 
-func TestStripe_timesThatCanNotBeAreNotBelieved(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.work()
-		o, p := s.authorized()
-		intent := s.provider.session(*p.SessionID).intent
-		right := intent.captureBefore
-		intent.captureBefore = 1 << 60
-		s.check(s.engine.settle(s.t.Context(), p.ID))
-		s.states(o.ID, orderAuthorized, paymentAuthorized)
-		intent.captureBefore = right
-		s.accept(o.ID)
-		s.await(o.ID, orderPaid, paymentCaptured)
-		s.provider.createRefund("", map[string][]string{"payment_intent": {intent.id}, "amount": {"100"}})
-		intent.refunds[0].created = 1 << 60
-		s.check(s.engine.settle(s.t.Context(), p.ID))
-		s.states(o.ID, orderPaid, paymentCaptured)
-	})
-}
-
 func TestRefund_thatFailedHereAndWasDoneThereCounts(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -174,22 +134,6 @@ func TestPayment_isNotCapturedAgainWhileTheProviderTellsTheOldState(t *testing.T
 		time.Sleep(time.Minute)
 		s.states(o.ID, orderPaid, paymentCaptured)
 		equal(t, "further captures", s.asked(opCapture), 0)
-	})
-}
-
-func TestPayment_thatEndedAndWasCapturedAllTheSameIsLookedAtDaily(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		o, p := s.authorized()
-		s.sql(`UPDATE orders SET state = 'expired', ended_at = ? WHERE id = ?`, newStamp(time.Now()), o.ID)
-		s.sql(`UPDATE payments SET state = 'failed', ended_at = ? WHERE id = ?`, newStamp(time.Now()), p.ID)
-		s.capturedThere(p, o.Total)
-		p = s.settle(p)
-		s.states(o.ID, orderExpired, paymentReview)
-		s.once(o.ID, eventOrderReview)
-		if p.DueAt.IsZero() || !p.EndedAt.IsZero() {
-			t.Errorf("it is due %s, and ended %s", p.DueAt, p.EndedAt)
-		}
 	})
 }
 

@@ -39,23 +39,6 @@ func newBusyShop(b *testing.B) (s *shop, took *atomic.Int64) {
 	return s, took
 }
 
-// BenchmarkPayment_start begins attempts one after the other: what each takes beside the provider's own
-// time.
-func BenchmarkPayment_start(b *testing.B) {
-	s, took := newBusyShop(b)
-	orders := make([]*order, b.N)
-	for i := range orders {
-		orders[i] = s.place()
-	}
-	took.Store(0)
-	b.ResetTimer()
-	for _, o := range orders {
-		s.start(o.ID)
-	}
-	ours := b.Elapsed() - time.Duration(took.Load())
-	b.ReportMetric(float64(ours.Microseconds())/1000/float64(b.N), "added-ms/op")
-}
-
 // BenchmarkPayment_notices posts webhooks of a provider, 200 a second, while -attempts attempts are
 // pending and polled, and measures how long they take to be answered, and the memory in use.
 func BenchmarkPayment_notices(b *testing.B) {

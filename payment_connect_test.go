@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -56,7 +55,7 @@ func (c *connecting) file(text string) (path string) {
 
 // called is a command line that calls the sandboxes.
 func (c *connecting) called(args ...string) []string {
-	return append(args, "-outbound-allow", loopbackRange, "-stripe-url", c.stripe.URL, "-vipps-url", c.vipps.server.URL)
+	return append(args, "-outbound-allow", loopbackRange, "-stripe-url", c.stripe.URL, "-vipps-url", c.vipps.base)
 }
 
 // connectLine is the command line that connects the main account with a provider.
@@ -154,7 +153,7 @@ func TestPaymentConnect_refuses(t *testing.T) {
 		{"there is no such account, or it is closed", append(c.connectLine("vipps"), "-account",
 			newID("acct", time.Now()))},
 		{"which must have https", []string{"payment", "connect", "vipps", "-secrets", c.file(c.secretsOf("vipps")),
-			"-vipps-url", c.vipps.server.URL}},
+			"-vipps-url", c.vipps.base}},
 		{`-outbound-allow: "x" is not`, []string{"payment", "check", "con_1", "-outbound-allow", "x"}},
 	} {
 		err := c.fails(refused.want, refused.args...)
@@ -184,9 +183,9 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 	})
 	c.fails("the webhook at vipps was removed again", c.connectLine("vipps")...)
 	equal(t, "webhooks", len(c.vipps.webhooks), 0)
-	c.vipps.strikes(func(r vippsFakeRequest, acted bool) *vippsTrouble {
+	c.vipps.strikes(func(r vendorRequest, acted bool) *vendorFault {
 		if r.method == "DELETE" {
-			return &vippsTrouble{status: 500}
+			return answersWith(500, nil, "")
 		}
 		return nil
 	})
@@ -351,7 +350,7 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 	t.Parallel()
 	c := newConnecting(t, newOperator(t))
 	id := c.object(c.connectLine("vipps")...)["id"].(string)
-	c.vipps.strikes(func(vippsFakeRequest, bool) *vippsTrouble { return &vippsTrouble{status: 503} })
+	c.vipps.strikes(func(vendorRequest, bool) *vendorFault { return answersWith(503, nil, "") })
 	c.fails("add -force", c.called("payment", "disconnect", id)...)
 	c.fails("vipps: the provider answers http_503", c.called("payment", "check", id)...)
 	left := c.object(c.called("payment", "disconnect", id, "-force")...)["left"].(string)
@@ -362,23 +361,6 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 	id = c.object(c.connectLine("vipps")...)["id"].(string)
 	clear(c.vipps.webhooks)
 	c.fails("vipps has our webhook no more", c.called("payment", "check", id)...)
-}
-
-func TestPaymentConnect_readsStandardInput(t *testing.T) {
-	t.Parallel()
-	read := func(text string) (connectionSecrets, error) {
-		command, _ := findCommand(commandsOf(nouns()), []string{"payment", "connect"})
-		e := &env{ctx: t.Context(), getenv: func(string) string { return "" }, stdin: strings.NewReader(text),
-			stdout: io.Discard, stderr: io.Discard, command: command, now: time.Now}
-		must(t, e.parse([]string{"stripe", "-secrets", "-"}))
-		return e.readSecrets("stripe")
-	}
-	if got, err := read("key=rk_test_1"); err != nil || got != (connectionSecrets{Key: "rk_test_1"}) {
-		t.Errorf("%+v %v", got, err)
-	}
-	if _, err := read("key"); err == nil || err.Error() != "standard input: line 1 is none of key=…" {
-		t.Error(err)
-	}
 }
 
 func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
@@ -406,33 +388,6 @@ func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 			t.Errorf("%s: %v", serial, err)
 		}
 	}
-}
-
-func FuzzConnectionSecrets(f *testing.F) {
-	f.Add("key=rk_live_1\n# comment\n")
-	f.Add("client_id=a\nclient_secret=b==\nsubscription_key=c\nmerchant_serial=123456")
-	f.Add("client_id\x00=a\n=\n\n==")
-	f.Fuzz(func(t *testing.T, text string) {
-		for _, provider := range []string{providerStripe, providerVipps} {
-			s, err := parseSecrets(provider, text)
-			if err != nil {
-				if strings.Contains(err.Error(), "\n") {
-					t.Fatalf("%q", err)
-				}
-				continue
-			}
-			lines := ""
-			for name, value := range s.secretFields(provider) {
-				if *value == "" || strings.IndexFunc(*value, isNotVisible) >= 0 {
-					t.Fatalf("%s is %q", name, *value)
-				}
-				lines += name + "=" + *value + "\n"
-			}
-			if again, err := parseSecrets(provider, lines); err != nil || again != s {
-				t.Fatalf("%+v, then %+v %v", s, again, err)
-			}
-		}
-	})
 }
 
 func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.T) {

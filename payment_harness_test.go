@@ -234,7 +234,7 @@ func (s *shop) meddle(r *http.Request, acted *testAnswer) *testAnswer {
 }
 
 // meddleWithVipps is what goes wrong at Vipps. A cancellation of what nobody has paid counts as an expiry.
-func (s *shop) meddleWithVipps(r vippsFakeRequest, acted bool) *vippsTrouble {
+func (s *shop) meddleWithVipps(r vendorRequest, acted bool) *vendorFault {
 	name := r.method + " " + r.path
 	if before, ok := strings.CutSuffix(name, "/cancel"); ok && len(r.body) > 0 {
 		name = before + "/expire"
@@ -247,7 +247,7 @@ func (s *shop) meddleWithVipps(r vippsFakeRequest, acted bool) *vippsTrouble {
 		_, problem := vippsRefused(answer.status, "state")
 		answer.body = encodeJSON(problem)
 	}
-	return &vippsTrouble{status: answer.status, header: answer.header, body: string(answer.body)}
+	return answersWith(answer.status, answer.header, string(answer.body))
 }
 
 // strike notes a call, and has it fail if it is to.

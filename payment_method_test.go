@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -28,73 +27,6 @@ func (s *shop) decideOn(id string, act func(*tx, owner, string, string) (*order,
 	s.t.Helper()
 	s.change(func(t *tx) error { return second(act(t, anyAccount, id, actorCommand)) })
 	s.accountedFor()
-}
-
-func TestTwint_ofAnAccountThatIsClosedIsGivenBack(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(s *shop) {
-		s.account = s.addAccount("a tenant")
-		s.change(func(t *tx) error { return t.addOrigin(s.account, "https://tenant.example") })
-		s.connect(providerStripe)
-		o, _ := s.charged(func(o *order) { o.ReturnURL = "https://tenant.example/thanks" })
-		s.change(func(t *tx) error {
-			counts, text, err := held(t.queries, nouns(), s.account, t.now)
-			if counts["payments"] != 1 {
-				s.t.Errorf("closing says %v", counts)
-			}
-			contains(s.t, text, "42.00 CHF released")
-			return errors.Join(err, closeAccount(t, nouns(), s.account, actorCommand))
-		})
-		s.accountedFor()
-		s.work()
-		s.await(o.ID, orderCancelled, paymentRefunded)
-		s.accountedFor()
-	})
-}
-
-// TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce has the restaurant do there by hand what failed here, or give
-// back a part before it accepts less than the rest.
-func TestTwint_givenBackOnTheProvidersPagesIsGivenBackOnce(t *testing.T) {
-	t.Parallel()
-	type history struct {
-		first  int // given back there before anything else
-		accept []lineQuantity
-		then   int // given back there once ours was refused
-		left   int // that the restaurant keeps
-		state  string
-	}
-	inShops(t, map[string]history{
-		"refused":                    {0, nil, 4200, 0, paymentRefunded},
-		"accepted in part":           {0, []lineQuantity{{0, 1}}, 1850, 2350, paymentPartRefunded},
-		"all of one in part":         {0, []lineQuantity{{0, 1}}, 4200, 0, paymentRefunded},
-		"before it is accepted":      {1000, []lineQuantity{{0, 1}}, 0, 2350, paymentPartRefunded},
-		"more than is then accepted": {3000, []lineQuantity{{0, 0}}, 0, 500, paymentPartRefunded},
-	}, func(s *shop, h history) {
-		o, p := s.charged()
-		if h.first > 0 {
-			s.givenBackThere(p, int64(h.first))
-		} else {
-			s.fail(opRefund, fault400)
-		}
-		if h.accept == nil {
-			s.decideOn(o.ID, plainReject)
-		} else {
-			s.accept(o.ID, h.accept...)
-		}
-		s.settle(p)
-		if h.then > 0 {
-			s.givenBackThere(p, int64(h.then))
-		}
-		m := s.money(p)
-		equal(s.t, "what the provider has", int(m.captured-m.refunded), h.left)
-		equal(s.t, "its attempt", s.attempt(o.ID).State, h.state)
-		equal(s.t, "its revenue", s.sums(), h.left)
-		vat := s.count(`SELECT coalesce(sum(iif(what LIKE 'refund%', -vat, vat)), 0) FROM revenue_sums`)
-		if h.left == 0 && len(h.accept) == 0 {
-			equal(s.t, "the VAT that is left", vat, 0)
-		}
-		s.accountedFor()
-	})
 }
 
 // givenBackThere has somebody give an amount back on the provider's own pages. late: it is there for more than a day.

@@ -82,11 +82,19 @@ func TestPayment_ofAnAccountThatIsClosedIsReleased(t *testing.T) {
 		authorized, p := s.authorized(home)
 		s.accept(authorized.ID)
 		open := s.place(home)
-		pending := s.start(open.ID)
+		pending, charged := s.start(open.ID), ""
+		if s.method == methodCard {
+			o, _ := s.charged(home)
+			charged = o.ID
+		}
 		s.change(func(t *tx) error { return closeAccount(t, nouns(), s.account, actorCommand) })
 		s.work()
 		s.await(authorized.ID, orderCancelled, paymentCancelled)
 		s.await(open.ID, orderCancelled, closedState(pending))
+		if charged != "" {
+			s.await(charged, orderCancelled, paymentRefunded)
+		}
+		s.accountedFor()
 		if a, b := s.money(p), s.money(pending); a != (providersMoney{}) || b != (providersMoney{}) {
 			s.t.Errorf("the provider has %+v and %+v", a, b)
 		}

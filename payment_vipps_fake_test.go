@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -22,22 +18,14 @@ import (
 // A vippsFake is a Vipps MobilePay over HTTP that keeps state, as its description and its guides say: access
 // tokens, payments with their amounts and events, idempotency keys, and webhooks. It is one merchant's.
 type vippsFake struct {
-	t       testing.TB
-	server  *httptest.Server  // nil: it is served otherwise
-	base    string            // its address, without a slash at its end
-	secrets connectionSecrets // of the merchant; requests with others are refused
-
-	mu        sync.Mutex
-	now       func() time.Time
+	vendorFake
+	secrets   connectionSecrets    // of the merchant; requests with others are refused
 	tokens    map[string]time.Time // until when each is accepted
 	payments  map[string]*vippsFakePayment
 	answers   map[string]vippsFakeAnswer // by idempotency key
 	webhooks  map[string]*vippsFakeWebhook
 	queue     []vippsFakeNotice // that webhooks are still to be sent, in order
-	requests  []vippsFakeRequest
-	meddle    func(r vippsFakeRequest, acted bool) *vippsTrouble
-	number    int  // of what was made so far, for ids
-	described bool // events have the member paymentAction, which the description requires and Vipps lacks
+	described bool              // events have the member paymentAction, which the description requires and Vipps lacks
 }
 
 // A vippsFakePayment is one payment.
@@ -68,100 +56,31 @@ type vippsFakeNotice struct {
 	body    []byte
 }
 
-// A vippsFakeRequest is a request that came.
-type vippsFakeRequest struct {
-	method, path, key string
-	header            http.Header
-	body              []byte
-}
-
-// A vippsTrouble is what goes wrong with a request.
-type vippsTrouble struct {
-	status int         // of an answer in the place of the right one
-	header http.Header // of that answer
-	body   string      // of that answer
-	reset  bool        // the connection is reset
-	hang   bool        // there is no answer until the caller has gone
-}
-
 // newVippsFake serves a fake until the test ends. now is its clock.
 func newVippsFake(t testing.TB, now func() time.Time) *vippsFake {
 	f := makeVippsFake(t, now, "")
-	f.server = httptest.NewServer(f)
-	f.base = f.server.URL
-	t.Cleanup(f.server.Close)
+	f.serve()
 	return f
 }
 
 // makeVippsFake makes a fake that is served at an address by who makes it.
 func makeVippsFake(t testing.TB, now func() time.Time, base string) *vippsFake {
-	return &vippsFake{t: t, now: now, base: base, tokens: map[string]time.Time{},
+	f := &vippsFake{vendorFake: vendorFake{t: t, now: now, base: base}, tokens: map[string]time.Time{},
 		payments: map[string]*vippsFakePayment{},
 		answers:  map[string]vippsFakeAnswer{}, webhooks: map[string]*vippsFakeWebhook{},
 		secrets: connectionSecrets{ClientID: "fb492b5e-7907-4d83-ba20-c7fb60ca35de",
 			ClientSecret:    "Y8Kteew6GE2ZmeycEt6egg==",
 			SubscriptionKey: "0f14ebcab0ec4b29ae0cb90d91b4a84a", MerchantSerial: "123456"}}
-}
-
-// ServeHTTP answers a request, after and before whatever goes wrong with it.
-func (f *vippsFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	request := vippsFakeRequest{r.Method, r.URL.Path, r.Header.Get("Idempotency-Key"), r.Header, body}
-	f.mu.Lock()
-	f.requests = append(f.requests, request)
-	meddle := f.meddle
-	f.mu.Unlock()
-	strikes := func(acted bool) bool {
-		if meddle == nil {
-			return false
+	f.operation = func(string, string) string { return "" }
+	f.act = func(r vendorRequest) vendorAnswer {
+		status, body := f.answer(r)
+		header := http.Header{}
+		if status >= 400 || strings.HasPrefix(r.path, "/epayment/") && r.method == "POST" && status == 200 {
+			header.Set("Content-Type", "application/problem+json") // so says the description, of adjustments too
 		}
-		trouble := meddle(request, acted)
-		if trouble != nil {
-			trouble.strike(w, r)
-		}
-		return trouble != nil
+		return vendorAnswer{status, header, body}
 	}
-	if strikes(false) {
-		return
-	}
-	f.mu.Lock()
-	status, answer := f.act(request)
-	f.mu.Unlock()
-	if strikes(true) {
-		return
-	}
-	if status >= 400 || strings.HasPrefix(r.URL.Path, "/epayment/") && r.Method == "POST" && status == 200 {
-		w.Header().Set("Content-Type", "application/problem+json") // so says the description, of adjustments too
-	} else {
-		w.Header().Set("Content-Type", "application/json")
-	}
-	w.WriteHeader(status)
-	if answer != nil {
-		json.NewEncoder(w).Encode(answer)
-	}
-}
-
-// strike makes the trouble.
-func (trouble *vippsTrouble) strike(w http.ResponseWriter, r *http.Request) {
-	if trouble.hang {
-		<-r.Context().Done()
-		return
-	}
-	if trouble.reset {
-		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
-			conn.(*net.TCPConn).SetLinger(0)
-			conn.Close()
-		}
-		return
-	}
-	for name, values := range trouble.header {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(trouble.status)
-	io.WriteString(w, trouble.body)
+	return f
 }
 
 // A vippsRefused is a problem that the fake answers with.
@@ -171,8 +90,8 @@ func vippsRefused(status int, kind string) (int, any) {
 		"traceId": "00-4bf9"}
 }
 
-// act does what a request asks for. The caller holds f.mu.
-func (f *vippsFake) act(r vippsFakeRequest) (int, any) {
+// answer does what a request asks for. The caller holds f.mu.
+func (f *vippsFake) answer(r vendorRequest) (int, any) {
 	if r.header.Get("Ocp-Apim-Subscription-Key") != f.secrets.SubscriptionKey {
 		return vippsRefused(401, "subscription-key")
 	}
@@ -217,7 +136,7 @@ func (f *vippsFake) act(r vippsFakeRequest) (int, any) {
 }
 
 // giveToken answers with an access token that lasts an hour, as in the test environment.
-func (f *vippsFake) giveToken(r vippsFakeRequest) (int, any) {
+func (f *vippsFake) giveToken(r vendorRequest) (int, any) {
 	if r.header.Get("client_id") != f.secrets.ClientID || r.header.Get("client_secret") != f.secrets.ClientSecret {
 		return 401, map[string]any{"error": "invalid_client", "error_description": "AADSTS7000215"}
 	}
@@ -236,12 +155,12 @@ func (f *vippsFake) newID(kind string) string {
 
 // once does what is asked for once for an idempotency key, and answers the same again under that key. What
 // was refused may be tried again.
-func (f *vippsFake) once(r vippsFakeRequest, reference, action string) (int, any) {
-	if r.key == "" || len(r.key) > 50 {
+func (f *vippsFake) once(r vendorRequest, reference, action string) (int, any) {
+	if r.key() == "" || len(r.key()) > 50 {
 		return vippsRefused(400, "idempotency-key")
 	}
 	request := r.path + "\n" + string(r.body)
-	if before, ok := f.answers[r.key]; ok {
+	if before, ok := f.answers[r.key()]; ok {
 		if before.request != request {
 			return vippsRefused(409, "idempotency-key-reused")
 		}
@@ -255,7 +174,7 @@ func (f *vippsFake) once(r vippsFakeRequest, reference, action string) (int, any
 		status, body = f.adjust(r, reference, action)
 	}
 	if status < 300 {
-		f.answers[r.key] = vippsFakeAnswer{request, status, body}
+		f.answers[r.key()] = vippsFakeAnswer{request, status, body}
 	}
 	return status, body
 }
@@ -265,7 +184,7 @@ var vippsFakeReference = regexp.MustCompile(`^[a-zA-Z0-9-]{8,50}$`)
 // vippsFakeLeast are the smallest amounts that can be paid.
 var vippsFakeLeast = map[string]int64{"NOK": 100, "DKK": 1, "EUR": 1, "SEK": 100}
 
-func (f *vippsFake) create(r vippsFakeRequest) (int, any) {
+func (f *vippsFake) create(r vendorRequest) (int, any) {
 	var asked struct {
 		Amount                         vippsMoney
 		PaymentMethod                  struct{ Type string }
@@ -296,7 +215,7 @@ func (f *vippsFake) create(r vippsFakeRequest) (int, any) {
 		description: asked.PaymentDescription, createdAt: f.now(),
 		redirect: f.base + "/landing?token=" + asked.Reference}
 	f.payments[p.reference] = p
-	f.record(p, "CREATED", p.amount, r.key)
+	f.record(p, "CREATED", p.amount, r.key())
 	return 201, map[string]any{"reference": p.reference, "redirectUrl": p.redirect}
 }
 
@@ -322,7 +241,7 @@ func (f *vippsFake) forceApprove(reference string) (int, any) {
 }
 
 // adjust captures, cancels or gives back.
-func (f *vippsFake) adjust(r vippsFakeRequest, reference, action string) (int, any) {
+func (f *vippsFake) adjust(r vendorRequest, reference, action string) (int, any) {
 	p := f.payment(reference)
 	if p == nil {
 		return vippsRefused(404, "not-found")
@@ -342,7 +261,7 @@ func (f *vippsFake) adjust(r vippsFakeRequest, reference, action string) (int, a
 	switch {
 	case action == "cancel" && p.state == "CREATED":
 		p.state = "TERMINATED"
-		f.record(p, "TERMINATED", p.amount, r.key)
+		f.record(p, "TERMINATED", p.amount, r.key())
 	case p.state != "AUTHORIZED":
 		return vippsRefused(400, "state")
 	case action == "cancel" && asked.CancelTransactionOnly:
@@ -352,19 +271,19 @@ func (f *vippsFake) adjust(r vippsFakeRequest, reference, action string) (int, a
 			return vippsRefused(400, "nothing-to-cancel")
 		}
 		p.cancelled += left
-		f.record(p, "CANCELLED", left, r.key)
+		f.record(p, "CANCELLED", left, r.key())
 	case action == "capture":
 		if amount.Value > left {
 			return vippsRefused(400, "capture-too-large")
 		}
 		p.captured, p.capturedAt = p.captured+amount.Value, f.now()
-		f.record(p, "CAPTURED", amount.Value, r.key)
+		f.record(p, "CAPTURED", amount.Value, r.key())
 	case action == "refund":
 		if amount.Value > p.captured-p.refunded || f.now().After(p.capturedAt.AddDate(0, 0, 365)) {
 			return vippsRefused(400, "refund-too-large")
 		}
 		p.refunded += amount.Value
-		f.record(p, "REFUNDED", amount.Value, r.key)
+		f.record(p, "REFUNDED", amount.Value, r.key())
 	default:
 		return vippsRefused(404, "no-such-path")
 	}
@@ -415,7 +334,7 @@ func (f *vippsFake) record(p *vippsFakePayment, name string, amount int64, key s
 }
 
 // webhookCall registers, lists and removes webhooks.
-func (f *vippsFake) webhookCall(r vippsFakeRequest, id string) (int, any) {
+func (f *vippsFake) webhookCall(r vendorRequest, id string) (int, any) {
 	switch {
 	case r.method == "POST" && id == "":
 		var asked struct {
@@ -439,44 +358,6 @@ func (f *vippsFake) webhookCall(r vippsFakeRequest, id string) (int, any) {
 		return 204, nil
 	}
 	return vippsRefused(404, "not-found")
-}
-
-// deliver posts the queued notices in order, and stops at one that is not answered with 2xx, which stays. It
-// returns how many were taken. do sends a request, as http.DefaultClient.Do.
-func (f *vippsFake) deliver(do func(*http.Request) (*http.Response, error)) (taken int) {
-	f.t.Helper()
-	for {
-		r := f.nextNotice()
-		if r == nil {
-			return taken
-		}
-		resp, err := do(r)
-		if err != nil {
-			return taken
-		}
-		resp.Body.Close()
-		if resp.StatusCode/100 != 2 {
-			return taken
-		}
-		taken++
-		f.mu.Lock()
-		f.queue = f.queue[1:]
-		f.mu.Unlock()
-	}
-}
-
-// nextNotice returns the signed request of the first notice of the queue; nil: there is none.
-func (f *vippsFake) nextNotice() *http.Request {
-	f.t.Helper()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.queue) > 0 && f.webhooks[f.queue[0].webhook] == nil {
-		f.queue = f.queue[1:]
-	}
-	if len(f.queue) == 0 {
-		return nil
-	}
-	return f.signed(f.queue[0])
 }
 
 // signed returns the request of a notice. The caller holds f.mu.
@@ -549,28 +430,9 @@ func (f *vippsFake) portalCapture(paymentID string, amount int64) {
 	})
 }
 
-// strikes sets what goes wrong with requests from now on; nil: nothing.
-func (f *vippsFake) strikes(meddle func(r vippsFakeRequest, acted bool) *vippsTrouble) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.meddle = meddle
-}
-
 // forgetTokens has every access token refused that was given so far.
 func (f *vippsFake) forgetTokens() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.tokens)
-}
-
-// came returns how many requests came to a path.
-func (f *vippsFake) came(method, path string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.requests {
-		if r.method == method && r.path == path {
-			n++
-		}
-	}
-	return n
 }

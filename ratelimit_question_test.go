@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -243,58 +240,6 @@ func (q *questionQueue) isIdle(t *testing.T) {
 	}
 }
 
-func TestQuestion_thatIsTheThirdOfAnAccountWaitsForOneOfTheOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q, who := newQuestionQueue(9), asker{account: "acct_a"}
-		first, second, third := q.hold(t.Context(), who), q.hold(t.Context(), who), q.hold(t.Context(), who)
-		if !first.runs || !second.runs || third.runs {
-			t.Errorf("these run: %v %v %v", first.runs, second.runs, third.runs)
-		}
-		if err := first.end(); err != nil || !third.runs {
-			t.Errorf("the first ended with %v; the third runs: %v", err, third.runs)
-		}
-		if err := errors.Join(second.end(), third.end()); err != nil {
-			t.Error(err)
-		}
-		q.isIdle(t)
-	})
-}
-
-func TestQuestion_hasTwoSecondsForWaitingAndItsAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q, who, began := newQuestionQueue(2), asker{account: "acct_a"}, time.Now()
-		first, second := q.hold(t.Context(), who), q.hold(t.Context(), who)
-		time.Sleep(time.Second)
-		gone, abandon := context.WithCancel(t.Context())
-		abandoned, waits, served := q.hold(gone, who), q.hold(t.Context(), who),
-			q.hold(t.Context(), asker{account: "acct_b"})
-		abandon()
-		if err := <-abandoned.err; err != context.Canceled {
-			t.Errorf("abandoned while it waited: %v", err)
-		}
-		time.Sleep(time.Second)
-		first.end()
-		if !waits.runs || served.runs {
-			t.Errorf("the next one runs: %v; the one after it: %v", waits.runs, served.runs)
-		}
-		if err := <-served.err; served.runs || !errors.Is(err, errSlowQuestion) || time.Since(began) != 3*time.Second {
-			t.Errorf("a question whose turn did not come: %v after %v", err, time.Since(began)-time.Second)
-		}
-		second.end()
-		waits.end()
-		err := q.ask(t.Context(), who, func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
-		})
-		if !errors.Is(err, errSlowQuestion) {
-			t.Errorf("a question without an end: %v", err)
-		}
-		q.isIdle(t)
-	})
-}
-
 func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,24 +287,6 @@ func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 		}
 		q.isIdle(t)
 	})
-}
-
-func TestStore_readersOpenNoFileThatOthersPutInItsPlace(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.count(`SELECT count(*) FROM accounts`)
-	s.store.readers.SetMaxIdleConns(-1) // every query opens a connection of its own
-	s.count(`SELECT count(*) FROM accounts`)
-	other, err := os.ReadFile(makeStore(t))
-	s.check(err)
-	rename(t, s.store.path, filepath.Join(s.dir, "moved.db"))
-	s.check(os.WriteFile(s.store.path, other, 0o600))
-	if _, err := s.store.accounts(); !errors.Is(err, errStorage) || !errors.Is(err, errReplaced) {
-		t.Errorf("reading from another file: %v", err)
-	}
-	s.check(os.Remove(s.store.path))
-	rename(t, filepath.Join(s.dir, "moved.db"), s.store.path)
-	s.count(`SELECT count(*) FROM accounts`)
 }
 
 // manyLicenses adds n licences with a key each to an account.

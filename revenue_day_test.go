@@ -107,26 +107,6 @@ func timeOfDay(minutes int) string {
 	return midnight(firstDate).Add(time.Duration(minutes%1440) * time.Minute).Format("15:04")
 }
 
-func FuzzCalendar(f *testing.F) {
-	f.Add(int64(1_774_746_000), uint8(1), uint8(2), uint16(150), uint16(240), int8(0))
-	f.Add(int64(1_325_239_200), uint8(4), uint8(11), uint16(0), uint16(1439), int8(-1))
-	f.Add(int64(1_790_000_000), uint8(10), uint8(11), uint16(1439), uint16(0), int8(0))
-	f.Add(int64(1_790_000_000), uint8(11), uint8(10), uint16(0), uint16(1439), int8(1))
-	f.Fuzz(func(t *testing.T, unix int64, first, second uint8, cutOff, then uint16, later int8) {
-		const years = 100 * 365 * 24 * 3600
-		around := time.Unix((unix%years+years)%years, 0).UTC()
-		span := func(from businessDate, zone uint8, minutes uint16) zoneSpan {
-			return zoneSpan{from, zonesThatMove[int(zone)%len(zonesThatMove)], timeOfDay(int(minutes))}
-		}
-		changed := func(days int) businessDate {
-			return around.AddDate(0, 0, days+int(later%3)).Format(time.DateOnly)
-		}
-		checkCalendar(t, aCalendar(t, span(firstDate, first, cutOff)), around)
-		checkCalendar(t, aCalendar(t, span(firstDate, first, cutOff), span(changed(0), second, then),
-			span(changed(1), first, then), span(changed(2), second, cutOff)), around)
-	})
-}
-
 func TestCalendar_endsTheLastDayOfEveryLeapYear(t *testing.T) {
 	t.Parallel()
 	for year := 2028; year < 2130; year += 4 {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -388,47 +387,6 @@ func (s *service) accountant() string {
 	return "Authorization: Bearer " + s.token(s.account, scopeRevenue)
 }
 
-func TestRevenue_answersWithWhatTheCallerHasJustDone(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	o := s.orderIn(orderPartRefunded) // 59.00, of which 1.00 was given back
-	auth := s.accountant()
-	days := s.get("/revenue/days", auth).is(200).json()["data"].([]any)
-	if len(days) != 1 {
-		t.Fatalf("%d days: %v", len(days), days)
-	}
-	day := days[0].(map[string]any)
-	totals := `{"delivery":665,"discounts":300,"disputes":0,"refunds":100,"sales":5035,"test":5800,"tips":200,` +
-		`"total":5800,"vat":216}`
-	if got, _ := json.Marshal(day["totals"]); string(got) != totals {
-		t.Errorf("the totals are %s, want %s", got, totals)
-	}
-	a := s.get("/revenue/days/"+day["date"].(string), auth).is(200)
-	report := a.json()["days"].([]any)[0].(map[string]any)
-	for name, want := range map[string]string{
-		"currency": `"CHF"`, "state": `"open"`, "frozen_at": `null`, "late": `[]`, "more_late": `false`,
-		"totals": totals,
-		"sales": `[{"gross":3515,"group":"food","vat":89,"vat_rate":260},` +
-			`{"gross":1520,"group":null,"vat":114,"vat_rate":810}]`,
-		"delivery": `[{"gross":665,"group":null,"vat":17,"vat_rate":260}]`,
-		"refunds": `[{"gross":60,"group":"food","of":"sale","vat":2,"vat_rate":260},` +
-			`{"gross":26,"group":null,"of":"sale","vat":2,"vat_rate":810},` +
-			`{"gross":11,"group":null,"of":"delivery","vat":0,"vat_rate":260},` +
-			`{"gross":3,"group":null,"of":"tip","vat":0,"vat_rate":0}]`,
-		"vat": `[{"gross":4109,"group":null,"vat":104,"vat_rate":260},` +
-			`{"gross":1494,"group":null,"vat":112,"vat_rate":810}]`,
-		"payments": `[{"disputed":0,"method":"card","received":5900,"refunded":100,"test":true,"total":5800}]`,
-	} {
-		if got, _ := json.Marshal(report[name]); string(got) != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
-	}
-	s.get("/revenue/days/1999-01-01", auth).is(200).holds(`date="1999-01-01"`, `days=[]`)
-	if n := s.count(`SELECT count(*) FROM revenue_facts WHERE order_id = ?`, o.ID); n != 2 {
-		t.Errorf("%d facts", n)
-	}
-}
-
 func TestRevenue_isReadAsItIsRecordedWhereNothingCanBeWritten(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -476,95 +434,6 @@ func sellAs(t *tx, o *order, state string) error {
 	return bringTo(t, o, state)
 }
 
-// revenueStory is what an operator looks at after an evening.
-func revenueStory(t *testing.T, o *operator) {
-	account := o.account
-	o.change(func(tx *tx) error {
-		evening := tx.at(time.Date(2026, 3, 28, 20, 0, 0, 0, time.UTC).Sub(tx.exact))
-		for _, method := range []string{methodCash, methodTerminal} {
-			made := anOrder(account)
-			made.ReturnURL = siteOrigin
-			if err := sellOutside(evening, made, method); err != nil {
-				return err
-			}
-			if method == methodTerminal {
-				wish := refundWish{amount: ptr(int64(100))}
-				if _, _, err := refundOrder(evening, anyAccount, made.ID, wish, anActor); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	days := []string{"-from", "2026-03-01", "-to", "2026-03-31", "-account", account}
-	rows := o.objects(append([]string{"revenue", "list"}, days...)...)
-	if len(rows) != 1 || rows[0]["date"] != "2026-03-28" || rows[0]["state"] != "closed" {
-		t.Errorf("rows %v", rows)
-	}
-	if table := o.do(append([]string{"revenue", "list", "-wide"}, days...)...); !strings.Contains(table,
-		"2026-03-28  CHF       closed  100.70  13.30     4.00  -1.00") {
-		t.Errorf("table\n%s", table)
-	}
-	const report = `Business day 2026-03-28, CHF, closed
-This is not the report of a certified till.
-
-                                       GROSS         VAT         NET
-Sales 2.6 %, food                      70.30        1.78       68.52
-Sales 8.1 %                            30.40        2.28       28.12
-Delivery 2.6 %                         13.30        0.34       12.96
-Tips                                    4.00        0.00        4.00
-Received                              118.00        4.40      113.60
-Refunds 2.6 %, food                    -0.60       -0.02       -0.58
-Refunds 8.1 %                          -0.26       -0.02       -0.24
-Refunds of delivery 2.6 %              -0.11        0.00       -0.11
-Refunds of tips                        -0.03        0.00       -0.03
-Disputes                                0.00        0.00        0.00
-Total                                 117.00        4.36      112.64
-
-VAT, less refunds                      GROSS         VAT         NET
-2.6 %                                  82.89        2.10       80.79
-8.1 %                                  30.14        2.26       27.88
-
-Paid by                             RECEIVED    REFUNDED    DISPUTED       TOTAL
-cash                                   59.00        0.00        0.00       59.00
-terminal                               59.00       -1.00        0.00       58.00
-Total                                 118.00       -1.00        0.00      117.00
-
-Discounts, already taken off            6.00
-`
-	shown := o.do("revenue", "show", "2026-03-28", "-account", "main")
-	head, rest, _ := strings.Cut(shown, "\nfrom 2026-03-28T0") // in the zone that another story has chosen
-	if head+"\n"+rest[strings.Index(rest, "\n")+1:] != report {
-		t.Errorf("shown\n%s", shown)
-	}
-	o.env["COLUMNS"] = "45"
-	narrow := o.do("revenue", "show", "2026-03-28", "-account", "main")
-	contains(t, narrow, "\nterminal\n      59.00      -1.00       0.00      58.00\n")
-	failIf(t, widest(narrow) > 45, "%d columns:\n%s", widest(narrow), narrow)
-	delete(o.env, "COLUMNS")
-	if all := o.object("revenue", "show", "28.3.2026", "-account", account)["days"].([]any); len(all) != 1 {
-		t.Errorf("days %v", all)
-	}
-	if none := o.do("revenue", "show", "2026-03-27", "-account", account); none != "nothing counts on 2026-03-27\n" {
-		t.Errorf("shown %q", none)
-	}
-	o.fails(`"yesterday" is not a date, YYYY-MM-DD`, "revenue", "show", "yesterday")
-	o.fails("-from and -to: the range has more than 400 days", "revenue", "list", "-from", "2020-01-01")
-	exported := o.do(append([]string{"revenue", "export", "-csv"}, days...)...)
-	if lines := strings.Split(exported, "\n"); len(lines) != 16 || lines[0] !=
-		"date,currency,state,method,test,kind,vat_rate,group,gross,vat,total" || !slices.Contains(lines,
-		"2026-03-28,CHF,closed,terminal,false,refund,2.6,food,0.60,0.02,-0.60") {
-		t.Errorf("exported %d lines\n%s", len(lines), exported)
-	}
-	sum := 0.0
-	for _, row := range o.objects(append([]string{"revenue", "export"}, days...)...) {
-		sum += row["total"].(float64)
-	}
-	if sum != 11700 {
-		t.Errorf("the exported rows add up to %v", sum)
-	}
-}
-
 // at runs f in a transaction at a time, and books what is due then.
 func (s *service) at(t testing.TB, when string, f func(*tx) error) {
 	t.Helper()
@@ -602,78 +471,6 @@ func (s *service) days(want ...string) {
 			s.t.Errorf("%s has %s, want %s", date, got, total)
 		}
 	}
-}
-
-func TestRevenue_countsOnTheDayOnWhichItHappened(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	zurich := settingsChange{func(a *accountSettings) { a.Zone = "Europe/Zurich" }}
-	s.change(func(t *tx) error { return changeSettings(t, nouns(), s.account, zurich, anActor) })
-	sell := func(when string) (id string) {
-		s.at(t, when, func(t *tx) error {
-			o := anOrder(s.account)
-			err := sellAs(t, o, orderPaid)
-			id = o.ID
-			return err
-		})
-		return id
-	}
-	evening := sell("2026-03-27T22:00:00Z")
-	sell("2026-03-28T02:59:59Z")
-	night := sell("2026-03-28T03:00:00Z") // at the cut-off, 04:00
-	sell("2026-03-29T01:59:59Z")          // the last second of a day of 23 hours
-	s.days("2026-03-26: none", "2026-03-27: CHF 118.00 0 late", "2026-03-28: CHF 118.00 0 late", "2026-03-29: none")
-
-	// A refund and a dispute count on their own days, and are taken back when they fail and are won.
-	s.at(t, "2026-03-30T10:00:00Z", func(t *tx) error { return refundAll(t, evening, true) })
-	s.at(t, "2026-03-30T11:00:00Z", func(t *tx) error { return dispute1000(t, night, disputeOpen, stamp{}) })
-	s.days("2026-03-27: CHF 118.00 0 late", "2026-03-30: CHF -69.00 0 late")
-	s.at(t, "2026-04-01T10:00:00Z", func(t *tx) error { return refundAll(t, evening, false) })
-	s.at(t, "2026-04-02T10:00:00Z", func(t *tx) error { return dispute1000(t, night, disputeWon, t.now) })
-	s.days("2026-03-30: CHF -69.00 0 late", "2026-04-01: CHF 59.00 0 late", "2026-04-02: CHF 10.00 0 late")
-	s.at(t, "2026-04-03T10:00:00Z", func(t *tx) error { return refundAll(t, evening, true) }) // after all
-	s.at(t, "2026-04-04T10:00:00Z", func(t *tx) error { return dispute1000(t, night, disputeLost, t.now) })
-	s.days("2026-03-30: CHF -69.00 0 late", "2026-04-03: CHF -59.00 0 late", "2026-04-04: CHF -10.00 0 late")
-}
-
-// refundAll gives all of an order back, or has the refund of that fail or succeed after all.
-func refundAll(t *tx, id string, done bool) error {
-	o, err := t.order(anyAccount, id)
-	if err != nil {
-		return err
-	}
-	all, err := t.refundsOf(id)
-	if err != nil {
-		return err
-	}
-	if len(all) == 0 {
-		_, f, err := refundOrder(t, anyAccount, id, refundWish{}, anActor)
-		if err != nil {
-			return err
-		}
-		all = []refund{*f}
-		if o, err = t.order(anyAccount, id); err != nil {
-			return err
-		}
-	}
-	if done {
-		return refundDone(t, o, &all[0], anActor)
-	}
-	return refundUndone(t, o, &all[0], "later", anActor)
-}
-
-// dispute1000 writes that 10.00 of an order are disputed.
-func dispute1000(t *tx, id, state string, closed stamp) error {
-	o, err := t.order(anyAccount, id)
-	if err != nil {
-		return err
-	}
-	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_1", OrderID: id, Amount: 1000, State: state, OpenedAt: t.now,
-		ClosedAt: closed, Taken: 1000}
-	if state == disputeWon {
-		d.Taken = 0
-	}
-	return t.saveDispute(d)
 }
 
 func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
@@ -737,31 +534,6 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 	s.days("2026-05-04: CHF -9.00 1 late", "2026-05-05: CHF 0.00 0 late", "2026-05-06: CHF 9.00 1 late")
 }
 
-func TestRevenue_ofASaleThatWasUndoneAndPaidAgainCountsOnce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	var id string
-	pay := func(method string) func(*tx) error {
-		return func(t *tx) error { return second(payOutside(t, anyAccount, id, method, stamp{}, anActor)) }
-	}
-	undo := func(t *tx) error { return second(undoPaid(t, anyAccount, id, anActor)) }
-	s.at(t, "2026-05-01T12:00:00Z", func(t *tx) error {
-		o := anOrder(s.account)
-		_, err := createOrder(t, o, guest{}, maxOrderLife, anActor)
-		id = o.ID
-		return errors.Join(err, pay(methodCash)(t))
-	})
-	s.days("2026-05-01: CHF 59.00 0 late")
-	s.at(t, "2026-05-02T11:00:00Z", undo)
-	s.days("2026-05-01: CHF 0.00 0 late", "2026-05-02: none")
-	s.at(t, "2026-05-03T12:00:00Z", pay(methodTerminal))
-	s.days("2026-05-01: CHF 0.00 0 late", "2026-05-03: CHF 59.00 0 late")
-	s.at(t, "2026-05-04T11:00:00Z", func(t *tx) error { // both before anything is recorded
-		return errors.Join(undo(t), pay(methodTerminal)(t))
-	})
-	s.days("2026-05-03: CHF 0.00 0 late", "2026-05-04: CHF 59.00 0 late")
-}
-
 func TestRevenue_dayHasFiftyGroupsAtMost(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -781,56 +553,6 @@ func TestRevenue_dayHasFiftyGroupsAtMost(t *testing.T) {
 			sums[1].Group != "group 00" || sums[1].Gross != 100*n {
 			t.Errorf("%d sums, the first two %+v", len(sums), sums[:2])
 		}
-	}
-}
-
-func TestRevenue_hasWhatWasAcceptedAndTellsDiscounts(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.at(t, "2026-05-01T12:00:00Z", func(t *tx) error {
-		part := anOrder(s.account) // one of two pizzas, no wine: 17.58 and 6.65 of delivery, 2.00 of tip
-		if err := sellAs(t, part, orderAuthorized); err != nil {
-			return err
-		}
-		accepted, err := acceptOrder(t, anyAccount, part.ID, []lineQuantity{{0, 1}, {1, 0}}, anActor)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(capturedAll(t, accepted), markPaid(t, accepted, methodCard, t.now, anActor)); err != nil {
-			return err
-		}
-		free := anOrder(s.account) // for nothing but the tip
-		free.Discount = 6000
-		if err := sellOutside(t, free, methodCash); err != nil {
-			return err
-		}
-		gift := anOrder(s.account) // for nothing: it is no revenue
-		gift.Discount, gift.Tip = 6000, 0
-		_, err = createOrder(t, gift, guest{}, minOrderLife, anActor)
-		return err
-	})
-	report, err := reportDate(s.store.queries, s.account, "2026-05-01", time.Now())
-	s.check(err)
-	want := revenueTotals{Sales: 1758, Delivery: 665, Tips: 400, Total: 2823, VAT: 61, Test: 2623,
-		Discounts: 6000 + 92 + 35}
-	if got := report.Days[0].Totals; got != want {
-		t.Errorf("the totals are %+v, want %+v", got, want)
-	}
-	if n := s.count(`SELECT count(*) FROM revenue_facts`); n != 2 {
-		t.Errorf("%d facts", n)
-	}
-}
-
-func TestRevenue_refundBeyondWhatWasLeftHasNoVAT(t *testing.T) {
-	t.Parallel()
-	o := anOrder("acct")
-	must(t, o.price())
-	f := &refund{Amount: o.Total + 500, VAT: o.VAT, Tip: o.Tip}
-	got, err := refundFigures(o, f, soldFigures(o))
-	want := []figure{{"refund", 0, "", 500, 0}, {"refund", 260, "food", 3515, 89}, {"refund", 810, "", 1520, 114},
-		{"refund_delivery", 260, "", 665, 17}, {"refund_tip", 0, "", 200, 0}}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%+v, want %+v, %v", got, want, err)
 	}
 }
 
@@ -873,22 +595,4 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 		}
 	}
 	s.days("2026-05-01: CHF 59.00 0 late")
-}
-
-func TestRevenue_choreRecordsWhatHasMovedWithinASecondOrTwo(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t)
-		stop := s.beside(s.server.runChores)
-		defer stop()
-		s.orderIn(orderPaid)
-		if n := s.count(`SELECT count(*) FROM revenue_facts`); n != 0 {
-			t.Fatalf("%d facts at once: the test sees too little", n)
-		}
-		time.Sleep(upkeepInterval + time.Millisecond)
-		synctest.Wait()
-		if n := s.count(`SELECT count(*) FROM revenue_facts`); n != 1 {
-			t.Errorf("%d facts after a second", n)
-		}
-	})
 }

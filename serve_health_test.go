@@ -49,36 +49,6 @@ func TestHealth_isProvedAtMostOnceASecondAndNeverLimited(t *testing.T) {
 // heldFor is what health says while another program holds the lock.
 var heldFor = regexp.MustCompile(`^another program has held the write lock for \d+ s$`)
 
-func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	sqliteError := func(query string) error {
-		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
-	}
-	s.limitPages(0)
-	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item)
-		SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
-	readOnly := storageError(s.store.queries.run(
-		`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`))
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{full, "the disk is full"},
-		{errBusy, "another program holds the write lock"},
-		{errClosed, "the service is stopping"},
-		{fmt.Errorf("%w (%w: /var/lib/widgetd.db)", errStorage, errHeader), "the database is damaged"},
-		{fmt.Errorf("%w (the file at /var/lib/widgetd.db %w)", errStorage, errReplaced),
-			"the file at the path is not the one that is open"},
-		{readOnly, "the database can't be written, only read"},
-		{fmt.Errorf("%w (SELECT 1)", errStorage), "the database can't be read or written"},
-	} {
-		if got := storageReason(c.err); got != c.want {
-			t.Errorf("%v: %q, want %q", c.err, got, c.want)
-		}
-	}
-}
-
 func TestHealth_warnsWhileAnOperatorHoldsTheLockAndFailsAfter15Seconds(t *testing.T) {
 	t.Parallel()
 	var later atomic.Int64 // how far the service's clock is ahead of the real one, in which SQLite waits
@@ -200,25 +170,6 @@ func TestMetrics_followTheRulesOfPrometheus(t *testing.T) {
 	}
 }
 
-func TestMetrics_countDurationsInTheFirstBucketThatHoldsThem(t *testing.T) {
-	t.Parallel()
-	var m metrics
-	for _, took := range []time.Duration{0, time.Millisecond, time.Millisecond + 1, 10 * time.Second, time.Minute} {
-		m.count("GET /x", 200, took, callerKey{}, time.Now())
-	}
-	_, _, got, _ := m.samples()
-	want := []string{
-		`_bucket{route="GET /x",le="0.00025"} 1`, `_bucket{route="GET /x",le="0.001"} 2`,
-		`_bucket{route="GET /x",le="0.005"} 3`, `_bucket{route="GET /x",le="0.025"} 3`,
-		`_bucket{route="GET /x",le="0.1"} 3`, `_bucket{route="GET /x",le="0.5"} 3`, `_bucket{route="GET /x",le="2"} 3`,
-		`_bucket{route="GET /x",le="10"} 4`, `_bucket{route="GET /x",le="+Inf"} 5`,
-		`_sum{route="GET /x"} 70.002000001`, `_count{route="GET /x"} 5`,
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -240,5 +191,35 @@ func TestMetrics_areServedOnLoopbackUntilTheEnd(t *testing.T) {
 	if conn, err := net.Dial("tcp", addr); err == nil {
 		conn.Close()
 		t.Error("metrics are still served after the service has stopped")
+	}
+}
+
+func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	sqliteError := func(query string) error {
+		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
+	}
+	s.limitPages(0)
+	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item)
+		SELECT 'wgt_x', '2026-01-01', hex(randomblob(50000))`)
+	readOnly := storageError(s.store.queries.run(
+		`INSERT INTO probes (id, written_at) VALUES (1, '2026-01-01T00:00:00Z')`))
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{full, "the disk is full"},
+		{errBusy, "another program holds the write lock"},
+		{errClosed, "the service is stopping"},
+		{fmt.Errorf("%w (%w: /var/lib/widgetd.db)", errStorage, errHeader), "the database is damaged"},
+		{fmt.Errorf("%w (the file at /var/lib/widgetd.db %w)", errStorage, errReplaced),
+			"the file at the path is not the one that is open"},
+		{readOnly, "the database can't be written, only read"},
+		{fmt.Errorf("%w (SELECT 1)", errStorage), "the database can't be read or written"},
+	} {
+		if got := storageReason(c.err); got != c.want {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
 	}
 }

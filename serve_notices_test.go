@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -72,9 +70,6 @@ func TestNotices_nameAtMostTwentyOriginsAndCountTheRest(t *testing.T) {
 		!strings.Contains(got[0], fmt.Sprint("others ", n-20)) {
 		t.Fatalf("%q", got)
 	}
-	if n := len(s.server.notices.kinds); n != 1 {
-		t.Errorf("%d kinds", n)
-	}
 }
 
 func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing.T) {
@@ -109,52 +104,6 @@ func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing
 			}
 		}
 	})
-}
-
-func TestNotices_ofAFullDiskAreItsBeginningItsEndAndACount(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, withoutAddressLimits)
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys("")) })
-		full := errors.New("disk I/O error")
-		for range 100 {
-			w := &response{ResponseWriter: httptest.NewRecorder(), requestID: "req_1", pattern: "POST /widget/leads"}
-			s.server.fail(w, httptest.NewRequest("POST", "/v1/widget/leads", nil),
-				fmt.Errorf("%w (%w)", errStorageFull, full))
-			time.Sleep(100 * time.Millisecond)
-		}
-		got := s.logLines("disk")
-		if len(got) != 1 || !strings.HasPrefix(got[0],
-			`level=WARN msg="the disk is full, so nothing is written" error=`) ||
-			!strings.Contains(got[0], `route="POST /widget/leads"`) {
-			t.Fatalf("while it lasts: %q", got)
-		}
-		time.Sleep(15 * time.Second) // nobody calls; health's own write tells that there is room again
-		got = s.logLines("disk")
-		over := `level=INFO msg="over: the disk is full, so nothing is written" times=100 lasted=9.9s `
-		if len(got) != 2 || !strings.HasPrefix(got[1], over) {
-			t.Fatalf("afterwards: %q", got)
-		}
-		if s.server.faults.any() {
-			t.Error("it is still there")
-		}
-	})
-}
-
-func TestNotices_ofAFaultThatLastsAreWrittenAtTheStop(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.server.noteFault("legacy calls can't be counted", errors.New("no"))
-	s.server.noteFault("legacy calls can't be counted", errors.New("no more"))
-	s.server.draining.Store(true)
-	s.server.reviewFaults(true)
-	want := []string{`level=WARN msg="legacy calls can't be counted" error=no`,
-		`level=INFO msg="not over at the stop: legacy calls can't be counted" times=2 `}
-	got := s.logLines("legacy calls")
-	if len(got) != 2 || got[0] != want[0] || !strings.HasPrefix(got[1], want[1]) ||
-		!strings.HasSuffix(got[1], `last_error="no more"`) {
-		t.Fatalf("%q", got)
-	}
 }
 
 // TestAccessLog_ holds a line's form: nothing of what the caller chose stands in it.

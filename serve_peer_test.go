@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,11 +15,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -140,103 +137,6 @@ func TestPeer_twoOfTheSameEpochHoldUntilOneIsPromoted(t *testing.T) {
 	p.cut.Store(true)
 	p.start(p.a, p.b)
 	p.a.stands(superseded) // it has kept that
-}
-
-func TestPeer_aLaterEpochIsWrittenAsSoonAsTheDatabaseIsFree(t *testing.T) {
-	t.Parallel()
-	p := newPair(t)
-	p.a = newService(t, withPeer, func(o *storeOptions, _ *serverOptions) { o.busyTimeout = time.Millisecond })
-	p.a.keys = p.b.keys
-	p.start(p.a, p.b)
-	p.b.promoted(1)
-	p.start(p.b, p.a)
-	other, err := sql.Open("sqlite", dsn(p.a.store.path, "rw", storeOptions{}))
-	must(t, err)
-	defer other.Close()
-	lock, err := other.Begin()
-	must(t, err)
-	waits := make(chan error)
-	p.a.store.turn <- struct{}{} // it waits with a write of before
-	go func() {
-		waits <- p.a.store.update(context.Background(), func(t *tx) error { return t.setClock(t.now) })
-	}()
-	for len(p.a.store.jobs) == 0 {
-		runtime.Gosched()
-	}
-	p.b.asksPeer() // which tells a
-	p.a.stands(superseded)
-	contains(t, p.a.log.String(), faultEpoch)
-	must(t, lock.Rollback())
-	<-p.a.store.turn
-	p.a.store.wakeUp()
-	equal(t, "a write of before", <-waits, error(errFenced))
-	must(t, p.a.server.runFinalChores()) // as each second
-	known, err := p.a.store.epoch()
-	must(t, err)
-	equal(t, "the epoch that the database knows", known.Known, 1)
-
-	p.cut.Store(true)
-	p.start(p.a, p.b)
-	p.a.stands(superseded) // after a restart that reaches nobody
-	p.a.server.peerURL = ""
-	_, err = newPeerWatch(p.a.server, "")
-	contains(t, fmt.Sprint(err), "another machine was promoted")
-	p.b.promoted(3)
-	p.cut.Store(false)
-	p.start(p.b, p.a)
-	p.b.asksPeer()
-	known, err = p.a.store.epoch()
-	must(t, err)
-	equal(t, "a still later one", known.Known, 3)
-}
-
-func TestPeer_withoutAnAnswerItServesAndHoldsUntilItIsIgnored(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t)
-		p.cut.Store(true)
-		stop := p.a.beside(p.a.server.peer.run)
-		synctest.Wait()
-		p.a.stands(peerSilent)
-		contains(t, p.a.log.String(), faultPeer)
-		equal(t, "ignoring it helps", p.a.server.peer.ignore(), true)
-		p.a.stands(standsAlone)
-		time.Sleep(5 * peerInterval)
-		p.a.stands(standsAlone)
-		stop()
-		p.start(p.a, p.b)
-		p.a.stands(peerSilent)
-
-		p.b.promoted(1)
-		p.start(p.b, p.a)
-		p.a.beside(p.a.server.peer.run)
-		p.cut.Store(false)
-		time.Sleep(peerInterval + time.Second)
-		p.a.stands(superseded)
-	})
-}
-
-func TestPeer_webhooksWaitWhileItIsHeldAndAreSentOnce(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		var err error
-		s.server.peer, err = newPeerWatch(s.server, peerOfTests)
-		s.check(err)
-		defer s.startSending()()
-		first := s.announce(s.account, eventLeadCreated)
-		time.Sleep(time.Hour)
-		r.gets()
-		equal(t, "ignoring it helps", s.server.peer.ignore(), true)
-		time.Sleep(time.Minute)
-		r.gets(first)
-		r.status(500)
-		s.announce(s.account, eventLeadCreated)
-		time.Sleep(time.Second)
-		equal(t, "attempts", len(r.take()), 1)
-		s.server.peer.become(rivalled) // while it is to be tried again
-		time.Sleep(24 * time.Hour)
-		r.gets()
-	})
 }
 
 func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.T) {

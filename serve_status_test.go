@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -166,41 +163,6 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	}
 	if v, err := askService(t.Context(), s.store.path); v != nil || err != nil {
 		t.Errorf("after the stop: %+v %v", v, err)
-	}
-}
-
-func TestStatus_socketOfAKilledServiceIsReplacedAndOfALivingOneLeftAlone(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "widgetd.sock")
-	first, err := listenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "another service has its socket") {
-		t.Fatalf("beside a living service: %v", err)
-	}
-	first.(*net.UnixListener).SetUnlinkOnClose(false) // as a kill leaves it
-	first.Close()
-	second, err := listenUnix(path)
-	if err != nil {
-		t.Fatalf("after a kill: %v", err)
-	}
-	second.Close()
-	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(path); err == nil || !strings.HasSuffix(err.Error(), "is no socket: remove it") {
-		t.Errorf("on a file: %v", err)
-	}
-	if text, _ := os.ReadFile(path); string(text) != "mine" {
-		t.Errorf("the file was changed: %q", text)
-	}
-	long := filepath.Join(t.TempDir(), strings.Repeat("x", 108))
-	if _, err := listenUnix(long); err == nil || !strings.Contains(err.Error(), "is longer than 107 bytes") {
-		t.Errorf("with a long path: %v", err)
-	}
-	if v, err := askService(t.Context(), long); v != nil || err != nil {
-		t.Errorf("asked at a long path: %v %v", v, err)
 	}
 }
 
@@ -429,57 +391,6 @@ func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *
 		equal(t, "log lines", len(s.logLines("msg=\"over: "+callsFailAlike)), 1)
 		if s.server.serviceStatus().Calls != nil {
 			t.Error("not over, although a call was answered")
-		}
-	})
-}
-
-func TestCalls_areComparedByTheirFaults(t *testing.T) {
-	t.Parallel()
-	dial := func(err error) error {
-		return &outboundError{outboundNoConnect, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}}
-	}
-	for name, c := range map[string]struct {
-		err  error
-		want callFault
-		says bool
-	}{
-		"no name server": {&outboundError{outboundTimeout, &net.DNSError{IsTimeout: true}}, callDNS, true},
-		"no such name":   {&outboundError{outboundNoAddress, &net.DNSError{IsNotFound: true}}, callDNS, false},
-		"no authority":   {&outboundError{outboundTLS, x509.UnknownAuthorityError{}}, callUnverified, true},
-		"no roots":       {&outboundError{outboundTLS, x509.SystemRootsError{}}, callUnverified, true},
-		"another name":   {&outboundError{outboundTLS, x509.HostnameError{}}, "", true},
-		"no route":       {dial(syscall.ENETUNREACH), callUnroutable, true},
-		"no host":        {dial(syscall.EHOSTUNREACH), callUnroutable, true},
-		"a firewall":     {dial(syscall.EPERM), callUnroutable, true},
-		"refused":        {dial(syscall.ECONNREFUSED), callBroken, true},
-		"silent":         {&outboundError{outboundTimeout, context.DeadlineExceeded}, callTimeout, true},
-		"canceled":       {&outboundError{outboundCanceled, context.Canceled}, "", false},
-		"private":        {errRefusedAddress, "", false},
-		"too large":      {&outboundError{outboundTooLarge, errors.New("too large")}, "", true},
-	} {
-		if fault, says := faultOfCall(c.err); says != c.says || says && fault != c.want {
-			t.Errorf("%s: %q %v", name, fault, says)
-		}
-	}
-}
-
-func TestCalls_toManyHostsTakeNoMoreMemory(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var r reachability
-		for i := range 1000 {
-			r.note(fmt.Sprint(i), callTimeout)
-			time.Sleep(time.Second)
-		}
-		if fault, since := r.failing(); len(r.calls) != reachHosts || fault != callTimeout ||
-			time.Since(since) != 998*time.Second {
-			t.Errorf("%d calls, %q since %v", len(r.calls), fault, time.Since(since))
-		}
-		for i := range reachHosts / 2 {
-			r.note(fmt.Sprint("well ", i), "")
-		}
-		if fault, _ := r.failing(); fault != "" {
-			t.Errorf("%q, although half of them answer", fault)
 		}
 	})
 }

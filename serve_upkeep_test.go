@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -556,41 +554,6 @@ func TestSweep_isNotHeldUpByEventsFromTheFuture(t *testing.T) {
 	if left() != 0 {
 		t.Error("an old event is left")
 	}
-}
-
-func TestSweep_goesOnUntilNothingIsDueAndLetsOthersInBetween(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.expiredAnswers(2*sweptAtOnce + 10)
-	release := holdWriter(t, s.store)
-	swept := make(chan bool)
-	go func() { swept <- s.server.sweep(t.Context(), time.Now().Add(time.Hour)) }()
-	for len(s.store.jobs) == 0 {
-		runtime.Gosched()
-	}
-	var seen int
-	other := queue(s.store, t.Context(), func(t *tx) error {
-		return t.one(`SELECT count(*) FROM idempotency`, nil, &seen)
-	})
-	release()
-	s.check(<-other[0])
-	if <-swept {
-		t.Error("the sweep says that more is to be done")
-	}
-	sameText(t, "rows that are left, and were when another writer came in", s.count(`SELECT count(*) FROM idempotency`),
-		0, seen, sweptAtOnce+10)
-}
-
-func TestSweep_givesTheChoresTheirTurnAndEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.expiredAnswers(10)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	equal(t, "more is to be done when its time is up", s.server.sweep(t.Context(), time.Now()), true)
-	equal(t, "more is to be done at the end", s.server.sweep(ended, time.Now().Add(time.Hour)), false)
-	s.counts(10, `SELECT count(*) FROM idempotency`)
-	lacks(t, s.log.String(), "expired rows") // no report of a sweep that was ended
 }
 
 func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {

@@ -83,20 +83,6 @@ func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	}
 }
 
-func TestHealth_forgetsDamageAtAStartAndKnowsWhatAWorkerMet(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	mend := s.overwriteRoot("idempotency_expiry")
-	defer mend()
-	s.server.sweep(t.Context(), time.Now().Add(time.Hour))
-	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason)
-	d := s.store.met.damageMet()
-	equal(t, "what was met", []any{d.Write, d.Table, strings.Contains(d.Error, "malformed")},
-		[]any{true, "idempotency", true})
-	s.reopen(storeOptions{})
-	s.healthNow().is(200).members("status", "pass")
-}
-
 func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

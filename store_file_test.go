@@ -245,29 +245,6 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestWAL_emptiedUnderAReaderHoldsNoWriterUp(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	leaveOpen(t, s.path)
-	must(t, s.update(t.Context(), named("behind what is read"))) // an empty log is emptied under anybody
-	emptied := make(chan error, 1)
-	go func() { emptied <- s.truncateWAL(time.Second) }()
-	for writes := 0; ; writes++ { // SQLite lets nobody write while such a checkpoint waits for a reader
-		must(t, s.update(t.Context(), named("meanwhile")))
-		select {
-		case err := <-emptied:
-			if err == nil {
-				t.Error("it was emptied under a reader")
-			}
-			if writes < 2 {
-				t.Errorf("%d writes were kept before it gave up", writes)
-			}
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
 func TestBackup_replacesNoFileThatComesWhileItRuns(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

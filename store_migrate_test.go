@@ -425,25 +425,6 @@ func onlyInTheLog(t testing.TB, path, statements string) (killed string) {
 func TestUpgrade_knowsTheVersionAlsoWhileOnlyTheLogSaysIt(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
-	t.Run("the present one", func(t *testing.T) {
-		old, replace := oldDatabase(t, 1), "PRAGMA foreign_keys = 0; BEGIN; "
-		for object := range contentOf(t, old, nil).schema {
-			if !strings.HasPrefix(object, "index ") { // those go with their tables
-				replace += "DROP " + object + "; "
-			}
-		}
-		path := onlyInTheLog(t, old, replace+schemaSQL()+"; COMMIT")
-		head, err := os.ReadFile(path)
-		if err != nil || head[63] != 1 {
-			t.Fatalf("the file's header has version %d (%v): the test looks at the wrong thing", head[63], err)
-		}
-		reports(t, upgraded(t, path, upgradeOptions{}), schemaVersion)
-		if log, err := os.Stat(path + "-wal"); err != nil || log.Size() == 0 {
-			t.Errorf("the log was emptied: %v", err)
-		}
-		openTestStore(t, path, storeOptions{})
-		isSound(t, path)
-	})
 	const older, newer = "stop the service and run 'widgetd upgrade'", "run a newer widgetd"
 	const none = "restore a backup: its schema has no version, so it is damaged"
 	for text, c := range map[string]struct {

@@ -1,19 +1,15 @@
 package main
 
 import (
-	"context"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -213,19 +209,6 @@ func FuzzID(f *testing.F) {
 	})
 }
 
-func FuzzClientID(f *testing.F) {
-	for _, seed := range []string{"portal", "", "a b", "ä", strings.Repeat("x", 100), strings.Repeat("x", 101),
-		"a\x7f", "a\n", "!~"} {
-		f.Add(seed)
-	}
-	shape := regexp.MustCompile(`\A[!-~]{1,100}\z`)
-	f.Fuzz(func(t *testing.T, s string) {
-		if want := shape.MatchString(s); (checkClientID(s) == nil) != want {
-			t.Fatalf("checkClientID(%q) is %v", s, checkClientID(s))
-		}
-	})
-}
-
 // scaleLicenses is how many licences the scale benchmarks put beside 1,000; each has two devices.
 var scaleLicenses = flag.Int("licenses", 2000, "licences in the large database of the scale benchmarks")
 
@@ -276,25 +259,6 @@ func fillLicense(t *tx, account, key string, n int) error {
 			State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1}))
 	}
 	return err
-}
-
-// questions has every statement that is prepared from now on noted; all returns them.
-func questions(q *queries) (all func() []string) {
-	var mu sync.Mutex // the writer prepares on a goroutine of its own
-	var asked []string
-	prepare := q.prepare
-	q.close()
-	q.prepare = func(ctx context.Context, query string) (*sql.Stmt, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		asked = append(asked, query)
-		return prepare(ctx, query)
-	}
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(asked)
-	}
 }
 
 // readsTooMuch says why a step of SQLite's plan for a query takes longer the more
@@ -357,23 +321,6 @@ func explain(db *sql.DB, query string) (steps []string, err error) {
 		steps = append(steps, step)
 	}
 	return steps, rows.Err()
-}
-
-// treesWritten returns the names of the tables and indexes that the pages in a write-ahead log
-// belong to, from one of its frames on, and how many frames there are.
-func (s *service) treesWritten(from int) (trees []string, frames int) {
-	s.t.Helper()
-	log, err := os.ReadFile(s.store.walPath)
-	s.check(err)
-	const header, frame = 32, 24 + 4096 // of the log, of a page in it: https://sqlite.org/fileformat2.html#walformat
-	for at := header + from*frame; at+frame <= len(log); at += frame {
-		var name string
-		page := binary.BigEndian.Uint32(log[at:])
-		s.check(s.store.one(`SELECT name FROM dbstat WHERE pageno = ?`, []any{page}, &name))
-		trees = append(trees, name)
-	}
-	slices.Sort(trees)
-	return slices.Compact(trees), (len(log) - header) / frame
 }
 
 // A scaled is a service with many licences in its file, and one device of one of them.

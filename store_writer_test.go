@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -22,17 +21,6 @@ import (
 	"testing/synctest"
 	"time"
 )
-
-func TestWriter_boundsABatch(t *testing.T) {
-	t.Parallel()
-	s := openTestStore(t, makeStore(t), storeOptions{})
-	before := s.commits.Load()
-	release := holdWriter(t, s)
-	results := queue(s, t.Context(), slices.Repeat([]func(*tx) error{named("waits")}, maxBatch+1)...)
-	release()
-	allKept(t, results)
-	equal(t, "commits for the holder and those that wait", s.commits.Load()-before, 3)
-}
 
 // A fate is a job and what becomes of it.
 type fate struct {
@@ -205,71 +193,6 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 	}
 	equal(t, "small ones", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'small %'`), 2)
 	equal(t, "parts of the huge one", s.count(`SELECT count(*) FROM accounts WHERE name LIKE 'huge %'`), 0)
-}
-
-func TestWriter_letsOthersWriteDuringAPurgeOfManyLeads(t *testing.T) {
-	t.Parallel()
-	o := newOperator(t)
-	raw(t, o.env["WIDGETD_DB"], manyRows(20000)+`INSERT INTO leads (id, account_id, type, email, digest, created_at)
-		SELECT printf('lead_%026d', i), '`+o.account+`', 'demo', i || '@example.com', randomblob(16),
-			'2020-01-01T00:00:00Z' FROM n`)
-	s := openTestStore(t, o.env["WIDGETD_DB"], storeOptions{})
-	purged := make(chan string, 1)
-	go func() { purged <- o.do("lead", "purge", "-older-than", "365d") }()
-	writes := 0
-	for {
-		must(t, s.update(t.Context(), named("meanwhile")))
-		select {
-		case out := <-purged:
-			if out != "20000 leads removed\n" || writes < 5 {
-				t.Errorf("%q; %d writes of others meanwhile", out, writes)
-			}
-			return
-		case <-time.After(time.Millisecond):
-			writes++
-		}
-	}
-}
-
-func TestWriter_leavesOthersTheLockOnASlowDisk(t *testing.T) {
-	t.Parallel()
-	path := makeStore(t)
-	useFault(path, &fault{sync: 20 * time.Millisecond})
-	s := openTestStore(t, path, storeOptions{driver: "faulty"})
-	db, err := sql.Open("sqlite", dsn(path, "rw", storeOptions{busyTimeout: time.Nanosecond})) // it asks once
-	must(t, err)
-	defer db.Close()
-	done := make(chan struct{})
-	var writes sync.WaitGroup
-	for range 100 {
-		writes.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				case <-time.After(time.Duration(rand.N(20)) * time.Millisecond):
-				}
-				if err := s.update(t.Context(), named("load")); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	const often = 20
-	got := 0
-	for s.commits.Load() < 5*often && got < often {
-		if _, err := db.Exec(`UPDATE accounts SET rate = 1000 WHERE is_main = 1`); err == nil {
-			got++
-		}
-		<-time.After(time.Millisecond)
-	}
-	commits := s.commits.Load()
-	close(done)
-	writes.Wait()
-	if got < often { // without a pause between commits it is one in 15
-		t.Errorf("others got the lock %d times only", got)
-	}
-	t.Logf("others got the lock %d times while the writer committed %d times", got, commits)
 }
 
 // everyFault has every call of the writer, or of an upgrade, fail in each of the three forms with each of the

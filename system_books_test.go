@@ -19,33 +19,46 @@ import (
 	"time"
 )
 
-// When a service is killed, of a request to the books.
+// When a service is killed, of a request to a vendor.
 const (
-	killBefore   = "before"   // the books have done what it asks for
+	killBefore   = "before"   // the vendor has done what it asks for
 	killActed    = "acted"    // after that, and before they answer
 	killAnswered = "answered" // once they have answered, and before anything of that is on disk
 )
 
-// A killedBookkeeper is a service in a process of its own, whose account is connected with books here, and
-// that is killed at chosen requests to them. What it waits for would take minutes: while it is down, passTime
-// moves the times in its file back, and the clock of the books forward.
-type killedBookkeeper struct {
+// A killed is a service in a process of its own that asks vendors here, and is killed at chosen requests to them.
+type killed struct {
 	*operator
-	product    string
-	xero       *xeroFake
-	fortnox    *fortnoxFake
-	web        *httptest.Server
-	process    *process
-	connection string
-	origin     string       // of the account
-	ahead      atomic.Int64 // of the clock of the books, time.Duration
+	web     *httptest.Server
+	process *process
+	options func() []string                              // with which it finds the vendors
+	vendor  func(r *http.Request) (http.Handler, string) // who is asked, and what for
 
 	mu      sync.Mutex
-	kind    string // of the requests to be killed at, see bookkeeper.fail; "": any
+	kind    string // of the requests to be killed at; "": any
 	moment  string // killBefore, …; "": none
 	earlier int    // of such requests that are left alone
 	unlock  func() // the file, after killAnswered
 	reached chan struct{}
+}
+
+func newKilled(o *operator) *killed {
+	k := &killed{operator: o, reached: make(chan struct{}, 1)}
+	k.web = httptest.NewServer(k)
+	o.t.Cleanup(k.web.Close)
+	return k
+}
+
+// A killedBookkeeper is one whose account is connected with books. What it waits for would take minutes: while it is
+// down, passTime moves the times in its file back, and the clock of the books forward.
+type killedBookkeeper struct {
+	*killed
+	product    string
+	xero       *xeroFake
+	fortnox    *fortnoxFake
+	connection string
+	origin     string       // of the account
+	ahead      atomic.Int64 // of the clock of the books, time.Duration
 }
 
 // newKilledBookkeeper makes one whose account is connected with a product, and whose process is down.
@@ -62,13 +75,13 @@ func startKilledBookkeeper(t testing.TB) *killedBookkeeper { return killedBookke
 // killedBookkeeperOf is startKilledBookkeeper with the file of an operator.
 func killedBookkeeperOf(o *operator) *killedBookkeeper {
 	t := o.t
-	k := &killedBookkeeper{operator: o, reached: make(chan struct{}, 1)}
-	k.web = httptest.NewUnstartedServer(k)
-	base := "http://" + k.web.Listener.Addr().String()
-	k.xero, k.fortnox = makeXeroFake(t, k.now, base), makeFortnoxFake(t, k.now, base)
+	k := &killedBookkeeper{killed: newKilled(o)}
+	k.xero, k.fortnox = makeXeroFake(t, k.now, k.web.URL), makeFortnoxFake(t, k.now, k.web.URL)
 	k.xero.app.clientSecret = "s+cret/of:the-app~"
-	k.web.Start()
-	t.Cleanup(k.web.Close)
+	k.vendor = func(r *http.Request) (http.Handler, string) { return k.fake(r), k.kindOf(r.Method, r.URL.Path) }
+	k.options = func() []string {
+		return []string{"-outbound-allow", "127.0.0.0/8", "-xero-url", k.web.URL, "-fortnox-url", k.web.URL}
+	}
 	for product, app := range map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app} {
 		k.told.hear(app.clientSecret)
 		k.do("books", "app", "set", product, "-secrets",
@@ -116,18 +129,13 @@ func (k *killedBookkeeper) rate() int64 {
 // now is the clock of the books.
 func (k *killedBookkeeper) now() time.Time { return time.Now().Add(time.Duration(k.ahead.Load())) }
 
-// options are those of commands that call the books.
-func (k *killedBookkeeper) options() []string {
-	return []string{"-outbound-allow", "127.0.0.0/8", "-xero-url", k.web.URL, "-fortnox-url", k.web.URL}
-}
-
-func (k *killedBookkeeper) serve() {
+func (k *killed) serve() {
 	k.t.Helper()
 	k.process = serveProcess(k.t, k.operator, k.options()...)
 }
 
 // down ends the process.
-func (k *killedBookkeeper) down(signal os.Signal) {
+func (k *killed) down(signal os.Signal) {
 	k.t.Helper()
 	k.process.stop(signal)
 	k.mu.Lock()
@@ -215,19 +223,19 @@ func (k *killedBookkeeper) changeTokens(f func(*tx, *bookTokens)) {
 }
 
 // killAt has the next start be killed at a request of a kind, after some earlier ones.
-func (k *killedBookkeeper) killAt(kind, moment string, earlier int) {
+func (k *killed) killAt(kind, moment string, earlier int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.kind, k.moment, k.earlier = kind, moment, earlier
 }
 
 // awaitKill waits until the process is to be killed, and kills it.
-func (k *killedBookkeeper) awaitKill() {
+func (k *killed) awaitKill() {
 	k.t.Helper()
 	select {
 	case <-k.reached:
 	case <-time.After(time.Minute):
-		k.t.Fatalf("the books were not asked for a minute\n%s", k.process.log.String())
+		k.t.Fatalf("nobody was asked for that for a minute\n%s", k.process.log.String())
 	}
 	k.down(os.Kill)
 }
@@ -248,9 +256,9 @@ func (k *killedBookkeeper) fake(r *http.Request) http.Handler {
 	return k.xero
 }
 
-// ServeHTTP is the books.
-func (k *killedBookkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	fake := k.fake(r)
+// ServeHTTP is the vendors.
+func (k *killed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fake, kind := k.vendor(r)
 	body, err := io.ReadAll(r.Body) // without which nobody would notice that the service is gone
 	if err != nil {
 		return
@@ -258,7 +266,7 @@ func (k *killedBookkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	k.mu.Lock()
 	moment := ""
-	if k.moment != "" && (k.kind == "" || k.kind == k.kindOf(r.Method, r.URL.Path)) {
+	if k.moment != "" && (k.kind == "" || k.kind == kind) {
 		if k.earlier--; k.earlier < 0 {
 			moment, k.moment = k.moment, ""
 		}
@@ -287,7 +295,7 @@ func (k *killedBookkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // lockFile holds the write lock of the file, so that the service can write nothing, until unlock is called.
-func (k *killedBookkeeper) lockFile() (unlock func()) {
+func (k *killed) lockFile() (unlock func()) {
 	db, err := sql.Open("sqlite", "file:"+k.env["WIDGETD_DB"]+"?_pragma=busy_timeout(10000)")
 	if err == nil {
 		db.SetMaxOpenConns(1)

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -245,62 +244,4 @@ func neverRead(conn net.Conn) error {
 			return err
 		}
 	}
-}
-
-// manyFiles lets this process open n files, as far as it may.
-func manyFiles(t testing.TB, n uint64) {
-	t.Helper()
-	var limit syscall.Rlimit
-	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
-	if limit.Max < n {
-		t.Fatalf("at most %d open files are allowed here, the test needs %d: ulimit -Hn", limit.Max, n)
-	}
-	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit.Max, Max: limit.Max}))
-}
-
-func TestConnection_ofTwoThousandSlowClientsHoldsNobodyUp(t *testing.T) {
-	t.Parallel()
-	most := size(300, 2_000)
-	manyFiles(t, uint64(most+500))
-	o := newOperator(t)
-	o.do("account", "set-rate", o.account, "1000000")
-	c := o.customer(serveProcess(t, o))
-	addr := strings.TrimSuffix(strings.TrimPrefix(c.base, "http://"), "/v1")
-	var slow sync.WaitGroup
-	var held, unclosed atomic.Int64
-	for i, n := range []int{most / 20, most * 9 / 10, most / 40, most / 40} { // of the first in tooSlow
-		held.Add(int64(n))
-		for range n {
-			slow.Go(func() {
-				defer held.Add(-1)
-				conn, err := net.Dial("tcp", addr)
-				if err == nil {
-					defer conn.Close()
-					conn.SetDeadline(time.Now().Add(time.Minute))
-					err = tooSlow[i].speak(conn)
-				}
-				if err != nil && unclosed.Add(1) == 1 {
-					t.Errorf("a connection was not closed by the service: %v", err)
-				}
-			})
-		}
-	}
-	meanwhile := 0 // rounds of requests that were answered while they were all there, or most
-	for {
-		c.client.CloseIdleConnections() // so that each round needs a connection of its own
-		c.reads()
-		if a := c.lead(fmt.Sprintf("meanwhile%d@example.com", meanwhile)); a.status != 200 {
-			t.Errorf("a lead: %d %s", a.status, a.body)
-		}
-		if held.Load() <= int64(most/2) {
-			break
-		}
-		meanwhile++
-		<-time.After(100 * time.Millisecond)
-	}
-	slow.Wait()
-	if meanwhile == 0 {
-		t.Errorf("nobody was answered while %d slow clients were connected", most)
-	}
-	t.Logf("%d rounds of requests were answered meanwhile", meanwhile)
 }

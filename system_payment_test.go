@@ -2,38 +2,26 @@ package main
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
 
-// A killedShop is a service in a process of its own, connected to a test provider here, that is killed
-// at a chosen call to the provider.
+// A killedShop is one whose account is connected with a test provider.
 type killedShop struct {
-	*operator
+	*killed
 	provider *testProvider
-	web      *httptest.Server
-	process  *process
-
-	mu      sync.Mutex
-	kind    string        // of the calls to be killed at: callKind; "": none
-	acted   bool          // after the provider has acted
-	reached chan struct{} // gets a token at such a call, which then breaks off
 }
 
 func newKilledShop(t *testing.T) *killedShop {
-	s := &killedShop{operator: newOperator(t), reached: make(chan struct{}, 100)}
-	s.provider = newTestProvider(newOutbound(demoOutbound), "", time.Now)
-	s.web = httptest.NewUnstartedServer(s.provider.handler())
-	s.provider.base = "http://" + s.web.Listener.Addr().String()
+	s := &killedShop{newKilled(newOperator(t)), newTestProvider(newOutbound(demoOutbound), "", time.Now)}
+	provider := s.provider.handler()
+	s.vendor = func(r *http.Request) (http.Handler, string) { return provider, callKind(r.Method + " " + r.URL.Path) }
+	s.options = func() []string { return []string{"-outbound-allow", "127.0.0.0/8", "-stripe-url", s.web.URL} }
+	s.provider.base = s.web.URL
 	s.provider.deliver = func(string, func() int) {} // nothing but the poller notices
-	s.provider.watch = s.watch
-	s.web.Start()
-	t.Cleanup(func() { s.web.Close(); s.provider.close() })
+	t.Cleanup(s.provider.close)
 	s.connectCards()
 	s.serve()
 	return s
@@ -55,41 +43,13 @@ func (o *operator) connectCards() {
 	})
 }
 
-// watch is the provider's: at the chosen call it has the service killed, and breaks off.
-func (s *killedShop) watch(r *http.Request, acted *testAnswer) *testAnswer {
-	s.mu.Lock()
-	now := callKind(r.Method+" "+r.URL.Path) == s.kind && s.acted == (acted != nil)
-	if now {
-		s.kind = ""
-	}
-	s.mu.Unlock()
-	if now {
-		s.reached <- struct{}{}
-		<-r.Context().Done() // the service is gone
-		panic(http.ErrAbortHandler)
-	}
-	return nil
-}
-
-func (s *killedShop) serve() {
+// killedAt has the service killed at the next call of a kind, runs act, which leads to that call, and starts the
+// service again.
+func (s *killedShop) killedAt(kind, moment string, act func()) {
 	s.t.Helper()
-	s.process = serveProcess(s.t, s.operator, "-outbound-allow", "127.0.0.0/8", "-stripe-url", s.provider.base)
-}
-
-// killAt has the service killed at the next call of a kind, runs act, which leads to that call, and
-// starts the service again.
-func (s *killedShop) killAt(kind string, acted bool, act func()) {
-	s.t.Helper()
-	s.mu.Lock()
-	s.kind, s.acted = kind, acted
-	s.mu.Unlock()
+	s.killAt(kind, moment, 0)
 	act()
-	select {
-	case <-s.reached:
-	case <-time.After(time.Minute):
-		s.t.Fatalf("the provider was not asked to %s for a minute", kind)
-	}
-	s.process.stop(os.Kill)
+	s.awaitKill()
 	s.serve()
 }
 
@@ -158,15 +118,15 @@ func (s *killedShop) place() (id, key string) {
 // releasedWhileKilled kills the service while it gives back what is reserved, and while it ends a page for paying.
 func (s *killedShop) releasedWhileKilled() {
 	token := strings.TrimSpace(s.do("token", "issue", "-scope", scopeSelling))
-	for _, acted := range []bool{false, true} {
+	for _, moment := range []string{killBefore, killActed} {
 		id, key := s.place()
 		s.authorize(id, s.pay(id, key))
-		s.killAt(opCancel, acted, func() { s.do("order", "reject", id) })
+		s.killedAt(opCancel, moment, func() { s.do("order", "reject", id) })
 		s.await(id, orderCancelled, paymentCancelled)
 
 		id, key = s.place()
 		s.pay(id, key)
-		s.killAt(opExpire, acted, func() {
+		s.killedAt(opExpire, moment, func() {
 			r, err := http.NewRequest("POST", s.process.base+"/orders/"+id+"/cancel", nil)
 			must(s.t, err)
 			r.Header.Set("Authorization", "Bearer "+token)
@@ -182,10 +142,10 @@ func (s *killedShop) releasedWhileKilled() {
 func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 	t.Parallel()
 	s := newKilledShop(t)
-	for _, acted := range []bool{false, true} {
+	for _, moment := range []string{killBefore, killActed} {
 		id, key := s.place()
 		before := len(s.provider.sessions)
-		s.killAt(opCreate, acted, func() { go s.pay(id, key) })
+		s.killedAt(opCreate, moment, func() { go s.pay(id, key) })
 		where := ""
 		for end := time.Now().Add(time.Minute); !strings.HasPrefix(where, s.provider.base); where = s.pay(id, key) {
 			if time.Now().After(end) {
@@ -196,9 +156,9 @@ func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 			t.Fatalf("%d sessions of one order", n)
 		}
 		s.authorize(id, where)
-		s.killAt(opCapture, acted, func() { s.do("order", "accept", id) })
+		s.killedAt(opCapture, moment, func() { s.do("order", "accept", id) })
 		s.await(id, orderPaid, paymentCaptured)
-		s.killAt(opRefund, acted, func() { s.do("order", "refund", id, "-amount", "10.00") })
+		s.killedAt(opRefund, moment, func() { s.do("order", "refund", id, "-amount", "10.00") })
 		s.await(id, orderPartRefunded, paymentPartRefunded)
 		s.do("order", "refund", id)
 		s.await(id, orderRefunded, paymentRefunded)

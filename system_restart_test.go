@@ -410,22 +410,3 @@ func TestStop_isNotHeldUpByAConnectionWithoutAByte(t *testing.T) {
 		})
 	}
 }
-
-func TestStop_answersWhatArrivedOnAConnectionThatWasSilent(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	s.check(err)
-	stop, ended := s.serveOn(listener)
-	silent, late := dialRaw(t, listener.Addr().String()), dialRaw(t, listener.Addr().String())
-	time.Sleep(drainSilent) // real connections, real time
-	io.WriteString(late.Conn, leadOf("late@example.com", ""))
-	stop()
-	if res, body := late.answer(t); res.StatusCode != 200 {
-		t.Errorf("what was sent before the end: %d %s", res.StatusCode, body)
-	}
-	if _, err := silent.Reader.ReadByte(); err != io.EOF {
-		t.Errorf("the silent connection ends with %v", err)
-	}
-	ended()
-}

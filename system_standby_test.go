@@ -350,7 +350,7 @@ func (d *tradeOfPair) done(machine string) (n int) {
 // finish has a machine end every order and every entry of the first days.
 func (d *tradeOfPair) finish(m *machineOfPair, days int) {
 	d.t.Helper()
-	k := &killedBookkeeper{operator: m.o, product: d.product, process: m.service}
+	k := &killedBookkeeper{killed: &killed{operator: m.o, process: m.service}, product: d.product}
 	missing := map[businessDate]bool{} // entries that may still come, for ten minutes
 	k.awaitExports("posted, or looked for", func(x *bookExport) bool {
 		missing[x.Date] = x.State == exportUnknown

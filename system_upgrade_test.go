@@ -351,21 +351,3 @@ func TestUpgrade_withoutRoomIsRefusedOrRolledBack_disk(t *testing.T) {
 		t.Errorf("after %d refusals: %q, %v", refusals, faults, err)
 	}
 }
-
-func TestUpgrade_ofFilesThatThisUserCannotWriteIsRefused(t *testing.T) {
-	t.Parallel()
-	var dir, path string
-	run := nobodysDirectory(t, func(in string) {
-		dir, path = in, filepath.Join(in, "widgetd.db")
-		runProgram(t, "cp", oldDatabase(t, 1), path)
-	})
-	for mode, want := range map[string]string{ // of the file and of the directory
-		"400 700": path + " can't be written: let this user write to it",
-		"600 500": "let this user write to it and to its directory",
-	} {
-		file, directory, _ := strings.Cut(mode, " ")
-		runProgram(t, "chmod", file, path)
-		runProgram(t, "chmod", directory, dir)
-		run(want, "upgrade", "-db", path)
-	}
-}

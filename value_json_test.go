@@ -139,26 +139,3 @@ func TestJSON_ofABodyHasAtMostAThousandValues(t *testing.T) {
 	}
 	s.post("/widget/leads", `{"x":[`+strings.Repeat("1,", 1001)+`1]}`).is(400, "malformed_json")
 }
-
-func TestJSON_ofABodyIsBuiltNoFurtherThanItIsAskedFor(t *testing.T) {
-	t.Parallel()
-	text := []byte(`{"known":{"a":[{"b":1}],"c":"d"},"unknown":[` + strings.Repeat(`{"a":{}},`, 300) + `{}]}`)
-	v, err := parseBody(text, maxBodyValues)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, name := range []string{"known", "unknown"} {
-		if m := &v.members[i]; m.name != name || !m.value.unread || m.value.list != nil || m.value.members != nil {
-			t.Errorf("%s is built before anybody has asked for it: %+v", name, m.value)
-		}
-	}
-	known, _ := v.member("known")
-	if c := rawMember(known, "c"); c != "d" || !v.members[1].value.unread {
-		t.Errorf("the member of a known one is %q, and the unknown one is unread: %v", c, v.members[1].value.unread)
-	}
-	a, _ := known.member("a")
-	a.open()
-	if n, ok := integerMember(&a.list[0], "b"); !ok || n != 1 {
-		t.Errorf("what is deeper is read as %d, %v", n, ok)
-	}
-}

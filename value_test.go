@@ -62,29 +62,3 @@ func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
 		t.Errorf("found %d files only", len(sources))
 	}
 }
-
-func TestNearest_namesWhatWasMostLikelyMeant(t *testing.T) {
-	t.Parallel()
-	known := []string{"list", "license", "license.expired", "payment.captured", "account", "device", "license.revoked"}
-	for _, tt := range []struct{ word, want string }{
-		{"lst", "list"},
-		{"ilst", "list"}, // two neighbours swapped
-		{"licence", "license"},
-		{"LICENSES", "license"},
-		{"acount", "account"},
-		{"dev", "device"},                     // its beginning
-		{"captured", "payment.captured"},      // a part of it
-		{"license.expird", "license.expired"}, // the nearest of two that are alike
-		{"ls", ""},                            // two letters are too few to guess from
-		{"lxxt", ""},                          // half of it is wrong
-		{"accnt", "account"},
-		{"cnt", ""},
-		{"", ""},
-		{strings.Repeat("list", 100), ""},
-	} {
-		got, ok := nearest(tt.word, known)
-		if got != tt.want || ok != (tt.want != "") {
-			t.Errorf("nearest(%q) = %q, %v, want %q", tt.word, got, ok, tt.want)
-		}
-	}
-}

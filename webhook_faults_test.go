@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -25,97 +23,6 @@ func (s *service) rename(from, to string) {
 	s.change(func(t *tx) error {
 		t.invalidate()
 		return t.run(`ALTER TABLE ` + from + ` RENAME TO ` + to)
-	})
-}
-
-// A command names another type for a webhook. Before the worker has read that, an event of the new type is
-// written, and one of the old type after it, for which the worker looks at both.
-func TestWebhook_getsATypeFromTheMomentItIsNamed(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		defer s.startSending(time.Hour)()
-		s.announce(s.account, eventLeadCreated)
-		r.take()
-		s.foreign(`UPDATE webhooks SET types = '["lead.created","widget.created"]'`)
-		want := []string{s.announce(s.account, eventWidgetCreated), s.announce(s.account, eventLeadCreated)}
-		time.Sleep(3 * time.Hour)
-		r.gets(want...)
-	})
-}
-
-// An event is retried by hand whose type the webhook does not name any more.
-func TestWebhook_deliveryOfATypeThatIsNotNamedAnyMoreIsRetriedByHand(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
-		defer s.startSending(time.Second)()
-		sent := s.announce(s.account, eventLeadCreated)
-		r.take()
-		s.foreign(`UPDATE webhooks SET types = '["widget.created"]'`)
-		time.Sleep(3 * time.Second)
-		var delivery string
-		s.check(s.store.one(`SELECT id FROM deliveries`, nil, &delivery))
-		s.must("webhook", "delivery", "retry", hook, delivery)
-		time.Sleep(3 * time.Second)
-		r.gets(sent)
-	})
-}
-
-// The events can't be read for a while, in which some are to be replayed.
-func TestWebhook_replaysOnWhenTheDatabaseCanBeReadAgain(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		stop := s.startSending(time.Second)
-		want := s.announce(s.account, eventLeadCreated)
-		synctest.Wait()
-		stop()
-		r.take()
-		s.sql(`UPDATE webhook_queues SET replay_seq = 0, replay_end = sent_seq`)
-		s.rename("events", "gone")
-		defer s.startSending(time.Second)()
-		time.Sleep(10 * time.Second)
-		s.rename("gone", "events")
-		time.Sleep(10 * time.Second)
-		r.gets(want)
-	})
-}
-
-// A webhook that hangs is disabled and enabled again: what it still holds counts.
-func TestWebhook_thatIsEnabledAnewGetsNoMoreThanFourAtATime(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		defer s.startSending(100 * time.Millisecond)()
-		r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(10 * time.Second) })
-		for range 3 {
-			s.announceToAll([]string{s.account}, eventLeadCreated, 5)
-			synctest.Wait()
-			s.sql(`UPDATE webhooks SET state = 'disabled'`)
-			time.Sleep(2 * time.Second)
-			s.sql(`UPDATE webhooks SET state = 'enabled'`)
-			time.Sleep(2 * time.Second)
-		}
-		letPass(time.Minute)
-		equal(t, "at a time", r.atOnce(), maxSendingWebhook)
-	})
-}
-
-// Looking for the next event of one webhook among many that it does not name must not keep the answers of
-// others from being taken.
-func TestWebhook_looksAtAPartOfALongRunOfEventsAtATime(t *testing.T) {
-	t.Parallel()
-	manyRowsUnderRace(t)
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		const events = 2*maxScanned + 1
-		s.fillEvents(s.account, eventWidgetCreated, events)
-		want := s.announce(s.account, eventLeadCreated)
-		w := webhookWorkerOf(s.server)
-		w.step(context.Background())
-		for _, sender := range w.senders {
-			if read := sender.live.read - sender.sentSeq; read != maxScanned {
-				t.Errorf("one step looks at %d events, want %d", read, maxScanned)
-			}
-		}
-		defer s.beside(w.run)()
-		r.gets(want)
 	})
 }
 
@@ -163,23 +70,6 @@ func TestWebhook_answerIsKeptWithoutWhatATerminalActsOn(t *testing.T) {
 	if got != strings.Repeat("é", maxDeliveryAnswer/2) {
 		t.Errorf("of a long answer %d bytes are kept", len(got))
 	}
-}
-
-// Commands that follow one another are each heard within a second.
-func TestWebhook_getsWhatSeveralCommandsDoWithinASecondEach(t *testing.T) {
-	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		s.subscribe(s.account, r.url("/"), eventWidgetCreated)
-		defer s.startSending()()
-		synctest.Wait()
-		for range 5 {
-			for _, pause := range []time.Duration{time.Second, 300 * time.Millisecond, time.Second} {
-				s.must("widget", "add", "-account", s.account, "Lunch")
-				time.Sleep(pause)
-			}
-			equal(t, "a second after the last of three commands", len(r.take()), 3)
-		}
-	})
 }
 
 // One event that can't be read holds up no other webhook, and is told in the log.

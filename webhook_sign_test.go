@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -38,24 +37,6 @@ func TestWebhookSecret_isDerivedFromKeyFileWebhookAndRotation(t *testing.T) {
 	}
 	if back, err := parseWebhookSecret(formatWebhookSecret(secret)); err != nil || string(back) != string(secret) {
 		t.Errorf("parsed: %x, %v", back, err)
-	}
-}
-
-func TestWebhookSecret_thatIsNoneIsRefusedWithoutRepeatingIt(t *testing.T) {
-	t.Parallel()
-	of := func(n int) string { return base64.StdEncoding.EncodeToString(make([]byte, n)) }
-	for _, text := range []string{of(24), of(64), "whsec_" + of(32), "whsec_" + vectorSecret} {
-		if _, err := parseWebhookSecret(text); err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	for _, text := range []string{"", "whsec_", of(23), of(65), "whsec_whsec_" + of(32), "whpk_" + of(32), " " + of(32),
-		of(32) + "\n", of(30)[:20] + "\n" + of(30)[20:], strings.TrimRight(of(32), "="), strings.Repeat("-_", 22),
-		strings.Repeat("!", 44)} {
-		secret, err := parseWebhookSecret(text)
-		if err == nil || secret != nil || len(text) > 6 && strings.Contains(err.Error(), text) {
-			t.Errorf("%q: %x, %v", text, secret, err)
-		}
 	}
 }
 

@@ -368,25 +368,6 @@ func TestWebhook_isDisabledWhenEveryAttemptOfFiveDaysHasFailed(t *testing.T) {
 	})
 }
 
-func TestWebhook_thatOnceAnswersIsNotDisabled(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		defer s.startSending(10 * time.Minute)()
-		for day := range 8 {
-			r.status(503)
-			if day == 4 {
-				r.status(200)
-			}
-			s.announce(s.account, eventLeadCreated)
-			time.Sleep(time.Second)
-			r.status(503)
-			time.Sleep(24 * time.Hour)
-		}
-		synctest.Wait()
-		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'enabled'`)
-	})
-}
-
 func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {
@@ -400,23 +381,6 @@ func TestWebhook_isNotDisabledSinceTheClockWasSetForward(t *testing.T) {
 		synchronised.Store(true)
 		letPass(10 * time.Second)
 		equal(t, "once the clock is believed", s.webhookRow(hook).State, webhookDisabled)
-	})
-}
-
-func TestWebhook_thatIsGoneIsDisabledAtOnce(t *testing.T) {
-	t.Parallel()
-	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
-		s.announceToAll([]string{s.account}, eventLeadCreated, 20)
-		r.status(http.StatusGone)
-		defer s.startSending(time.Minute)()
-		synctest.Wait()
-		time.Sleep(time.Hour)
-		if got := r.take(); len(got) > maxSendingWebhook {
-			t.Errorf("it got %d messages after it had said that it is gone", len(got))
-		}
-		s.counts(1, `SELECT count(*) FROM webhooks WHERE state = 'disabled' AND reason = 'gone'`)
-		s.counts(1, `SELECT count(*) FROM events WHERE type = 'webhook.disabled'`)
-		s.counts(0, `SELECT count(*) FROM deliveries WHERE next_at IS NOT NULL`)
 	})
 }
 
@@ -492,48 +456,6 @@ func TestWebhook_thatAsksForAPauseGetsOneAtATimeAfterIt(t *testing.T) {
 	})
 }
 
-func TestWebhook_thatHangsHoldsUpNoOther(t *testing.T) {
-	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		const hooks, hanging = 150, 10
-		accounts := append(s.addAccounts(hooks/2), s.account)
-		var urls []string
-		for i := range hooks {
-			kind := "/good/"
-			if i < hanging {
-				kind = "/hangs/"
-			}
-			urls = append(urls, r.url(fmt.Sprint(kind, i)))
-		}
-		s.subscribeAll(urls, func(i int) string { return accounts[i%len(accounts)] }, eventLeadCreated)
-		r.setAnswer(func(w http.ResponseWriter, m message) {
-			if strings.HasPrefix(m.path, "/hangs") {
-				time.Sleep(20 * time.Second)
-			}
-			w.WriteHeader(200)
-		})
-		defer s.startSending()()
-		synctest.Wait()
-		began := time.Now()
-		s.announceToAll(accounts, eventLeadCreated, 6) // more than a hanging one takes at once
-		synctest.Wait()
-		arrived := map[string]int{}
-		for _, m := range r.take() {
-			arrived[m.path]++
-			equal(t, m.path+" had to wait", m.at.Sub(began), 0)
-		}
-		for path, n := range arrived {
-			if hangs := strings.HasPrefix(path, "/hangs"); hangs && n != maxSendingWebhook || !hangs && n != 6 {
-				t.Errorf("%s got %d at once", path, n)
-			}
-		}
-		equal(t, "webhooks got something", len(arrived), hooks)
-		time.Sleep(16 * time.Second)
-		s.counts(1, `SELECT count(*) >= ? FROM deliveries
-			WHERE error = 'timeout' AND status IS NULL`, hanging*maxSendingWebhook)
-	})
-}
-
 // Failing webhooks together hold at most half of the places, and so does an account.
 func TestWebhook_placesAreSharedOut(t *testing.T) {
 	t.Parallel()
@@ -601,44 +523,6 @@ func (s *service) giveToApps(n int) {
 			SELECT id, ?1 FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM webhooks) WHERE n % ?2 = ?3`,
 			p.ID, n, i)
 	}
-}
-
-// Whoever has nothing under way finds a place beside slow receivers of accounts that take all they can, but only one;
-// also if it has failed before.
-func TestWebhook_aPlaceIsKeptForAccountsWithNothingUnderWay(t *testing.T) {
-	t.Parallel()
-	bubbleOfWebhooks(t, func(s *service, r *receiver) {
-		r.setAnswer(func(http.ResponseWriter, message) { time.Sleep(14 * time.Second) })
-		greedy, modest := s.addAccounts(60), s.addAccounts(100)
-		all := slices.Concat(greedy, modest)
-		var urls []string
-		for i := range all {
-			urls = append(urls, r.url(fmt.Sprint("/", i)))
-		}
-		s.subscribeAll(urls, func(i int) string { return all[i] }, eventLeadCreated)
-		for i, account := range modest {
-			if i%2 == 0 {
-				s.sql(`UPDATE webhooks SET failing_since = '2000-01-01T00:00:00Z' WHERE account_id = ?`, account)
-			}
-		}
-		s.announceToAll(greedy, eventLeadCreated, maxSendingWebhook)
-		stop := s.startSending()
-		taken := len(r.take())
-		if taken > maxSending-keptPlaces {
-			t.Errorf("60 accounts have %d attempts under way, and %d places are kept", taken, keptPlaces)
-		}
-		time.Sleep(slowAfter)
-		s.announceToAll(modest, eventLeadCreated, maxSendingWebhook)
-		got := map[string]int{}
-		for _, m := range r.take() {
-			if got[m.path]++; got[m.path] > 1 {
-				t.Errorf("%s got %d although others wait", m.path, got[m.path])
-			}
-		}
-		equal(t, "accounts that found a place", len(got), maxSending-taken)
-		go stop()
-		time.Sleep(time.Minute)
-	})
 }
 
 // Six accounts of fifty webhooks each have receivers that are slow on purpose, in every way that there is. It prints
@@ -887,22 +771,6 @@ func TestWebhook_followsWhatAnOperatorChanges(t *testing.T) {
 	})
 }
 
-func TestWebhook_bodyLeavesOutWhatWouldBeTooLong(t *testing.T) {
-	t.Parallel()
-	e := &event{ID: "evt_1", Type: eventLicenseUpdated, AccountID: "acct_1", SubjectID: "lic_1", LicenseID: "lic_1",
-		DeviceID: "dev_1"}
-	for data, own := range map[string]string{
-		`{"account_id":"acct_2","number":1234567890123456789}`:     `"number":1234567890123456789,"subject_id":"lic_1"`,
-		`{"reason":"` + strings.Repeat("x", maxWebhookBody) + `"}`: `"subject_id":"lic_1","truncated":true`,
-	} {
-		e.Data = json.RawMessage(data)
-		body, err := webhookBody(e)
-		must(t, err)
-		equal(t, "body", string(body), `{"id":"evt_1","type":"license.updated","timestamp":null,"data":{`+
-			`"account_id":"acct_1","device_id":"dev_1","license_id":"lic_1",`+own+`}}`)
-	}
-}
-
 func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 	t.Parallel()
 	bubbleOfWebhooks(t, func(s *service, r *receiver) {
@@ -932,21 +800,5 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		}
 		s.counts(0, `SELECT count(*) FROM deliveries WHERE webhook_id = ? AND event_seq <= 1500`, hooks[0])
 		s.counts(2, `SELECT count(*) FROM webhook_retries`)
-	})
-}
-
-func TestWebhook_deliveryWritesTwoTrees(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, admitLoopback, func(o *storeOptions, _ *serverOptions) { o.noCheckpoints = true })
-		r := s.receive()
-		s.subscribe(s.account, r.url("/"), eventLeadCreated)
-		s.announce(s.account, eventLeadCreated)
-		_, before := s.treesWritten(0)
-		defer s.startSending()()
-		letPass(time.Second)
-		if trees, _ := s.treesWritten(before); strings.Join(trees, " ") != "deliveries webhook_queues" {
-			t.Errorf("a delivery writes to %q", trees)
-		}
 	})
 }

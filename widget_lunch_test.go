@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -119,34 +117,6 @@ func TestLunch_eventsOfAnAddressAreSixHundredAMinuteAndWidget(t *testing.T) {
 	})
 }
 
-// TestLunch_eventsOfNobodysWidgetAreSixtyAMinute: a listed origin can be forged, and does not open other widgets.
-func TestLunch_eventsOfNobodysWidgetAreSixtyAMinute(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		foreign := s.addWidget(s.addAccount("other"))
-		for i := range 60 {
-			id, status := foreign, 403
-			if i%2 == 0 {
-				id, status = newID("wgt", time.Now()), 404
-			}
-			s.report(id, `{"type":"view"}`).is(status)
-		}
-		s.report(foreign, `{"type":"view"}`).is(429, "rate_limited").has(`RateLimit-Policy: "address";q=60;w=60`)
-		s.report(s.addWidget(s.account), `{"type":"view"}`).is(204)
-	})
-}
-
-func TestLunch_floodIsRefusedBeforeItsBodyIsRead(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		for range 600 {
-			s.post("/widget/events", "{", "Origin: "+siteOrigin).is(400, "malformed_json")
-		}
-		s.post("/widget/events", "{", "Origin: "+siteOrigin).is(429, "rate_limited").
-			has(`RateLimit-Policy: "address";q=600;w=60`)
-	})
-}
-
 func TestStats_inMemoryServeCallersWithoutATokenForTenSeconds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -178,40 +148,4 @@ func TestStats_inMemoryServeCallersWithoutATokenForTenSeconds(t *testing.T) {
 		s.notice()
 		s.get("/widget/stats?widget="+widget).is(404, "widget_not_found")
 	})
-}
-
-func TestStats_ofManyCallersAtOnceAreReadOnce(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	m, key := newStatsMemory(s.server), statsKey{widget: s.addWidget(s.account)}
-	begun, may := make(chan struct{}), make(chan struct{})
-	var all sync.WaitGroup
-	all.Go(func() {
-		m.read(key, true, func() (taggedBody, error) {
-			close(begun)
-			<-may
-			return taggedBody{tag: "first"}, nil
-		})
-	})
-	<-begun
-	for range 10 {
-		all.Go(func() {
-			if body, ok := m.await(t.Context(), key); !ok || body.tag != "first" {
-				t.Errorf("%v %q", ok, body.tag)
-			}
-		})
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, ok := m.await(gone, key); ok {
-		t.Error("an answer for a caller that has gone")
-	}
-	close(may)
-	all.Wait()
-	for i := range 3 * maxKeptStats {
-		m.read(statsKey{name: fmt.Sprint(i)}, i%2 == 0, func() (taggedBody, error) { return taggedBody{}, nil })
-	}
-	if len(m.kept) != maxKeptStats || len(m.readings) != 0 {
-		t.Errorf("%d answers are kept, %d are read", len(m.kept), len(m.readings))
-	}
 }

@@ -27,29 +27,6 @@ func (s *service) counted(widget string) (c counts) {
 	return c
 }
 
-func TestWidget_countsEventsOnDiskByQuarterHourAndItemsByUTCDay(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *testing.T, s *service) {
-		widget := s.addWidget(s.account)
-		s.report(widget, `{"type":"view","page":"/menu"},{"type":"view"},{"type":"click","item":"Rösti"},
-			{"type":"click"},{"type":"order","item":"Rösti"},{"type":"order","item":"Pizza"},
-			{"type":"order","item":""}`).
-			is(204).has("Content-Type: ").says("")
-		time.Sleep(15*time.Minute - time.Second)
-		s.report(widget, `{"type":"click","item":"Rösti"}`).is(204)
-		time.Sleep(time.Second)
-		s.report(widget, `{"type":"click","item":"Rösti"}`).is(204)
-		dump := s.dump()
-		for _, row := range []string{
-			"[" + widget + " 2000-01-01T00:00:00Z 2 1 3 3]", "[" + widget + " 2000-01-01T00:15:00Z 0 0 1 0]",
-			"[" + widget + " 2000-01-01 Rösti 3 1]", "[" + widget + " 2000-01-01 Pizza 0 1]",
-			"[" + widget + " 2000-01-01 /menu 1 0 0]",
-		} {
-			contains(t, dump, row+"\n")
-		}
-	})
-}
-
 func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 	t.Parallel()
 	for table, event := range map[string]string{"item_counts": `{"type":"click","item":"/%d"},`,
@@ -101,25 +78,6 @@ func TestWidget_keepsAHundredItemsADayAndCountsTheRestAsOther(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestVisitor_ofYesterdayIsForgotten(t *testing.T) {
-	t.Parallel()
-	var book visitorSet
-	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for _, now := range []time.Time{noon, noon.Add(time.Hour), noon.Add(24 * time.Hour)} {
-		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
-			book.addVisitor("wgt_a", address, "Firefox", now)
-		}
-	}
-	equal(t, "visitors are remembered", len(book.seen), 2)
-}
-
-func TestVisitor_addressAndBrowserNeverReachTheFile(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	s.report(s.addWidget(s.account), `{"type":"view"}`, "Peer: 198.51.100.77:1", "User-Agent: A-Rare-Browser").is(204)
-	lacks(t, s.dump(), "198.51.100.77", "Rare")
 }
 
 func TestVisitor_ofAViewThatCouldNotBeCountedIsLeftToTheNextOne(t *testing.T) {
@@ -222,25 +180,6 @@ func TestStats_daysBeginAndEndWithTheClocksOfTheirZone(t *testing.T) {
 	}
 }
 
-func TestStats_weeksBeginOnMondayAndMonthsOnTheirFirst(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget := s.addWidget(s.account)
-	for _, day := range []string{"2026-01-30", "2026-01-31", "2026-02-01", "2026-02-02", "2026-02-08", "2026-02-09",
-		"2026-03-01"} {
-		s.countAt(widget, day+"T12:00:00Z", counts{Views: 1, Clicks: 2})
-	}
-	path := "/widget/stats?widget=" + widget + "&from=2026-01-31&to=2026-03-01"
-	equal(t, "weeks", s.get(path+"&interval=week").views(),
-		[]string{"2026-01-26 2", "2026-02-02 2", "2026-02-09 1", "2026-02-16 0", "2026-02-23 1"})
-	equal(t, "months", s.get(path+"&interval=month").views(), []string{"2026-01-01 1", "2026-02-01 4", "2026-03-01 1"})
-	for _, interval := range statsIntervals {
-		a := s.get(path + "&interval=" + interval).is(200)
-		equal(t, "interval", a.text("interval"), interval)
-		equal(t, interval, fmt.Sprint(a.json()["totals"]), "map[clicks:12 views:6 visitors:0]")
-	}
-}
-
 func TestStats_topItemsAreTheTenMostClickedOfTheUTCDaysThatTheRangeTouches(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -292,83 +231,6 @@ func TestStats_thatDidNotChangeAre304(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestWidget_removedTakesItsCountersAlongAndLateCountsHurtNobody(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	widget, other := s.addWidget(s.account), s.addWidget(s.account)
-	s.change(func(t *tx) error {
-		for i := range widgetRowsAtOnce + 10 { // more than one transaction removes
-			t.at(-time.Duration(i)*quarterHour).addCounts(widget, counts{Views: 1}, nil, nil)
-		}
-		return nil
-	})
-	equal(t, "removing printed", s.must("widget", "remove", widget, "-force", "-json"), `{"ok":true,"rows":5010}`+"\n")
-	// The service may not know for a moment that the widget is gone.
-	s.change(func(t *tx) error {
-		t.addCounts(widget, counts{Views: 1}, []nameCount{{"Soup", counts{Clicks: 1}}},
-			[]nameCount{{"/menu", counts{Views: 1}}})
-		t.addCounts(other, counts{Views: 7}, nil, nil)
-		return nil
-	})
-	s.counts(7, `SELECT sum(views) FROM widget_counts`)
-	s.counts(0, `SELECT (SELECT count(*) FROM item_counts) + (SELECT count(*) FROM page_counts)`)
-}
-
-func statsStory(t *testing.T, o *operator) {
-	id := o.object("widget", "add", "-account", o.account, "Lunch", "-public-orders")["id"].(string)
-	other := strings.TrimSpace(o.do("widget", "add", "Dinner", "-account", o.account))
-	widgets := o.objects("widget", "list")
-	equal(t, "widgets", column(widgets, "id"), []any{id, other})
-	equal(t, "public orders", column(widgets, "public_orders"), []any{true, false})
-	o.change(func(t *tx) error {
-		t.addCounts(id, counts{Views: 4, Visitors: 2, Clicks: 1, Orders: 1},
-			[]nameCount{{"Soup", counts{Clicks: 1, Orders: 1}}},
-			[]nameCount{{"/menu", counts{Views: 3, Clicks: 1, Orders: 1}}})
-		t.at(-24*time.Hour).addCounts(other, counts{Views: 2}, nil, nil)
-		return t.countLegacy([]legacyCall{{Day: "2026-06-30", Path: "/api/legacy/widget/stats", Caller: o.account,
-			Calls:  7,
-			LastAt: t.now}})
-	})
-	all := o.object("widget", "stats")
-	equal(t, "totals", fmt.Sprint(all["totals"]), "map[clicks:1 orders:1 views:6 visitors:2]")
-	equal(t, "views of each", column(objects(all["widgets"]), "views"), []any{4.0, 2.0})
-	contains(t, o.do("widget", "stats", "-wide"), "6 views, 2 visitors, 1 click, 1 order\n", id+"  Lunch   4 ",
-		other+"  Dinner  2 ")
-	out := o.do("widget", "stats", "-widget", id, "-wide")
-	contains(t, out, " "+strings.Repeat("█", 40)+"\n", "\nTOP-ITEM  CLICKS  ORDERS\nSoup      1       1\n",
-		"\nTOP-PAGE  VIEWS  CLICKS  ORDERS\n/menu     3      1       1\n")
-	if strings.Contains(out, other) || strings.Count(out, "\n") != 42 {
-		t.Errorf("%d lines:\n%s", strings.Count(out, "\n"), out)
-	}
-	one := o.object("widget", "stats", "-widget", id, "-interval", "month", "-timezone", "Asia/Tokyo",
-		"-from", "2026-01-01", "-to", "2026-12-31")
-	equal(t, "one widget", fmt.Sprint(one["top_pages"], one["top_items"], len(one["series"].([]any)), one["timezone"]),
-		"[map[clicks:1 orders:1 page:/menu views:3]] [map[clicks:1 item:Soup orders:1]] 12Asia/Tokyo")
-	for args, want := range map[string]string{
-		"-from yesterday":                        `-from must be a date, YYYY-MM-DD, not "yesterday"`,
-		"-from 2026-02-01 -to 2026-01-31":        "-from and -to: the range ends before it begins",
-		"-from 2025-01-01 -to 2026-01-02":        "-from and -to: the range has more than 366 days",
-		"-interval year":                         `-interval: there is no "year": take one of day, week, month`,
-		"-widget wgt_00000000000000000000000000": "not found",
-	} {
-		o.fails(want, append([]string{"stats"}, strings.Fields(args)...)...)
-	}
-	o.fails(`-timezone must be a time zone of the IANA database, like Europe/Zurich, not "Mars"`,
-		"stats", "-timezone", "Mars")
-	o.fails("has 1 row of what it counted, which would be lost: add -force", "widget", "remove", other)
-	equal(t, "rows removed", o.object("widget", "remove", other, "-force")["rows"], 1.0)
-	o.fails("not found", "widget", "remove", other)
-	o.do("widget", "rename", id, "Mittagstisch")
-	equal(t, "widgets", column(o.objects("widget", "list"), "name"), []any{"Mittagstisch"})
-	o.fails("a name has 1 to 200 bytes", "widget", "rename", id, "")
-	legacy := o.object("legacy", "list")
-	equal(t, "legacy", []any{legacy["calls"], legacy["caller"]}, []any{7.0, o.account})
-	table := o.do("legacy", "list", "-wide")
-	contains(t, table, "/api/legacy/widget/stats  main  ")
-	equal(t, "the first column", table[:4], "DAY ")
-	equal(t, "the first column", o.do("event", "list")[:3], "ID ")
 }
 
 // BenchmarkEvents reports events until each is on disk, in small and in full batches of 32 callers a
