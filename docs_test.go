@@ -754,3 +754,21 @@ func TestRoot_browserAtAWrongAddressGetsAPage(t *testing.T) {
 	}
 	s.do("POST", "//nowhere", "", accept).is(404, "not_found")
 }
+
+func TestDocs_outsideADemoNameTheWordsThatTheirLinesHave(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const words = "In the lines, put your own in place of "
+	for path, want := range map[string]string{
+		"calls-apps": words + "<code>APP_ID</code> <code>CODE</code> <code>GRANT_ID</code> " +
+			"<code>REFRESH_TOKEN</code> <code>VERIFIER</code>.</p>\n<pre",
+		"twice":    words + "<code>WIDGET_ID</code>.</p>\n</div>",
+		"selling":  "the lines on this page use it. </p>",
+		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code>.</p>\n<pre",
+	} {
+		contains(t, s.get("//docs/"+path).is(200).body, want)
+	}
+	if strings.Contains(s.get("//docs/offline").is(200).body, `class="set"`) {
+		t.Error("the samples of a lease are taken for lines with words to replace")
+	}
+}

@@ -377,3 +377,19 @@ func lastIndex(t testing.TB, path string, part []byte) int64 {
 	failIf(t, at < 0, "%s does not hold %q", path, part)
 	return int64(at)
 }
+
+func TestFile_headerDamagedWhileOpenIsNoticedUntilItIsMended(t *testing.T) {
+	t.Parallel()
+	s := openTestStore(t, makeStore(t), storeOptions{})
+	for _, at := range []int64{0, 68} { // what says SQLite, what says whose
+		head := fileBytes(t, s.path)
+		damage(t, s.path, at, 'X')
+		if s.recheckHeader(); !errors.Is(s.inPlace(), errStorage) {
+			t.Errorf("byte %d changed: %v", at, s.inPlace())
+		}
+		damage(t, s.path, at, head[at])
+		if s.recheckHeader(); s.inPlace() != nil {
+			t.Errorf("byte %d mended: %v", at, s.inPlace())
+		}
+	}
+}
