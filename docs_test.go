@@ -744,11 +744,10 @@ func TestRoot_browserAtAWrongAddressGetsAPage(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	const accept = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
-	for path, near := range map[string]string{"//nowhere": "", "//doc": "/docs", "/widget/leed": "/v1/widget/leads",
-		"//docs/limts": ""} {
+	for _, path := range []string{"//nowhere", "//doc", "/widget/leed", "//docs/limts"} {
 		page := s.get(path, accept).is(404).has("Content-Type: text/html; charset=utf-8",
 			"Cache-Control: no-store").body
-		contains(t, page, "There is nothing at this address", `<a href="/docs">`, html.EscapeString(near))
+		contains(t, page, "There is nothing at this address", `<a href="/docs">`)
 		lacks(t, page, "<script")
 		s.get(path).is(404, "not_found")
 	}
