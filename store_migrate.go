@@ -162,7 +162,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 		return nil, explainUpgradeError(err)
 	}
 	if m.from == schemaVersion {
-		m.nameCopies()
+		m.nameCopies() // of one that was killed after its commit
 		return m.report(), nil
 	}
 	if err := errors.Join(checkWAL(m.path), checkWritable(m.path)); err != nil {
@@ -186,9 +186,7 @@ func (m *migration) upgrade(file *os.File) (*upgradeReport, error) {
 	if err := m.replaceSchema(report); err != nil {
 		return nil, m.rollBack(err)
 	}
-	if !m.dryRun {
-		report.Copy = m.nameCopies()
-	}
+	report.Copy = m.nameCopies()
 	return report, nil
 }
 

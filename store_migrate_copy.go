@@ -52,6 +52,9 @@ func (m *migration) removeDrafts() error {
 // nameCopies gives the drafts beside a database that was upgraded their names, and returns the last one. A draft keeps
 // its name where there is a file with the other one.
 func (m *migration) nameCopies() (copied *string) {
+	if m.dryRun {
+		return nil
+	}
 	for _, draft := range filesBeside(m.path, draftSuffix()) {
 		name := strings.TrimSuffix(draft, ".new")
 		if _, err := os.Lstat(name); err == nil || os.Rename(draft, name) != nil {
