@@ -38,11 +38,6 @@ type outbound struct {
 	secure      *http.Transport // for https
 	plain       *http.Transport // for http: its connections reach addresses in allow only
 
-	// For requests with an Idempotency-Key: each gets a connection of its own. When a kept-alive connection breaks
-	// before the answer, http.Transport sends such a request again by itself (net/http, Transport), so that the
-	// other side sees two requests, and the caller only the second answer.
-	secureOnce, plainOnce *http.Transport
-
 	reach reachability // whether calls fail alike
 
 	held   func() bool  // whether nothing may be called at the moment; nil: never
@@ -146,14 +141,6 @@ func newOutbound(allow []netip.Prefix) *outbound {
 	o.secure.DialTLSContext = func(ctx context.Context, _, address string) (net.Conn, error) {
 		return o.dialTLS(requestContext(ctx), address)
 	}
-	transport.DisableKeepAlives = true
-	o.plainOnce, o.secureOnce = transport.Clone(), transport.Clone()
-	o.plainOnce.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		return o.plain.DialContext(ctx, network, address)
-	}
-	o.secureOnce.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		return o.secure.DialTLSContext(ctx, network, address)
-	}
 	return o
 }
 
@@ -233,8 +220,18 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	}
 	req.Header.Set("User-Agent", cmp.Or(req.Header.Get("User-Agent"), "widgetd/"+buildName()))
 	req.Header.Set("Accept-Encoding", "identity")
+	if req.Header.Get("Idempotency-Key") != "" {
+		// When a kept-alive connection breaks before the answer, http.Transport would send such a request again by
+		// itself (net/http, Transport), so that the other side sees two, and the caller only the second answer. It
+		// can't where a body has been read that nothing can make anew.
+		req.Body, req.GetBody = io.NopCloser(bytes.NewReader(q.body)), nil
+	}
+	transport := o.plain
+	if secure {
+		transport = o.secure
+	}
 	// Unlike an http.Client, a transport follows no redirect and keeps no cookie.
-	resp, err := o.transport(req, secure).RoundTrip(req)
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
@@ -256,20 +253,6 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 		return answer, &outboundError{outboundTooLarge, fmt.Errorf("the body has more than %d bytes", largest)}
 	}
 	return answer, nil
-}
-
-// transport returns the transport that sends a request.
-func (o *outbound) transport(req *http.Request, secure bool) *http.Transport {
-	once := req.Header.Get("Idempotency-Key") != ""
-	switch {
-	case secure && once:
-		return o.secureOnce
-	case secure:
-		return o.secure
-	case once:
-		return o.plainOnce
-	}
-	return o.plain
 }
 
 // isTimeout reports whether an error of the network is a timeout.
