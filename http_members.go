@@ -663,7 +663,7 @@ func (s *server) readBody(w http.ResponseWriter, c *call) (*jsonValue, error) {
 // only so many are read at a time. Errors: a refusal (413, 400), errManyBodies.
 func (s *server) receive(w http.ResponseWriter, c *call, limit int64) ([]byte, error) {
 	if limit > maxBody && !c.route.raw {
-		release, err := s.receiving.take(c.request.Context(), c.payer(), limit)
+		release, err := s.receiving.take(c.payer(), limit)
 		if err != nil {
 			return nil, err
 		}
@@ -686,7 +686,7 @@ func (s *server) parseBody(c *call) (_ *jsonValue, err error) {
 	most := cmp.Or(c.route.values, maxBodyValues)
 	values := min(int64(most), int64(len(c.body)/2+1)) // each takes two bytes at least: "1,"
 	memory := 2*int64(len(c.body)) + values*memberMemory
-	if c.free, err = s.parsing.take(c.request.Context(), c.payer(), memory); err != nil {
+	if c.free, err = s.parsing.take(c.payer(), memory); err != nil {
 		return nil, err
 	}
 	if c.parsed, err = parseBody(c.body, most); err != nil {

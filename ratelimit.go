@@ -349,93 +349,39 @@ func (h *lookupHistory) add(f failedLookup) (repeated bool) {
 // A memoryBudget bounds the memory that requests take while they are read. No account may hold more than half of
 // it, so that others always get their part; all callers without a token count as one account.
 type memoryBudget struct {
-	mu      sync.Mutex
-	size    int64
-	free    int64
-	held    map[string]int64 // by account; "": of callers without a token
-	waiting []*memoryWait    // the oldest first
-}
-
-// A memoryWait is a caller that waits for its part of a memoryBudget.
-type memoryWait struct {
-	account string
-	bytes   int64
-	granted chan struct{} // closed once it has its part
+	mu   sync.Mutex
+	size int64
+	used int64
+	held map[string]int64 // by account; "": of callers without a token
 }
 
 var errManyBodies = &refusal{code: codeBusy, retryAfter: time.Second,
 	detail: "Too many bodies are being read at a time. Try again shortly."}
 
-// memoryWaitTimeout is how long a caller waits for its part of a memoryBudget.
-const memoryWaitTimeout = time.Second
-
 // newMemoryBudget makes a budget of size bytes. A single take counts as at most half of them.
 func newMemoryBudget(size int64) *memoryBudget {
-	return &memoryBudget{size: size, free: size, held: map[string]int64{}}
+	return &memoryBudget{size: size, held: map[string]int64{}}
 }
 
 // take takes bytes for an account, "" for callers without a token, and returns a function that gives them back and
-// may be called more than once. It waits for memoryWaitTimeout at most, or until ctx ends. Errors: errManyBodies.
-func (b *memoryBudget) take(ctx context.Context, account string, bytes int64) (release func(), err error) {
-	w := &memoryWait{account: account, bytes: min(bytes, b.size/2), granted: make(chan struct{})}
-	b.mu.Lock()
-	b.waiting = append(b.waiting, w)
-	b.grant()
-	waits := slices.Contains(b.waiting, w)
-	b.mu.Unlock()
-	if waits {
-		timeout := time.NewTimer(memoryWaitTimeout)
-		defer timeout.Stop()
-		select {
-		case <-w.granted:
-		case <-timeout.C:
-		case <-ctx.Done():
-		}
-		if b.abandon(w) {
-			return nil, errManyBodies
-		}
-	}
-	return sync.OnceFunc(func() { b.release(w) }), nil
-}
-
-// abandon removes a caller from those that wait. It reports false if the caller has got its part meanwhile.
-func (b *memoryBudget) abandon(w *memoryWait) bool {
+// may be called more than once. Errors: errManyBodies, at once.
+func (b *memoryBudget) take(account string, bytes int64) (release func(), err error) {
+	bytes = min(bytes, b.size/2)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before := len(b.waiting)
-	b.waiting = slices.DeleteFunc(b.waiting, func(other *memoryWait) bool { return other == w })
-	b.grant() // it may have held up smaller ones
-	return len(b.waiting) < before
-}
-
-func (b *memoryBudget) release(w *memoryWait) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.free += w.bytes
-	if b.held[w.account] -= w.bytes; b.held[w.account] == 0 {
-		delete(b.held, w.account)
+	if b.used+bytes > b.size || b.held[account]+bytes > b.size/2 {
+		return nil, errManyBodies
 	}
-	b.grant()
-}
-
-// grant gives those that wait their parts, in order. It skips one whose account would hold more than half. One for
-// which too little is free blocks those behind it, so that many small ones can't starve a large one. Its caller
-// holds mu.
-func (b *memoryBudget) grant() {
-	for i := 0; i < len(b.waiting); {
-		w := b.waiting[i]
-		switch {
-		case b.held[w.account]+w.bytes > b.size/2:
-			i++
-			continue
-		case w.bytes > b.free:
-			return
+	b.used += bytes
+	b.held[account] += bytes
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.used -= bytes
+		if b.held[account] -= bytes; b.held[account] == 0 {
+			delete(b.held, account)
 		}
-		b.waiting = slices.Delete(b.waiting, i, i+1)
-		b.free -= w.bytes
-		b.held[w.account] += w.bytes
-		close(w.granted)
-	}
+	}), nil
 }
 
 // A question is a request for a list or for statistics of a range: it may read thousands of rows,
