@@ -29,7 +29,7 @@ const schemaVersion = 12
 // A releasedSchema is what an upgrade has to know of a schema that a release had.
 type releasedSchema struct {
 	does  string   // what changes, for people
-	fill  string   // file that fills the tables of which more than the names of columns differ
+	fill  string   // file that fills the tables of which more than the names of columns differ, and drops the old ones
 	gone  []string // what the present schema has not, as in schemaParts
 	parts int      // its tables and columns
 
@@ -358,7 +358,7 @@ func (m *migration) fill(of releasedSchema) error {
 		err = m.exec(embedded(of.fill))
 	}
 	for _, table := range tables {
-		if err == nil && !slices.Contains(of.gone, "table "+table) {
+		if err == nil {
 			err = m.carryOver(table)
 		}
 	}
@@ -414,23 +414,17 @@ func (m *migration) takeOff() (declarations []string, err error) {
 	return declarations, err
 }
 
-// carryOver fills a new table from the old one by the names of its columns, unless that was done, and drops the old
-// one. Columns that are new have their default.
+// carryOver fills a new table from the old one by the names of its columns, and drops the old one, unless that is gone
+// already. Columns that are new have their default.
 func (m *migration) carryOver(table string) error {
-	var filled bool
-	if err := m.one(`SELECT EXISTS (SELECT 1 FROM `+table+`)`, nil, &filled); err != nil {
+	columns, err := m.texts(`SELECT name FROM pragma_table_info('old_' || ?)`, table)
+	if err != nil || len(columns) == 0 {
 		return err
 	}
-	if !filled {
-		columns, err := m.texts(`SELECT name FROM pragma_table_info('old_' || ?)`, table)
-		if err != nil {
-			return err
-		}
-		names := strings.Join(columns, ", ")
-		err = m.exec(`INSERT INTO ` + table + ` (` + names + `) SELECT ` + names + ` FROM old_` + table)
-		if err != nil {
-			return fmt.Errorf("%s: %w", table, err)
-		}
+	names := strings.Join(columns, ", ")
+	err = m.exec(`INSERT INTO ` + table + ` (` + names + `) SELECT ` + names + ` FROM old_` + table)
+	if err != nil {
+		return fmt.Errorf("%s: %w", table, err)
 	}
 	return m.exec(`DROP TABLE old_` + table)
 }

@@ -40,9 +40,9 @@ var upgradeKills = []struct {
 	few, apart int      // how many are tried, and how many calls lie between two
 	step       int      // the same with -long, which tries them to the last
 }{
-	{"pwrite64", nil, false, 1, 160, 32}, // most of them fill the copy
-	{"pwrite64", nil, true, 2, 200, 16},
-	{"pwrite64", []string{"-no-copy"}, true, 1, 200, 16},
+	{"pwrite64", nil, false, 1, 320, 96}, // most of them fill the copy
+	{"pwrite64", nil, true, 2, 200, 64},
+	{"pwrite64", []string{"-no-copy"}, true, 1, 200, 64},
 	{"fsync,fdatasync", nil, false, 3, 4, 1},
 	{"ftruncate", nil, false, 2, 1, 1},
 	{"rename,renameat,renameat2", nil, false, 1, 1, 1},
@@ -104,7 +104,7 @@ func TestUpgrade_killedAtAnyWriteLeavesTheOldOrTheNewAndASecondOneFinishes(t *te
 func TestUpgrade_takesLessMemoryThanTheUnitAllows(t *testing.T) {
 	t.Parallel()
 	path := oldDatabase(t, 1)
-	raw(t, path, manyOfVersion1(size(30_000, 100_000)))
+	raw(t, path, manyOfVersion1(size(30_000, 60_000)))
 	cmd := exec.Command(builtProgram(t), "upgrade", "-db", path)
 	must(t, cmd.Start())
 	ended, peak := make(chan error), 0

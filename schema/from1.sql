@@ -1,10 +1,11 @@
 -- What differs in more than names between the tables of version 1 and those of schema.sql, which are there, empty,
--- beside the old ones (old_NAME). The tables that this fills are not filled otherwise.
+-- beside the old ones (old_NAME). What this drops is done; all other tables are copied by the names of their columns.
 
 INSERT INTO leads (seq, id, account_id, type, email, source, page, digest, created_at)
   SELECT rowid, id, account_id, type, email, source, page,
     widgetd_lead_digest(account_id, type, email, coalesce(source, ''), coalesce(page, '')), created_at
   FROM old_leads ORDER BY rowid;
+DROP TABLE old_leads;
 
 -- An end that was announced as one of a grace or of a licence is not announced again as one that comes.
 INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial, max_devices, max_transfers, starts_at,
@@ -20,6 +21,7 @@ INSERT INTO licenses (id, account_id, product, plan, kind, state, reason, trial,
 -- By their key: in any other order each row would go to a page far from the last one.
 INSERT INTO license_keys (hash, license_id, hint, created_at, retires_at)
   SELECT hash, license_id, hint, created_at, retires_at FROM old_license_keys ORDER BY hash;
+DROP TABLE old_license_keys;
 
 -- The fingerprint of a device counts until the end of its last lease, and at least 30 days after it left a node-locked
 -- licence. Where somebody else took its seat away, its tokens have ended.
@@ -35,6 +37,8 @@ INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, s
   FROM (SELECT rowid, *, state = 'blocked'
     OR state = 'released' AND released_by IN ('replacement', 'portal', 'operator') AS taken FROM old_devices)
   ORDER BY rowid;
+DROP TABLE old_devices;
+DROP TABLE old_licenses;
 
 INSERT INTO license_seats (license_id, used, counting)
   SELECT license_id, count(*) FILTER (WHERE state = 'active'), count(*) FROM devices
@@ -44,9 +48,11 @@ INSERT INTO events (seq, id, at, type, account_id, subject_id, actor, data)
   SELECT seq, id, at, type, account_id, coalesce(license_id, lead_id, ''), actor,
     CASE WHEN device_id IS NULL THEN data ELSE json_set(data, '$.device_id', device_id) END
   FROM old_events ORDER BY seq;
+DROP TABLE old_events;
 
 INSERT INTO item_counts (widget_id, day, item, clicks, orders)
   SELECT widget_id, substr(quarter, 1, 10), item, sum(clicks), sum(orders) FROM old_item_counts GROUP BY 1, 2, 3;
+DROP TABLE old_item_counts;
 
 -- Every name in it that was counted is in item_counts too, under its day.
 DROP TABLE old_item_names;

@@ -1,8 +1,10 @@
 -- What differs in more than names between the tables of version 8 and those of schema.sql, which are there, empty,
--- beside the old ones (old_NAME). The tables that this fills are not filled otherwise.
+-- beside the old ones (old_NAME). What this drops is done; all other tables are copied by the names of their columns.
 
 INSERT INTO refunds
   SELECT f.*, (SELECT account_id FROM old_orders o WHERE o.id = f.order_id), NULL, 0, NULL, 0 FROM old_refunds f;
+DROP TABLE old_refunds;
 
 -- Version 8 counted a dispute as taken until it was won.
 INSERT INTO disputes SELECT *, iif(state IN ('open', 'lost'), amount, 0), NULL FROM old_disputes;
+DROP TABLE old_disputes;
