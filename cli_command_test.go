@@ -486,20 +486,20 @@ func TestHelp_fitsAScreenAndNamesWhatEveryCommandBeginsWith(t *testing.T) {
 	}
 }
 
-// unknownArguments fill the placeholders of a command with what does not exist. more are options that it needs.
+// unknownArguments fill the arguments of a command with what does not exist. more are options that it needs.
 func unknownArguments(c command, more map[string][]string) (args []string, unknown bool) {
 	none := func(prefix string) string { return newID(prefix, time.Now()) }
 	values := map[string]string{"N": "5", "NAME": "x", "JSON": "{}", "DATE": "2026-01-01", "KID": "none",
 		"ORIGIN": "https://none.example", "URL": "https://none.example/v1", "FILE.csv": "none.csv"}
 	for _, kind := range collectNouns(nouns(), func(n *noun) []idKind { return n.ids }) {
-		if kind.placeholder != "CONNECTION" || strings.HasPrefix(c.name, "books") == (kind.prefix == "bkc") {
-			values[kind.placeholder] = none(kind.prefix)
+		if kind.argument != "CONNECTION" || strings.HasPrefix(c.name, "books") == (kind.prefix == "bkc") {
+			values[kind.argument] = none(kind.prefix)
 		}
 	}
-	for _, placeholder := range strings.Fields(c.args) {
-		value, isOther := values[placeholder]
+	for _, argument := range strings.Fields(c.args) {
+		value, isOther := values[argument]
 		if !isOther {
-			value, _, _ = strings.Cut(placeholder, "|")
+			value, _, _ = strings.Cut(argument, "|")
 		}
 		unknown = unknown || strings.Contains(value, "_") || value == "none"
 		args = append(args, value)

@@ -314,7 +314,7 @@ func (e *env) resolveID(word, typed string) (string, error) {
 	isAccount := word == accountPlaceholder
 	several := "several ids end in %q; give more of the one that you mean: %s%s"
 	for _, kind := range collectNouns(e.nouns, func(n *noun) []idKind { return n.ids }) {
-		if kind.placeholder != word || typed == "" {
+		if kind.argument != word || typed == "" {
 			continue
 		}
 		if whole := strings.ToLower(typed); validID(kind.prefix, whole) {

@@ -66,10 +66,10 @@ const deprecation = "@1775001600"
 func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	rt, above := a.routing.Load(), strings.TrimSuffix(legacyPrefix, "/")
 	rest := cmp.Or(strings.TrimPrefix(r.URL.Path, above), "/")
-	now := r.Clone(r.Context())
-	now.URL.Path = rt.prefixes[0] + rest
-	now.URL.RawPath = rt.prefixes[0] + cmp.Or(strings.TrimPrefix(r.URL.EscapedPath(), above), "/")
-	known := a.v1Path(rt, now)
+	counterpart := r.Clone(r.Context())
+	counterpart.URL.Path = rt.prefixes[0] + rest
+	counterpart.URL.RawPath = rt.prefixes[0] + cmp.Or(strings.TrimPrefix(r.URL.EscapedPath(), above), "/")
+	known := a.v1Path(rt, counterpart)
 
 	h := w.Header()
 	h.Set("Sunset", a.legacySunset.UTC().Format(http.TimeFormat))
@@ -82,23 +82,23 @@ func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	h.Set("Link", link)
 	h.Add("Vary", "Origin")
 
-	now = a.withOrigin(w, now)
-	check, _ := now.Context().Value(originKey{}).(originCheck)
+	counterpart = a.withOrigin(w, counterpart)
+	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
 	preflight := r.Method == http.MethodOptions && check.given
 	switch ended := !a.now().Before(a.legacySunset); {
-	case preflight && known == "":
-		a.otherMethod(w, now, &pathRules{methods: []string{"GET", "HEAD", "POST"}})
+	case ended && preflight && known == "":
+		a.otherMethod(w, counterpart, &pathRules{methods: []string{"GET", "HEAD", "POST"}})
 	case !ended && r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
-		a.pathNotFound(w, now)
+		a.pathNotFound(w, counterpart)
 	case !ended, preflight:
-		rt.mux.ServeHTTP(w, now)
+		rt.mux.ServeHTTP(w, counterpart)
 	default:
 		detail := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
 		if known != "" {
 			detail += " Use " + rt.bases[0].URL + rest + "."
 		}
 		w.pattern = "legacy"
-		a.fail(w, now, &refusal{code: codeGone, detail: detail})
+		a.fail(w, counterpart, &refusal{code: codeGone, detail: detail})
 	}
 	if r.Method != http.MethodOptions { // a preflight is not a call
 		day := a.now().UTC().Format(time.DateOnly)
@@ -148,7 +148,10 @@ func (a *legacyAPI) count(c legacyCall) {
 		c.Caller = "unknown"
 	}
 	key := legacyCall{Day: c.Day, Path: c.Path, Caller: c.Caller}
-	c.Calls += a.counts[key].Calls
+	kept := a.counts[key]
+	if c.Calls += kept.Calls; kept.LastAt.After(c.LastAt.Time) { // c is one that could not be written
+		c.LastAt = kept.LastAt
+	}
 	a.counts[key] = c
 }
 

@@ -111,12 +111,12 @@ type holding struct {
 	money  string // tells the money of the account ?1 that is released with them, as "57.00 CHF"; "": none is
 }
 
-// An idKind is a kind of ids. Arguments and options of commands whose placeholder it is name a row by its id, or by the
+// An idKind is a kind of ids. Arguments and options of commands that are called so name a row by its id, or by the
 // end of that.
 type idKind struct {
-	placeholder string // in the help: "LICENSE"
-	prefix      string // "lic"
-	table       string // whose rows have such ids
+	argument string // in the help: "LICENSE"
+	prefix   string // "lic"
+	table    string // whose rows have such ids
 }
 
 // A rowReader reads every row of a table as the program does, and returns a line for each that it can't; see

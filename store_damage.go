@@ -197,7 +197,11 @@ func (u *unreadableRow) Error() string {
 func (u *unreadableRow) mending() string {
 	_, column, _ := strings.Cut(u.cause, `"`)
 	column, _, _ = strings.Cut(column, `"`)
-	return fmt.Sprintf("UPDATE %s SET %s = <value> WHERE %s = '%s';", u.table, column, cmp.Or(u.key, "<key>"), u.id)
+	where := "<its key>"
+	if u.key != "" {
+		where = u.key + " = '" + u.id + "'"
+	}
+	return fmt.Sprintf("UPDATE %s SET %s = <value> WHERE %s;", u.table, column, where)
 }
 
 // Unwrap returns the refusal that callers get.
