@@ -38,7 +38,7 @@ func TestLegacy_countsThatCanNotBeWrittenWait(t *testing.T) {
 		failed := make(chan error, 1)
 		go func() { failed <- s.chore(countLegacyCalls)(gone) }()
 		synctest.Wait()
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Second)
 		later := newStamp(time.Now())
 		s.get("//api/legacy/old").is(404) // while that waits
 		cancel()
