@@ -199,8 +199,8 @@ type peerWatch struct {
 	otherKeys atomic.Bool  // the key file of the peer had another list of keys when it answered last
 }
 
-// newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held. Without an address it
-// returns nil.
+// newPeerWatch begins to watch the peer at an address. Until it has answered, everything is held. Without an
+// address it returns nil.
 func newPeerWatch(s *server, address string) (*peerWatch, error) {
 	switch {
 	case address == "" && s.store.fenced.Load():
@@ -266,8 +266,8 @@ func (p *peerWatch) become(next peerStanding) {
 	p.log.Warn(standingReasons[next], "epoch", p.present().String())
 }
 
-// learn takes it that the peer serves in the epoch of a message, or has done so at some time: from then on this machine
-// writes nothing but that.
+// learn takes it that the peer serves in the epoch of a message, or has done so at some time: from then on this
+// machine writes nothing but that.
 func (p *peerWatch) learn(m *peerMessage) {
 	if m.Role != rolePrimary || m.Number <= p.heard.Load() {
 		return
@@ -363,7 +363,7 @@ func (p *peerWatch) serve(s *server) func(w *response, r *http.Request) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		s.write(w, reply{http.StatusOK, answer})
+		s.write(w, reply{status: http.StatusOK, body: answer})
 	}
 }
 
