@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/netip"
 	"path"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,14 +132,6 @@ const (
 	maxRawBody    = 64 << 10 // bytes of what other services send
 	maxBodyValues = 1000     // values of JSON in a body (contract, section 1)
 )
-
-// bucketAccount is the token bucket that each account has for calls with its own tokens (contract, section 2), by
-// the name that answers give it. Nouns declare buckets for calls without such a token, so that no kind of call can
-// use up the requests of another.
-const bucketAccount = "account"
-
-// bucketApplication is the name that answers give to an application's half of bucketAccount.
-const bucketApplication = "application"
 
 // serverOptions are the options of serve that handlers need.
 type serverOptions struct {
@@ -417,91 +407,6 @@ func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
 	return answer, err
 }
 
-// enter waits for the turn of a question; it is over when the handler returns. Errors: that of ctx.
-func (s *server) enter(ctx context.Context, c *call) (err error) {
-	who := asker{address: s.address(c.request)}
-	if c.caller != nil {
-		who = asker{account: c.caller.claims.Subject}
-	}
-	c.leave, err = s.doors.enter(ctx, who)
-	return err
-}
-
-// finish ends the reading of a request, and gives back the memory that its body took. It returns a refusal that
-// names every wrong member and parameter; nil: all are right.
-func (c *call) finish() error {
-	c.in.refuseUnknownMembers(c.strict)
-	if c.route.token == tokenRequired {
-		c.in.refuseUnknownParameters()
-	}
-	if !c.route.late {
-		c.dropParsed()
-	}
-	return c.in.err()
-}
-
-// admit ends the reading of a request: it charges the account of its token, or else the one that owns its Origin,
-// then refuses what was wrong (422), and has a question wait for its turn.
-func (s *server) admit(ctx context.Context, c *call) error {
-	account := c.origin.account
-	if c.caller != nil {
-		account = c.caller.claims.Subject
-	}
-	wrong := c.finish()
-	if !c.route.free {
-		if err := s.charge(c, account); err != nil {
-			return err
-		}
-	}
-	if wrong != nil {
-		return wrong
-	}
-	if c.route.question {
-		return s.enter(ctx, c)
-	}
-	return nil
-}
-
-// admitOwner is admit for calls with a token that may name an account with ?account_id=. It returns whose rows the
-// call acts on, see ownerOf.
-func (s *server) admitOwner(ctx context.Context, c *call) (owner, error) {
-	named := c.in.accountID()
-	if err := s.admit(ctx, c); err != nil {
-		return owner{}, err
-	}
-	return s.ownerOf(c, named)
-}
-
-// ownerOf returns whose rows a call acts on: those of the account that owns its token or, if the token may name any
-// account, of the named one. An operator's call that names none acts on the rows of every account, one without a
-// token on none. Errors: a refusal for a missing scope (403), errAccount.
-func (s *server) ownerOf(c *call, named string) (owner, error) {
-	who := c.caller
-	switch {
-	case who == nil:
-		return owner{}, nil
-	case named == "" && who.admin():
-		return anyAccount, nil
-	case named == "" || named == who.claims.Subject:
-		return owner{account: who.claims.Subject, app: who.app}, nil
-	case !who.all:
-		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
-	}
-	row, err := s.store.account(named)
-	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
-		return owner{}, errAccount
-	}
-	return ownedBy(named), err
-}
-
-// oneOwner narrows an owner to one account: the caller's own if the call acts on the rows of every account.
-func (c *call) oneOwner(o owner) owner {
-	if o == anyAccount {
-		return ownedBy(c.caller.claims.Subject)
-	}
-	return o
-}
-
 // checkToken sets the caller of a call from its bearer token, or returns a refusal if the
 // route's rules refuse the token or its absence.
 func (s *server) checkToken(c *call) error {
@@ -550,19 +455,6 @@ func (s *server) connector(off bool) connector {
 		idle: func() bool { return off || s.peer.holds() }}
 }
 
-// address returns the key under which the rate limits count the client's address.
-func (s *server) address(r *http.Request) string { return addressKey(s.client(r), networkOfClient) }
-
-// client returns the client's address. The peer of a Unix socket has none; it is on this machine, so it counts as
-// loopback.
-func (s *server) client(r *http.Request) netip.Addr {
-	peer := r.RemoteAddr
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
-		peer = "127.0.0.1"
-	}
-	return clientAddress(peer, r.Header.Values("X-Forwarded-For"), s.trusted)
-}
-
 // scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. It waits up
 // to patience for open transactions to end; if they don't, runChores tries again later.
 func (s *server) scrubWAL(patience time.Duration) {
@@ -573,137 +465,4 @@ func (s *server) scrubWAL(patience time.Duration) {
 	case err == nil && later:
 		s.log.Info("the write-ahead log was truncated: nothing that was erased is left in it")
 	}
-}
-
-// limitAddress takes a token from the bucket that an address has for the named limit on
-// anonymous callers, or returns a refusal (429).
-func (s *server) limitAddress(limit, address string, rate int) error {
-	v := s.addressBuckets.take(limit+" "+address, rate, s.steady())
-	return errOver(v, limitNamed(addressLimit, rate), "Too many requests from this address.")
-}
-
-// limitNamed returns a limit of rate requests a minute, for errOver.
-func limitNamed(name string, rate int) limitReached { return limitReached{name: name, rate: rate} }
-
-// bearsOwnToken reports whether the call has a token that acts for an account, not a device's.
-func (c *call) bearsOwnToken() bool { return c.caller != nil && !c.caller.claims.isDevice() }
-
-// bucket returns the name of the bucket that the call is charged to.
-func (c *call) bucket() string {
-	if c.bearsOwnToken() {
-		return bucketAccount
-	}
-	return cmp.Or(c.route.bucket, bucketAccount)
-}
-
-// charge takes a token from one of an account's buckets and sets the RateLimit headers
-// (draft-ietf-httpapi-ratelimit-headers-11); "" is nobody's. It refuses when the bucket is empty (429). An
-// application's token takes from a bucket of the application's first, which is half as large, so that one
-// application leaves the other half to the account's own tokens and to others.
-func (s *server) charge(c *call, account string) error {
-	a, err := s.payer(c, account)
-	if err != nil || a.ID == "" {
-		return err
-	}
-	w, bucket, now := c.response, c.bucket(), s.steady()
-	key := bucket + " " + a.ID
-	if c.caller == nil || c.caller.app == "" {
-		v := s.accountBuckets.take(key, a.Rate, now)
-		showLimit(w.Header(), bucket, a.Rate, v)
-		return errOver(v, limitReached{}, overAccount)
-	}
-	half := max(1, a.Rate/2)
-	v := s.accountBuckets.take("app "+c.caller.app+" "+a.ID, half, now)
-	if !v.ok {
-		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(key, a.Rate, now))
-		showLimit(w.Header(), bucketApplication, half, v)
-		return errOver(v, limitReached{},
-			"The application's share of the account's requests of this minute is used up.")
-	}
-	whole := s.accountBuckets.take(key, a.Rate, now)
-	showLimit(w.Header(), bucket, a.Rate, whole)
-	showLimit(w.Header(), bucketApplication, half, v)
-	return errOver(whole, limitReached{}, overAccount)
-}
-
-// payer notes which account a call is charged to, and returns it; without an id: none.
-func (s *server) payer(c *call, id string) (account, error) {
-	if c.account = id; id == "" {
-		return account{}, nil
-	}
-	a, err := s.cachedAccount(id)
-	c.response.account = a.ID
-	return a, notUnless(err, errNotFound) // a device token's account may be missing in a database that was restored
-}
-
-// chargeShare is charge for calls without a token whose addresses share a bucket (contract, section 2). While
-// others ask, one address gets at most half of it, refilled at half the rate; and the last tenth is kept for
-// addresses that took nothing within the last minute. So whoever floods a bucket leaves it to others.
-func (s *server) chargeShare(c *call, account string) error {
-	a, err := s.payer(c, account)
-	if err != nil || a.ID == "" {
-		return err
-	}
-	w, bucket, now := c.response, c.bucket(), s.steady()
-	network := addressKey(s.client(c.request), networkOfSite)
-	half, who := max(1, a.Rate/2), bucket+" "+a.ID+" "+network
-	share := s.addressBuckets.take("share "+who, half, now)
-	if s.askers.note(a.ID, network, now) && !share.ok {
-		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(bucket+" "+a.ID, a.Rate, now))
-		return errOver(share, limitNamed(shareLimit, half), "While others ask, one address gets at most half of the "+
-			"account's requests.")
-	}
-	keep := 0
-	if s.addressBuckets.look("recent "+who, 1, now).remaining == 0 {
-		keep = a.Rate / 10
-	}
-	v := s.accountBuckets.takeSome(bucket+" "+a.ID, a.Rate, 1, keep, now)
-	showLimit(w.Header(), bucket, a.Rate, v)
-	if v.ok {
-		s.addressBuckets.empty("recent "+who, 1, now)
-	}
-	return errOver(v, limitReached{}, overAccount)
-}
-
-// Names that answers give to limits.
-const (
-	addressLimit = "address"  // on anonymous callers of one address
-	failedLimit  = "failures" // on different keys, and proofs of applications, that fail from one address
-	shareLimit   = "share"    // on one address' part of a bucket
-)
-
-// errOver returns the refusal of a request that was over a limit; nil: it was not. A limit without a name is one
-// that the headers of the answer show already.
-func errOver(v takeResult, of limitReached, detail string) error {
-	if v.ok {
-		return nil
-	}
-	of.remaining, of.full = v.remaining, v.full
-	return errRate(of, detail, v.retry)
-}
-
-const overAccount = "The account's requests of this minute are used up."
-
-// showLimit adds what a bucket holds to the RateLimit headers, as another element of their lists.
-func showLimit(h http.Header, bucket string, rate int, v takeResult) {
-	add := func(name, item string) {
-		if before := h.Get(name); before != "" {
-			item = before + ", " + item
-		}
-		h.Set(name, item)
-	}
-	add("RateLimit-Policy", `"`+bucket+`";q=`+strconv.Itoa(rate)+`;w=60`)
-	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
-}
-
-// actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the
-// token has the scope admin, or for an application's "app app_…".
-func actorToken(c *call) string {
-	switch {
-	case c.caller.app != "":
-		return appActor(c.caller.app)
-	case c.caller.admin():
-		return actorOperator + " " + c.caller.claims.ID
-	}
-	return "token " + c.caller.claims.ID
 }
