@@ -66,76 +66,65 @@ const deprecation = "@1775001600"
 func (a *legacyAPI) serveLegacy(w *response, r *http.Request) {
 	rt, above := a.routing.Load(), strings.TrimSuffix(legacyPrefix, "/")
 	rest := cmp.Or(strings.TrimPrefix(r.URL.Path, above), "/")
-	counterpart := r.Clone(r.Context())
-	counterpart.URL.Path = rt.prefixes[0] + rest
-	counterpart.URL.RawPath = rt.prefixes[0] + cmp.Or(strings.TrimPrefix(r.URL.EscapedPath(), above), "/")
-	known := a.v1Path(rt, counterpart)
-
+	v1 := r.Clone(r.Context())
+	v1.URL.Path = rt.prefixes[0] + rest
+	v1.URL.RawPath = rt.prefixes[0] + cmp.Or(strings.TrimPrefix(r.URL.EscapedPath(), above), "/")
+	known := a.v1Path(rt, v1)
+	ended := !a.now().Before(a.legacySunset)
 	h := w.Header()
 	h.Set("Sunset", a.legacySunset.UTC().Format(http.TimeFormat))
 	h.Set("Deprecation", deprecation)
-	link := "<" + rt.root + `/docs#legacy>; rel="deprecation"; type="text/html"`
+	h.Set("Link", "<"+rt.root+`/docs#legacy>; rel="deprecation"; type="text/html"`)
+	gone := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
 	if known != "" {
 		successor := rt.bases[0].URL + (&url.URL{Path: rest}).EscapedPath()
-		link = "<" + successor + `>; rel="successor-version", ` + link
+		h.Set("Link", "<"+successor+`>; rel="successor-version", `+h.Get("Link"))
+		gone += " Use " + rt.bases[0].URL + rest + "."
 	}
-	h.Set("Link", link)
 	h.Add("Vary", "Origin")
-
-	counterpart = a.withOrigin(w, counterpart)
-	check, _ := counterpart.Context().Value(originKey{}).(originCheck)
+	v1 = a.withOrigin(w, v1)
+	check, _ := v1.Context().Value(originKey{}).(originCheck)
 	preflight := r.Method == http.MethodOptions && check.given
-	switch ended := !a.now().Before(a.legacySunset); {
+	switch {
 	case ended && preflight && known == "":
-		a.otherMethod(w, counterpart, &pathRules{methods: []string{"GET", "HEAD", "POST"}})
-	case !ended && r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
-		a.pathNotFound(w, counterpart)
-	case !ended, preflight:
-		rt.mux.ServeHTTP(w, counterpart)
-	default:
-		detail := "This path ended on " + a.legacySunset.UTC().Format(time.DateOnly) + "."
-		if known != "" {
-			detail += " Use " + rt.bases[0].URL + rest + "."
-		}
+		a.otherMethod(w, v1, &pathRules{methods: []string{"GET", "HEAD", "POST"}})
+	case ended && !preflight:
 		w.pattern = "legacy"
-		a.fail(w, counterpart, &refusal{code: codeGone, detail: detail})
+		a.fail(w, v1, &refusal{code: codeGone, detail: gone})
+	case r.URL.Path != cleanPath(r.URL.Path): // the mux would redirect
+		a.pathNotFound(w, v1)
+	default:
+		rt.mux.ServeHTTP(w, v1)
 	}
 	if r.Method != http.MethodOptions { // a preflight is not a call
-		day := a.now().UTC().Format(time.DateOnly)
 		path := "other"
 		if known != "" {
 			path = above + known
 		}
+		day := a.now().UTC().Format(time.DateOnly)
 		a.count(legacyCall{day, path, a.legacyCaller(w, r, check), 1, newStamp(a.now())})
 	}
 }
 
 // v1Path returns the path of the v1 route that a request would reach, as the route table writes it; "": none.
 func (a *legacyAPI) v1Path(rt *routing, r *http.Request) string {
-	if r.URL.Path != cleanPath(r.URL.Path) {
+	_, pattern := rt.mux.Handler(r)
+	relative, below := rt.inBase(pattern[strings.IndexByte(pattern, ' ')+1:])
+	if !below || r.URL.Path != cleanPath(r.URL.Path) {
 		return ""
 	}
-	_, pattern := rt.mux.Handler(r)
-	if _, p, ok := strings.Cut(pattern, " "); ok {
-		pattern = p
-	}
-	relative, _ := rt.inBase(pattern)
-	if slices.ContainsFunc(a.routes, func(known route) bool { return known.path() == relative }) {
-		return relative
-	}
-	return ""
+	return relative
 }
 
 // legacyCaller returns the account that made a legacy call: the one that was charged, else
 // the one of its token, else the one that owns its Origin, else "unknown".
 func (a *legacyAPI) legacyCaller(w *response, r *http.Request, check originCheck) string {
-	account := cmp.Or(w.account, check.account, "unknown")
 	if token, err := bearerToken(r); w.account == "" && err == nil && token != "" {
 		if who, err := a.authenticate(token, true); err == nil {
-			account = who.claims.Subject
+			return who.claims.Subject
 		}
 	}
-	return account
+	return cmp.Or(w.account, check.account, "unknown")
 }
 
 const maxLegacyCallers = 10_000 // rows between two flushes; past it callers are counted as "unknown"
