@@ -206,7 +206,6 @@ type settingsChange []func(*accountSettings)
 // changeSettings changes settings of an account, with an event that names those that differ. A change
 // without effect writes nothing. of are the nouns whose settingsHook is called. Errors: errAccount.
 func changeSettings(t *tx, of []noun, id string, change settingsChange, actor string) error {
-	t.invalidate()
 	if err := t.openAccount(id); err != nil {
 		return err
 	}

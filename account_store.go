@@ -298,7 +298,6 @@ func (t *tx) revokeToken(jti string) error {
 // removeTokens removes up to limit tokens that expired or were revoked before a time, and returns how
 // many. It reads all tokens. A token without a row is refused, see usableToken.
 func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM tokens WHERE id IN
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }

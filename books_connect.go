@@ -168,7 +168,6 @@ func (b *books) callback(
 		return nil, errBooksOff
 	}
 	a, err := updated(ctx, b.store, func(t *tx) (*bookAuthorization, error) {
-		t.invalidate()
 		return t.takeBookAuthorization(product, hashOf(state))
 	})
 	switch {
@@ -188,7 +187,6 @@ func (b *books) callback(
 		return nil, errBooksNobody
 	}
 	c, err := updated(ctx, b.store, func(t *tx) (*bookConnection, error) {
-		t.invalidate()
 		return connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
 	})
 	if err == nil {
@@ -309,7 +307,6 @@ func wakeWith(t *tx, told event) error {
 func chooseOrganisation(
 	t *tx, keys *keyring, o owner, id, organisationID, actor string,
 ) (*bookConnection, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err
@@ -384,7 +381,6 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 // saveMapping confirms the mapping of a connection, and wakes the exports that wait for it. Errors:
 // errBooksConnection.
 func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err
@@ -475,7 +471,6 @@ func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
 // changes, the exports of earlier days that are not in the books are dropped, or those of all days if it is nil
 // now. Errors: errBooksConnection.
 func changeConnection(t *tx, o owner, id string, change func(*bookConnection), actor string) (*bookConnection, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,6 @@ func newExport(
 // send, and returns the exports. A day that has one keeps it, unless its entry was reversed: then it gets a
 // further revision. Errors: errBooksConnection, books_connection_state, no_revenue, a refusal of the date.
 func requestExport(t *tx, o owner, connectionID string, date businessDate) ([]bookExport, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, connectionID)
 	if err != nil {
 		return nil, err
@@ -160,7 +159,6 @@ func errExportState(x *bookExport, why string) error {
 // retryExport makes an export that is held, failed or unknown due now. connectionID is "" if any connection will
 // do. Errors: errExport, errBooksConnection, export_state.
 func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
-	t.invalidate()
 	_, x, err := ownExport(t, o, connectionID, id)
 	if err != nil {
 		return nil, err
@@ -182,7 +180,6 @@ func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 // reversal is not written there. date is the date there; "" is that of the entry. Errors: errExport,
 // errBooksConnection, export_state, a refusal of the date.
 func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (*bookExport, error) {
-	t.invalidate()
 	c, x, err := ownExport(t, o, connectionID, id)
 	if err != nil {
 		return nil, err

@@ -227,7 +227,6 @@ func (d *demo) prepareDocsBooks(ctx context.Context, s *server, b *testBooks) er
 		Outside: true, Tests: true}
 	keys := s.keys.Load()
 	err = s.store.update(ctx, func(t *tx) error {
-		t.invalidate()
 		if err := setBooksApp(t, keys, productFortnox, b.app); err != nil {
 			return err
 		}

@@ -114,7 +114,6 @@ func (t *tx) latestEvent() (seq int64, id string, err error) {
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how
 // many. Old events that follow a newer one, as after the clock was set back, are left to removeEventsAfter.
 func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
-	t.invalidate()
 	var oldest string // compared as text, so that it need not be a valid time
 	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
 	if errors.Is(err, errNotFound) || err == nil && oldest >= before.String() {
@@ -132,7 +131,6 @@ func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 // left here, 0 at the end. It reads at most maxListRows rows, which takes some 5 ms, so 100 calls go through a
 // million events.
 func (t *tx) removeEventsAfter(after int64, before stamp, limit int64) (removed, next int64, err error) {
-	t.invalidate()
 	err = t.one(`SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?`,
 		[]any{after, maxListRows - 1}, &next)
 	if err != nil && !errors.Is(err, errNotFound) {

@@ -39,7 +39,7 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*lea
 		return nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
-		t.invalidate()
+		t.quiet()
 		if c.caller != nil {
 			if err := t.openAccount(l.AccountID); err != nil {
 				return nil, err

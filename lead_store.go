@@ -131,7 +131,6 @@ func (s *store) eachLeadOfAddress(
 			began := time.Now()
 			var found []leadAddress
 			err := s.update(ctx, func(t *tx) (err error) {
-				t.invalidate()
 				if found, err = t.leadsInRange(o, r, atOnce); err != nil {
 					return err
 				}

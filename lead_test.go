@@ -144,7 +144,6 @@ func eraseAmongWrites(t *testing.T, s *store, account string, erase func() error
 	for {
 		var first, last bool // whether the lead to be erased first is as it was, and the last one
 		must(t, s.update(t.Context(), func(t *tx) error {
-			t.invalidate()
 			_, err := t.exec(`UPDATE accounts SET name = name`)
 			const is = `SELECT count(*) FROM leads WHERE id = printf('lead_%026d', ?) AND email = 'many@example.com'`
 			return errors.Join(err, t.one(is, []any{1}, &first), t.one(is, []any{manyErased()}, &last))
@@ -247,7 +246,6 @@ func longestWrite(ctx context.Context, s *store) (longest time.Duration) {
 		}
 		began := time.Now()
 		if err := s.update(context.WithoutCancel(ctx), func(t *tx) error {
-			t.invalidate()
 			return t.writeProbe()
 		}); err != nil {
 			return -1

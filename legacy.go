@@ -165,7 +165,7 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 		return nil
 	}
 	err := a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
+		t.quiet()
 		return t.countLegacy(counts)
 	})
 	if err != nil {

@@ -165,7 +165,6 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.invalidate(l.ID)
 	if !a.keepLapsed {
 		if err := releaseLapsed(t, l); err != nil {
 			return nil, err
@@ -490,13 +489,11 @@ const maxTransitions = 500
 // of licences that have entered grace or expired, even if the service was not running then. It
 // returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
 func applyTransitions(t *tx) (done int, err error) {
-	t.invalidate()
 	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
 	if err != nil {
 		return 0, err
 	}
 	for _, d := range lapsed {
-		t.invalidate(d.LicenseID)
 		account, err := t.licenseOwner(d.LicenseID)
 		if err != nil {
 			return 0, err
@@ -623,7 +620,6 @@ func (r *checkRequest) wantsLease(c licenseCheck, now time.Time) bool {
 // otherwise issued is zero. It evaluates r again inside the transaction, because the rows
 // may have changed since the caller read them.
 func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lease, err error) {
-	t.invalidate() // without ids: nothing is changed yet
 	l, err := r.findLicense(t)
 	if err != nil {
 		return c, issued, err
@@ -631,7 +627,6 @@ func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lea
 	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.mayTouch(t.now.Time) {
 		return c, issued, err
 	}
-	t.invalidate(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)

@@ -301,6 +301,7 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	}
 	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
+		t.only(q.license.ID)
 		var err error
 		if g, err = keys.activate(t, q.activation); err != nil {
 			return nil, err
@@ -525,7 +526,9 @@ func (a *deviceAPI) tryRecordSeen(
 	defer cancel()
 	keys := a.keys.Load()
 	err = a.store.update(bounded, func(t *tx) (err error) {
-		found, issued, err = keys.recordSeen(t, r)
+		if found, issued, err = keys.recordSeen(t, r); found.license != nil {
+			t.only(found.license.ID)
+		}
 		return err
 	})
 	if err == nil || errors.Is(err, errCredentialMismatch) {
@@ -568,7 +571,7 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 		if err != nil {
 			return err
 		}
-		t.invalidate(l.ID)
+		t.only(l.ID)
 		switch {
 		case found.code == "key_retired":
 			return &refusal{code: codeKeyRetired}
@@ -603,7 +606,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		return noContent{}, err
 	}
 	return noContent{}, s.store.update(ctx, func(t *tx) error {
-		t.invalidate(l.ID)
+		t.only(l.ID)
 		d, err := t.device(l.ID, q.device)
 		if err != nil || d.State != deviceActive {
 			none := &refusal{code: codeNotFound, detail: "The licence has no such device."}

@@ -130,7 +130,6 @@ const maxPlans = 500 // of an account, without those that are retired
 // createPlan adds a plan with the account and the name of p and the terms of l, and returns it. Errors:
 // validation_failed, account_not_found, errPlanLimit.
 func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) {
-	t.invalidate()
 	if err := t.openAccount(p.AccountID); err != nil {
 		return nil, err
 	}
@@ -158,7 +157,6 @@ func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) 
 // changePlan changes the name of an owner's plan, unless it is "", and its terms. It changes no licence. Errors:
 // plan_not_found, plan_retired, validation_failed.
 func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string) (*plan, error) {
-	t.invalidate()
 	p, err := t.plan(o, id)
 	switch {
 	case err != nil:
@@ -195,7 +193,6 @@ func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string
 // retirePlan ends the making of licences from an owner's plan. Retiring it again changes nothing. Errors:
 // plan_not_found.
 func retirePlan(t *tx, o owner, id, actor string) (*plan, error) {
-	t.invalidate()
 	p, err := t.plan(o, id)
 	if err != nil || !p.RetiredAt.IsZero() {
 		return p, err
@@ -272,7 +269,6 @@ func applyPlan(
 			err = step(st.within(ctx), nil)
 		} else {
 			err = st.update(ctx, func(t *tx) error {
-				t.invalidate()
 				return step(t.queries, t)
 			})
 		}
@@ -336,7 +332,6 @@ func (a *planApplication) step(
 		if a.DryRun {
 			continue
 		}
-		t.invalidate(l.ID)
 		if err := recordTerms(t, l, diff, actor); err != nil {
 			return nil, err
 		}

@@ -365,7 +365,6 @@ func resetTransfers(ctx context.Context, st *store, id, actor string) (l *licens
 			if l, err = t.license(anyAccount, id); err != nil {
 				return err
 			}
-			t.invalidate(l.ID)
 			forgotten, err := t.expireFingerprints(l.ID, lastStamp, maxTransitions)
 			if done = forgotten < maxTransitions; err != nil || !done {
 				return err
@@ -409,7 +408,6 @@ func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor 
 // limitTransfersOf gives the default max_transfers to some licences, with their events.
 func limitTransfersOf(t *tx, rows []*license, actor string) error {
 	for _, l := range rows {
-		t.invalidate(l.ID)
 		change := termsChange{func(l *license) { l.MaxTransfers = defaultTransfers(l.MaxDevices) }}
 		if _, err := patchLicense(t, anyAccount, l.ID, change, actor); err != nil {
 			return err

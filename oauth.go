@@ -160,7 +160,6 @@ func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by strin
 // does so by the code or token in r. Its refusals are errors of the token endpoint; one that ends a grant is
 // committed.
 func issueTokens(t *tx, keys *keyring, appID string, r *tokenRequest) (*tokenAnswer, error) {
-	t.invalidate()
 	p, err := t.usedApp(anyAccount, appID)
 	if errors.Is(err, errApp) || err == nil && !p.works() {
 		err = errClient
@@ -439,7 +438,6 @@ func (r *revocation) revoke(t *tx, appID string) error {
 	if r.jti == "" {
 		return endGrant(t, anyAccount, r.grantID, endedByApp, appActor(appID))
 	}
-	t.invalidate(cmp.Or(r.grantID, r.jti)) // see caller.dependsOn
 	return t.revokeAppToken(appID, r.jti)
 }
 

@@ -233,7 +233,6 @@ func (t *tx) setAppEnded(id string) error {
 // removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
 // and returns how many.
 func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
-	t.invalidate()
 	const ended = `SELECT p.id FROM apps p WHERE p.removed_at < ?1 AND p.scope = ''
 		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
@@ -247,7 +246,6 @@ func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
 // removeAppTokens deletes up to limit access tokens of applications that expired before a time, and returns how
 // many. A token without a row is refused, see usableAppToken.
 func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM app_tokens WHERE id IN
 		(SELECT id FROM app_tokens WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
 }

@@ -106,7 +106,6 @@ func endGrant(t *tx, o owner, id, why, actor string) error {
 	if err != nil {
 		return err
 	}
-	t.invalidate(id)
 	if ended, err := t.markGrantEnded(id, why); err != nil || !ended {
 		return err
 	}
@@ -182,7 +181,6 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 	} {
 		_, err := w.store.updateInParts(ctx, step.atOnce, func(t *tx) (int64, error) {
 			if w.more = !w.steady().Before(now.Add(appSweepPart)); w.more {
-				t.invalidate()
 				return 0, nil
 			}
 			return step.run(t, step.atOnce)
@@ -200,7 +198,6 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 
 // endOverdueGrants ends up to limit grants whose time is over, and returns how many.
 func endOverdueGrants(t *tx, limit int64) (int64, error) {
-	t.invalidate()
 	ids, err := t.overdueGrants(t.now, limit)
 	for _, id := range ids {
 		if err := endGrant(t, anyAccount, id, endedByTime, actorTime); err != nil {
@@ -213,7 +210,6 @@ func endOverdueGrants(t *tx, limit int64) (int64, error) {
 // endRemoved ends up to limit grants or webhooks of an application that was removed. It returns limit as long as
 // there may be more. The application has stopped working before, when it was removed.
 func (w *appSweeper) endRemoved(t *tx, limit int64) (int64, error) {
-	t.invalidate()
 	id, err := t.removedApp()
 	if err != nil {
 		return 0, notUnless(err, errNotFound)
@@ -333,7 +329,6 @@ type newSignin struct {
 // makeSigninCode makes a code with which one person can sign in for an account, within signinCodeLife. Errors:
 // errAccount.
 func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*newSignin, error) {
-	t.invalidate()
 	if err := t.openAccount(accountID); err != nil {
 		return nil, err
 	}
@@ -362,7 +357,6 @@ func knowsSigninCode(q *queries, keys *keyring, typed string, now stamp) (bool, 
 // keeps, which is new each time and stored nowhere. before is the secret that the browser had until now; its
 // session ends. Errors: errSigninCode, after which the code, if there is one, can still be used.
 func signIn(t *tx, keys *keyring, typed, before string) (secret string, err error) {
-	t.invalidate()
 	plain, ok := parseSigninCode(typed)
 	if !ok {
 		return "", errSigninCode

@@ -176,7 +176,6 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 func (a *oauthPages) signOut(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
 	if secret := a.secretOf(c.request); secret != "" {
 		err := a.store.update(ctx, func(t *tx) error {
-			t.invalidate()
 			return t.removeSession(secret)
 		})
 		if err != nil {
@@ -394,7 +393,6 @@ func (a *oauthPages) takeConsent(ctx context.Context, c *call, r *oauthPageReque
 func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (code string, err error) {
 	code = randomText(32)
 	return code, a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
 		p, err := t.usedApp(anyAccount, q.app.ID)
 		if err == nil && (!p.UpdatedAt.Equal(q.app.UpdatedAt.Time) || !p.mayActFor(q.session.AccountID)) {
 			err = errConsentChanged

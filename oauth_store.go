@@ -179,7 +179,6 @@ func (q *queries) webhooksOfApp(appID string, limit int64) ([]string, error) {
 // removeGrants deletes up to limit grants that ended before a time, but for those to which a code or a token
 // still refers, and returns how many.
 func (t *tx) removeGrants(before stamp, limit int64) (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM grants WHERE id IN (SELECT g.id FROM grants g WHERE g.ended_at < ?
 		AND NOT EXISTS (SELECT 1 FROM grant_codes c WHERE c.grant_id = g.id)
 		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.grant_id = g.id)
@@ -197,7 +196,6 @@ func (q *queries) countOfApp(appID string) (grants, webhooks int, err error) {
 // removeExpired deletes up to limit rows of a table of codes, tokens or sessions that are known by their hashes, the
 // oldest first, and returns how many: those whose end compares ("<", "<=") to a time.
 func (t *tx) removeExpired(table, compares string, at stamp, limit int64) (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM `+table+` WHERE hash IN (SELECT hash FROM `+table+
 		` WHERE expires_at `+compares+` ? ORDER BY expires_at LIMIT ?)`, at, limit)
 }

@@ -355,7 +355,6 @@ func payURL(base, orderID, k string) string { return base + "/pay/" + orderID + 
 // paid at once. The result is the k of its pay_url, of which only the hash is stored. Errors: errAccount,
 // reference_used, order_limit_reached, a refusal that names the member that is wrong.
 func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) (k string, err error) {
-	t.invalidate()
 	if err := t.openAccount(o.AccountID); err != nil {
 		return "", err
 	}
@@ -492,7 +491,6 @@ func (o *order) lower(lines []lineQuantity) error {
 // payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
 // order_state, a refusal that names the lines that are wrong.
 func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
@@ -611,7 +609,6 @@ func orderAndPayment(t *tx, by owner, id string) (*order, *payment, error) {
 // captureOrder requests that the money of an accepted order of an owner be captured. A repeated request changes
 // nothing. Errors: errOrder; order_state, also while its payment is in review.
 func captureOrder(t *tx, by owner, id string) (*order, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	switch {
 	case err != nil:
@@ -662,7 +659,6 @@ type rejection struct{ reason, text *string }
 // rejectOrder cancels an order of an owner that waits to be accepted, whose money is then released. Errors:
 // errOrder, order_state.
 func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*order, error) {
-	t.invalidate()
 	o, err := t.order(by, id)
 	if err != nil {
 		return nil, err
@@ -685,7 +681,6 @@ func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*orde
 // cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and money that
 // is authorised is released. Errors: errOrder; order_state, also while its money is being captured.
 func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
@@ -720,14 +715,12 @@ func expireOrder(t *tx, o *order) error {
 
 // expireOrders expires up to limit open orders whose time is over, and returns how many there were.
 func expireOrders(t *tx, limit int64) (int64, error) {
-	t.invalidate()
 	return eachOrder(t, t.overdueOrders, limit, expireOrder)
 }
 
 // releaseUnaccepted expires up to limit authorised orders that nobody has accepted in time, and returns how many
 // there were. Their money is then released.
 func releaseUnaccepted(t *tx, limit int64) (int64, error) {
-	t.invalidate()
 	return eachOrder(t, t.unacceptedOrders, limit, func(t *tx, o *order) error {
 		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_accepted"))
 	})
@@ -754,7 +747,6 @@ func eachOrder(
 // settleOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
 // attempts there are. Errors: errOrder.
 func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
-	t.invalidate()
 	o, err := t.order(by, id)
 	if err != nil {
 		return 0, err

@@ -307,6 +307,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderReque
 		return ok, err
 	}
 	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
+		t.quiet()
 		o := q.order
 		o.Lines = slices.Clone(o.Lines)
 		o.AccountID = by.account
@@ -438,6 +439,7 @@ func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderH
 // decide runs f in a transaction and answers with the order that f returns.
 func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (*order, error) {
 	return updated(ctx, a.store, func(t *tx) (*order, error) {
+		t.quiet()
 		o, err := f(t)
 		if err != nil {
 			return nil, err
@@ -566,6 +568,7 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (
 		return err == nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
+		t.quiet()
 		w := q.wish
 		w.once = c.idemKey == ""
 		_, f, err := refundOrder(t, q.owner, q.id, w, actorToken(c))

@@ -307,7 +307,6 @@ func (f *refund) ofOrder(o *order) int64 {
 // is asked later (refundPending); money that was paid outside counts as given back at once. Errors: errOrder,
 // order_state, refund_too_large, refund_limit_reached, a refusal that names the lines that are wrong.
 func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	if err == nil && o.paidOutside() {
 		p = nil

@@ -117,7 +117,6 @@ func (t *tx) laterOrders(accountID string, limit int64) ([]order, error) {
 
 // extendWaiting has orders that wait to be accepted do so until a time at least.
 func (t *tx) extendWaiting(until stamp) error {
-	t.invalidate()
 	if err := t.write(`UPDATE orders SET accept_by = ?1 WHERE state = 'authorized' AND accept_by < ?1`,
 		until); err != nil {
 		return err
@@ -271,7 +270,6 @@ func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[stri
 // eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many. The
 // write-ahead log holds them until it is truncated.
 func (t *tx) eraseCustomers(limit int64) (int64, error) {
-	t.invalidate()
 	due, err := t.texts(`SELECT order_id FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?`,
 		t.now, limit)
 	if err != nil || len(due) == 0 {
@@ -356,7 +354,6 @@ func (s *store) eraseGuests(ctx context.Context, orderIDs []string) (erased int6
 	for _, step := range steps {
 		for ids := range slices.Chunk(orderIDs, guestsAtOnce) {
 			err := s.update(ctx, func(t *tx) error {
-				t.invalidate()
 				n, err := step(t, ids)
 				erased += n
 				return err

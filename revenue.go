@@ -483,7 +483,6 @@ type accountDay struct{ account, date, currency string }
 // recordBacklog takes up to limit orders out of the backlog and records what is due of them. It reports whether
 // more are left. Errors: as eachDue.
 func recordBacklog(t *tx, limit int64) (left bool, err error) {
-	t.invalidate()
 	ids, err := t.backlog(limit)
 	if err != nil || len(ids) == 0 {
 		return false, err
@@ -511,6 +510,7 @@ func recordOrders(ctx context.Context, st *store, most int) error {
 			return err
 		}
 		if err := st.update(ctx, func(t *tx) error {
+			t.quiet()
 			_, err := recordBacklog(t, recordedAtOnce)
 			return err
 		}); err == nil {

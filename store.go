@@ -496,9 +496,14 @@ func (q *queries) scopeTimes(list *listQuery, column string, since, until stamp)
 // rows, and one time for all of them.
 type tx struct {
 	*queries
-	*effects
 	now   stamp
 	exact time.Time // now, not rounded to seconds
+
+	isQuiet, hasChanged  bool   // quiet was called; a row was changed
+	onlyID               string // see only
+	total                total  // to be merged with those of the other jobs and written; nil: none
+	written              []writtenEvent
+	shared, hasSavepoint bool // with other jobs, so that it needs a savepoint before its first write; it has it
 }
 
 // write is exec for a statement of which nobody asks how many rows it changes.
@@ -598,7 +603,6 @@ const sweptAtOnce = 1_000
 
 // sweep removes up to sweptAtOnce stored answers that have expired, and returns how many it removed.
 func (t *tx) sweep() (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM idempotency WHERE id IN
 		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce)
 }
@@ -611,14 +615,12 @@ func (q *queries) clockSeen() (seen stamp, err error) {
 
 // raiseClock sets the time in the file, unless the stored one is later.
 func (t *tx) raiseClock(seen stamp) error {
-	t.invalidate()
 	return t.write(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)`, seen)
 }
 
 // setClock sets the time in the file, even to an earlier one.
 func (t *tx) setClock(seen stamp) error {
-	t.invalidate()
 	return t.write(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
 }
 

@@ -96,7 +96,6 @@ func clockAccept(e *env) error {
 // noteBackup writes the event that tells the status command when the last backup was taken. It
 // belongs to the main account.
 func noteBackup(t *tx) error {
-	t.invalidate()
 	main, err := t.mainAccount()
 	if err != nil {
 		return err

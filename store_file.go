@@ -599,7 +599,7 @@ func (s *store) probe(ctx context.Context) error {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
-		t.invalidate()
+		t.quiet()
 		return t.writeProbe()
 	})
 }

@@ -332,7 +332,7 @@ type scaled struct {
 }
 
 // forget has the service read anew what it keeps in memory.
-func (s *scaled) forget() { s.store.changes.record(invalidation{}) }
+func (s *scaled) forget() { s.store.drops.drop("") }
 
 // any returns the key of any licence.
 func (s *scaled) any() string { return s.keys[rand.IntN(len(s.keys))] }

@@ -274,9 +274,10 @@ func (b *faultBench) prepare(cold bool) *faultRun {
 	r.post(activatePath, r.device(2, "holder")).is(200)
 	r.answers = r.count(`SELECT count(*) FROM idempotency`)
 	if cold {
-		b.store.turn <- struct{}{}
-		b.store.writer.queries.close()
-		<-b.store.turn
+		b.change(func(*tx) error {
+			b.store.writer.queries.close()
+			return nil
+		})
 	}
 	return r
 }
@@ -442,7 +443,9 @@ func (r *faultRun) clicks(widget string) int {
 // they make one batch, and returns which of them failed.
 func (r *faultRun) sendTogether(acts []act, from int) (failed []int) {
 	r.t.Helper()
-	r.store.turn <- struct{}{}
+	r.fault.arm(false)
+	release := holdWriter(r.t, r.store)
+	r.fault.arm(true)
 	answers := make([]answer, len(acts))
 	var sent sync.WaitGroup
 	queued := func(f func()) {
@@ -458,7 +461,7 @@ func (r *faultRun) sendTogether(acts []act, from int) (failed []int) {
 		}
 		queued(func() { answers[i] = r.send(a, from+i) })
 	}
-	<-r.store.turn
+	release()
 	sent.Wait()
 	for i, a := range acts {
 		if !r.settled(a, answers[i], false) {
@@ -668,7 +671,7 @@ func BenchmarkWrites(b *testing.B) {
 		for n := 0; b.Loop(); n++ {
 			now := time.Now()
 			run("BEGIN IMMEDIATE")
-			t := &tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}
+			t := &tx{queries: q, now: newStamp(now), exact: now}
 			_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)})
 			must(b, err)
 			run("COMMIT")

@@ -306,7 +306,6 @@ func (by webhookAuthor) permits(types []string) error {
 // permitted returns a webhook of an owner, which the transaction is to change. Errors: errWebhook,
 // insufficient_scope (403) unless the author may read the events that the webhook gets.
 func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)
 	if err == nil {
 		err = by.permits(w.Types)
@@ -318,7 +317,6 @@ func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
 // w, and has a test sent to it. Errors: errAccount, errWebhookLimit, errAppWebhookLimit, errInvalidToken,
 // insufficient_scope (403).
 func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
-	t.invalidate(webhooksChanged)
 	if err := t.openAccount(w.AccountID); err != nil {
 		return err
 	}
@@ -420,7 +418,6 @@ func changedMembers(before, after *webhook) (names []string) {
 // webhook is disabled after the change. A change without effect writes nothing. Errors: errWebhook,
 // errInvalidToken, insufficient_scope (403) unless the author may read the events that it gets from then on.
 func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	before, err := t.webhook(o, id)
 	if err != nil {
 		return nil, err
@@ -588,7 +585,6 @@ func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eve
 // removeWebhook removes a webhook of an owner. Events that were still to be sent to it are dropped.
 // Errors: errWebhook.
 func removeWebhook(t *tx, o owner, id, actor string) error {
-	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)
 	if err != nil {
 		return err

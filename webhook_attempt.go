@@ -135,7 +135,7 @@ func (w *webhookWorker) record() {
 	lanes := w.progressMade()
 	if len(w.unrecorded) > 0 || len(lanes) > 0 {
 		err := w.store.update(context.Background(), func(t *tx) error {
-			t.invalidate()
+			t.quiet()
 			failing := map[int64]bool{}
 			for _, a := range w.unrecorded {
 				if err := w.recordAttempt(t, a, failing); err != nil {

@@ -21,7 +21,6 @@ func (s *service) foreign(query string, args ...any) {
 func (s *service) rename(from, to string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		t.invalidate()
 		return t.run(`ALTER TABLE ` + from + ` RENAME TO ` + to)
 	})
 }

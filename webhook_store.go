@@ -30,14 +30,9 @@ func (q *queries) webhook(o owner, id string) (*webhook, error) {
 	return w, replaced(err, errNotFound, errWebhook)
 }
 
-// webhooksChanged is the id that transactions which change webhooks invalidate, so that the worker
-// reads the webhooks again.
-const webhooksChanged = "webhooks"
-
 // setWebhookState changes the state of a webhook, and the reason why it is disabled. A trigger adds its
 // queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) setWebhookState(id, state string, reason *string) error {
-	t.invalidate(webhooksChanged)
 	return requireRow(t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ?
 		WHERE id = ?`, state, reason, t.now, id))
 }
@@ -360,7 +355,6 @@ func (q *queries) nextDeliveries(after string, now time.Time) (r deliveryRange, 
 
 // removeDeliveries removes up to sweptAtOnce deliveries of a range, and returns how many.
 func (t *tx) removeDeliveries(r deliveryRange) (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM deliveries WHERE webhook_id = ?1 AND id IN
 		(SELECT id FROM deliveries WHERE webhook_id = ?1 AND id < ?2 ORDER BY id LIMIT ?3)`,
 		r.webhookID, r.below, sweptAtOnce)
@@ -382,7 +376,6 @@ func (q *queries) abandonedQueue(after int64) (queue int64, err error) {
 
 // removeRetries removes up to sweptAtOnce retries of a queue, and returns how many.
 func (t *tx) removeRetries(queue int64) (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM webhook_retries WHERE queue_id = ?1 AND event_seq IN
 		(SELECT event_seq FROM webhook_retries WHERE queue_id = ?1 LIMIT ?2)`, queue, sweptAtOnce)
 }
