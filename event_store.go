@@ -7,7 +7,7 @@ import (
 )
 
 // addEvent writes an event. It sets the id and the time itself, those of the transaction.
-func (t *tx) addEvent(e event) error {
+func (t *tx) addEvent(e event) {
 	data := cmp.Or(string(e.Data), "{}")
 	if e.DeviceID != "" {
 		rest := strings.TrimPrefix(data, "{")
@@ -16,11 +16,10 @@ func (t *tx) addEvent(e event) error {
 		}
 		data = `{"device_id":"` + e.DeviceID + `"` + rest
 	}
-	err := t.write(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
+	t.exec(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`,
 		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
 	t.written = append(t.written, writtenEvent{e.AccountID, string(e.Type)})
-	return err
 }
 
 // An eventFilter selects events of an owner; an empty field does not narrow the selection.
@@ -123,7 +122,7 @@ func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 		return 0, err
 	}
 	return t.exec(`DELETE FROM events WHERE seq IN
-		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit)
+		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit), nil
 }
 
 // removeEventsAfter removes up to limit events from before a time among the maxListRows that follow number
@@ -136,13 +135,13 @@ func (t *tx) removeEventsAfter(after int64, before stamp, limit int64) (removed,
 	if err != nil && !errors.Is(err, errNotFound) {
 		return 0, after, err
 	}
-	removed, err = t.exec(`DELETE FROM events WHERE seq IN
+	removed = t.exec(`DELETE FROM events WHERE seq IN
 		(SELECT seq FROM (SELECT seq, at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2) WHERE at < ?3 LIMIT ?4)`,
 		after, maxListRows, before, limit)
-	if err != nil || removed == limit {
+	if removed == limit {
 		next = after
 	}
-	return removed, next, err
+	return removed, next, nil
 }
 
 // isLicense is the condition of the partial index on events of licences. A query for those of one

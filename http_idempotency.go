@@ -107,7 +107,8 @@ func create[Res any](
 		if _, empty := any(res).(noContent); !empty {
 			plain = encodeJSON(res)
 		}
-		return t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
+		t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
+		return nil
 	})
 	if err != nil {
 		c.replay = nil

@@ -166,7 +166,8 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 	}
 	err := a.store.update(ctx, func(t *tx) error {
 		t.quiet()
-		return t.countLegacy(counts)
+		t.countLegacy(counts)
+		return nil
 	})
 	if err != nil {
 		for _, c := range counts {

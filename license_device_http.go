@@ -584,7 +584,8 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 			return nil
 		}
 		res.Released = true
-		return releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
+		releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
+		return nil
 	})
 	return res, err
 }
@@ -616,7 +617,8 @@ func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) 
 		if c.caller.admin() {
 			releasedBy = "operator"
 		}
-		return releaseSeat(t, l, d, releasedBy, eventDeviceReleased, actorToken(c))
+		releaseSeat(t, l, d, releasedBy, eventDeviceReleased, actorToken(c))
+		return nil
 	})
 }
 

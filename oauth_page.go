@@ -176,7 +176,8 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 func (a *oauthPages) signOut(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
 	if secret := a.secretOf(c.request); secret != "" {
 		err := a.store.update(ctx, func(t *tx) error {
-			return t.removeSession(secret)
+			t.removeSession(secret)
+			return nil
 		})
 		if err != nil {
 			return nil, err
@@ -406,9 +407,10 @@ func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (co
 		if err != nil {
 			return err
 		}
-		return t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: p.ID, AccountID: q.session.AccountID,
+		t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: p.ID, AccountID: q.session.AccountID,
 			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
 			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
+		return nil
 	})
 }
 

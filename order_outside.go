@@ -59,7 +59,8 @@ func markPaid(t *tx, o *order, method string, at stamp, actor string) (err error
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
-	return t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
+	t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
+	return nil
 }
 
 // payOutside marks an order of an owner as paid outside, by methodCash, methodTerminal, methodVoucher or methodOther:
@@ -152,7 +153,8 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	if err := t.saveOrder(o); err != nil {
 		return nil, err
 	}
-	return o, t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
+	t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
+	return o, nil
 }
 
 // unmarkPaid gives an order the state that it had before it was marked as paid outside. One that had expired has

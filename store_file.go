@@ -600,13 +600,14 @@ func (s *store) probe(ctx context.Context) error {
 	}
 	return s.update(ctx, func(t *tx) error {
 		t.quiet()
-		return t.writeProbe()
+		t.writeProbe()
+		return nil
 	})
 }
 
 // writeProbe writes the one row of probes.
-func (t *tx) writeProbe() error {
-	return t.write(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+func (t *tx) writeProbe() {
+	t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -186,9 +187,22 @@ func (d *drops) drop(id string) {
 	d.any.Add(1)
 }
 
-// exec runs a statement that writes, and returns how many rows it changed. Jobs must not write in
-// any other way, because exec makes the savepoint that undoes a failed job alone.
-func (t *tx) exec(query string, args ...any) (int64, error) {
+// exec runs a statement that writes, and returns how many rows it changed. If it fails, the transaction remembers the
+// error: further writes do nothing, all is undone, and update returns the error whatever the job returns. So nobody
+// checks it; reads go on as if nothing had been written, and a loop must not wait for a write to have an effect.
+func (t *tx) exec(query string, args ...any) (changed int64) {
+	if t.failed == nil {
+		changed, t.failed = t.try(query, args...)
+	}
+	return changed
+}
+
+// try is exec for a write whose error its caller acts on. Jobs must not write in any other way than these two, because
+// try makes the savepoint that undoes a failed job alone.
+func (t *tx) try(query string, args ...any) (changed int64, err error) {
+	if t.failed != nil {
+		return 0, t.failed
+	}
 	if t.shared && !t.hasSavepoint {
 		if err := t.run("SAVEPOINT job"); err != nil {
 			return 0, err
@@ -200,22 +214,21 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 		return 0, err
 	}
 	res, err := st.Exec(args...)
-	if err != nil {
-		return 0, t.fault(query, err)
+	if err == nil {
+		changed, err = res.RowsAffected()
 	}
-	changed, err := res.RowsAffected()
 	t.hasChanged = t.hasChanged || changed > 0
-	return changed, err
+	return changed, t.fault(query, err)
 }
 
 // A job is a function to be run in a transaction, and its result.
 type job struct {
-	ctx   context.Context // of the caller; the driver never gets it
-	run   func(*tx) error
-	state atomic.Int32
-	tx    *tx           // of its last run
-	err   error         // its result
-	done  chan struct{} // closed once err is final
+	ctx     context.Context // of the caller; the driver never gets it
+	run     func(*tx) error
+	state   atomic.Int32
+	effects effects       // of its last run
+	err     error         // its result
+	done    chan struct{} // closed once err is final
 }
 
 // The states of a job. It leaves jobWaiting once, by compare-and-set: either the writer claims it
@@ -439,7 +452,7 @@ func (w *writer) runTogether(batch []*job) ([]error, bool) {
 		errs[i] = w.runJob(j, len(batch) > 1)
 		lost := false
 		switch _, refused := errs[i].(*refusal); {
-		case j.tx.hasSavepoint:
+		case j.effects.hasSavepoint:
 			if !keepsWrites(errs[i]) {
 				lost = w.queries.run("ROLLBACK TO job") != nil
 			}
@@ -491,7 +504,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 	for i, j := range batch {
 		if keepsWrites(errs[i]) {
 			written++
-			sum = addTotals(sum, j.tx.total)
+			sum = addTotals(sum, j.effects.total)
 		}
 	}
 	if written == 0 {
@@ -499,7 +512,9 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		return nil
 	}
 	if sum != nil {
-		if err := sum.write(&tx{queries: w.queries}); err != nil {
+		t := &tx{queries: w.queries, effects: &effects{}}
+		err := sum.write(t)
+		if err = cmp.Or(t.failed, err); err != nil {
 			w.queries.run("ROLLBACK")
 			return err
 		}
@@ -524,13 +539,13 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		case err != nil:
 			errs[i] = err
 		default:
-			if !j.tx.isQuiet && (j.tx.hasChanged || j.tx.total != nil) {
-				w.drops.drop(j.tx.onlyID)
+			if !j.effects.isQuiet && (j.effects.hasChanged || j.effects.total != nil) {
+				w.drops.drop(j.effects.onlyID)
 			}
 			errs[i] = kept.error
 		}
-		if len(j.tx.written) > 0 {
-			w.notifyWatcher(j.tx.written)
+		if len(j.effects.written) > 0 {
+			w.notifyWatcher(j.effects.written)
 		}
 	}
 	if err == nil {
@@ -549,8 +564,9 @@ func (w *writer) runJob(j *job, shared bool) (err error) {
 		}
 	}()
 	now := w.now()
-	j.tx = &tx{queries: w.queries, now: newStamp(now), exact: now, shared: shared}
-	return j.run(j.tx)
+	j.effects = effects{shared: shared}
+	err = j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
+	return cmp.Or(j.effects.failed, err)
 }
 
 // lockedSince returns since when the writer has been waiting for another process's write lock, or

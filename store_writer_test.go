@@ -54,7 +54,7 @@ func nothing(*tx) error { return nil }
 // inSQL is a job that runs one statement.
 func inSQL(statement string) func(*tx) error {
 	return func(t *tx) error {
-		_, err := t.exec(statement)
+		_, err := t.try(statement)
 		return err
 	}
 }
@@ -671,7 +671,7 @@ func BenchmarkWrites(b *testing.B) {
 		for n := 0; b.Loop(); n++ {
 			now := time.Now()
 			run("BEGIN IMMEDIATE")
-			t := &tx{queries: q, now: newStamp(now), exact: now}
+			t := &tx{queries: q, effects: &effects{}, now: newStamp(now), exact: now}
 			_, err := t.addLead(lead{AccountID: main, Type: "newsletter", Email: fmt.Sprintf("u%d@example.com", n)})
 			must(b, err)
 			run("COMMIT")

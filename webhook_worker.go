@@ -660,7 +660,7 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 			break
 		}
 		if err == nil && r.below != "" {
-			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeDeliveries(r) })
+			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeDeliveries(r), nil })
 		}
 		if err != nil {
 			return err
@@ -669,7 +669,7 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 	for {
 		queue, err := w.store.abandonedQueue(0)
 		if err == nil {
-			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeRetries(queue) })
+			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeRetries(queue), nil })
 		}
 		if err != nil {
 			return notUnless(err, errNotFound)
