@@ -49,11 +49,9 @@ func accountEvent(id string, kind eventType, actor string, data ...string) event
 
 // createAccount opens an account, with its event, and returns its id.
 func createAccount(t *tx, name string, main bool, actor string) (string, error) {
-	id, err := t.addAccount(name, main)
-	if err != nil {
-		return "", err
-	}
-	return id, t.addEvent(accountEvent(id, eventAccountCreated, actor))
+	id := t.addAccount(name, main)
+	t.addEvent(accountEvent(id, eventAccountCreated, actor))
+	return id, nil
 }
 
 // changeRate sets how many requests a minute an account may make, with its event. Setting
@@ -66,8 +64,9 @@ func changeRate(t *tx, id string, rate int, actor string) error {
 	if err := t.setRate(id, rate); err != nil {
 		return err
 	}
-	return t.addEvent(accountEvent(id, eventAccountRateChanged, actor,
+	t.addEvent(accountEvent(id, eventAccountRateChanged, actor,
 		"from", strconv.Itoa(a.Rate), "to", strconv.Itoa(rate)))
+	return nil
 }
 
 // changeIssuer sets whether the tokens of an account may issue its licences, with its event. A change without effect
@@ -80,7 +79,8 @@ func changeIssuer(t *tx, id string, issuer bool, actor string) error {
 	if err := t.setIssuer(id, issuer); err != nil {
 		return err
 	}
-	return t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", "issuer", "to", yesNo[issuer]))
+	t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", "issuer", "to", yesNo[issuer]))
+	return nil
 }
 
 // yesNo are the words of an option that is switched on or off.
@@ -105,7 +105,8 @@ func closeAccount(t *tx, of []noun, id, actor string) error {
 			return err
 		}
 	}
-	return t.addEvent(accountEvent(id, eventAccountClosed, actor))
+	t.addEvent(accountEvent(id, eventAccountClosed, actor))
+	return nil
 }
 
 // reopenAccount opens a closed account again, with its event. For an open one it changes
@@ -115,10 +116,9 @@ func reopenAccount(t *tx, id, actor string) error {
 	if err != nil || a.ClosedAt.IsZero() {
 		return err
 	}
-	if err := t.reopenAccount(id); err != nil {
-		return err
-	}
-	return t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
+	t.reopenAccount(id)
+	t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
+	return nil
 }
 
 // held counts what an account has at now that stops working when it is closed (noun.holdings): by member, and as
@@ -158,7 +158,8 @@ func addOrigin(t *tx, accountID, origin, actor string) error {
 	if err := t.addOrigin(accountID, origin); err != nil || owner == accountID {
 		return err
 	}
-	return t.addEvent(accountEvent(accountID, eventOriginAdded, actor, "origin", origin))
+	t.addEvent(accountEvent(accountID, eventOriginAdded, actor, "origin", origin))
+	return nil
 }
 
 // removeOrigin removes an origin, with its event, or returns errNotFound.
@@ -170,7 +171,8 @@ func removeOrigin(t *tx, origin, actor string) error {
 	if err := t.removeOrigin(origin); err != nil {
 		return err
 	}
-	return t.addEvent(accountEvent(owner, eventOriginRemoved, actor, "origin", origin))
+	t.addEvent(accountEvent(owner, eventOriginRemoved, actor, "origin", origin))
+	return nil
 }
 
 // tokenEvent returns an event about an operator's token.
@@ -189,7 +191,8 @@ func revokeToken(t *tx, jti, actor string) error {
 	if err := t.revokeToken(jti); err != nil {
 		return err
 	}
-	return t.addEvent(tokenEvent(row, eventTokenRevoked, actor))
+	t.addEvent(tokenEvent(row, eventTokenRevoked, actor))
+	return nil
 }
 
 const (
@@ -206,7 +209,6 @@ type settingsChange []func(*accountSettings)
 // changeSettings changes settings of an account, with an event that names those that differ. A change
 // without effect writes nothing. of are the nouns whose settingsHook is called. Errors: errAccount.
 func changeSettings(t *tx, of []noun, id string, change settingsChange, actor string) error {
-	t.invalidate()
 	if err := t.openAccount(id); err != nil {
 		return err
 	}
@@ -230,10 +232,9 @@ func changeSettings(t *tx, of []noun, id string, change settingsChange, actor st
 			return err
 		}
 	}
-	if err := t.saveSettings(id, after); err != nil {
-		return err
-	}
-	return t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", strings.Join(changed, " ")))
+	t.saveSettings(id, after)
+	t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", strings.Join(changed, " ")))
+	return nil
 }
 
 // changedSettings returns the names of the settings that differ, sorted.

@@ -141,7 +141,8 @@ func initCommand(e *env) error {
 					return err
 				}
 			}
-			return t.setBaseURL(base)
+			t.setBaseURL(base)
+			return nil
 		})
 	})
 	if err == nil && !dbMade && !fileExists(db) {
@@ -242,7 +243,10 @@ func baseURLSet(e *env) error {
 			return "", err
 		}
 		return "has new tokens, leases and links name " + base + " instead of " + known[0].URL, nil
-	}, func(t *tx) (string, error) { return "base address " + base + " set", t.setBaseURL(base) })
+	}, func(t *tx) (string, error) {
+		t.setBaseURL(base)
+		return "base address " + base + " set", nil
+	})
 }
 
 func baseURLRemove(e *env) error {
@@ -568,8 +572,9 @@ func tokenIssue(e *env) error {
 		if token, row, err = issueToken(t, keys, row, ttl.after(t.now.Time).Sub(t.now.Time)); err != nil {
 			return err
 		}
-		return t.addEvent(tokenEvent(&row, eventTokenIssued, e.actor(),
+		t.addEvent(tokenEvent(&row, eventTokenIssued, e.actor(),
 			"expires_at", row.ExpiresAt.String(), "all_accounts", trueOrNone(row.AllAccounts)))
+		return nil
 	})
 	if err != nil {
 		return err

@@ -80,9 +80,10 @@ func (q *queries) accountNames() (map[string]string, error) {
 }
 
 // addAccount opens an account and returns its id.
-func (t *tx) addAccount(name string, main bool) (string, error) {
+func (t *tx) addAccount(name string, main bool) string {
 	a := account{ID: t.newID("acct"), Name: name, Main: main, CreatedAt: t.now}
-	return a.ID, accountTable.insert(t, &a)
+	accountTable.insert(t, &a)
+	return a.ID
 }
 
 // setRate sets how many requests a minute an account may make, or returns errNotFound.
@@ -106,12 +107,13 @@ func (t *tx) closeAccount(id string) error {
 	if a.Main {
 		return errors.New("the main account can't be closed")
 	}
-	return t.write(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
+	t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
+	return nil
 }
 
 // reopenAccount opens a closed account again.
-func (t *tx) reopenAccount(id string) error {
-	return t.write(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
+func (t *tx) reopenAccount(id string) {
+	t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
 }
 
 // What stops working when an account is closed, apart from what it has of other nouns.
@@ -141,11 +143,9 @@ func (q *queries) baseURLs() ([]baseAddress, error) {
 }
 
 // setBaseURL makes url the current base address; the previous one stays accepted.
-func (t *tx) setBaseURL(url string) error {
-	if err := t.write(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`); err != nil {
-		return err
-	}
-	return t.write(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?)
+func (t *tx) setBaseURL(url string) {
+	t.exec(`UPDATE base_urls SET is_current = 0 WHERE is_current = 1`)
+	t.exec(`INSERT INTO base_urls (url, is_current, created_at) VALUES (?, 1, ?)
 		ON CONFLICT (url) DO UPDATE SET is_current = 1`, url, t.now)
 }
 
@@ -222,8 +222,9 @@ func (t *tx) addOrigin(accountID, origin string) error {
 	case listedBy != "":
 		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
 	}
-	return t.write(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
+	t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
 		origin, accountID, t.now)
+	return nil
 }
 
 // removeOrigin removes an origin, or returns errNotFound.
@@ -286,7 +287,8 @@ func (t *tx) addToken(r tokenRow) error {
 	if err := t.openAccount(r.AccountID); err != nil {
 		return err
 	}
-	return tokenTable.insert(t, &r)
+	tokenTable.insert(t, &r)
+	return nil
 }
 
 // revokeToken marks a token as revoked, so that it is refused from now on, or returns
@@ -297,8 +299,7 @@ func (t *tx) revokeToken(jti string) error {
 
 // removeTokens removes up to limit tokens that expired or were revoked before a time, and returns how
 // many. It reads all tokens. A token without a row is refused, see usableToken.
-func (t *tx) removeTokens(before stamp, limit int64) (int64, error) {
-	t.invalidate()
+func (t *tx) removeTokens(before stamp, limit int64) int64 {
 	return t.exec(`DELETE FROM tokens WHERE id IN
 		(SELECT id FROM tokens WHERE expires_at < ?1 OR revoked_at < ?1 LIMIT ?2)`, before, limit)
 }
@@ -358,8 +359,8 @@ func (q *queries) settings(accountID string) (s accountSettings, err error) {
 }
 
 // saveSettings writes the settings of an account.
-func (t *tx) saveSettings(accountID string, s accountSettings) error {
-	return t.write(`INSERT INTO account_settings
+func (t *tx) saveSettings(accountID string, s accountSettings) {
+	t.exec(`INSERT INTO account_settings
 		(account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account_id) DO UPDATE SET zone = excluded.zone,
 		cut_off = excluded.cut_off, legal_name = excluded.legal_name, address = excluded.address,

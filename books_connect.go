@@ -44,8 +44,8 @@ func newLedgers(out *outbound, xeroURL, fortnoxURL string, now func() time.Time)
 }
 
 // setBooksApp writes the application of a product.
-func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) error {
-	return t.saveBooksApp(&booksApp{Product: product, ClientID: app.clientID,
+func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) {
+	t.saveBooksApp(&booksApp{Product: product, ClientID: app.clientID,
 		Sealed: keys.sealFor(sealedBooksApp, product, []byte(app.clientSecret))})
 }
 
@@ -127,11 +127,10 @@ func (b *books) authorize(ctx context.Context, accountID, product, base, actor s
 		if err := t.openAccount(accountID); err != nil {
 			return err
 		}
-		if err := t.keepBookAuthorizations(accountID, maxAuthorizations-1); err != nil {
-			return err
-		}
+		t.keepBookAuthorizations(accountID, maxAuthorizations-1)
 		a.CreatedAt, a.ExpiresAt = t.now, t.now.after(authorizationLife)
-		return bookAuthorizationTable.insert(t, a)
+		bookAuthorizationTable.insert(t, a)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -168,7 +167,6 @@ func (b *books) callback(
 		return nil, errBooksOff
 	}
 	a, err := updated(ctx, b.store, func(t *tx) (*bookAuthorization, error) {
-		t.invalidate()
 		return t.takeBookAuthorization(product, hashOf(state))
 	})
 	switch {
@@ -188,7 +186,6 @@ func (b *books) callback(
 		return nil, errBooksNobody
 	}
 	c, err := updated(ctx, b.store, func(t *tx) (*bookConnection, error) {
-		t.invalidate()
 		return connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
 	})
 	if err == nil {
@@ -239,9 +236,7 @@ func connectBooks(
 	}
 	if used == nil {
 		used = &bookConnection{ID: t.newID("bkc"), AccountID: a.AccountID, Product: a.Product, Status: entryDraft}
-		if err := t.addBookConnection(used); err != nil {
-			return nil, err
-		}
+		t.addBookConnection(used)
 	}
 	if len(companies) == 1 {
 		return bindOrganisation(t, keys, used, companies[0], tokens, a.MadeBy)
@@ -272,9 +267,7 @@ func bindOrganisation(
 		return nil, err
 	}
 	if former != nil {
-		if err := t.removeBookConnection(c.ID); err != nil {
-			return nil, err
-		}
+		t.removeBookConnection(c.ID)
 		former.RemovedAt, former.SendFrom = stamp{}, nil
 		c = former
 	}
@@ -292,15 +285,14 @@ func reconnectBooks(
 	if err := saveWithTokens(t, keys, c, tokens); err != nil {
 		return err
 	}
-	return wakeWith(t, booksEvent(c, kind, actor))
+	wakeWith(t, booksEvent(c, kind, actor))
+	return nil
 }
 
 // wakeWith writes an event about a connection, and wakes the exports that wait for it.
-func wakeWith(t *tx, told event) error {
-	if err := t.wakeExports(told.SubjectID); err != nil {
-		return err
-	}
-	return t.addEvent(told)
+func wakeWith(t *tx, told event) {
+	t.wakeExports(told.SubjectID)
+	t.addEvent(told)
 }
 
 // chooseOrganisation gives a connection that waits for a choice its company, and returns the connection, which
@@ -309,7 +301,6 @@ func wakeWith(t *tx, told event) error {
 func chooseOrganisation(
 	t *tx, keys *keyring, o owner, id, organisationID, actor string,
 ) (*bookConnection, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err
@@ -364,17 +355,12 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 		if err := t.saveBookTokens(c, nil); err != nil {
 			return err
 		}
-		if err := t.dropUnsentExports(c.ID, nil); err != nil {
-			return err
-		}
-		if err := t.pauseExports(c.ID); err != nil {
-			return err
-		}
-		if err := t.addEvent(booksEvent(c, eventBooksDisconnected, actor)); err != nil {
-			return err
-		}
+		t.dropUnsentExports(c.ID, nil)
+		t.pauseExports(c.ID)
+		t.addEvent(booksEvent(c, eventBooksDisconnected, actor))
 		if c.OrganisationID == nil {
-			return t.removeBookConnection(c.ID)
+			t.removeBookConnection(c.ID)
+			return nil
 		}
 		c.RemovedAt, c.SendFrom = t.now, nil
 		return t.saveBookConnection(c)
@@ -384,7 +370,6 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 // saveMapping confirms the mapping of a connection, and wakes the exports that wait for it. Errors:
 // errBooksConnection.
 func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*bookConnection, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err
@@ -393,7 +378,8 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 	if err := t.saveBookConnection(c); err != nil {
 		return nil, err
 	}
-	return c, wakeWith(t, booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
+	wakeWith(t, booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
+	return c, nil
 }
 
 // A connectionChange is what the owner of a connection wants to be different.
@@ -475,7 +461,6 @@ func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
 // changes, the exports of earlier days that are not in the books are dropped, or those of all days if it is nil
 // now. Errors: errBooksConnection.
 func changeConnection(t *tx, o owner, id string, change func(*bookConnection), actor string) (*bookConnection, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
 		return nil, err
@@ -489,13 +474,12 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 		return nil, err
 	}
 	if valueOr(before.SendFrom, "") != valueOr(c.SendFrom, "") {
-		if err := t.dropUnsentExports(c.ID, c.SendFrom); err != nil {
-			return nil, err
-		}
+		t.dropUnsentExports(c.ID, c.SendFrom)
 	}
-	return c, wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
+	wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
 		"status", c.Status, "series", valueOr(c.Series, ""),
 		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
+	return c, nil
 }
 
 // noteSwitches has changed switches of a connection hold from the present business day on: former days keep those that
@@ -514,7 +498,8 @@ func noteSwitches(t *tx, c, before *bookConnection) error {
 	if outside != c.Outside || tests != c.Tests { // else they were changed back on the same day
 		c.Former = append(c.Former, formerSwitches{today, outside, tests})
 	}
-	return t.saveFormerSwitches(c, today)
+	t.saveFormerSwitches(c, today)
+	return nil
 }
 
 // LogValue keeps the tokens of a connection out of the log.

@@ -54,21 +54,21 @@ func exportEvent(c *bookConnection, x *bookExport, kind eventType, actor string)
 // newExport inserts an export of a connection that is due at due.
 func newExport(
 	t *tx, c *bookConnection, date businessDate, currency string, revision int64, reverses *bookExport, due stamp,
-) (*bookExport, error) {
+) *bookExport {
 	x := &bookExport{ID: t.newID("exp"), ConnectionID: c.ID, AccountID: c.AccountID, Date: date, Currency: currency,
 		Revision: revision, EntryDate: date, State: exportWaiting, DueAt: due, CreatedAt: t.now,
 		SyncKey: syncKey(c.AccountID, date, revision)}
 	if reverses != nil {
 		x.Reverses, x.EntryDate = &reverses.ID, reverses.EntryDate
 	}
-	return x, exportTable.insert(t, x)
+	exportTable.insert(t, x)
+	return x
 }
 
 // requestExport asks for the export of a business day of a connection, in each currency that has something to
 // send, and returns the exports. A day that has one keeps it, unless its entry was reversed: then it gets a
 // further revision. Errors: errBooksConnection, books_connection_state, no_revenue, a refusal of the date.
 func requestExport(t *tx, o owner, connectionID string, date businessDate) ([]bookExport, error) {
-	t.invalidate()
 	c, err := t.usedBookConnection(o, connectionID)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func requestOne(t *tx, c *bookConnection, date businessDate, currency string, du
 	if !c.wantsAny(date, sums) {
 		return nil, nil
 	}
-	return newExport(t, c, date, currency, revision, nil, due)
+	return newExport(t, c, date, currency, revision, nil, due), nil
 }
 
 // ownExport returns an export of a connection in use of an owner, with the connection. Errors: errExport,
@@ -160,7 +160,6 @@ func errExportState(x *bookExport, why string) error {
 // retryExport makes an export that is held, failed or unknown due now. connectionID is "" if any connection will
 // do. Errors: errExport, errBooksConnection, export_state.
 func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
-	t.invalidate()
 	_, x, err := ownExport(t, o, connectionID, id)
 	if err != nil {
 		return nil, err
@@ -182,7 +181,6 @@ func retryExport(t *tx, o owner, connectionID, id string) (*bookExport, error) {
 // reversal is not written there. date is the date there; "" is that of the entry. Errors: errExport,
 // errBooksConnection, export_state, a refusal of the date.
 func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (*bookExport, error) {
-	t.invalidate()
 	c, x, err := ownExport(t, o, connectionID, id)
 	if err != nil {
 		return nil, err
@@ -205,9 +203,9 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if x.State != exportPosted || x.Reverses != nil {
 		return nil, errExportState(x, "Only the entry of a day that is in the books can be reversed.")
 	}
-	reversal, err := newExport(t, c, x.Date, x.Currency, last.Revision+1, x, t.now)
-	if err != nil || date == "" {
-		return reversal, err
+	reversal := newExport(t, c, x.Date, x.Currency, last.Revision+1, x, t.now)
+	if date == "" {
+		return reversal, nil
 	}
 	reversal.EntryDate = date
 	return reversal, t.saveExport(reversal)
@@ -308,9 +306,7 @@ func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
 			return err
 		}
 		for _, d := range over {
-			if _, err := newExport(t, now, d.Date, d.Currency, 1, nil, t.now); err != nil {
-				return err
-			}
+			newExport(t, now, d.Date, d.Currency, 1, nil, t.now)
 		}
 		return nil
 	})
@@ -401,6 +397,7 @@ func (w *booksWorker) export(ctx context.Context, connectionID string) error {
 		return all
 	}
 	return errors.Join(all, w.update(ctx, func(t *tx) error {
-		return t.setBooksFailing(c.ID, stamp{})
+		t.setBooksFailing(c.ID, stamp{})
+		return nil
 	}))
 }

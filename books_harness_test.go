@@ -52,7 +52,10 @@ func newBookkeeper(t testing.TB, product string) *bookkeeper {
 	t.Cleanup(k.server.outbound.close)
 	for product, app := range map[string]appSecrets{productXero: k.xero.app, productFortnox: k.fortnox.app} {
 		k.told.hear(app.clientSecret)
-		k.change(func(t *tx) error { return setBooksApp(t, k.keys, product, app) })
+		k.change(func(t *tx) error {
+			setBooksApp(t, k.keys, product, app)
+			return nil
+		})
 	}
 	if product == productFortnox {
 		k.currency, k.rate = "SEK", 1200
@@ -360,7 +363,10 @@ func (s *service) addBooks(account, product string, companies ...string) (id str
 func (s *service) connectToXero(f *xeroFake) string {
 	s.t.Helper()
 	s.told.hear(f.app.clientSecret)
-	s.change(func(t *tx) error { return setBooksApp(t, s.keys, productXero, f.app) })
+	s.change(func(t *tx) error {
+		setBooksApp(t, s.keys, productXero, f.app)
+		return nil
+	})
 	auth := "Authorization: Bearer " + s.token(s.account, scopeBooks)
 	link := s.post("/books/connections", `{"product":"xero"}`, auth).is(http.StatusOK)
 	back, err := url.Parse(f.approve(link.text("authorize_url")))

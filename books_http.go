@@ -75,8 +75,7 @@ func booksOf(s *server) *books {
 // expireLinks is the chore that removes links to connect books that nobody has used in time.
 func (a *booksAPI) expireLinks(ctx context.Context) error {
 	_, err := a.store.updateInParts(ctx, rowsAtOnce, func(t *tx) (int64, error) {
-		t.invalidate()
-		return t.removeBookAuthorizations(rowsAtOnce)
+		return t.removeBookAuthorizations(rowsAtOnce), nil
 	})
 	return err
 }

@@ -82,7 +82,8 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 		return true, nil
 	}
 	return true, errors.Join(err, r.update(context.WithoutCancel(ctx), func(t *tx) error {
-		return t.postponeExport(x.ID, t.now.after(retryPauses[2]))
+		t.postponeExport(x.ID, t.now.after(retryPauses[2]))
+		return nil
 	}))
 }
 
@@ -107,13 +108,10 @@ func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledger
 		"status", why.status, "error", why.reason)
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
 		pause := cmp.Or(why.retryAfter, pauseAfter(r.connection.FailingSince, t.now))
-		if err := t.postponeExports(r.connection.ID, t.now.after(pause)); err != nil {
-			return err
-		}
-		if err := t.postponeExport(x.ID, t.now.after(max(pause, r.pauseFor(x, t.now))+othersFirst)); err != nil {
-			return err
-		}
-		return t.setBooksFailing(r.connection.ID, t.now)
+		t.postponeExports(r.connection.ID, t.now.after(pause))
+		t.postponeExport(x.ID, t.now.after(max(pause, r.pauseFor(x, t.now))+othersFirst))
+		t.setBooksFailing(r.connection.ID, t.now)
+		return nil
 	})
 }
 
@@ -165,7 +163,8 @@ func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail st
 		if !isNew {
 			return nil
 		}
-		return t.addEvent(exportEvent(r.connection, x, eventBooksHeld, actorProvider))
+		t.addEvent(exportEvent(r.connection, x, eventBooksHeld, actorProvider))
+		return nil
 	})
 }
 
@@ -214,9 +213,7 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 			return err
 		}
 		now.Currency, c.Currency = &chart.Currency, &chart.Currency
-		if err := t.wakeHeldFor(c.ID, heldCurrency); err != nil {
-			return err
-		}
+		t.wakeHeldFor(c.ID, heldCurrency)
 		return t.saveBookConnection(now)
 	})
 }
@@ -300,7 +297,8 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
 		if !r.connection.wantsAny(x.Date, sums) {
-			return t.removeExport(x)
+			t.removeExport(x)
+			return nil
 		}
 		x.become(exportWaiting, t.now.after(heldRecheck))
 		x.Detail = new("What counts on this day adds up to nothing, so nothing is sent.")
@@ -332,7 +330,8 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 	}
 	entry.Year = year
 	x.MappingAt = now.MappingAt
-	return entry, t.freezeDay(c.AccountID, x.Date, x.Currency)
+	t.freezeDay(c.AccountID, x.Date, x.Currency)
+	return entry, nil
 }
 
 // send notes that an entry is being sent, and sends it, unless the books have it already: a database that was
@@ -447,7 +446,8 @@ func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledger
 		detail := cutText(why.detail, maxExportDetail)
 		x.State, x.Reason, x.Detail, x.DueAt = exportFailed, &why.reason, nilIfEmpty(detail), stamp{}
 		x.HeldAt = t.now
-		return t.addEvent(exportEvent(r.connection, x, eventBooksFailed, actorProvider))
+		t.addEvent(exportEvent(r.connection, x, eventBooksFailed, actorProvider))
+		return nil
 	})
 }
 
@@ -461,7 +461,8 @@ func (r *exportRound) posted(ctx context.Context, x *bookExport, id string) erro
 				return err
 			}
 		}
-		return t.addEvent(exportEvent(r.connection, x, eventBooksPosted, actorProvider))
+		t.addEvent(exportEvent(r.connection, x, eventBooksPosted, actorProvider))
+		return nil
 	})
 }
 
@@ -475,7 +476,8 @@ func markReversed(t *tx, c *bookConnection, id string) error {
 	if err := t.saveExport(x); err != nil {
 		return err
 	}
-	return t.addEvent(exportEvent(c, x, eventBooksReversed, actorProvider))
+	t.addEvent(exportEvent(c, x, eventBooksReversed, actorProvider))
+	return nil
 }
 
 // lookUp looks in the books for an entry whose answer was lost. If it is not there ten minutes after it was sent,
@@ -501,7 +503,8 @@ func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 			if err := t.saveExport(x); err != nil {
 				return err
 			}
-			return t.removeExport(x)
+			t.removeExport(x)
+			return nil
 		})
 	}
 	again := false
@@ -526,7 +529,8 @@ func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) erro
 	return r.change(ctx, x, func(t *tx) error {
 		x.become(exportReversed, stamp{})
 		x.EntryID, x.ReversedAt = &id, t.now
-		return t.addEvent(exportEvent(r.connection, x, eventBooksReversed, actorProvider))
+		t.addEvent(exportEvent(r.connection, x, eventBooksReversed, actorProvider))
+		return nil
 	})
 }
 

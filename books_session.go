@@ -210,12 +210,12 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 
 // claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
 func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
-	return mine, b.update(ctx, func(t *tx) (err error) {
+	return mine, b.update(ctx, func(t *tx) error {
 		until := t.now.after(tokenClaim)
-		if mine, err = t.claimBookTokens(c.ID, c.Tokens, until); err == nil && mine {
-			err = t.noteRenewal(c.ID, until) // in case this process ends before the answer comes
+		if mine = t.claimBookTokens(c.ID, c.Tokens, until); mine {
+			t.noteRenewal(c.ID, until) // in case this process ends before the answer comes
 		}
-		return err
+		return nil
 	})
 }
 
@@ -249,9 +249,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
 	}
 	return errors.Join(err, b.update(ctx, func(t *tx) error {
-		if err := t.dropTokenClaim(c.ID, c.Tokens); err != nil {
-			return err
-		}
+		t.dropTokenClaim(c.ID, c.Tokens)
 		return scheduleRenewal(t, c.ID)
 	}))
 }
@@ -285,7 +283,8 @@ func scheduleRenewal(t *tx, id string) error {
 	if pause, ok := renewalPause(t.now.Sub(lost.Time)); ok {
 		due = t.now.after(pause)
 	}
-	return t.postponeRenewal(id, due)
+	t.postponeRenewal(id, due)
+	return nil
 }
 
 // renewLost replaces the tokens of a connection whose last replacement had no usable answer.
@@ -319,12 +318,9 @@ func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) err
 		if err := t.saveBookConnection(now); err != nil {
 			return err
 		}
-		if err := t.dropTokenClaim(now.ID, now.Tokens); err != nil {
-			return err
-		}
-		if err := t.endRenewal(now.ID); err != nil {
-			return err
-		}
-		return t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))
+		t.dropTokenClaim(now.ID, now.Tokens)
+		t.endRenewal(now.ID)
+		t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))
+		return nil
 	})
 }

@@ -51,8 +51,8 @@ func (q *queries) booksApps() ([]booksApp, error) {
 }
 
 // saveBooksApp writes the application of a product.
-func (t *tx) saveBooksApp(a *booksApp) error {
-	return t.write(`INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES (?, ?, ?, ?)
+func (t *tx) saveBooksApp(a *booksApp) {
+	t.exec(`INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES (?, ?, ?, ?)
 		ON CONFLICT (product) DO UPDATE SET client_id = excluded.client_id, secret = excluded.secret,
 		changed_at = excluded.changed_at`, a.Product, a.ClientID, a.Sealed, t.now)
 }
@@ -90,18 +90,19 @@ func (t *tx) takeBookAuthorization(product string, hash []byte) (*bookAuthorizat
 	if err != nil {
 		return nil, err // one that has expired is removed by a chore
 	}
-	return a, t.write(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash)
+	t.exec(`DELETE FROM books_authorizations WHERE state_hash = ?`, hash)
+	return a, nil
 }
 
 // keepBookAuthorizations removes all but the newest authorizations of an account.
-func (t *tx) keepBookAuthorizations(accountID string, newest int) error {
-	return t.write(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
+func (t *tx) keepBookAuthorizations(accountID string, newest int) {
+	t.exec(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
 		FROM books_authorizations WHERE account_id = ? ORDER BY created_at DESC, state_hash LIMIT -1 OFFSET ?)`,
 		accountID, newest)
 }
 
 // removeBookAuthorizations removes up to limit authorizations that have expired, and returns how many.
-func (t *tx) removeBookAuthorizations(limit int64) (int64, error) {
+func (t *tx) removeBookAuthorizations(limit int64) int64 {
 	return t.exec(`DELETE FROM books_authorizations WHERE state_hash IN (SELECT state_hash
 		FROM books_authorizations WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)`, t.now, limit)
 }
@@ -183,9 +184,9 @@ func (q *queries) sharesOrganisation(c *bookConnection) (shared bool, err error)
 }
 
 // addBookConnection inserts a connection.
-func (t *tx) addBookConnection(c *bookConnection) error {
+func (t *tx) addBookConnection(c *bookConnection) {
 	c.CreatedAt = t.now
-	return bookConnectionTable.insert(t, c)
+	bookConnectionTable.insert(t, c)
 }
 
 // saveBookConnection writes what can change of a connection, but for its tokens. Errors: errNotFound.
@@ -196,47 +197,39 @@ func (t *tx) saveBookConnection(c *bookConnection) error {
 }
 
 // saveFormerSwitches replaces the rows of a connection about a business day and later ones by those in c.
-func (t *tx) saveFormerSwitches(c *bookConnection, from businessDate) error {
-	err := t.write(`DELETE FROM books_switches WHERE connection_id = ? AND before_date >= ?`, c.ID, from)
+func (t *tx) saveFormerSwitches(c *bookConnection, from businessDate) {
+	t.exec(`DELETE FROM books_switches WHERE connection_id = ? AND before_date >= ?`, c.ID, from)
 	for _, w := range c.Former {
-		if err == nil && w.Before >= from {
-			err = t.write(`INSERT INTO books_switches (connection_id, before_date, outside, tests) VALUES (?, ?, ?, ?)`,
+		if w.Before >= from {
+			t.exec(`INSERT INTO books_switches (connection_id, before_date, outside, tests) VALUES (?, ?, ?, ?)`,
 				c.ID, w.Before, w.Outside, w.Tests)
 		}
 	}
-	return err
 }
 
 // removeBookConnection deletes the row of a connection that has no company, and so no exports.
-func (t *tx) removeBookConnection(id string) error {
-	if err := t.endRenewal(id); err != nil {
-		return err
-	}
-	if err := t.write(`DELETE FROM books_switches WHERE connection_id = ?`, id); err != nil {
-		return err
-	}
-	return t.write(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
+func (t *tx) removeBookConnection(id string) {
+	t.endRenewal(id)
+	t.exec(`DELETE FROM books_switches WHERE connection_id = ?`, id)
+	t.exec(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
 }
 
 // saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
 // releases the claim on replacing them. Errors: errChanged.
 func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
-	n, err := t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL
-		WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens)
-	if err == nil && n == 0 {
+	if t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL
+		WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens) == 0 {
 		return errChanged
 	}
-	if err == nil {
-		err = t.endRenewal(c.ID)
-	}
+	t.endRenewal(c.ID)
 	c.Sealed, c.Tokens, c.RefreshingUntil = sealed, c.Tokens+1, stamp{}
-	return err
+	return nil
 }
 
 // noteRenewal notes that the tokens of a connection are being replaced, and that the worker retries at due unless
 // an answer comes before. It keeps the lost_at of earlier attempts.
-func (t *tx) noteRenewal(id string, due stamp) error {
-	return t.write(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
+func (t *tx) noteRenewal(id string, due stamp) {
+	t.exec(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
 		ON CONFLICT (connection_id) DO UPDATE SET due_at = excluded.due_at`, id, t.now, due)
 }
 
@@ -247,13 +240,13 @@ func (q *queries) renewalLostAt(id string) (lost stamp, err error) {
 }
 
 // postponeRenewal writes when the worker retries replacing tokens; the zero stamp: it does not.
-func (t *tx) postponeRenewal(id string, due stamp) error {
-	return t.write(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
+func (t *tx) postponeRenewal(id string, due stamp) {
+	t.exec(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
 }
 
 // endRenewal forgets that the tokens of a connection could not be replaced.
-func (t *tx) endRenewal(id string) error {
-	return t.write(`DELETE FROM books_renewals WHERE connection_id = ?`, id)
+func (t *tx) endRenewal(id string) {
+	t.exec(`DELETE FROM books_renewals WHERE connection_id = ?`, id)
 }
 
 // dueRenewals returns up to limit connections whose tokens are to be replaced again at now, those that wait
@@ -266,22 +259,21 @@ func (q *queries) dueRenewals(now stamp, limit int) (ids []string, err error) {
 // claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody else
 // is or they were replaced. It reports whether the caller has the claim. A stored claim that lasts longer than
 // until was made before the clock was set back, and does not count.
-func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool, err error) {
-	n, err := t.exec(`UPDATE books_connections SET refreshing_until = ?
+func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool) {
+	return t.exec(`UPDATE books_connections SET refreshing_until = ?
 		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ? OR refreshing_until > ?)`,
-		until, id, tokens, t.now, until)
-	return n > 0, err
+		until, id, tokens, t.now, until) > 0
 }
 
 // dropTokenClaim releases a claim on replacing tokens that has not led to new ones.
-func (t *tx) dropTokenClaim(id string, tokens int64) error {
-	return t.write(`UPDATE books_connections SET refreshing_until = NULL WHERE id = ? AND tokens = ?`, id, tokens)
+func (t *tx) dropTokenClaim(id string, tokens int64) {
+	t.exec(`UPDATE books_connections SET refreshing_until = NULL WHERE id = ? AND tokens = ?`, id, tokens)
 }
 
 // setBooksFailing notes since when a connection has given no usable answers; the zero stamp: it gives them. It
 // writes nothing if that does not change whether the connection is failing.
-func (t *tx) setBooksFailing(id string, since stamp) error {
-	return t.write(`UPDATE books_connections SET failing_since = ?1
+func (t *tx) setBooksFailing(id string, since stamp) {
+	t.exec(`UPDATE books_connections SET failing_since = ?1
 		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
 }
 
@@ -341,63 +333,63 @@ func (q *queries) bookExports(f exportFilter, before string, limit int) (p listP
 
 // saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.
 func (t *tx) saveExport(x *bookExport) error {
-	n, err := exportTable.update(t, x, `entry_date state reason detail entry request entry_id mapping_at attempts
+	if exportTable.update(t, x, `entry_date state reason detail entry request entry_id mapping_at attempts
 		due_at held_at sent_at posted_at reversed_at`, `, changes = changes + 1 WHERE id = ? AND changes = ?`,
-		x.ID, x.Changes)
-	if err == nil && n == 0 {
+		x.ID, x.Changes) == 0 {
 		return errChanged
 	}
 	x.Changes++
-	return err
+	return nil
 }
 
 // removeExport deletes an export of which nothing is in the books, unless it has changed since it was read.
-func (t *tx) removeExport(x *bookExport) error {
-	return t.write(`DELETE FROM books_exports WHERE id = ? AND changes = ? AND entry_id IS NULL
+func (t *tx) removeExport(x *bookExport) {
+	t.exec(`DELETE FROM books_exports WHERE id = ? AND changes = ? AND entry_id IS NULL
 		AND state IN ('waiting', 'held', 'ready')`, x.ID, x.Changes)
 }
 
 // dropUnsentExports deletes the exports of a connection of which nothing is in the books, of days before a date,
 // or of all days if that is nil. What may be there, and what is to be reversed, stays.
-func (t *tx) dropUnsentExports(connectionID string, before *businessDate) error {
-	return t.write(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
+func (t *tx) dropUnsentExports(connectionID string, before *businessDate) {
+	t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
 		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL`,
 		connectionID, before)
 }
 
 // postponeExports makes sure that no export of a connection is due before a time.
-func (t *tx) postponeExports(connectionID string, until stamp) error {
-	return t.write(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
+func (t *tx) postponeExports(connectionID string, until stamp) {
+	t.exec(`UPDATE books_exports SET due_at = ?1, changes = changes + 1
 		WHERE connection_id = ?2 AND due_at < ?1`, until, connectionID)
 }
 
 // lookForAllSent has every entry looked for in the books whose answer is not known.
 func (t *tx) lookForAllSent() error {
-	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE state IN ('sending', 'unknown') AND due_at IS NOT NULL`, t.now)
+	return nil
 }
 
 // postponeExport sets when an export that waits is due.
-func (t *tx) postponeExport(id string, at stamp) error {
-	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+func (t *tx) postponeExport(id string, at stamp) {
+	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE id = ? AND due_at IS NOT NULL`, at, id)
 }
 
 // wakeExports makes all exports of a connection that are not in the books due now.
-func (t *tx) wakeExports(connectionID string) error {
-	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+func (t *tx) wakeExports(connectionID string) {
+	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE connection_id = ? AND state IN ('waiting', 'held', 'ready', 'sending', 'unknown')`, t.now, connectionID)
 }
 
 // wakeHeldFor makes the exports of a connection due now that are held for a reason.
-func (t *tx) wakeHeldFor(connectionID, reason string) error {
-	return t.write(`UPDATE books_exports SET due_at = ?, changes = changes + 1
+func (t *tx) wakeHeldFor(connectionID, reason string) {
+	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1
 		WHERE connection_id = ? AND state = 'held' AND reason = ?`, t.now, connectionID, reason)
 }
 
 // pauseExports makes sure that no export of a connection becomes due any more, and notes reasonDisconnected.
-func (t *tx) pauseExports(connectionID string) error {
-	return t.write(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
+func (t *tx) pauseExports(connectionID string) {
+	t.exec(`UPDATE books_exports SET due_at = NULL, changes = changes + 1,
 		reason = CASE WHEN state IN ('sending', 'unknown') THEN ?2 ELSE reason END
 		WHERE connection_id = ?1 AND due_at IS NOT NULL`, connectionID, reasonDisconnected)
 }

@@ -147,8 +147,9 @@ func TestID_mayBeNamedByItsEnd(t *testing.T) {
 	o := newOperator(t)
 	const id = "lic_01m84qxem9y60cmcjqm39d1398"
 	o.change(func(t *tx) error {
-		return t.write(`INSERT INTO licenses (id, account_id, product, created_at, updated_at) VALUES (?, ?, ?, ?, ?)`,
+		t.exec(`INSERT INTO licenses (id, account_id, product, created_at, updated_at) VALUES (?, ?, ?, ?, ?)`,
 			id, o.account, "edge", t.now, t.now)
+		return nil
 	})
 	for _, typed := range []string{
 		id, "39d1398", "9d1398", "lic_9d1398", "lic_…9d1398", "…9d1398", "lic_...9d1398", "9D1398", "9dl398",
@@ -179,10 +180,8 @@ func TestID_whoseEndSeveralHaveIsAskedFor(t *testing.T) {
 		for i := range 12 {
 			id := fmt.Sprintf("wgt_01jea0vpf02dc5k9yk%02db0af78", i)
 			all = append(all, id)
-			if err := t.write(`INSERT INTO widgets (id, account_id, name, created_at) VALUES (?, ?, ?, ?)`,
-				id, o.account, fmt.Sprint("widget ", i), t.now); err != nil {
-				return err
-			}
+			t.exec(`INSERT INTO widgets (id, account_id, name, created_at) VALUES (?, ?, ?, ?)`,
+				id, o.account, fmt.Sprint("widget ", i), t.now)
 		}
 		return nil
 	})

@@ -295,16 +295,9 @@ const (
 // seed fills a new database: accounts, widgets with a month of events, licences
 // with devices, leads, and a month of revenue.
 func (d *demo) seed(t *tx, keys *keyring) error {
-	if err := t.setBaseURL(d.base); err != nil {
-		return err
-	}
-	if _, err := t.addAccount("Vendor", true); err != nil {
-		return err
-	}
-	id, err := t.addAccount(demoAccount, false)
-	if err != nil {
-		return err
-	}
+	t.setBaseURL(d.base)
+	t.addAccount("Vendor", true)
+	id := t.addAccount(demoAccount, false)
 	for i, name := range []string{demoWidget, "Lunch menu, Bahnhof"} {
 		widget, err := t.at(time.Duration(i)*time.Millisecond).addWidget(id, name, false, actorCommand)
 		if err != nil {
@@ -426,10 +419,7 @@ func seedLicenses(t *tx, account string) error {
 		}
 		for i := range 3 {
 			seen, name := t.at(-time.Duration(i)*7*time.Hour), fmt.Sprint("Device ", i+1)
-			_, err := addSampleDevice(seen, id, name, fmt.Sprint(id, " ", i), t.now.after(-days(80)))
-			if err != nil {
-				return err
-			}
+			addSampleDevice(seen, id, name, fmt.Sprint(id, " ", i), t.now.after(-days(80)))
 		}
 	}
 	return nil
@@ -447,11 +437,12 @@ func addSampleLicense(t *tx, l *license) (id, key string, err error) {
 }
 
 // addSampleDevice adds a device that was activated at a time and is seen now, and returns its id.
-func addSampleDevice(t *tx, licenseID, name, fingerprint string, activated stamp) (string, error) {
+func addSampleDevice(t *tx, licenseID, name, fingerprint string, activated stamp) string {
 	hash := fingerprintHash(fingerprint)
 	d := &device{ID: t.newID("dev"), LicenseID: licenseID, Fingerprint: hash[:], Name: &name, State: deviceActive,
 		ActivatedAt: activated, LastSeenAt: t.now, Activations: 1}
-	return d.ID, t.saveDevice(d)
+	t.saveDevice(d)
+	return d.ID
 }
 
 // prepare adds what this run needs: its base address, the page's origin, a licence and a token.
@@ -464,9 +455,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.line = line.HTML
-	if err := t.setBaseURL(d.base); err != nil {
-		return err
-	}
+	t.setBaseURL(d.base)
 	if err := t.addOrigin(d.account, d.page); err != nil {
 		return err
 	}
@@ -595,10 +584,7 @@ func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
 	if err := changeIssuer(t, d.account, true, actorCommand); err != nil {
 		return err
 	}
-	d.examples["device_id"], err = addSampleDevice(t, d.examples["/licenses/{id}"], "Kitchen 2", "docs", t.now)
-	if err != nil {
-		return err
-	}
+	d.examples["device_id"] = addSampleDevice(t, d.examples["/licenses/{id}"], "Kitchen 2", "docs", t.now)
 	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
 		return err
 	}
@@ -620,7 +606,7 @@ func (d *demo) prepareDocsWebhooks(t *tx) error {
 			w = &webhook{ID: t.newID("whe"), AccountID: d.account, URL: d.receiver, Types: codeList{"license.created"},
 				Description: &wanted.Description, State: webhookPending, SecretNumber: 1, MadeBy: actorCommand,
 				CreatedAt: t.now, UpdatedAt: t.now}
-			err = t.addWebhook(w)
+			t.addWebhook(w)
 		}
 		if err != nil {
 			return err
@@ -653,19 +639,16 @@ func (d *demo) prepareDocsApps(t *tx) error {
 		}
 		d.examples["/apps/{id}"+path] = p.ID
 	}
-	ended, err := d.addDocsGrant(t, d.examples["/apps/{id}/rotate-secret"])
-	if err != nil {
-		return err
-	}
-	d.examples["/grants/{id}"] = ended.ID
+	d.examples["/grants/{id}"] = d.addDocsGrant(t, d.examples["/apps/{id}/rotate-secret"]).ID
 	return d.prepareDocsTokens(t)
 }
 
 // addDocsGrant adds what the account has agreed to for an application.
-func (d *demo) addDocsGrant(t *tx, appID string) (*grant, error) {
+func (d *demo) addDocsGrant(t *tx, appID string) *grant {
 	g := &grant{ID: t.newID("grt"), AppID: appID, AccountID: d.account, Scope: scopeOrders, AgreedBy: actorCommand,
 		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-	return g, t.addGrant(g)
+	t.addGrant(g)
+	return g
 }
 
 // prepareDocsTokens adds the application with which the lines of /docs get a token and revoke one, or gives that of an
@@ -681,13 +664,11 @@ func (d *demo) prepareDocsTokens(t *tx) error {
 	if err := t.saveApp(p); err != nil {
 		return err
 	}
-	g, err := d.addDocsGrant(t, p.ID)
-	if err != nil {
-		return err
-	}
+	g := d.addDocsGrant(t, p.ID)
 	token := newRefreshToken()
 	d.examples["/oauth/revoke token"] = token
-	return t.addRefreshToken(&refreshToken{Hash: hashOf(token), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
+	t.addRefreshToken(&refreshToken{Hash: hashOf(token), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
+	return nil
 }
 
 // appNamed returns the application with the account and the name of p: that of an earlier run, or p, which it
@@ -704,7 +685,8 @@ func (d *demo) appNamed(t *tx, p *app) (*app, error) {
 	}
 	p.ID, p.HomePage, p.Kind, p.MadeBy = t.newID("app"), d.page, appWeb, actorCommand
 	p.CreatedAt, p.UpdatedAt = t.now, t.now
-	return p, t.addApp(p)
+	t.addApp(p)
+	return p, nil
 }
 
 // addFailure adds a delivery of the last event to a webhook, one that failed, and returns its id.
@@ -719,7 +701,8 @@ func addFailure(t *tx, webhookID string) (id string, err error) {
 	}
 	d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1, At: t.now,
 		Status: new(http.StatusServiceUnavailable), eventSeq: seq}
-	return d.ID, t.addDelivery(d)
+	t.addDelivery(d)
+	return d.ID, nil
 }
 
 // docsPath is where the receiver accepts webhooks and prints nothing.

@@ -164,7 +164,6 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 		return err
 	}
 	return s.store.update(ctx, func(t *tx) error {
-		t.invalidate()
 		if err := endEarlierRun(t, d.account); err != nil {
 			return err
 		}
@@ -177,7 +176,8 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 				return err
 			}
 		}
-		return t.addPaymentConnection(c.paymentConnection)
+		t.addPaymentConnection(c.paymentConnection)
+		return nil
 	})
 }
 
@@ -243,7 +243,6 @@ func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testP
 		}
 	}
 	err := s.store.update(ctx, func(t *tx) error {
-		t.invalidate()
 		by := ownedBy(d.account)
 		_, err := payOutside(t, by, d.examples["/orders/{id}/refunds"], methodCash, t.now, actorCommand)
 		if err != nil {
@@ -298,7 +297,7 @@ func (d *demo) prepareKinds(ctx context.Context, s *server, provider *testProvid
 	pickup := &guest{Name: new("Ben Roth"), Fulfilment: &fulfilment{Type: fulfilPickup}}
 	var ids []string
 	change := func(f func(t *tx) error) error {
-		return s.store.update(ctx, func(t *tx) error { t.invalidate(); return f(t) })
+		return s.store.update(ctx, f)
 	}
 	err := change(func(t *tx) error {
 		ids = nil

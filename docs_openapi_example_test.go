@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -81,7 +80,10 @@ func (f *exampleFixture) addBooks(xero *xeroFake) {
 	f.real[exampleValue(f.t, later, "open").(node)["date"].(string)] = midnight(today).AddDate(0, 0,
 		10).Format(time.DateOnly)
 	f.real[exampleOf(f.t, "book_connection_id")] = f.connectToXero(xero)
-	f.change(func(t *tx) error { return setBooksApp(t, f.keys, productFortnox, appSecrets{"id", "secret"}) })
+	f.change(func(t *tx) error {
+		setBooksApp(t, f.keys, productFortnox, appSecrets{"id", "secret"})
+		return nil
+	})
 	f.send(operationByID(f.t, "updateBookConnection"), node{"tests": true})
 	f.send(operationByID(f.t, "confirmBookMapping"),
 		exampleValue(f.t, operationByID(f.t, "confirmBookMapping"), "xero"))
@@ -123,7 +125,8 @@ func (f *exampleFixture) addWebhook() {
 			At: t.now, eventSeq: seq}
 		f.real[exampleOf(f.t, "delivery_id")] = d.ID
 		d.Status, d.Answer, d.NextAt = ptr(503), ptr("The CRM is being updated."), t.now.after(retryDelays[0])
-		return errors.Join(err, t.addDelivery(d))
+		t.addDelivery(d)
+		return err
 	})
 }
 

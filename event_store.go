@@ -7,7 +7,7 @@ import (
 )
 
 // addEvent writes an event. It sets the id and the time itself, those of the transaction.
-func (t *tx) addEvent(e event) error {
+func (t *tx) addEvent(e event) {
 	data := cmp.Or(string(e.Data), "{}")
 	if e.DeviceID != "" {
 		rest := strings.TrimPrefix(data, "{")
@@ -16,11 +16,10 @@ func (t *tx) addEvent(e event) error {
 		}
 		data = `{"device_id":"` + e.DeviceID + `"` + rest
 	}
-	err := t.write(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
+	t.exec(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`,
 		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
 	t.written = append(t.written, writtenEvent{e.AccountID, string(e.Type)})
-	return err
 }
 
 // An eventFilter selects events of an owner; an empty field does not narrow the selection.
@@ -114,7 +113,6 @@ func (t *tx) latestEvent() (seq int64, id string, err error) {
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how
 // many. Old events that follow a newer one, as after the clock was set back, are left to removeEventsAfter.
 func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
-	t.invalidate()
 	var oldest string // compared as text, so that it need not be a valid time
 	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
 	if errors.Is(err, errNotFound) || err == nil && oldest >= before.String() {
@@ -124,7 +122,7 @@ func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 		return 0, err
 	}
 	return t.exec(`DELETE FROM events WHERE seq IN
-		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit)
+		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit), nil
 }
 
 // removeEventsAfter removes up to limit events from before a time among the maxListRows that follow number
@@ -132,19 +130,18 @@ func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
 // left here, 0 at the end. It reads at most maxListRows rows, which takes some 5 ms, so 100 calls go through a
 // million events.
 func (t *tx) removeEventsAfter(after int64, before stamp, limit int64) (removed, next int64, err error) {
-	t.invalidate()
 	err = t.one(`SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?`,
 		[]any{after, maxListRows - 1}, &next)
 	if err != nil && !errors.Is(err, errNotFound) {
 		return 0, after, err
 	}
-	removed, err = t.exec(`DELETE FROM events WHERE seq IN
+	removed = t.exec(`DELETE FROM events WHERE seq IN
 		(SELECT seq FROM (SELECT seq, at FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2) WHERE at < ?3 LIMIT ?4)`,
 		after, maxListRows, before, limit)
-	if err != nil || removed == limit {
+	if removed == limit {
 		next = after
 	}
-	return removed, next, err
+	return removed, next, nil
 }
 
 // isLicense is the condition of the partial index on events of licences. A query for those of one

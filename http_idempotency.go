@@ -98,7 +98,6 @@ func create[Res any](
 	defer s.running.end(string(id))
 	err = s.store.update(ctx, func(t *tx) (err error) {
 		if c.replay, err = c.earlierAnswer(t, keys, id, request); err != nil || c.replay != nil {
-			t.invalidate() // a replay changes no cached row
 			return err
 		}
 		if res, err = f(t); err != nil {
@@ -108,7 +107,8 @@ func create[Res any](
 		if any(res) != any(noContent) {
 			plain = encodeJSON(res)
 		}
-		return t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
+		t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
+		return nil
 	})
 	if err != nil {
 		c.replay = nil

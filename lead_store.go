@@ -58,13 +58,12 @@ func (t *tx) addLead(l lead) (id string, err error) {
 		return id, err
 	}
 	id = t.newID("lead")
-	if err := t.write(`INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at)
+	t.exec(`INSERT INTO leads (id, account_id, type, email, source, page, fields, digest, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now); err != nil {
-		return "", err
-	}
-	return id, t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id,
+		id, l.AccountID, l.Type, l.Email, l.Source, l.Page, optionalJSON(l.Fields), digest, t.now)
+	t.addEvent(event{Type: eventLeadCreated, AccountID: l.AccountID, SubjectID: id,
 		Actor: cmp.Or(l.sender, actorSite)})
+	return id, nil
 }
 
 // A leadFilter selects leads of an owner; an empty field does not narrow the selection.
@@ -107,15 +106,15 @@ func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased i
 	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
 	// and SQLite leaves the bytes where a row was.
 	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
-		return t.blankLeads(email, found)
+		t.blankLeads(email, found)
+		return nil
 	})
 	if err != nil {
 		return 0, err
 	}
 	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
-		n, err := t.deleteLeads(found)
-		erased += n
-		return err
+		erased += t.deleteLeads(found)
+		return nil
 	})
 	return erased, err
 }
@@ -131,7 +130,6 @@ func (s *store) eachLeadOfAddress(
 			began := time.Now()
 			var found []leadAddress
 			err := s.update(ctx, func(t *tx) (err error) {
-				t.invalidate()
 				if found, err = t.leadsInRange(o, r, atOnce); err != nil {
 					return err
 				}
@@ -196,8 +194,8 @@ func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, 
 
 // blankLeads overwrites the personal data in those of the leads that have the address, in place:
 // the values that it writes have the same length.
-func (t *tx) blankLeads(email string, leads []leadAddress) error {
-	return t.write(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
+func (t *tx) blankLeads(email string, leads []leadAddress) {
+	t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
 		page = '/' || substr(`+blanked("page", "x")+`, 2),
 		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
 		numbersOf(leads, func(l leadAddress) bool {
@@ -217,7 +215,7 @@ func numbersOf(leads []leadAddress, chosen func(leadAddress) bool) string {
 }
 
 // deleteLeads removes those of the leads that blankLeads has overwritten, and returns how many.
-func (t *tx) deleteLeads(leads []leadAddress) (deleted int64, err error) {
+func (t *tx) deleteLeads(leads []leadAddress) (deleted int64) {
 	return t.exec(`DELETE FROM leads WHERE seq IN (SELECT value FROM json_each(?))`,
 		numbersOf(leads, func(l leadAddress) bool {
 			return strings.Trim(l.email, "x") == "" // else another address, or added since
@@ -284,8 +282,7 @@ func (t *tx) purgeLeads(o owner, before stamp, after int64) (purged, last int64,
 	}
 	query, args := o.narrow(`DELETE FROM leads WHERE seq > ? AND seq <= ? AND created_at < ?`, `+account_id`,
 		after, last, before)
-	purged, err = t.exec(query, args...)
-	return purged, last, err
+	return t.exec(query, args...), last, nil
 }
 
 // countLeads returns how many leads of an owner were created before a time.

@@ -144,8 +144,7 @@ func eraseAmongWrites(t *testing.T, s *store, account string, erase func() error
 	for {
 		var first, last bool // whether the lead to be erased first is as it was, and the last one
 		must(t, s.update(t.Context(), func(t *tx) error {
-			t.invalidate()
-			_, err := t.exec(`UPDATE accounts SET name = name`)
+			_, err := t.try(`UPDATE accounts SET name = name`)
 			const is = `SELECT count(*) FROM leads WHERE id = printf('lead_%026d', ?) AND email = 'many@example.com'`
 			return errors.Join(err, t.one(is, []any{1}, &first), t.one(is, []any{manyErased()}, &last))
 		}))
@@ -247,8 +246,8 @@ func longestWrite(ctx context.Context, s *store) (longest time.Duration) {
 		}
 		began := time.Now()
 		if err := s.update(context.WithoutCancel(ctx), func(t *tx) error {
-			t.invalidate()
-			return t.writeProbe()
+			t.writeProbe()
+			return nil
 		}); err != nil {
 			return -1
 		}
@@ -428,14 +427,12 @@ func eraseInOne(t *tx, email string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.blankLeads(email, found); err != nil {
-		return err
-	}
+	t.blankLeads(email, found)
 	if found, err = t.leadsInRange(anyAccount, leadRanges(email)[0], erasedAtOnce); err != nil {
 		return err
 	}
-	_, err = t.deleteLeads(found)
-	return err
+	t.deleteLeads(found)
+	return nil
 }
 
 func TestMember_thatIsAnEmailAddressIsJudged(t *testing.T) {

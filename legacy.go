@@ -154,8 +154,9 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 		return nil
 	}
 	err := a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
-		return t.countLegacy(counts)
+		t.quiet()
+		t.countLegacy(counts)
+		return nil
 	})
 	if err != nil {
 		for _, c := range counts {

@@ -10,17 +10,14 @@ type legacyCall struct {
 }
 
 // countLegacy adds counts to the rows of the same day, path and caller.
-func (t *tx) countLegacy(calls []legacyCall) error {
+func (t *tx) countLegacy(calls []legacyCall) {
 	for _, c := range calls {
-		if err := t.write(`INSERT INTO legacy_calls (day, path, caller, calls, last_at)
+		t.exec(`INSERT INTO legacy_calls (day, path, caller, calls, last_at)
 			VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
 			last_at = max(last_at, excluded.last_at)`,
-			c.Day, c.Path, c.Caller, c.Calls, c.LastAt); err != nil {
-			return err
-		}
+			c.Day, c.Path, c.Caller, c.Calls, c.LastAt)
 	}
-	return nil
 }
 
 // legacyCalls returns the counts of an owner's calls, the latest day first.

@@ -464,9 +464,7 @@ func changeState(t *tx, o owner, licenseID, action, reason string, operator bool
 		return nil, err
 	}
 	l.IssuerSuspended = state == statusSuspended && !operator
-	if err := t.setLicenseState(l, state, reason, stateEvents[action], actor); err != nil {
-		return nil, err
-	}
+	t.setLicenseState(l, state, reason, stateEvents[action], actor)
 	return t.license(o, licenseID)
 }
 

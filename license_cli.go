@@ -655,13 +655,15 @@ func deviceRelease(e *env) error {
 		if d.State == deviceReleased {
 			return nil
 		}
-		return releaseSeat(t, l, d, "operator", eventDeviceReleased, e.actor())
+		releaseSeat(t, l, d, "operator", eventDeviceReleased, e.actor())
+		return nil
 	})
 }
 
 func deviceBlock(e *env) error {
 	return e.changeDevice("blocked", func(t *tx, l *license, d *device) error {
-		return blockDevice(t, l, d, e.actor())
+		blockDevice(t, l, d, e.actor())
+		return nil
 	})
 }
 

@@ -165,7 +165,6 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.invalidate(l.ID)
 	if !a.keepLapsed {
 		if err := releaseLapsed(t, l); err != nil {
 			return nil, err
@@ -195,42 +194,31 @@ func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
 	d.Platform = cmp.Or(a.platform, d.Platform)
 	d.AppVersion = cmp.Or(a.appVersion, d.AppVersion)
 	d.LastSeenAt = t.now
-	if err := t.startLicense(l); err != nil {
-		return nil, err
-	}
-	if err := recordPresentedSeq(t, l, d, a.presented); err != nil {
-		return nil, err
-	}
+	t.startLicense(l)
+	recordPresentedSeq(t, l, d, a.presented)
 	offlineBefore := d.OfflineUntil
 	if g.lease, err = k.nextLease(t, l, d, a.nonce, a.offline); err != nil {
 		return nil, err
 	}
-	return g, g.save(t, found.drifted, d.OfflineUntil.After(offlineBefore.Time))
+	g.save(t, found.drifted, d.OfflineUntil.After(offlineBefore.Time))
+	return g, nil
 }
 
 // save stores the device of an activation, with its events.
-func (g *activationResult) save(t *tx, drifted, longerOffline bool) error {
+func (g *activationResult) save(t *tx, drifted, longerOffline bool) {
 	l, d := g.license, g.device
-	if err := t.saveDevice(d); err != nil {
-		return err
-	}
+	t.saveDevice(d)
 	if drifted {
-		if err := t.setFingerprint(d); err != nil {
-			return err
-		}
-		if err := t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice)); err != nil {
-			return err
-		}
+		t.setFingerprint(d)
+		t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice))
 	}
 	if typ, ok := activationEvents[g.code]; ok {
-		if err := t.addEvent(deviceEvent(l, d, typ, actorDevice)); err != nil {
-			return err
-		}
+		t.addEvent(deviceEvent(l, d, typ, actorDevice))
 	}
 	if longerOffline {
-		return t.addEvent(deviceEvent(l, d, eventDeviceLeasedOffline, actorDevice, "until", d.OfflineUntil.String()))
+		t.addEvent(deviceEvent(l, d, eventDeviceLeasedOffline, actorDevice, "until", d.OfflineUntil.String()))
+		return
 	}
-	return nil
 }
 
 // activationEvents are the events by code of an activation; already_active writes none.
@@ -327,9 +315,7 @@ func releaseLapsed(t *tx, l *license) error {
 		return err
 	}
 	for _, d := range lapsed {
-		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
-			return err
-		}
+		releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime)
 	}
 	return nil
 }
@@ -339,16 +325,16 @@ func releaseLapsed(t *tx, l *license) error {
 // restored from a copy: that writes device.clone_suspected, at most once a day, and
 // blocks nothing. A number that is higher than any this database issued (it was restored
 // from a copy) becomes the current one, so that the next lease has a higher one still.
-func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) error {
+func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) {
 	switch {
 	case presented == nil || presented.Seq == d.PresentedSeq:
 	case presented.Seq > d.PresentedSeq:
 		d.PresentedSeq, d.LeaseSeq = presented.Seq, max(d.LeaseSeq, presented.Seq)
 	case presentsOlderLease(d, presented, t.now.Time):
 		d.CloneAt = t.now
-		return t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
+		t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
+		return
 	}
-	return nil
 }
 
 // presentsOlderLease reports whether a token is an older lease of a device than one that
@@ -378,9 +364,7 @@ func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error
 		return err
 	}
 	if old != nil {
-		if err := releaseSeat(t, l, old, "replacement", eventDeviceReplaced, actorDevice); err != nil {
-			return err
-		}
+		releaseSeat(t, l, old, "replacement", eventDeviceReplaced, actorDevice)
 	}
 	if g.device == nil {
 		g.code = "activated"
@@ -429,9 +413,7 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	if err != nil {
 		return err
 	}
-	if err := t.noteLimit(l, eventLicenseSeatLimitReached); err != nil {
-		return err
-	}
+	t.noteLimit(l, eventLicenseSeatLimitReached)
 	detail := ""
 	if d.replaced() {
 		detail = "Another device has replaced this one, and no other seat is free."
@@ -445,7 +427,7 @@ const maxHoldersShown = 50 // devices in a seat_limit_reached
 // releaseSeat makes d released and writes the event of type typ. d must hold a seat, or be blocked.
 // releasedBy is device, replacement, portal, operator or lease; the device's tokens end unless the
 // seat was given up by the device itself or by the end of its lease.
-func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) error {
+func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) {
 	held := d.State == deviceActive
 	if held {
 		l.SeatsUsed--
@@ -455,25 +437,21 @@ func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType,
 	}
 	d.CountsUntil = d.countsAfterSeat(l, held, t.now)
 	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &releasedBy, stamp{}
-	if err := t.saveDevice(d); err != nil {
-		return err
-	}
-	return t.addEvent(deviceEvent(l, d, typ, actor, "by", releasedBy))
+	t.saveDevice(d)
+	t.addEvent(deviceEvent(l, d, typ, actor, "by", releasedBy))
 }
 
 // blockDevice shuts a device out until an operator releases it. An offline lease goes on until its end, as after a
 // release.
-func blockDevice(t *tx, l *license, d *device, actor string) error {
+func blockDevice(t *tx, l *license, d *device, actor string) {
 	if d.State == deviceBlocked {
-		return nil
+		return
 	}
 	d.endTokens(t.now)
 	d.CountsUntil = d.countsAfterSeat(l, d.State == deviceActive, t.now)
 	d.State, d.LapsesAt = deviceBlocked, stamp{}
-	if err := t.saveDevice(d); err != nil {
-		return err
-	}
-	return t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
+	t.saveDevice(d)
+	t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
 }
 
 func deviceEvent(l *license, d *device, typ eventType, actor string, data ...string) event {
@@ -490,21 +468,17 @@ const maxTransitions = 500
 // of licences that have entered grace or expired, even if the service was not running then. It
 // returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
 func applyTransitions(t *tx) (done int, err error) {
-	t.invalidate()
 	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
 	if err != nil {
 		return 0, err
 	}
 	for _, d := range lapsed {
-		t.invalidate(d.LicenseID)
 		account, err := t.licenseOwner(d.LicenseID)
 		if err != nil {
 			return 0, err
 		}
 		l := &license{ID: d.LicenseID, AccountID: account}
-		if err := releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime); err != nil {
-			return 0, err
-		}
+		releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime)
 	}
 	expired, err := t.expireFingerprints("", t.now, maxTransitions)
 	if err != nil {
@@ -625,7 +599,6 @@ func (r *checkRequest) wantsLease(c licenseCheck, now time.Time) bool {
 // otherwise issued is zero. It evaluates r again inside the transaction, because the rows
 // may have changed since the caller read them.
 func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lease, err error) {
-	t.invalidate() // without ids: nothing is changed yet
 	l, err := r.findLicense(t)
 	if err != nil {
 		return c, issued, err
@@ -633,19 +606,17 @@ func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lea
 	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.mayTouch(t.now.Time) {
 		return c, issued, err
 	}
-	t.invalidate(c.license.ID)
 	d := c.device
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
-	if err := recordPresentedSeq(t, c.license, d, r.presented); err != nil {
-		return c, issued, err
-	}
+	recordPresentedSeq(t, c.license, d, r.presented)
 	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
 		if issued, err = k.nextLease(t, c.license, d, r.nonce, false); err != nil {
 			return c, issued, err
 		}
 	}
-	return c, issued, t.saveSeen(d)
+	t.saveSeen(d)
+	return c, issued, nil
 }
 
 // A deviceState is a device as shown to itself.

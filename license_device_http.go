@@ -295,6 +295,7 @@ func (a *deviceAPI) giveSeat(ctx context.Context, c *call, q *activation, l *lic
 	}
 	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
+		t.only(l.ID)
 		var err error
 		if g, err = keys.activate(t, *q); err != nil {
 			return nil, err
@@ -516,7 +517,9 @@ func (a *deviceAPI) tryRecordSeen(
 	defer cancel()
 	keys := a.keys.Load()
 	err = a.store.update(bounded, func(t *tx) (err error) {
-		found, issued, err = keys.recordSeen(t, r)
+		if found, issued, err = keys.recordSeen(t, r); found.license != nil {
+			t.only(found.license.ID)
+		}
 		return err
 	})
 	if err == nil || errors.Is(err, errCredentialMismatch) {
@@ -558,7 +561,7 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
 		if err != nil {
 			return err
 		}
-		t.invalidate(l.ID)
+		t.only(l.ID)
 		switch {
 		case found.code == "key_retired":
 			return &refusal{code: codeKeyRetired}
@@ -571,7 +574,8 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
 			return nil
 		}
 		res.Released = true
-		return releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
+		releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
+		return nil
 	})
 	return res, err
 }
@@ -593,7 +597,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	return noContent, s.store.update(ctx, func(t *tx) error {
-		t.invalidate(l.ID)
+		t.only(l.ID)
 		d, err := t.device(l.ID, c.in.pathValue("device_id"))
 		if err != nil || d.State != deviceActive {
 			none := &refusal{code: codeNotFound, detail: "The licence has no such device."}
@@ -603,7 +607,8 @@ func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
 		if c.caller.admin() {
 			releasedBy = "operator"
 		}
-		return releaseSeat(t, l, d, releasedBy, eventDeviceReleased, actorToken(c))
+		releaseSeat(t, l, d, releasedBy, eventDeviceReleased, actorToken(c))
+		return nil
 	})
 }
 

@@ -86,8 +86,8 @@ func (q *queries) allDevices(o owner, before string, limit int) (listPage[*devic
 }
 
 // saveDevice inserts the row of d, or updates all of it but the fingerprint.
-func (t *tx) saveDevice(d *device) error {
-	return t.write(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
+func (t *tx) saveDevice(d *device) {
+	t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
 		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
 		counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at, released_by,
 		activations, offline_until, offline_kid)
@@ -109,14 +109,14 @@ func (t *tx) saveDevice(d *device) error {
 }
 
 // setFingerprint stores the changed fingerprint of a device.
-func (t *tx) setFingerprint(d *device) error {
-	return t.write(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
+func (t *tx) setFingerprint(d *device) {
+	t.exec(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
 }
 
 // saveSeen updates the columns that change when a device that holds a seat is seen. While it holds
 // one, only the indexes of lapsing seats contain any of these columns.
-func (t *tx) saveSeen(d *device) error {
-	return t.write(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
+func (t *tx) saveSeen(d *device) {
+	t.exec(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
 		lease_kid = nullif(?, ''), leased_at = ?, lease_expires_at = ?, lapses_at = ?, clone_suspected_at = ?,
 		counts_until = ?, last_seen_at = ? WHERE id = ?`,
 		d.AppVersion, d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
@@ -159,14 +159,14 @@ func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err er
 }
 
 // addPastFingerprint stores a fingerprint that a device no longer has, and until when it still counts.
-func (t *tx) addPastFingerprint(licenseID string, hash []byte, until stamp) error {
-	return t.write(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
+func (t *tx) addPastFingerprint(licenseID string, hash []byte, until stamp) {
+	t.exec(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
 		ON CONFLICT DO UPDATE SET counts_until = max(counts_until, excluded.counts_until)`, licenseID, hash, until)
 }
 
 // removePastFingerprint removes a fingerprint from the former ones, because a device has it again.
-func (t *tx) removePastFingerprint(licenseID string, hash []byte) error {
-	return t.write(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
+func (t *tx) removePastFingerprint(licenseID string, hash []byte) {
+	t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
 }
 
 // expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until,
@@ -184,10 +184,7 @@ func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expir
 		`DELETE FROM past_fingerprints WHERE (license_id, fingerprint) IN (
 			SELECT license_id, fingerprint FROM past_fingerprints WHERE ` + of + `counts_until <= ? LIMIT ?)`,
 	} {
-		rows, err := t.exec(change, args...)
-		if err != nil {
-			return expired, err
-		}
+		rows := t.exec(change, args...)
 		expired += int(rows)
 	}
 	return expired, nil

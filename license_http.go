@@ -46,7 +46,6 @@ func (s *server) announceEnds(ctx context.Context) error {
 	for due && err == nil {
 		var written int
 		written, err = updated(ctx, s.store, func(t *tx) (int, error) {
-			t.invalidate() // without ids: the column that this changes is in no cached licence
 			return t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
 		})
 		due = written == maxTransitions

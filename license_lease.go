@@ -224,9 +224,7 @@ func refuseForTransferLimit(t *tx, l *license, over int) error {
 	if err != nil {
 		return err
 	}
-	if err := t.noteLimit(l, eventLicenseTransferLimitReached); err != nil {
-		return err
-	}
+	t.noteLimit(l, eventLicenseTransferLimitReached)
 	detail := codeTransferLimit.detail
 	if !next.IsZero() {
 		detail += " Another can be activated at " + next.String() + "."
@@ -255,15 +253,11 @@ func (f foundDevice) changeFingerprint(t *tx, l *license, d *device, fingerprint
 		return err
 	}
 	if !counted.IsZero() {
-		if err := t.removePastFingerprint(l.ID, fingerprint); err != nil {
-			return err
-		}
+		t.removePastFingerprint(l.ID, fingerprint)
 	}
 	if f.drifted {
 		if until := d.countsAfterSeat(l, f.active, t.now); !until.IsZero() {
-			if err := t.addPastFingerprint(l.ID, d.Fingerprint, until); err != nil {
-				return err
-			}
+			t.addPastFingerprint(l.ID, d.Fingerprint, until)
 		}
 	}
 	d.Fingerprint, d.CountsUntil = fingerprint, counted

@@ -130,7 +130,6 @@ const maxPlans = 500 // of an account, without those that are retired
 // createPlan adds a plan with the account and the name of p and the terms of l, and returns it. Errors:
 // validation_failed, account_not_found, errPlanLimit.
 func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) {
-	t.invalidate()
 	if err := t.openAccount(p.AccountID); err != nil {
 		return nil, err
 	}
@@ -149,16 +148,14 @@ func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) 
 	made := *p
 	made.setTerms(l)
 	made.ID, made.Revision, made.CreatedAt, made.UpdatedAt = t.newID("pln"), 1, t.now, t.now
-	if err := planTable.insert(t, &made); err != nil {
-		return nil, err
-	}
-	return &made, t.addEvent(planEvent(&made, eventPlanCreated, actor, nil))
+	planTable.insert(t, &made)
+	t.addEvent(planEvent(&made, eventPlanCreated, actor, nil))
+	return &made, nil
 }
 
 // changePlan changes the name of an owner's plan, unless it is "", and its terms. It changes no licence. Errors:
 // plan_not_found, plan_retired, validation_failed.
 func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string) (*plan, error) {
-	t.invalidate()
 	p, err := t.plan(o, id)
 	switch {
 	case err != nil:
@@ -186,25 +183,22 @@ func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string
 	}
 	p.setTerms(l)
 	p.UpdatedAt = t.now
-	if err := t.savePlan(p); err != nil {
-		return nil, err
-	}
-	return p, t.addEvent(planEvent(p, eventPlanUpdated, actor, bytes.TrimSpace(encodeJSON(changed))))
+	t.savePlan(p)
+	t.addEvent(planEvent(p, eventPlanUpdated, actor, bytes.TrimSpace(encodeJSON(changed))))
+	return p, nil
 }
 
 // retirePlan ends the making of licences from an owner's plan. Retiring it again changes nothing. Errors:
 // plan_not_found.
 func retirePlan(t *tx, o owner, id, actor string) (*plan, error) {
-	t.invalidate()
 	p, err := t.plan(o, id)
 	if err != nil || !p.RetiredAt.IsZero() {
 		return p, err
 	}
 	p.RetiredAt, p.UpdatedAt = t.now, t.now
-	if err := t.savePlan(p); err != nil {
-		return nil, err
-	}
-	return p, t.addEvent(planEvent(p, eventPlanRetired, actor, nil))
+	t.savePlan(p)
+	t.addEvent(planEvent(p, eventPlanRetired, actor, nil))
+	return p, nil
 }
 
 const (
@@ -272,7 +266,6 @@ func applyPlan(
 			err = step(st.within(ctx), nil)
 		} else {
 			err = st.update(ctx, func(t *tx) error {
-				t.invalidate()
 				return step(t.queries, t)
 			})
 		}
@@ -336,10 +329,7 @@ func (a *planApplication) step(
 		if a.DryRun {
 			continue
 		}
-		t.invalidate(l.ID)
-		if err := recordTerms(t, l, diff, actor); err != nil {
-			return nil, err
-		}
+		recordTerms(t, l, diff, actor)
 	}
 	return page, nil
 }

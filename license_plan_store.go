@@ -30,10 +30,9 @@ func (q *queries) countPlans(accountID string) (n int, err error) {
 }
 
 // savePlan writes what of a plan can change.
-func (t *tx) savePlan(p *plan) error {
-	_, err := planTable.update(t, p, `name trial max_devices max_transfers grace_days duration_days lease_hours
+func (t *tx) savePlan(p *plan) {
+	planTable.update(t, p, `name trial max_devices max_transfers grace_days duration_days lease_hours
 		offline_days entitlements revision updated_at retired_at`, ` WHERE id = ?`, p.ID)
-	return err
 }
 
 // licensesOfPlan returns up to limit licences that were made from a plan, revoked ones included, in the order of

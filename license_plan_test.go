@@ -65,9 +65,10 @@ func TestIssuing_applicationCannotAskForItNorHaveItByARowOfTheDatabase(t *testin
 func (s *service) fillPlan(plan string, n int) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		return t.write(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+		t.exec(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
 			INSERT INTO licenses (id, account_id, product, plan_id, created_at, updated_at)
 			SELECT printf('lic_0000000000000000%010d', i), ?2, 'kds', ?3, ?4, ?4 FROM n`, n, s.account, plan, t.now)
+		return nil
 	})
 }
 

@@ -141,56 +141,49 @@ func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error
 	if len(l.Metadata) == 0 {
 		added.Metadata = json.RawMessage("{}")
 	}
-	if err := licenseTable.insert(t, &added); err != nil {
-		return "", err
-	}
+	licenseTable.insert(t, &added)
 	if err := t.addKey(added.ID, key); err != nil {
 		return "", err
 	}
-	return added.ID, t.addEvent(licenseEvent(&added, eventLicenseCreated, actor))
+	t.addEvent(licenseEvent(&added, eventLicenseCreated, actor))
+	return added.ID, nil
 }
 
 // setLicenseState stores the state that an operator's action leads to, and writes the
 // event of type typ.
-func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) error {
-	if err := t.write(`UPDATE licenses SET state = ?, reason = nullif(?, ''), issuer_suspended = ?, updated_at = ?
-		WHERE id = ?`, state, reason, l.IssuerSuspended, t.now, l.ID); err != nil {
-		return err
-	}
-	return t.addEvent(licenseEvent(l, typ, actor, "reason", reason))
+func (t *tx) setLicenseState(l *license, state, reason string, typ eventType, actor string) {
+	t.exec(`UPDATE licenses SET state = ?, reason = nullif(?, ''), issuer_suspended = ?, updated_at = ?
+		WHERE id = ?`, state, reason, l.IssuerSuspended, t.now, l.ID)
+	t.addEvent(licenseEvent(l, typ, actor, "reason", reason))
 }
 
 // startLicense records the first activation of a licence, and computes the end of one
 // whose duration counts from it. Later activations change nothing.
-func (t *tx) startLicense(l *license) error {
+func (t *tx) startLicense(l *license) {
 	if !l.FirstActivatedAt.IsZero() {
-		return nil
+		return
 	}
 	l.FirstActivatedAt, l.UpdatedAt = t.now, t.now
 	if l.ExpiryBasis == basisFirstActivation && l.DurationDays != nil && l.ExpiresAt.IsZero() {
 		l.ExpiresAt = t.now.after(days(*l.DurationDays))
 	}
-	if err := t.write(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`,
-		l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID); err != nil {
-		return err
-	}
-	return t.addEvent(licenseEvent(l, eventLicenseFirstActivated, actorDevice))
+	t.exec(`UPDATE licenses SET first_activated_at = ?, expires_at = ?, updated_at = ? WHERE id = ?`,
+		l.FirstActivatedAt, l.ExpiresAt, t.now, l.ID)
+	t.addEvent(licenseEvent(l, eventLicenseFirstActivated, actorDevice))
 }
 
 // noteLimit writes license.seat_limit_reached or license.transfer_limit_reached, unless that was done
 // within the last hour.
-func (t *tx) noteLimit(l *license, kind eventType) error {
+func (t *tx) noteLimit(l *license, kind eventType) {
 	column, last := `seat_limit_noted_at`, l.SeatLimitNotedAt
 	if kind == eventLicenseTransferLimitReached {
 		column, last = `transfer_limit_noted_at`, l.TransferLimitNotedAt
 	}
 	if closerThan(time.Hour, last.Time, t.now.Time) {
-		return nil
+		return
 	}
-	if err := t.write(`UPDATE licenses SET `+column+` = ? WHERE id = ?`, t.now, l.ID); err != nil {
-		return err
-	}
-	return t.addEvent(licenseEvent(l, kind, actorDevice))
+	t.exec(`UPDATE licenses SET `+column+` = ? WHERE id = ?`, t.now, l.ID)
+	t.addEvent(licenseEvent(l, kind, actorDevice))
 }
 
 // endTokens ends every device token of a licence that was issued until now. Tokens issued in the
@@ -203,7 +196,8 @@ func (t *tx) endTokens(l *license) error {
 		return &refusal{code: codeIllegalTransition, retryAfter: ahead - time.Second,
 			detail: "The licence's tokens were ended just now, and can't be ended again within the second."}
 	}
-	return t.write(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
+	t.exec(`UPDATE licenses SET tokens_end_at = ? WHERE id = ?`, l.TokensEndAt, l.ID)
+	return nil
 }
 
 // withoutTransferLimit returns up to limit licences of an owner that limit devices but not transfers
@@ -250,12 +244,8 @@ func (t *tx) recordLicenseTransitions(limit int) (int, error) {
 			return written, err
 		}
 		for _, l := range rows {
-			if err := t.write(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID); err != nil {
-				return written, err
-			}
-			if err := t.addEvent(licenseEvent(&l, due.event, actorTime)); err != nil {
-				return written, err
-			}
+			t.exec(`UPDATE licenses SET `+due.column+` = `+due.end+` WHERE id = ?`, l.ID)
+			t.addEvent(licenseEvent(&l, due.event, actorTime))
 			written++
 		}
 	}
@@ -282,29 +272,24 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 		return 0, err
 	}
 	for _, l := range rows {
-		if err := t.write(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID); err != nil {
-			return 0, err
-		}
+		t.exec(`UPDATE licenses SET expiring_noted = expires_at WHERE id = ?`, l.ID)
 		e := licenseEvent(&l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
-		if err := t.addEvent(e); err != nil {
-			return 0, err
-		}
+		t.addEvent(e)
 	}
 	return len(rows), nil
 }
 
 // saveTerms writes the terms of l to its row, and sets UpdatedAt.
-func (t *tx) saveTerms(l *license) error {
+func (t *tx) saveTerms(l *license) {
 	l.UpdatedAt = t.now
-	_, err := licenseTable.update(t, l, `plan customer trial max_devices max_transfers starts_at expires_at
+	licenseTable.update(t, l, `plan customer trial max_devices max_transfers starts_at expires_at
 		grace_days duration_days lease_hours offline_days entitlements metadata updated_at`, ` WHERE id = ?`, l.ID)
-	return err
 }
 
 // addKey stores the hash of another key of a licence. Errors: errKeyTaken.
 func (t *tx) addKey(licenseID string, key licenseKey) error {
 	hash := key.hash()
-	err := t.write(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`,
+	_, err := t.try(`INSERT INTO license_keys (hash, license_id, hint, created_at) VALUES (?, ?, ?, ?)`,
 		hash[:], licenseID, key.hint(), t.now)
 	if isDuplicate(err) {
 		return errKeyTaken
@@ -314,8 +299,8 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 
 // retireKeys has a licence's current key retire at end, and so earlier keys that would work
 // longer.
-func (t *tx) retireKeys(licenseID string, end stamp) error {
-	return t.write(`UPDATE license_keys SET retires_at = ?1
+func (t *tx) retireKeys(licenseID string, end stamp) {
+	t.exec(`UPDATE license_keys SET retires_at = ?1
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
 }
 

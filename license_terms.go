@@ -240,17 +240,16 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 	if changed.Names == "" {
 		return l, nil
 	}
-	return l, recordTerms(t, l, changed, actor)
+	recordTerms(t, l, changed, actor)
+	return l, nil
 }
 
 // recordTerms stores the changed terms of a licence, with the event.
-func recordTerms(t *tx, l *license, changed termsDiff, actor string) error {
-	if err := t.saveTerms(l); err != nil {
-		return err
-	}
+func recordTerms(t *tx, l *license, changed termsDiff, actor string) {
+	t.saveTerms(l)
 	e := licenseEvent(l, eventLicenseUpdated, actor)
 	e.Data = bytes.TrimSpace(encodeJSON(changed))
-	return t.addEvent(e)
+	t.addEvent(e)
 }
 
 // termsDiff lists the terms that a change has altered. It is the data of the change's event.
@@ -311,10 +310,9 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range",
 			Detail: fmt.Sprintf("The licence would end after the year %d.", lastYear)})
 	}
-	if err := t.saveTerms(l); err != nil {
-		return nil, err
-	}
-	return l, t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
+	t.saveTerms(l)
+	t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
+	return l, nil
 }
 
 // rotateKey gives a licence of an owner a new key, which is returned only here. The current key
@@ -338,9 +336,7 @@ func rotateKey(
 	if err != nil {
 		return nil, "", err
 	}
-	if err := t.retireKeys(id, oldUntil); err != nil {
-		return nil, "", err
-	}
+	t.retireKeys(id, oldUntil)
 	if err := t.addKey(id, parsed); err != nil {
 		return nil, "", err
 	}
@@ -353,7 +349,8 @@ func rotateKey(
 		}
 	}
 	e := licenseEvent(l, eventLicenseKeyRotated, actor, "old_key_until", oldUntil.String(), "end_tokens", ended)
-	return l, key, t.addEvent(e)
+	t.addEvent(e)
+	return l, key, nil
 }
 
 // resetTransfers lets only the fingerprints of devices that hold a seat count for a licence from now on,
@@ -365,14 +362,11 @@ func resetTransfers(ctx context.Context, st *store, id, actor string) (l *licens
 			if l, err = t.license(anyAccount, id); err != nil {
 				return err
 			}
-			t.invalidate(l.ID)
 			forgotten, err := t.expireFingerprints(l.ID, lastStamp, maxTransitions)
 			if done = forgotten < maxTransitions; err != nil || !done {
 				return err
 			}
-			if err := t.addEvent(licenseEvent(l, eventLicenseTransfersReset, actor)); err != nil {
-				return err
-			}
+			t.addEvent(licenseEvent(l, eventLicenseTransfersReset, actor))
 			l, err = t.license(anyAccount, id)
 			return err
 		})
@@ -409,7 +403,6 @@ func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor 
 // limitTransfersOf gives the default max_transfers to some licences, with their events.
 func limitTransfersOf(t *tx, rows []*license, actor string) error {
 	for _, l := range rows {
-		t.invalidate(l.ID)
 		change := termsChange{func(l *license) { l.MaxTransfers = defaultTransfers(l.MaxDevices) }}
 		if _, err := patchLicense(t, anyAccount, l.ID, change, actor); err != nil {
 			return err

@@ -193,11 +193,13 @@ func (p *machinePark) interfere() {
 		p.check(err)
 		switch {
 		case block:
-			return blockDevice(t, l, d, actorCommand)
+			blockDevice(t, l, d, actorCommand)
+			return nil
 		case d.State == deviceReleased:
 			return nil
 		}
-		return releaseSeat(t, l, d, "operator", eventDeviceReleased, actorCommand)
+		releaseSeat(t, l, d, "operator", eventDeviceReleased, actorCommand)
+		return nil
 	})
 }
 

@@ -160,7 +160,6 @@ func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by strin
 // does so by the code or token in r. Its refusals are errors of the token endpoint; one that ends a grant is
 // committed.
 func issueTokens(t *tx, keys *keyring, appID string, r *tokenRequest) (*tokenAnswer, error) {
-	t.invalidate()
 	p, err := t.usedApp(anyAccount, appID)
 	if errors.Is(err, errApp) || err == nil && !p.works() {
 		err = errClient
@@ -260,18 +259,11 @@ func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, 
 	g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: c.AccountID, Scope: c.Scope, AgreedBy: c.AgreedBy,
 		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
 	first := newRefreshToken()
-	if err := t.addGrant(g); err != nil {
-		return nil, err
-	}
-	if err := t.addEvent(grantEvent(g, eventGrantCreated, appActor(p.ID), "scope", g.Scope)); err != nil {
-		return nil, err
-	}
-	err = t.addRefreshToken(&refreshToken{Hash: hashOf(first), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
-	if err != nil {
-		return nil, err
-	}
-	if unused, err := t.useGrantCode(c.Hash, g.ID); err != nil || !unused {
-		return nil, errors.Join(err, errCodeUsed) // checkGrantCode has seen that it is unused
+	t.addGrant(g)
+	t.addEvent(grantEvent(g, eventGrantCreated, appActor(p.ID), "scope", g.Scope))
+	t.addRefreshToken(&refreshToken{Hash: hashOf(first), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
+	if !t.useGrantCode(c.Hash, g.ID) {
+		return nil, errCodeUsed // checkGrantCode has seen that it is unused
 	}
 	more, err := t.oldestGrants(p.ID, g.AccountID, maxGrants)
 	if err != nil {
@@ -349,9 +341,7 @@ func findRefreshToken(q *queries, appID, token string) (*refreshUse, error) {
 func useRefreshToken(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
 	u, err := checkRefresh(t.queries, p, r, t.now)
 	if errors.Is(err, errRefreshReused) {
-		if err := t.addEvent(grantEvent(u.grant, eventGrantReused, appActor(p.ID))); err != nil {
-			return nil, err
-		}
+		t.addEvent(grantEvent(u.grant, eventGrantReused, appActor(p.ID)))
 		if err := endGrant(t, anyAccount, u.grant.ID, endedByReuse, appActor(p.ID)); err != nil {
 			return nil, err
 		}
@@ -379,25 +369,26 @@ func renewRefreshToken(t *tx, p *app, u *refreshUse, token string) (next string,
 		if err != nil {
 			return "", err
 		}
-		return string(plain), t.saveGrantUse(g)
+		t.saveGrantUse(g)
+		return string(plain), nil
 	}
 	g.ExpiresAt = t.now.after(refreshLife)
 	if last := g.CreatedAt.after(maxGrantLife); last.Before(g.ExpiresAt.Time) {
 		g.ExpiresAt = last
 	}
-	if err := t.saveGrantUse(g); err != nil {
-		return "", err
-	}
+	t.saveGrantUse(g)
 	if !p.public() {
-		return token, t.extendRefreshToken(row.Hash, g.ExpiresAt)
+		t.extendRefreshToken(row.Hash, g.ExpiresAt)
+		return token, nil
 	}
 	next = newRefreshToken()
 	row.ReplacedAt, row.Successor = t.now, sealWith(successorKey(token), []byte(next), row.Hash)
 	if err := t.replaceRefreshToken(row); err != nil {
 		return "", err
 	}
-	return next, t.addRefreshToken(&refreshToken{Hash: hashOf(next), GrantID: g.ID, Number: row.Number + 1,
+	t.addRefreshToken(&refreshToken{Hash: hashOf(next), GrantID: g.ID, Number: row.Number + 1,
 		ExpiresAt: g.ExpiresAt})
+	return next, nil
 }
 
 // successorKey derives the key under which the successor of a refresh token is sealed, by HKDF with SHA-256 (RFC
@@ -439,8 +430,8 @@ func (r *revocation) revoke(t *tx, appID string) error {
 	if r.jti == "" {
 		return endGrant(t, anyAccount, r.grantID, endedByApp, appActor(appID))
 	}
-	t.invalidate(cmp.Or(r.grantID, r.jti)) // see caller.dependsOn
-	return t.revokeAppToken(appID, r.jti)
+	t.revokeAppToken(appID, r.jti)
+	return nil
 }
 
 // A refreshToken is one of the refresh tokens of a grant: the one that works, or one that was replaced.

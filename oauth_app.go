@@ -363,11 +363,10 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 	if !p.public() {
 		secret, p.SecretHash = newClientSecret()
 	}
-	if err := t.addApp(p); err != nil {
-		return "", err
-	}
-	return secret, t.addEvent(appEvent(p, eventAppRegistered, by.actor,
+	t.addApp(p)
+	t.addEvent(appEvent(p, eventAppRegistered, by.actor,
 		"kind", p.Kind, "scope", p.Scope, "own_scope", valueOr(p.OwnScope, "")))
+	return secret, nil
 }
 
 // An appChange is a list of assignments to an application.
@@ -432,8 +431,9 @@ func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, 
 	if err := t.saveApp(&after); err != nil {
 		return nil, err
 	}
-	return &after, t.addEvent(appEvent(&after, eventAppUpdated, by.actor,
+	t.addEvent(appEvent(&after, eventAppUpdated, by.actor,
 		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
+	return &after, nil
 }
 
 // verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or with
@@ -450,7 +450,8 @@ func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error)
 	if err := t.saveApp(p); err != nil {
 		return nil, err
 	}
-	return p, t.addEvent(appEvent(p, eventAppVerified, actor, "verified", strconv.FormatBool(!undo)))
+	t.addEvent(appEvent(p, eventAppVerified, actor, "verified", strconv.FormatBool(!undo)))
+	return p, nil
 }
 
 // rotateAppSecret gives an application of an owner a new client secret, and returns both. The previous secret is
@@ -475,8 +476,9 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *a
 	if err := t.saveApp(p); err != nil {
 		return nil, "", err
 	}
-	return p, secret, t.addEvent(appEvent(p, eventAppSecretRotated, by.actor,
+	t.addEvent(appEvent(p, eventAppSecretRotated, by.actor,
 		"at_once", trueOrNone(atOnce)))
+	return p, secret, nil
 }
 
 // removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit on. An
@@ -491,5 +493,6 @@ func removeApp(t *tx, o owner, id, actor string) error {
 	if err := t.saveApp(p); err != nil {
 		return err
 	}
-	return t.addEvent(appEvent(p, eventAppRemoved, actor))
+	t.addEvent(appEvent(p, eventAppRemoved, actor))
+	return nil
 }

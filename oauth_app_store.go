@@ -144,22 +144,18 @@ func (q *queries) originHasApp(origin string) (has bool, err error) {
 }
 
 // addApp inserts an application, with its origins.
-func (t *tx) addApp(p *app) error {
-	if err := t.write(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
+func (t *tx) addApp(p *app) {
+	t.exec(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
 		secret_hash, verified_at, made_by, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs, p.Scope, p.OwnScope,
-		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt); err != nil {
-		return err
-	}
-	return t.setAppOrigins(p)
+		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt)
+	t.setAppOrigins(p)
 }
 
 // setAppOrigins replaces the origins of an application.
-func (t *tx) setAppOrigins(p *app) error {
-	if err := t.write(`DELETE FROM app_origins WHERE app_id = ?`, p.ID); err != nil {
-		return err
-	}
-	return t.write(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
+func (t *tx) setAppOrigins(p *app) {
+	t.exec(`DELETE FROM app_origins WHERE app_id = ?`, p.ID)
+	t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
 }
 
 // saveApp writes what can change of an application, or returns errNotFound.
@@ -171,7 +167,8 @@ func (t *tx) saveApp(p *app) error {
 		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)); err != nil {
 		return err
 	}
-	return t.setAppOrigins(p)
+	t.setAppOrigins(p)
+	return nil
 }
 
 // An appToken is the record of an access token of an application; the token itself is not stored.
@@ -205,15 +202,15 @@ func (q *queries) usableAppToken(jti string) (r appToken, err error) {
 }
 
 // addAppToken records an access token that is about to be issued.
-func (t *tx) addAppToken(r appToken) error {
-	return t.write(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
+func (t *tx) addAppToken(r appToken) {
+	t.exec(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.AppID, r.GrantID, r.AccountID, r.Scope, r.Kid, r.CreatedAt, r.ExpiresAt)
 }
 
 // revokeAppToken revokes an access token, if it is the application's and was not revoked before.
-func (t *tx) revokeAppToken(appID, jti string) error {
-	return t.write(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
+func (t *tx) revokeAppToken(appID, jti string) {
+	t.exec(`UPDATE app_tokens SET revoked_at = ? WHERE id = ? AND app_id = ? AND revoked_at IS NULL`,
 		t.now, jti, appID)
 }
 
@@ -226,28 +223,24 @@ func (q *queries) removedApp() (id string, err error) {
 
 // setAppEnded notes that a removed application has no grants and webhooks left, by clearing the scopes that it may
 // ask for. removedApp then passes over it.
-func (t *tx) setAppEnded(id string) error {
-	return t.write(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
+func (t *tx) setAppEnded(id string) {
+	t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
 }
 
 // removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
 // and returns how many.
-func (t *tx) removeApps(before stamp, limit int64) (int64, error) {
-	t.invalidate()
+func (t *tx) removeApps(before stamp, limit int64) int64 {
 	const ended = `SELECT p.id FROM apps p WHERE p.removed_at < ?1 AND p.scope = ''
 		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
 		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.app_id = p.id) ORDER BY p.removed_at LIMIT ?2`
-	if err := t.write(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit); err != nil {
-		return 0, err
-	}
+	t.exec(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit)
 	return t.exec(`DELETE FROM apps WHERE id IN (`+ended+`)`, before, limit)
 }
 
 // removeAppTokens deletes up to limit access tokens of applications that expired before a time, and returns how
 // many. A token without a row is refused, see usableAppToken.
-func (t *tx) removeAppTokens(before stamp, limit int64) (int64, error) {
-	t.invalidate()
+func (t *tx) removeAppTokens(before stamp, limit int64) int64 {
 	return t.exec(`DELETE FROM app_tokens WHERE id IN
 		(SELECT id FROM app_tokens WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
 }

@@ -176,8 +176,8 @@ func (a *oauthPages) signOut(ctx context.Context, c *call) (any, error) {
 	}
 	if secret := a.secretOf(c.request); secret != "" {
 		err := a.store.update(ctx, func(t *tx) error {
-			t.invalidate()
-			return t.removeSession(secret)
+			t.removeSession(secret)
+			return nil
 		})
 		if err != nil {
 			return nil, err
@@ -402,7 +402,6 @@ func (a *oauthPages) takeConsent(ctx context.Context, c *call) (any, error) {
 func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (code string, err error) {
 	code = randomText(32)
 	return code, a.store.update(ctx, func(t *tx) error {
-		t.invalidate()
 		p, err := t.usedApp(anyAccount, q.app.ID)
 		if err == nil && (!p.UpdatedAt.Equal(q.app.UpdatedAt.Time) || !p.mayActFor(q.session.AccountID)) {
 			err = errConsentChanged
@@ -416,9 +415,10 @@ func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (co
 		if err != nil {
 			return err
 		}
-		return t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: p.ID, AccountID: q.session.AccountID,
+		t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: p.ID, AccountID: q.session.AccountID,
 			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
 			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
+		return nil
 	})
 }
 

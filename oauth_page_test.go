@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"html"
 	"maps"
@@ -305,7 +304,10 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 	s := quietService(t)
 	visit := func(base, name, want string) *visitor {
 		t.Helper()
-		s.change(func(t *tx) error { return t.setBaseURL(base) })
+		s.change(func(t *tx) error {
+			t.setBaseURL(base)
+			return nil
+		})
 		s.check(s.server.refresh())
 		v := &visitor{service: s, cookie: name + "=planted"}
 		a := v.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303).
@@ -391,10 +393,9 @@ func TestConnected_hasEachOfFiftyApplicationsOnAPageWithAllOfItsGrants(t *testin
 		for i, appID := range append(agreed, ended.ID, often.ID) {
 			g := &grant{ID: t.at(time.Duration(i) * time.Millisecond).newID("grt"), AppID: appID, AccountID: s.account,
 				Scope: scopeOrders, AgreedBy: "x", CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(time.Hour)}
-			err = cmp.Or(err, t.addGrant(g))
+			t.addGrant(g)
 			if i == len(agreed) {
-				_, failed := t.markGrantEnded(g.ID, endedByOwner)
-				err = cmp.Or(err, failed)
+				t.markGrantEnded(g.ID, endedByOwner)
 			}
 		}
 		return err

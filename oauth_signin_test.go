@@ -110,11 +110,8 @@ func TestSignin_anAccountHasTenCodesAndAHundredSessions(t *testing.T) {
 		time.Sleep(time.Second)
 		s.change(func(t *tx) error {
 			for i := range maxSessions - 2 {
-				err := t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x",
+				t.addSession(&session{Hash: hashOf(fmt.Sprint(i)), AccountID: s.account, MadeBy: "x",
 					CreatedAt: t.now, ExpiresAt: t.now.after(time.Hour)})
-				if err != nil {
-					return err
-				}
 			}
 			return nil
 		})

@@ -19,14 +19,10 @@ func (q *queries) refreshTokenWorks(grantID string, number int64) (works bool, e
 
 // addRefreshToken inserts a refresh token that works, and removes the one that comes keptRefreshTokens before
 // it, and any older.
-func (t *tx) addRefreshToken(r *refreshToken) error {
-	err := t.write(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, ?, ?)`,
+func (t *tx) addRefreshToken(r *refreshToken) {
+	t.exec(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, ?, ?)`,
 		r.Hash, r.GrantID, r.Number, r.ExpiresAt)
-	if err != nil || r.Number <= keptRefreshTokens {
-		return err
-	}
-	return t.write(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`,
-		r.GrantID, r.Number-keptRefreshTokens)
+	t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`, r.GrantID, r.Number-keptRefreshTokens)
 }
 
 // replaceRefreshToken notes when a refresh token was replaced, and by what. The sealed successor of the token
@@ -37,18 +33,19 @@ func (t *tx) replaceRefreshToken(r *refreshToken) error {
 		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)); err != nil {
 		return err
 	}
-	return t.write(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
+	t.exec(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
 		r.GrantID, r.Number-1)
+	return nil
 }
 
 // extendRefreshToken changes when a refresh token expires.
-func (t *tx) extendRefreshToken(hash []byte, expires stamp) error {
-	return t.write(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
+func (t *tx) extendRefreshToken(hash []byte, expires stamp) {
+	t.exec(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
 }
 
 // saveGrantUse notes when the application of a grant got tokens, and until when it can get more.
-func (t *tx) saveGrantUse(g *grant) error {
-	return t.write(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
+func (t *tx) saveGrantUse(g *grant) {
+	t.exec(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
 }
 
 // grantTable describes the table grants.
@@ -106,16 +103,14 @@ func (q *queries) connectedApps(o owner, before string, limit int) (p listPage[[
 }
 
 // addGrant inserts a grant.
-func (t *tx) addGrant(g *grant) error { return grantTable.insert(t, g) }
+func (t *tx) addGrant(g *grant) { grantTable.insert(t, g) }
 
 // markGrantEnded ends a grant that has not ended, and removes its refresh tokens, of which there are at most
 // keptRefreshTokens. It reports whether it ended the grant.
-func (t *tx) markGrantEnded(id, why string) (bool, error) {
-	n, err := t.exec(`UPDATE grants SET ended_at = ?, ended_by = ? WHERE id = ? AND ended_at IS NULL`, t.now, why, id)
-	if err != nil || n == 0 {
-		return false, err
-	}
-	return true, t.write(`DELETE FROM refresh_tokens WHERE grant_id = ?`, id)
+func (t *tx) markGrantEnded(id, why string) bool {
+	n := t.exec(`UPDATE grants SET ended_at = ?, ended_by = ? WHERE id = ? AND ended_at IS NULL`, t.now, why, id)
+	t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ?`, id)
+	return n > 0
 }
 
 // webhooksOfGrant returns the ids of the webhooks that were made under a grant.
@@ -143,12 +138,11 @@ func (q *queries) grantCode(hash []byte) (*grantCode, error) {
 }
 
 // addGrantCode inserts an authorization code.
-func (t *tx) addGrantCode(c *grantCode) error { return grantCodeTable.insert(t, c) }
+func (t *tx) addGrantCode(c *grantCode) { grantCodeTable.insert(t, c) }
 
 // useGrantCode notes the grant that was made of an authorization code. It reports whether the code was unused.
-func (t *tx) useGrantCode(hash []byte, grantID string) (bool, error) {
-	n, err := t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ? AND grant_id IS NULL`, grantID, hash)
-	return n > 0, err
+func (t *tx) useGrantCode(hash []byte, grantID string) bool {
+	return t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ? AND grant_id IS NULL`, grantID, hash) > 0
 }
 
 // An appGrant is a grant in an iteration over those of one application, in the order of account and id.
@@ -178,8 +172,7 @@ func (q *queries) webhooksOfApp(appID string, limit int64) ([]string, error) {
 
 // removeGrants deletes up to limit grants that ended before a time, but for those to which a code or a token
 // still refers, and returns how many.
-func (t *tx) removeGrants(before stamp, limit int64) (int64, error) {
-	t.invalidate()
+func (t *tx) removeGrants(before stamp, limit int64) int64 {
 	return t.exec(`DELETE FROM grants WHERE id IN (SELECT g.id FROM grants g WHERE g.ended_at < ?
 		AND NOT EXISTS (SELECT 1 FROM grant_codes c WHERE c.grant_id = g.id)
 		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.grant_id = g.id)
@@ -196,8 +189,7 @@ func (q *queries) countOfApp(appID string) (grants, webhooks int, err error) {
 
 // removeExpired deletes up to limit rows of a table of codes, tokens or sessions that are known by their hashes, the
 // oldest first, and returns how many: those whose end compares ("<", "<=") to a time.
-func (t *tx) removeExpired(table, compares string, at stamp, limit int64) (int64, error) {
-	t.invalidate()
+func (t *tx) removeExpired(table, compares string, at stamp, limit int64) int64 {
 	return t.exec(`DELETE FROM `+table+` WHERE hash IN (SELECT hash FROM `+table+
 		` WHERE expires_at `+compares+` ? ORDER BY expires_at LIMIT ?)`, at, limit)
 }
@@ -239,46 +231,36 @@ func (t *tx) takeSigninCode(hash []byte) (*session, error) {
 }
 
 // addSigninCode inserts a code, of which the account keeps the newest maxSigninCodes.
-func (t *tx) addSigninCode(c *session) error {
-	if err := t.write(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
+func (t *tx) addSigninCode(c *session) {
+	t.exec(`DELETE FROM signin_codes WHERE hash IN (SELECT hash FROM signin_codes
 		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
-		c.AccountID, maxSigninCodes-1); err != nil {
-		return err
-	}
-	return signinCodeTable.insert(t, c)
+		c.AccountID, maxSigninCodes-1)
+	signinCodeTable.insert(t, c)
 }
 
 // addSession inserts a session, of which the account keeps the newest maxSessions.
-func (t *tx) addSession(s *session) error {
-	if err := t.write(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
+func (t *tx) addSession(s *session) {
+	t.exec(`DELETE FROM sessions WHERE hash IN (SELECT hash FROM sessions
 		WHERE account_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)`,
-		s.AccountID, maxSessions-1); err != nil {
-		return err
-	}
-	return sessionTable.insert(t, s)
+		s.AccountID, maxSessions-1)
+	sessionTable.insert(t, s)
 }
 
 // removeSession ends the session with a secret, if there is one.
-func (t *tx) removeSession(secret string) error {
-	return t.write(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
+func (t *tx) removeSession(secret string) {
+	t.exec(`DELETE FROM sessions WHERE hash = ?`, hashOf(secret))
 }
 
 // removeSignins ends all sessions of an account, of which there are at most maxSessions, and removes its
 // codes, at most maxSigninCodes.
 func (t *tx) removeSignins(accountID string) error {
-	if err := t.write(`DELETE FROM sessions WHERE account_id = ?`, accountID); err != nil {
-		return err
-	}
-	return t.write(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
+	t.exec(`DELETE FROM sessions WHERE account_id = ?`, accountID)
+	t.exec(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
+	return nil
 }
 
 // removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns the
 // larger of the two counts.
 func (t *tx) removeExpiredSignins(limit int64) (int64, error) {
-	codes, err := t.removeExpired("signin_codes", "<=", t.now, limit)
-	if err != nil {
-		return 0, err
-	}
-	sessions, err := t.removeExpired("sessions", "<=", t.now, limit)
-	return max(codes, sessions), err
+	return max(t.removeExpired("signin_codes", "<=", t.now, limit), t.removeExpired("sessions", "<=", t.now, limit)), nil
 }

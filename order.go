@@ -355,7 +355,6 @@ func payURL(base, orderID, k string) string { return base + "/pay/" + orderID + 
 // paid at once. The result is the k of its pay_url, of which only the hash is stored. Errors: errAccount,
 // reference_used, order_limit_reached, a refusal that names the member that is wrong.
 func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) (k string, err error) {
-	t.invalidate()
 	if err := t.openAccount(o.AccountID); err != nil {
 		return "", err
 	}
@@ -382,18 +381,15 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 	if err := checkWantedAt(t, o.WantedAt); err != nil {
 		return "", err
 	}
-	if err := t.addOrder(o); err != nil {
-		return "", err
-	}
+	t.addOrder(o)
 	if who != (guest{}) {
-		if err := t.addCustomer(o, who); err != nil {
-			return "", err
-		}
+		t.addCustomer(o, who)
 	}
-	if err := t.addEvent(totalEvent(o, eventOrderCreated, actor)); err != nil || o.State == orderOpen {
-		return k, err
+	t.addEvent(totalEvent(o, eventOrderCreated, actor))
+	if o.State != orderOpen {
+		t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", *o.Method))
 	}
-	return k, t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", *o.Method))
+	return k, nil
 }
 
 // originOf returns the origin of a web address, in its normal form. It reports false for anything else.
@@ -492,7 +488,6 @@ func (o *order) lower(lines []lineQuantity) error {
 // payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
 // order_state, a refusal that names the lines that are wrong.
 func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
@@ -534,12 +529,11 @@ func keepAccepted(t *tx, o *order, actor string) error {
 		return err
 	}
 	if o.PaymentID != nil {
-		if err := t.lookAt(*o.PaymentID); err != nil {
-			return err
-		}
+		t.lookAt(*o.PaymentID)
 	}
 	ordered := strconv.FormatInt(o.OrderedTotal, 10)
-	return t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
+	t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
+	return nil
 }
 
 // acceptFromReview accepts an order in spite of what is wrong with its payment. If exactly its total was
@@ -611,7 +605,6 @@ func orderAndPayment(t *tx, by owner, id string) (*order, *payment, error) {
 // captureOrder requests that the money of an accepted order of an owner be captured. A repeated request changes
 // nothing. Errors: errOrder; order_state, also while its payment is in review.
 func captureOrder(t *tx, by owner, id string) (*order, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	switch {
 	case err != nil:
@@ -642,14 +635,13 @@ func endOrder(t *tx, o *order, state string, told event) error {
 		if err == nil && o.charged() {
 			err = releaseCharged(t, o, p, told.Actor)
 		}
-		if err == nil {
-			err = t.lookAt(p.ID)
-		}
 		if err != nil {
 			return err
 		}
+		t.lookAt(p.ID)
 	}
-	return t.addEvent(told)
+	t.addEvent(told)
+	return nil
 }
 
 // rejectReasons are why a restaurant may refuse an order.
@@ -662,7 +654,6 @@ type rejection struct{ reason, text *string }
 // rejectOrder cancels an order of an owner that waits to be accepted, whose money is then released. Errors:
 // errOrder, order_state.
 func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*order, error) {
-	t.invalidate()
 	o, err := t.order(by, id)
 	if err != nil {
 		return nil, err
@@ -675,9 +666,7 @@ func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*orde
 		data = append(data, "reject_reason", *why.reason)
 	}
 	if why.text != nil { // which is personal, so it is to be erased, even if nothing else is known of the guest
-		if err := t.ensureCustomer(o); err != nil {
-			return nil, err
-		}
+		t.ensureCustomer(o)
 	}
 	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, data...))
 }
@@ -685,7 +674,6 @@ func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*orde
 // cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and money that
 // is authorised is released. Errors: errOrder; order_state, also while its money is being captured.
 func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
-	t.invalidate()
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
@@ -720,14 +708,12 @@ func expireOrder(t *tx, o *order) error {
 
 // expireOrders expires up to limit open orders whose time is over, and returns how many there were.
 func expireOrders(t *tx, limit int64) (int64, error) {
-	t.invalidate()
 	return eachOrder(t, t.overdueOrders, limit, expireOrder)
 }
 
 // releaseUnaccepted expires up to limit authorised orders that nobody has accepted in time, and returns how many
 // there were. Their money is then released.
 func releaseUnaccepted(t *tx, limit int64) (int64, error) {
-	t.invalidate()
 	return eachOrder(t, t.unacceptedOrders, limit, func(t *tx, o *order) error {
 		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_accepted"))
 	})
@@ -754,7 +740,6 @@ func eachOrder(
 // settleOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
 // attempts there are. Errors: errOrder.
 func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
-	t.invalidate()
 	o, err := t.order(by, id)
 	if err != nil {
 		return 0, err
@@ -764,9 +749,7 @@ func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
 		return 0, err
 	}
 	for i := range all {
-		if err := t.lookAt(all[i].ID); err != nil {
-			return 0, err
-		}
+		t.lookAt(all[i].ID)
 	}
 	return len(all), nil
 }

@@ -311,6 +311,7 @@ func (a *orderAPI) createOrder(ctx context.Context, c *call) (any, error) {
 		return ok, err
 	}
 	made, err := create(ctx, a.server, c, func(t *tx) (*createdOrder, error) {
+		t.quiet()
 		o := q.order
 		o.Lines = slices.Clone(o.Lines)
 		o.AccountID = by.account
@@ -428,6 +429,7 @@ func (a *orderAPI) showOrder(ctx context.Context, c *call) (any, error) {
 // decide runs f in a transaction and answers with the order that f returns.
 func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (*order, error) {
 	return updated(ctx, a.store, func(t *tx) (*order, error) {
+		t.quiet()
 		o, err := f(t)
 		if err != nil {
 			return nil, err
@@ -557,6 +559,7 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call) (any, error) {
 		return err == nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
+		t.quiet()
 		w := wish
 		w.once = c.idemKey == ""
 		_, f, err := refundOrder(t, of, c.id(), w, actorToken(c))

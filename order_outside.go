@@ -59,7 +59,8 @@ func markPaid(t *tx, o *order, method string, at stamp, actor string) (err error
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
-	return t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
+	t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
+	return nil
 }
 
 // payOutside marks an order of an owner as paid outside, by methodCash, methodTerminal, methodVoucher or methodOther:
@@ -67,7 +68,6 @@ func markPaid(t *tx, o *order, method string, at stamp, actor string) (err error
 // paid; the zero stamp means the time of the transaction. If an attempt to pay it online is live, that attempt is
 // closed first (closingPaid), and finishPayOutside does the rest. Errors: errOrder, order_state, a refusal of at.
 func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
-	t.invalidate()
 	o, err := t.order(by, id)
 	if err == nil {
 		err = mayPayOutside(t, o)
@@ -132,7 +132,6 @@ func (o *order) paidOutside() bool {
 // again that it had before. If that is open, it is so for at least minOrderLife. If the order still waits for its
 // attempt to be closed before it is marked, it stops waiting. Errors: errOrder, order_state, order_limit_reached.
 func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
-	t.invalidate()
 	o, err := t.order(by, id)
 	if err != nil {
 		return nil, err
@@ -154,7 +153,8 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	if err := t.saveOrder(o); err != nil {
 		return nil, err
 	}
-	return o, t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
+	t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
+	return o, nil
 }
 
 // unmarkPaid gives an order the state that it had before it was marked as paid outside. One that had expired has

@@ -122,7 +122,10 @@ func TestOrder_undoneAfterItsDayIsPostedIsANegativeFactOnTheOpenDay(t *testing.T
 		}
 		return err
 	})
-	s.change(func(t *tx) error { return t.freezeDay(s.account, "2026-05-04", "CHF") })
+	s.change(func(t *tx) error {
+		t.freezeDay(s.account, "2026-05-04", "CHF")
+		return nil
+	})
 	s.at(t, "2026-05-05T11:00:00Z", func(t *tx) error { return second(undoPaid(t, anyAccount, o.ID, anActor)) })
 	s.days("2026-05-04: CHF 59.00 0 late", "2026-05-05: CHF -59.00 1 late")
 	equal(t, "its state", s.row(o.ID).State, orderAccepted)

@@ -46,7 +46,8 @@ func newGuestService(t testing.TB, change ...func(*storeOptions, *serverOptions)
 		if err := c.seal(g.keys); err != nil {
 			return err
 		}
-		return t.addPaymentConnection(c.paymentConnection)
+		t.addPaymentConnection(c.paymentConnection)
+		return nil
 	})
 	return g
 }
@@ -73,7 +74,8 @@ func (g *guestService) lunch(change ...func(*order)) *order {
 		for _, f := range change {
 			f(o)
 		}
-		return t.addOrder(o)
+		t.addOrder(o)
+		return nil
 	})
 	return o
 }
@@ -392,7 +394,8 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 			p.Captured = o.Total
 		}
 		o.PaymentID = &p.ID
-		return errors.Join(t.addPayment(p), t.saveOrder(o))
+		t.addPayment(p)
+		return t.saveOrder(o)
 	})
 	return o
 }
@@ -499,9 +502,10 @@ func TestReturnPage_isTheReceiptOfWhatWasAccepted(t *testing.T) {
 	})
 	g.change(func(t *tx) error {
 		add := func(amount int64, state string, vat ...vatSum) error {
-			return t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, AccountID: o.AccountID, Amount: amount,
+			t.addRefund(&refund{ID: t.newID("ref"), OrderID: o.ID, AccountID: o.AccountID, Amount: amount,
 				VAT: vat, State: state,
 				Source: sourceOurs, Reason: ptr("cold"), MadeBy: actorCommand, CreatedAt: t.now})
+			return nil
 		}
 		return errors.Join(add(1000, refundSucceeded, vatSum{260, 1000, 25}), add(230, refundPending),
 			add(999, refundFailed))

@@ -28,7 +28,7 @@ func (q *queries) order(o owner, id string) (*order, error) {
 }
 
 // addOrder inserts an order.
-func (t *tx) addOrder(o *order) error { return orderTable.insert(t, o) }
+func (t *tx) addOrder(o *order) { orderTable.insert(t, o) }
 
 // saveOrder writes what can change in an order, and when its customer is to be erased. Errors: errNotFound.
 func (t *tx) saveOrder(o *order) error {
@@ -42,8 +42,9 @@ func (t *tx) saveOrder(o *order) error {
 		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)); err != nil {
 		return err
 	}
-	return t.write(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
+	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
 		o.eraseAt(), o.ID)
+	return nil
 }
 
 // saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.
@@ -51,7 +52,8 @@ func (t *tx) saveAndLook(o *order, paymentID string) error {
 	if err := t.saveOrder(o); err != nil {
 		return err
 	}
-	return t.lookAt(paymentID)
+	t.lookAt(paymentID)
+	return nil
 }
 
 // refundTable describes the table refunds.
@@ -70,7 +72,7 @@ func (q *queries) refundsOf(orderID string) ([]refund, error) {
 }
 
 // addRefund inserts a refund.
-func (t *tx) addRefund(f *refund) error { return refundTable.insert(t, f) }
+func (t *tx) addRefund(f *refund) { refundTable.insert(t, f) }
 
 // saveRefund writes what can change in a refund, other than its parts. Errors: errNotFound.
 func (t *tx) saveRefund(f *refund) error {
@@ -79,8 +81,8 @@ func (t *tx) saveRefund(f *refund) error {
 
 // setRefundWaits notes that a pending refund waits for keys that its provider does not refuse. For an id of none it
 // does nothing.
-func (t *tx) setRefundWaits(id string) error {
-	return t.write(`UPDATE refunds SET failure = ? WHERE id = ? AND state = 'pending'`, reasonDenied, id)
+func (t *tx) setRefundWaits(id string) {
+	t.exec(`UPDATE refunds SET failure = ? WHERE id = ? AND state = 'pending'`, reasonDenied, id)
 }
 
 // saveRefundParts writes what a refund gives back: how much was not accepted, the VAT and the tip in it. Errors:
@@ -90,8 +92,8 @@ func (t *tx) saveRefundParts(f *refund) error {
 }
 
 // dropFoundParts has the VAT and the tip in refunds of an order that were found computed anew by divide.
-func (t *tx) dropFoundParts(orderID string) error {
-	return t.write(`UPDATE refunds SET vat = '[]', tip = 0 WHERE order_id = ? AND source = 'provider'`, orderID)
+func (t *tx) dropFoundParts(orderID string) {
+	t.exec(`UPDATE refunds SET vat = '[]', tip = 0 WHERE order_id = ? AND source = 'provider'`, orderID)
 }
 
 // orderByReference returns the id of the order of an account with that reference, or errNotFound.
@@ -116,13 +118,10 @@ func (t *tx) laterOrders(accountID string, limit int64) ([]order, error) {
 }
 
 // extendWaiting has orders that wait to be accepted do so until a time at least.
-func (t *tx) extendWaiting(until stamp) error {
-	t.invalidate()
-	if err := t.write(`UPDATE orders SET accept_by = ?1 WHERE state = 'authorized' AND accept_by < ?1`,
-		until); err != nil {
-		return err
-	}
-	return t.write(`UPDATE orders SET accept_by = ?1, expires_at = ?1
+func (t *tx) extendWaiting(until stamp) {
+	t.exec(`UPDATE orders SET accept_by = ?1 WHERE state = 'authorized' AND accept_by < ?1`,
+		until)
+	t.exec(`UPDATE orders SET accept_by = ?1, expires_at = ?1
 		WHERE state = 'open' AND closing IS NULL AND expires_at < ?1 AND pay = 'later'`, until)
 }
 
@@ -217,16 +216,16 @@ func (t *tx) unacceptedOrders(limit int64) ([]string, error) {
 }
 
 // addCustomer inserts the guest of an order.
-func (t *tx) addCustomer(o *order, who guest) error {
-	return t.write(`INSERT INTO order_customers (order_id, name, phone, note, erase_at, fulfilment, language)
+func (t *tx) addCustomer(o *order, who guest) {
+	t.exec(`INSERT INTO order_customers (order_id, name, phone, note, erase_at, fulfilment, language)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`, o.ID, who.Name, who.Phone, who.Note, o.eraseAt(),
 		optionalObject[fulfilment]{&who.Fulfilment}, who.Language)
 }
 
 // ensureCustomer inserts a guest of whom nothing is known, unless the order has one. With it, what else is personal
 // in the order is erased in time.
-func (t *tx) ensureCustomer(o *order) error {
-	return t.write(`INSERT INTO order_customers (order_id) VALUES (?) ON CONFLICT DO NOTHING`, o.ID)
+func (t *tx) ensureCustomer(o *order) {
+	t.exec(`INSERT INTO order_customers (order_id) VALUES (?) ON CONFLICT DO NOTHING`, o.ID)
 }
 
 // An orderGuest is the guest of an order.
@@ -271,7 +270,6 @@ func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[stri
 // eraseCustomers erases up to limit guests whose orders ended keptCustomersFor ago, and returns how many. The
 // write-ahead log holds them until it is truncated.
 func (t *tx) eraseCustomers(limit int64) (int64, error) {
-	t.invalidate()
 	due, err := t.texts(`SELECT order_id FROM order_customers WHERE erase_at <= ? ORDER BY erase_at, seq LIMIT ?`,
 		t.now, limit)
 	if err != nil || len(due) == 0 {
@@ -286,15 +284,13 @@ const personalOrders = ` WHERE id IN (SELECT value FROM json_each(?))
 
 // blankGuests overwrites all that is known of the guests of orders, in place: the values that it writes have the same
 // length, and an object stays one.
-func (t *tx) blankGuests(orderIDs []string) error {
+func (t *tx) blankGuests(orderIDs []string) {
 	ids := string(encodeJSON(orderIDs))
-	if err := t.write(`UPDATE orders SET wanted_at = iif(wanted_at IS NULL, NULL, '1970-01-01T00:00:00Z'),
+	t.exec(`UPDATE orders SET wanted_at = iif(wanted_at IS NULL, NULL, '1970-01-01T00:00:00Z'),
 		accept_by = iif(wanted_at IS NULL OR ended_at IS NULL, accept_by, created_at),
 		expires_at = iif(wanted_at IS NULL OR pay = 'online' OR ended_at IS NULL, expires_at, created_at),
-		reject_text = `+blanked("reject_text", "x")+personalOrders, ids); err != nil {
-		return err
-	}
-	return t.write(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,
+		reject_text = `+blanked("reject_text", "x")+personalOrders, ids)
+	t.exec(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,
 		note = `+blanked("note", "x")+`, language = `+blanked("language", "x")+`,
 		fulfilment = '{"":"' || substr(`+blanked("fulfilment", "x")+`, 8) || '"}'
 		WHERE order_id IN (SELECT value FROM json_each(?))`, ids)
@@ -302,14 +298,10 @@ func (t *tx) blankGuests(orderIDs []string) error {
 
 // eraseGuests overwrites and removes what is known of the guests of orders, and returns how many there were.
 func (t *tx) eraseGuests(orderIDs []string) (int64, error) {
-	if err := t.blankGuests(orderIDs); err != nil {
-		return 0, err
-	}
+	t.blankGuests(orderIDs)
 	ids := string(encodeJSON(orderIDs))
-	if err := t.write(`UPDATE orders SET reject_text = NULL`+personalOrders, ids); err != nil {
-		return 0, err
-	}
-	return t.exec(`DELETE FROM order_customers WHERE order_id IN (SELECT value FROM json_each(?))`, ids)
+	t.exec(`UPDATE orders SET reject_text = NULL`+personalOrders, ids)
+	return t.exec(`DELETE FROM order_customers WHERE order_id IN (SELECT value FROM json_each(?))`, ids), nil
 }
 
 // guestsAtOnce is how many guests one query reads that searches all, and how many one transaction erases.
@@ -350,13 +342,15 @@ func (q *queries) eachGuest(ctx context.Context, f func(*foundGuest)) error {
 func (s *store) eraseGuests(ctx context.Context, orderIDs []string) (erased int64, err error) {
 	steps := []func(*tx, []string) (int64, error){(*tx).eraseGuests}
 	if len(orderIDs) > guestsAtOnce { // all rows are overwritten before the first is deleted: see eraseLeads
-		blank := func(t *tx, ids []string) (int64, error) { return 0, t.blankGuests(ids) }
+		blank := func(t *tx, ids []string) (int64, error) {
+			t.blankGuests(ids)
+			return 0, nil
+		}
 		steps = slices.Insert(steps, 0, blank)
 	}
 	for _, step := range steps {
 		for ids := range slices.Chunk(orderIDs, guestsAtOnce) {
 			err := s.update(ctx, func(t *tx) error {
-				t.invalidate()
 				n, err := step(t, ids)
 				erased += n
 				return err

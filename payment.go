@@ -496,10 +496,9 @@ func addConnection(t *tx, c *paymentConnection, actor string) error {
 	if err := checkConnection(c, used); err != nil {
 		return err
 	}
-	if err := t.addPaymentConnection(c); err != nil {
-		return err
-	}
-	return t.addEvent(connectionEvent(c, eventConnectionAdded, actor))
+	t.addPaymentConnection(c)
+	t.addEvent(connectionEvent(c, eventConnectionAdded, actor))
+	return nil
 }
 
 // changeConnectionKeys writes the new keys and the new webhook of a connection, with which its payments continue.
@@ -508,10 +507,9 @@ func changeConnectionKeys(t *tx, c *paymentConnection, actor string) error {
 	if err := t.saveConnectionKeys(c); err != nil {
 		return err
 	}
-	if err := t.lookAtConnection(c.ID); err != nil {
-		return err
-	}
-	return t.addEvent(connectionEvent(c, eventConnectionChanged, actor))
+	t.lookAtConnection(c.ID)
+	t.addEvent(connectionEvent(c, eventConnectionChanged, actor))
+	return nil
 }
 
 // removeConnection ends the use of a connection. Payments that were begun with it continue. Errors: errNotFound
@@ -520,7 +518,8 @@ func removeConnection(t *tx, c *paymentConnection, actor string) error {
 	if err := t.removePaymentConnection(c.ID); err != nil {
 		return err
 	}
-	return t.addEvent(connectionEvent(c, eventConnectionRemoved, actor))
+	t.addEvent(connectionEvent(c, eventConnectionRemoved, actor))
+	return nil
 }
 
 // connectionEvent returns an event about a connection.

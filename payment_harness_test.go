@@ -223,7 +223,10 @@ func (s *shop) connect(provider string) {
 	s.check(conn.seal(s.keys))
 	s.told.hear(shopSecretKey)
 	s.told.hear(conn.secrets.WebhookSecret)
-	s.change(func(t *tx) error { return t.addPaymentConnection(conn.paymentConnection) })
+	s.change(func(t *tx) error {
+		t.addPaymentConnection(conn.paymentConnection)
+		return nil
+	})
 	s.connection = id
 	s.takeCalls()
 }

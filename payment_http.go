@@ -132,9 +132,11 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	}
 	err = a.payments.update(ctx, func(t *tx) error {
 		if notice.paymentID != "" {
-			return t.lookAtPayment(row.ID, notice.paymentID)
+			t.lookAtPayment(row.ID, notice.paymentID)
+			return nil
 		}
-		return t.lookAtIntent(row.ID, notice.intentID)
+		t.lookAtIntent(row.ID, notice.intentID)
+		return nil
 	})
 	a.payments.wakeUp()
 	return err
@@ -149,7 +151,10 @@ func (a *paymentAPI) expireOrders(ctx context.Context) error {
 	if !a.extended.Load() {
 		now := a.now()
 		until := newStamp(now).after(startNotice - max(0, now.Sub(a.startedAt)))
-		if err := a.store.update(ctx, func(t *tx) error { return t.extendWaiting(until) }); err != nil {
+		if err := a.store.update(ctx, func(t *tx) error {
+			t.extendWaiting(until)
+			return nil
+		}); err != nil {
 			return err
 		}
 		a.extended.Store(true)

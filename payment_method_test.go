@@ -171,7 +171,10 @@ func TestTwint_countsOnTheDayOfItsCaptureAndItsRefundLater(t *testing.T) {
 		o, p := s.charged(func(o *order) { o.WantedAt = newStamp(time.Now().Add(days(10))) })
 		s.check(recordOrders(s.t.Context(), s.store, 10))
 		dateOf := func(at time.Time) string { return at.Add(-4 * time.Hour).UTC().Format(time.DateOnly) }
-		s.change(func(t *tx) error { return t.freezeDay(s.account, dateOf(o.PaidAt.Time), "CHF") })
+		s.change(func(t *tx) error {
+			t.freezeDay(s.account, dateOf(o.PaidAt.Time), "CHF")
+			return nil
+		})
 		time.Sleep(days(7))
 		s.decideOn(o.ID, plainReject)
 		s.settle(p)

@@ -205,12 +205,11 @@ func setConnectionRefused(t *tx, c *paymentConnection, refused bool) error {
 	} else if waits, err := t.hasDenied(c.ID); err != nil || waits {
 		return err
 	}
-	changed, err := t.setConnectionFailing(c.ID, since)
-	if err != nil || !changed {
-		return err
+	if t.setConnectionFailing(c.ID, since) {
+		c.FailingSince = since
+		t.addEvent(connectionEvent(c, kind, actorProvider))
 	}
-	c.FailingSince = since
-	return t.addEvent(connectionEvent(c, kind, actorProvider))
+	return nil
 }
 
 // lookFailed has an attempt looked at later, since its provider could not be asked.
@@ -238,9 +237,7 @@ func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error 
 			if err := t.saveOperation(op); err != nil && !errors.Is(err, errChanged) {
 				return err
 			}
-			if err := t.setRefundWaits(valueOr(op.RefundID, "")); err != nil {
-				return err
-			}
+			t.setRefundWaits(valueOr(op.RefundID, ""))
 		}
 		return setConnectionRefused(t, conn.paymentConnection, true)
 	})
@@ -252,15 +249,15 @@ func (p *payments) postpone(pay *payment, wait time.Duration) error {
 	pay.Polls++
 	return p.update(context.Background(), func(t *tx) error {
 		at := newStamp(t.exact.Add(jittered(wait) + time.Second - 1))
-		if err := t.postpone(pay, at); err != nil || pay.Captured == 0 || pay.State == paymentReview {
-			return err
+		if t.postpone(pay, at); pay.Captured == 0 || pay.State == paymentReview {
+			return nil
 		}
 		s, err := loadSettlement(t, pay.ID, p.providers)
 		if err != nil {
 			return err
 		}
-		if even, err := s.weigh(); even || err != nil {
-			return err
+		if s.weigh() {
+			return nil
 		}
 		p.logTrouble(pay, s.payment)
 		return t.savePayment(s.payment)
@@ -386,11 +383,11 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 			err = s.refused(op)
 		}
 	}
-	if err == nil && p.Captured > 0 {
-		_, err = s.weigh()
-	}
 	if err != nil {
 		return false, err
+	}
+	if p.Captured > 0 {
+		s.weigh()
 	}
 	if again {
 		p.DueAt = s.now
@@ -610,9 +607,7 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 		Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
 	s := &settlement{tx: t, provider: p.providers[c.Provider], payment: pay, order: o}
 	pay.DueAt = s.in(pollDelay(0) + attemptLimit) // then the worker takes over, if this process has ended
-	if err := t.addPayment(pay); err != nil {
-		return err
-	}
+	t.addPayment(pay)
 	o.Attempts++
 	o.PaymentID = &pay.ID
 	if err := t.saveOrder(o); err != nil {
@@ -621,7 +616,8 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	s.plan(opCreate, o.Total, nil)
 	begun.payment = pay
 	begun.op, begun.call = s.prepare(p.keys(), returnURL)
-	return t.addOperation(begun.op)
+	t.addOperation(begun.op)
+	return nil
 }
 
 // settleOrder settles the live attempt of an order, if there is one, for at most receiptLimit: the worker finds

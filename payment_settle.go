@@ -65,15 +65,15 @@ func loadSettlement(t *tx, paymentID string, of map[string]provider) (s *settlem
 }
 
 // addOrderEvent writes an event about the order, with the attempt among its data.
-func (s *settlement) addOrderEvent(kind eventType, data ...string) error {
+func (s *settlement) addOrderEvent(kind eventType, data ...string) {
 	data = append([]string{"payment_id", s.payment.ID}, data...)
-	return s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
+	s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
 }
 
 // addTotalEvent is addOrderEvent with the order's total among the data.
-func (s *settlement) addTotalEvent(kind eventType, data ...string) error {
+func (s *settlement) addTotalEvent(kind eventType, data ...string) {
 	data = append([]string{"payment_id", s.payment.ID}, data...)
-	return s.addEvent(totalEvent(s.order, kind, actorProvider, data...))
+	s.addEvent(totalEvent(s.order, kind, actorProvider, data...))
 }
 
 // money returns an amount and the order's currency as data of an event.
@@ -93,7 +93,8 @@ func (s *settlement) decide(report *paymentReport) error {
 	case phaseUnknown:
 		return s.unknown()
 	case phaseOpen:
-		return s.decideOpen()
+		s.decideOpen()
+		return nil
 	case phaseApproved:
 		return s.decideApproved()
 	}
@@ -139,18 +140,20 @@ func (s *settlement) unknown() error {
 	case paymentFailed, paymentCancelled, paymentExpired:
 		return nil
 	}
-	return s.review(reasonUnknown)
+	s.review(reasonUnknown)
+	return nil
 }
 
 // checkMoney marks the attempt for review if its amount or its currency at the provider is not ours.
-func (s *settlement) checkMoney() error {
+func (s *settlement) checkMoney() {
 	switch {
 	case s.report.currency != s.payment.Currency:
-		return s.review(reasonOtherCurrency)
+		s.review(reasonOtherCurrency)
+		return
 	case s.report.amount != s.payment.Amount:
-		return s.review(reasonAmountDiffers)
+		s.review(reasonAmountDiffers)
+		return
 	}
-	return nil
 }
 
 // asksOther reports whether the attempt, which is in review, is there because the provider asks the guest for
@@ -161,18 +164,15 @@ func (p *payment) asksOther() bool {
 }
 
 // decideOpen decides about an attempt that the guest can still pay.
-func (s *settlement) decideOpen() error {
+func (s *settlement) decideOpen() {
 	if s.payment.State == paymentCreated {
 		s.payment.State = paymentPending
 	}
-	if err := s.checkMoney(); err != nil {
-		return err
-	}
+	s.checkMoney()
 	o, p := s.order, s.payment
 	if p.State == paymentReview || !p.EndedAt.IsZero() || o.State != orderOpen || o.Closing != nil || s.closed {
 		s.plan(opExpire, 0, nil)
 	}
-	return nil
 }
 
 // decideApproved decides about an attempt whose money is authorised, or was captured.
@@ -183,18 +183,14 @@ func (s *settlement) decideApproved() error {
 	}
 	s.leaveUnknown()
 	if p.State == paymentCreated || p.State == paymentPending {
-		if err := s.checkMoney(); err != nil {
-			return err
-		}
+		s.checkMoney()
 	}
 	if s.report.captured > 0 {
 		return s.decideCaptured()
 	}
 	if p.State == paymentCreated || p.State == paymentPending {
 		p.State, p.AuthorizedAt = paymentAuthorized, s.now
-		if err := s.authorizeOrder(); err != nil {
-			return err
-		}
+		s.authorizeOrder()
 	}
 	return s.decideAuthorized()
 }
@@ -213,10 +209,10 @@ func (s *settlement) leaveUnknown() {
 
 // authorizeOrder makes an open order, whose money is authorised or was charged, wait for the restaurant to accept it.
 // What was to happen once the attempt was closed is dropped, since the guest has paid.
-func (s *settlement) authorizeOrder() error {
+func (s *settlement) authorizeOrder() {
 	o := s.order
 	if o.State != orderOpen || s.closed {
-		return nil
+		return
 	}
 	o.State, o.AuthorizedAt = orderAuthorized, s.now
 	lapses := s.payment.CaptureBefore
@@ -229,7 +225,7 @@ func (s *settlement) authorizeOrder() error {
 	}
 	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
 	o.dropClosing()
-	return s.addTotalEvent(eventOrderAuthorized, "method", s.payment.Method)
+	s.addTotalEvent(eventOrderAuthorized, "method", s.payment.Method)
 }
 
 // decideAuthorized decides about money that can be captured: it is captured if that was requested, released if
@@ -237,20 +233,20 @@ func (s *settlement) authorizeOrder() error {
 func (s *settlement) decideAuthorized() error {
 	o, p := s.order, s.payment
 	if s.closed && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
-		if err := s.cancelOrder(); err != nil {
-			return err
-		}
+		s.cancelOrder()
 	}
 	switch {
 	case o.dead(), o.settled(), o.PaymentID == nil || *o.PaymentID != p.ID, !p.EndedAt.IsZero():
 		s.plan(opCancel, 0, nil)
 	case p.State == paymentReview:
 	case o.State == orderAccepted && o.Capture && o.Total > p.Authorized:
-		return s.review(reasonCaptureDiffers)
+		s.review(reasonCaptureDiffers)
+		return nil
 	case o.State == orderAccepted && o.Capture:
 		return s.capture()
 	default:
-		return s.warnOfEnd()
+		s.warnOfEnd()
+		return nil
 	}
 	return nil
 }
@@ -272,19 +268,19 @@ func (s *settlement) capture() error {
 
 // cancelOrder cancels the order, because its account is closed or somebody has cancelled its payment at
 // the provider, or given all of it back there.
-func (s *settlement) cancelOrder() error {
+func (s *settlement) cancelOrder() {
 	s.order.State, s.order.EndedAt, s.order.Refunded = orderCancelled, s.now, 0
-	return s.addTotalEvent(eventOrderCancelled)
+	s.addTotalEvent(eventOrderCancelled)
 }
 
 // warnOfEnd writes an event, once, when an authorisation is about to lapse.
-func (s *settlement) warnOfEnd() error {
+func (s *settlement) warnOfEnd() {
 	p := s.payment
 	if p.Warned || p.CaptureBefore.IsZero() || s.exact.Before(p.CaptureBefore.Add(-endingNotice)) {
-		return nil
+		return
 	}
 	p.Warned = true
-	return s.addOrderEvent(eventOrderEnding, "capture_before", p.CaptureBefore.String())
+	s.addOrderEvent(eventOrderEnding, "capture_before", p.CaptureBefore.String())
 }
 
 // decideCaptured decides about captured money, and about what was given back of it.
@@ -303,15 +299,11 @@ func (s *settlement) decideCaptured() error {
 	if err := s.reconcileRefunds(); err != nil {
 		return err
 	}
-	if err := s.takeDisputes(); err != nil {
-		return err
-	}
+	s.takeDisputes()
 	accepting := o.State == orderAuthorized || o.State == orderAccepted
 	givenBack := accepting && valueOr(o.PaymentID, "") == p.ID && p.Refunded >= p.Captured // on the provider's pages
 	if givenBack || s.closed && p.atOnce() && (accepting || o.State == orderOpen) {
-		if err := s.cancelOrder(); err != nil {
-			return err
-		}
+		s.cancelOrder()
 	}
 	var err error
 	if s.refunds, err = divideRefunds(s.tx, s.order, p); err == nil { // the order may be paid or dead by now
@@ -320,12 +312,10 @@ func (s *settlement) decideCaptured() error {
 	if err != nil {
 		return err
 	}
-	even, err := s.weigh()
-	if differs := s.refundsDiffer(); err == nil && (s.exceeds || differs) {
-		even, err = false, s.review(reasonRefundsDiffer)
-	}
-	if err != nil {
-		return err
+	even := s.weigh()
+	if differs := s.refundsDiffer(); s.exceeds || differs {
+		even = false
+		s.review(reasonRefundsDiffer)
 	}
 	if even && s.mayLeaveReview() {
 		switch {
@@ -397,11 +387,11 @@ func (s *settlement) release() error {
 
 // weigh marks the attempt for review if its money differs from what its order accounts for, and reports whether
 // they agree. Whenever a refund has failed, it writes the event of the review again.
-func (s *settlement) weigh() (even bool, err error) {
+func (s *settlement) weigh() (even bool) {
 	p := s.payment
 	amount, late := s.unaccounted()
 	if amount == 0 {
-		return true, nil
+		return true
 	}
 	reason := reasonCaptureDiffers
 	switch {
@@ -413,15 +403,16 @@ func (s *settlement) weigh() (even bool, err error) {
 		reason = reasonPaidTwice
 	}
 	if p.State != paymentReview {
-		return false, s.review(reason)
+		s.review(reason)
+		return false
 	}
 	if valueOr(p.Reason, reasonRefundPending) == reasonRefundPending {
 		p.Reason = &reason
 	}
 	if s.undone {
-		return false, s.addOrderEvent(eventOrderReview, "reason", *p.Reason)
+		s.addOrderEvent(eventOrderReview, "reason", *p.Reason)
 	}
-	return false, nil
+	return false
 }
 
 // mayLeaveReview reports whether an attempt whose money is accounted for is not in review, or need not be any
@@ -454,18 +445,20 @@ func (s *settlement) payOrder() error {
 	case p.State == paymentReview && p.asksOther(), p.atOnce() && o.State != orderOpen:
 		return nil
 	case o.dead():
-		return s.review(reasonDeadOrder)
+		s.review(reasonDeadOrder)
+		return nil
 	case o.settled():
-		return s.review(reasonPaidTwice)
+		s.review(reasonPaidTwice)
+		return nil
 	case p.Captured != o.Total && p.Captured-p.Refunded != o.Total:
 		if o.State == orderOpen { // nobody else may pay it meanwhile
-			if err := s.authorizeOrder(); err != nil {
-				return err
-			}
+			s.authorizeOrder()
 		}
-		return s.review(reasonCaptureDiffers)
+		s.review(reasonCaptureDiffers)
+		return nil
 	case p.atOnce():
-		return s.authorizeOrder()
+		s.authorizeOrder()
+		return nil
 	}
 	var err error
 	if o.Seller, err = s.sellerOf(o.AccountID); err != nil {
@@ -474,7 +467,8 @@ func (s *settlement) payOrder() error {
 	o.State, o.PaidAt, o.EndedAt = orderPaid, p.CapturedAt, s.now
 	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
 	o.dropClosing()
-	return s.addTotalEvent(eventOrderPaid, "method", p.Method)
+	s.addTotalEvent(eventOrderPaid, "method", p.Method)
+	return nil
 }
 
 // addCaptureEvent records, as an operation, a capture that somebody has made on the provider's own pages.
@@ -491,8 +485,9 @@ func (s *settlement) addCaptureEvent() error {
 	}) {
 		return nil
 	}
-	return s.addOperation(&paymentOperation{ID: s.newID("opr"), PaymentID: s.payment.ID, Kind: opCapture,
+	s.addOperation(&paymentOperation{ID: s.newID("opr"), PaymentID: s.payment.ID, Kind: opCapture,
 		Amount: s.report.captured, Source: sourceProvider, State: operationDone, CreatedAt: s.now, EndedAt: s.now})
+	return nil
 }
 
 // decideClosed decides about an attempt by which nothing was paid and nothing will be.
@@ -518,9 +513,11 @@ func (s *settlement) end(state, reason string) error {
 		return s.afterClosing()
 	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.addTotalEvent(eventOrderExpired, "reason", "authorization_lapsed")
+		s.addTotalEvent(eventOrderExpired, "reason", "authorization_lapsed")
+		return nil
 	case o.State == orderAuthorized || o.State == orderAccepted:
-		return s.cancelOrder()
+		s.cancelOrder()
+		return nil
 	}
 	return nil
 }
@@ -532,10 +529,12 @@ func (s *settlement) afterClosing() error {
 	o.Closing = nil
 	switch {
 	case s.closed:
-		return s.cancelOrder()
+		s.cancelOrder()
+		return nil
 	case closing == closingExpired:
 		o.State, o.EndedAt = orderExpired, s.now
-		return s.addTotalEvent(eventOrderExpired, "reason", "not_paid")
+		s.addTotalEvent(eventOrderExpired, "reason", "not_paid")
+		return nil
 	case closing == closingPaid:
 		return finishPayOutside(s.tx, o, actorProvider)
 	}
@@ -543,12 +542,12 @@ func (s *settlement) afterClosing() error {
 }
 
 // review marks the attempt as one that somebody has to look at, and writes an event.
-func (s *settlement) review(reason string) error {
+func (s *settlement) review(reason string) {
 	if s.payment.State == paymentReview {
-		return nil
+		return
 	}
 	s.payment.State, s.payment.Reason = paymentReview, &reason
-	return s.addOrderEvent(eventOrderReview, "reason", reason)
+	s.addOrderEvent(eventOrderReview, "reason", reason)
 }
 
 // plan sets the operation that the provider is asked for next.
@@ -656,7 +655,7 @@ func (s *settlement) freeID(id, longID string) string {
 }
 
 // takeDisputes adopts the provider's report on disputes.
-func (s *settlement) takeDisputes() error {
+func (s *settlement) takeDisputes() {
 	for _, told := range s.report.disputes {
 		at := slices.IndexFunc(s.disputes, func(d dispute) bool {
 			return d.ID == told.id && d.PaymentID == s.payment.ID
@@ -665,9 +664,7 @@ func (s *settlement) takeDisputes() error {
 			s.disputes = append(s.disputes, dispute{PaymentID: s.payment.ID, ID: told.id, OrderID: s.order.ID})
 			at = len(s.disputes) - 1
 		}
-		if err := s.takeDispute(&s.disputes[at], told); err != nil {
-			return err
-		}
+		s.takeDispute(&s.disputes[at], told)
 	}
 	is := func(state string) func(dispute) bool { return func(d dispute) bool { return d.State == state } }
 	inquiry := is(disputeInquiry)
@@ -677,16 +674,15 @@ func (s *settlement) takeDisputes() error {
 	case !slices.ContainsFunc(s.disputes, func(d dispute) bool { return !inquiry(d) }):
 		s.order.Dispute = nil // before version 9 an inquiry counted as a dispute
 	}
-	return nil
 }
 
 // takeDispute adopts the provider's report on one dispute. An inquiry is no dispute of the order's until the bank
 // takes the money.
-func (s *settlement) takeDispute(d *dispute, told disputeReport) error {
+func (s *settlement) takeDispute(d *dispute, told disputeReport) {
 	due := newStamp(told.evidenceBy)
 	if d.State == told.state && d.Amount == told.amount && d.Taken == told.taken && d.EvidenceBy.Equal(due.Time) &&
 		d.ClosedAt.IsZero() != told.closed {
-		return nil
+		return
 	}
 	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.taken, due
 	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), newStamp(told.at)
@@ -696,9 +692,7 @@ func (s *settlement) takeDispute(d *dispute, told disputeReport) error {
 	case d.ClosedAt.IsZero():
 		d.ClosedAt = s.now
 	}
-	if err := s.saveDispute(d); err != nil {
-		return err
-	}
+	s.saveDispute(d)
 	kind := eventOrderInquiry
 	if d.State != disputeInquiry {
 		kind, s.order.Dispute = eventOrderDisputed, &d.State
@@ -710,7 +704,7 @@ func (s *settlement) takeDispute(d *dispute, told disputeReport) error {
 	if !d.ClosedAt.IsZero() {
 		data = append(data, "closed_at", d.ClosedAt.String())
 	}
-	return s.addOrderEvent(kind, data...)
+	s.addOrderEvent(kind, data...)
 }
 
 // save writes what decide has changed, when the provider is asked next, and the operation that is to be
@@ -726,9 +720,7 @@ func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *prov
 			return nil, nil, err
 		case tooOften:
 			s.next = nil
-			if err := s.review(reasonRefused); err != nil {
-				return nil, nil, err
-			}
+			s.review(reasonRefused)
 		default:
 			op, call = s.prepare(keys, "")
 		}
@@ -746,7 +738,8 @@ func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *prov
 		return nil, nil, err
 	}
 	if op != nil {
-		return op, call, s.addOperation(op)
+		s.addOperation(op)
+		return op, call, nil
 	}
 	return nil, nil, nil
 }

@@ -34,22 +34,21 @@ func (q *queries) livePayment(orderID string) (*payment, error) {
 }
 
 // addPayment inserts an attempt, with its first revision.
-func (t *tx) addPayment(p *payment) error {
+func (t *tx) addPayment(p *payment) {
 	p.Revision = 1
-	return paymentTable.insert(t, p)
+	paymentTable.insert(t, p)
 }
 
 // savePayment writes an attempt if it still has the revision with which it was read, and increments that. Errors:
 // errChanged.
 func (t *tx) savePayment(p *payment) error {
-	n, err := paymentTable.update(t, p, `state authorized captured refunded session_id intent_id url reason
+	if paymentTable.update(t, p, `state authorized captured refunded session_id intent_id url reason
 		capture_before warned due_at polls authorized_at captured_at checked_at ended_at refunds_differ_since`,
-		`, revision = revision + 1 WHERE id = ? AND revision = ?`, p.ID, p.Revision)
-	if err == nil && n == 0 {
+		`, revision = revision + 1 WHERE id = ? AND revision = ?`, p.ID, p.Revision) == 0 {
 		return errChanged
 	}
 	p.Revision++
-	return err
+	return nil
 }
 
 // setPaymentState changes the state of an attempt and schedules a look at it. Errors: errNotFound.
@@ -60,22 +59,22 @@ func (t *tx) setPaymentState(id, state string) error {
 
 // look has the providers asked as soon as possible about the attempts that a condition selects. The new revision also
 // makes whoever is deciding about one right now start over (errChanged).
-func (t *tx) look(condition string, args ...any) error {
-	return t.write(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
+func (t *tx) look(condition string, args ...any) {
+	t.exec(`UPDATE payments SET due_at = ?, polls = 0, revision = revision + 1 WHERE `+condition,
 		append([]any{t.now}, args...)...)
 }
 
 // lookAt is look for an attempt. For an unknown id it does nothing.
-func (t *tx) lookAt(paymentID string) error { return t.look(`id = ?`, paymentID) }
+func (t *tx) lookAt(paymentID string) { t.look(`id = ?`, paymentID) }
 
 // lookAtPayment is look for an attempt of a connection.
-func (t *tx) lookAtPayment(connectionID, paymentID string) error {
-	return t.look(`id = ? AND connection_id = ?`, paymentID, connectionID)
+func (t *tx) lookAtPayment(connectionID, paymentID string) {
+	t.look(`id = ? AND connection_id = ?`, paymentID, connectionID)
 }
 
 // lookAtIntent is look for the attempt of a connection that the provider knows under an id of its own.
-func (t *tx) lookAtIntent(connectionID, intentID string) error {
-	return t.look(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
+func (t *tx) lookAtIntent(connectionID, intentID string) {
+	t.look(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
 }
 
 // A duePayment is an attempt whose provider is to be asked.
@@ -102,8 +101,8 @@ func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 
 // postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was
 // read.
-func (t *tx) postpone(p *payment, at stamp) error {
-	return t.write(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
+func (t *tx) postpone(p *payment, at stamp) {
+	t.exec(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
 		at, p.Polls, p.ID, p.Revision)
 }
 
@@ -126,7 +125,7 @@ func (q *queries) operationsOf(paymentID string) ([]paymentOperation, error) {
 }
 
 // addOperation inserts an operation.
-func (t *tx) addOperation(op *paymentOperation) error { return operationTable.insert(t, op) }
+func (t *tx) addOperation(op *paymentOperation) { operationTable.insert(t, op) }
 
 // saveOperation writes the result of an operation that was pending, and removes the request unless the operation
 // stays pending. Errors: errChanged if it is not pending any more.
@@ -189,8 +188,8 @@ func takenOf(disputes []dispute, paymentID string) (sum int64) {
 }
 
 // saveDispute writes a dispute.
-func (t *tx) saveDispute(d *dispute) error {
-	return t.write(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at,
+func (t *tx) saveDispute(d *dispute) {
+	t.exec(`INSERT INTO disputes (payment_id, id, order_id, amount, state, reason, opened_at, closed_at,
 			taken, evidence_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (payment_id, id) DO UPDATE SET
 		amount = excluded.amount, state = excluded.state, reason = excluded.reason,
 		opened_at = excluded.opened_at, closed_at = excluded.closed_at, taken = excluded.taken,
@@ -225,8 +224,8 @@ func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
 
 // addPaymentConnection inserts a connection. If the account has one of that provider in use, isDuplicate is true
 // for the error.
-func (t *tx) addPaymentConnection(c *paymentConnection) error {
-	return paymentConnectionTable.insert(t, c)
+func (t *tx) addPaymentConnection(c *paymentConnection) {
+	paymentConnectionTable.insert(t, c)
 }
 
 // saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just accepted.
@@ -241,8 +240,8 @@ func (t *tx) saveConnectionKeys(c *paymentConnection) error {
 const keyWait = 2 * deniedDelay
 
 // lookAtConnection is look for what waits for the keys of a connection.
-func (t *tx) lookAtConnection(id string) error {
-	return t.look(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
+func (t *tx) lookAtConnection(id string) {
+	t.look(`+connection_id = ? AND due_at <= ?`, id, t.now.after(keyWait))
 }
 
 // waitingConnections returns the ids of the removed connections whose keys attempts still need: those that are live, or
@@ -281,10 +280,9 @@ func (t *tx) removePaymentConnection(id string) error {
 
 // setConnectionFailing notes since when a provider refuses a connection's keys; the zero stamp: it does not
 // refuse them. If that was noted already, it changes nothing and reports false.
-func (t *tx) setConnectionFailing(id string, since stamp) (changed bool, err error) {
-	n, err := t.exec(`UPDATE payment_connections SET failing_since = ?1
-		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id)
-	return n > 0, err
+func (t *tx) setConnectionFailing(id string, since stamp) (changed bool) {
+	return t.exec(`UPDATE payment_connections SET failing_since = ?1
+		WHERE id = ?2 AND (failing_since IS NULL) IS NOT (?1 IS NULL)`, since, id) > 0
 }
 
 // A paymentTotals counts what is under way, for status and the metrics.
@@ -444,15 +442,17 @@ func (q *queries) payments(f paymentFilter, before string, limit int) (p listPag
 // lookAtLivePayments is look for the live attempts of an account. The unary + keeps SQLite from using the index on
 // account_id, and so from reading every attempt that the account ever had.
 func (t *tx) lookAtLivePayments(id string) error {
-	if err := t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id); err != nil {
-		return err
-	}
-	return t.look(`id IN (SELECT payment_id FROM orders WHERE account_id = ? AND state = 'authorized'
+	t.look(`+account_id = ? AND state IN ('created', 'pending', 'authorized')`, id)
+	t.look(`id IN (SELECT payment_id FROM orders WHERE account_id = ? AND state = 'authorized'
 		AND paid_at IS NOT NULL)`, id)
+	return nil
 }
 
 // lookAtAllLive is look for the live attempts of all accounts. It reads those alone, by the index payments_live.
-func (t *tx) lookAtAllLive() error { return t.look(`state IN ('created', 'pending', 'authorized')`) }
+func (t *tx) lookAtAllLive() error {
+	t.look(`state IN ('created', 'pending', 'authorized')`)
+	return nil
+}
 
 // heldPayments counts the attempts that guests can still pay, whose money is authorised, or that were charged for an
 // order that waits to be accepted.

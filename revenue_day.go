@@ -181,7 +181,8 @@ func changeZone(t *tx, accountID string, before, after accountSettings) error {
 		return err
 	}
 	if !has {
-		return t.removeZones(accountID, firstDate)
+		t.removeZones(accountID, firstDate)
+		return nil
 	}
 	spans, err := t.zonesOf(accountID)
 	if err != nil {
@@ -189,21 +190,18 @@ func changeZone(t *tx, accountID string, before, after accountSettings) error {
 	}
 	if len(spans) == 0 {
 		spans = []zoneSpan{{firstDate, before.Zone, before.CutOff}}
-		if err := t.addZone(accountID, spans[0]); err != nil {
-			return err
-		}
+		t.addZone(accountID, spans[0])
 	}
 	calendar, err := newCalendar(spans...)
 	if err != nil {
 		return err
 	}
 	from := dateAfter(calendar.dateOf(t.exact))
-	if err := t.removeZones(accountID, from); err != nil {
-		return err
-	}
+	t.removeZones(accountID, from)
 	spans = slices.DeleteFunc(spans, func(s zoneSpan) bool { return s.From >= from })
 	if last := spans[len(spans)-1]; last.Zone == after.Zone && last.CutOff == after.CutOff {
 		return nil // changed back
 	}
-	return t.addZone(accountID, zoneSpan{from, after.Zone, after.CutOff})
+	t.addZone(accountID, zoneSpan{from, after.Zone, after.CutOff})
+	return nil
 }

@@ -15,14 +15,14 @@ func (q *queries) zonesOf(accountID string) ([]zoneSpan, error) {
 }
 
 // addZone writes the business day from which a time zone and a cut-off of an account apply.
-func (t *tx) addZone(accountID string, s zoneSpan) error {
-	return t.write(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
+func (t *tx) addZone(accountID string, s zoneSpan) {
+	t.exec(`INSERT INTO account_zones (account_id, from_date, zone, cut_off) VALUES (?, ?, ?, ?)`,
 		accountID, s.From, s.Zone, s.CutOff)
 }
 
 // removeZones removes the time zones of an account that apply from a business day or a later one.
-func (t *tx) removeZones(accountID string, from businessDate) error {
-	return t.write(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
+func (t *tx) removeZones(accountID string, from businessDate) {
+	t.exec(`DELETE FROM account_zones WHERE account_id = ? AND from_date >= ?`, accountID, from)
 }
 
 // hasFacts reports whether anything was ever recorded for an account.
@@ -55,8 +55,8 @@ func (t *tx) backlog(limit int64) ([]string, error) {
 }
 
 // leaveBacklog takes an order out of the backlog.
-func (t *tx) leaveBacklog(orderID string) error {
-	return t.write(`DELETE FROM revenue_backlog WHERE order_id = ?`, orderID)
+func (t *tx) leaveBacklog(orderID string) {
+	t.exec(`DELETE FROM revenue_backlog WHERE order_id = ?`, orderID)
 }
 
 // paidOrder returns an order with everything that its revenue depends on. Errors: errOrder.
@@ -109,22 +109,22 @@ func (q *queries) lateFacts(accountID string, date businessDate, currency string
 }
 
 // addFact inserts a fact.
-func (t *tx) addFact(f *revenueFact) error {
-	return t.write(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
+func (t *tx) addFact(f *revenueFact) {
+	t.exec(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
 		test, figures, recorded_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		f.AccountID, f.OrderID, f.Source, f.Currency, f.Date, f.OwnDate, f.At, f.Method, f.Test,
 		jsonList[figure]{&f.Figures}, t.now)
 }
 
 // addRevenueDay inserts the row of a day on which something counts, unless it exists.
-func (t *tx) addRevenueDay(day accountDay) error {
-	return t.write(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
+func (t *tx) addRevenueDay(day accountDay) {
+	t.exec(`INSERT OR IGNORE INTO revenue_days (account_id, date, currency) VALUES (?, ?, ?)`,
 		day.account, day.date, day.currency)
 }
 
 // addSum adds a figure of a fact to the sums of a day.
-func (t *tx) addSum(day accountDay, f *revenueFact, sum figure) error {
-	return t.write(`INSERT INTO revenue_sums
+func (t *tx) addSum(day accountDay, f *revenueFact, sum figure) {
+	t.exec(`INSERT INTO revenue_sums
 		(account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
 		ON CONFLICT (account_id, date, currency, method, test, what, rate, group_name) DO UPDATE SET
@@ -159,8 +159,8 @@ func (q *queries) revenueDayKeys(accountID string, from, to businessDate) ([]rev
 }
 
 // freezeDay freezes a business day, so that nothing is added to it any more. A frozen one stays as it is.
-func (t *tx) freezeDay(accountID string, date businessDate, currency string) error {
-	return t.write(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
+func (t *tx) freezeDay(accountID string, date businessDate, currency string) {
+	t.exec(`INSERT INTO revenue_days (account_id, date, currency, frozen_at) VALUES (?, ?, ?, ?)
 		ON CONFLICT (account_id, date, currency) DO UPDATE SET frozen_at = excluded.frozen_at
 		WHERE frozen_at IS NULL`, accountID, date, currency, t.now)
 }

@@ -347,7 +347,10 @@ func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	s.clock.tried = read.steady
 	bounded, cancel := context.WithTimeout(ctx, clockWait)
 	defer cancel()
-	err := s.store.update(bounded, func(t *tx) error { return t.raiseClock(now) })
+	err := s.store.update(bounded, func(t *tx) error {
+		t.raiseClock(now)
+		return nil
+	})
 	switch {
 	case err == nil:
 		s.clock.seen = now

@@ -198,7 +198,7 @@ func TestHealth_saysWhyInASentenceThatNamesNoFile(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	sqliteError := func(query string) error {
-		return s.store.update(t.Context(), func(t *tx) error { _, err := t.exec(query); return err })
+		return s.store.update(t.Context(), func(t *tx) error { _, err := t.try(query); return err })
 	}
 	s.limitPages(0)
 	full := sqliteError(`INSERT INTO item_counts (widget_id, day, item)

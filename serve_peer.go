@@ -286,7 +286,10 @@ func (p *peerWatch) keepHeard(ctx context.Context) {
 	heard := p.heard.Load()
 	limited, cancel := context.WithTimeout(ctx, peerLimit)
 	defer cancel()
-	err := p.store.updateFenced(limited, func(t *tx) error { return t.learnEpoch(heard) })
+	err := p.store.updateFenced(limited, func(t *tx) error {
+		t.learnEpoch(heard)
+		return nil
+	})
 	if err == nil {
 		p.kept.Store(heard)
 	} else if ctx.Err() == nil {

@@ -72,7 +72,10 @@ func (s *service) promoted(number int64) {
 	s.t.Helper()
 	s.store.fenced.Store(false)
 	e := epoch{Number: number, Name: randomText(6)}
-	s.change(func(t *tx) error { return t.setEpoch(e) })
+	s.change(func(t *tx) error {
+		t.setEpoch(e)
+		return nil
+	})
 	s.check(writeEpochFile(epochPath(s.store.path), e))
 }
 
@@ -263,7 +266,10 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 	t.Parallel()
 	o := newOperator(t)
 	o.do("lead", "list")
-	o.change(func(t *tx) error { return t.learnEpoch(3) })
+	o.change(func(t *tx) error {
+		t.learnEpoch(3)
+		return nil
+	})
 	o.fails("nothing was written", "token", "issue", "-scope", scopeStats)
 	keys := fileText(t, o.env["WIDGETD_KEY"])
 	for _, change := range [][]string{{"add"}, {"rotate", "-force"}, {"retire", "x"}} {

@@ -398,7 +398,8 @@ func (e *env) promote(db string, keys *keyring, done *promotion) error {
 					return err
 				}
 			}
-			return t.setEpoch(done.Epoch)
+			t.setEpoch(done.Epoch)
+			return nil
 		})
 	}()
 	if err := errors.Join(err, st.close()); err != nil {

@@ -253,26 +253,26 @@ func (d *table[T]) all(q *queries, condition string, args ...any) ([]T, error) {
 }
 
 // insert writes a new row with all fields that are columns of the table itself.
-func (d *table[T]) insert(t *tx, row *T) error { return d.insertFields(t, d.fields(row)) }
+func (d *table[T]) insert(t *tx, row *T) { d.insertFields(t, d.fields(row)) }
 
-func (d *tableText) insertFields(t *tx, fields []field) error {
+func (d *tableText) insertFields(t *tx, fields []field) {
 	values := make([]any, 0, len(fields))
 	for i, f := range fields {
 		if d.own[i] {
 			values = append(values, f.at)
 		}
 	}
-	return t.write(d.insertion, values...)
+	t.exec(d.insertion, values...)
 }
 
 // update writes the columns of row that are named, separated by spaces, and returns how many rows it changed. Each
 // must be a field of the table. rest ends the statement, and has its arguments after it: what else it sets, and
 // which row it changes.
-func (d *table[T]) update(t *tx, row *T, columns, rest string, args ...any) (int64, error) {
+func (d *table[T]) update(t *tx, row *T, columns, rest string, args ...any) int64 {
 	return d.updateFields(t, d.fields(row), strings.Fields(columns), rest, args)
 }
 
-func (d *tableText) updateFields(t *tx, fields []field, names []string, rest string, args []any) (int64, error) {
+func (d *tableText) updateFields(t *tx, fields []field, names []string, rest string, args []any) int64 {
 	values := make([]any, 0, len(names)+len(args))
 	for _, name := range names {
 		of := slices.IndexFunc(fields, func(f field) bool { return f.column == name })
@@ -501,10 +501,14 @@ type tx struct {
 	exact time.Time // now, not rounded to seconds
 }
 
-// write is exec for a statement of which nobody asks how many rows it changes.
-func (t *tx) write(query string, args ...any) error {
-	_, err := t.exec(query, args...)
-	return err
+// effects are what a job has done to the transaction so far.
+type effects struct {
+	isQuiet, hasChanged  bool   // quiet was called; a row was changed
+	onlyID               string // see only
+	failed               error  // of the first write that failed
+	total                total  // to be merged with those of the other jobs and written; nil: none
+	written              []writtenEvent
+	shared, hasSavepoint bool // with other jobs, so that it needs a savepoint before its first write; it has it
 }
 
 // newID makes an id with the transaction's time in it.
@@ -597,9 +601,8 @@ const sweptAtOnce = 1_000
 
 // sweep removes up to sweptAtOnce stored answers that have expired, and returns how many it removed.
 func (t *tx) sweep() (int64, error) {
-	t.invalidate()
 	return t.exec(`DELETE FROM idempotency WHERE id IN
-		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce)
+		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce), nil
 }
 
 // clockSeen returns the time stored in the file, which is the latest that the service took to be right; zero if
@@ -609,16 +612,14 @@ func (q *queries) clockSeen() (seen stamp, err error) {
 }
 
 // raiseClock sets the time in the file, unless the stored one is later.
-func (t *tx) raiseClock(seen stamp) error {
-	t.invalidate()
-	return t.write(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
+func (t *tx) raiseClock(seen stamp) {
+	t.exec(`INSERT INTO clock (id, seen_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET seen_at = max(seen_at, excluded.seen_at)`, seen)
 }
 
 // setClock sets the time in the file, even to an earlier one.
-func (t *tx) setClock(seen stamp) error {
-	t.invalidate()
-	return t.write(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
+func (t *tx) setClock(seen stamp) {
+	t.exec(`INSERT OR REPLACE INTO clock (id, seen_at) VALUES (1, ?)`, seen)
 }
 
 // A storedAnswer is the answer to a request with an Idempotency-Key (contract, section 1).
@@ -636,8 +637,8 @@ func (t *tx) storedAnswer(id []byte) (a storedAnswer, err error) {
 }
 
 // storeAnswer stores an answer under an id for 24 hours.
-func (t *tx) storeAnswer(id []byte, a storedAnswer) error {
-	return t.write(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
+func (t *tx) storeAnswer(id []byte, a storedAnswer) {
+	t.exec(`INSERT OR REPLACE INTO idempotency (id, request, answer, expires_at)
 		VALUES (?, ?, ?, ?)`, id, a.request, a.sealed, t.now.after(24*time.Hour))
 }
 
@@ -690,11 +691,11 @@ func (j *jsonText) Scan(v any) error {
 }
 
 // requireRow takes the result of exec and returns errNotFound when no row was changed.
-func requireRow(n int64, err error) error {
-	if err == nil && n == 0 {
+func requireRow(n int64) error {
+	if n == 0 {
 		return errNotFound
 	}
-	return err
+	return nil
 }
 
 // orNil turns errNotFound into nil, and v into its zero value.

@@ -31,16 +31,14 @@ func (q *queries) epoch() (e epoch, err error) {
 }
 
 // learnEpoch notes that another machine has an epoch of this number.
-func (t *tx) learnEpoch(number int64) error {
-	t.invalidate()
-	return t.write(`INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 0, '', ?, ?)
+func (t *tx) learnEpoch(number int64) {
+	t.exec(`INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 0, '', ?, ?)
 		ON CONFLICT (id) DO UPDATE SET known = max(known, excluded.known)`, number, t.now)
 }
 
 // setEpoch begins an epoch.
-func (t *tx) setEpoch(e epoch) error {
-	t.invalidate()
-	return t.write(`INSERT OR REPLACE INTO epoch (id, number, name, known, began_at) VALUES (1, ?, ?, ?, ?)`,
+func (t *tx) setEpoch(e epoch) {
+	t.exec(`INSERT OR REPLACE INTO epoch (id, number, name, known, began_at) VALUES (1, ?, ?, ?, ?)`,
 		e.Number, e.Name, e.Number, t.now)
 }
 

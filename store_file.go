@@ -599,14 +599,15 @@ func (s *store) probe(ctx context.Context) error {
 		return err
 	}
 	return s.update(ctx, func(t *tx) error {
-		t.invalidate()
-		return t.writeProbe()
+		t.quiet()
+		t.writeProbe()
+		return nil
 	})
 }
 
 // writeProbe writes the one row of probes.
-func (t *tx) writeProbe() error {
-	return t.write(`INSERT INTO probes (id, written_at) VALUES (1, ?)
+func (t *tx) writeProbe() {
+	t.exec(`INSERT INTO probes (id, written_at) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET written_at = excluded.written_at`, t.now)
 }
 

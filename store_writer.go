@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -20,30 +21,19 @@ const (
 	lockTimeout = 15 * time.Second // how long a job waits for the writer, and SQLite for a lock
 )
 
-// A writer makes all changes to the database, over one connection. It runs jobs in batches: jobs
-// that wait at the same time share one transaction and one sync to the disk.
+// A writer makes all changes to the database, over one connection. Its goroutine (loop) alone uses conn, queries,
+// dataVersion and lastCommit; all other fields are channels, atomics, or set once before the first job.
 //
-// Ownership. turn is a lock, a channel that holds at most one token. The goroutine that has put
-// its token there owns conn, queries, lastCommit and dataVersion until it takes the token out
-// again. That is either the writer's goroutine (loop), or a caller that runs its job inline. All
-// other fields are channels, atomics, or set once before the first job.
+// A commit: a job is queued (update) → loop begins a transaction and takes that job and the others that are queued
+// → each job runs, in a savepoint of its own if it writes and is not alone → the totals are written → COMMIT, with a
+// sync → what is cached is dropped, unless the jobs said otherwise (drops) → their callers get the result. So no
+// caller gets a result before it is on the disk, and after that no cache returns the old value. Jobs that are queued
+// while a commit is under way share the next.
 //
-// A commit: a job is queued (update) → the writer's goroutine wakes up, takes the turn and begins
-// a transaction (runBatch) → it takes that job and the others that are queued → each job runs, in
-// a savepoint of its own if it writes and is not alone → the totals are written → COMMIT, with a
-// sync → changes records what the jobs invalidate → their callers get the result. So no caller
-// gets a result before it is on the disk, and after that no cache returns the old value.
+// A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version, which loop reads each
+// foreignInterval. Cached values are not used while that is overdue (cachesFresh).
 //
-// An inline run: a caller that finds the writer idle takes the turn itself, and does the same on
-// its own goroutine with what is queued by then. That saves two switches between goroutines; see
-// BenchmarkWrites.
-//
-// A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version.
-// It is read between two batches, at most once in foreignInterval. When that time has passed,
-// cached values are not used until it has been read again (cachesFresh).
-//
-// A stop: closing is closed → no job is queued any more → the writer's goroutine takes the turn
-// for good, runs the queued jobs, closes stopped and ends.
+// A stop: closing is closed → no job is queued any more → loop runs the queued jobs, closes stopped and ends.
 type writer struct {
 	db      *sql.DB
 	conn    *sql.Conn
@@ -52,8 +42,6 @@ type writer struct {
 	now     func() time.Time
 
 	jobs    chan *job     // the queue
-	turn    chan struct{} // the lock; see above
-	wake    chan struct{} // wakes the goroutine: jobs are queued, or data_version is to be read
 	closing chan struct{} // closed when the writer is to stop
 	stopped chan struct{} // closed when it has stopped
 	running sync.WaitGroup
@@ -61,12 +49,10 @@ type writer struct {
 	fenced        atomic.Bool               // nothing is written any more: another machine serves
 	lastCommit    time.Duration             // how long it took
 	dataVersion   int64                     // as last read on conn
+	lookedAt      atomic.Pointer[time.Time] // when that was
 	callers       atomic.Int64              // inside update
-	lastBatchSize atomic.Int64              // after a large batch, more jobs are likely to come soon
 	blockedSince  atomic.Pointer[time.Time] // since when BEGIN waits for the lock; nil: it doesn't
-	fresh         atomic.Bool               // dataVersion was read within foreignInterval
-	freshTimer    *time.Timer               // resets fresh
-	changes       changes
+	drops         drops
 	met           *faultLog // what queries have met, the readers' too
 	watcher       atomic.Pointer[func([]writtenEvent)]
 	commits       atomic.Int64 // number of commits, for the metrics
@@ -80,14 +66,11 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 		inPlace: inPlace,
 		now:     now,
 		jobs:    make(chan *job, maxQueued),
-		turn:    make(chan struct{}, 1),
-		wake:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		stopped: make(chan struct{}),
 		met:     &faultLog{now: now, rows: map[string]rowMet{}, aside: map[string]string{}},
 	}
-	w.changes.seed = maphash.MakeSeed()
-	w.freshTimer = time.AfterFunc(foreignInterval, func() { w.fresh.Store(false) })
+	w.drops.seed = maphash.MakeSeed()
 	return w
 }
 
@@ -120,6 +103,7 @@ func (w *writer) connect() (err error) {
 	w.queries = newQueries(w.conn.PrepareContext)
 	w.queries.met, w.queries.writes = w.met, true
 	w.dataVersion = -1 // unknown: each connection starts with a value of its own
+	w.lookedAt.Store(new(time.Time))
 	return nil
 }
 
@@ -136,15 +120,6 @@ func (w *writer) disconnect() error {
 		errs = append(errs, w.db.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// effects are what a job's run has done to the transaction.
-type effects struct {
-	invalid           invalidation
-	total             total // to be merged with those of the other jobs and written; nil: none
-	written           []writtenEvent
-	sharesTransaction bool // with other jobs, so it needs a savepoint before its first write
-	hasSavepoint      bool
 }
 
 // A writtenEvent is what the watcher is told about an event that was committed.
@@ -168,64 +143,67 @@ func addTotals(a, b total) total {
 	return a
 }
 
-// An invalidation says which cached values a transaction makes invalid. The zero value means all
-// of them.
-type invalidation struct {
-	named bool     // only those of ids
-	ids   []string // of licences, widgets, grants and tokens of applications; webhooksChanged
+// quiet declares that the transaction changes nothing that is cached, so that its commit drops nothing. Only the
+// outermost function of a job may say so, or only: the one that knows all that the job does.
+func (t *tx) quiet() { t.isQuiet = true }
+
+// only declares that of what is cached, the transaction changes nothing but what depends on the row with this id: a
+// licence or a widget.
+func (t *tx) only(id string) { t.onlyID = id }
+
+// drops counts the commits that drop what is cached, so that a value can be checked for staleness without reading the
+// file. A commit drops everything, unless each of its jobs was quiet, changed no row, or named one id (only).
+type drops struct {
+	any  atomic.Uint64       // all of them
+	all  atomic.Uint64       // those that dropped everything
+	ofID [4096]atomic.Uint64 // those that named an id, by its hash
+	seed maphash.Seed
 }
 
-// invalidate declares that the only cached rows that this transaction changes are those with these
-// ids (see invalidation); without ids, that it changes none. Further calls add ids. A transaction
-// that never calls it invalidates everything that is cached.
-func (t *tx) invalidate(ids ...string) {
-	t.invalid.named = true
-	t.invalid.ids = append(t.invalid.ids, ids...)
-}
+// A version is the state of the counters in drops for a value. If it differs later, the value may be stale.
+type version struct{ all, ofID uint64 }
 
-// changes counts commits, so that a cached value can be checked for staleness without
-// reading the file: by a hash of the id for ids that commits name, and together for
-// everything else.
-type changes struct {
-	commits atomic.Uint64 // all of them
-	global  atomic.Uint64 // those that may have changed anything, and foreign ones
-	rows    [4096]atomic.Uint64
-	seed    maphash.Seed
-}
-
-// A version is the state of the counters in changes for a row at some moment. If it
-// differs later, the row may have changed.
-type version struct{ global, row uint64 }
-
-// versionOf returns the version of the row with this id; for "", that of everything without an id.
-func (c *changes) versionOf(id string) version {
-	v := version{global: c.global.Load()}
+// version returns the version of a value that depends on the row with this id; "": on anything else.
+func (d *drops) version(id string) version {
+	v := version{all: d.all.Load()}
 	if id != "" {
-		v.row = c.rowCounter(id).Load()
+		v.ofID = d.count(id).Load()
 	}
 	return v
 }
 
-// rowCounter returns the counter for an id, which other ids with the same hash share.
-func (c *changes) rowCounter(id string) *atomic.Uint64 {
-	return &c.rows[maphash.String(c.seed, id)%uint64(len(c.rows))]
+// count returns the counter of an id, which other ids with the same hash share.
+func (d *drops) count(id string) *atomic.Uint64 {
+	return &d.ofID[maphash.String(d.seed, id)%uint64(len(d.ofID))]
 }
 
-// record counts a commit that invalidates i. It must run before a caller gets the result.
-func (c *changes) record(i invalidation) {
-	c.commits.Add(1)
-	if !i.named {
-		c.global.Add(1)
+// drop drops what is cached of the row with this id; "": everything. It must run before a caller gets the result.
+func (d *drops) drop(id string) {
+	if id == "" {
+		d.all.Add(1)
+	} else {
+		d.count(id).Add(1)
 	}
-	for _, id := range i.ids {
-		c.rowCounter(id).Add(1)
-	}
+	d.any.Add(1)
 }
 
-// exec runs a statement that writes, and returns how many rows it changed. Jobs must not write in
-// any other way, because exec makes the savepoint that undoes a failed job alone.
-func (t *tx) exec(query string, args ...any) (int64, error) {
-	if t.sharesTransaction && !t.hasSavepoint {
+// exec runs a statement that writes, and returns how many rows it changed. If it fails, the transaction remembers the
+// error: further writes do nothing, all is undone, and update returns the error whatever the job returns. So nobody
+// checks it; reads go on as if nothing had been written, and a loop must not wait for a write to have an effect.
+func (t *tx) exec(query string, args ...any) (changed int64) {
+	if t.failed == nil {
+		changed, t.failed = t.try(query, args...)
+	}
+	return changed
+}
+
+// try is exec for a write whose error its caller acts on. Jobs must not write in any other way than these two, because
+// try makes the savepoint that undoes a failed job alone.
+func (t *tx) try(query string, args ...any) (changed int64, err error) {
+	if t.failed != nil {
+		return 0, t.failed
+	}
+	if t.shared && !t.hasSavepoint {
 		if err := t.run("SAVEPOINT job"); err != nil {
 			return 0, err
 		}
@@ -236,10 +214,11 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 		return 0, err
 	}
 	res, err := st.Exec(args...)
-	if err != nil {
-		return 0, t.fault(query, err)
+	if err == nil {
+		changed, err = res.RowsAffected()
 	}
-	return res.RowsAffected()
+	t.hasChanged = t.hasChanged || changed > 0
+	return changed, t.fault(query, err)
 }
 
 // A job is a function to be run in a transaction, and its result.
@@ -295,20 +274,13 @@ func (w *writer) updateFenced(ctx context.Context, f func(*tx) error) error {
 	if !blocked.IsZero() && w.callers.Load() >= maxBlocked && w.now().Sub(blocked) > time.Second {
 		return errBusy
 	}
-	alone := w.callers.Add(1) == 1 && w.lastBatchSize.Load() <= 1
+	w.callers.Add(1)
 	defer w.callers.Add(-1)
 	j := &job{ctx: ctx, run: f, done: make(chan struct{})}
-	if _, hasDeadline := ctx.Deadline(); alone && !hasDeadline && w.runInline(j) {
-		if j.state.CompareAndSwap(jobWaiting, jobAbandoned) {
-			return ctx.Err()
-		}
-		return j.err
-	}
 	timeout := time.NewTimer(lockTimeout)
 	defer timeout.Stop()
 	select {
 	case w.jobs <- j:
-		w.wakeUp()
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timeout.C:
@@ -356,60 +328,12 @@ func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (i
 	}
 }
 
-// runInline runs a job on the caller's goroutine, together with the jobs queued by then. It
-// reports false, and runs nothing, if another goroutine has the turn. While another process holds
-// the database's write lock it waits for lockTimeout, even if the caller's context ends.
-func (w *writer) runInline(j *job) bool {
-	select {
-	case w.turn <- struct{}{}:
-	default:
-		return false
-	}
-	defer func() {
-		<-w.turn
-		if len(w.jobs) > 0 {
-			w.wakeUp()
-		}
-	}()
-	if runtime.GOMAXPROCS(0) == 1 { // let other goroutines queue their jobs: none can run during this one
-		runtime.Gosched()
-	}
-	w.runBatch(j)
-	return true
-}
-
-// wakeUp wakes the writer's goroutine.
-func (w *writer) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // it has already been woken
-	}
-}
-
-// loop is the writer's goroutine. Jobs that are queued while a commit is under way share the next.
+// loop is the writer's goroutine.
 func (w *writer) loop() {
 	defer close(w.stopped)
+	look := time.NewTicker(foreignInterval)
+	defer look.Stop()
 	for {
-		select {
-		case <-w.wake:
-		case <-w.closing:
-			w.turn <- struct{}{} // for good
-			w.runQueued()
-			return
-		}
-		w.turn <- struct{}{}
-		w.runQueued()
-		<-w.turn
-	}
-}
-
-// runQueued runs batches until the queue is empty. It checks for foreign commits between two
-// batches, because under load the queue may never be empty.
-func (w *writer) runQueued() {
-	for {
-		if !w.fresh.Load() {
-			w.checkForeignCommits()
-		}
 		select {
 		case first := <-w.jobs:
 			runtime.Gosched() // lets goroutines that are about to queue a job join this batch
@@ -417,7 +341,12 @@ func (w *writer) runQueued() {
 			if len(w.jobs) > 0 {
 				w.yield()
 			}
-		default:
+		case <-look.C:
+			w.lookForForeignCommits()
+		case <-w.closing:
+			for len(w.jobs) > 0 {
+				w.runBatch(<-w.jobs)
+			}
 			return
 		}
 	}
@@ -436,34 +365,24 @@ func (w *writer) yield() {
 // foreignInterval is how long caches may return old values after a commit of another process.
 const foreignInterval = 250 * time.Millisecond
 
-// cachesFresh reports whether the versions in changes are up to date: whether the writer has
-// checked for foreign commits within foreignInterval. If not, it asks the writer to check, and does
-// not wait for it, since the writer may be waiting for a lock; callers read the database meanwhile.
-func (w *writer) cachesFresh() bool {
-	if w.fresh.Load() {
-		return true
-	}
-	w.wakeUp()
-	return false
-}
+// cachesFresh reports whether what is cached may be used: whether the writer has looked for foreign commits lately. It
+// can't while it waits for the lock of another process, which may commit meanwhile.
+func (w *writer) cachesFresh() bool { return time.Since(*w.lookedAt.Load()) < 2*foreignInterval }
 
-// checkForeignCommits reads data_version, and invalidates everything that is cached if it has
-// changed. It must run on the writer's connection, between transactions: there data_version changes
-// with commits of other processes only, while on any other connection it changes with ours too.
-func (w *writer) checkForeignCommits() {
+// lookForForeignCommits reads data_version, and drops everything that is cached if it has changed. On the writer's
+// connection it changes with commits of other processes only, while on any other connection it changes with ours too.
+func (w *writer) lookForForeignCommits() {
 	var version int64
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
 		w.dataVersion = version
-		w.changes.record(invalidation{})
+		w.drops.drop("")
 		w.notifyWatcher(nil)
 	}
-	w.fresh.Store(true)
-	w.freshTimer.Reset(foreignInterval) // if the timer fires just now, that costs one more check
+	w.lookedAt.Store(new(time.Now()))
 }
 
 // runBatch runs first and the jobs that are queued in one transaction. It claims them only when the
-// transaction has begun: while a lock delays that, callers can still abandon their jobs. Its caller
-// must have the turn, as for all methods below.
+// transaction has begun: while a lock delays that, callers can still abandon their jobs.
 func (w *writer) runBatch(first *job) {
 	if err := w.begin(); err != nil {
 		if first.claim() {
@@ -484,7 +403,6 @@ func (w *writer) runBatch(first *job) {
 			}
 		}
 	}
-	w.lastBatchSize.Store(int64(len(batch)))
 	if errs, ok := w.runTogether(batch); ok {
 		for i, j := range batch {
 			j.finish(errs[i])
@@ -518,6 +436,9 @@ func (w *writer) begin() error {
 	if err != nil {
 		w.queries.run("ROLLBACK") // an earlier fault may have left a transaction open
 		err = w.queries.run("BEGIN IMMEDIATE")
+	}
+	if err == nil && time.Since(*w.lookedAt.Load()) > foreignInterval { // jobs are always queued, or it waited long
+		w.lookForForeignCommits()
 	}
 	return err
 }
@@ -591,7 +512,9 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		return nil
 	}
 	if sum != nil {
-		if err := sum.write(&tx{queries: w.queries, effects: &effects{}}); err != nil {
+		t := &tx{queries: w.queries, effects: &effects{}}
+		err := sum.write(t)
+		if err = cmp.Or(t.failed, err); err != nil {
 			w.queries.run("ROLLBACK")
 			return err
 		}
@@ -603,7 +526,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		return err
 	}
 	if err != nil {
-		w.changes.record(invalidation{})
+		w.drops.drop("")
 	}
 	if err != nil && !errors.Is(err, errStorageFull) {
 		err = fmt.Errorf("%w (%v)", errCommitUnknown, err)
@@ -616,7 +539,9 @@ func (w *writer) commit(batch []*job, errs []error) error {
 		case err != nil:
 			errs[i] = err
 		default:
-			w.changes.record(j.effects.invalid)
+			if !j.effects.isQuiet && (j.effects.hasChanged || j.effects.total != nil) {
+				w.drops.drop(j.effects.onlyID)
+			}
 			errs[i] = kept.error
 		}
 		if len(j.effects.written) > 0 {
@@ -639,8 +564,9 @@ func (w *writer) runJob(j *job, shared bool) (err error) {
 		}
 	}()
 	now := w.now()
-	j.effects = effects{sharesTransaction: shared}
-	return j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
+	j.effects = effects{shared: shared}
+	err = j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
+	return cmp.Or(j.effects.failed, err)
 }
 
 // lockedSince returns since when the writer has been waiting for another process's write lock, or

@@ -54,7 +54,7 @@ func nothing(*tx) error { return nil }
 // inSQL is a job that runs one statement.
 func inSQL(statement string) func(*tx) error {
 	return func(t *tx) error {
-		_, err := t.exec(statement)
+		_, err := t.try(statement)
 		return err
 	}
 }
@@ -274,9 +274,10 @@ func (b *faultBench) prepare(cold bool) *faultRun {
 	r.post(activatePath, r.device(2, "holder")).is(200)
 	r.answers = r.count(`SELECT count(*) FROM idempotency`)
 	if cold {
-		b.store.turn <- struct{}{}
-		b.store.writer.queries.close()
-		<-b.store.turn
+		b.change(func(*tx) error {
+			b.store.writer.queries.close()
+			return nil
+		})
 	}
 	return r
 }
@@ -442,7 +443,9 @@ func (r *faultRun) clicks(widget string) int {
 // they make one batch, and returns which of them failed.
 func (r *faultRun) sendTogether(acts []act, from int) (failed []int) {
 	r.t.Helper()
-	r.store.turn <- struct{}{}
+	r.fault.arm(false)
+	release := holdWriter(r.t, r.store)
+	r.fault.arm(true)
 	answers := make([]answer, len(acts))
 	var sent sync.WaitGroup
 	queued := func(f func()) {
@@ -458,7 +461,7 @@ func (r *faultRun) sendTogether(acts []act, from int) (failed []int) {
 		}
 		queued(func() { answers[i] = r.send(a, from+i) })
 	}
-	<-r.store.turn
+	release()
 	sent.Wait()
 	for i, a := range acts {
 		if !r.settled(a, answers[i], false) {

@@ -153,10 +153,10 @@ func (k *killedBookkeeper) passTime(d time.Duration) {
 	earlier := fmt.Sprintf("-%d seconds", int(d.Seconds()))
 	k.change(func(t *tx) error {
 		const moved = `strftime('%Y-%m-%dT%H:%M:%SZ', `
-		_, err := t.exec(`UPDATE books_exports SET due_at = `+moved+`due_at, ?1), sent_at = `+moved+`sent_at, ?1)`,
+		_, err := t.try(`UPDATE books_exports SET due_at = `+moved+`due_at, ?1), sent_at = `+moved+`sent_at, ?1)`,
 			earlier)
 		if err == nil {
-			_, err = t.exec(`UPDATE books_connections SET refreshing_until = `+moved+`refreshing_until, ?1),
+			_, err = t.try(`UPDATE books_connections SET refreshing_until = `+moved+`refreshing_until, ?1),
 				failing_since = `+moved+`failing_since, ?1)`, earlier)
 		}
 		return err
@@ -216,7 +216,7 @@ func (k *killedBookkeeper) changeTokens(f func(*tx, *bookTokens)) {
 		f(t, tokens)
 		sealed, err := sealTokens(keys, c.ID, tokens)
 		if err == nil {
-			_, err = t.exec(`UPDATE books_connections SET secrets = ? WHERE id = ?`, sealed, c.ID)
+			_, err = t.try(`UPDATE books_connections SET secrets = ? WHERE id = ?`, sealed, c.ID)
 		}
 		return err
 	})

@@ -39,7 +39,8 @@ func (o *operator) connectCards() {
 		if err := conn.seal(keys); err != nil {
 			return err
 		}
-		return t.addPaymentConnection(conn.paymentConnection)
+		t.addPaymentConnection(conn.paymentConnection)
+		return nil
 	})
 }
 

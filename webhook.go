@@ -273,7 +273,8 @@ func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 		return err
 	}
 	w.AppID = &by.app
-	return t.setAppWebhook(w.ID, by.app, by.grant)
+	t.setAppWebhook(w.ID, by.app, by.grant)
+	return nil
 }
 
 // hasRoom returns errWebhookLimit if an account has maxWebhooks already, or errAppWebhookLimit if the
@@ -306,7 +307,6 @@ func (by webhookAuthor) permits(types []string) error {
 // permitted returns a webhook of an owner, which the transaction is to change. Errors: errWebhook,
 // insufficient_scope (403) unless the author may read the events that the webhook gets.
 func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)
 	if err == nil {
 		err = by.permits(w.Types)
@@ -318,7 +318,6 @@ func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
 // w, and has a test sent to it. Errors: errAccount, errWebhookLimit, errAppWebhookLimit, errInvalidToken,
 // insufficient_scope (403).
 func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
-	t.invalidate(webhooksChanged)
 	if err := t.openAccount(w.AccountID); err != nil {
 		return err
 	}
@@ -330,16 +329,12 @@ func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	}
 	w.ID, w.State, w.SecretNumber = t.newID("whe"), webhookPending, 1
 	w.MadeBy, w.CreatedAt, w.UpdatedAt = by.actor, t.now, t.now
-	if err := t.addWebhook(w); err != nil {
-		return err
-	}
+	t.addWebhook(w)
 	if err := by.bindToGrant(t, w); err != nil {
 		return err
 	}
 	created := webhookEvent(w, eventWebhookCreated, by.actor, "types", strings.Join(w.Types, " "))
-	if err := t.addEvent(created); err != nil {
-		return err
-	}
+	t.addEvent(created)
 	_, err := sendTest(t, w, by.actor)
 	return err
 }
@@ -353,9 +348,7 @@ func sendTest(t *tx, w *webhook, actor string) (eventID string, err error) {
 			return e.ID, err
 		}
 	}
-	if err := t.addEvent(webhookEvent(w, eventWebhookTest, actor)); err != nil {
-		return "", err
-	}
+	t.addEvent(webhookEvent(w, eventWebhookTest, actor))
 	if w.TestSeq, eventID, err = t.latestEvent(); err != nil {
 		return "", err
 	}
@@ -420,7 +413,6 @@ func changedMembers(before, after *webhook) (names []string) {
 // webhook is disabled after the change. A change without effect writes nothing. Errors: errWebhook,
 // errInvalidToken, insufficient_scope (403) unless the author may read the events that it gets from then on.
 func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAuthor) (*webhook, error) {
-	t.invalidate(webhooksChanged)
 	before, err := t.webhook(o, id)
 	if err != nil {
 		return nil, err
@@ -441,9 +433,7 @@ func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAut
 	if err := by.bindToGrant(t, &after); err != nil {
 		return nil, err
 	}
-	if err := addChangeEvents(t, &after, changed, by.actor); err != nil {
-		return nil, err
-	}
+	addChangeEvents(t, &after, changed, by.actor)
 	if after.URL != before.URL && after.State == webhookPending {
 		_, err = sendTest(t, &after, by.actor)
 	}
@@ -451,25 +441,23 @@ func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAut
 }
 
 // addChangeEvents writes the events of a PATCH that has changed these members of w.
-func addChangeEvents(t *tx, w *webhook, changed []string, actor string) error {
+func addChangeEvents(t *tx, w *webhook, changed []string, actor string) {
 	if w.State == webhookDisabled {
 		if at := slices.Index(changed, "state"); at >= 0 {
 			changed = slices.Delete(changed, at, at+1)
 			disabled := webhookEvent(w, eventWebhookDisabled, actor, "reason", *w.Reason)
-			if err := t.addEvent(disabled); err != nil {
-				return err
-			}
+			t.addEvent(disabled)
 		}
 	}
 	if len(changed) == 0 {
-		return nil
+		return
 	}
 	types := ""
 	if slices.Contains(changed, "types") {
 		types = strings.Join(w.Types, " ")
 	}
 	names := strings.Join(changed, " ")
-	return t.addEvent(webhookEvent(w, eventWebhookUpdated, actor, "changed", names, "types", types))
+	t.addEvent(webhookEvent(w, eventWebhookUpdated, actor, "changed", names, "types", types))
 }
 
 // requestTest has a test sent to a webhook of an owner, whatever its state, and returns the id of the
@@ -496,9 +484,7 @@ func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error
 		if err := t.saveWebhook(w); err != nil {
 			return nil, err
 		}
-		if err := addChangeEvents(t, w, []string{"state"}, by.actor); err != nil {
-			return nil, err
-		}
+		addChangeEvents(t, w, []string{"state"}, by.actor)
 	}
 	_, err = sendTest(t, w, by.actor)
 	return w, err
@@ -517,7 +503,8 @@ func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook,
 	if err := t.saveWebhook(w); err != nil {
 		return nil, err
 	}
-	return w, t.addEvent(webhookEvent(w, eventWebhookSecretRotated, by.actor))
+	t.addEvent(webhookEvent(w, eventWebhookSecretRotated, by.actor))
+	return w, nil
 }
 
 // replayEvents has all events since a time that a webhook of an owner subscribes to sent to it again, and
@@ -543,9 +530,7 @@ func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*we
 	if err := t.startReplay(id, since); err != nil {
 		return nil, err
 	}
-	if err := t.addEvent(webhookEvent(w, eventWebhookReplayed, by.actor, "since", since.String())); err != nil {
-		return nil, err
-	}
+	t.addEvent(webhookEvent(w, eventWebhookReplayed, by.actor, "since", since.String()))
 	return t.webhook(o, id)
 }
 
@@ -582,13 +567,13 @@ func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eve
 		return "", err
 	}
 	retried := webhookEvent(w, eventWebhookRetried, by.actor, "delivery_id", d.ID, "event_id", d.EventID)
-	return d.EventID, t.addEvent(retried)
+	t.addEvent(retried)
+	return d.EventID, nil
 }
 
 // removeWebhook removes a webhook of an owner. Events that were still to be sent to it are dropped.
 // Errors: errWebhook.
 func removeWebhook(t *tx, o owner, id, actor string) error {
-	t.invalidate(webhooksChanged)
 	w, err := t.webhook(o, id)
 	if err != nil {
 		return err
@@ -596,5 +581,6 @@ func removeWebhook(t *tx, o owner, id, actor string) error {
 	if err := t.deleteWebhook(id); err != nil {
 		return err
 	}
-	return t.addEvent(webhookEvent(w, eventWebhookRemoved, actor))
+	t.addEvent(webhookEvent(w, eventWebhookRemoved, actor))
+	return nil
 }

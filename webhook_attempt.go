@@ -135,14 +135,15 @@ func (w *webhookWorker) record() {
 	lanes := w.progressMade()
 	if len(w.unrecorded) > 0 || len(lanes) > 0 {
 		err := w.store.update(context.Background(), func(t *tx) error {
-			t.invalidate()
+			t.quiet()
 			failing := map[int64]bool{}
 			for _, a := range w.unrecorded {
 				if err := w.recordAttempt(t, a, failing); err != nil {
 					return err
 				}
 			}
-			return recordProgress(t, lanes)
+			recordProgress(t, lanes)
+			return nil
 		})
 		if w.recordFailed = err != nil; w.recordFailed {
 			w.strike(faultWebhookResult, err)
@@ -220,20 +221,15 @@ func (w *webhookWorker) progressMade() (all []progress) {
 }
 
 // recordProgress writes how far lanes have got.
-func recordProgress(t *tx, lanes []progress) error {
+func recordProgress(t *tx, lanes []progress) {
 	for _, p := range lanes {
 		if p.sent != p.live.saved {
-			if err := t.setSent(p.queue, p.sent); err != nil {
-				return err
-			}
+			t.setSent(p.queue, p.sent)
 		}
 		if p.replayed != nil && p.seq != p.replayed.saved {
-			if err := t.setReplayed(p.queue, p.replayed.saved, p.seq, p.replayed.endedAt); err != nil {
-				return err
-			}
+			t.setReplayed(p.queue, p.replayed.saved, p.seq, p.replayed.endedAt)
 		}
 	}
-	return nil
 }
 
 // recordAttempt writes the outcome of an attempt. failing holds the queues for which a failure was recorded
@@ -245,14 +241,14 @@ func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool)
 	case a.test:
 		err = recordTest(t, a)
 	case passed && a.lane == nil:
-		err = t.removeRetry(a.queue, a.seq)
+		t.removeRetry(a.queue, a.seq)
 	}
 	if err != nil || a.missing {
 		return err
 	}
 	if a.succeeded() {
 		if failing[a.queue] || a.sender.failingSaved {
-			err = t.setFailing(a.queue, stamp{})
+			t.setFailing(a.queue, stamp{})
 		}
 	} else {
 		failing[a.queue] = true
@@ -270,22 +266,20 @@ func (w *webhookWorker) recordAttempt(t *tx, a *attempt, failing map[int64]bool)
 	if a.delay > 0 {
 		d.NextAt = a.dueAt(t)
 	}
-	return t.addDelivery(d)
+	t.addDelivery(d)
+	return nil
 }
 
 // recordTest ends a test, so that it is not sent again, and enables a pending webhook that has accepted it.
 func recordTest(t *tx, a *attempt) error {
-	latest, err := t.endTest(a.webhook.ID, a.seq)
-	if err != nil || !latest || !a.succeeded() {
-		return err
+	if latest := t.endTest(a.webhook.ID, a.seq); !latest || !a.succeeded() {
+		return nil
 	}
 	hook, err := t.webhook(anyAccount, a.webhook.ID)
 	if err != nil || hook.State != webhookPending {
 		return err
 	}
-	if err := t.addEvent(webhookEvent(hook, eventWebhookEnabled, actorReceiver)); err != nil {
-		return err
-	}
+	t.addEvent(webhookEvent(hook, eventWebhookEnabled, actorReceiver))
 	return t.setWebhookState(hook.ID, webhookEnabled, nil) // after addEvent: its queue begins after the last event
 }
 
@@ -298,9 +292,7 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	since := hook.FailingSince
 	if since.IsZero() || since.After(t.now.Time) { // the clock was set back
 		since = t.now
-		if err := t.setFailing(a.queue, since); err != nil {
-			return err
-		}
+		t.setFailing(a.queue, since)
 	}
 	reason := ""
 	switch {
@@ -311,17 +303,17 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	}
 	switch {
 	case reason != "":
-		if err := t.addEvent(webhookEvent(hook, eventWebhookDisabled, actorReceiver, "reason", reason)); err != nil {
-			return err
-		}
+		t.addEvent(webhookEvent(hook, eventWebhookDisabled, actorReceiver, "reason", reason))
 		return t.setWebhookState(hook.ID, webhookDisabled, &reason)
 	case a.test:
 		return nil
 	case a.number > len(retryDelays):
-		return t.removeRetry(a.queue, a.seq)
+		t.removeRetry(a.queue, a.seq)
+		return nil
 	}
 	a.delay = jittered(max(retryDelays[a.number-1], a.pause))
-	return t.setRetry(a.queue, a.seq, a.number, a.dueAt(t))
+	t.setRetry(a.queue, a.seq, a.number, a.dueAt(t))
+	return nil
 }
 
 // settle frees the place of an attempt, and adjusts how its webhook is sent to by the outcome.

@@ -30,14 +30,9 @@ func (q *queries) webhook(o owner, id string) (*webhook, error) {
 	return w, replaced(err, errNotFound, errWebhook)
 }
 
-// webhooksChanged is the id that transactions which change webhooks invalidate, so that the worker
-// reads the webhooks again.
-const webhooksChanged = "webhooks"
-
 // setWebhookState changes the state of a webhook, and the reason why it is disabled. A trigger adds its
 // queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) setWebhookState(id, state string, reason *string) error {
-	t.invalidate(webhooksChanged)
 	return requireRow(t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ?
 		WHERE id = ?`, state, reason, t.now, id))
 }
@@ -64,15 +59,15 @@ func (q *queries) countWebhooks(accountID, appID string) (all, made int, err err
 
 // setAppWebhook records that an application has made a webhook for itself, or changed it, under a grant;
 // grantID nil: by client credentials. The webhook ends with that grant.
-func (t *tx) setAppWebhook(id, appID string, grantID *string) error {
-	return t.write(`INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES (?, ?, ?)
+func (t *tx) setAppWebhook(id, appID string, grantID *string) {
+	t.exec(`INSERT INTO app_webhooks (webhook_id, app_id, grant_id) VALUES (?, ?, ?)
 		ON CONFLICT (webhook_id) DO UPDATE SET grant_id = excluded.grant_id`, id, appID, grantID)
 }
 
 // addWebhook inserts a webhook. It must not be enabled yet: the trigger that adds its queue runs only when
 // an update enables it.
-func (t *tx) addWebhook(w *webhook) error {
-	return t.write(`INSERT INTO webhooks
+func (t *tx) addWebhook(w *webhook) {
+	t.exec(`INSERT INTO webhooks
 		(id, account_id, url, types, description, state, secret_number, made_by, created_at, updated_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		w.ID, w.AccountID, w.URL, w.Types, w.Description, w.State, w.SecretNumber,
@@ -102,9 +97,10 @@ func (t *tx) startReplay(id string, since stamp) error {
 	if err != nil {
 		return err
 	}
-	return t.write(`UPDATE webhook_queues SET replay_seq = min(coalesce(replay_seq, ?1), ?1),
+	t.exec(`UPDATE webhook_queues SET replay_seq = min(coalesce(replay_seq, ?1), ?1),
 		replay_end = max(coalesce(replay_end, 0), sent_seq)
 		WHERE webhook_id = ?2 AND (replay_seq IS NOT NULL OR sent_seq > ?1)`, max(first-1, 0), id)
+	return nil
 }
 
 // retryNow makes an event due at once for an enabled webhook. If the event is already waiting to be tried
@@ -275,8 +271,8 @@ func (q *queries) countRetries(webhookID string) (n int, err error) {
 }
 
 // addDelivery records an attempt, unless it is recorded or its webhook was removed meanwhile.
-func (t *tx) addDelivery(d *delivery) error {
-	return t.write(`INSERT OR IGNORE INTO deliveries
+func (t *tx) addDelivery(d *delivery) {
+	t.exec(`INSERT OR IGNORE INTO deliveries
 		(webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at)
 		SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 		WHERE EXISTS (SELECT 1 FROM webhooks WHERE id = ?1)`,
@@ -286,36 +282,36 @@ func (t *tx) addDelivery(d *delivery) error {
 
 // setRetry schedules an event to be tried again at due, unless its queue was removed meanwhile. attempts is
 // how often it was tried so far.
-func (t *tx) setRetry(queue, eventSeq int64, attempts int, due stamp) error {
-	return t.write(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
+func (t *tx) setRetry(queue, eventSeq int64, attempts int, due stamp) {
+	t.exec(`INSERT INTO webhook_retries (queue_id, event_seq, attempts, due_at)
 		SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM webhook_queues WHERE id = ?1)
 		ON CONFLICT (queue_id, event_seq) DO UPDATE SET attempts = excluded.attempts, due_at = excluded.due_at`,
 		queue, eventSeq, attempts, due)
 }
 
 // removeRetry removes an event from those of a queue that are to be tried again.
-func (t *tx) removeRetry(queue, eventSeq int64) error {
-	return t.write(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
+func (t *tx) removeRetry(queue, eventSeq int64) {
+	t.exec(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
 }
 
 // setSent records up to which number the events of a queue were sent.
-func (t *tx) setSent(queue, seq int64) error {
-	return t.write(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
+func (t *tx) setSent(queue, seq int64) {
+	t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
 }
 
 // setReplayed records up to which number the events of a replay were sent; once seq has reached end, the
 // replay is over. It compares and sets: was and end are the recorded values that the caller knows, and if
 // they differ, the replay was started anew meanwhile and stays as it is.
-func (t *tx) setReplayed(queue, was, seq, end int64) error {
+func (t *tx) setReplayed(queue, was, seq, end int64) {
 	next := sql.NullInt64{Int64: seq, Valid: seq < end}
-	return t.write(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
+	t.exec(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
 		WHERE id = ?2 AND replay_seq = ?3 AND replay_end = ?4`, next, queue, was, end)
 }
 
 // setFailing records since when every attempt of an enabled webhook has failed; the zero stamp: the last
 // attempt succeeded.
-func (t *tx) setFailing(queue int64, since stamp) error {
-	return t.write(`UPDATE webhooks SET failing_since = ?
+func (t *tx) setFailing(queue int64, since stamp) {
+	t.exec(`UPDATE webhooks SET failing_since = ?
 		WHERE id = (SELECT webhook_id FROM webhook_queues WHERE id = ?)`, since, queue)
 }
 
@@ -326,9 +322,8 @@ func (q *queries) webhookOfQueue(queue int64) (*webhook, error) {
 
 // endTest clears the test that a webhook is to be sent. It reports false, and changes nothing, if that is
 // another test than testSeq, or none.
-func (t *tx) endTest(id string, testSeq int64) (bool, error) {
-	n, err := t.exec(`UPDATE webhooks SET test_seq = NULL WHERE id = ? AND test_seq = ?`, id, testSeq)
-	return n > 0, err
+func (t *tx) endTest(id string, testSeq int64) bool {
+	return t.exec(`UPDATE webhooks SET test_seq = NULL WHERE id = ? AND test_seq = ?`, id, testSeq) > 0
 }
 
 // A deliveryRange is the deliveries of a webhook that are no longer kept: those with an id less than below.
@@ -359,8 +354,7 @@ func (q *queries) nextDeliveries(after string, now time.Time) (r deliveryRange, 
 }
 
 // removeDeliveries removes up to sweptAtOnce deliveries of a range, and returns how many.
-func (t *tx) removeDeliveries(r deliveryRange) (int64, error) {
-	t.invalidate()
+func (t *tx) removeDeliveries(r deliveryRange) int64 {
 	return t.exec(`DELETE FROM deliveries WHERE webhook_id = ?1 AND id IN
 		(SELECT id FROM deliveries WHERE webhook_id = ?1 AND id < ?2 ORDER BY id LIMIT ?3)`,
 		r.webhookID, r.below, sweptAtOnce)
@@ -381,8 +375,7 @@ func (q *queries) abandonedQueue(after int64) (queue int64, err error) {
 }
 
 // removeRetries removes up to sweptAtOnce retries of a queue, and returns how many.
-func (t *tx) removeRetries(queue int64) (int64, error) {
-	t.invalidate()
+func (t *tx) removeRetries(queue int64) int64 {
 	return t.exec(`DELETE FROM webhook_retries WHERE queue_id = ?1 AND event_seq IN
 		(SELECT event_seq FROM webhook_retries WHERE queue_id = ?1 LIMIT ?2)`, queue, sweptAtOnce)
 }

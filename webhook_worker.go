@@ -24,7 +24,7 @@ const (
 	maxReady           = 64              // numbers of events that a webhook's lane holds in memory
 	slowAfter          = 2 * time.Second // an attempt that has lasted so long is slow
 	webhookTick        = 250 * time.Millisecond
-	webhookReload      = time.Second           // least time between two reloads that a foreign commit causes
+	webhookReload      = time.Second           // least time between two reloads that foreign commits cause
 	webhookSave        = time.Minute           // between two times that progress past unwanted events is recorded
 	webhookSweep       = time.Minute           // between two removals of what is no longer kept
 	recordDelay        = 50 * time.Millisecond // for which results are gathered before they are recorded
@@ -63,11 +63,11 @@ type webhookWorker struct {
 
 	mu      sync.Mutex
 	noted   map[writtenEvent]bool // committed events that a webhook wants, since run last looked
-	changed bool                  // webhooks or accounts have changed since then
+	changed bool                  // webhooks or accounts have changed since they were read
+	foreign bool                  // others have committed since then, and may have changed them
 
 	senders      map[string]*webhookSender // by the webhook's id
 	busy         []*webhookSender          // that may have something to send, in the order of their turns
-	version      version                   // of webhooks, as read last
 	reloadedAt   time.Time                 // by the steady clock, as all times below
 	savedAt      time.Time
 	unrecorded   []*attempt     // that are back
@@ -188,7 +188,6 @@ func (w *webhookWorker) run(ctx context.Context) {
 			w.take(a)
 		case <-w.recordTimer.C:
 		case <-tick.C:
-			w.store.cachesFresh() // makes the writer check for foreign commits
 			w.wakeDue()
 		}
 	}
@@ -220,6 +219,11 @@ func (w *webhookWorker) lock(ctx context.Context) bool {
 func (w *webhookWorker) committed(written []writtenEvent) {
 	wanted := *w.wanted.Load()
 	worthIt := written == nil
+	if worthIt {
+		w.mu.Lock()
+		w.foreign = true
+		w.mu.Unlock()
+	}
 	for _, e := range written {
 		change := changesWebhooks(e.kind)
 		wants := slices.ContainsFunc(wanted[e.account], func(types codeList) bool {
@@ -327,21 +331,25 @@ func (w *webhookWorker) wakeDue() {
 
 // reload reads the webhooks again if they may have changed.
 func (w *webhookWorker) reload() {
+	now := w.steady()
 	w.mu.Lock()
-	changed := w.changed
-	w.changed = false
+	due := w.changed || w.foreign && !closerThan(webhookReload, w.reloadedAt, now) || w.reloadedAt.IsZero()
+	if due {
+		w.changed, w.foreign = false, false
+	}
 	w.mu.Unlock()
-	now, found := w.steady(), w.store.changes.versionOf(webhooksChanged)
-	if found == w.version && !w.reloadedAt.IsZero() ||
-		!changed && found.row == w.version.row && closerThan(webhookReload, w.reloadedAt, now) {
+	if !due {
 		return
 	}
 	rows, err := w.store.webhookQueues()
 	if err != nil {
 		w.strike(faultWebhooksRead, err)
+		w.mu.Lock()
+		w.foreign = true // to be tried again
+		w.mu.Unlock()
 		return
 	}
-	w.version, w.reloadedAt = found, now
+	w.reloadedAt = now
 	wanted := map[string][]codeList{}
 	present := map[string]bool{}
 	for _, row := range rows {
@@ -652,7 +660,7 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 			break
 		}
 		if err == nil && r.below != "" {
-			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeDeliveries(r) })
+			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeDeliveries(r), nil })
 		}
 		if err != nil {
 			return err
@@ -661,7 +669,7 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 	for {
 		queue, err := w.store.abandonedQueue(0)
 		if err == nil {
-			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeRetries(queue) })
+			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeRetries(queue), nil })
 		}
 		if err != nil {
 			return notUnless(err, errNotFound)

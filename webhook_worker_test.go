@@ -59,11 +59,11 @@ func (s *service) subscribeAll(urls []string, owner func(i int) string, types ..
 	s.change(func(t *tx) error {
 		var errs []error
 		for i, url := range urls {
-			_, err := t.exec(`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
+			_, err := t.try(`INSERT INTO webhooks (id, account_id, url, types, made_by, created_at, updated_at)
 				VALUES (?, ?, ?, ?, 'command', ?, ?)`, t.newID("whe"), owner(i), url, string(names), t.now, t.now)
 			errs = append(errs, err)
 		}
-		_, err := t.exec(`UPDATE webhooks SET state = 'enabled' WHERE state <> 'enabled'`)
+		_, err := t.try(`UPDATE webhooks SET state = 'enabled' WHERE state <> 'enabled'`)
 		return errors.Join(append(errs, err)...)
 	})
 }
@@ -73,10 +73,7 @@ func (s *service) addAccounts(n int) (ids []string) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
 		for i := range n {
-			id, err := t.addAccount(fmt.Sprint("account ", i), false)
-			if err != nil {
-				return err
-			}
+			id := t.addAccount(fmt.Sprint("account ", i), false)
 			ids = append(ids, id)
 		}
 		return nil
@@ -88,13 +85,10 @@ func (s *service) addAccounts(n int) (ids []string) {
 func (s *service) announceToAll(accounts []string, kind eventType, n int) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		t.invalidate()
 		for range n {
 			for _, account := range accounts {
 				e := event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite}
-				if err := t.addEvent(e); err != nil {
-					return err
-				}
+				t.addEvent(e)
 			}
 		}
 		return nil
@@ -791,7 +785,7 @@ func TestWebhook_logKeepsThirtyDaysAndAThousandOfEach(t *testing.T) {
 		s.sql(`INSERT INTO webhook_retries SELECT id, 5, 1, '2000-01-01T00:00:00Z' FROM webhook_queues`)
 		for _, c := range s.server.chores {
 			if c.fault == faultWebhookSweep {
-				s.check(c.run(t.Context()))
+				s.check(c.run(s.t.Context()))
 				equal(t, "it waits while the clock is doubted", c.timeDriven, true)
 			}
 		}

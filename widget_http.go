@@ -98,7 +98,7 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
 		}
 	}
 	_, err = create(ctx, a.server, c, func(t *tx) (*reply, error) {
-		t.invalidate(w.ID)
+		t.only(w.ID)
 		t.addCounts(w.ID, q.counts, q.items, q.pages)
 		return noContent, nil
 	})
@@ -394,7 +394,7 @@ func (m *statsMemory) recall(key statsKey, age time.Duration) (body taggedBody, 
 	case m.steady().Sub(k.at) < age:
 		return k.taggedBody, true
 	}
-	return k.taggedBody, k.exact && m.store.cachesFresh() && k.version == m.store.changes.versionOf(key.widget)
+	return k.taggedBody, k.exact && m.store.cachesFresh() && k.version == m.store.drops.version(key.widget)
 }
 
 // await is recall for callers without a token. It waits for an answer that another caller reads just now, so that
@@ -426,10 +426,10 @@ func (m *statsMemory) read(key statsKey, anonymous bool, f func() (taggedBody, e
 		m.mu.Unlock()
 	}
 	defer m.end(key, reading)
-	changes := &m.store.changes
-	k, commits := keptStats{at: m.steady(), version: changes.versionOf(key.widget)}, changes.commits.Load()
+	drops := &m.store.drops
+	k, dropped := keptStats{at: m.steady(), version: drops.version(key.widget)}, drops.any.Load()
 	if reading.taggedBody, reading.err = f(); reading.err == nil {
-		k.taggedBody, k.exact = reading.taggedBody, changes.commits.Load() == commits
+		k.taggedBody, k.exact = reading.taggedBody, drops.any.Load() == dropped
 		m.keep(key, k)
 	}
 	return k.taggedBody, reading.err

@@ -39,10 +39,9 @@ func (t *tx) addWidget(accountID, name string, publicOrders bool, actor string) 
 		return "", err
 	}
 	w := &widget{t.newID("wgt"), accountID, name, publicOrders, t.now}
-	if err := widgetTable.insert(t, w); err != nil {
-		return "", err
-	}
-	return w.ID, t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", trueOrNone(publicOrders)))
+	widgetTable.insert(t, w)
+	t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", trueOrNone(publicOrders)))
+	return w.ID, nil
 }
 
 // renameWidget gives a widget another name, with its event, or returns errNotFound. Giving
@@ -52,10 +51,9 @@ func (t *tx) renameWidget(id, name, actor string) error {
 	if err != nil || w.Name == name {
 		return err
 	}
-	if err := t.write(`UPDATE widgets SET name = ? WHERE id = ?`, name, id); err != nil {
-		return err
-	}
-	return t.addEvent(widgetEvent(w, eventWidgetRenamed, actor))
+	t.exec(`UPDATE widgets SET name = ? WHERE id = ?`, name, id)
+	t.addEvent(widgetEvent(w, eventWidgetRenamed, actor))
+	return nil
 }
 
 // widgetRows are the tables of what widgets count, with the columns of their keys besides widget_id.
@@ -94,21 +92,17 @@ func (t *tx) removeWidget(id, actor string, removed *int64) (gone bool, err erro
 	}
 	gone = true
 	for _, rowsOf := range widgetRows {
-		n, err := t.exec(`DELETE FROM `+rowsOf.table+` WHERE widget_id = ?1 AND (`+rowsOf.key+`) IN
+		n := t.exec(`DELETE FROM `+rowsOf.table+` WHERE widget_id = ?1 AND (`+rowsOf.key+`) IN
 			(SELECT `+rowsOf.key+` FROM `+rowsOf.table+` WHERE widget_id = ?1 LIMIT ?2)`, id, widgetRowsAtOnce)
-		if err != nil {
-			return false, err
-		}
 		*removed += n
 		gone = gone && n < widgetRowsAtOnce
 	}
 	if !gone {
 		return false, nil
 	}
-	if err := t.write(`DELETE FROM widgets WHERE id = ?`, id); err != nil {
-		return false, err
-	}
-	return true, t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(*removed)))
+	t.exec(`DELETE FROM widgets WHERE id = ?`, id)
+	t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(*removed)))
+	return true, nil
 }
 
 // A nameTable is a table with the counters of names by widget and UTC day.
@@ -206,13 +200,11 @@ func (y *tally) write(t *tx) error {
 		}
 		c := y.rows[key]
 		if key.table == nil {
-			if err := t.write(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
+			t.exec(`INSERT INTO widget_counts (widget_id, quarter, views, visitors, clicks, orders)
 				VALUES (?, ?, ?, ?, ?, ?)
 				ON CONFLICT DO UPDATE SET views = views + excluded.views, visitors = visitors + excluded.visitors,
 				clicks = clicks + excluded.clicks, orders = orders + excluded.orders`,
-				key.widget, key.begins, c.Views, c.Visitors, c.Clicks, c.Orders); err != nil {
-				return err
-			}
+				key.widget, key.begins, c.Views, c.Visitors, c.Clicks, c.Orders)
 			continue
 		}
 		if err := t.addNameCounts(key, *c); err != nil {
@@ -227,8 +219,8 @@ func (y *tally) write(t *tx) error {
 func (t *tx) addNameCounts(key tallyKey, c counts) error {
 	day := key.begins.Format(time.DateOnly)
 	row := []any{key.widget, day, key.name, c.Views, c.Clicks, c.Orders}
-	if added, err := t.exec(key.table.add, row...); err != nil || added > 0 {
-		return err
+	if t.exec(key.table.add, row...) > 0 {
+		return nil
 	}
 	var names int
 	if err := t.one(key.table.names, []any{key.widget, day, otherName}, &names); err != nil {
@@ -237,7 +229,8 @@ func (t *tx) addNameCounts(key tallyKey, c counts) error {
 	if names >= maxNames {
 		row[2] = otherName
 	}
-	return t.write(key.table.insert, row...)
+	t.exec(key.table.insert, row...)
+	return nil
 }
 
 // A period is a part of a range whose counts belong to one point of a series.
