@@ -171,12 +171,19 @@ const (
 	followed                        // 'litestream restore -f' writes into the database
 )
 
+// What health and the log say of a machine that waits.
+const (
+	reasonSilent   = "the peer has not answered since the start: nothing is paid, posted or sent until it does"
+	reasonRivalled = "the peer serves in the same epoch: nothing is paid, posted or sent until one of both is promoted"
+	reasonMislaid  = "the database is not of the epoch that the file beside it names: nothing is paid, posted or sent " +
+		"until it is promoted"
+)
+
 // standingReasons are what health and the log say of each standing.
 var standingReasons = map[peerStanding]string{
-	peerSilent: "the peer has not answered since the start: nothing is paid, posted or sent until it does",
-	rivalled:   "the peer serves in the same epoch: nothing is paid, posted or sent until one of both is promoted",
-	mislaid: "the database is not of the epoch that the file beside it names: nothing is paid, posted or sent " +
-		"until it is promoted",
+	peerSilent: reasonSilent,
+	rivalled:   reasonRivalled,
+	mislaid:    reasonMislaid,
 	superseded: reasonSuperseded,
 	followed:   reasonFollowed,
 }

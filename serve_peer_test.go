@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -79,31 +78,25 @@ func (s *service) promoted(number int64) {
 // asksPeer asks the peer once.
 func (s *service) asksPeer() { s.server.peer.check(s.t.Context()) }
 
-// stands compares how a machine stands with how it should, and what health says of that.
-func (s *service) stands(want peerStanding) {
+// stands compares what health says of how a machine stands, and that it does no more than it may; "": it does everything.
+func (s *service) stands(reason string) {
 	s.t.Helper()
-	equal(s.t, "the standing", s.server.peer.standing(), want)
-	status, health := 200, "pass"
-	switch {
-	case want.fences():
-		status, health = 503, "fail"
-	case want != standsAlone:
+	status, health, wrote := 200, "pass", 200
+	switch reason {
+	case "":
+	case reasonSuperseded, reasonFollowed:
+		status, health, wrote = 503, "fail", 503
+	default:
 		health = "warn"
 	}
 	a := s.health().is(status)
 	equal(s.t, "health", a.text("status"), health)
-	if want != standsAlone {
-		equal(s.t, "why", a.text("output"), standingReasons[want])
-	}
 	engine := s.server.connector(false)
-	equal(s.t, "payments and books are off", engine.off(), want != standsAlone)
-	if want != standsAlone {
+	equal(s.t, "payments and books are off", engine.off(), reason != "")
+	if reason != "" {
+		equal(s.t, "why", a.text("output"), reason)
 		_, err := s.server.outbound.do(s.t.Context(), outboundRequest{method: "GET", url: "https://api.example.com/"})
 		equal(s.t, "a call", fmt.Sprint(err), outboundCanceled+": the peer may do it")
-	}
-	wrote := 200
-	if want.fences() {
-		wrote = 503
 	}
 	s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"%s@example.com"}`, randomText(6)),
 		"Origin: "+siteOrigin).is(wrote)
@@ -122,93 +115,105 @@ func TestPeer_twoOfTheSameEpochHoldUntilOneIsPromoted(t *testing.T) {
 		}
 		p.a.asksPeer()
 		p.b.asksPeer()
-		p.a.stands(rivalled)
-		p.b.stands(rivalled)
+		p.a.stands(reasonRivalled)
+		p.b.stands(reasonRivalled)
 		equal(t, "ignoring it helps", p.a.server.peer.ignore(), false)
 
 		p.b.promoted(number + 1)
 		p.start(p.b, p.a)
 		p.b.asksPeer() // which tells a
-		p.b.stands(standsAlone)
-		p.a.stands(superseded)
+		p.b.stands("")
+		p.a.stands(reasonSuperseded)
 		p.a.asksPeer()
-		p.a.stands(superseded)
+		p.a.stands(reasonSuperseded)
 	}
 	p.cut.Store(true)
 	p.start(p.a, p.b)
-	p.a.stands(superseded) // it has kept that
+	p.a.stands(reasonSuperseded) // it has kept that
+}
+
+// asked returns the question that a machine puts to its peer, and the answer that it gets from a handler.
+func (p *pair) asked(s *service, by http.Handler) (question, answer []byte) {
+	s.t.Helper()
+	p.startBeside(s, func(w http.ResponseWriter, r *http.Request) {
+		question, _ = io.ReadAll(r.Body)
+		answered := httptest.NewRecorder()
+		by.ServeHTTP(answered, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+		answer = answered.Body.Bytes()
+		w.WriteHeader(http.StatusNotFound)
+	})
+	s.asksPeer()
+	return question, answer
 }
 
 func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	voice := newStandby(p.a.keys, serverOptions{}).peerVoice
-	stranger, err := newKeyring(time.Now())
-	must(t, err)
-	forger := newStandby(stranger, serverOptions{}).peerVoice
-	answerTo := func(v *peerVoice, question []byte) []byte {
-		_, answer, err := v.reply(question)
-		must(t, err)
-		return answer
+	p, strangers := newPair(t), newPair(t)
+	peer := newStandby(p.a.keys, serverOptions{})
+	answered := func(question []byte) []byte {
+		w := httptest.NewRecorder() // of one that was not asked too often
+		newStandby(p.a.keys, serverOptions{}).ServeHTTP(w,
+			httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+		equal(t, "the status of an answer", w.Code, http.StatusOK)
+		return w.Body.Bytes()
 	}
-	earlier := answerTo(&voice, p.a.server.peer.say(peerQuestion, "", randomText(16)))
-	changed := func(question []byte, change func(m *peerMessage)) []byte {
-		m := &peerMessage{}
-		must(t, json.Unmarshal(answerTo(&voice, question), m))
-		change(m)
-		return encodeJSON(m)
-	}
-	for name, answer := range map[string]func(question []byte) []byte{
-		"forged": func(question []byte) []byte {
-			m := &peerMessage{}
-			must(t, json.Unmarshal(question, m))
-			return forger.say(peerAnswer, m.Machine, m.Nonce)
+	_, earlier := p.asked(p.a, peer)
+	_, toAnother := p.asked(p.b, peer)
+	_, forged := strangers.asked(strangers.a, newStandby(strangers.a.keys, serverOptions{}))
+	answers := map[string]func(question []byte) []byte{
+		"forged":     func([]byte) []byte { return forged },
+		"replayed":   func([]byte) []byte { return earlier },
+		"to another": func([]byte) []byte { return toAnother },
+		"reflected":  func(question []byte) []byte { return question },
+		"from oneself": func(question []byte) []byte {
+			w := httptest.NewRecorder()
+			p.a.server.ServeHTTP(w, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+			return w.Body.Bytes()
 		},
-		"replayed":       func([]byte) []byte { return earlier },
-		"reflected":      func(question []byte) []byte { return question },
-		"from oneself":   func(question []byte) []byte { return answerTo(&p.a.server.peer.peerVoice, question) },
-		"to another":     func([]byte) []byte { return voice.say(peerAnswer, p.b.server.peer.machine, "") },
-		"another role":   func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Role = rolePrimary }) },
-		"another epoch":  func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Number = 9 }) },
-		"another id":     func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Name = "x" }) },
-		"another nonce":  func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Nonce = "x" }) },
-		"without a hash": func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Hash = nil }) },
-		"no JSON":        func([]byte) []byte { return []byte("<html>") },
-	} {
-		p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
-			question := new(bytes.Buffer)
-			question.ReadFrom(r.Body)
-			w.Write(answer(question.Bytes()))
-		})
-		p.a.asksPeer()
-		if now := p.a.server.peer.standing(); now != peerSilent {
-			t.Errorf("%s: it stands at %d", name, now)
+		"no answer": func([]byte) []byte { return []byte("<html>") },
+	}
+	for at := range len(earlier) {
+		answers[fmt.Sprint("cut after ", at)] = func(question []byte) []byte {
+			answer := answered(question)
+			return answer[:min(at, len(answer)-2)]
 		}
 	}
+	for name, answer := range answers {
+		p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
+			question, _ := io.ReadAll(r.Body)
+			w.Write(answer(question))
+		})
+		p.a.asksPeer()
+		if p.a.health().text("output") != reasonSilent {
+			t.Errorf("%s: health is %s", name, p.a.health().body)
+		}
+	}
+	p.startBeside(p.a, peer.ServeHTTP)
+	p.a.asksPeer()
+	p.a.stands("")
 }
 
 func TestPeer_aQuestionThatIsForgedOrReplayedChangesNothing(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	old := p.b.server.peer.say(peerQuestion, "", "n") // of the time when b served in this epoch, too
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p, strangers := newPair(t), newPair(t)
+	peer := newStandby(p.a.keys, serverOptions{})
+	old, answer := p.asked(p.b, peer) // of the time when b served in this epoch, too
+	strangers.a.promoted(7)
+	forged, _ := strangers.asked(strangers.a, peer)
+	p.startBeside(p.a, peer.ServeHTTP)
 	p.a.asksPeer()
-	stranger, err := newKeyring(time.Now())
-	must(t, err)
-	forger := newStandby(stranger, serverOptions{}).peerVoice
-	forger.role, forger.present = rolePrimary, func() epoch { return epoch{Number: 7} }
 	ask := func(method, path string, question []byte) int {
 		w := httptest.NewRecorder()
 		p.a.server.ServeHTTP(w, httptest.NewRequest(method, path, bytes.NewReader(question)))
 		return w.Code
 	}
-	equal(t, "forged", ask("POST", peerPath, forger.say(peerQuestion, "", "n")), 404)
-	equal(t, "an answer", ask("POST", peerPath, p.a.server.peer.say(peerAnswer, "", "n")), 404)
+	equal(t, "forged", ask("POST", peerPath, forged), 404)
+	equal(t, "an answer", ask("POST", peerPath, answer), 404)
 	equal(t, "too long", ask("POST", peerPath, make([]byte, 2*maxPeerMessage)), 404)
 	equal(t, "got", ask("GET", peerPath, old), 404)
 	equal(t, "another path", ask("POST", peerPath+"x", old), 404)
 	equal(t, "replayed", ask("POST", peerPath, old), 200)
-	p.a.stands(standsAlone)
+	p.a.stands("")
 	for range peerRate {
 		ask("POST", peerPath, nil)
 	}
@@ -281,7 +286,7 @@ func TestPeer_answersALaterEpochOnlyOnceItsOwnCallsHaveEnded(t *testing.T) {
 	p := newPair(t)
 	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
 	p.a.asksPeer()
-	p.a.stands(standsAlone)
+	p.a.stands("")
 	reached, answer := make(chan bool), make(chan bool)
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		reached <- true
@@ -298,12 +303,12 @@ func TestPeer_answersALaterEpochOnlyOnceItsOwnCallsHaveEnded(t *testing.T) {
 	p.b.promoted(1)
 	p.start(p.b, p.a)
 	p.b.asksPeer()
-	p.b.stands(peerSilent)
-	p.a.stands(superseded)
+	p.b.stands(reasonSilent)
+	p.a.stands(reasonSuperseded)
 	answer <- true
 	must(t, <-ended)
 	p.b.asksPeer()
-	p.b.stands(standsAlone)
+	p.b.stands("")
 }
 
 func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
@@ -321,17 +326,17 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 		os.Remove(db + suffix)
 	}
 	rename(t, backup, db)
-	for _, want := range []peerStanding{mislaid, standsAlone} {
+	for _, want := range []string{reasonMislaid, ""} {
 		p := serveProcess(t, o, "-peer", peer.URL)
 		customer := o.customer(p)
 		var output any
 		soon(func() bool {
 			output = customer.ask("GET", "/widget/health", "").json()["output"]
-			return output != standingReasons[peerSilent]
+			return output != reasonSilent
 		})
-		equal(t, "health", fmt.Sprint(output), cmp.Or(standingReasons[want], "<nil>"))
+		equal(t, "health", fmt.Sprint(output), cmp.Or(want, "<nil>"))
 		must(t, p.stop(os.Interrupt))
-		if want == mislaid {
+		if want != "" {
 			contains(t, o.do("promote"), "epoch 3-", "may be lost: what the other machine wrote after 20")
 		}
 	}
@@ -343,17 +348,17 @@ func TestPeer_writesEndWhenAFollowerIsStartedBesideTheService(t *testing.T) {
 	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
 	p.a.asksPeer()
 	p.a.server.peer.lookForFollower()
-	p.a.stands(standsAlone)
+	p.a.stands("")
 	p.cut.Store(true)
 	p.a.asksPeer()
-	p.a.stands(standsAlone) // it goes on when its standby is cut off
+	p.a.stands("") // it goes on when its standby is cut off
 	p.cut.Store(false)
 	writeFile(t, followerPath(p.a.store.path), "0000000000000009\n")
 	p.a.server.peer.lookForFollower()
-	p.a.stands(followed)
+	p.a.stands(reasonFollowed)
 	must(t, os.Remove(followerPath(p.a.store.path)))
 	p.a.asksPeer()
-	p.a.stands(followed)
+	p.a.stands(reasonFollowed)
 }
 
 func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
