@@ -143,7 +143,7 @@ func (k *signingKey) pem() (string, error) {
 // the same time would otherwise undo the first one's change.
 func (e *env) changeKeys(f func(*store, *keyring) (event, error)) error {
 	return e.withStore(func(st *store) error {
-		if st.fenced.Load() {
+		if st.fenced() {
 			return errFenced
 		}
 		var done event

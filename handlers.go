@@ -150,7 +150,6 @@ type serverOptions struct {
 	failedLookupRate int            // different licence keys that may fail a minute and address
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
-	peerURL          string         // address of the other machine of a pair; "": none
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
@@ -174,7 +173,6 @@ type server struct {
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
-	peer           *peerWatch // nil: there is none
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
@@ -214,11 +212,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
 		faults: lastingFaults{open: map[string]*lastingFault{}}}
 	s.startClock()
-	var err error
-	if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
-		return nil, err
-	}
-	s.outbound.held = s.peer.holds
+	s.outbound.held = st.waits
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -528,7 +522,7 @@ func (s *server) checkToken(c *call) error {
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
 		noteFault: s.noteFault, doubted: s.clockDoubted, wake: make(chan struct{}, 1),
-		idle: func() bool { return off || s.peer.holds() }}
+		idle: func() bool { return off || s.store.waits() }}
 }
 
 // address returns the key under which the rate limits count the client's address.

@@ -125,40 +125,34 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	if e.on("standby") {
-		listener, err := listen(e.str("addr"), e.getenv)
-		if err != nil {
-			return err
-		}
-		db, err := e.file("db")
-		if err != nil {
-			return err
-		}
-		b := newStandby(keys, o)
-		b.db, b.keyFile, b.log = db, keyFile, log
-		return b.serveUntil(e.ctx, listener)
-	}
 	db, err := e.file("db")
 	if err != nil {
 		return err
 	}
-	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
+	listener, err := listen(e.str("addr"), e.getenv)
 	if err != nil {
 		return err
+	}
+	if e.on("standby") {
+		readKeys := func() (*keyring, error) { return loadKeyring(keyFile) }
+		return serveStandby(e.ctx, listener, newStandby(db, readKeys, o.trusted, log))
+	}
+	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
+	if err != nil {
+		return errors.Join(err, listener.Close())
 	}
 	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)
 	if o.noRoots {
 		log.Warn(noRootsText, "advice", callFaults[callUnverified])
 	}
 	s, err := newServer(st, keys, o, log, e.nouns)
-	if err != nil {
-		return errors.Join(err, st.close())
+	if err == nil {
+		_, err = s.joinPair(e.str("peer"))
 	}
-	listener, err := listen(e.str("addr"), e.getenv)
-	if err != nil {
-		return errors.Join(err, st.close())
+	if err == nil {
+		err = s.startDebug(e.str("debug-addr"))
 	}
-	if err := s.startDebug(e.str("debug-addr")); err != nil {
+	if err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
 	return s.serveUntil(e.ctx, listener, keyFile)
@@ -178,7 +172,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.nounOptions, err = e.readNounOptions(); err != nil {
 		return o, err
 	}
-	o.accessLog, o.peerURL = e.on("access-log"), e.str("peer")
+	o.accessLog = e.on("access-log")
 	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
 		return o, err
 	}
@@ -262,10 +256,8 @@ const (
 // up changes of keyFile while it runs; "": no file.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
 	conns := &connections{states: map[net.Conn]connection{}}
-	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
-		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ConnState: conns.setState, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
+	web := newWeb(s, s.log)
+	web.ConnState = conns.setState
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
 	keys := s.watchKeys(keyFile)
@@ -308,6 +300,31 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	return err
 }
 
+// newWeb returns a server of HTTP with the time-outs of this service.
+func newWeb(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
+}
+
+// serveStandby answers in place of the service until ctx ends or the listener fails.
+func serveStandby(ctx context.Context, listener net.Listener, b *standby) error {
+	web, served := newWeb(b, b.log), make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := web.Shutdown(stop)
+	b.log.Info("stopped")
+	return err
+}
+
 // What runs in the background of the service: polling the files for changes, and the chores of
 // the wings, such as time-driven transitions (lapsed seats, expiry).
 
@@ -326,7 +343,7 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 	everyInterval(ctx, func() {
 		s.followKeys(keys)
 		s.store.recheckHeader()
-		s.peer.lookForFollower()
+		s.lookForFollower()
 		walIsLarge = s.reportWAL(walIsLarge)
 		s.logNotices(false)
 		s.logUnreadable()
@@ -374,9 +391,8 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		s.followClock()
 		s.keepClock(ctx, sweepInterval)
-		s.peer.keepHeard(ctx)
 		for _, c := range s.chores {
-			if s.peer.standing().fences() || c.timeDriven && s.clockDoubted() {
+			if s.store.fenced() || c.timeDriven && s.clockDoubted() {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
@@ -387,7 +403,7 @@ func (s *server) runChores(ctx context.Context) {
 			lastSweep, sweepDue = now, true
 			s.checkHealth() // for the metrics, which do not ask the database themselves
 		}
-		if sweepDue && !s.clockDoubted() && !s.peer.standing().fences() {
+		if sweepDue && !s.clockDoubted() && !s.store.fenced() {
 			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
 		}
 	})
@@ -427,7 +443,6 @@ func (s *server) runFinalChores() error {
 		}
 	}
 	s.keepClock(ctx, time.Second)
-	s.peer.keepHeard(ctx)
 	return errors.Join(errs...)
 }
 

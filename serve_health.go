@@ -114,7 +114,12 @@ func (s *server) reportOf(found observation) *healthReport {
 	if fault := s.compareClock(s.readClocks()); report.Status == healthPass && fault != "" {
 		report.Status, report.Output = healthWarn, string(fault)
 	}
-	report.tellPeer(s.peer)
+	switch now := s.store.standing(); {
+	case now.duty == dutyFenced:
+		report.Status, report.Output = healthFail, now.reason
+	case now.reason != "" && report.Status == healthPass:
+		report.Status, report.Output = healthWarn, now.reason
+	}
 	if s.draining.Load() {
 		report.Status, report.Output = healthFail, storageReason(errClosed)
 	}
@@ -336,7 +341,7 @@ func (s *server) followClock() {
 func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
-	if s.peer.standing().fences() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
+	if s.store.fenced() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
 		closerThan(later, s.clock.tried, read.steady) {
 		return
 	}

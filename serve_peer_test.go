@@ -25,10 +25,12 @@ type pair struct {
 	a, b    *service
 	address string      // of the peer of each; nothing is sent there
 	cut     atomic.Bool // no question arrives
+	watches map[*service]*peerWatch
 }
 
 func newPair(t *testing.T) *pair {
-	p := &pair{a: newService(t), b: newService(t), address: "http://10.0.0.2:8080"}
+	p := &pair{a: newService(t), b: newService(t), address: "http://10.0.0.2:8080",
+		watches: map[*service]*peerWatch{}}
 	p.b.keys = p.a.keys
 	p.start(p.a, p.b)
 	p.start(p.b, p.a)
@@ -45,12 +47,17 @@ func (p *pair) start(s, peer *service) {
 func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 	s.t.Helper()
 	how := s.server.serverOptions
-	how.peerURL = p.address
 	var err error
-	s.store.fenced.Store(false)
+	s.store.stands.Store(nil)
+	if e, err := s.store.epoch(); err == nil && e.superseded() { // as when it is opened
+		s.store.become(standing{dutyFenced, reasonSuperseded})
+	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
-	s.server.peer.call = func(_ context.Context, question []byte) ([]byte, error) {
+	if p.watches[s], err = s.server.joinPair(p.address); err != nil {
+		s.t.Fatal(err)
+	}
+	p.watches[s].call = func(_ context.Context, question []byte) ([]byte, error) {
 		if p.cut.Load() {
 			return nil, errors.New("no route to host")
 		}
@@ -66,22 +73,22 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 // promoted begins the epoch of that number on a stopped machine.
 func (s *service) promoted(number int64) {
 	s.t.Helper()
-	s.store.fenced.Store(false)
+	s.store.stands.Store(nil)
 	e := epoch{Number: number, Name: randomText(6)}
 	s.change(func(t *tx) error { return t.setEpoch(e) })
 	s.check(writeEpochFile(epochPath(s.store.path), e))
 }
 
 // asks has a machine ask its peer once.
-func (p *pair) asks(s *service) { s.server.peer.check(s.t.Context()) }
+func (p *pair) asks(s *service) { p.watches[s].check(s.t.Context()) }
 
 // ignores has a machine ignore its peer, and reports whether that helps.
-func (p *pair) ignores(s *service) bool { return s.server.peer.ignore() }
+func (p *pair) ignores(s *service) bool { return s.server.ignorePeer() }
 
 // looks has a machine look whether a follower was started.
-func (p *pair) looks(s *service) { s.server.peer.lookForFollower() }
+func (p *pair) looks(s *service) { s.server.lookForFollower() }
 
-// stands compares what health says of how a machine stands, and that it does no more than it may; "": it does everything.
+// stands compares what health says of how a machine stands, and that it does no more than it may; "": everything.
 func (s *service) stands(reason string) {
 	s.t.Helper()
 	status, health, wrote := 200, "pass", 200
@@ -152,17 +159,17 @@ func (p *pair) asked(s *service, by http.Handler) (question, answer []byte) {
 func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.T) {
 	t.Parallel()
 	p, strangers := newPair(t), newPair(t)
-	peer := newStandby(p.a.keys, serverOptions{})
+	peer := standbyWith(t, p.a.keys)
 	answered := func(question []byte) []byte {
 		w := httptest.NewRecorder() // of one that was not asked too often
-		newStandby(p.a.keys, serverOptions{}).ServeHTTP(w,
+		standbyWith(t, p.a.keys).ServeHTTP(w,
 			httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
 		equal(t, "the status of an answer", w.Code, http.StatusOK)
 		return w.Body.Bytes()
 	}
 	_, earlier := p.asked(p.a, peer)
 	_, toAnother := p.asked(p.b, peer)
-	_, forged := strangers.asked(strangers.a, newStandby(strangers.a.keys, serverOptions{}))
+	_, forged := strangers.asked(strangers.a, standbyWith(t, strangers.a.keys))
 	answers := map[string]func(question []byte) []byte{
 		"forged":     func([]byte) []byte { return forged },
 		"replayed":   func([]byte) []byte { return earlier },
@@ -199,7 +206,7 @@ func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.
 func TestPeer_aQuestionThatIsForgedOrReplayedChangesNothing(t *testing.T) {
 	t.Parallel()
 	p, strangers := newPair(t), newPair(t)
-	peer := newStandby(p.a.keys, serverOptions{})
+	peer := standbyWith(t, p.a.keys)
 	old, answer := p.asked(p.b, peer) // of the time when b served in this epoch, too
 	strangers.a.promoted(7)
 	forged, _ := strangers.asked(strangers.a, peer)
@@ -250,7 +257,7 @@ func TestPeer_isAskedAtItsAddressAloneAndNothingElseMayCallThat(t *testing.T) {
 
 	p := newPair(t)
 	p.address = elsewhere.URL
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
 	p.asks(p.a)
 	p.a.stands("")
 	s := p.a
@@ -291,7 +298,7 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 func TestPeer_answersALaterEpochOnlyOnceItsOwnCallsHaveEnded(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
 	p.asks(p.a)
 	p.a.stands("")
 	reached, answer := make(chan bool), make(chan bool)
@@ -324,7 +331,7 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 	db, backup := o.env["WIDGETD_DB"], filepath.Join(o.dir, "old")
 	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(t, err)
-	peer := httptest.NewServer(newStandby(keys, serverOptions{}))
+	peer := httptest.NewServer(standbyWith(t, keys))
 	defer peer.Close()
 	o.do("promote")
 	o.do("backup", backup)
@@ -352,7 +359,7 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 func TestPeer_writesEndWhenAFollowerIsStartedBesideTheService(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
+	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
 	p.asks(p.a)
 	p.looks(p.a)
 	p.a.stands("")
@@ -481,7 +488,7 @@ func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testin
 	contains(t, o.do("peer", "follow", "-peer", peer.URL), "the peer serves in epoch 4-")
 	equal(t, "the file", fileText(t, epochPath(o.env["WIDGETD_DB"])), fileText(t, epochPath(s.store.path)))
 	o.fails("the peer serves, in epoch 4: switch it off", "promote", "-peer", peer.URL)
-	contains(t, o.do("promote", "-force", "-peer", peer.URL), "epoch 5-", "the peer: primary, epoch 4")
+	contains(t, o.do("promote", "-force", "-peer", peer.URL), "epoch 5-", "the peer: it serves, in epoch 4")
 	o.fails("this machine knows of epoch 5", "peer", "follow", "-peer", peer.URL)
 	o.fails("asked first", "peer", "follow", "-peer", "http://127.0.0.1:1")
 	contains(t, o.do("promote", "-peer", "http://127.0.0.1:1"), "epoch 6-", "the peer: no usable answer")
@@ -530,13 +537,20 @@ func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
 	o.do("check") // nobody expects these tokens to work
 }
 
-// standbyOf returns a standby whose files are in a new directory, with the keys of a service.
-func standbyOf(s *service) *standby {
-	b, dir := newStandby(s.keys, serverOptions{}), s.t.TempDir()
-	b.db, b.keyFile = filepath.Join(dir, "widgetd.db"), filepath.Join(dir, "widgetd.key")
+// standbyWith returns a standby that has keys, with a new directory.
+func standbyWith(t testing.TB, keys *keyring) *standby {
+	return newStandby(filepath.Join(t.TempDir(), "widgetd.db"), func() (*keyring, error) { return keys, nil }, nil,
+		slog.New(slog.DiscardHandler))
+}
+
+// standbyOf returns a standby whose files are in a new directory, with the keys of a service, and the file of the keys.
+func standbyOf(s *service) (b *standby, keyFile string) {
+	b = standbyWith(s.t, s.keys)
+	keyFile = filepath.Join(filepath.Dir(b.db), "widgetd.key")
+	b.keys = func() (*keyring, error) { return loadKeyring(keyFile) }
 	b.log = slog.New(slog.NewTextHandler(s.log, nil))
-	s.check(s.keys.save(b.keyFile, true))
-	return b
+	s.check(s.keys.save(keyFile, true))
+	return b, keyFile
 }
 
 // says compares what the health of a standby says is wrong.
@@ -553,7 +567,7 @@ func (b *standby) says(t *testing.T, want string) {
 func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	b := standbyOf(p.a)
+	b, keyFile := standbyOf(p.a)
 	p.startBeside(p.a, b.ServeHTTP)
 	both := func(want string) {
 		t.Helper()
@@ -571,7 +585,7 @@ func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 		if i == 0 {
 			equal(t, "lines of the log", strings.Count(p.a.log.String(), faultKeyLists), 2) // one of each
 		}
-		must(t, keys.save(b.keyFile, true))
+		must(t, keys.save(keyFile, true))
 		both("")
 	}
 }
@@ -579,14 +593,14 @@ func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 func TestStandby_keepsTheLatestEpochThatItHasHeardOf(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	b := standbyOf(p.a)
+	b, _ := standbyOf(p.a)
 	p.a.promoted(2)
 	p.startBeside(p.a, b.ServeHTTP)
 	b.says(t, "")
 	p.asks(p.a)
 	b.says(t, faultFollows)
 	contains(t, p.a.log.String(), faultFollows)
-	again := standbyOf(p.a)
+	again, _ := standbyOf(p.a)
 	again.db = b.db
 	again.says(t, faultFollows)
 	own := fileText(t, epochPath(p.a.store.path))
@@ -624,10 +638,9 @@ func TestStandby_answersHealthAndItsPeerAndOpensNoDatabase(t *testing.T) {
 	must(t, err)
 	call, err := newPeerCall(root)
 	must(t, err)
-	asker := newStandby(keys, serverOptions{})
-	m, err := asker.ask(t.Context(), call)
+	m, err := peerMessage{}.ask(t.Context(), keys, call)
 	must(t, err)
-	equal(t, "what it says", m.Role+fmt.Sprint(m.Number), "standby0")
+	equal(t, "it serves", m.Serves, false)
 	last := 0
 	for range peerRate + 1 {
 		a, err = send(client, "POST", root+peerPath, "{}")

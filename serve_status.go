@@ -131,7 +131,7 @@ func (s *server) startStatus() (stop func()) {
 		s.log.Info("'widgetd check' has passed: health does not tell of what was met any more")
 	})
 	mux.HandleFunc("POST /peer/ignore", func(w http.ResponseWriter, _ *http.Request) {
-		if s.peer == nil || !s.peer.ignore() {
+		if !s.ignorePeer() {
 			w.WriteHeader(http.StatusConflict)
 		}
 	})

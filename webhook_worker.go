@@ -53,7 +53,7 @@ type webhookWorker struct {
 	steady   func() time.Time // a clock that is never set
 	doubted  func() bool      // server.clockDoubted
 	stopping func() bool
-	held     func() bool // peerWatch.holds: nothing is sent
+	held     func() bool // store.waits: nothing is sent
 	strike   func(fault string, err error, attrs ...any)
 	tick     time.Duration // between two looks for foreign commits and for what has become due
 
