@@ -176,8 +176,7 @@ type server struct {
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
-	notices        notices
-	faults         lastingFaults
+	told           *teller // the handler of log
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
 	draining       atomic.Bool
@@ -204,13 +203,13 @@ const (
 // newServer makes a server of the given nouns over an open store. It reads the base addresses from the store;
 // refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
-	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
-		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
+	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, steady: time.Now,
+		told: newTeller(log), startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
-		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
-		faults: lastingFaults{open: map[string]*lastingFault{}}}
+		running: inProgress{ids: map[string]bool{}}}
+	s.log = slog.New(s.told)
 	s.startClock()
 	s.outbound.held = st.waits
 	for _, w := range wingsOf(of, s) {
@@ -521,7 +520,7 @@ func (s *server) checkToken(c *call) error {
 // may work with them, it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
-		noteFault: s.noteFault, doubted: s.clockDoubted, wake: make(chan struct{}, 1),
+		doubted: s.clockDoubted, wake: make(chan struct{}, 1),
 		idle: func() bool { return off || s.store.waits() }}
 }
 

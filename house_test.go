@@ -91,7 +91,8 @@ var rooms = [][]string{
 	{"*_cli.go", "*_http.go", "docs.go", "docs_chapter.go", "docs_document.go", "auth_key.go", "legacy.go",
 		"license_import.go", "serve_peer.go", "serve_standby.go", "serve_status.go", "widget_script.go",
 		"order_page.go", "oauth_page.go", "license_page.go"},
-	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_metrics.go"},
+	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_log.go",
+		"serve_metrics.go"},
 	{"outbound_connection.go", "account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",
 		"order*.go", "payment*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},
 	// a token is an account's, so accounts are part of who calls

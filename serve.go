@@ -293,9 +293,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 	s.working.Wait()
 	s.outbound.close()
-	s.logNotices(true)
-	s.reviewFaults(true)
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
+	s.told.tell(true)
 	s.log.Info("stopped")
 	return err
 }
@@ -312,6 +311,7 @@ func newWeb(h http.Handler, log *slog.Logger) *http.Server {
 func serveStandby(ctx context.Context, listener net.Listener, b *standby) error {
 	web, served := newWeb(b, b.log), make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
+	go everyInterval(ctx, func() { b.told.tell(false) })
 	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
 	select {
 	case err := <-served:
@@ -336,22 +336,19 @@ const (
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
-// what was counted of refusals and faults, and rows that could not be read. It only reads the database, so that
+// what was counted of warnings, and rows that could not be read. It only reads the database, so that
 // a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
-	walIsLarge, calls := false, &callsTold{}
 	everyInterval(ctx, func() {
 		s.followKeys(keys)
 		s.store.recheckHeader()
 		s.lookForFollower()
-		walIsLarge = s.reportWAL(walIsLarge)
-		s.logNotices(false)
+		s.warnOfState()
 		s.logUnreadable()
-		s.reviewFaults(false)
-		s.reportCalls(calls)
 		if err := s.refresh(); err != nil {
-			s.noteFault("the base addresses can't be read", err)
+			s.log.Warn("the base addresses can't be read", "error", err)
 		}
+		s.told.tell(false)
 	})
 }
 
@@ -396,7 +393,7 @@ func (s *server) runChores(ctx context.Context) {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
-				s.noteFault(c.fault, err)
+				s.log.Warn(c.fault, "error", err)
 			}
 		}
 		if !closerThan(sweepInterval, lastSweep, now) {
@@ -422,7 +419,7 @@ func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 			return remove(t)
 		})
 		if err != nil && ctx.Err() == nil {
-			s.noteFault("expired rows can't be removed", err)
+			s.log.Warn("expired rows can't be removed", "error", err)
 		}
 		if more || err != nil {
 			return more && err == nil
@@ -446,41 +443,13 @@ func (s *server) runFinalChores() error {
 	return errors.Join(errs...)
 }
 
-// reportWAL logs when the WAL has grown past maxWAL, and again when it is back below it. large
-// is what the last call returned: whether the WAL was larger than maxWAL.
-func (s *server) reportWAL(large bool) bool {
-	size := s.store.walSize()
-	switch {
-	case size > maxWAL && !large && s.store.noCheckpoints:
-		s.log.Warn("the write-ahead log is large: Litestream does not checkpoint it: check that it runs",
-			"bytes", size)
-	case size > maxWAL && !large:
-		s.log.Warn("the write-ahead log is large: a transaction that another program keeps open "+
-			"prevents its checkpoint: end it", "bytes", size)
-	case size <= maxWAL && large:
-		s.log.Info("the write-ahead log is small again", "bytes", size)
+// warnOfState warns of a large WAL, and that most calls to different hosts fail alike, as long as that lasts.
+func (s *server) warnOfState() {
+	if s.store.walSize() > maxWAL {
+		s.log.Warn(s.walReason())
 	}
-	return size > maxWAL
-}
-
-// callsTold is what the log last said of calls that fail alike. The goroutine of pollFiles owns it.
-type callsTold struct {
-	fault callFault // "": it is over
-	at    time.Time // when that was logged, by the steady clock
-}
-
-// reportCalls logs when most calls to different hosts begin to fail alike, at most once a noticeInterval, and when
-// that is over.
-func (s *server) reportCalls(told *callsTold) {
-	fault, since := s.outbound.reach.failing()
-	switch {
-	case fault == told.fault:
-	case fault == "":
-		s.log.Info("over: " + callsFailAlike)
-		told.fault = fault
-	case !closerThan(noticeInterval, told.at, s.steady()):
+	if fault, since := s.outbound.reach.failing(); fault != "" {
 		s.log.Warn(callsFailAlike, "why", string(fault), "since", newStamp(since).String(), "advice", callFaults[fault])
-		told.fault, told.at = fault, s.steady()
 	}
 }
 
@@ -509,7 +478,7 @@ func (s *server) followKeys(w *keyWatch) {
 	if state := fileState(w.path); state == "" || state != w.loaded {
 		if err := s.reloadKeys(w.path); err != nil {
 			s.keysStale.Store(true)
-			s.noteFault(faultKeyFile, err)
+			s.log.Warn(faultKeyFile, "error", err)
 			return
 		}
 		w.loaded = state

@@ -98,10 +98,7 @@ func (s *server) reportOf(found observation) *healthReport {
 		report.Status, report.Output = healthWarn, rowsAsideReason
 	}
 	if size := s.store.walSize(); size > maxWAL {
-		reason := walLargeReason
-		if s.store.noCheckpoints {
-			reason = walLargeLitestreamReason
-		}
+		reason := s.walReason()
 		report.Checks["sqlite:logSize"] = []healthProbe{
 			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), reason}}
 		if report.Status == healthPass {
@@ -139,6 +136,14 @@ const (
 		"prevents its checkpoint"
 	walLargeLitestreamReason = "the write-ahead log is large: Litestream does not checkpoint it"
 )
+
+// walReason says why the write-ahead log is large.
+func (s *server) walReason() string {
+	if s.store.noCheckpoints {
+		return walLargeLitestreamReason
+	}
+	return walLargeReason
+}
 
 // An observation is what health knows about the database at a moment.
 type observation struct {
@@ -206,6 +211,9 @@ func (s *server) lastHealth() observation {
 func (s *server) probeDatabase(done chan struct{}) {
 	start := s.now()
 	err := s.store.probe(context.Background())
+	if errors.Is(err, errStorage) || errors.Is(err, errStorageFull) {
+		s.warnOfStorage(err)
+	}
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -276,7 +284,7 @@ func (s *server) startClock() {
 	read := s.readClocks()
 	seen, err := s.store.clockSeen()
 	if err != nil {
-		s.noteFault("the time that the service saw last can't be read", err)
+		s.log.Warn("the time that the service saw last can't be read", "error", err)
 	}
 	if s.clock.seen = seen; !seen.IsZero() {
 		read.wall = seen.Time
@@ -353,7 +361,7 @@ func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	case err == nil:
 		s.clock.seen = now
 	case ctx.Err() == nil:
-		s.noteFault(faultClock, err)
+		s.log.Warn(faultClock, "error", err)
 	}
 }
 

@@ -219,7 +219,7 @@ func (p *peerWatch) learn(m *peerMessage) {
 	limited, cancel := context.WithTimeout(context.Background(), peerLimit)
 	defer cancel()
 	if err := p.server.store.updateFenced(limited, func(t *tx) error { return t.learnEpoch(m.Number) }); err != nil {
-		p.server.noteFault(faultEpoch, err)
+		p.server.log.Warn(faultEpoch, "error", err)
 		return
 	}
 	p.known = m.Number
@@ -233,7 +233,7 @@ func (p *peerWatch) check(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		p.server.noteFault(faultPeer, err)
+		p.server.log.Warn(faultPeer, "error", err)
 		return
 	}
 	p.learn(m)

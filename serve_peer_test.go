@@ -548,7 +548,7 @@ func standbyOf(s *service) (b *standby, keyFile string) {
 	b = standbyWith(s.t, s.keys)
 	keyFile = filepath.Join(filepath.Dir(b.db), "widgetd.key")
 	b.keys = func() (*keyring, error) { return loadKeyring(keyFile) }
-	b.log = slog.New(slog.NewTextHandler(s.log, nil))
+	b = newStandby(b.db, b.keys, nil, slog.New(slog.NewTextHandler(s.log, nil)))
 	s.check(s.keys.save(keyFile, true))
 	return b, keyFile
 }

@@ -75,6 +75,7 @@ type standby struct {
 	keys    func() (*keyring, error) // reads the key file
 	trusted []netip.Prefix
 	askedBy *limiter // by address
+	told    *teller
 	log     *slog.Logger
 	db      string // whose copy it is, and beside which it keeps what it has heard
 
@@ -84,8 +85,9 @@ type standby struct {
 
 // newStandby makes a standby for the copy at a path, which keys() reads the key file of.
 func newStandby(db string, keys func() (*keyring, error), trusted []netip.Prefix, log *slog.Logger) *standby {
+	told := newTeller(log)
 	return &standby{self: peerMessage{Machine: randomText(16)}, keys: keys, trusted: trusted,
-		askedBy: newLimiter(maxAddressBuckets), log: log, db: db}
+		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db}
 }
 
 // learn keeps the epoch of a machine that serves, unless it knows of a later one, and compares their key files.
