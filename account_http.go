@@ -6,8 +6,8 @@ import "context"
 func accountWing(s *server) wing {
 	return wing{
 		routes: []route{
-			{pattern: "GET /account", token: tokenRequired, run: endpoint(s.showAccount)},
-			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, run: endpoint(s.patchAccount)},
+			{pattern: "GET /account", token: tokenRequired, run: s.showAccount},
+			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, run: s.patchAccount},
 		},
 		sweeps: []func(*tx) (int64, error){func(t *tx) (int64, error) {
 			return t.removeTokens(newStamp(s.keepTokens.before(s.now())), sweptAtOnce)
@@ -37,34 +37,32 @@ func viewAccount(q *queries, id string) (*accountView, error) {
 }
 
 // showAccount answers GET /account.
-func (s *server) showAccount(_ context.Context, c *call, q *accountScope) (*accountView, error) {
+func (s *server) showAccount(ctx context.Context, c *call) (any, error) {
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	if c.caller.claims.isDevice() {
 		return nil, errScope(scopeAdmin, "A device's token can't read accounts.")
 	}
-	return viewAccount(s.store.queries, q.oneOwner(c).account)
-}
-
-// patchAccountRequest is the body of PATCH /account.
-type patchAccountRequest struct {
-	accountScope
-	change settingsChange
-}
-
-func (q *patchAccountRequest) read(in *input) {
-	q.accountScope.read(in)
-	for _, name := range []string{"id", "name"} {
-		if in.has(name) {
-			in.wrong(name, "immutable", "This can't be changed here.")
-		}
-	}
-	q.change = readSettings(in)
+	return viewAccount(s.store.queries, c.oneOwner(of).account)
 }
 
 // patchAccount answers PATCH /account.
-func (s *server) patchAccount(ctx context.Context, c *call, q *patchAccountRequest) (*accountView, error) {
-	id := q.oneOwner(c).account
+func (s *server) patchAccount(ctx context.Context, c *call) (any, error) {
+	for _, name := range []string{"id", "name"} {
+		if c.in.has(name) {
+			c.in.wrong(name, "immutable", "This can't be changed here.")
+		}
+	}
+	change := readSettings(c.in)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	id := c.oneOwner(of).account
 	return updated(ctx, s.store, func(t *tx) (*accountView, error) {
-		if err := changeSettings(t, s.nouns, id, q.change, actorToken(c)); err != nil {
+		if err := changeSettings(t, s.nouns, id, change, actorToken(c)); err != nil {
 			return nil, err
 		}
 		return viewAccount(t.queries, id)

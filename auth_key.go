@@ -295,7 +295,8 @@ func (s *keyStatus) read(v *statusView) (err error) {
 
 func (s *keyStatus) show(_ *statusView, to *statusLines) { to.needed = s.lacking }
 
-// wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text itself.
+// wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text
+// itself.
 func (k *keyring) wholeKid(end string) string {
 	var found []string
 	for i := range k.keys {
@@ -318,11 +319,11 @@ func (s *server) showKeys(w *response, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/jwk-set+json")
 	w.Header().Set("Cache-Control", "public, max-age=300")
-	s.write(w, reply{http.StatusOK, encodeJSON(map[string]any{"keys": set})})
+	s.write(w, reply{status: http.StatusOK, body: encodeJSON(map[string]any{"keys": set})})
 }
 
-// showKeysPEM answers GET /keys.pem: the same as PEM (RFC 7468), the signing key first, as "widgetd key public" prints
-// them.
+// showKeysPEM answers GET /keys.pem: the same as PEM (RFC 7468), the signing key first, as "widgetd key public"
+// prints them.
 func (s *server) showKeysPEM(w *response, r *http.Request) {
 	var all strings.Builder
 	ring := s.keys.Load()
@@ -336,5 +337,5 @@ func (s *server) showKeysPEM(w *response, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-pem-file")
 	w.Header().Set("Cache-Control", "public, max-age=300")
-	s.write(w, reply{http.StatusOK, []byte(all.String())})
+	s.write(w, reply{status: http.StatusOK, body: []byte(all.String())})
 }

@@ -29,21 +29,21 @@ func booksWing(s *server, b *books) wing {
 	const connection = "/books/connections/{id}"
 	w := wing{
 		routes: []route{
-			{pattern: "GET /books/connections", run: endpoint(a.listConnections)},
-			{pattern: "POST /books/connections", run: endpoint(a.connect)},
-			{pattern: "GET " + connection, run: endpoint(a.showConnection)},
-			{pattern: "PATCH " + connection, run: endpoint(a.changeConnection)},
-			{pattern: "DELETE " + connection, run: endpoint(a.disconnect)},
-			{pattern: "GET " + connection + "/accounts", run: endpoint(a.showChart)},
-			{pattern: "GET " + connection + "/mapping", run: endpoint(a.showMapping)},
+			{pattern: "GET /books/connections", run: a.listConnections},
+			{pattern: "POST /books/connections", run: a.connect},
+			{pattern: "GET " + connection, run: a.showConnection},
+			{pattern: "PATCH " + connection, run: a.changeConnection},
+			{pattern: "DELETE " + connection, run: a.disconnect},
+			{pattern: "GET " + connection + "/accounts", run: a.showChart},
+			{pattern: "GET " + connection + "/mapping", run: a.showMapping},
 			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues, late: true,
-				run: endpoint(a.saveMapping)},
-			{pattern: "GET " + connection + "/preview/{date}", run: endpoint(a.preview)},
-			{pattern: "GET " + connection + "/exports", question: true, run: endpoint(a.listExports)},
-			{pattern: "POST " + connection + "/exports", creates: true, run: endpoint(a.requestExport)},
-			{pattern: "POST " + connection + "/exports/{export}/retry", noBody: true, run: endpoint(a.retryExport)},
+				run: a.saveMapping},
+			{pattern: "GET " + connection + "/preview/{date}", run: a.preview},
+			{pattern: "GET " + connection + "/exports", question: true, run: a.listExports},
+			{pattern: "POST " + connection + "/exports", creates: true, run: a.requestExport},
+			{pattern: "POST " + connection + "/exports/{export}/retry", noBody: true, run: a.retryExport},
 			{pattern: "POST " + connection + "/exports/{export}/reverse", noBody: true, creates: true,
-				run: endpoint(a.reverseExport)},
+				run: a.reverseExport},
 		},
 		chores: []chore{{fault: "links that connect books can't expire", timeDriven: true, run: a.expireLinks}},
 	}
@@ -54,10 +54,11 @@ func booksWing(s *server, b *books) wing {
 		}
 	}
 	w.routes = append(w.routes,
-		route{pattern: "GET /books/connect/{product}", free: true, address: "books", page: booksRefused,
-			run: endpoint(a.followLink)},
-		route{pattern: "GET /books/callback/{product}", free: true, address: "books", page: booksRefused,
-			run: endpoint(a.comeBack)})
+		route{pattern: "GET /books/connect/{product}", free: true, address: "books", page: "books",
+			run: a.followLink},
+		route{pattern: "GET /books/callback/{product}", free: true, address: "books", page: "books",
+			run: a.comeBack})
+	w.refusals = map[string]refusalForm{"books": booksRefused}
 	w.metrics = booksMetrics(s.store)
 	if !s.noBooks {
 		w.workers = append(w.workers, newBooksWorker(b).run, b.warnOfSealed)
@@ -148,52 +149,52 @@ func (c *bookConnection) show() *bookConnection {
 }
 
 // listConnections answers GET /books/connections. An account has one for each product at most.
-func (a *booksAPI) listConnections(
-	_ context.Context, c *call, q *accountScope,
-) (*list[*bookConnection], error) {
-	rows, err := a.store.bookConnections(ownedBy(q.oneOwner(c).account))
+func (a *booksAPI) listConnections(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.store.bookConnections(ownedBy(c.oneOwner(of).account))
 	return showPage(listPage[*bookConnection]{rows: rows}, (*bookConnection).show), err
 }
 
-// A connectionRequest is a request whose path names a connection in use.
-type connectionRequest struct {
-	rowRequest
-	connection *bookConnection
-}
-
-// resolve also reads the connection. Errors: also errBooksConnection.
-func (q *connectionRequest) resolve(s *server, c *call) error {
-	err := q.rowRequest.resolve(s, c)
-	if err == nil {
-		q.connection, err = s.store.usedBookConnection(q.owner, q.id)
+// admitConnection is admitOwner for calls whose path names a connection in use, which it returns, too. Errors: also
+// errBooksConnection.
+func (a *booksAPI) admitConnection(ctx context.Context, c *call) (owner, *bookConnection, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return of, nil, err
 	}
-	return err
-}
-
-// connectRequest is the body of POST /books/connections.
-type connectRequest struct {
-	accountScope
-	product string
-}
-
-func (q *connectRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.product = in.text("product", required, 20, oneOf(bookProducts...))
+	b, err := a.store.usedBookConnection(of, c.id())
+	return of, b, err
 }
 
 // connect answers POST /books/connections.
-func (a *booksAPI) connect(ctx context.Context, c *call, q *connectRequest) (*bookLink, error) {
-	return a.books.authorize(ctx, q.oneOwner(c).account, q.product, a.issuer(), actorToken(c))
+func (a *booksAPI) connect(ctx context.Context, c *call) (any, error) {
+	product := c.in.text("product", required, 20, oneOf(bookProducts...))
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return a.books.authorize(ctx, c.oneOwner(of).account, product, a.issuer(), actorToken(c))
 }
 
 // showConnection answers GET /books/connections/{id}.
-func (a *booksAPI) showConnection(_ context.Context, c *call, q *connectionRequest) (*bookConnection, error) {
-	return q.connection.show(), nil
+func (a *booksAPI) showConnection(ctx context.Context, c *call) (any, error) {
+	_, b, err := a.admitConnection(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return b.show(), nil
 }
 
 // disconnect answers DELETE /books/connections/{id}.
-func (a *booksAPI) disconnect(ctx context.Context, c *call, q *rowRequest) (noContent, error) {
-	return noContent{}, a.books.disconnect(ctx, q.owner, q.id, actorToken(c))
+func (a *booksAPI) disconnect(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return noContent, a.books.disconnect(ctx, of, c.id(), actorToken(c))
 }
 
 // readConnectionChange reads what is to be changed of a connection.
@@ -228,24 +229,16 @@ func checkSeries(s string) (code, detail string) {
 	return "", ""
 }
 
-// changeBooksRequest is the body of PATCH /books/connections/{id}.
-type changeBooksRequest struct {
-	rowRequest
-	wish connectionChange
-}
-
-func (q *changeBooksRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.wish = readConnectionChange(in)
-}
-
 // changeConnection answers PATCH /books/connections/{id}. Choosing a company that was connected before
 // answers with its former connection, whose id differs.
-func (a *booksAPI) changeConnection(
-	ctx context.Context, c *call, q *changeBooksRequest,
-) (*bookConnection, error) {
+func (a *booksAPI) changeConnection(ctx context.Context, c *call) (any, error) {
+	wish := readConnectionChange(c.in)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	b, err := updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
-		return changeBooks(t, a.keys.Load(), q.owner, q.id, q.wish, actorToken(c))
+		return changeBooks(t, a.keys.Load(), of, c.id(), wish, actorToken(c))
 	})
 	if err != nil {
 		return nil, err
@@ -268,8 +261,8 @@ type booksPage struct {
 	RequestID   string
 }
 
-// booksRefused shows a refusal to people who come back from a product. It is a refusalPage.
-func booksRefused(_ *http.Request, ref *refusal, requestID string) *htmlPage {
+// booksRefused shows a refusal to people who come back from a product. It is a refusalForm.
+func booksRefused(_ *http.Request, ref *refusal, requestID string) *reply {
 	p := &booksPage{Title: "Not connected", Text: ref.text(), Tone: toneBad}
 	if ref.code.status == http.StatusInternalServerError {
 		p.RequestID = requestID
@@ -277,17 +270,17 @@ func booksRefused(_ *http.Request, ref *refusal, requestID string) *htmlPage {
 	return booksTemplate.renderRefusal(ref.code.status, p)
 }
 
-// A comeBackRequest holds the parameters with which a product's pages send somebody back (RFC 6749, section
-// 4.1.2).
-type comeBackRequest struct{ product, state, code, refusal string }
+// A comeBackQuery holds the parameters with which a product's pages send somebody back (RFC 6749, section 4.1.2).
+type comeBackQuery struct{ product, state, code, refusal string }
 
-func (q *comeBackRequest) read(in *input) {
+func readComeBack(in *input) (q comeBackQuery) {
 	q.product = in.pathValue("product")
 	for name, to := range map[string]*string{"state": &q.state, "code": &q.code, "error": &q.refusal} {
 		if values := in.query[name]; len(values) == 1 {
 			*to = values[0]
 		}
 	}
+	return q
 }
 
 // productNames are the products as people write them.
@@ -297,7 +290,11 @@ var productNames = map[string]string{productXero: "Xero", productFortnox: "Fortn
 // redirects people who have signed in for the account to the product, and others to the page to sign in first. So
 // whoever asked for the link can neither finish the connection, nor have the owner finish it with somebody else's
 // company.
-func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) (any, error) {
+func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
+	q := readComeBack(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	if !slices.Contains(bookProducts, q.product) {
 		return nil, &refusal{code: codeNotFound}
 	}
@@ -314,7 +311,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 		return nil, err
 	case s == nil:
 		query := url.Values{booksSignin: {q.product}, "state": {q.state}}
-		return &redirect{to: "../../oauth/signin?" + query.Encode(), referrers: pageReferrers}, nil
+		return redirect("../../oauth/signin?"+query.Encode(), pageReferrers), nil
 	case s.AccountID != link.AccountID:
 		return nil, errBooksSignin
 	}
@@ -322,16 +319,20 @@ func (a *booksAPI) followLink(ctx context.Context, c *call, q *comeBackRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return &redirect{to: made.AuthorizeURL, referrers: pageReferrers}, nil
+	return redirect(made.AuthorizeURL, pageReferrers), nil
 }
 
 // comeBack answers GET /books/callback/{product} with a page that shows the result.
-func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*htmlPage, error) {
+func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
+	q := readComeBack(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	if !slices.Contains(bookProducts, q.product) {
 		return nil, &refusal{code: codeNotFound}
 	}
 	var b *bookConnection
-	err := a.mayFinish(c, q)
+	err := a.mayFinish(c, &q)
 	if err == nil {
 		b, err = a.books.callback(ctx, q.product, q.state, q.code, q.refusal)
 	}
@@ -360,7 +361,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call, q *comeBackRequest) (*
 // mayFinish returns nil if the caller may finish an authorization. One that a person began, see followLink, can be
 // finished only by somebody who has signed in for its account; one that an application began can't be finished at
 // all. Errors: errBooksState, errBooksSignin.
-func (a *booksAPI) mayFinish(c *call, q *comeBackRequest) error {
+func (a *booksAPI) mayFinish(c *call, q *comeBackQuery) error {
 	begun, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if err != nil {
 		return notUnless(err, errNotFound) // callback reports that the state is unknown
@@ -377,17 +378,6 @@ func (a *booksAPI) mayFinish(c *call, q *comeBackRequest) error {
 
 // The endpoints of exports and their previews.
 
-// previewRequest is the path of GET /books/connections/{id}/preview/{date}.
-type previewRequest struct {
-	connectionRequest
-	date businessDate
-}
-
-func (q *previewRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.date = in.pathDate("date")
-}
-
 // A datePreview is what would be sent of a business day.
 type datePreview struct {
 	Date    businessDate  `json:"date"`
@@ -395,9 +385,14 @@ type datePreview struct {
 }
 
 // preview answers GET /books/connections/{id}/preview/{date}.
-func (a *booksAPI) preview(ctx context.Context, c *call, q *previewRequest) (*datePreview, error) {
-	all, err := a.books.previewNow(ctx, q.connection, q.date)
-	return &datePreview{q.date, all}, err
+func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
+	date := c.in.pathDate("date")
+	_, b, err := a.admitConnection(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.books.previewNow(ctx, b, date)
+	return &datePreview{date, all}, err
 }
 
 // previewNow is preview, after the revenue of the latest orders has been recorded.
@@ -414,34 +409,16 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSending, exportUnknown, exportPosted,
 	exportFailed, exportReversed}
 
-// exportsRequest is the query of GET /books/connections/{id}/exports.
-type exportsRequest struct {
-	connectionRequest
-	state string
-	page  pageQuery
-}
-
-func (q *exportsRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.state = in.parameter("state", oneOf(exportStates...))
-	q.page = in.page("exp")
-}
-
 // listExports answers GET /books/connections/{id}/exports.
-func (a *booksAPI) listExports(ctx context.Context, c *call, q *exportsRequest) (*list[bookExport], error) {
-	filter := exportFilter{q.owner, q.id, q.state}
-	return showRows(a.store.within(ctx).bookExports(filter, q.page.before, q.page.limit))
-}
-
-// newExportRequest is the body of POST /books/connections/{id}/exports.
-type newExportRequest struct {
-	rowRequest
-	date businessDate
-}
-
-func (q *newExportRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.date = in.text("date", required, 10, checkBusinessDate)
+func (a *booksAPI) listExports(ctx context.Context, c *call) (any, error) {
+	filter := exportFilter{connectionID: c.id(), state: c.in.parameter("state", oneOf(exportStates...))}
+	page := c.in.page("exp")
+	of, _, err := a.admitConnection(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	filter.owner = of
+	return showRows(a.store.within(ctx).bookExports(filter, page.before, page.limit))
 }
 
 // A dateExports has the exports of a business day, one for each currency.
@@ -451,13 +428,18 @@ type dateExports struct {
 }
 
 // requestExport answers POST /books/connections/{id}/exports.
-func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportRequest) (*dateExports, error) {
+func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
+	date := c.in.text("date", required, 10, checkBusinessDate)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
-	c.stillTrue = replaysOf(q.owner, anyReplay)
+	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
-		rows, err := requestExport(t, q.owner, q.id, q.date)
+		rows, err := requestExport(t, of, c.id(), date)
 		if err != nil {
 			return nil, err
 		}
@@ -467,57 +449,35 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call, q *newExportReque
 	return made, err
 }
 
-// An exportRequest is a request whose path names an export of a connection.
-type exportRequest struct {
-	rowRequest
-	export string
-	date   businessDate // of the reversal; "": that of the entry
-}
-
-func (q *exportRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.export = in.pathValue("export")
-}
-
-// reverseRequest is the body of POST /books/connections/{id}/exports/{export}/reverse.
-type reverseRequest struct{ exportRequest }
-
-func (q *reverseRequest) read(in *input) {
-	q.exportRequest.read(in)
-	q.date = in.text("date", optional, 10, checkBusinessDate)
-}
-
 // retryExport answers POST /books/connections/{id}/exports/{export}/retry.
-func (a *booksAPI) retryExport(ctx context.Context, c *call, q *exportRequest) (*bookExport, error) {
+func (a *booksAPI) retryExport(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	x, err := updated(ctx, a.store, func(t *tx) (*bookExport, error) {
-		return retryExport(t, q.owner, q.id, q.export)
+		return retryExport(t, of, c.id(), c.in.pathValue("export"))
 	})
 	a.books.wakeUp()
 	return x, err
 }
 
 // reverseExport answers POST /books/connections/{id}/exports/{export}/reverse.
-func (a *booksAPI) reverseExport(ctx context.Context, c *call, q *reverseRequest) (*bookExport, error) {
-	c.stillTrue = replaysOf(q.owner, anyReplay)
+func (a *booksAPI) reverseExport(ctx context.Context, c *call) (any, error) {
+	date := c.in.text("date", optional, 10, checkBusinessDate) // "": that of the entry
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*bookExport, error) {
-		return reverseExport(t, q.owner, q.id, q.export, q.date)
+		return reverseExport(t, of, c.id(), c.in.pathValue("export"), date)
 	})
 	a.books.wakeUp()
 	return made, err
 }
 
 // The endpoints of mappings and of the books' own charts of accounts.
-
-// chartRequest is the query of GET /books/connections/{id}/accounts.
-type chartRequest struct {
-	connectionRequest
-	date time.Time // zero: today
-}
-
-func (q *chartRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.date = in.date("date")
-}
 
 // A chartView is what the books report about themselves, for entries of a date.
 type chartView struct {
@@ -558,27 +518,21 @@ func viewChart(date businessDate, chart *bookChart) *chartView {
 }
 
 // showChart answers GET /books/connections/{id}/accounts.
-func (a *booksAPI) showChart(ctx context.Context, c *call, q *chartRequest) (*chartView, error) {
-	date := ""
-	if !q.date.IsZero() {
-		date = q.date.Format(time.DateOnly)
+func (a *booksAPI) showChart(ctx context.Context, c *call) (any, error) {
+	on := c.in.date("date")
+	_, b, err := a.admitConnection(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	chart, date, err := a.books.chartOn(ctx, q.connection, date)
+	date := ""
+	if !on.IsZero() {
+		date = on.Format(time.DateOnly)
+	}
+	chart, date, err := a.books.chartOn(ctx, b, date)
 	if err != nil {
 		return nil, err
 	}
 	return viewChart(date, chart), nil
-}
-
-// mappingRequest is the query of GET /books/connections/{id}/mapping.
-type mappingRequest struct {
-	connectionRequest
-	suggest bool
-}
-
-func (q *mappingRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.suggest = in.parameter("suggest", oneOf("true", "false")) == "true"
 }
 
 // A mappingView is the mapping of a connection.
@@ -615,37 +569,34 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 }
 
 // showMapping answers GET /books/connections/{id}/mapping.
-func (a *booksAPI) showMapping(ctx context.Context, c *call, q *mappingRequest) (v *mappingView, err error) {
-	v = &mappingView{Mapping: q.connection.Mapping, ConfirmedAt: q.connection.MappingAt}
-	if q.suggest {
-		v.Suggested, err = a.books.suggestFor(ctx, q.connection)
+func (a *booksAPI) showMapping(ctx context.Context, c *call) (any, error) {
+	suggest := c.in.parameter("suggest", oneOf("true", "false")) == "true"
+	_, b, err := a.admitConnection(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	v := &mappingView{Mapping: b.Mapping, ConfirmedAt: b.MappingAt}
+	if suggest {
+		v.Suggested, err = a.books.suggestFor(ctx, b)
 	}
 	return v, err
 }
 
-// saveMappingRequest is the body of PUT /books/connections/{id}/mapping. What depends on the product is checked
-// once the connection's product is known.
-type saveMappingRequest struct {
-	connectionRequest
-	in *input
-}
-
-func (q *saveMappingRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.in = in
-	readMapping(in, "")
-}
-
-// saveMapping answers PUT /books/connections/{id}/mapping.
-func (a *booksAPI) saveMapping(ctx context.Context, c *call, q *saveMappingRequest) (*mappingView, error) {
-	m := readMapping(q.in, q.connection.Product)
-	if err := q.in.err(); err != nil {
+// saveMapping answers PUT /books/connections/{id}/mapping. What depends on the product is checked once the
+// connection's product is known.
+func (a *booksAPI) saveMapping(ctx context.Context, c *call) (any, error) {
+	readMapping(c.in, "")
+	of, b, err := a.admitConnection(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	b, err := updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
-		return saveMapping(t, q.owner, q.id, &m, actorToken(c))
-	})
-	if err != nil {
+	m := readMapping(c.in, b.Product)
+	if err := c.in.err(); err != nil {
+		return nil, err
+	}
+	if b, err = updated(ctx, a.store, func(t *tx) (*bookConnection, error) {
+		return saveMapping(t, of, c.id(), &m, actorToken(c))
+	}); err != nil {
 		return nil, err
 	}
 	a.books.wakeUp()

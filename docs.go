@@ -192,7 +192,7 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 	fmt.Fprintf(&text, "Canonical: %s%s\n", s.routing.Load().root, securityTxtPath)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", pageCaching)
-	s.write(w, reply{http.StatusOK, []byte(text.String())})
+	s.write(w, reply{status: http.StatusOK, body: []byte(text.String())})
 }
 
 // placeholders are the values in the curl lines of /docs where the service has no examples that work:
@@ -365,7 +365,7 @@ type openapiAPI struct {
 func openapiWing(s *server) wing {
 	a := &openapiAPI{server: s}
 	return wing{
-		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, run: endpoint(a.showDocument)}},
+		routes: []route{{pattern: "GET /openapi.json", free: true, open: true, run: a.showDocument}},
 		roots: []rootPath{{path: "/openapi.json", open: true, serve: func(w *response, r *http.Request) {
 			a.sendStatic(w, r, a.document())
 		}}},
@@ -397,7 +397,10 @@ func withContact(text, contact string) string {
 }
 
 // showDocument answers GET /openapi.json below the base address.
-func (a *openapiAPI) showDocument(context.Context, *call, *emptyRequest) (*staticFile, error) {
+func (a *openapiAPI) showDocument(ctx context.Context, c *call) (any, error) {
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	return a.document(), nil
 }
 

@@ -234,7 +234,7 @@ func judgeAnswer(r *http.Request, rt *routing, status int, header http.Header, b
 // ownFormOf returns the operation of a path whose refusals have a form of their own; nil: they are problems.
 func ownFormOf(path string, atRoot bool) *operation {
 	if op, _ := findOperation("POST", path, atRoot); op != nil {
-		if r := routeOf(op); r != nil && r.refused != nil {
+		if r := routeOf(op); r != nil && r.form != "" {
 			return op
 		}
 	}
@@ -271,7 +271,7 @@ func isPage(path string) bool {
 var pathsForPeople = sync.OnceValue(func() (all [][]string) {
 	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
 		for _, r := range w.routes {
-			if r.page != nil {
+			if r.page != "" {
 				all = append(all, strings.Split(r.path(), "/"))
 			}
 		}

@@ -32,7 +32,7 @@ func TestOpenAPI_hasEveryRouteAndNoOther(t *testing.T) {
 	var want, got []string
 	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
 		for _, r := range w.routes {
-			if r.page == nil {
+			if r.page == "" {
 				want = append(want, r.pattern)
 			}
 		}
@@ -303,8 +303,8 @@ var codesOfBreaks = map[string]string{
 	"many members":        "wrong_length",
 }
 
-// refusalOf sends a body with a member that has a value, and returns the code under which the answer names it; "": it
-// is not refused.
+// refusalOf sends a body with a member that has a value, and returns the code under which the answer names it; "":
+// it is not refused.
 func (f *exampleFixture) refusalOf(o *operation, body any, m bodyMember, value any) string {
 	f.t.Helper()
 	headers := f.headersOf(o)

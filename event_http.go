@@ -16,7 +16,7 @@ func eventWing(s *server) wing {
 	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
 		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-			run: endpoint(s.listEvents(eventTypesOf(s.nouns)))}},
+			run: s.listEvents}},
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) { return t.removeEvents(oldest(), sweptAtOnce) },
 			func(t *tx) (n int64, err error) {
@@ -27,40 +27,29 @@ func eventWing(s *server) wing {
 	}
 }
 
-// eventsQuery is the query of GET /events.
-type eventsQuery struct {
-	accountScope
-	filter eventFilter
-	page   pageQuery
-}
-
-func (q *eventsQuery) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.kind = in.parameter("type", isText(maxNameLength))
-	q.filter.licenseID = in.parameter("license_id", isID("lic"))
-	q.filter.deviceID = in.parameter("device_id", isID("dev"))
-	q.filter.since = in.moment("since")
-	q.page = in.pageBySeq("evt")
-}
-
-// listEvents returns the endpoint of GET /events. It refuses a type that is not in types, which
-// could never match anything.
-func (s *server) listEvents(types []eventType) func(context.Context, *call, *eventsQuery) (*list[event], error) {
-	return func(ctx context.Context, c *call, q *eventsQuery) (*list[event], error) {
-		if kind := q.filter.kind; kind != "" && !slices.Contains(types, eventType(kind)) {
-			return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
-				Detail: "There is no such type of event."})
-		}
-		q.filter.owner = q.owner
-		page, err := s.store.within(ctx).events(q.filter, q.page.before, q.page.limit)
-		if err != nil {
-			return nil, fmt.Errorf("list events: %w", err)
-		}
-		return showPage(page, func(e event) event {
-			e.Actor = publicActor(e.Actor)
-			return e
-		}), nil
+// listEvents answers GET /events. It refuses a type that does not exist, which could never match anything.
+func (s *server) listEvents(ctx context.Context, c *call) (any, error) {
+	filter := eventFilter{kind: c.in.parameter("type", isText(maxNameLength)),
+		licenseID: c.in.parameter("license_id", isID("lic")), deviceID: c.in.parameter("device_id", isID("dev")),
+		since: c.in.moment("since")}
+	page := c.in.pageBySeq("evt")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
 	}
+	if filter.kind != "" && !slices.Contains(eventTypesOf(s.nouns), eventType(filter.kind)) {
+		return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
+			Detail: "There is no such type of event."})
+	}
+	filter.owner = of
+	found, err := s.store.within(ctx).events(filter, page.before, page.limit)
+	if err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
+	return showPage(found, func(e event) event {
+		e.Actor = publicActor(e.Actor)
+		return e
+	}), nil
 }
 
 // typeNames returns event types as texts.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -28,21 +30,21 @@ type wing struct {
 
 	// Each removes up to sweptAtOnce rows whose retention has ended, and returns how many it has removed.
 	sweeps []func(t *tx) (int64, error)
+
+	refusals map[string]refusalForm // by the names in its routes
 }
 
-// A route is one endpoint of the contract: who may call it, what is checked before it runs,
-// and the function that runs. The mux, the methods in answers to preflights, the legacy paths
-// and the tests of the documents all use this table.
+// A route is one endpoint of the contract: who may call it, what is checked before its handler runs, and the
+// handler, its only function. The mux, the methods in answers to preflights, the legacy paths and the tests of the
+// documents all use this table.
 type route struct {
 	pattern  string        // as net/http's, with a path relative to the base address
 	token    tokenRule     // whether it needs a bearer token
 	scope    string        // scopes that a token must have, space-separated; "": none
 	ownScope string        // scope without which a token of an application or for all accounts is ignored; "": none
 	origin   originRule    // which Origins it accepts
-	address  string        // name of the rate limit by address for anonymous callers; "": none
-	recalled recallFunc    // answers from memory callers without a token, who are then charged nothing; nil: none
-	admit    admitFunc     // further limits by address, before the body is read; nil: none
-	shared   bool          // addresses share the bucket of anonymous callers (server.chargeShare)
+	address  string        // name of the rate limit by address for anonymous callers, before the body; "": none
+	bucket   string        // the account's bucket for calls without a token of its own; "": bucketAccount
 	free     bool          // never charged to an account
 	open     bool          // scripts of every site may read the answer, not only those of listed origins
 	beacon   bool          // also accepts JSON as text/plain, which needs no preflight
@@ -51,27 +53,25 @@ type route struct {
 	careful  bool          // moves money or makes something: refuses members that are nearly known ones
 	body     int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
 	values   int           // most JSON values in a body; 0: maxBodyValues
-	late     bool          // run reads members too, so the parsed body is kept until it returns
+	late     bool          // members are read after the charge, too, so the parsed body is kept until run returns
 	raw      bool          // takes a body of any type as it is (call.body), for signatures over its bytes
+	question bool          // reads a list or a range: has its turn (doors), and ends after questionTimeout
 	members  []extraMember // extra members of every problem on its path
-	charge   chargeFunc    // which account to charge; nil: the token's, else the one that owns the Origin
-	bucket   string        // the account's bucket for calls without a token of its own; "": bucketAccount
-	run      endpointFunc  // reads the request's members and carries it out
 
-	// page makes this a route for people: it takes a form instead of JSON, whose fields are read like
-	// members that are strings; page shows every refusal on its path; and the OpenAPI document lacks it.
-	// All routes of one path have the same page. nil: it is a route for programs.
-	page refusalPage
+	// page and form are names of wing.refusals, which show every refusal on its path; all routes of one path have
+	// the same. With either, the route takes a form instead of JSON, whose fields are read like members that are
+	// strings.
+	page string // it is for people, and the OpenAPI document lacks it; "": it is for programs
+	form string // it is for programs, in the form that a standard requires; "": JSON and problems
 
-	// form makes a route for programs take a form instead of JSON, as a standard requires, and refused makes
-	// the answer to every refusal on its path. All routes of one path have the same. nil: JSON and problems.
-	form    bool
-	refused refusalForm
-
-	// The route reads a list or a range, so its calls wait for their turn (questionQueue). The context
-	// of run then also ends after questionTimeout; run passes it on to queries (store.within).
-	question bool
+	run handler
 }
+
+// A handler carries out a request and returns the answer: a *reply, a *staticFile, or any other value as JSON with
+// status 200. In this order it reads all members and parameters from c.in, has the caller charged, which ends the
+// reading and refuses what is wrong (server.admit and server.admitOwner, or their parts), decides, and writes. It
+// never touches the connection. ctx ends with the request, of a question also after questionTimeout.
+type handler func(ctx context.Context, c *call) (any, error)
 
 // A rootPath is a path outside the base address.
 type rootPath struct {
@@ -126,6 +126,7 @@ const (
 	originRequired                   // a listed one
 	originApp                        // any or none; only pages of applications' origins may read it (call.app)
 	originNone                       // any or none; no page of another site may read the answer
+	originOwn                        // as originNone, and forms of other sites (CSRF) are refused
 )
 
 const (
@@ -188,6 +189,9 @@ type server struct {
 	workers        []func(context.Context)
 	wingMetrics    []metric
 	sweeps         []func(*tx) (int64, error)
+	refusals       map[string]refusalForm
+	doors          *doors // through which questions go
+	elsewhere      *http.CrossOriginProtection
 	clock          clockWatch
 	routing        atomic.Pointer[routing]
 }
@@ -208,7 +212,8 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
-		running: inProgress{ids: map[string]bool{}}}
+		running: inProgress{ids: map[string]bool{}}, refusals: map[string]refusalForm{},
+		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
 	s.log = slog.New(s.told)
 	s.startClock()
 	s.outbound.held = st.waits
@@ -219,6 +224,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		s.workers = append(s.workers, w.workers...)
 		s.wingMetrics = append(s.wingMetrics, w.metrics...)
 		s.sweeps = append(s.sweeps, w.sweeps...)
+		maps.Copy(s.refusals, w.refusals)
 	}
 	return s, s.refresh()
 }
@@ -295,10 +301,11 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// A call is one request to a route, with what was learnt about it before the endpoint runs.
+// A call is one request to a route, with what was learnt about it before its handler runs.
 type call struct {
 	route     *route
 	request   *http.Request
+	response  *response
 	caller    *caller // nil: no token
 	bearer    *caller // the same, also where the token does not suffice for the route
 	origin    originCheck
@@ -306,9 +313,11 @@ type call struct {
 	account   string    // that is charged; "": none
 	now       time.Time // when the request had been read
 	strict    bool      // every unknown member is refused (RFC 7240)
+	in        *input    // members and parameters, until finish, and wildcards of the path
 	body      []byte
-	parsed    jsonValue // body, parsed, until the members are read
+	parsed    jsonValue // body, parsed, until finish
 	free      func()    // gives back the memory that parsed takes; nil: nothing was taken
+	leave     func()    // gives back the place of a question; nil: it has none
 	idemKey   string    // the Idempotency-Key; "": none
 	idemScope string    // within which the key is unique, where that is not the caller's account
 	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
@@ -317,101 +326,19 @@ type call struct {
 	stillTrue func(t *tx, answer []byte) (bool, error)
 }
 
-// An endpointFunc reads a request's members from in, carries it out and returns the answer.
-type endpointFunc func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error)
-
-// A chargeFunc returns the account to charge for a request that was read from in, or "". If it
-// needs members that are invalid it returns their refusal, without a query.
-type chargeFunc func(c *call, in *input, request any) (account string, err error)
-
-// A recallFunc returns the answer to a request without a token if it is in memory, else nil.
-type recallFunc func(c *call, request any) any
-
-// An admitFunc returns the refusal of a call without a token that is over a limit, before its body is read.
-type admitFunc func(c *call) error
-
-// endpoint makes an endpointFunc from a typed function. f is called only if the account is
-// within its rate limit and every member of the request is valid.
-func endpoint[Req any, P interface {
-	*Req
-	read(*input)
-}, Res any](f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
-	var initial Req
-	return endpointFrom[Req, P](initial, f)
-}
-
-// endpointFrom is endpoint for requests whose read method needs more than the input: each request begins
-// as a copy of initial.
-func endpointFrom[Req any, P interface {
-	*Req
-	read(*input)
-}, Res any](initial Req, f func(context.Context, *call, *Req) (Res, error)) endpointFunc {
-	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
-		req := initial
-		P(&req).read(in)
-		if in.refuseUnknownMembers(c.strict); !c.route.late {
-			c.dropParsed()
-		}
-		if c.route.token == tokenRequired {
-			in.refuseUnknownParameters()
-		}
-		if c.route.recalled != nil && c.caller == nil {
-			if answer := recall(c, in, &req); answer != nil {
-				return answer, nil
-			}
-			if err := s.limitAddress(c.route.address, s.address(c.request), s.anonymousRate); err != nil {
-				return nil, err
-			}
-		}
-		if err := s.charge(w, c, in, &req); err != nil {
-			return nil, err
-		}
-		if err := in.err(); err != nil {
-			return nil, err
-		}
-		if of, ok := any(&req).(interface{ resolve(*server, *call) error }); ok {
-			if err := of.resolve(s, c); err != nil {
-				return nil, err
-			}
-		}
-		if !c.route.question {
-			return f(ctx, c, &req)
-		}
-		return askFor(ctx, s, c, func(ctx context.Context) (Res, error) { return f(ctx, c, &req) })
-	}
-}
-
-// recall returns the answer to a valid request if it is in memory, else nil.
-func recall(c *call, in *input, request any) any {
-	if in.err() != nil {
-		return nil
-	}
-	return c.route.recalled(c, request)
-}
-
-// askFor returns what f returns once it is the call's turn to ask a question.
-func askFor[T any](ctx context.Context, s *server, c *call, f func(context.Context) (T, error)) (answer T, err error) {
-	who := asker{address: s.address(c.request)}
-	if c.caller != nil {
-		who = asker{account: c.caller.claims.Subject}
-	}
-	err = s.store.questions.ask(ctx, who, func(ctx context.Context) (err error) {
-		answer, err = f(ctx)
-		return err
-	})
-	return answer, err
-}
+// id returns the id in the path.
+func (c *call) id() string { return c.in.pathValue("id") }
 
 // serve answers a request to a route.
 func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	w := writer.(*response)
-	w.pattern, w.page, w.refused = rt.pattern, rt.page, rt.refused
-	c := &call{route: rt, request: r}
+	w.pattern, w.refuse = rt.pattern, s.refusals[cmp.Or(rt.page, rt.form)]
+	c := &call{route: rt, request: r, response: w}
 	if prefersStrict(r.Header["Prefer"]) && rt.takesJSON() {
 		c.strict = true
 		w.Header().Set("Preference-Applied", "handling=strict")
 	}
-	result, err := s.run(w, c)
+	result, err := s.run(c)
 	w.caller = callerOf(c)
 	if c.bearer != nil {
 		w.token = c.bearer.claims.ID
@@ -430,19 +357,19 @@ func (s *server) serve(writer http.ResponseWriter, r *http.Request, rt *route) {
 	}
 }
 
-// run makes the checks in the order of the contract, section 1, then calls the endpoint and
-// returns what it returns.
-func (s *server) run(w *response, c *call) (any, error) {
+// run judges a request in the order of the contract, section 1, and returns what its handler returns: origin, token,
+// limit by address, and body (415, 413, 400) here; the account's limit, members (422) and effect in the handler.
+func (s *server) run(c *call) (any, error) {
 	r := c.request
 	c.origin, _ = r.Context().Value(originKey{}).(originCheck)
-	if err := c.checkOrigin(); err != nil {
+	if err := s.checkOrigin(c); err != nil {
 		return nil, err
 	}
 	if err := s.checkToken(c); err != nil {
 		return nil, err
 	}
-	if c.caller == nil {
-		if err := s.admit(c); err != nil {
+	if c.caller == nil && c.route.address != "" {
+		if err := s.limitAddress(c.route.address, s.address(r), s.anonymousRate); err != nil {
 			return nil, err
 		}
 	}
@@ -450,7 +377,7 @@ func (s *server) run(w *response, c *call) (any, error) {
 	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodPut {
 		var err error
 		defer c.dropParsed()
-		if body, err = s.readBody(w, c); err != nil {
+		if body, err = s.readBody(c); err != nil {
 			return nil, err
 		}
 		if err := c.readIdempotencyKey(); err != nil {
@@ -458,22 +385,114 @@ func (s *server) run(w *response, c *call) (any, error) {
 		}
 	}
 	c.now = s.now()
-	in := newInput(body, r, c.caller)
+	c.in = newInput(body, r, c.caller)
 	if body != nil && (c.strict || c.route.careful) {
-		in.noteKnown()
+		c.in.noteKnown()
 	}
-	return c.route.run(s, r.Context(), w, c, in)
+	if c.route.question {
+		return s.runQuestion(r.Context(), c)
+	}
+	return c.route.run(r.Context(), c)
 }
 
-// admit applies the limits by address on callers without a token that come before the body.
-func (s *server) admit(c *call) error {
-	switch {
-	case c.route.admit != nil:
-		return c.route.admit(c)
-	case c.route.address == "" || c.route.recalled != nil: // see endpointFrom
-		return nil
+// runQuestion runs the handler of a question, which has questionTimeout for waiting and for its answer.
+// Errors: also errSlowQuestion.
+func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
+	inTime, cancel := context.WithTimeout(ctx, s.doors.timeout)
+	defer cancel()
+	answer, err := c.route.run(inTime, c)
+	if c.leave != nil {
+		c.leave()
 	}
-	return s.limitAddress(c.route.address, s.address(c.request), s.anonymousRate)
+	if err != nil && ctx.Err() == nil && errors.Is(inTime.Err(), context.DeadlineExceeded) {
+		return nil, fmt.Errorf("%w (%w)", errSlowQuestion, err)
+	}
+	return answer, err
+}
+
+// enter waits for the turn of a question; it is over when the handler returns. Errors: that of ctx.
+func (s *server) enter(ctx context.Context, c *call) (err error) {
+	who := asker{address: s.address(c.request)}
+	if c.caller != nil {
+		who = asker{account: c.caller.claims.Subject}
+	}
+	c.leave, err = s.doors.enter(ctx, who)
+	return err
+}
+
+// finish ends the reading of a request, and gives back the memory that its body took. It returns a refusal that
+// names every wrong member and parameter; nil: all are right.
+func (c *call) finish() error {
+	c.in.refuseUnknownMembers(c.strict)
+	if c.route.token == tokenRequired {
+		c.in.refuseUnknownParameters()
+	}
+	if !c.route.late {
+		c.dropParsed()
+	}
+	return c.in.err()
+}
+
+// admit ends the reading of a request: it charges the account of its token, or else the one that owns its Origin,
+// then refuses what was wrong (422), and has a question wait for its turn.
+func (s *server) admit(ctx context.Context, c *call) error {
+	account := c.origin.account
+	if c.caller != nil {
+		account = c.caller.claims.Subject
+	}
+	wrong := c.finish()
+	if !c.route.free {
+		if err := s.charge(c, account); err != nil {
+			return err
+		}
+	}
+	if wrong != nil {
+		return wrong
+	}
+	if c.route.question {
+		return s.enter(ctx, c)
+	}
+	return nil
+}
+
+// admitOwner is admit for calls with a token that may name an account with ?account_id=. It returns whose rows the
+// call acts on, see ownerOf.
+func (s *server) admitOwner(ctx context.Context, c *call) (owner, error) {
+	named := c.in.accountID()
+	if err := s.admit(ctx, c); err != nil {
+		return owner{}, err
+	}
+	return s.ownerOf(c, named)
+}
+
+// ownerOf returns whose rows a call acts on: those of the account that owns its token or, if the token may name any
+// account, of the named one. An operator's call that names none acts on the rows of every account, one without a
+// token on none. Errors: a refusal for a missing scope (403), errAccount.
+func (s *server) ownerOf(c *call, named string) (owner, error) {
+	who := c.caller
+	switch {
+	case who == nil:
+		return owner{}, nil
+	case named == "" && who.admin():
+		return anyAccount, nil
+	case named == "" || named == who.claims.Subject:
+		return owner{account: who.claims.Subject, app: who.app}, nil
+	case !who.all:
+		return owner{}, errScope(scopeAdmin, "The token acts on its own account only.")
+	}
+	row, err := s.store.account(named)
+	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
+		return owner{}, errAccount
+	}
+	return ownedBy(named), err
+}
+
+// oneOwner narrows an owner to one account: the caller's own if the call acts on the rows of every account.
+func (c *call) oneOwner(o owner) owner {
+	if o == anyAccount {
+		return ownedBy(c.caller.claims.Subject)
+	}
+	return o
 }
 
 // checkToken sets the caller of a call from its bearer token, or returns a refusal if the
@@ -516,8 +535,8 @@ func (s *server) checkToken(c *call) error {
 	return nil
 }
 
-// connector returns what an engine that works with outside systems needs of the service. With off, and while the peer
-// may work with them, it asks none.
+// connector returns what an engine that works with outside systems needs of the service. With off, and while the
+// peer may work with them, it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
 		doubted: s.clockDoubted, wake: make(chan struct{}, 1),
@@ -570,37 +589,17 @@ func (c *call) bucket() string {
 	return cmp.Or(c.route.bucket, bucketAccount)
 }
 
-// charge takes a token from one of the account's buckets and sets the RateLimit headers
-// (draft-ietf-httpapi-ratelimit-headers-11). It refuses when the bucket is empty (429). An application's
-// token takes from a bucket of the application's first, which is half as large, so that one application
-// leaves the other half to the account's own tokens and to others.
-func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
-	switch {
-	case c.route.free:
-		return nil
-	case c.route.charge != nil:
-		c.account, err = c.route.charge(c, in, request)
-	case c.caller != nil:
-		c.account = c.caller.claims.Subject
-	default:
-		c.account = c.origin.account
-	}
-	if err != nil || c.account == "" {
+// charge takes a token from one of an account's buckets and sets the RateLimit headers
+// (draft-ietf-httpapi-ratelimit-headers-11); "" is nobody's. It refuses when the bucket is empty (429). An
+// application's token takes from a bucket of the application's first, which is half as large, so that one
+// application leaves the other half to the account's own tokens and to others.
+func (s *server) charge(c *call, account string) error {
+	a, err := s.payer(c, account)
+	if err != nil || a.ID == "" {
 		return err
 	}
-	a, err := s.cachedAccount(c.account)
-	if errors.Is(err, errNotFound) {
-		return nil // a device token whose account is missing in a database that was restored
-	}
-	if err != nil {
-		return err
-	}
-	w.account = a.ID
-	bucket, now := c.bucket(), s.steady()
+	w, bucket, now := c.response, c.bucket(), s.steady()
 	key := bucket + " " + a.ID
-	if c.caller == nil && c.route.shared {
-		return s.chargeShare(w, c, a, bucket, now)
-	}
 	if c.caller == nil || c.caller.app == "" {
 		v := s.accountBuckets.take(key, a.Rate, now)
 		showLimit(w.Header(), bucket, a.Rate, v)
@@ -620,10 +619,25 @@ func (s *server) charge(w *response, c *call, in *input, request any) (err error
 	return errOver(whole, limitReached{}, overAccount)
 }
 
-// chargeShare is charge for a bucket that the addresses of anonymous callers share (contract, section 2). While
+// payer notes which account a call is charged to, and returns it; without an id: none.
+func (s *server) payer(c *call, id string) (account, error) {
+	if c.account = id; id == "" {
+		return account{}, nil
+	}
+	a, err := s.cachedAccount(id)
+	c.response.account = a.ID
+	return a, notUnless(err, errNotFound) // a device token's account may be missing in a database that was restored
+}
+
+// chargeShare is charge for calls without a token whose addresses share a bucket (contract, section 2). While
 // others ask, one address gets at most half of it, refilled at half the rate; and the last tenth is kept for
 // addresses that took nothing within the last minute. So whoever floods a bucket leaves it to others.
-func (s *server) chargeShare(w *response, c *call, a account, bucket string, now time.Time) error {
+func (s *server) chargeShare(c *call, account string) error {
+	a, err := s.payer(c, account)
+	if err != nil || a.ID == "" {
+		return err
+	}
+	w, bucket, now := c.response, c.bucket(), s.steady()
 	network := addressKey(s.client(c.request), networkOfSite)
 	half, who := max(1, a.Rate/2), bucket+" "+a.ID+" "+network
 	share := s.addressBuckets.take("share "+who, half, now)

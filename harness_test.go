@@ -507,9 +507,9 @@ type answer struct {
 	body   string
 }
 
-// setHeaders sets headers of lines, each "Name: value", as every helper that sends or answers takes them. Lines of one
-// name are values of one header, in the place of what it has. A line of any other form is an error: a header that goes
-// out empty, or not at all, would have a test pass for another reason than it says.
+// setHeaders sets headers of lines, each "Name: value", as every helper that sends or answers takes them. Lines of
+// one name are values of one header, in the place of what it has. A line of any other form is an error: a header
+// that goes out empty, or not at all, would have a test pass for another reason than it says.
 func setHeaders(h http.Header, lines []string) error {
 	seen := map[string]bool{}
 	for _, line := range lines {
@@ -1492,7 +1492,7 @@ func TestHarness_findsWhatIsSecretWhereItMustNotBe(t *testing.T) {
 var allRoutes = sync.OnceValue(func() (all []route) {
 	for _, w := range wingsOf(nouns(), &server{authenticator: &authenticator{}, steady: time.Now}) {
 		for _, r := range w.routes {
-			if r.page == nil {
+			if r.page == "" {
 				all = append(all, r)
 			}
 		}

@@ -24,9 +24,7 @@ type response struct {
 	caller    callerKey // who is counted as having sent it
 	token     string    // id of the token that it bore; "": none that is valid
 
-	// How refusals of the route's path are shown; nil, both: as problems (RFC 9457).
-	page    refusalPage
-	refused refusalForm
+	refuse refusalForm // how refusals of the route's path are shown; nil: as problems (RFC 9457)
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -48,114 +46,92 @@ func (w *response) Write(b []byte) (int, error) {
 // Unwrap returns the wrapped writer to http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// A reply is the status and the encoded body of an answer.
+// A reply is an answer as it is sent. A handler returns one where JSON with the status 200 is not enough.
 type reply struct {
-	status int
-	body   []byte
+	status  int
+	body    []byte
+	headers []header // besides those that every answer has; Content-Type is application/json unless it is one of them
+	tag     string   // ETag: a request whose If-None-Match names it is answered with 304; "": none
 }
+
+// A header is one line of an answer's header. Vary is added to what the answer has of it.
+type header struct{ name, value string }
 
 // A handler returns noContent for an answer without a body: 204.
-type noContent struct{}
+var noContent = &reply{status: http.StatusNoContent}
 
-// A handler returns a document for an answer with a status or Content-Type of its own.
-type document struct {
-	status      int
-	contentType string
-	content     any // encoded as JSON
+// A refusalForm makes the answer to a refusal where that is no problem: a page for people, or what a standard other
+// than RFC 9457 requires. requestID is for people who report a fault of the service.
+type refusalForm func(r *http.Request, ref *refusal, requestID string) *reply
+
+// htmlPage makes an answer that people read; policy is its Content-Security-Policy.
+func htmlPage(status int, policy string, body []byte) *reply {
+	return &reply{status: status, body: body, headers: []header{{"Content-Type", "text/html; charset=utf-8"},
+		{"Content-Security-Policy", policy}, {"Referrer-Policy", pageReferrers}, {"X-Robots-Tag", "noindex"},
+		{"Vary", "Accept-Language"}}}
 }
 
-// A handler returns a cacheable for an answer with an ETag. A request whose If-None-Match
-// names that ETag is answered with 304.
-type cacheable struct {
-	taggedBody
-	cacheControl string
-	contentType  string // "": application/json
-	policy       string // Content-Security-Policy; "": none
+// download makes an answer that browsers save as a file; name is the file's, in letters, digits and dots.
+func download(contentType, name string, body []byte) *reply {
+	return &reply{status: http.StatusOK, body: body, headers: []header{{"Content-Type", contentType},
+		{"Content-Disposition", `attachment; filename="` + name + `"`},
+		{"Content-Security-Policy", "default-src 'none'; sandbox"}, {"Referrer-Policy", pageReferrers},
+		{"X-Robots-Tag", "noindex"}}}
 }
 
-// A handler returns a download for an answer that browsers save as a file.
-type download struct {
-	contentType string
-	name        string // of the file, in letters, digits and dots
-	body        []byte
+// redirect sends the browser elsewhere with GET: 303. to is taken from the request only if it is registered;
+// referrers is the Referrer-Policy: what the next site learns of where the browser was.
+func redirect(to, referrers string) *reply {
+	return &reply{status: http.StatusSeeOther, headers: []header{{"Location", to}, {"Referrer-Policy", referrers}}}
 }
 
-// A handler returns an htmlPage for an answer that people read.
-type htmlPage struct {
-	status int
-	policy string // Content-Security-Policy
-	body   []byte
+// seeOther is redirect within the service. The URL must not come from the request.
+func seeOther(to string) *reply { return redirect(to, pageReferrers) }
+
+// withCookie adds a cookie that the browser keeps.
+func (a *reply) withCookie(c *http.Cookie) *reply {
+	a.headers = append(a.headers, header{"Set-Cookie", c.String()})
+	return a
 }
 
-// A refusalPage makes the page that shows a refusal to people, with its status. requestID is for people
-// who report a fault of the service.
-type refusalPage func(r *http.Request, ref *refusal, requestID string) *htmlPage
-
-// A refusalForm makes the answer to a refusal in the form that a standard other than RFC 9457 requires. It
-// may change the headers; unless it does, Content-Type is application/json and Cache-Control is no-store.
-type refusalForm func(h http.Header, ref *refusal) reply
-
-// A handler returns emptyAnswer where a standard requires 200 without a body.
-type emptyAnswer struct{}
-
-// A handler returns seeOther, a URL, to send the browser there with GET: 303. The URL must not come from
-// the request.
-type seeOther string
-
-// A handler returns a redirect to send the browser elsewhere with GET: 303.
-type redirect struct {
-	to        string       // taken from the request only if it is registered
-	cookie    *http.Cookie // that the browser keeps; nil: none
-	referrers string       // Referrer-Policy: what the next site learns of where the browser was
-}
-
-// answer writes a handler's result: one of the types above, or any other value as JSON with
-// status 200.
+// answer writes a handler's result: a *reply, a *staticFile, or any other value as JSON with status 200.
 func (s *server) answer(w *response, r *http.Request, result any) {
 	switch v := result.(type) {
-	case noContent:
-		s.write(w, reply{status: http.StatusNoContent})
-	case emptyAnswer:
-		s.write(w, reply{status: http.StatusOK})
-	case *document:
-		w.Header().Set("Content-Type", v.contentType)
-		s.write(w, reply{v.status, encodeJSON(v.content)})
-	case *cacheable:
-		w.Header().Set("ETag", v.tag)
-		w.Header().Set("Cache-Control", v.cacheControl)
-		w.Header()["Vary"] = []string{"Origin", "Authorization"}
-		if etagMatches(r.Header.Values("If-None-Match"), v.tag) {
-			s.write(w, reply{status: http.StatusNotModified})
-			return
-		}
-		if v.contentType != "" {
-			w.Header().Set("Content-Type", v.contentType)
-		}
-		if v.policy != "" {
-			w.Header().Set("Content-Security-Policy", v.policy)
-		}
-		s.write(w, reply{http.StatusOK, v.body})
-	case *htmlPage:
-		s.writePage(w, v)
-	case *download:
-		s.writeDownload(w, v)
-	case seeOther:
-		s.writeRedirect(w, &redirect{to: string(v), referrers: pageReferrers})
-	case *redirect:
-		s.writeRedirect(w, v)
+	case *reply:
+		s.writeTagged(w, r, v)
 	case *staticFile:
 		s.sendStatic(w, r, v)
 	case jsonAppender:
-		s.write(w, reply{http.StatusOK, append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
+		s.write(w, reply{status: http.StatusOK, body: append(v.appendJSON(make([]byte, 0, 1024)), '\n')})
 	default:
-		s.write(w, reply{http.StatusOK, encodeJSON(result)})
+		s.write(w, reply{status: http.StatusOK, body: encodeJSON(result)})
 	}
+}
+
+// writeTagged is write, or 304 if the caller has the answer already.
+func (s *server) writeTagged(w *response, r *http.Request, a *reply) {
+	if a.tag != "" {
+		w.Header().Set("ETag", a.tag)
+		if etagMatches(r.Header.Values("If-None-Match"), a.tag) {
+			s.write(w, reply{status: http.StatusNotModified, headers: slices.DeleteFunc(slices.Clone(a.headers),
+				func(h header) bool { return h.name != "Cache-Control" && h.name != "Vary" })})
+			return
+		}
+	}
+	s.write(w, *a)
 }
 
 // write sends a reply. Its Content-Type is application/json unless one is set already.
 // While the service stops, it also closes the connection.
 func (s *server) write(w *response, out reply) {
 	h := w.Header()
+	for _, line := range out.headers {
+		if line.name == "Vary" {
+			h.Add(line.name, line.value)
+		} else {
+			h.Set(line.name, line.value)
+		}
+	}
 	if s.draining.Load() {
 		h.Set("Connection", "close")
 	}
@@ -171,39 +147,6 @@ func (s *server) write(w *response, out reply) {
 
 // pageReferrers is the Referrer-Policy that keeps the URLs of pages, which may hold a key, from other sites.
 const pageReferrers = "same-origin"
-
-// writeRedirect sends the browser elsewhere.
-func (s *server) writeRedirect(w *response, to *redirect) {
-	h := w.Header()
-	h.Set("Location", to.to)
-	h.Set("Referrer-Policy", to.referrers)
-	if to.cookie != nil {
-		h.Set("Set-Cookie", to.cookie.String())
-	}
-	s.write(w, reply{status: http.StatusSeeOther})
-}
-
-// writePage sends a page for people.
-func (s *server) writePage(w *response, p *htmlPage) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", p.policy)
-	h.Set("Referrer-Policy", pageReferrers)
-	h.Set("X-Robots-Tag", "noindex")
-	h.Add("Vary", "Accept-Language")
-	s.write(w, reply{p.status, p.body})
-}
-
-// writeDownload sends a file of a page for people.
-func (s *server) writeDownload(w *response, d *download) {
-	h := w.Header()
-	h.Set("Content-Type", d.contentType)
-	h.Set("Content-Disposition", `attachment; filename="`+d.name+`"`)
-	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	h.Set("Referrer-Policy", pageReferrers)
-	h.Set("X-Robots-Tag", "noindex")
-	s.write(w, reply{http.StatusOK, d.body})
-}
 
 // etagMatches reports whether one of the values of If-None-Match is tag, by the weak
 // comparison of RFC 9110, section 13.1.2.
@@ -275,17 +218,14 @@ func (s *server) fail(writer http.ResponseWriter, r *http.Request, err error) {
 		}
 		h.Set("WWW-Authenticate", challenge)
 	}
-	switch {
-	case w.page != nil:
-		s.writePage(w, w.page(r, ref, w.requestID))
-	case w.refused != nil:
-		s.write(w, w.refused(h, ref))
-	default:
-		h.Set("Content-Type", "application/problem+json")
-		rt := s.routing.Load()
-		path, _ := rt.inBase(r.URL.Path)
-		s.write(w, reply{ref.code.status, ref.encode(rt.root, w.requestID, rt.members[path])})
+	if w.refuse != nil {
+		s.write(w, *w.refuse(r, ref, w.requestID))
+		return
 	}
+	h.Set("Content-Type", "application/problem+json")
+	rt := s.routing.Load()
+	path, _ := rt.inBase(r.URL.Path)
+	s.write(w, reply{status: ref.code.status, body: ref.encode(rt.root, w.requestID, rt.members[path])})
 }
 
 // A taggedBody is the body of an answer and its ETag, quotes included.
@@ -349,7 +289,7 @@ func (s *server) sendStatic(w *response, r *http.Request, f *staticFile) {
 	if compressed {
 		h.Set("Content-Encoding", "gzip")
 	}
-	s.write(w, reply{http.StatusOK, chosen.body})
+	s.write(w, reply{status: http.StatusOK, body: chosen.body})
 }
 
 // acceptsGzip reports whether the values of Accept-Encoding allow gzip, by its name or by * (RFC

@@ -105,7 +105,7 @@ func create[Res any](
 			return err
 		}
 		var plain []byte // empty for an answer without a body (204)
-		if _, empty := any(res).(noContent); !empty {
+		if any(res) != any(noContent) {
 			plain = encodeJSON(res)
 		}
 		return t.storeAnswer(id, storedAnswer{request: request, sealed: keys.seal(c.idemKey, plain)})
@@ -139,9 +139,9 @@ func (c *call) earlierAnswer(t *tx, keys *keyring, id, request []byte) (*reply, 
 		}
 	}
 	if len(plain) == 0 {
-		return &reply{status: http.StatusNoContent}, nil
+		return noContent, nil
 	}
-	return &reply{http.StatusOK, plain}, nil
+	return &reply{status: http.StatusOK, body: plain}, nil
 }
 
 // idempotencyCaller identifies the sender of an Idempotency-Key, so that two callers that choose

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"mime"
 	"net/http"
@@ -30,13 +29,15 @@ type input struct {
 	known     []string      // the parameters of the query that were read
 	errs      *[]fieldError // every wrong member so far, shared with the inputs of nested objects
 	noted     []fieldError  // holds errs for the outermost input
-	place     *bodyPlace    // that body is at; nil: unknown members make no difference
+
+	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
+	places map[string]*place // by path, shared by nested objects; nil: unknown members make no difference
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body
 // but no request, at the command line: err then also refuses members that are nearly known ones.
 func newInput(body *jsonValue, r *http.Request, who *caller) *input {
-	in := &input{body: body, request: r, caller: who, pointer: "#"}
+	in := &input{body: body, request: r, caller: who, pointer: "#", path: "#"}
 	in.errs = &in.noted
 	if r == nil {
 		in.noteKnown()
@@ -96,8 +97,8 @@ func (in *input) wrongParameter(name, code, detail string) {
 
 // find returns a member of any kind, whose name is known from then on.
 func (in *input) find(name string) (*jsonValue, bool) {
-	if in.place != nil && !slices.Contains(in.place.known, name) {
-		in.place.known = append(in.place.known, name)
+	if in.places != nil {
+		in.place().known.add(name)
 	}
 	return in.body.member(name)
 }
@@ -151,11 +152,10 @@ func (in *input) field(name string) string {
 // It is an empty object if the member is absent or wrong.
 func (in *input) object(name string, n need) *input {
 	nested := *in
-	nested.pointer += "/" + name
+	nested.pointer, nested.path = in.pointer+"/"+name, in.path+"/"+name
 	if nested.body = in.member(name, jsonObject, n); nested.body == nil {
 		nested.body = &jsonValue{kind: jsonObject}
 	}
-	in.place.add(&nested, nil)
 	return &nested
 }
 
@@ -177,7 +177,6 @@ func (in *input) objects(name string, max int) []*input {
 		return nil
 	}
 	all := make([]*input, 0, len(v.list))
-	var elements *bodyPlace
 	for i := range v.list {
 		if v.list[i].kind != jsonObject {
 			detail := fmt.Sprintf("This must be an object, not %s.", v.list[i].kind)
@@ -185,9 +184,8 @@ func (in *input) objects(name string, max int) []*input {
 			continue
 		}
 		nested := *in
-		nested.pointer += "/" + name + "/" + strconv.Itoa(i)
+		nested.pointer, nested.path = in.pointer+"/"+name+"/"+strconv.Itoa(i), in.path+"/"+name+"/*"
 		nested.body = &v.list[i]
-		elements = in.place.add(&nested, elements)
 		all = append(all, &nested)
 	}
 	return all
@@ -283,56 +281,45 @@ func (in *input) refuseUnknownParameters() {
 	}
 }
 
-// A bodyPlace is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
-// While these are read it collects what is known there, so that refuseUnknownMembers can tell what is not. Objects
-// whose members may have any name, such as metadata, are never a place.
-type bodyPlace struct {
-	known    []string      // members that were asked for
-	answered []string      // unknown ones that are not misspelt
-	inputs   []*input      // of the objects
-	all      *[]*bodyPlace // every place of the body, the outer ones first
+// A place is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
+// While these are read, every member that is looked up notes its name, so that refuseUnknownMembers can tell what
+// is not known. Objects whose members may have any name, such as metadata, have no place.
+type place struct {
+	known    names             // members that were looked up
+	answered names             // unknown ones that are not misspelt
+	near     map[string]string // by unknown name, the known one that is near it; "": none
 }
 
-// noteKnown has the input collect which members are known. It is called before any is read.
+// names are different names, in the order in which they were added.
+type names []string
+
+func (n *names) add(name string) {
+	if !slices.Contains(*n, name) {
+		*n = append(*n, name)
+	}
+}
+
+// noteKnown has the input note which members are known. It is called before any is read.
 func (in *input) noteKnown() {
-	in.place = &bodyPlace{inputs: []*input{in}}
-	in.place.all = &[]*bodyPlace{in.place}
+	in.places = map[string]*place{}
+	in.place() // of a body of which nothing is read, too
+}
+
+// place returns the place of the input's body.
+func (in *input) place() *place {
+	p := in.places[in.path]
+	if p == nil {
+		p = &place{near: map[string]string{}}
+		in.places[in.path] = p
+	}
+	return p
 }
 
 // answered notes a member that answers have here. What was answered may be sent again, so it is not misspelt,
 // however near it is to a known one.
 func (in *input) answered(name string) {
-	if in.place != nil && !slices.Contains(in.place.answered, name) {
-		in.place.answered = append(in.place.answered, name)
-	}
-}
-
-// add puts the input of an object within those of p at the place of its array's earlier elements, or at a new one
-// if that is nil. It returns the place; nil: unknown members make no difference.
-func (p *bodyPlace) add(in *input, at *bodyPlace) *bodyPlace {
-	if p == nil {
-		return nil
-	}
-	if at == nil {
-		at = &bodyPlace{all: p.all}
-		*p.all = append(*p.all, at)
-	}
-	at.inputs, in.place = append(at.inputs, in), at
-	return at
-}
-
-// unknown yields the members of the place's objects that are not known.
-func (p *bodyPlace) unknown(strict bool) iter.Seq2[*input, string] {
-	return func(yield func(*input, string) bool) {
-		for _, in := range p.inputs {
-			for i := range in.body.members {
-				name := in.body.members[i].name
-				known := slices.Contains(p.known, name) || !strict && slices.Contains(p.answered, name)
-				if !known && !yield(in, name) {
-					return
-				}
-			}
-		}
+	if in.places != nil {
+		in.place().answered.add(name)
 	}
 }
 
@@ -347,30 +334,60 @@ const (
 // strict of every one that was not asked for. It is called once all members were read; later reading of them again
 // notes nothing more.
 func (in *input) refuseUnknownMembers(strict bool) {
-	if in.place == nil {
+	if in.places != nil {
+		w := unknownWalk{strict: strict}
+		w.object(in)
+		in.places = nil
+	}
+}
+
+// An unknownWalk goes through what was read of a body, and records what is unknown.
+type unknownWalk struct {
+	strict          bool
+	compared, named int // see maxComparedNames, maxUnknownMembers
+}
+
+// object goes through the members of an object, then through the objects within it.
+func (w *unknownWalk) object(in *input) {
+	p := in.places[in.path]
+	if p == nil {
 		return
 	}
-	places, compared, named := *in.place.all, 0, 0
-	in.place = nil
-	for _, p := range places {
-		found := map[string]string{} // by unknown name; "": no known one is near
-		for at, name := range p.unknown(strict) {
-			near, done := found[name]
-			if !done {
-				if compared++; compared > maxComparedNames {
-					return
-				}
-				near = nearestMember(name, p.known)
-				found[name] = near
-			}
-			if near != "" || strict {
-				at.wrongUnknown(name, near)
-				named++
-			}
-			if named == maxUnknownMembers {
-				return
-			}
+	for i := range in.body.members {
+		if w.named < maxUnknownMembers && w.compared < maxComparedNames {
+			w.member(in, p, in.body.members[i].name)
 		}
+	}
+	for i := range in.body.members {
+		within := *in
+		name, v := in.body.members[i].name, &in.body.members[i].value
+		within.pointer, within.path = in.pointer+"/"+pointerSegment(name), in.path+"/"+name
+		if within.body = v; v.kind == jsonObject {
+			w.object(&within)
+		}
+		pointer := within.pointer
+		within.path += "/*"
+		for at := range v.list {
+			within.pointer, within.body = pointer+"/"+strconv.Itoa(at), &v.list[at]
+			w.object(&within)
+		}
+	}
+}
+
+// member records an error of a member that is unknown and refused.
+func (w *unknownWalk) member(in *input, p *place, name string) {
+	if slices.Contains(p.known, name) || !w.strict && slices.Contains(p.answered, name) {
+		return
+	}
+	near, done := p.near[name]
+	if !done {
+		w.compared++
+		near = nearestMember(name, p.known)
+		p.near[name] = near
+	}
+	if near != "" || w.strict {
+		in.wrongUnknown(name, near)
+		w.named++
 	}
 }
 
@@ -478,11 +495,6 @@ func (in *input) pageOf(valid func(cursor string) bool) pageQuery {
 	return p
 }
 
-// An emptyRequest is the request type of an endpoint that reads nothing from the input.
-type emptyRequest struct{}
-
-func (emptyRequest) read(*input) {}
-
 // isNull reports whether a member is present and null.
 func (in *input) isNull(name string) bool {
 	v, ok := in.find(name)
@@ -492,74 +504,8 @@ func (in *input) isNull(name string) bool {
 // has reports whether a member is present.
 func (in *input) has(name string) bool { _, ok := in.find(name); return ok }
 
-// accountScope reads ?account_id= and finds out whose rows a caller with a token acts on: those of its own
-// account or, if its token may name any account, of the named one. An operator's token without ?account_id=
-// acts on the rows of every account.
-type accountScope struct {
-	named string
-	owner owner // of those rows; matches none for a call without a token
-}
-
-func (a *accountScope) read(in *input) { a.named = in.parameter("account_id", isID("acct")) }
-
-// resolve sets owner, before the endpoint runs. Errors: a refusal for a missing scope (403), errAccount.
-func (a *accountScope) resolve(s *server, c *call) error {
-	who := c.caller
-	switch {
-	case who == nil:
-		return nil
-	case a.named == "" && who.admin():
-		a.owner = anyAccount
-		return nil
-	case a.named == "" || a.named == who.claims.Subject:
-		a.owner = owner{account: who.claims.Subject, app: who.app}
-		return nil
-	case !who.all:
-		return errScope(scopeAdmin, "The token acts on its own account only.")
-	}
-	row, err := s.store.account(a.named)
-	if errors.Is(err, errNotFound) || err == nil && !row.ClosedAt.IsZero() && !who.admin() {
-		return errAccount
-	}
-	a.owner = ownedBy(a.named)
-	return err
-}
-
-// oneOwner returns the owner narrowed to one account: the caller's own if it acts on the rows of every account.
-func (a *accountScope) oneOwner(c *call) owner {
-	if a.owner == anyAccount {
-		return ownedBy(c.caller.claims.Subject)
-	}
-	return a.owner
-}
-
-// A rowRequest asks for the row with the id of its path, of the account that its caller acts on.
-type rowRequest struct {
-	accountScope
-	id string
-}
-
-func (q *rowRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id = in.pathValue("id")
-}
-
-// An idRequest asks for the row with the id of its path, whoever owns it. A body of it has no members.
-type idRequest struct{ id string }
-
-func (q *idRequest) read(in *input) { q.id = in.pathValue("id") }
-
-// A listRequest asks for a page of the rows of the account that its caller acts on. Their ids have the prefix.
-type listRequest struct {
-	accountScope
-	prefix string
-	page   pageQuery
-}
-
-func (q *listRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.page = in.page(q.prefix)
-}
+// accountID reads ?account_id=, the account that a call acts on; see server.ownerOf.
+func (in *input) accountID() string { return in.parameter("account_id", isID("acct")) }
 
 func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
 	if !in.has(name) || in.isNull(name) {
@@ -625,8 +571,8 @@ const (
 // readBody reads and parses the body. It refuses a wrong type (415), size (413) or syntax (400).
 // On a route whose members may all be absent it reads an empty body of any type as {}. It returns nil on
 // a route that takes its body as it is.
-func (s *server) readBody(w http.ResponseWriter, c *call) (*jsonValue, error) {
-	r := c.request
+func (s *server) readBody(c *call) (*jsonValue, error) {
+	w, r := c.response, c.request
 	if c.route.noBody && r.ContentLength == 0 {
 		c.body, c.parsed = []byte("{}"), jsonValue{kind: jsonObject}
 		return &c.parsed, nil
@@ -712,7 +658,7 @@ func (c *call) payer() string {
 }
 
 // takesForm reports whether bodies are forms.
-func (rt *route) takesForm() bool { return rt.form || rt.page != nil }
+func (rt *route) takesForm() bool { return rt.form != "" || rt.page != "" }
 
 // takesJSON reports whether requests have a body, which is parsed as JSON.
 func (rt *route) takesJSON() bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -79,7 +80,7 @@ func (s *server) register(rt *routing) error {
 		of.methods, of.appMethods = withHead(of.methods), withHead(of.appMethods)
 		for _, prefix := range rt.prefixes {
 			rt.handle(prefix+p, of, func(w *response, req *http.Request) {
-				w.page, w.refused = of.first.page, of.first.refused
+				w.refuse = s.refusals[cmp.Or(of.first.page, of.first.form)]
 				s.otherMethod(w, req, of)
 			})
 		}
@@ -134,7 +135,7 @@ func (rt *routing) handle(pattern string, of *pathRules, f func(*response, *http
 // pathNotFound answers a path that the service does not have: a browser that asks for a page gets one.
 func (s *server) pathNotFound(w *response, r *http.Request) {
 	if wantsPage(r) {
-		w.page = func(_ *http.Request, ref *refusal, _ string) *htmlPage {
+		w.refuse = func(_ *http.Request, ref *refusal, _ string) *reply {
 			return lostTemplate.renderRefusal(ref.code.status, nil)
 		}
 	}
@@ -240,7 +241,7 @@ func (p *pathRules) add(r *route) {
 }
 
 // closed reports whether the origins that accounts list make no difference to the path.
-func (p *pathRules) closed() bool { return p.origin == originApp || p.origin == originNone }
+func (p *pathRules) closed() bool { return p.origin >= originApp }
 
 // preflight returns the methods that scripts of an origin may use. Errors: errOrigin, those of the store.
 func (s *server) preflight(check originCheck, of *pathRules) ([]string, error) {
@@ -297,9 +298,12 @@ var (
 	errOrigin = &refusal{code: codeOrigin}
 )
 
-// checkOrigin returns a refusal if the route requires a listed Origin and the request's is
-// not one or is missing, or the error of the look-up.
-func (c *call) checkOrigin() error {
+// checkOrigin returns a refusal if the route requires a listed Origin and the request's is not one or is missing,
+// or if it refuses forms of other sites and the request is one, or the error of the look-up.
+func (s *server) checkOrigin(c *call) error {
+	if c.route.origin == originOwn && s.elsewhere.Check(c.request) != nil {
+		return errOrigin
+	}
 	refused := c.route.origin == originListed && c.origin.given || c.route.origin == originRequired
 	if !refused || c.origin.account != "" {
 		return nil

@@ -25,17 +25,21 @@ func leadWing(s *server) wing {
 	a := &leadAPI{server: s, main: newCache[string, string](1)}
 	return wing{routes: []route{
 		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeErase, origin: originListed, address: "leads",
-			bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}}, run: endpoint(a.createLead)},
-		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true, run: endpoint(s.listLeads)},
-		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: endpoint(s.eraseLeads)},
+			bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}}, run: a.createLead},
+		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true, run: s.listLeads},
+		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: s.eraseLeads},
 	}}
 }
 
 // createLead stores what a site's form or an account's software sent; it is on disk before the answer. What a bot
 // sent is answered in the same way and not stored.
-func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*leadResponse, error) {
-	l := lead{Type: q.kind, Email: q.email, Source: nilIfEmpty(q.source), Page: nilIfEmpty(q.page), Fields: q.fields}
-	if err := a.setOwner(c, q, &l); err != nil {
+func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
+	l, website := readLead(c.in)
+	of, err := a.admitOwner(ctx, c)
+	if err == nil {
+		err = a.setOwner(c, of, &l)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*leadResponse, error) {
@@ -46,45 +50,37 @@ func (a *leadAPI) createLead(ctx context.Context, c *call, q *leadRequest) (*lea
 			}
 		}
 		add := t.addLead
-		if q.website != "" {
-			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, q.website) }
+		if website != "" {
+			add = func(l lead) (string, error) { return a.trapped.pretend(t, l, website) }
 		}
 		id, err := add(l)
 		return &leadResponse{OK: true, ID: id}, err
 	})
 }
 
-// setOwner sets whose a lead is, and who sends it: the account of the token, else the one that lists the Origin, else
-// the main account.
-func (a *leadAPI) setOwner(c *call, q *leadRequest, l *lead) (err error) {
+// setOwner sets whose a lead is, and who sends it: the account of the token, else the one that lists the Origin,
+// else the main account.
+func (a *leadAPI) setOwner(c *call, of owner, l *lead) (err error) {
 	switch l.AccountID = c.origin.account; {
 	case c.caller != nil:
-		l.AccountID, l.sender = q.oneOwner(c).account, actorToken(c)
+		l.AccountID, l.sender = c.oneOwner(of).account, actorToken(c)
 	case l.AccountID == "":
 		l.AccountID, err = a.main.loadBy(a.store, "", func(string) (string, error) { return a.store.mainAccount() })
 	}
 	return err
 }
 
-// leadRequest is the body of POST /widget/leads (contract, section 3).
-type leadRequest struct {
-	accountScope
-	kind, email, source, page string
-	fields                    json.RawMessage // as lead.Fields
-	website                   string          // an input that only bots see, and fill in
-}
-
-func (q *leadRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.kind = in.text("type", required, 32, checkLeadType)
-	q.email = normalEmail(in.text("email", required, 254, checkEmail))
-	q.source = in.text("source", optional, 100, nil)
-	q.page = in.text("page", optional, 2048, checkPage)
-	if end := strings.IndexAny(q.page, "?#"); end >= 0 {
-		q.page = q.page[:end]
-	}
-	q.fields = in.fields("fields")
-	q.website = in.text("website", optional, 2048, nil)
+// readLead reads the body of POST /widget/leads (contract, section 3). website is an input that only bots see, and
+// fill in.
+func readLead(in *input) (l lead, website string) {
+	l.Type = in.text("type", required, 32, checkLeadType)
+	l.Email = normalEmail(in.text("email", required, 254, checkEmail))
+	l.Source = nilIfEmpty(in.text("source", optional, 100, nil))
+	page, _, _ := strings.Cut(in.text("page", optional, 2048, checkPage), "?")
+	page, _, _ = strings.Cut(page, "#")
+	l.Page = nilIfEmpty(page)
+	l.Fields = in.fields("fields")
+	return l, in.text("website", optional, 2048, nil)
 }
 
 type leadResponse struct {
@@ -130,35 +126,17 @@ type trappedLead struct {
 
 const maxTrappedLeads = 10_000 // more than one account's limit lets in within dedupeWindow
 
-// leadsRequest is the query of GET /leads.
-type leadsRequest struct {
-	accountScope
-	filter leadFilter
-	page   pageQuery
-}
-
-func (q *leadsRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.kind = in.parameter("type", checkLeadType)
-	q.filter.since, q.filter.until = in.moment("since"), in.moment("until")
-	q.page = in.pageBySeq("lead")
-}
-
 // listLeads answers GET /leads.
-func (s *server) listLeads(ctx context.Context, c *call, q *leadsRequest) (*list[lead], error) {
-	q.filter.owner = q.owner
-	return showRows(s.store.within(ctx).leads(q.filter, q.page.before, q.page.limit))
-}
-
-// eraseRequest is the body of POST /leads/erase.
-type eraseRequest struct {
-	accountScope
-	email string
-}
-
-func (q *eraseRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.email = in.text("email", required, 254, checkEmail)
+func (s *server) listLeads(ctx context.Context, c *call) (any, error) {
+	filter := leadFilter{kind: c.in.parameter("type", checkLeadType),
+		since: c.in.moment("since"), until: c.in.moment("until")}
+	page := c.in.pageBySeq("lead")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	filter.owner = of
+	return showRows(s.store.within(ctx).leads(filter, page.before, page.limit))
 }
 
 type eraseResponse struct {
@@ -167,8 +145,13 @@ type eraseResponse struct {
 
 // eraseLeads removes every lead of an address, then truncates the write-ahead log, which
 // still holds the address.
-func (s *server) eraseLeads(ctx context.Context, c *call, q *eraseRequest) (*eraseResponse, error) {
-	erased, err := s.store.eraseLeads(ctx, q.owner, q.email)
+func (s *server) eraseLeads(ctx context.Context, c *call) (any, error) {
+	email := c.in.text("email", required, 254, checkEmail)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	erased, err := s.store.eraseLeads(ctx, of, email)
 	s.scrubWAL(5 * time.Second) // also after an error: part of them may be erased
 	return &eraseResponse{erased}, err
 }

@@ -534,7 +534,9 @@ func (c *licenseCheck) mayTouch(now time.Time) bool {
 // A checkRequest is a request to check a licence, and the device that it names.
 type checkRequest struct {
 	verdictInput
-	keyHash     *[32]byte // nil: the token names the licence
+	keyHash     *[32]byte // SHA-256 of the licence key; nil: the token names the licence, or the key is malformed
+	malformed   bool      // no key has the form of the one that was sent
+	mistyped    bool      // the key's check symbol is wrong, so it is malformed unless it is known
 	presented   *claims   // of the device token that was sent; nil: none
 	fingerprint []byte    // SHA-256; nil: none was sent
 	appVersion  *string

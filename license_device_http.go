@@ -30,16 +30,17 @@ func deviceWing(s *server) wing {
 		routes: append([]route{
 			// ownScope: who may not read licences, of its own account or of all, is anonymous, and can't guess keys
 			{pattern: "POST /widget/license/activate", token: tokenLate, ownScope: scopeLicenses, creates: true,
-				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.activate)},
+				bucket: bucketLicenses, run: a.activate},
 			{pattern: "POST /widget/license/verify", token: tokenLate, ownScope: scopeLicenses,
-				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.verify)},
+				bucket: bucketLicenses, run: a.verify},
 			{pattern: "POST /widget/license/deactivate", token: tokenLate, ownScope: scopeLicenses,
-				bucket: bucketLicenses, charge: a.charge, run: endpoint(a.deactivate)},
+				bucket: bucketLicenses, run: a.deactivate},
 			{pattern: "GET /licenses/{id}/devices", token: tokenRequired, scope: scopeLicenses, question: true,
-				run: endpoint(s.listDevices)},
+				run: s.listDevices},
 			{pattern: "DELETE /licenses/{id}/devices/{device_id}", token: tokenRequired, scope: scopeDevices,
-				run: endpoint(s.releaseDevice)},
+				run: s.releaseDevice},
 		}, a.pageRoutes()...),
+		refusals: map[string]refusalForm{"activate": activateRefused},
 		chores: []chore{{fault: "lapsed seats and ended licences can't be written", timeDriven: true,
 			run: s.runTransitions}},
 		metrics: []metric{{"widgetd_lookup_addresses", "gauge",
@@ -48,19 +49,10 @@ func deviceWing(s *server) wing {
 	}
 }
 
-// A credential is the licence key of a request's body, which is optional when the request
-// has a device token, and the fingerprint.
-type credential struct {
-	hash       *[32]byte // SHA-256 of the key; nil: there is none, or it is malformed
-	malformed  bool      // no key has this form
-	mistyped   bool      // the key's check symbol is wrong, so it is malformed unless it is known
-	deviceHash []byte    // SHA-256 of the fingerprint; nil: none was sent
-	license    *license  // named by the key, or else the device token; nil: none that the caller may use
-}
-
-// read reads the members license_key and fingerprint; n says whether the fingerprint is required.
-func (cr *credential) read(in *input, n need) {
-	if !carriesDevice(in) && !in.has("license_key") {
+// readCheck reads the members license_key and fingerprint, and the device token of the call; n says whether the
+// fingerprint is required. Without a device token the key is.
+func readCheck(in *input, n need) (q checkRequest) {
+	if q.presented = in.deviceToken(); q.presented == nil && !in.has("license_key") {
 		in.wrong("license_key", "required",
 			"A licence key is required, or a device token in the Authorization header.")
 	}
@@ -69,34 +61,32 @@ func (cr *credential) read(in *input, n need) {
 			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
 		} else if key, err := parseLicenseKey(v.text); err != nil {
-			cr.malformed = true
+			q.malformed = true
 		} else {
 			hash := key.hash()
-			cr.hash, cr.mistyped = &hash, key.mistyped()
+			q.keyHash, q.mistyped = &hash, key.mistyped()
 		}
 	}
-	cr.deviceHash = readFingerprint(in, n)
+	q.fingerprint = readFingerprint(in, n)
+	return q
 }
 
-// carriesDevice reports whether a request has a device token, which names a licence and a
-// device.
-func carriesDevice(in *input) bool { return in.caller != nil && in.caller.claims.isDevice() }
-
-// deviceToken returns the claims of the request's device token, or nil.
-func (c *call) deviceToken() *claims {
-	if c.caller == nil || !c.caller.claims.isDevice() {
+// deviceToken returns the claims of the device token of a call, which names a licence and a device; nil: it has
+// none.
+func (in *input) deviceToken() *claims {
+	if in.caller == nil || !in.caller.claims.isDevice() {
 		return nil
 	}
-	return &c.caller.claims
+	return &in.caller.claims
 }
 
-// check returns nil if the licence was found, else the refusal of the key: key_malformed when no key has
-// this form, or its check symbol is wrong, else license_not_found.
-func (cr *credential) check() error {
+// refused returns nil if l, the licence that was found, is one, else the refusal of the key: key_malformed when no
+// key has this form, or its check symbol is wrong, else license_not_found.
+func (r *checkRequest) refused(l *license) error {
 	switch {
-	case cr.malformed, cr.license == nil && cr.mistyped:
+	case r.malformed, l == nil && r.mistyped:
 		return errMalformedMember
-	case cr.license == nil:
+	case l == nil:
 		return errLicenseNotFound
 	}
 	return nil
@@ -106,68 +96,69 @@ func (cr *credential) check() error {
 var errMalformedMember = &refusal{code: codeKeyMalformed, fields: []fieldError{
 	{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
 
-// licenseCredential returns cr itself, for requests that embed it.
-func (cr *credential) licenseCredential() *credential { return cr }
-
 // knownDeviceRate is the limit of an address, in requests a minute (contract, section 2), by the keys of active
 // devices, while too many other keys have failed.
 const knownDeviceRate = 300
 
-// charge is the chargeFunc of licence calls. It charges the account of the caller's own token; without
-// one, the account that owns the licence named by the key or the device token, while licence, key and
-// token are current; otherwise none. It sets the credential's licence, so that the handler need not look
-// it up again. A request with invalid members is refused before any look-up, so that the RateLimit
-// headers of its answer reveal nothing about a key (contract, section 1).
-func (a *deviceAPI) charge(c *call, in *input, request any) (account string, err error) {
-	if err := in.err(); err != nil {
-		return "", err
+// admitLicense ends the reading of a licence call, looks its licence up, applies the rule against guessing keys,
+// and charges the call. It returns the licence; nil: the key, or else the device token, names none that the caller
+// may use. A request with invalid members is refused before any look-up, so that the RateLimit headers of its
+// answer reveal nothing about a key (contract, section 1).
+func (a *deviceAPI) admitLicense(c *call, q *checkRequest) (*license, error) {
+	if err := c.finish(); err != nil {
+		return nil, err
 	}
-	cr := request.(interface{ licenseCredential() *credential }).licenseCredential()
-	token := c.deviceToken()
+	l, err := a.licenseFor(c, q)
+	if err != nil {
+		return nil, err
+	}
+	account, err := a.payerOf(c, q, l)
+	if err != nil {
+		return nil, err
+	}
+	return l, a.charge(c, account)
+}
+
+// licenseFor returns the licence that a call names; nil: none. With an account's own token it is found only by its
+// key, if it belongs to an account on which the token may act.
+func (a *deviceAPI) licenseFor(c *call, q *checkRequest) (*license, error) {
+	if q.keyHash == nil && q.presented == nil {
+		return nil, nil
+	}
+	l, err := q.findLicense(a)
+	if l != nil && c.bearsOwnToken() && !c.caller.all && l.AccountID != c.caller.claims.Subject {
+		l = nil
+	}
+	return l, err
+}
+
+// payerOf returns the account that a call for licence l is charged to: that of the caller's own token; without one,
+// the account that owns the licence, while licence, key and token are current; otherwise "", none. Errors:
+// rate_limited.
+func (a *deviceAPI) payerOf(c *call, q *checkRequest, l *license) (account string, err error) {
 	switch {
 	case c.bearsOwnToken():
-		return c.caller.claims.Subject, a.findOwnLicense(c, cr)
-	case cr.hash != nil:
-		cr.license, err = orNil(a.licenseByKey(*cr.hash))
-	case token != nil:
-		cr.license, err = orNil(a.license(anyAccount, token.License)) // see checkRequest.findLicense
-	default: // the key is malformed
-		return "", a.limitAddress("malformed key", a.address(c.request), a.anonymousRate)
-	}
-	if err != nil {
-		return "", err
-	}
-	if cr.hash != nil {
-		if err := a.checkLookup(c, cr); err != nil {
+		return c.caller.claims.Subject, nil
+	case q.keyHash != nil:
+		if err := a.checkLookup(c, q, l); err != nil {
 			return "", err
 		}
+	case q.presented == nil: // the key is malformed
+		return "", a.limitAddress("malformed key", a.address(c.request), a.anonymousRate)
 	}
-	current := cr.license.current(c.now)
-	if current && token != nil {
-		if current, err = a.tokenCurrent(cr.license, token); err != nil {
+	current := l.current(c.now)
+	if current && q.presented != nil {
+		if current, err = a.tokenCurrent(l, q.presented); err != nil {
 			return "", err
 		}
 	}
 	switch {
 	case current:
-		return cr.license.AccountID, nil
-	case cr.license == nil && token == nil: // checkLookup has counted the key
+		return l.AccountID, nil
+	case l == nil && q.presented == nil: // checkLookup has counted the key
 		return "", nil
 	}
 	return "", a.limitAddress("ended", a.address(c.request), a.anonymousRate)
-}
-
-// findOwnLicense sets the licence of a call with an account's own token: that of the key, if it
-// belongs to an account on which the token may act.
-func (a *deviceAPI) findOwnLicense(c *call, cr *credential) error {
-	if cr.hash == nil {
-		return nil
-	}
-	l, err := orNil(a.licenseByKey(*cr.hash))
-	if l != nil && (c.caller.all || l.AccountID == c.caller.claims.Subject) {
-		cr.license = l
-	}
-	return err
 }
 
 // tokenCurrent reports whether calls with a device token are charged to the account of l, a current
@@ -189,13 +180,13 @@ func (a *deviceAPI) errGuessing(wait time.Duration) error {
 		"Too many licence keys from this address have failed.", wait)
 }
 
-// checkLookup applies the rule against guessing keys (contract, section 2) to the client's address,
-// after charge has looked a key up. A key that is unknown or not current counts as failed. Past the
-// limit, only keys pass that come with the fingerprint or the token of an active device.
-func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
+// checkLookup applies the rule against guessing keys (contract, section 2) to the client's address, after a key was
+// looked up; l is its licence, or nil. A key that is unknown or not current counts as failed. Past the limit, only
+// keys pass that come with the fingerprint or the token of an active device.
+func (a *deviceAPI) checkLookup(c *call, q *checkRequest, l *license) error {
 	address, now := a.address(c.request), a.steady()
-	if !cr.license.current(c.now) {
-		repeated, wait := a.lookups.fail(address, *cr.hash, now)
+	if !l.current(c.now) {
+		repeated, wait := a.lookups.fail(address, *q.keyHash, now)
 		switch {
 		case wait > 0:
 			return a.errGuessing(wait)
@@ -208,8 +199,7 @@ func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 	if wait == 0 {
 		return nil
 	}
-	check := checkRequest{presented: c.deviceToken(), fingerprint: cr.deviceHash}
-	found, err := check.evaluate(a, cr.license, c.now)
+	found, err := q.evaluate(a, l, c.now)
 	switch {
 	case errors.Is(err, errCredentialMismatch) || err == nil && !found.device.holdsSeat(c.now):
 		return a.errGuessing(wait)
@@ -225,7 +215,7 @@ func (a *deviceAPI) checkLookup(c *call, cr *credential) error {
 // and returns its SHA-256; nil when there is none. Where it is required, a device token may
 // take its place.
 func readFingerprint(in *input, n need) []byte {
-	if n == required && !carriesDevice(in) && !in.has("fingerprint") {
+	if n == required && in.deviceToken() == nil && !in.has("fingerprint") {
 		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
 	}
 	text := in.text("fingerprint", optional, 255, notEmpty)
@@ -244,15 +234,9 @@ func checkNonce(s string) (code, detail string) {
 	return notEmpty(s)
 }
 
-// activateRequest is the body of POST /widget/license/activate (contract, section 4).
-type activateRequest struct {
-	credential
-	activation
-}
-
-func (q *activateRequest) read(in *input) {
-	q.credential.read(in, required)
-	q.fingerprint = q.deviceHash
+// readActivation reads the body of POST /widget/license/activate (contract, section 4).
+func readActivation(in *input, offline bool) activation {
+	q := activation{checkRequest: readCheck(in, required), offline: offline}
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
 	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
@@ -267,6 +251,7 @@ func (q *activateRequest) read(in *input) {
 	q.name = nilIfEmpty(device.text("name", optional, 100, nil))
 	q.platform = nilIfEmpty(device.text("platform", optional, 100, nil))
 	q.appVersion = nilIfEmpty(device.text("app_version", optional, 100, nil))
+	return q
 }
 
 type activateResponse struct {
@@ -283,15 +268,24 @@ type activateResponse struct {
 }
 
 // activate answers POST /widget/license/activate: it gives the device a seat and a lease.
-func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (*activateResponse, error) {
+func (a *deviceAPI) activate(ctx context.Context, c *call) (any, error) {
+	q := readActivation(c.in, false)
+	l, err := a.admitLicense(c, &q.checkRequest)
+	if err != nil {
+		return nil, err
+	}
+	return a.giveSeat(ctx, c, &q, l)
+}
+
+// giveSeat carries an activation out; l is the licence that was found for it, or nil.
+func (a *deviceAPI) giveSeat(ctx context.Context, c *call, q *activation, l *license) (*activateResponse, error) {
 	if a.signingHeld() {
 		return nil, errClock
 	}
-	q.keepLapsed = a.clockDoubted()
-	if err := q.credential.check(); err != nil {
+	if err := q.refused(l); err != nil {
 		return nil, err
 	}
-	q.setTargets(c)
+	q.keepLapsed, c.idemScope = a.clockDoubted(), q.idempotencyScope()
 	keys := a.keys.Load()
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) {
 		if l, err := q.findLicense(t); err != nil || l == nil || l.keyRetired(t.now.Time) {
@@ -302,7 +296,7 @@ func (a *deviceAPI) activate(ctx context.Context, c *call, q *activateRequest) (
 	var g *activationResult
 	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
 		var err error
-		if g, err = keys.activate(t, q.activation); err != nil {
+		if g, err = keys.activate(t, *q); err != nil {
 			return nil, err
 		}
 		answered := &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time),
@@ -345,32 +339,26 @@ func (k *keyring) stillActivated(t *tx, answer []byte) (bool, error) {
 		c.Expires > t.now.Unix() && !d.tokenEnded(l, &c), nil
 }
 
-// setTargets completes the activation with the key and the token of the request, and sets
-// the scope within which an Idempotency-Key is unique: licence key, device and fingerprint.
-func (q *activateRequest) setTargets(c *call) {
-	if q.keyHash = q.hash; q.keyHash != nil {
-		c.idemScope = "license " + hex.EncodeToString(q.keyHash[:])
+// idempotencyScope returns the scope within which an Idempotency-Key of an activation is unique: licence key,
+// device and fingerprint.
+func (q *activation) idempotencyScope() (scope string) {
+	if q.keyHash != nil {
+		scope = "license " + hex.EncodeToString(q.keyHash[:])
 	}
-	if token := c.deviceToken(); token != nil {
-		q.presented = token
-		c.idemScope += " device " + token.Device
+	if q.presented != nil {
+		scope += " device " + q.presented.Device
 	}
-	c.idemScope += " fingerprint " + hex.EncodeToString(q.fingerprint)
+	return scope + " fingerprint " + hex.EncodeToString(q.fingerprint)
 }
 
-// verifyRequest is the body of POST /widget/license/verify.
-type verifyRequest struct {
-	credential
-	checkRequest
-}
-
-func (q *verifyRequest) read(in *input) {
-	q.credential.read(in, optional)
-	q.fingerprint = q.deviceHash
+// readVerify reads the body of POST /widget/license/verify.
+func readVerify(in *input) checkRequest {
+	q := readCheck(in, optional)
 	q.product = in.text("product", optional, 100, notEmpty)
 	q.entitlements = in.texts("entitlements", 100, 64)
 	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
 	q.appVersion = nilIfEmpty(in.text("app_version", optional, 100, nil))
+	return q
 }
 
 // verifyResponse is the answer of verify. Every such answer has the member valid, which
@@ -431,21 +419,24 @@ const writeWait = 2 * time.Second
 
 // verify answers POST /widget/license/verify. The status is 200 whether or not the licence
 // is valid. While signing is held, nothing is recorded about the device, and the answer has no token.
-func (a *deviceAPI) verify(ctx context.Context, c *call, q *verifyRequest) (*verifyResponse, error) {
-	now := c.now
+func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
+	q, now := readVerify(c.in), c.now
+	l, err := a.admitLicense(c, &q)
+	if err != nil {
+		return nil, err
+	}
 	if q.malformed {
 		return &verifyResponse{Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail,
 			CheckedAt: newStamp(now), Nonce: q.nonce}, nil
 	}
-	q.keyHash, q.presented = q.hash, c.deviceToken()
 	q.alone = c.bearsOwnToken() && c.caller.has(scopeLicenses)
-	found, err := q.evaluate(a, q.license, now)
+	found, err := q.evaluate(a, l, now)
 	if err != nil {
 		return nil, err
 	}
 	var issued lease
 	if found.mayTouch(now) && !a.signingHeld() {
-		if found, issued, err = a.touchDevice(ctx, &q.checkRequest, found, now); err != nil {
+		if found, issued, err = a.touchDevice(ctx, &q, found, now); err != nil {
 			return nil, err
 		}
 	}
@@ -539,11 +530,6 @@ func (a *deviceAPI) tryRecordSeen(
 	return found, lease{}, err
 }
 
-// deactivateRequest is the body of POST /widget/license/deactivate.
-type deactivateRequest struct{ credential }
-
-func (q *deactivateRequest) read(in *input) { q.credential.read(in, required) }
-
 type deactivateResponse struct {
 	OK       bool  `json:"ok"`
 	Released bool  `json:"released"`
@@ -552,13 +538,17 @@ type deactivateResponse struct {
 
 // deactivate answers POST /widget/license/deactivate: it releases the device's seat. When
 // the device holds none, or an offline lease, released is false and nothing changes.
-func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateRequest) (*deactivateResponse, error) {
-	if err := q.credential.check(); err != nil {
+func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
+	check := readCheck(c.in, required)
+	l, err := a.admitLicense(c, &check)
+	if err == nil {
+		err = check.refused(l)
+	}
+	if err != nil {
 		return nil, err
 	}
-	check := checkRequest{keyHash: q.hash, presented: c.deviceToken(), fingerprint: q.deviceHash}
 	res := &deactivateResponse{}
-	err := a.store.update(ctx, func(t *tx) error {
+	err = a.store.update(ctx, func(t *tx) error {
 		*res = deactivateResponse{OK: true}
 		l, err := check.needLicense(t)
 		if err != nil {
@@ -587,24 +577,24 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call, q *deactivateReques
 }
 
 // listDevices answers GET /licenses/{id}/devices.
-func (s *server) listDevices(ctx context.Context, c *call, q *licenseRequest) (*list[*device], error) {
-	l, err := q.find(s)
+func (s *server) listDevices(ctx context.Context, c *call) (any, error) {
+	l, page, err := s.admitLicensePath(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return showRows(s.store.within(ctx).devices(l.ID, q.page.before, q.page.limit))
+	return showRows(s.store.within(ctx).devices(l.ID, page.before, page.limit))
 }
 
 // releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it releases the device's
 // seat. A device that holds none is left as it is.
-func (s *server) releaseDevice(ctx context.Context, c *call, q *licenseRequest) (noContent, error) {
-	l, err := q.find(s)
+func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
+	l, _, err := s.admitLicensePath(ctx, c)
 	if err != nil {
-		return noContent{}, err
+		return nil, err
 	}
-	return noContent{}, s.store.update(ctx, func(t *tx) error {
+	return noContent, s.store.update(ctx, func(t *tx) error {
 		t.invalidate(l.ID)
-		d, err := t.device(l.ID, q.device)
+		d, err := t.device(l.ID, c.in.pathValue("device_id"))
 		if err != nil || d.State != deviceActive {
 			none := &refusal{code: codeNotFound, detail: "The licence has no such device."}
 			return replaced(err, errNotFound, none)

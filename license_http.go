@@ -9,24 +9,24 @@ import (
 func licenseWing(s *server) wing {
 	routes := []route{
 		{pattern: "GET /licenses", token: tokenRequired, scope: scopeLicenses, question: true,
-			run: endpoint(s.listLicenses)},
-		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: endpoint(s.showLicense)},
+			run: s.listLicenses},
+		{pattern: "GET /licenses/{id}", token: tokenRequired, scope: scopeLicenses, run: s.showLicense},
 		{pattern: "POST /licenses", token: tokenRequired, scope: scopeIssuing, creates: true,
-			body: maxTermsBody, values: maxTermsValues, run: endpoint(s.createLicense)},
+			body: maxTermsBody, values: maxTermsValues, run: s.createLicense},
 		{pattern: "PATCH /licenses/{id}", token: tokenRequired, scope: scopeIssuing,
-			body: maxTermsBody, values: maxTermsValues, run: endpoint(s.patchLicense)},
+			body: maxTermsBody, values: maxTermsValues, run: s.patchLicense},
 		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			creates: true, run: endpoint(s.renewLicense)},
+			creates: true, run: s.renewLicense},
 		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			run: endpoint(s.setState("suspend"))},
+			run: s.suspendLicense},
 		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			run: endpoint(s.setState("reinstate"))},
+			run: s.reinstateLicense},
 		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			run: endpoint(s.setState("revoke"))},
+			run: s.revokeLicense},
 		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			creates: true, run: endpoint(s.rotateKey)},
+			creates: true, run: s.rotateKey},
 		{pattern: "POST /licenses/{id}/reset-transfers", token: tokenRequired, scope: scopeAdmin, noBody: true,
-			run: endpoint(s.resetTransfers)},
+			run: s.resetTransfers},
 	}
 	for i := range routes {
 		routes[i].careful = routes[i].scope != scopeLicenses // those that change one
@@ -65,70 +65,50 @@ func licenseNotFound(err error) error {
 	return replaced(err, errNotFound, &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."})
 }
 
-// A licenseScope is the account that a request of scopeIssuing acts on. A token of one account acts on its own, and
-// only if that is an issuer; a token for all accounts on the named one, and with the scope admin on any.
-type licenseScope struct{ accountScope }
-
 // changing is create for requests of scopeIssuing: it runs f, and answers an earlier call with the same
-// Idempotency-Key, only if the caller may change licences of q's owner. Errors: not_an_issuer, those of create.
-func changing[Res any](
-	ctx context.Context, s *server, c *call, q *licenseScope, f func(t *tx, o owner) (Res, error),
-) (Res, error) {
-	ofOwner := replaysOf(q.owner, anyReplay)
+// Idempotency-Key, only if the caller may change licences of an owner. Errors: not_an_issuer, those of create.
+func changing[Res any](ctx context.Context, s *server, c *call, of owner, f func(*tx) (Res, error)) (Res, error) {
+	ofOwner := replaysOf(of, anyReplay)
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) {
-		if err := q.mayChange(t.queries, c); err != nil {
+		if err := mayIssue(t.queries, c, of); err != nil {
 			return false, err
 		}
 		return ofOwner(t, answer)
 	}
 	return create(ctx, s, c, func(t *tx) (res Res, err error) {
-		if err := q.mayChange(t.queries, c); err != nil {
+		if err := mayIssue(t.queries, c, of); err != nil {
 			return res, err
 		}
-		return f(t, q.owner)
+		return f(t)
 	})
 }
 
-// mayChange returns not_an_issuer unless the caller may change licences of q's owner.
-func (q *licenseScope) mayChange(from *queries, c *call) error {
+// mayIssue returns not_an_issuer unless the caller may change licences of an owner: a token of one account acts on
+// its own, and only if that is an issuer; a token for all accounts on the named one, and with the scope admin on
+// any.
+func mayIssue(from *queries, c *call, of owner) error {
 	if c.caller.all {
 		return nil
 	}
-	a, err := from.account(q.owner.account)
+	a, err := from.account(of.account)
 	if err == nil && !a.Issuer {
 		err = &refusal{code: codeNotIssuer, challenge: bearerChallenge + `, error="insufficient_scope", scope="admin"`}
 	}
 	return err
 }
 
-// account returns the account whose licence a request makes: the one that it acts on, which the body may name; an
+// issuedTo returns the account whose licence a request makes: the one that it acts on, which the body may name; an
 // operator's body may name any. Errors: a refusal for a missing scope.
-func (q *licenseScope) account(c *call, named string) (string, error) {
-	id := q.oneOwner(c).account
+func issuedTo(c *call, of owner, named string) (string, error) {
+	id := c.oneOwner(of).account
 	if named == "" || named == id {
 		return id, nil
 	}
-	if q.owner == anyAccount {
+	if of == anyAccount {
 		return named, nil
 	}
 	return "", errScope(scopeAdmin, "The body names another account than the one that the request acts on; "+
 		"a token for all accounts names it with ?account_id=.")
-}
-
-// createLicenseRequest is the body of POST /licenses.
-type createLicenseRequest struct {
-	licenseScope
-	named string // the account that the body names, or ""
-	terms termsChange
-}
-
-func (q *createLicenseRequest) read(in *input) {
-	q.licenseScope.read(in)
-	q.named = in.text("account_id", optional, 64, isID("acct"))
-	if (!in.has("product") || in.isNull("product")) && !in.has("plan_id") {
-		in.wrong("product", "required", "This member is required, unless a plan has it.")
-	}
-	q.terms = readNewTerms(in)
 }
 
 // A licenseWithKey is the answer that shows a new key, which no later answer does.
@@ -138,13 +118,22 @@ type licenseWithKey struct {
 }
 
 // createLicense answers POST /licenses.
-func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseRequest) (*licenseWithKey, error) {
-	account, err := q.account(c, q.named)
+func (s *server) createLicense(ctx context.Context, c *call) (any, error) {
+	named := c.in.text("account_id", optional, 64, isID("acct"))
+	if (!c.in.has("product") || c.in.isNull("product")) && !c.in.has("plan_id") {
+		c.in.wrong("product", "required", "This member is required, unless a plan has it.")
+	}
+	terms := readNewTerms(c.in)
+	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return changing(ctx, s, c, &q.licenseScope, func(t *tx, _ owner) (*licenseWithKey, error) {
-		l, err := licenseOf(t.queries, account, q.terms)
+	account, err := issuedTo(c, of, named)
+	if err != nil {
+		return nil, err
+	}
+	return changing(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
+		l, err := licenseOf(t.queries, account, terms)
 		if err != nil {
 			return nil, err
 		}
@@ -157,32 +146,24 @@ func (s *server) createLicense(ctx context.Context, c *call, q *createLicenseReq
 	})
 }
 
-// patchLicenseRequest is the body of PATCH /licenses/{id}.
-type patchLicenseRequest struct {
-	licenseScope
-	id    string
-	terms termsChange
-}
-
-func (q *patchLicenseRequest) read(in *input) {
-	q.licenseScope.read(in)
-	q.id = in.pathValue("id")
-	q.terms = readPatch(in)
-}
-
 // patchLicense answers PATCH /licenses/{id}.
-func (s *server) patchLicense(ctx context.Context, c *call, q *patchLicenseRequest) (*licenseDetail, error) {
-	return s.changeLicense(ctx, c, &q.licenseScope, func(t *tx, o owner) (*license, error) {
-		return patchLicense(t, o, q.id, q.terms, actorToken(c))
+func (s *server) patchLicense(ctx context.Context, c *call) (any, error) {
+	terms := readPatch(c.in)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
+		return patchLicense(t, of, c.id(), terms, actorToken(c))
 	})
 }
 
 // changeLicense runs f as changing does, and answers with the licence that f returns.
 func (s *server) changeLicense(
-	ctx context.Context, c *call, q *licenseScope, f func(*tx, owner) (*license, error),
+	ctx context.Context, c *call, of owner, f func(*tx) (*license, error),
 ) (*licenseDetail, error) {
-	return changing(ctx, s, c, q, func(t *tx, o owner) (*licenseDetail, error) {
-		l, err := f(t, o)
+	return changing(ctx, s, c, of, func(t *tx) (*licenseDetail, error) {
+		l, err := f(t)
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
@@ -190,66 +171,55 @@ func (s *server) changeLicense(
 	})
 }
 
-// renewRequest is the body of POST /licenses/{id}/renew.
-type renewRequest struct {
-	licenseScope
-	id   string
-	days *int
-}
-
-func (q *renewRequest) read(in *input) {
-	q.licenseScope.read(in)
-	q.id = in.pathValue("id")
-	q.days = in.number("days", 1, maxDurationDays)
-}
-
 // renewLicense answers POST /licenses/{id}/renew.
-func (s *server) renewLicense(ctx context.Context, c *call, q *renewRequest) (*licenseDetail, error) {
-	return s.changeLicense(ctx, c, &q.licenseScope, func(t *tx, o owner) (*license, error) {
-		return renewLicense(t, o, q.id, q.days, actorToken(c))
+func (s *server) renewLicense(ctx context.Context, c *call) (any, error) {
+	days := c.in.number("days", 1, maxDurationDays)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
+		return renewLicense(t, of, c.id(), days, actorToken(c))
 	})
 }
 
-// stateRequest is the body of suspend, reinstate and revoke.
-type stateRequest struct {
-	licenseScope
-	id, reason string
+// suspendLicense answers POST /licenses/{id}/suspend.
+func (s *server) suspendLicense(ctx context.Context, c *call) (any, error) {
+	return s.setState(ctx, c, "suspend")
 }
 
-func (q *stateRequest) read(in *input) {
-	q.licenseScope.read(in)
-	q.id = in.pathValue("id")
-	q.reason = in.text("reason", optional, maxReason, nil)
+// reinstateLicense answers POST /licenses/{id}/reinstate.
+func (s *server) reinstateLicense(ctx context.Context, c *call) (any, error) {
+	return s.setState(ctx, c, "reinstate")
 }
 
-// setState returns the endpoint of an action on a licence: suspend, reinstate or revoke.
-func (s *server) setState(action string) func(context.Context, *call, *stateRequest) (*licenseDetail, error) {
-	return func(ctx context.Context, c *call, q *stateRequest) (*licenseDetail, error) {
-		return s.changeLicense(ctx, c, &q.licenseScope, func(t *tx, o owner) (*license, error) {
-			return changeState(t, o, q.id, action, q.reason, c.caller.admin(), actorToken(c))
-		})
+// revokeLicense answers POST /licenses/{id}/revoke.
+func (s *server) revokeLicense(ctx context.Context, c *call) (any, error) {
+	return s.setState(ctx, c, "revoke")
+}
+
+// setState answers an action on a licence: suspend, reinstate or revoke.
+func (s *server) setState(ctx context.Context, c *call, action string) (any, error) {
+	reason := c.in.text("reason", optional, maxReason, nil)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// rotateRequest is the body of POST /licenses/{id}/rotate-key.
-type rotateRequest struct {
-	licenseScope
-	id        string
-	oldUntil  stamp
-	endTokens bool
-}
-
-func (q *rotateRequest) read(in *input) {
-	q.licenseScope.read(in)
-	q.id = in.pathValue("id")
-	q.oldUntil = in.timestamp("old_key_until")
-	q.endTokens, _ = in.boolTerm("end_tokens")
+	return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
+		return changeState(t, of, c.id(), action, reason, c.caller.admin(), actorToken(c))
+	})
 }
 
 // rotateKey answers POST /licenses/{id}/rotate-key.
-func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*licenseWithKey, error) {
-	return changing(ctx, s, c, &q.licenseScope, func(t *tx, o owner) (*licenseWithKey, error) {
-		l, key, err := rotateKey(t, o, q.id, q.oldUntil, q.endTokens, actorToken(c))
+func (s *server) rotateKey(ctx context.Context, c *call) (any, error) {
+	oldUntil := c.in.timestamp("old_key_until")
+	endTokens, _ := c.in.boolTerm("end_tokens")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return changing(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
+		l, key, err := rotateKey(t, of, c.id(), oldUntil, endTokens, actorToken(c))
 		if err != nil {
 			return nil, licenseNotFound(err)
 		}
@@ -258,62 +228,49 @@ func (s *server) rotateKey(ctx context.Context, c *call, q *rotateRequest) (*lic
 }
 
 // resetTransfers answers POST /licenses/{id}/reset-transfers.
-func (s *server) resetTransfers(ctx context.Context, c *call, q *idRequest) (*licenseDetail, error) {
-	l, err := resetTransfers(ctx, s.store, q.id, actorToken(c))
+func (s *server) resetTransfers(ctx context.Context, c *call) (any, error) {
+	if err := s.admit(ctx, c); err != nil {
+		return nil, err
+	}
+	l, err := resetTransfers(ctx, s.store, c.id(), actorToken(c))
 	if err != nil {
 		return nil, licenseNotFound(err)
 	}
 	return new(newLicenseDetail(l, s.now())), nil
 }
 
-// licensesRequest is the query of GET /licenses.
-type licensesRequest struct {
-	accountScope
-	filter licenseFilter
-	page   pageQuery
-}
-
-func (q *licensesRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.status = in.parameter("status", oneOf(statuses...))
-	q.filter.product = in.parameter("product", isText(maxNameLength))
-	q.filter.customer = in.parameter("customer", isText(maxCustomer))
-	q.filter.search = in.parameter("q", isText(maxKeyBytes))
-	q.filter.expiresBefore = in.moment("expires_before")
-	q.page = in.page("lic")
-}
-
 // listLicenses answers GET /licenses.
-func (s *server) listLicenses(ctx context.Context, c *call, q *licensesRequest) (*list[licenseDetail], error) {
+func (s *server) listLicenses(ctx context.Context, c *call) (any, error) {
 	now := s.now()
-	q.filter.owner, q.filter.now = q.owner, newStamp(now)
-	page, err := s.store.within(ctx).licenses(q.filter, q.page.before, q.page.limit)
-	return showPage(page, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), err
+	filter := licenseFilter{now: newStamp(now), status: c.in.parameter("status", oneOf(statuses...)),
+		product:  c.in.parameter("product", isText(maxNameLength)),
+		customer: c.in.parameter("customer", isText(maxCustomer)), search: c.in.parameter("q", isText(maxKeyBytes)),
+		expiresBefore: c.in.moment("expires_before")}
+	page := c.in.page("lic")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	filter.owner = of
+	found, err := s.store.within(ctx).licenses(filter, page.before, page.limit)
+	return showPage(found, func(l *license) licenseDetail { return newLicenseDetail(l, now) }), err
 }
 
-// licenseRequest is a request whose path names a licence, and perhaps one of its devices.
-type licenseRequest struct {
-	accountScope
-	id, device string
-	page       pageQuery
-}
-
-func (q *licenseRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.id, q.device = in.pathValue("id"), in.pathValue("device_id")
-	q.page = in.page("dev")
-}
-
-// find returns the licence, or license_not_found when there is none or the caller may
-// not see it.
-func (q *licenseRequest) find(s *server) (*license, error) {
-	l, err := s.store.license(q.owner, q.id)
-	return l, licenseNotFound(err)
+// admitLicensePath is admitOwner for calls whose path names a licence, which it returns, with the page of its devices
+// that is asked for. All of them take the parameters of a page, as in earlier versions. Errors: also license_not_found.
+func (s *server) admitLicensePath(ctx context.Context, c *call) (*license, pageQuery, error) {
+	page := c.in.page("dev")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, page, err
+	}
+	l, err := s.store.license(of, c.id())
+	return l, page, licenseNotFound(err)
 }
 
 // showLicense answers GET /licenses/{id}.
-func (s *server) showLicense(_ context.Context, _ *call, q *licenseRequest) (*licenseDetail, error) {
-	l, err := q.find(s)
+func (s *server) showLicense(ctx context.Context, c *call) (any, error) {
+	l, _, err := s.admitLicensePath(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -23,59 +23,45 @@ var activateTemplate = pageTemplateOf("activate.html", "")
 // pageRoutes are the routes of the page.
 func (a *deviceAPI) pageRoutes() []route {
 	routes := []route{
-		{pattern: "GET /activate", free: true, run: endpoint(a.askRequest)},
-		{pattern: "POST /activate", bucket: bucketLicenses, charge: a.chargeCarried, run: endpoint(a.carry)},
+		{pattern: "GET /activate", free: true, run: a.askRequest},
+		{pattern: "POST /activate", bucket: bucketLicenses, run: a.carry},
 	}
 	for i := range routes {
-		routes[i].page, routes[i].address, routes[i].origin = activateRefused, "activate page", originNone
+		routes[i].page, routes[i].address, routes[i].origin = "activate", "activate page", originNone
 	}
 	return routes
 }
 
-// A carriedRequest is an activation request that was pasted into the page's form.
-type carriedRequest struct {
-	activateRequest
-	text   string // as it was pasted
-	asFile bool   // its lease is to be saved as a file
-	fault  error  // why the text is no activation request; nil: it is one
-}
-
-func (r *carriedRequest) read(in *input) {
-	r.text, r.asFile = in.field("request"), in.field("answer") == "file"
-	body, err := parseBody([]byte(r.text), maxBodyValues)
+// readCarried reads an activation request that was pasted into the page's form. Errors: malformed_json, or the
+// refusal of its members.
+func readCarried(text string) (activation, error) {
+	body, err := parseBody([]byte(text), maxBodyValues)
 	if err != nil {
-		r.fault = &refusal{code: codeMalformedJSON}
-		return
+		return activation{}, &refusal{code: codeMalformedJSON}
 	}
-	request := newInput(&body, nil, nil)
-	r.offline = true
-	r.activateRequest.read(request)
-	r.fault = request.err()
-}
-
-// chargeCarried is charge for the page. A text that is no activation request is charged to nobody; the page's own
-// limit by address has counted it.
-func (a *deviceAPI) chargeCarried(c *call, in *input, request any) (account string, err error) {
-	if request.(*carriedRequest).fault != nil {
-		return "", nil
-	}
-	return a.charge(c, in, request)
+	in := newInput(&body, nil, nil)
+	q := readActivation(in, true)
+	return q, in.err()
 }
 
 // askRequest answers GET /activate with the empty form.
-func (a *deviceAPI) askRequest(_ context.Context, c *call, _ *emptyRequest) (*htmlPage, error) {
+func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	return activateTemplate.render(http.StatusOK, newActivatePage(c.request, "title_activate"))
 }
 
 // carry answers POST /activate with the lease of the device that made the request, or with what is wrong.
-func (a *deviceAPI) carry(ctx context.Context, c *call, r *carriedRequest) (any, error) {
-	token, err := a.leaseFor(ctx, c, r)
+func (a *deviceAPI) carry(ctx context.Context, c *call) (any, error) {
 	p := newActivatePage(c.request, "title_activate")
-	p.Request = r.text
+	p.Request = c.in.field("request")
+	asFile := c.in.field("answer") == "file"
+	token, err := a.leaseFor(ctx, c, p.Request)
 	var refused *refusal
 	switch {
-	case err == nil && r.asFile:
-		return &download{"application/jwt", "lease.jwt", []byte(token + "\n")}, nil
+	case err == nil && asFile:
+		return download("application/jwt", "lease.jwt", []byte(token+"\n")), nil
 	case err == nil:
 		return a.showLease(p, token)
 	case !errors.As(err, &refused) || refused.code.status >= 500 || refused.code.status == 429:
@@ -87,14 +73,21 @@ func (a *deviceAPI) carry(ctx context.Context, c *call, r *carriedRequest) (any,
 }
 
 // leaseFor activates the device that made a request, and returns its lease. The same text gets the same lease for a
-// day, as with an Idempotency-Key, so that it can be shown first and saved then. Errors: those of activate.
-func (a *deviceAPI) leaseFor(ctx context.Context, c *call, r *carriedRequest) (token string, err error) {
-	if r.fault != nil {
-		return "", r.fault
+// day, as with an Idempotency-Key, so that it can be shown first and saved then. A text that is no activation
+// request is charged to nobody; the page's own limit by address has counted it. Errors: those of readCarried,
+// admitLicense and giveSeat.
+func (a *deviceAPI) leaseFor(ctx context.Context, c *call, text string) (token string, err error) {
+	q, err := readCarried(text)
+	if err != nil {
+		return "", err
 	}
-	sum := sha256.Sum256([]byte(r.text))
-	c.idemKey, c.body = hex.EncodeToString(sum[:]), []byte(r.text)
-	res, err := a.activate(ctx, c, &r.activateRequest)
+	l, err := a.admitLicense(c, &q.checkRequest)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(text))
+	c.idemKey, c.body = hex.EncodeToString(sum[:]), []byte(text)
+	res, err := a.giveSeat(ctx, c, &q, l)
 	if err != nil {
 		return "", err
 	}
@@ -123,7 +116,7 @@ func newActivatePage(r *http.Request, title string) *activatePage {
 }
 
 // showLease makes the page with a lease, whose end it writes in the zone of the licence's account.
-func (a *deviceAPI) showLease(p *activatePage, token string) (*htmlPage, error) {
+func (a *deviceAPI) showLease(p *activatePage, token string) (*reply, error) {
 	c, err := a.keys.Load().verify(token)
 	if err != nil {
 		return nil, err
@@ -157,8 +150,8 @@ func (p *activatePage) showRefusal(ref *refusal) {
 	p.Wrong = slices.Compact(p.Wrong)
 }
 
-// activateRefused shows a refusal of the page as a whole. It is a refusalPage.
-func activateRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
+// activateRefused shows a refusal of the page as a whole. It is a refusalForm.
+func activateRefused(r *http.Request, ref *refusal, requestID string) *reply {
 	p := newActivatePage(r, "")
 	p.refuse(ref, requestID)
 	return activateTemplate.renderRefusal(ref.code.status, p)

@@ -24,19 +24,17 @@ var planCommands = []command{
 		"and trial", []option{optDryRun, optUnasked}, 1, planApply},
 }
 
-// planRequest reads a JSON object on the command line like the body of POST /plans, or with an id of
-// PATCH /plans/{id}.
-func (e *env) planRequest(id, text string) (*planRequest, error) {
+// readPlan reads a JSON object on the command line as f reads a body.
+func readPlan(text string, f func(*input) (plan, termsChange)) (p plan, terms termsChange, err error) {
 	body, err := parseJSON([]byte(text))
 	if err != nil {
-		return nil, usageError("the terms must be a JSON object: " + err.Error())
+		return p, nil, usageError("the terms must be a JSON object: " + err.Error())
 	}
 	in := newInput(&body, nil, nil)
 	in.noteKnown()
-	q := &planRequest{id: id}
-	q.readMembers(in)
+	p, terms = f(in)
 	in.refuseUnknownMembers(true)
-	return q, in.err()
+	return p, terms, in.err()
 }
 
 func planAdd(e *env) error {
@@ -44,12 +42,14 @@ func planAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	q, err := e.planRequest("", e.args[0])
+	wanted, terms, err := readPlan(e.args[0], readNewPlan)
 	if err != nil {
 		return err
 	}
 	return printChanged(e, func(t *tx) (*plan, error) {
-		made, err := createPlan(t, &plan{AccountID: cmp.Or(q.named, account), Name: q.name}, q.terms, e.actor())
+		p := wanted
+		p.AccountID = cmp.Or(p.AccountID, account)
+		made, err := createPlan(t, &p, terms, e.actor())
 		if errors.Is(err, errPlanLimit) {
 			err = fmt.Errorf("the account has %d plans in use already: retire one first", maxPlans)
 		}
@@ -75,12 +75,12 @@ func planShow(e *env) error {
 }
 
 func planSet(e *env) error {
-	q, err := e.planRequest(e.args[0], e.args[1])
+	wanted, terms, err := readPlan(e.args[1], readPlanChange)
 	if err != nil {
 		return err
 	}
 	return printChanged(e, func(t *tx) (*plan, error) {
-		return changePlan(t, anyAccount, q.id, q.name, q.terms, e.actor())
+		return changePlan(t, anyAccount, e.args[0], wanted.Name, terms, e.actor())
 	}, func(p *plan) string { return fmt.Sprintf("%s has revision %d", withName(p.ID, p.Name), p.Revision) })
 }
 

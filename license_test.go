@@ -461,7 +461,7 @@ func TestLicense_listThatFiltersReadsABoundedNumberOfRowsAndComesToEveryOne(t *t
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	s.store.questions.timeout = time.Hour // on a machine that is busy, too
+	s.server.doors.timeout = time.Hour // on a machine that is busy, too
 	s.sql(manyLicenses(s.account, 25_000))
 	for _, scope := range []string{scopeAdmin, scopeLicenses} {
 		auth := s.auth(s.account, scope)

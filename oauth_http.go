@@ -34,22 +34,13 @@ type oauthAPI struct {
 func oauthWing(s *server) wing {
 	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.steady())}
 	routes := []route{
-		{pattern: "POST /oauth/token", run: unstored(endpoint(a.issue))},
-		{pattern: "POST /oauth/revoke", run: endpoint(a.revoke)},
+		{pattern: "POST /oauth/token", run: a.issue},
+		{pattern: "POST /oauth/revoke", run: a.revoke},
 	}
-	for i := range routes {
-		r := &routes[i]
-		r.free, r.form, r.origin, r.refused = true, true, originApp, refuseOAuth // authenticate and prove limit them
+	for i := range routes { // authenticate and prove limit them
+		routes[i].free, routes[i].origin, routes[i].form = true, originApp, "oauth"
 	}
-	return wing{routes: routes}
-}
-
-// unstored is an endpoint whose answers caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1).
-func unstored(run endpointFunc) endpointFunc {
-	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
-		w.Header().Set("Pragma", "no-cache")
-		return run(s, ctx, w, c, in)
-	}
+	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}}
 }
 
 // An oauthFailure is the answer to a request that is refused (RFC 6749, section 5.2).
@@ -60,7 +51,7 @@ type oauthFailure struct {
 
 // refuseOAuth makes the answer to a refusal. It is a refusalForm. A refusal that is not among oauthErrors gets one
 // of the names of RFC 6749, section 4.1.2.1.
-func refuseOAuth(h http.Header, ref *refusal) reply {
+func refuseOAuth(_ *http.Request, ref *refusal, _ string) *reply {
 	status, name, text := ref.code.status, ref.code.name, ref.text()
 	if !slices.Contains(oauthErrors, ref.code) {
 		switch {
@@ -79,9 +70,8 @@ func refuseOAuth(h http.Header, ref *refusal) reply {
 			status = http.StatusBadRequest
 		}
 	}
-	h.Set("Content-Type", "application/json")
-	h.Set("Pragma", "no-cache")
-	return reply{status, encodeJSON(oauthFailure{name, plainDescription(text)})}
+	return &reply{status: status, body: encodeJSON(oauthFailure{name, plainDescription(text)}),
+		headers: []header{{"Content-Type", "application/json"}, {"Pragma", "no-cache"}}}
 }
 
 // plainDescription returns a text with only the characters that an error_description may have (RFC 6749,
@@ -103,12 +93,13 @@ func (f *clientFields) readClient(in *input, known ...string) {
 	}
 }
 
-func (r *tokenRequest) read(in *input) {
+func readTokenRequest(in *input) (r tokenRequest) {
 	r.readClient(in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
 		"resource")
 	r.grantType, r.code, r.redirectURI = in.field("grant_type"), in.field("code"), in.field("redirect_uri")
 	r.verifier, r.refresh = in.field("code_verifier"), in.field("refresh_token")
 	r.scope, r.resource = in.field("scope"), in.field("resource")
+	return r
 }
 
 // A clientProof is how a request says which application sends it.
@@ -229,9 +220,14 @@ func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
 	return cmp.Or(errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant."), err)
 }
 
-// issue answers with tokens. While signing is held it refuses before it looks at codes and refresh tokens, so that
-// these stay as they are.
-func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (*tokenAnswer, error) {
+// issue answers with tokens, which caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1). While signing is
+// held it refuses before it looks at codes and refresh tokens, so that these stay as they are.
+func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
+	c.response.Header().Set("Pragma", "no-cache")
+	r := readTokenRequest(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	if a.signingHeld() {
 		return nil, errClock
 	}
@@ -242,7 +238,7 @@ func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (*tokenA
 	err = r.check(a.routing.Load().bases[0].URL)
 	by := ""
 	if err == nil { // requests that are wrong never reach the writer
-		by, err = checkTokenRequest(a.store.queries, p, r, newStamp(c.now))
+		by, err = checkTokenRequest(a.store.queries, p, &r, newStamp(c.now))
 	}
 	if !secret {
 		err = a.prove(c, p, by, err)
@@ -250,32 +246,27 @@ func (a *oauthAPI) issue(ctx context.Context, c *call, r *tokenRequest) (*tokenA
 	if err != nil && !errors.Is(err, errCodeUsed) && !errors.Is(err, errRefreshReused) {
 		return nil, err
 	}
-	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) { return issueTokens(t, a.keys.Load(), p.ID, r) })
-}
-
-// A revokeRequest asks for the revocation of a token.
-type revokeRequest struct {
-	clientFields
-	token string
-}
-
-func (r *revokeRequest) read(in *input) {
-	r.readClient(in, "token", "token_type_hint")
-	r.token = in.field("token") // the hint is not needed: a token itself shows its kind
+	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) { return issueTokens(t, a.keys.Load(), p.ID, &r) })
 }
 
 // revoke ends what a token of the application stands for. Anything that is no such token gets the same answer (RFC
 // 7009, section 2.2).
-func (a *oauthAPI) revoke(ctx context.Context, c *call, r *revokeRequest) (any, error) {
-	p, secret, err := a.authenticate(c, &r.clientFields)
+func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
+	var client clientFields
+	client.readClient(c.in, "token", "token_type_hint")
+	token := c.in.field("token") // the hint is not needed: a token itself shows its kind
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
+	p, secret, err := a.authenticate(c, &client)
 	if err != nil {
 		return nil, err
 	}
 	var what *revocation
-	if r.token == "" {
+	if token == "" {
 		err = errParameter("token", "present")
 	} else {
-		what, err = findRevocation(a.store.queries, a.keys.Load(), p.ID, r.token)
+		what, err = findRevocation(a.store.queries, a.keys.Load(), p.ID, token)
 	}
 	if !secret {
 		by := ""
@@ -290,7 +281,7 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call, r *revokeRequest) (any, 
 	if what != nil {
 		err = a.store.update(ctx, func(t *tx) error { return what.revoke(t, p.ID) })
 	}
-	return emptyAnswer{}, err
+	return &reply{status: http.StatusOK}, err
 }
 
 // The metadata for programs about the authorization server and about the interface that its tokens are for
@@ -371,18 +362,18 @@ func (s *server) showResourceMetadata(w *response, _ *http.Request) {
 // writeMetadata sends metadata as JSON that may be kept for five minutes, as the keys may.
 func (s *server) writeMetadata(w *response, metadata any) {
 	w.Header().Set("Cache-Control", "public, max-age=300")
-	s.write(w, reply{http.StatusOK, encodeJSON(metadata)})
+	s.write(w, reply{status: http.StatusOK, body: encodeJSON(metadata)})
 }
 
 // appWing makes the routes of applications.
 func appWing(s *server) wing {
 	routes := []route{
-		{pattern: "GET /apps", question: true, run: endpointFrom(listRequest{prefix: "app"}, s.listApps)},
-		{pattern: "POST /apps", creates: true, run: endpoint(s.createApp)},
-		{pattern: "GET /apps/{id}", run: endpoint(s.showApp)},
-		{pattern: "PATCH /apps/{id}", run: endpoint(s.patchApp)},
-		{pattern: "POST /apps/{id}/rotate-secret", noBody: true, creates: true, run: endpoint(s.rotateAppSecret)},
-		{pattern: "DELETE /apps/{id}", run: endpoint(s.removeApp)},
+		{pattern: "GET /apps", question: true, run: s.listApps},
+		{pattern: "POST /apps", creates: true, run: s.createApp},
+		{pattern: "GET /apps/{id}", run: s.showApp},
+		{pattern: "PATCH /apps/{id}", run: s.patchApp},
+		{pattern: "POST /apps/{id}/rotate-secret", noBody: true, creates: true, run: s.rotateAppSecret},
+		{pattern: "DELETE /apps/{id}", run: s.removeApp},
 	}
 	for i := range routes {
 		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeApps, true
@@ -405,24 +396,19 @@ func appAuthorOf(c *call) appAuthor {
 // permitsReplay returns a refusal unless the author may get an earlier answer with an application again.
 func (by appAuthor) permitsReplay(p *app) error { return by.permits(p.OwnScope) }
 
-// createAppRequest is the body of POST /apps.
-type createAppRequest struct {
-	accountScope
-	app app
-}
-
-func (q *createAppRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.app = app{
+// readNewApp reads the body of POST /apps.
+func readNewApp(in *input) app {
+	p := app{
 		Name:         in.text("name", required, maxAppName, nil),
 		HomePage:     in.text("home_page", required, maxAppURL, nil),
 		Kind:         in.text("kind", required, maxNameLength, oneOf(appKinds...)),
 		RedirectURIs: readRedirectURIs(in),
 		Scope:        in.text("scope", required, maxAppScope, nil),
 	}
-	q.app.Origins = append(codeList{}, in.texts("origins", maxAppOrigins, maxAppURL)...)
-	q.app.OwnScope, _ = readOwnScope(in)
-	q.app.normalise(in.wrong)
+	p.Origins = append(codeList{}, in.texts("origins", maxAppOrigins, maxAppURL)...)
+	p.OwnScope, _ = readOwnScope(in)
+	p.normalise(in.wrong)
+	return p
 }
 
 // readRedirectURIs reads the required list of redirect URIs.
@@ -443,30 +429,29 @@ func readOwnScope(in *input) (own *string, ok bool) {
 }
 
 // createApp answers POST /apps.
-func (s *server) createApp(ctx context.Context, c *call, q *createAppRequest) (*appWithSecret, error) {
-	o := q.oneOwner(c) // an application belongs to one account: the caller's, if none is named
+func (s *server) createApp(ctx context.Context, c *call) (any, error) {
+	wanted := readNewApp(c.in)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	o := c.oneOwner(of) // an application belongs to one account: the caller's, if none is named
 	by := appAuthorOf(c)
 	c.stillTrue = replaysOf(o, by.permitsReplay)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p := q.app
+		p := wanted
 		p.AccountID = o.account
 		secret, err := createApp(t, &p, by)
 		return &appWithSecret{&p, nilIfEmpty(secret)}, err
 	})
 }
 
-// patchAppRequest is the body of PATCH /apps/{id}.
-type patchAppRequest struct {
-	rowRequest
-	change appChange
-}
-
-func (q *patchAppRequest) read(in *input) {
-	q.rowRequest.read(in)
+// readAppChange reads the body of PATCH /apps/{id}.
+func readAppChange(in *input) (change appChange) {
 	if in.has("kind") {
 		in.wrong("kind", "immutable", "This can't be changed: register another application.")
 	}
-	set := func(f func(*app)) { q.change = append(q.change, f) }
+	set := func(f func(*app)) { change = append(change, f) }
 	if in.has("name") {
 		name := in.text("name", required, maxAppName, nil)
 		set(func(p *app) { p.Name = name })
@@ -490,105 +475,122 @@ func (q *patchAppRequest) read(in *input) {
 	if own, ok := readOwnScope(in); ok {
 		set(func(p *app) { p.OwnScope = own })
 	}
+	return change
 }
 
 // patchApp answers PATCH /apps/{id}.
-func (s *server) patchApp(ctx context.Context, c *call, q *patchAppRequest) (*app, error) {
+func (s *server) patchApp(ctx context.Context, c *call) (any, error) {
+	change := readAppChange(c.in)
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return updated(ctx, s.store, func(t *tx) (*app, error) {
-		return patchApp(t, q.owner, q.id, q.change, appAuthorOf(c))
+		return patchApp(t, of, c.id(), change, appAuthorOf(c))
 	})
 }
 
 // showApp answers GET /apps/{id}.
-func (s *server) showApp(_ context.Context, c *call, q *rowRequest) (*app, error) {
-	return s.store.usedApp(q.owner, q.id)
+func (s *server) showApp(ctx context.Context, c *call) (any, error) {
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.store.usedApp(of, c.id())
 }
 
 // removeApp answers DELETE /apps/{id}.
-func (s *server) removeApp(ctx context.Context, c *call, q *rowRequest) (noContent, error) {
-	return noContent{}, s.store.update(ctx, func(t *tx) error { return removeApp(t, q.owner, q.id, actorToken(c)) })
-}
-
-// rotateAppRequest is the body of POST /apps/{id}/rotate-secret.
-type rotateAppRequest struct {
-	rowRequest
-	now bool // the previous secret ends at once
-}
-
-func (q *rotateAppRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.now, _ = in.boolTerm("now")
+func (s *server) removeApp(ctx context.Context, c *call) (any, error) {
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
 }
 
 // rotateAppSecret answers POST /apps/{id}/rotate-secret.
-func (s *server) rotateAppSecret(ctx context.Context, c *call, q *rotateAppRequest) (*appWithSecret, error) {
+func (s *server) rotateAppSecret(ctx context.Context, c *call) (any, error) {
+	now, _ := c.in.boolTerm("now") // the previous secret ends at once
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	by := appAuthorOf(c)
-	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
+	c.stillTrue = replaysOf(of, by.permitsReplay)
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p, secret, err := rotateAppSecret(t, q.owner, q.id, q.now, by)
+		p, secret, err := rotateAppSecret(t, of, c.id(), now, by)
 		return &appWithSecret{p, &secret}, err
 	})
 }
 
 // listApps answers GET /apps.
-func (s *server) listApps(ctx context.Context, c *call, q *listRequest) (*list[*app], error) {
-	return showRows(s.store.within(ctx).apps(q.owner, q.page.before, q.page.limit))
+func (s *server) listApps(ctx context.Context, c *call) (any, error) {
+	page := c.in.page("app")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return showRows(s.store.within(ctx).apps(of, page.before, page.limit))
 }
 
 // grantWing makes the routes of grants.
 func grantWing(s *server) wing {
 	return wing{routes: []route{
-		{pattern: "GET /grants", token: tokenRequired, scope: scopeApps, question: true, run: endpoint(s.listGrants)},
-		{pattern: "GET /grants/{id}", token: tokenRequired, scope: scopeApps, run: endpoint(s.showGrant)},
-		{pattern: "DELETE /grants/{id}", token: tokenRequired, scope: scopeApps, run: endpoint(s.revokeGrant)},
+		{pattern: "GET /grants", token: tokenRequired, scope: scopeApps, question: true, run: s.listGrants},
+		{pattern: "GET /grants/{id}", token: tokenRequired, scope: scopeApps, run: s.showGrant},
+		{pattern: "DELETE /grants/{id}", token: tokenRequired, scope: scopeApps, run: s.revokeGrant},
 	}}
 }
 
 // showGrant answers GET /grants/{id}.
-func (s *server) showGrant(_ context.Context, c *call, q *rowRequest) (*grant, error) {
-	return s.store.grant(q.owner, q.id)
+func (s *server) showGrant(ctx context.Context, c *call) (any, error) {
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.store.grant(of, c.id())
 }
 
 // revokeGrant answers DELETE /grants/{id}.
-func (s *server) revokeGrant(ctx context.Context, c *call, q *rowRequest) (noContent, error) {
+func (s *server) revokeGrant(ctx context.Context, c *call) (any, error) {
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	why := endedByOwner
 	if c.caller.admin() {
 		why = endedByOperator
 	}
-	return noContent{}, s.store.update(ctx, func(t *tx) error { return endGrant(t, q.owner, q.id, why, actorToken(c)) })
-}
-
-// grantsRequest is the query of GET /grants.
-type grantsRequest struct {
-	accountScope
-	ended bool // those that have ended, too
-	page  pageQuery
-}
-
-func (q *grantsRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.ended = in.parameter("ended", oneOf("true", "false")) == "true"
-	q.page = in.page("grt")
+	return noContent, s.store.update(ctx, func(t *tx) error { return endGrant(t, of, c.id(), why, actorToken(c)) })
 }
 
 // listGrants answers GET /grants.
-func (s *server) listGrants(ctx context.Context, c *call, q *grantsRequest) (*list[*grant], error) {
-	return showRows(s.store.within(ctx).grants(q.owner, q.ended, q.page.before, q.page.limit))
+func (s *server) listGrants(ctx context.Context, c *call) (any, error) {
+	ended := c.in.parameter("ended", oneOf("true", "false")) == "true" // those that have ended, too
+	page := c.in.page("grt")
+	of, err := s.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return showRows(s.store.within(ctx).grants(of, ended, page.before, page.limit))
 }
 
 // signinWing makes the route for sign-in codes.
 func signinWing(s *server) wing {
 	return wing{routes: []route{{pattern: "POST /accounts/{id}/signin", token: tokenRequired, scope: scopeConsent,
-		creates: true, noBody: true, run: endpoint(s.giveSigninCode)}}}
+		creates: true, noBody: true, run: s.giveSigninCode}}}
 }
 
 // giveSigninCode answers POST /accounts/{id}/signin. Whoever has the code can agree to anything for the
 // account, so a token of one account does not get it, not even for that account.
-func (s *server) giveSigninCode(ctx context.Context, c *call, q *idRequest) (*newSignin, error) {
+func (s *server) giveSigninCode(ctx context.Context, c *call) (any, error) {
+	if err := s.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	if !c.caller.all {
 		return nil, errScope(scopeConsent, "This needs a token that may act on all accounts.")
 	}
 	return create(ctx, s, c, func(t *tx) (*newSignin, error) {
-		return makeSigninCode(t, s.keys.Load(), q.id, actorToken(c))
+		return makeSigninCode(t, s.keys.Load(), c.id(), actorToken(c))
 	})
 }

@@ -23,41 +23,28 @@ var oauthTemplate = pageTemplateOf("oauth.html", "")
 // An oauthPages serves the pages.
 type oauthPages struct {
 	*server
-	elsewhere *http.CrossOriginProtection
 }
 
 // oauthPageWing makes the routes of the pages.
 func oauthPageWing(s *server) wing {
-	a := &oauthPages{s, http.NewCrossOriginProtection()}
+	a := &oauthPages{s}
 	routes := []route{
-		{pattern: "GET /oauth/authorize", run: endpoint(a.askConsent)},
-		{pattern: "POST /oauth/authorize", run: endpoint(a.takeConsent)},
-		{pattern: "GET /oauth/signin", run: endpoint(a.askCode)},
-		{pattern: "POST /oauth/signin", run: endpoint(a.takeCode)},
-		{pattern: "POST /oauth/signout", run: endpoint(a.signOut)},
-		{pattern: "GET /oauth/connected", run: endpoint(a.showConnected)},
-		{pattern: "POST /oauth/connected", run: endpoint(a.endConnected)},
+		{pattern: "GET /oauth/authorize", run: a.askConsent},
+		{pattern: "POST /oauth/authorize", run: a.takeConsent},
+		{pattern: "GET /oauth/signin", run: a.askCode},
+		{pattern: "POST /oauth/signin", run: a.takeCode},
+		{pattern: "POST /oauth/signout", run: a.signOut},
+		{pattern: "GET /oauth/connected", run: a.showConnected},
+		{pattern: "POST /oauth/connected", run: a.endConnected},
 	}
 	for i := range routes {
-		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", oauthRefused
-		routes[i].origin = originNone
+		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", "signin"
+		routes[i].origin = originOwn
 		if routes[i].pattern == "POST /oauth/signin" {
 			routes[i].address = "" // takeCode limits it
 		}
-		routes[i].run = a.onlyFromHere(routes[i].run)
 	}
-	return wing{routes: routes}
-}
-
-// onlyFromHere refuses forms that pages of other sites submit (CSRF): they would sign people in, or agree, for
-// them.
-func (a *oauthPages) onlyFromHere(run endpointFunc) endpointFunc {
-	return func(s *server, ctx context.Context, w *response, c *call, in *input) (any, error) {
-		if a.elsewhere.Check(c.request) != nil {
-			return nil, errOrigin
-		}
-		return run(s, ctx, w, c, in)
-	}
+	return wing{routes: routes, refusals: map[string]refusalForm{"signin": oauthRefused}}
 }
 
 // An oauthPageRequest is the query of a page's URL, and the fields of its form.
@@ -66,13 +53,14 @@ type oauthPageRequest struct {
 	form  map[string]string
 }
 
-func (r *oauthPageRequest) read(in *input) {
-	r.query, r.form = in.query, map[string]string{}
+func readOAuthPage(in *input) *oauthPageRequest {
+	r := &oauthPageRequest{in.query, map[string]string{}}
 	if in.body != nil {
 		for _, field := range in.body.members {
 			r.form[field.name] = field.value.text
 		}
 	}
+	return r
 }
 
 // link returns the URL of another of the pages with the request's query, relative to every page.
@@ -116,13 +104,17 @@ func (s *server) signedIn(c *call) (*session, error) {
 }
 
 // askCode answers GET /oauth/signin.
-func (a *oauthPages) askCode(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) askCode(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	return a.signinPage(c, r, "", http.StatusOK)
 }
 
 // signinPage makes the page that asks for a code, and says which application led there. notice, the key of a text,
 // says what was wrong with the last code.
-func (a *oauthPages) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*htmlPage, error) {
+func (a *oauthPages) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, "title_signin")
 	p.SignIn, p.Notice = r.link("signin"), notice
 	if q := (&consent{}); len(r.query) > 0 && r.query.Get(booksSignin) == "" {
@@ -146,7 +138,11 @@ const (
 
 // takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going. Only wrong codes
 // are limited by address, so nobody can lock out others behind the same one; nobody can guess 60 random bits.
-func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) takeCode(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	known, err := knowsSigninCode(a.store.queries, a.keys.Load(), r.form["code"], newStamp(c.now))
 	if err == nil && !known {
 		err = a.limitAddress("signin", a.address(c.request), signinTries)
@@ -169,11 +165,15 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call, r *oauthPageRequest)
 	} else if len(r.query) > 0 {
 		next = r.link("authorize")
 	}
-	return &redirect{next, a.cookie(secret, sessionLife), pageReferrers}, nil
+	return seeOther(next).withCookie(a.cookie(secret, sessionLife)), nil
 }
 
 // signOut answers POST /oauth/signout, and asks for another code.
-func (a *oauthPages) signOut(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) signOut(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	if secret := a.secretOf(c.request); secret != "" {
 		err := a.store.update(ctx, func(t *tx) error {
 			t.invalidate()
@@ -183,7 +183,7 @@ func (a *oauthPages) signOut(ctx context.Context, c *call, r *oauthPageRequest) 
 			return nil, err
 		}
 	}
-	return &redirect{r.link("signin"), a.cookie("", -time.Second), pageReferrers}, nil
+	return seeOther(r.link("signin")).withCookie(a.cookie("", -time.Second)), nil
 }
 
 // A consent is what an application asks of somebody who has signed in (RFC 6749, section 4.1.1).
@@ -315,7 +315,7 @@ func isChallenge(s string) bool {
 }
 
 // sendBack returns the redirect that gives the application an answer. A query that the redirect URI has stays.
-func (q *consent) sendBack(issuer string, answer url.Values) *redirect {
+func (q *consent) sendBack(issuer string, answer url.Values) *reply {
 	answer.Set("iss", issuer) // RFC 9207
 	if q.state != "" {
 		answer.Set("state", q.state)
@@ -326,16 +326,20 @@ func (q *consent) sendBack(issuer string, answer url.Values) *redirect {
 			separator = ""
 		}
 	}
-	return &redirect{to: q.redirectURI + separator + answer.Encode(), referrers: "no-referrer"}
+	return redirect(q.redirectURI+separator+answer.Encode(), "no-referrer")
 }
 
 // refuse returns the redirect that tells the application of an error.
-func (q *consent) refuse(issuer string, e *authorizeError) *redirect {
+func (q *consent) refuse(issuer string, e *authorizeError) *reply {
 	return q.sendBack(issuer, url.Values{"error": {e.code}, "error_description": {e.description}})
 }
 
 // askConsent answers GET /oauth/authorize.
-func (a *oauthPages) askConsent(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) askConsent(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	q, instead, err := a.readConsent(c, r)
 	if q == nil {
 		return instead, err
@@ -364,7 +368,11 @@ var errConsentChanged = errors.New("something has changed since consent was aske
 // takeConsent answers POST /oauth/authorize: it sends the person back to the application, with a code or
 // without. If somebody else has signed in since the page was made, or the application has changed, nothing is
 // agreed to and the page is shown again.
-func (a *oauthPages) takeConsent(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) takeConsent(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	q, instead, err := a.readConsent(c, r)
 	if q == nil {
 		return instead, err
@@ -417,7 +425,11 @@ func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (co
 const connectedOnPage = 50 // applications
 
 // showConnected answers GET /oauth/connected with the applications that may act for the account.
-func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) showConnected(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	s, err := a.signedIn(c)
 	if err != nil {
 		return nil, err
@@ -457,7 +469,11 @@ func (a *oauthPages) showConnected(_ context.Context, c *call, r *oauthPageReque
 }
 
 // endConnected answers POST /oauth/connected: it ends one of the account's grants.
-func (a *oauthPages) endConnected(ctx context.Context, c *call, r *oauthPageRequest) (any, error) {
+func (a *oauthPages) endConnected(ctx context.Context, c *call) (any, error) {
+	r := readOAuthPage(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	s, err := a.signedIn(c)
 	if err != nil {
 		return nil, err
@@ -533,7 +549,7 @@ func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
 }
 
 // consentPage makes the page that asks for consent; notice is the key of a text, or "".
-func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status int) (*htmlPage, error) {
+func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, "title_consent")
 	p.Subject, p.Notice = printable(q.app.Name), notice
 	p.showSession(q.session, r)
@@ -568,8 +584,8 @@ func placeOf(uri string) (key, name string) {
 	return "goes_site", u.Host
 }
 
-// oauthRefused shows a refusal. It is a refusalPage.
-func oauthRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
+// oauthRefused shows a refusal. It is a refusalForm.
+func oauthRefused(r *http.Request, ref *refusal, requestID string) *reply {
 	p := newOAuthPage(r, "")
 	p.refuse(ref, requestID)
 	return oauthTemplate.renderRefusal(ref.code.status, p)

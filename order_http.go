@@ -16,18 +16,18 @@ type orderAPI struct{ *server }
 func orderWing(s *server) wing {
 	a := &orderAPI{s}
 	routes := []route{
-		{pattern: "GET /orders", scope: scopeOrders, question: true, run: endpoint(a.listOrders)},
+		{pattern: "GET /orders", scope: scopeOrders, question: true, run: a.listOrders},
 		{pattern: "POST /orders", creates: true, body: maxOrderBody, values: maxOrderValues,
-			run: endpoint(a.createOrder)},
-		{pattern: "GET /refunds", scope: scopeOrders, question: true, run: endpoint(a.listRefunds)},
-		{pattern: "GET /orders/{id}", scope: scopeOrders, run: endpoint(a.showOrder)},
-		{pattern: "POST /orders/{id}/accept", noBody: true, run: endpoint(a.acceptOrder)},
-		{pattern: "POST /orders/{id}/capture", noBody: true, run: endpoint(a.captureOrder)},
-		{pattern: "POST /orders/{id}/reject", noBody: true, run: endpoint(a.rejectOrder)},
-		{pattern: "POST /orders/{id}/cancel", noBody: true, run: endpoint(a.cancelOrder)},
-		{pattern: "POST /orders/{id}/refunds", noBody: true, creates: true, run: endpoint(a.refundOrder)},
-		{pattern: "POST /orders/{id}/paid", run: endpoint(a.markPaid)},
-		{pattern: "DELETE /orders/{id}/paid", run: endpoint(a.undoPaid)},
+			run: a.createOrder},
+		{pattern: "GET /refunds", scope: scopeOrders, question: true, run: a.listRefunds},
+		{pattern: "GET /orders/{id}", scope: scopeOrders, run: a.showOrder},
+		{pattern: "POST /orders/{id}/accept", noBody: true, run: a.acceptOrder},
+		{pattern: "POST /orders/{id}/capture", noBody: true, run: a.captureOrder},
+		{pattern: "POST /orders/{id}/reject", noBody: true, run: a.rejectOrder},
+		{pattern: "POST /orders/{id}/cancel", noBody: true, run: a.cancelOrder},
+		{pattern: "POST /orders/{id}/refunds", noBody: true, creates: true, run: a.refundOrder},
+		{pattern: "POST /orders/{id}/paid", run: a.markPaid},
+		{pattern: "DELETE /orders/{id}/paid", run: a.undoPaid},
 	}
 	for i := range routes {
 		routes[i].token = tokenRequired
@@ -57,8 +57,8 @@ func viewOrder(q *queries, o *order) (*order, error) {
 }
 
 // listedOrders returns the orders of a list as callers see them, with their guests and last attempts. The guests of
-// all orders take one query, and so do the attempts. It leaves out orders whose attempt can't be read; left is one of
-// those attempts, or nil.
+// all orders take one query, and so do the attempts. It leaves out orders whose attempt can't be read; left is one
+// of those attempts, or nil.
 func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow, err error) {
 	ids, paymentIDs := []string{}, []string{}
 	for i := range rows {
@@ -142,16 +142,14 @@ func historyOf(q *queries, o *order) (*orderHistory, error) {
 	return h, err
 }
 
-// createOrderRequest is the body of POST /orders.
-type createOrderRequest struct {
-	accountScope
+// A newOrder is the body of POST /orders.
+type newOrder struct {
 	order order
 	guest guest
 	lives time.Duration
 }
 
-func (q *createOrderRequest) read(in *input) {
-	q.accountScope.read(in)
+func readNewOrder(in *input) (q newOrder) {
 	o := &q.order
 	o.Currency = in.text("currency", required, 3, checkCurrency)
 	for _, l := range in.objects("lines", maxOrderLines) {
@@ -182,6 +180,7 @@ func (q *createOrderRequest) read(in *input) {
 	if n := in.number("expires_in", int(minOrderLife.Seconds()), int(maxOrderLife.Seconds())); n != nil {
 		q.lives = time.Duration(*n) * time.Second
 	}
+	return q
 }
 
 // readGuest reads what the body of a new order says of its guest, and when it is wanted.
@@ -297,8 +296,13 @@ func referenceTaken(c *call, err error) error {
 }
 
 // createOrder answers POST /orders.
-func (a *orderAPI) createOrder(ctx context.Context, c *call, q *createOrderRequest) (*createdOrder, error) {
-	by := q.oneOwner(c) // an order belongs to one account: the caller's own unless the body names one
+func (a *orderAPI) createOrder(ctx context.Context, c *call) (any, error) {
+	q := readNewOrder(c.in)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	by := c.oneOwner(of) // an order belongs to one account: the caller's own unless the body names one
 	owned, erased := replaysOf(by, anyReplay), false
 	c.stillTrue = func(t *tx, answer []byte) (ok bool, err error) {
 		if ok, err = owned(t, answer); err == nil {
@@ -369,66 +373,52 @@ func (r dayRange) ids(q *queries, prefix, accountID string) (ids idRange, err er
 	return ids, nil
 }
 
-// ordersRequest is the query of GET /orders.
-type ordersRequest struct {
-	accountScope
-	filter orderFilter
-	days   dayRange
-	page   pageQuery
-}
-
-func (q *ordersRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.state = in.parameter("state", oneOf(orderStates...))
-	q.filter.reference = in.parameter("reference", isText(maxOrderText))
-	q.filter.method = in.parameter("method", oneOf(orderMethods...))
-	q.days = in.dayRange()
-	q.page = in.page("ord")
-}
-
 // listOrders answers GET /orders.
-func (a *orderAPI) listOrders(ctx context.Context, c *call, q *ordersRequest) (_ *list[order], err error) {
-	q.filter.owner = q.owner
-	from := a.store.within(ctx)
-	if q.filter.ids, err = q.days.ids(from, "ord", q.oneOwner(c).account); err != nil {
-		return nil, err
-	}
-	page, err := from.orders(q.filter, q.page.before, q.page.limit)
+func (a *orderAPI) listOrders(ctx context.Context, c *call) (any, error) {
+	filter := orderFilter{state: c.in.parameter("state", oneOf(orderStates...)),
+		reference: c.in.parameter("reference", isText(maxOrderText)),
+		method:    c.in.parameter("method", oneOf(orderMethods...))}
+	days, page := c.in.dayRange(), c.in.page("ord")
+	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	views, _, err := listedOrders(from, page.rows)
-	return showRows(listPage[order]{views, page.next}, err)
-}
-
-// refundsRequest is the query of GET /refunds.
-type refundsRequest struct {
-	accountScope
-	filter refundFilter
-	days   dayRange
-	page   pageQuery
-}
-
-func (q *refundsRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.state = in.parameter("state", oneOf(refundPending, refundSucceeded, refundFailed))
-	q.days = in.dayRange()
-	q.page = in.page("ref")
+	filter.owner = of
+	from := a.store.within(ctx)
+	if filter.ids, err = days.ids(from, "ord", c.oneOwner(of).account); err != nil {
+		return nil, err
+	}
+	found, err := from.orders(filter, page.before, page.limit)
+	if err != nil {
+		return nil, err
+	}
+	views, _, err := listedOrders(from, found.rows)
+	return showRows(listPage[order]{views, found.next}, err)
 }
 
 // listRefunds answers GET /refunds.
-func (a *orderAPI) listRefunds(ctx context.Context, c *call, q *refundsRequest) (_ *list[listedRefund], err error) {
-	q.filter.owner = q.owner
-	from := a.store.within(ctx)
-	if q.filter.ids, err = q.days.ids(from, "ref", q.oneOwner(c).account); err != nil {
+func (a *orderAPI) listRefunds(ctx context.Context, c *call) (any, error) {
+	filter := refundFilter{state: c.in.parameter("state", oneOf(refundPending, refundSucceeded, refundFailed))}
+	days, page := c.in.dayRange(), c.in.page("ref")
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	return showRows(from.refunds(q.filter, q.page.before, q.page.limit))
+	filter.owner = of
+	from := a.store.within(ctx)
+	if filter.ids, err = days.ids(from, "ref", c.oneOwner(of).account); err != nil {
+		return nil, err
+	}
+	return showRows(from.refunds(filter, page.before, page.limit))
 }
 
 // showOrder answers GET /orders/{id}.
-func (a *orderAPI) showOrder(_ context.Context, c *call, q *rowRequest) (*orderHistory, error) {
-	o, err := a.store.order(q.owner, q.id)
+func (a *orderAPI) showOrder(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	o, err := a.store.order(of, c.id())
 	if err != nil {
 		return nil, err
 	}
@@ -450,17 +440,6 @@ func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, err
 	})
 }
 
-// acceptRequest is the body of POST /orders/{id}/accept.
-type acceptRequest struct {
-	rowRequest
-	lines []lineQuantity
-}
-
-func (q *acceptRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.lines = in.lineQuantities(0)
-}
-
 // lineQuantities reads the optional member lines, which names units of lines of an order. The quantities
 // are least or more.
 func (in *input) lineQuantities(least int64) (all []lineQuantity) {
@@ -477,52 +456,58 @@ func (in *input) lineQuantities(least int64) (all []lineQuantity) {
 }
 
 // acceptOrder answers POST /orders/{id}/accept.
-func (a *orderAPI) acceptOrder(ctx context.Context, c *call, q *acceptRequest) (*order, error) {
+func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
+	lines := c.in.lineQuantities(0)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return a.decide(ctx, c, func(t *tx) (*order, error) {
-		return acceptOrder(t, q.owner, q.id, q.lines, actorToken(c))
+		return acceptOrder(t, of, c.id(), lines, actorToken(c))
 	})
 }
 
 // captureOrder answers POST /orders/{id}/capture.
-func (a *orderAPI) captureOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, q.owner, q.id) })
-}
-
-// rejectRequest is the body of POST /orders/{id}/reject.
-type rejectRequest struct {
-	rowRequest
-	why rejection
-}
-
-func (q *rejectRequest) read(in *input) {
-	q.rowRequest.read(in)
-	if in.has("reason") {
-		q.why.reason = nilIfEmpty(in.text("reason", required, maxNameLength, oneOf(rejectReasons...)))
+func (a *orderAPI) captureOrder(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	q.why.text = nilIfEmpty(in.text("text", optional, maxOrderText, nil))
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, of, c.id()) })
+}
+
+// readRejection reads the body of POST /orders/{id}/reject.
+func readRejection(in *input) (why rejection) {
+	if in.has("reason") {
+		why.reason = nilIfEmpty(in.text("reason", required, maxNameLength, oneOf(rejectReasons...)))
+	}
+	why.text = nilIfEmpty(in.text("text", optional, maxOrderText, nil))
+	return why
 }
 
 // rejectOrder answers POST /orders/{id}/reject.
-func (a *orderAPI) rejectOrder(ctx context.Context, c *call, q *rejectRequest) (*order, error) {
+func (a *orderAPI) rejectOrder(ctx context.Context, c *call) (any, error) {
+	why := readRejection(c.in)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return a.decide(ctx, c, func(t *tx) (*order, error) {
-		return rejectOrder(t, q.owner, q.id, q.why, actorToken(c))
+		return rejectOrder(t, of, c.id(), why, actorToken(c))
 	})
 }
 
 // cancelOrder answers POST /orders/{id}/cancel.
-func (a *orderAPI) cancelOrder(ctx context.Context, c *call, q *rowRequest) (*order, error) {
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return cancelOrder(t, q.owner, q.id, actorToken(c)) })
+func (a *orderAPI) cancelOrder(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return cancelOrder(t, of, c.id(), actorToken(c)) })
 }
 
-// refundRequest is the body of POST /orders/{id}/refunds.
-type refundRequest struct {
-	rowRequest
-	wish refundWish
-}
-
-func (q *refundRequest) read(in *input) {
-	q.rowRequest.read(in)
-	w := &q.wish
+// readRefund reads the body of POST /orders/{id}/refunds.
+func readRefund(in *input) (w refundWish) {
 	w.readLines(in)
 	if n := in.number("amount", 1, maxAmount); n != nil {
 		w.amount = new(int64(*n))
@@ -533,8 +518,9 @@ func (q *refundRequest) read(in *input) {
 			in.wrong(part, "conflict", "Give back parts of the order or an amount, not both.")
 		}
 	}
-	q.wish.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
-	q.wish.reason = in.text("reason", optional, maxOrderText, nil)
+	w.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
+	w.reason = in.text("reason", optional, maxOrderText, nil)
+	return w
 }
 
 // readLines reads the optional member lines: units or an amount of each.
@@ -556,19 +542,24 @@ func (w *refundWish) readLines(in *input) {
 }
 
 // refundOrder answers POST /orders/{id}/refunds with the refund.
-func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (*refund, error) {
+func (a *orderAPI) refundOrder(ctx context.Context, c *call) (any, error) {
+	wish := readRefund(c.in)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) { // the answer names its order, but not its account
 		var made refund
 		if err := json.Unmarshal(answer, &made); err != nil {
 			return false, fmt.Errorf("decode a stored answer: %w", err)
 		}
-		_, err := t.order(q.owner, made.OrderID)
+		_, err := t.order(of, made.OrderID)
 		return err == nil, err
 	}
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
-		w := q.wish
+		w := wish
 		w.once = c.idemKey == ""
-		_, f, err := refundOrder(t, q.owner, q.id, w, actorToken(c))
+		_, f, err := refundOrder(t, of, c.id(), w, actorToken(c))
 		if err != nil {
 			return nil, err
 		}
@@ -576,27 +567,24 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call, q *refundRequest) (
 	})
 }
 
-// paidRequest is the body of POST /orders/{id}/paid.
-type paidRequest struct {
-	rowRequest
-	method string
-	at     stamp
-}
-
-func (q *paidRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.method = in.text("method", required, maxNameLength, oneOf(outsideMethods...))
-	q.at = in.timestamp("paid_at")
-}
-
 // markPaid answers POST /orders/{id}/paid.
-func (a *orderAPI) markPaid(ctx context.Context, c *call, q *paidRequest) (*order, error) {
+func (a *orderAPI) markPaid(ctx context.Context, c *call) (any, error) {
+	method := c.in.text("method", required, maxNameLength, oneOf(outsideMethods...))
+	at := c.in.timestamp("paid_at")
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return a.decide(ctx, c, func(t *tx) (*order, error) {
-		return payOutside(t, q.owner, q.id, q.method, q.at, actorToken(c))
+		return payOutside(t, of, c.id(), method, at, actorToken(c))
 	})
 }
 
 // undoPaid answers DELETE /orders/{id}/paid.
-func (a *orderAPI) undoPaid(ctx context.Context, c *call, q *rowRequest) (*order, error) {
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return undoPaid(t, q.owner, q.id, actorToken(c)) })
+func (a *orderAPI) undoPaid(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return a.decide(ctx, c, func(t *tx) (*order, error) { return undoPaid(t, of, c.id(), actorToken(c)) })
 }

@@ -30,36 +30,36 @@ type orderPages struct {
 func orderPageWing(s *server, p *payments) wing {
 	a := &orderPages{s, p}
 	routes := []route{
-		{pattern: "GET /pay/{order}", run: endpoint(a.showPay)},
-		{pattern: "POST /pay/{order}", run: endpoint(a.pay)},
-		{pattern: "GET /pay/{order}/return", run: endpoint(a.showReturn)},
+		{pattern: "GET /pay/{order}", run: a.showPay},
+		{pattern: "POST /pay/{order}", run: a.pay},
+		{pattern: "GET /pay/{order}/return", run: a.showReturn},
 	}
 	for i := range routes {
-		routes[i].free, routes[i].page = true, orderRefused // find applies the rate limits instead
+		routes[i].free, routes[i].page = true, "order" // find applies the rate limits instead
 	}
-	return wing{routes: routes}
+	return wing{routes: routes, refusals: map[string]refusalForm{"order": orderRefused}}
 }
 
-// A pageRequest names an order by its id and the key in its pay_url.
-type pageRequest struct {
+// An orderLink names an order by its id and the key in its pay_url.
+type orderLink struct {
 	order, key string
 	lang       pageLanguage // that the guest has chosen on the page; "": none
 	left       bool         // the guest comes back from the provider's link to leave its page
 }
 
-func (r *pageRequest) read(in *input) {
-	r.order = in.pathValue("order")
+func readOrderLink(in *input) *orderLink {
+	r := &orderLink{order: in.pathValue("order"), left: in.query.Get("left") != ""}
 	if keys := in.query["k"]; len(keys) == 1 {
 		r.key = keys[0]
 	}
 	if l, ok := knownLanguage(in.query.Get("lang"), pageLanguages); ok {
 		r.lang = l
 	}
-	r.left = in.query.Get("left") != ""
+	return r
 }
 
 // link returns the query of a link to another page of the order, in the language that was chosen.
-func (r *pageRequest) link() string {
+func (r *orderLink) link() string {
 	link := "?k=" + url.QueryEscape(r.key)
 	if r.lang != "" {
 		link += "&lang=" + string(r.lang)
@@ -67,23 +67,12 @@ func (r *pageRequest) link() string {
 	return link
 }
 
-// A payRequest asks to pay an order.
-type payRequest struct {
-	pageRequest
-	method string
-}
-
-func (r *payRequest) read(in *input) {
-	r.pageRequest.read(in)
-	r.method = in.text("method", required, maxOrderText, nil)
-}
-
 // errOrderPage answers every link that leads to no order. It does not say which part of the link is wrong.
 var errOrderPage = &refusal{code: codeNotFound}
 
 // find is lookUp with rate limits per minute: requests with a right link are counted per order, so that any
 // number of guests can share an address, those with a wrong one per address. Errors: also rate_limited.
-func (a *orderPages) find(c *call, r *pageRequest) (*order, error) {
+func (a *orderPages) find(c *call, r *orderLink) (*order, error) {
 	o, err := a.lookUp(r)
 	counted := a.address(c.request)
 	switch {
@@ -100,7 +89,7 @@ func (a *orderPages) find(c *call, r *pageRequest) (*order, error) {
 
 // lookUp returns the order that a request names. Errors: errOrderPage if there is no such
 // order, the key is not the order's, or the account is closed and the order has no receipt.
-func (a *orderPages) lookUp(r *pageRequest) (*order, error) {
+func (a *orderPages) lookUp(r *orderLink) (*order, error) {
 	o, err := a.store.order(anyAccount, r.order)
 	want := make([]byte, sha256.Size) // stays zero where there is no order: no key has that hash
 	switch {
@@ -138,7 +127,11 @@ func (a *orderPages) canPay(c *call, o *order) (bool, error) {
 }
 
 // showPay answers with the page that asks a guest to pay, or redirects to the order's return page.
-func (a *orderPages) showPay(_ context.Context, c *call, r *pageRequest) (any, error) {
+func (a *orderPages) showPay(ctx context.Context, c *call) (any, error) {
+	r := readOrderLink(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	o, err := a.find(c, r)
 	if err != nil {
 		return nil, err
@@ -164,7 +157,7 @@ func (a *orderPages) settled(ctx context.Context, o *order) (*order, error) {
 
 // payPage makes the page that asks to pay an order. notice is the key of the text that says what became of the
 // guest's attempt; "": nothing. If the order can't be paid, it redirects to its return page.
-func (a *orderPages) payPage(c *call, r *pageRequest, o *order, notice string) (any, error) {
+func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*reply, error) {
 	if can, err := a.canPay(c, o); err != nil || !can {
 		return seeOther(url.PathEscape(o.ID) + "/return" + r.link()), err
 	}
@@ -185,8 +178,13 @@ func (a *orderPages) payPage(c *call, r *pageRequest, o *order, notice string) (
 }
 
 // pay begins an attempt to pay an order and redirects to the provider.
-func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, error) {
-	o, err := a.find(c, &r.pageRequest)
+func (a *orderPages) pay(ctx context.Context, c *call) (any, error) {
+	r := readOrderLink(c.in)
+	method := c.in.text("method", required, maxOrderText, nil)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
+	o, err := a.find(c, r)
 	if err != nil {
 		return nil, err
 	}
@@ -195,10 +193,10 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 		return nil, err
 	}
 	if !can {
-		return a.payPage(c, &r.pageRequest, o, "")
+		return a.payPage(c, r, o, "")
 	}
 	back := a.routing.Load().bases[0].URL + "/pay/" + o.ID + "/return" + r.link()
-	to, err := a.payments.startAttempt(ctx, o.ID, r.method, back)
+	to, err := a.payments.startAttempt(ctx, o.ID, method, back)
 	if err == nil {
 		return seeOther(to), nil
 	}
@@ -210,11 +208,11 @@ func (a *orderPages) pay(ctx context.Context, c *call, r *payRequest) (any, erro
 	if o, err = a.store.order(anyAccount, o.ID); err != nil { // its state may have changed
 		return nil, err
 	}
-	answer, err := a.payPage(c, &r.pageRequest, o, noticeOf(refused))
-	if page, ok := answer.(*htmlPage); ok {
+	page, err := a.payPage(c, r, o, noticeOf(refused))
+	if err == nil && page.status == http.StatusOK {
 		page.status = refused.code.status
 	}
-	return answer, err
+	return page, err
 }
 
 // noticeOf returns the key of the text for a guest whose attempt was refused.
@@ -237,7 +235,11 @@ const refreshFor = 30 * time.Minute
 
 // showReturn answers with what came of an order: its receipt, once it is paid. A guest who has left the provider's
 // page is led back to the buttons, unless the provider says that it was paid.
-func (a *orderPages) showReturn(ctx context.Context, c *call, r *pageRequest) (any, error) {
+func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
+	r := readOrderLink(c.in)
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	o, err := a.find(c, r)
 	if err != nil {
 		return nil, err
@@ -477,7 +479,7 @@ func newOrderPage(lang pageLanguage) *orderPage {
 }
 
 // pageAbout makes a page about an order.
-func (a *orderPages) pageAbout(c *call, r *pageRequest, o *order) (*orderPage, error) {
+func (a *orderPages) pageAbout(c *call, r *orderLink, o *order) (*orderPage, error) {
 	sold, err := o.Seller, error(nil) // as when it was paid
 	if sold == nil {
 		sold, err = a.store.sellerOf(o.AccountID)
@@ -505,7 +507,7 @@ func (a *orderPages) pageAbout(c *call, r *pageRequest, o *order) (*orderPage, e
 		p.LongNumber = ""
 	}
 	for i, l := range pageLanguages {
-		same := pageRequest{key: r.key, lang: l}
+		same := orderLink{key: r.key, lang: l}
 		p.Languages = append(p.Languages, languageLink{l, languageNames[i], same.link(), l == p.spoken()})
 	}
 	p.showFulfilment(who.Fulfilment)
@@ -515,7 +517,7 @@ func (a *orderPages) pageAbout(c *call, r *pageRequest, o *order) (*orderPage, e
 
 // pageLanguageOf returns the language of a page about an order: what the guest has chosen on it, else what the order
 // says, else what the browser prefers.
-func pageLanguageOf(r *http.Request, asked *pageRequest, ordered *string, swiss bool) pageLanguage {
+func pageLanguageOf(r *http.Request, asked *orderLink, ordered *string, swiss bool) pageLanguage {
 	lang := asked.lang
 	if lang == "" {
 		lang, _ = knownLanguage(valueOr(ordered, ""), pageLanguages)
@@ -582,8 +584,8 @@ func (p *orderPage) showOrder(refunds []refund) {
 	}
 }
 
-// orderRefused shows a refusal to a guest. It is a refusalPage.
-func orderRefused(r *http.Request, ref *refusal, requestID string) *htmlPage {
+// orderRefused shows a refusal to a guest. It is a refusalForm.
+func orderRefused(r *http.Request, ref *refusal, requestID string) *reply {
 	p := newOrderPage(languageOf(r, pageLanguages))
 	p.refuse(ref, requestID)
 	return orderTemplate.renderRefusal(ref.code.status, p)

@@ -65,7 +65,7 @@ func hashSource(text string) string {
 }
 
 // render makes an answer of what a page shows.
-func (t *pageTemplate) render(status int, shown any) (*htmlPage, error) {
+func (t *pageTemplate) render(status int, shown any) (*reply, error) {
 	parsed, err := t.parsed()
 	if err != nil {
 		return nil, err
@@ -74,14 +74,14 @@ func (t *pageTemplate) render(status int, shown any) (*htmlPage, error) {
 	if err := parsed.Execute(&out, shown); err != nil {
 		return nil, err
 	}
-	return &htmlPage{status, t.policy(), out.Bytes()}, nil
+	return htmlPage(status, t.policy(), out.Bytes()), nil
 }
 
 // renderRefusal is render for a page that shows a refusal; if the template fails, it returns a bare page.
-func (t *pageTemplate) renderRefusal(status int, shown any) *htmlPage {
+func (t *pageTemplate) renderRefusal(status int, shown any) *reply {
 	page, err := t.render(status, shown)
 	if err != nil { // which a test of every text rules out
-		return &htmlPage{status, t.policy(), []byte("<!doctype html>" + http.StatusText(status))}
+		return htmlPage(status, t.policy(), []byte("<!doctype html>"+http.StatusText(status)))
 	}
 	return page
 }
@@ -339,8 +339,8 @@ func (l pageLanguage) moment(at stamp, zone *time.Location) string {
 	return l.dateAndClock(at.In(zone), true)
 }
 
-// until writes a time, which something lasts until, as one says it in a zone: on the same day as now without the date
-// ("until 14:05"), in the same year without the year. It returns "" if there is none.
+// until writes a time, which something lasts until, as one says it in a zone: on the same day as now without the
+// date ("until 14:05"), in the same year without the year. It returns "" if there is none.
 func (l pageLanguage) until(at stamp, now time.Time, zone *time.Location) string {
 	if at.IsZero() {
 		return ""

@@ -21,11 +21,11 @@ func paymentWing(s *server, p *payments) wing {
 	w := wing{
 		routes: []route{
 			{pattern: "GET /payments", token: tokenRequired, scope: scopeOrders, question: true,
-				run: endpoint(a.listPayments)},
+				run: a.listPayments},
 			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true,
-				run: endpoint(a.takeNotice(providerStripe))},
+				run: a.takeStripeNotice},
 			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true,
-				run: endpoint(a.takeNotice(providerVipps))},
+				run: a.takeVippsNotice},
 		},
 		metrics: paymentMetrics(s.store),
 		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
@@ -65,52 +65,47 @@ func paymentMetrics(st *store) []metric {
 		}}}
 }
 
-// paymentsRequest is the query of GET /payments.
-type paymentsRequest struct {
-	accountScope
-	filter paymentFilter
-	days   dayRange
-	page   pageQuery
-}
-
-func (q *paymentsRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.filter.state = in.parameter("state", oneOf(paymentStates...))
-	q.filter.method = in.parameter("method", oneOf(methodCard, methodMobile, methodTwint))
-	q.days = in.dayRange()
-	q.page = in.page("pay")
-}
-
 // listPayments answers GET /payments.
-func (a *paymentAPI) listPayments(
-	ctx context.Context, c *call, q *paymentsRequest,
-) (_ *list[listedPayment], err error) {
-	q.filter.owner = q.owner
-	from := a.store.within(ctx)
-	if q.filter.ids, err = q.days.ids(from, "pay", q.oneOwner(c).account); err != nil {
+func (a *paymentAPI) listPayments(ctx context.Context, c *call) (any, error) {
+	filter := paymentFilter{state: c.in.parameter("state", oneOf(paymentStates...)),
+		method: c.in.parameter("method", oneOf(methodCard, methodMobile, methodTwint))}
+	days, page := c.in.dayRange(), c.in.page("pay")
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	return showRows(from.payments(q.filter, q.page.before, q.page.limit))
+	filter.owner = of
+	from := a.store.within(ctx)
+	if filter.ids, err = days.ids(from, "pay", c.oneOwner(of).account); err != nil {
+		return nil, err
+	}
+	return showRows(from.payments(filter, page.before, page.limit))
 }
-
-// A noticeRequest is a webhook of a provider. Its body is kept as bytes, which the signature covers.
-type noticeRequest struct{ connection string }
-
-func (q *noticeRequest) read(in *input) { q.connection = in.pathValue("connection") }
 
 // noticeRate is how many webhooks with a wrong signature an address may send a minute before it gets a 429.
 const noticeRate = 60
 
-// takeNotice returns the endpoint of a provider's webhooks. Only those with a wrong signature count against the
+// takeStripeNotice answers POST /payments/stripe/{connection}.
+func (a *paymentAPI) takeStripeNotice(ctx context.Context, c *call) (any, error) {
+	return a.takeNotice(ctx, c, providerStripe)
+}
+
+// takeVippsNotice answers POST /payments/vipps/{connection}.
+func (a *paymentAPI) takeVippsNotice(ctx context.Context, c *call) (any, error) {
+	return a.takeNotice(ctx, c, providerVipps)
+}
+
+// takeNotice answers a provider's webhook. Only those with a wrong signature count against the
 // address's limit, since a provider sends the webhooks of all accounts from a few addresses.
-func (a *paymentAPI) takeNotice(name string) func(context.Context, *call, *noticeRequest) (noContent, error) {
-	return func(ctx context.Context, c *call, q *noticeRequest) (noContent, error) {
-		err := a.readNotice(ctx, c, name, q.connection)
-		if errors.Is(err, errNotice) {
-			return noContent{}, cmp.Or(a.limitAddress("payment webhook", a.address(c.request), noticeRate), err)
-		}
-		return noContent{}, err
+func (a *paymentAPI) takeNotice(ctx context.Context, c *call, provider string) (any, error) {
+	if err := a.admit(ctx, c); err != nil {
+		return nil, err
 	}
+	err := a.readNotice(ctx, c, provider, c.in.pathValue("connection"))
+	if errors.Is(err, errNotice) {
+		err = cmp.Or(a.limitAddress("payment webhook", a.address(c.request), noticeRate), err)
+	}
+	return noContent, err
 }
 
 // readNotice schedules a look at the attempt that a webhook of a provider is about, and returns when that is on

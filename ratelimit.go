@@ -3,8 +3,6 @@ package main
 import (
 	"container/heap"
 	"context"
-	"errors"
-	"fmt"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -399,124 +397,77 @@ var errSlowQuestion = &refusal{code: codeBusy, retryAfter: 5 * time.Second,
 // An asker identifies who asks questions: by the account of the token, or without a token by the address.
 type asker struct{ account, address string }
 
-// A questionQueue decides which questions run. Askers take turns (round robin), so that a question
-// waits for at most one question of each other asker, however many those have asked, and then for
-// earlier ones of its own asker.
-type questionQueue struct {
+// The doors are what a question goes through: first its asker's own, then, without a token, that of all callers
+// without one, then everybody's. Before each it waits for those that came earlier. So askers take turns: a question
+// waits for at most questionsOfOneAsker of each other asker, however many those have asked.
+type doors struct {
 	timeout   time.Duration // of a question
-	most      int           // questions that run at a time; of callers without a token one less
 	mu        sync.Mutex
-	askers    map[asker]*asking // has an entry only while a question of the asker runs or waits
-	turns     []*asking         // those with questions that wait, in the order of their turns
-	running   int               // questions
-	anonymous int               // those of them that are asked without a token
+	own       map[asker]*ownDoor // has an entry only while a question of the asker runs or waits
+	anonymous door
+	all       door
 }
 
-// An asking holds the questions of one asker.
-type asking struct {
-	asker
-	running int
-	waiting []chan struct{} // one for each question that waits, the oldest first; closed when it may run
+// A door is passed by as many questions at a time as its channel holds.
+type door chan struct{}
+
+// An ownDoor is the first one of an asker's questions.
+type ownDoor struct {
+	door
+	questions int // that run or wait
 }
 
-// newQuestionQueue makes a queue that lets most questions run at a time, at least two.
-func newQuestionQueue(most int) *questionQueue {
-	return &questionQueue{timeout: questionTimeout, most: most, askers: map[asker]*asking{}}
+// newDoors makes doors that let most questions run at a time, at least two; of callers without a token one less.
+func newDoors(most int) *doors {
+	return &doors{timeout: questionTimeout, own: map[asker]*ownDoor{}, anonymous: make(door, most-1),
+		all: make(door, most)}
 }
 
-// ask calls f when it is its turn, with a context that ends after the timeout of questions. f runs
-// its queries within that context (store.within), one at a time.
-// Errors: those of f, errSlowQuestion, that of ctx.
-func (q *questionQueue) ask(ctx context.Context, who asker, f func(context.Context) error) error {
-	inTime, cancel := context.WithTimeout(ctx, q.timeout)
-	defer cancel()
-	err := q.begin(inTime, who)
-	if err == nil {
-		defer q.end(who)
-		err = f(inTime)
-	}
-	if err != nil && ctx.Err() == nil && errors.Is(inTime.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%w (%w)", errSlowQuestion, err)
-	}
-	return err
-}
-
-// begin waits until a question may run; then end must be called. It returns the error of ctx if
-// that ends first.
-func (q *questionQueue) begin(ctx context.Context, who asker) error {
-	turn := make(chan struct{})
-	q.mu.Lock()
-	a := q.askers[who]
-	if a == nil {
-		a = &asking{asker: who}
-		q.askers[who] = a
-	}
-	if a.waiting = append(a.waiting, turn); len(a.waiting) == 1 {
-		q.turns = append(q.turns, a)
-	}
-	q.startNext()
-	q.mu.Unlock()
-	select {
-	case <-turn:
-		return nil
-	case <-ctx.Done():
-	}
-	q.mu.Lock()
-	i := slices.Index(a.waiting, turn)
-	if i >= 0 {
-		if a.waiting = slices.Delete(a.waiting, i, i+1); len(a.waiting) == 0 {
-			q.turns = slices.DeleteFunc(q.turns, func(other *asking) bool { return other == a })
-		}
-		q.forget(a)
-	}
-	q.mu.Unlock()
-	if i < 0 { // its turn has come just now
-		q.end(who)
-	}
-	return ctx.Err()
-}
-
-// end gives back the place of a question that begin let run.
-func (q *questionQueue) end(who asker) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	a := q.askers[who]
-	a.running--
-	q.running--
+// enter waits until a question may run, and returns a function that lets the next one in, to be called once. Errors:
+// that of ctx, if it ends first.
+func (d *doors) enter(ctx context.Context, who asker) (leave func(), err error) {
+	way := []door{d.begin(who), d.all}
 	if who.account == "" {
-		q.anonymous--
+		way = slices.Insert(way, 1, d.anonymous)
 	}
-	q.forget(a)
-	q.startNext()
+	passed := 0
+	leave = func() {
+		for _, behind := range way[:passed] {
+			<-behind
+		}
+		d.end(who)
+	}
+	for _, next := range way {
+		select {
+		case next <- struct{}{}:
+			passed++
+		case <-ctx.Done():
+			leave()
+			return nil, ctx.Err()
+		}
+	}
+	return leave, nil
 }
 
-// forget removes the entry of an asker that has no question left. Its caller holds mu.
-func (q *questionQueue) forget(a *asking) {
-	if a.running == 0 && len(a.waiting) == 0 {
-		delete(q.askers, a.asker)
+// begin returns the own door of an asker, for one more question.
+func (d *doors) begin(who asker) door {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	own := d.own[who]
+	if own == nil {
+		own = &ownDoor{door: make(door, questionsOfOneAsker)}
+		d.own[who] = own
 	}
+	own.questions++
+	return own.door
 }
 
-// startNext lets waiting questions run while there is room. Its caller holds mu.
-func (q *questionQueue) startNext() {
-	for q.running < q.most {
-		next := slices.IndexFunc(q.turns, func(a *asking) bool {
-			return a.running < questionsOfOneAsker && (a.account != "" || q.anonymous < q.most-1)
-		})
-		if next < 0 {
-			return
-		}
-		a := q.turns[next]
-		q.turns = slices.Delete(q.turns, next, next+1)
-		close(a.waiting[0])
-		if a.waiting = slices.Delete(a.waiting, 0, 1); len(a.waiting) > 0 {
-			q.turns = append(q.turns, a)
-		}
-		a.running++
-		q.running++
-		if a.account == "" {
-			q.anonymous++
-		}
+// end removes the own door of an asker that has no question left.
+func (d *doors) end(who asker) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.own[who].questions--; d.own[who].questions == 0 {
+		delete(d.own, who)
 	}
 }
 

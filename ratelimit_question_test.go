@@ -15,7 +15,7 @@ import (
 // newServiceOfLongTables starts a service whose tables can be made long, and gives questions all the time.
 func newServiceOfLongTables(t testing.TB) *service {
 	s := newService(t)
-	s.store.questions.timeout = time.Hour
+	s.server.doors.timeout = time.Hour
 	return s
 }
 
@@ -42,7 +42,7 @@ func (s *service) makeLong(table string) (restore func()) {
 
 // reading reports how many questions read from the database just now.
 func (s *service) reading() int {
-	if running, _ := s.store.questions.counted(); running == 0 {
+	if running, _ := s.server.doors.counted(); running == 0 {
 		return 0
 	}
 	return s.store.readers.Stats().InUse
@@ -69,10 +69,10 @@ func until(isTrue func() bool) {
 }
 
 // counted returns how many questions run, and how many askers have one that runs or waits.
-func (q *questionQueue) counted() (running, askers int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.running, len(q.askers)
+func (d *doors) counted() (running, askers int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.all), len(d.own)
 }
 
 // A longQuestion is a path, and a table that its answer is read from.
@@ -126,11 +126,10 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}"}
 	var found, tested []string
 	for _, r := range allRoutes() {
-		isQuestion := r.question || r.recalled != nil // which asks only for what is not in memory
-		if isQuestion != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
-			t.Errorf("%s: question is %v", r.pattern, isQuestion)
+		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
+			t.Errorf("%s: question is %v", r.pattern, r.question)
 		}
-		if isQuestion {
+		if r.question {
 			found = append(found, r.pattern)
 		}
 	}
@@ -150,7 +149,7 @@ func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 	for _, q := range all.longQuestions() {
 		t.Run(strings.TrimPrefix(q.path, "/")+" "+q.table, func(t *testing.T) {
 			s := all.with(t)
-			s.store.questions.timeout = time.Hour
+			s.server.doors.timeout = time.Hour
 			defer s.makeLong(q.table)()
 			ctx, abandon := context.WithCancel(t.Context())
 			answers := s.getWithin(ctx, q.path, auth)
@@ -159,9 +158,9 @@ func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 			if a := <-answers; a.status == 200 || strings.Contains(s.log.String(), "error") {
 				t.Errorf("an abandoned question was answered with %d %s and is logged as %s", a.status, a.body, s.log)
 			}
-			s.store.questions.timeout = 10 * time.Millisecond
+			s.server.doors.timeout = 10 * time.Millisecond
 			s.get(q.path, auth).is(503, "busy").has("Retry-After: 5")
-			if running, askers := s.store.questions.counted(); running != 0 || askers != 0 {
+			if running, askers := s.server.doors.counted(); running != 0 || askers != 0 {
 				t.Errorf("%d questions run, of %d askers", running, askers)
 			}
 		})
@@ -184,7 +183,7 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 		questions = append(questions, s.getWithin(ctx, "/events?type=license.created", tenant))
 	}
 	until(func() bool {
-		_, askers := s.store.questions.counted()
+		_, askers := s.server.doors.counted()
 		return askers == 13 && s.reading() == questionsAtOnce
 	})
 	before := s.store.readers.Stats().WaitCount
@@ -198,94 +197,81 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	for _, answers := range questions {
 		<-answers
 	}
-	if running, askers := s.store.questions.counted(); running != 0 || askers != 0 {
+	if running, askers := s.server.doors.counted(); running != 0 || askers != 0 {
 		t.Errorf("%d questions run, of %d askers", running, askers)
 	}
 }
 
 // A heldQuestion is one that runs until it is let go.
 type heldQuestion struct {
-	runs bool
-	let  chan struct{}
-	err  chan error
+	leave func() // nil: it waits
+	ended bool
 }
 
 // hold asks a question, in a bubble.
-func (q *questionQueue) hold(ctx context.Context, who asker) *heldQuestion {
-	h := &heldQuestion{let: make(chan struct{}), err: make(chan error, 1)}
-	go func() {
-		h.err <- q.ask(ctx, who, func(context.Context) error {
-			h.runs = true
-			<-h.let
-			return nil
-		})
-	}()
+func (d *doors) hold(ctx context.Context, who asker) *heldQuestion {
+	h := &heldQuestion{}
+	go func() { h.leave, _ = d.enter(ctx, who) }()
 	synctest.Wait()
 	return h
 }
 
-// end lets a question go, and returns the error that it ends with.
-func (h *heldQuestion) end() error {
-	close(h.let)
-	defer synctest.Wait()
-	return <-h.err
+// end lets a question go that runs.
+func (h *heldQuestion) end() {
+	h.leave()
+	h.ended = true
+	synctest.Wait()
 }
 
-// isIdle complains if the queue knows of any question.
-func (q *questionQueue) isIdle(t *testing.T) {
+// isIdle complains if the doors know of any question.
+func (d *doors) isIdle(t *testing.T) {
 	t.Helper()
-	if running, askers := q.counted(); running != 0 || askers != 0 || len(q.turns) != 0 || q.anonymous != 0 {
-		t.Errorf("%d questions run, %d of them anonymous, of %d askers, %d of whom wait", running, q.anonymous,
-			askers, len(q.turns))
+	if running, askers := d.counted(); running != 0 || askers != 0 || len(d.anonymous) != 0 {
+		t.Errorf("%d questions run, %d of them anonymous, of %d askers", running, len(d.anonymous), askers)
 	}
 }
 
 func TestQuestion_askersTakeTurnsAndTheAnonymousLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := newQuestionQueue(2)
-		q.timeout = time.Hour
+		d := newDoors(2)
 		var anonymous []*heldQuestion
 		for i := range 12 {
-			anonymous = append(anonymous, q.hold(t.Context(), asker{address: fmt.Sprint("192.0.2.", i)}))
+			anonymous = append(anonymous, d.hold(t.Context(), asker{address: fmt.Sprint("192.0.2.", i)}))
 		}
 		var busy []*heldQuestion
 		for range 40 {
-			busy = append(busy, q.hold(t.Context(), asker{account: "acct_busy"}))
+			busy = append(busy, d.hold(t.Context(), asker{account: "acct_busy"}))
 		}
-		other := q.hold(t.Context(), asker{account: "acct_other"})
+		other := d.hold(t.Context(), asker{account: "acct_other"})
 		running := func(all []*heldQuestion) (n int) {
 			for _, h := range all {
-				if h.runs {
+				if h.leave != nil {
 					n++
 				}
 			}
 			return n
 		}
-		if running(anonymous) != 1 || running(busy) != 1 || other.runs {
+		if running(anonymous) != 1 || running(busy) != 1 || other.leave != nil {
 			t.Errorf("%d anonymous ones run, %d of a busy account, the other's: %v", running(anonymous),
-				running(busy), other.runs)
+				running(busy), other.leave != nil)
 		}
 		busy[0].end() // at most one more of the busy account comes before the other's
-		if busy[1].end(); !other.runs || running(busy) > 3 {
+		if busy[1].end(); other.leave == nil || running(busy) > 3 {
 			t.Errorf("after %d questions of a busy account the other's does not run", running(busy))
 		}
 		other.end()
 		for n := 0; n < len(anonymous)+len(busy); n++ { // each gets its turn in the end
 			for _, h := range slices.Concat(anonymous, busy) {
-				if h.runs && len(h.err) == 0 {
-					select {
-					case <-h.let:
-					default:
-						h.end()
-					}
+				if h.leave != nil && !h.ended {
+					h.end()
 				}
 			}
 		}
 		if running(anonymous) != len(anonymous) || running(busy) != len(busy) {
 			t.Errorf("%d anonymous ones and %d of the busy account have run", running(anonymous), running(busy))
 		}
-		q.isIdle(t)
+		d.isIdle(t)
 	})
 }
 

@@ -18,9 +18,9 @@ func revenueWing(s *server) wing {
 	return wing{
 		routes: []route{
 			{pattern: "GET /revenue/days", token: tokenRequired, scope: scopeRevenue, question: true,
-				run: endpoint(a.listDays)},
+				run: a.listDays},
 			{pattern: "GET /revenue/days/{date}", token: tokenRequired, scope: scopeRevenue, question: true,
-				run: endpoint(a.showDay)},
+				run: a.showDay},
 		},
 		chores: []chore{{
 			fault: faultRevenue,
@@ -47,7 +47,7 @@ const (
 )
 
 // recordForReading is recordOrders for whoever only reads: if that fails they get what is recorded, and the fault
-// to the log.
+// goes to the log.
 func recordForReading(ctx context.Context, st *store, log *slog.Logger) {
 	if err := recordOrders(ctx, st, recordedByRequest); err != nil && ctx.Err() == nil {
 		log.Warn(faultRevenue, "error", err)
@@ -265,17 +265,6 @@ func viewLate(f *revenueFact) lateFact {
 	return v
 }
 
-// revenueDaysRequest is the query of GET /revenue/days.
-type revenueDaysRequest struct {
-	accountScope
-	from, to time.Time // zero: not given
-}
-
-func (q *revenueDaysRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.from, q.to = in.date("from"), in.date("to")
-}
-
 // A dateRange is a range of business days.
 type dateRange struct{ from, to businessDate }
 
@@ -301,16 +290,21 @@ func newDateRange(from, to time.Time, today businessDate) (r dateRange, wrong st
 }
 
 // listDays answers GET /revenue/days.
-func (a *revenueAPI) listDays(ctx context.Context, c *call, q *revenueDaysRequest) (*list[revenueDay], error) {
-	id := q.oneOwner(c).account
+func (a *revenueAPI) listDays(ctx context.Context, c *call) (any, error) {
+	from, to := c.in.date("from"), c.in.date("to") // zero: not given
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	id := c.oneOwner(of).account
 	calendar, err := a.store.within(ctx).businessCalendar(id)
 	if err != nil {
 		return nil, err
 	}
-	r, wrong := newDateRange(q.from, q.to, calendar.dateOf(a.now()))
+	r, wrong := newDateRange(from, to, calendar.dateOf(a.now()))
 	if wrong != "" {
 		parameter := "from"
-		if !q.to.IsZero() {
+		if !to.IsZero() {
 			parameter = "to"
 		}
 		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
@@ -320,22 +314,16 @@ func (a *revenueAPI) listDays(ctx context.Context, c *call, q *revenueDaysReques
 	return &list[revenueDay]{Data: all}, err
 }
 
-// revenueDateRequest is the query of GET /revenue/days/{date}.
-type revenueDateRequest struct {
-	accountScope
-	date businessDate
-}
-
-func (q *revenueDateRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.date = in.pathDate("date")
-}
-
 // showDay answers GET /revenue/days/{date}.
-func (a *revenueAPI) showDay(ctx context.Context, c *call, q *revenueDateRequest) (*revenueDate, error) {
-	id := q.oneOwner(c).account
+func (a *revenueAPI) showDay(ctx context.Context, c *call) (any, error) {
+	date := c.in.pathDate("date")
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	id := c.oneOwner(of).account
 	recordForReading(ctx, a.store, a.log)
-	return reportDate(a.store.within(ctx), id, q.date, a.now())
+	return reportDate(a.store.within(ctx), id, date, a.now())
 }
 
 // pathDate returns the business day in a part of the path.

@@ -18,7 +18,7 @@ func healthNoun() noun {
 
 func healthWing(s *server) wing {
 	return wing{
-		routes: []route{{pattern: "GET /widget/health", free: true, run: endpoint(s.showHealth)}},
+		routes: []route{{pattern: "GET /widget/health", free: true, run: s.showHealth}},
 		roots:  []rootPath{{path: "/livez", serve: s.showAlive}},
 	}
 }
@@ -70,12 +70,16 @@ const (
 // right; fail when the database can't be read or written, when it has been locked for lockTimeout, or while
 // the service stops. Damage that a request or a worker has met is fail if a write met it, else warn, until
 // 'widgetd check' passes or the service is started again.
-func (s *server) showHealth(context.Context, *call, *emptyRequest) (*document, error) {
+func (s *server) showHealth(ctx context.Context, c *call) (any, error) {
+	if err := s.admit(ctx, c); err != nil {
+		return nil, err
+	}
 	report, status := s.healthReport(), http.StatusOK
 	if report.Status == healthFail {
 		status = http.StatusServiceUnavailable
 	}
-	return &document{status, "application/health+json", report}, nil
+	return &reply{status: status, body: encodeJSON(report),
+		headers: []header{{"Content-Type", "application/health+json"}}}, nil
 }
 
 // healthReport returns what GET /widget/health answers. Its output, the reason why it does not pass, is
@@ -226,7 +230,7 @@ func (s *server) probeDatabase(done chan struct{}) {
 // runs and serves requests.
 func (s *server) showAlive(w *response, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	s.write(w, reply{http.StatusOK, []byte("alive\n")})
+	s.write(w, reply{status: http.StatusOK, body: []byte("alive\n")})
 }
 
 // Whether the wall clock is right. It is compared with the latest time that the service took for right, which the

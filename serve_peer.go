@@ -288,7 +288,7 @@ func (p *peerWatch) answer(w *response, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	s.write(w, reply{http.StatusOK, text})
+	s.write(w, reply{status: http.StatusOK, body: text})
 }
 
 // ignorePeer goes on without an answer of the peer until the next start. It reports false if that does not help.

@@ -370,8 +370,8 @@ func (l *listQuery) filter(condition string, args ...any) {
 	l.filterArgs = append(l.filterArgs, args...)
 }
 
-// within returns the WHERE for the rows of a scope whose key is below before and, unless that is nil, at least lowest.
-// Each end has one bound: of two, SQLite would use either, and read all rows up to the other.
+// within returns the WHERE for the rows of a scope whose key is below before and, unless that is nil, at least
+// lowest. Each end has one bound: of two, SQLite would use either, and read all rows up to the other.
 func (l *listQuery) within(scope indexedScope, before, lowest any) (where string, args []any) {
 	where = ` WHERE ` + l.key + ` < ?` + l.scopes + scope.condition
 	args = slices.Concat([]any{before}, l.scopeArgs, scope.args)
@@ -515,15 +515,14 @@ func (t *tx) newID(prefix string) string { return newID(prefix, t.exact) }
 type store struct {
 	*queries
 	*writer
-	path      string
-	walPath   string
-	now       func() time.Time
-	readers   *sql.DB
-	questions *questionQueue // over the readers
-	file      *os.File       // the database, for checkHeader; must stay open as long as the connections, see openFile
-	fileInfo  os.FileInfo
-	walInfo   os.FileInfo           // of the write-ahead log that SQLite has open
-	damaged   atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
+	path     string
+	walPath  string
+	now      func() time.Time
+	readers  *sql.DB
+	file     *os.File // the database, for checkHeader; must stay open as long as the connections, see openFile
+	fileInfo os.FileInfo
+	walInfo  os.FileInfo           // of the write-ahead log that SQLite has open
+	damaged  atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
 
 	noCheckpoints    bool        // leave checkpoints to Litestream, or in a command to the service
 	walNeedsTruncate atomic.Bool // the write-ahead log may still hold what was erased

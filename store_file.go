@@ -141,8 +141,8 @@ func checkMade(f *os.File) error {
 	return nil
 }
 
-// filesOf returns the paths of all files that belong to a database ("db") or key file ("key"), also of those that are
-// not there; the first is its own, which alone may be a link.
+// filesOf returns the paths of all files that belong to a database ("db") or key file ("key"), also of those that
+// are not there; the first is its own, which alone may be a link.
 func filesOf(db, name string) []string {
 	real := realPath(db)
 	if name == "key" {
@@ -339,7 +339,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers = sql.OpenDB(readerConnector{connector, s.filesInPlace})
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
-	s.queries, s.questions = newQueries(s.readers.PrepareContext), newQuestionQueue(questionsAtOnce)
+	s.queries = newQueries(s.readers.PrepareContext)
 	s.queries.met = s.met
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
@@ -362,8 +362,8 @@ var (
 	errNotReleased     = errors.New("no release had its schema's version")
 )
 
-// versionError returns errNewerSchema, errNoSchemaVersion or errNotReleased if neither is a version this program's nor
-// can a database of it be upgraded.
+// versionError returns errNewerSchema, errNoSchemaVersion or errNotReleased if neither is a version this program's
+// nor can a database of it be upgraded.
 func versionError(version int) error {
 	_, released := releasedSchemas[version]
 	switch {
@@ -691,9 +691,9 @@ func readFile(path string, f func(*queries) error, pragmas ...string) error {
 // checkFailed is the beginning of a fault that says that a row violates a CHECK; the name of the table follows.
 const checkFailed = "integrity: CHECK constraint failed in "
 
-// faultsBy reads the whole database and returns what is wrong with its pages, indexes and rows, as a pragma of SQLite
-// says (integrity_check, or quick_check, which does not compare indexes with their tables), and with its foreign keys.
-// The error says what it could not read.
+// faultsBy reads the whole database and returns what is wrong with its pages, indexes and rows, as a pragma of
+// SQLite says (integrity_check, or quick_check, which does not compare indexes with their tables), and with its
+// foreign keys. The error says what it could not read.
 func (q *queries) faultsBy(pragma string) (faults []string, err error) {
 	err = q.each(pragma, nil, func(scan func(...any) error) error {
 		var line string

@@ -17,17 +17,17 @@ type webhookAPI struct {
 func webhookWing(s *server) wing {
 	a := &webhookAPI{server: s, types: subscribable(s.nouns)}
 	routes := []route{
-		{pattern: "GET /webhooks", question: true, run: endpointFrom(listRequest{prefix: "whe"}, a.listWebhooks)},
-		{pattern: "POST /webhooks", creates: true, run: endpointFrom(createWebhookRequest{api: a}, a.createWebhook)},
-		{pattern: "GET /webhooks/{id}", run: endpoint(a.showWebhook)},
-		{pattern: "PATCH /webhooks/{id}", run: endpointFrom(patchWebhookRequest{api: a}, a.patchWebhook)},
-		{pattern: "DELETE /webhooks/{id}", run: endpoint(a.removeWebhook)},
-		{pattern: "POST /webhooks/{id}/test", noBody: true, run: endpoint(a.testWebhook)},
-		{pattern: "POST /webhooks/{id}/enable", noBody: true, run: endpoint(a.enableWebhook)},
-		{pattern: "POST /webhooks/{id}/rotate-secret", noBody: true, creates: true, run: endpoint(a.rotateSecret)},
-		{pattern: "POST /webhooks/{id}/replay", creates: true, run: endpoint(a.replayEvents)},
-		{pattern: "GET /webhooks/{id}/deliveries", question: true, run: endpoint(a.listDeliveries)},
-		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true, run: endpoint(a.retryDelivery)},
+		{pattern: "GET /webhooks", question: true, run: a.listWebhooks},
+		{pattern: "POST /webhooks", creates: true, run: a.createWebhook},
+		{pattern: "GET /webhooks/{id}", run: a.showWebhook},
+		{pattern: "PATCH /webhooks/{id}", run: a.patchWebhook},
+		{pattern: "DELETE /webhooks/{id}", run: a.removeWebhook},
+		{pattern: "POST /webhooks/{id}/test", noBody: true, run: a.testWebhook},
+		{pattern: "POST /webhooks/{id}/enable", noBody: true, run: a.enableWebhook},
+		{pattern: "POST /webhooks/{id}/rotate-secret", noBody: true, creates: true, run: a.rotateSecret},
+		{pattern: "POST /webhooks/{id}/replay", creates: true, run: a.replayEvents},
+		{pattern: "GET /webhooks/{id}/deliveries", question: true, run: a.listDeliveries},
+		{pattern: "POST /webhooks/{id}/deliveries/{delivery}/retry", noBody: true, run: a.retryDelivery},
 	}
 	for i := range routes {
 		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeWebhooks, true
@@ -172,33 +172,25 @@ func (a *webhookAPI) checkHost(ctx context.Context, url string) error {
 	return nil
 }
 
-// createWebhookRequest is the body of POST /webhooks.
-type createWebhookRequest struct {
-	api *webhookAPI
-	accountScope
-	webhook webhook
-}
-
-func (q *createWebhookRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.webhook.URL = q.api.readURL(in)
-	q.webhook.Types = q.api.readTypes(in)
-	q.webhook.Description = nilIfEmpty(in.text("description", optional, maxWebhookText, nil))
-}
-
 // createWebhook answers POST /webhooks.
-func (a *webhookAPI) createWebhook(ctx context.Context, c *call, q *createWebhookRequest) (*webhookWithSecret, error) {
-	o := q.oneOwner(c) // a webhook belongs to one account: the caller's, if it names none
-	by := webhookAuthorOf(c)
-	if err := by.permits(q.webhook.Types); err != nil {
+func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
+	wanted := webhook{URL: a.readURL(c.in), Types: a.readTypes(c.in),
+		Description: nilIfEmpty(c.in.text("description", optional, maxWebhookText, nil))}
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	if err := a.checkHost(ctx, q.webhook.URL); err != nil {
+	o := c.oneOwner(of) // a webhook belongs to one account: the caller's, if it names none
+	by := webhookAuthorOf(c)
+	if err := by.permits(wanted.Types); err != nil {
+		return nil, err
+	}
+	if err := a.checkHost(ctx, wanted.URL); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(o, by.permitsReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
-		w := q.webhook
+		w := wanted
 		w.AccountID = o.account
 		if err := createWebhook(t, &w, by); err != nil {
 			return nil, err
@@ -207,23 +199,17 @@ func (a *webhookAPI) createWebhook(ctx context.Context, c *call, q *createWebhoo
 	})
 }
 
-// patchWebhookRequest is the body of PATCH /webhooks/{id}.
-type patchWebhookRequest struct {
-	api *webhookAPI
-	rowRequest
-	change webhookChange
-}
-
-func (q *patchWebhookRequest) read(in *input) {
-	q.rowRequest.read(in)
+// readChange reads the body of PATCH /webhooks/{id}.
+func (a *webhookAPI) readChange(in *input) (change webhookChange) {
 	if in.has("url") {
-		q.change.url = q.api.readURL(in)
+		change.url = a.readURL(in)
 	}
 	if in.has("types") {
-		q.change.types = q.api.readTypes(in)
+		change.types = a.readTypes(in)
 	}
-	q.change.description, q.change.newDescription = in.textTerm("description", maxWebhookText, nil)
-	q.change.disable = in.text("state", optional, maxNameLength, checkNewState) != ""
+	change.description, change.newDescription = in.textTerm("description", maxWebhookText, nil)
+	change.disable = in.text("state", optional, maxNameLength, checkNewState) != ""
+	return change
 }
 
 // checkNewState is a textCheck for the state that a PATCH sets.
@@ -235,17 +221,22 @@ func checkNewState(s string) (code, detail string) {
 }
 
 // patchWebhook answers PATCH /webhooks/{id}.
-func (a *webhookAPI) patchWebhook(ctx context.Context, c *call, q *patchWebhookRequest) (*webhook, error) {
-	if q.change.url != "" {
-		if _, err := a.store.webhook(q.owner, q.id); err != nil {
+func (a *webhookAPI) patchWebhook(ctx context.Context, c *call) (any, error) {
+	change := a.readChange(c.in)
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if change.url != "" {
+		if _, err := a.store.webhook(of, c.id()); err != nil {
 			return nil, err
 		}
-		if err := a.checkHost(ctx, q.change.url); err != nil {
+		if err := a.checkHost(ctx, change.url); err != nil {
 			return nil, err
 		}
 	}
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return patchWebhook(t, q.owner, q.id, q.change, webhookAuthorOf(c))
+		return patchWebhook(t, of, c.id(), change, webhookAuthorOf(c))
 	})
 }
 
@@ -260,21 +251,13 @@ func (a *webhookAPI) changeWebhook(ctx context.Context, c *call, f func(*tx) (*w
 	})
 }
 
-// webhookRequest is a request whose path names a webhook, and perhaps one of its deliveries, and whose
-// body has no members.
-type webhookRequest struct {
-	rowRequest
-	delivery string
-}
-
-func (q *webhookRequest) read(in *input) {
-	q.rowRequest.read(in)
-	q.delivery = in.pathValue("delivery")
-}
-
 // showWebhook answers GET /webhooks/{id}.
-func (a *webhookAPI) showWebhook(_ context.Context, c *call, q *webhookRequest) (*webhook, error) {
-	w, err := a.store.webhook(q.owner, q.id)
+func (a *webhookAPI) showWebhook(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	w, err := a.store.webhook(of, c.id())
 	if err != nil {
 		return nil, err
 	}
@@ -282,25 +265,37 @@ func (a *webhookAPI) showWebhook(_ context.Context, c *call, q *webhookRequest) 
 }
 
 // removeWebhook answers DELETE /webhooks/{id}.
-func (a *webhookAPI) removeWebhook(ctx context.Context, c *call, q *webhookRequest) (noContent, error) {
-	return noContent{}, a.store.update(ctx, func(t *tx) error {
-		return removeWebhook(t, q.owner, q.id, actorToken(c))
+func (a *webhookAPI) removeWebhook(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return noContent, a.store.update(ctx, func(t *tx) error {
+		return removeWebhook(t, of, c.id(), actorToken(c))
 	})
 }
 
 // enableWebhook answers POST /webhooks/{id}/enable.
-func (a *webhookAPI) enableWebhook(ctx context.Context, c *call, q *webhookRequest) (*webhook, error) {
+func (a *webhookAPI) enableWebhook(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return enableWebhook(t, q.owner, q.id, webhookAuthorOf(c))
+		return enableWebhook(t, of, c.id(), webhookAuthorOf(c))
 	})
 }
 
 // rotateSecret answers POST /webhooks/{id}/rotate-secret.
-func (a *webhookAPI) rotateSecret(ctx context.Context, c *call, q *webhookRequest) (*webhookWithSecret, error) {
+func (a *webhookAPI) rotateSecret(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
+	c.stillTrue = replaysOf(of, by.permitsReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
-		w, err := rotateWebhookSecret(t, q.owner, q.id, by)
+		w, err := rotateWebhookSecret(t, of, c.id(), by)
 		if err != nil {
 			return nil, err
 		}
@@ -316,16 +311,24 @@ type sentEvent struct {
 }
 
 // testWebhook answers POST /webhooks/{id}/test.
-func (a *webhookAPI) testWebhook(ctx context.Context, c *call, q *webhookRequest) (*sentEvent, error) {
+func (a *webhookAPI) testWebhook(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return a.sendEvent(ctx, func(t *tx) (string, error) {
-		return requestTest(t, q.owner, q.id, webhookAuthorOf(c))
+		return requestTest(t, of, c.id(), webhookAuthorOf(c))
 	})
 }
 
 // retryDelivery answers POST /webhooks/{id}/deliveries/{delivery}/retry.
-func (a *webhookAPI) retryDelivery(ctx context.Context, c *call, q *webhookRequest) (*sentEvent, error) {
+func (a *webhookAPI) retryDelivery(ctx context.Context, c *call) (any, error) {
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return a.sendEvent(ctx, func(t *tx) (string, error) {
-		return retryDelivery(t, q.owner, q.id, q.delivery, webhookAuthorOf(c))
+		return retryDelivery(t, of, c.id(), c.in.pathValue("delivery"), webhookAuthorOf(c))
 	})
 }
 
@@ -335,53 +338,45 @@ func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error))
 	return &sentEvent{id}, err
 }
 
-// replayRequest is the body of POST /webhooks/{id}/replay.
-type replayRequest struct {
-	rowRequest
-	since stamp
-}
-
-func (q *replayRequest) read(in *input) {
-	q.rowRequest.read(in)
-	if q.since = in.timestamp("since"); !in.has("since") {
-		in.wrong("since", "required", "This member is required.")
-	}
-}
-
 // replayEvents answers POST /webhooks/{id}/replay.
-func (a *webhookAPI) replayEvents(ctx context.Context, c *call, q *replayRequest) (*webhook, error) {
+func (a *webhookAPI) replayEvents(ctx context.Context, c *call) (any, error) {
+	since := c.in.timestamp("since")
+	if !c.in.has("since") {
+		c.in.wrong("since", "required", "This member is required.")
+	}
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysOf(q.owner, by.permitsReplay)
+	c.stillTrue = replaysOf(of, by.permitsReplay)
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return replayEvents(t, q.owner, q.id, q.since, by)
+		return replayEvents(t, of, c.id(), since, by)
 	})
 }
 
 // listWebhooks answers GET /webhooks.
-func (a *webhookAPI) listWebhooks(ctx context.Context, c *call, q *listRequest) (*list[*webhook], error) {
-	page, err := a.store.within(ctx).webhooks(q.owner, q.page.before, q.page.limit)
-	return showPage(page, shownWebhook), err
-}
-
-// deliveriesRequest is the query of GET /webhooks/{id}/deliveries.
-type deliveriesRequest struct {
-	webhookRequest
-	filter deliveryFilter
-	page   pageQuery
-}
-
-func (q *deliveriesRequest) read(in *input) {
-	q.webhookRequest.read(in)
-	q.filter.webhookID = q.id
-	q.filter.eventID = in.parameter("event_id", isID("evt"))
-	q.filter.outcome = in.parameter("outcome", oneOf(outcomeSucceeded, outcomeFailed))
-	q.page = in.page("whd")
+func (a *webhookAPI) listWebhooks(ctx context.Context, c *call) (any, error) {
+	page := c.in.page("whe")
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.store.within(ctx).webhooks(of, page.before, page.limit)
+	return showPage(found, shownWebhook), err
 }
 
 // listDeliveries answers GET /webhooks/{id}/deliveries.
-func (a *webhookAPI) listDeliveries(ctx context.Context, c *call, q *deliveriesRequest) (*list[delivery], error) {
-	if _, err := a.store.within(ctx).webhook(q.owner, q.id); err != nil {
+func (a *webhookAPI) listDeliveries(ctx context.Context, c *call) (any, error) {
+	filter := deliveryFilter{webhookID: c.id(), eventID: c.in.parameter("event_id", isID("evt")),
+		outcome: c.in.parameter("outcome", oneOf(outcomeSucceeded, outcomeFailed))}
+	page := c.in.page("whd")
+	of, err := a.admitOwner(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	return showRows(a.store.within(ctx).deliveries(q.filter, q.page.before, q.page.limit))
+	if _, err := a.store.within(ctx).webhook(of, c.id()); err != nil {
+		return nil, err
+	}
+	return showRows(a.store.within(ctx).deliveries(filter, page.before, page.limit))
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/xml"
-	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -27,84 +27,67 @@ type widgetAPI struct {
 func widgetWing(s *server) wing {
 	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000), stats: newStatsMemory(s)}
 	return wing{routes: []route{
-		{pattern: "POST /widget/events", origin: originRequired, admit: a.admitEvents, beacon: true, creates: true,
-			bucket: bucketWidgets, shared: true, charge: a.chargeEvents, run: endpoint(a.countEvents)},
-		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, address: "stats",
-			recalled: a.recallStats, bucket: bucketWidgets, shared: true, charge: a.charge,
-			run: endpoint(a.showStats)},
-		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, address: "stats",
-			recalled: a.recallStats, bucket: bucketWidgets, shared: true, charge: a.charge,
-			run: endpoint(a.showPicture)},
+		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
+			run: a.countEvents},
+		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets, question: true,
+			run: a.showStats},
+		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets,
+			question: true, run: a.showPicture},
 	}}
 }
 
-// findWidget returns a widget of an open account, from the cache if it is there, or errWidget.
+// findWidget returns a widget of an open account, from the cache if it is there; nil: there is none, or id is "".
 func (a *widgetAPI) findWidget(id string) (*widget, error) {
-	w, err := a.widgets.load(a.store, id, func() (*widget, string, error) {
-		w, err := a.store.widget(id)
-		return w, "", err
-	})
-	return w, replaced(err, errNotFound, errWidget)
+	if id == "" {
+		return nil, nil
+	}
+	return orNil(a.widgets.loadBy(a.store, id, a.store.widget))
 }
 
-// charge is the chargeFunc of widgets: the account of the caller's token, else the one that
-// owns the widget which the request names, else the one that owns the Origin.
-func (a *widgetAPI) charge(c *call, _ *input, request any) (string, error) {
-	if c.caller != nil {
-		return c.caller.claims.Subject, nil
+// chargeFor charges the account of the caller's token, else the one that owns the widget w which the request names,
+// else the one that owns the Origin. w is nil if it names none.
+func (a *widgetAPI) chargeFor(c *call, w *widget) error {
+	switch {
+	case c.caller != nil:
+		return a.charge(c, c.caller.claims.Subject)
+	case w != nil:
+		return a.chargeShare(c, w.AccountID)
 	}
-	if id := request.(interface{ widgetID() string }).widgetID(); id != "" {
-		w, err := a.findWidget(id)
-		if err == nil {
-			return w.AccountID, nil
-		}
-		if !errors.Is(err, errWidget) {
-			return "", err
-		}
-	}
-	return c.origin.account, nil
+	return a.chargeShare(c, c.origin.account)
 }
 
-// admitEvents takes one event of what an address may send from the sites of one account, before the body says which
-// widget they are of. The bucket is as large as the account's, for all of its widgets.
-func (a *widgetAPI) admitEvents(c *call) error {
-	owner, err := a.cachedAccount(c.origin.account)
-	if err != nil {
-		return err
+// limitEvents counts events against what an address may send: visitorRate of them a minute for each widget of the
+// account that lists the Origin; requests for any other widget are held like those of other anonymous callers.
+func (a *widgetAPI) limitEvents(c *call, w *widget, events int) error {
+	limit, n, rate := "foreign events", 1, a.anonymousRate
+	if w != nil && w.AccountID == c.origin.account {
+		limit, n, rate = "events "+w.ID, events, a.visitorRate
 	}
-	return a.limitAddress("events "+owner.ID, a.address(c.request), max(a.visitorRate, owner.Rate))
+	v := a.addressBuckets.takeSome(limit+" "+a.address(c.request), rate, n, 0, a.steady())
+	return errOver(v, limitNamed(addressLimit, rate), "Too many events from this address.")
 }
 
-// chargeEvents is charge for events. An address may send visitorRate of them a minute for each widget of the account
-// that lists the Origin; requests for any other widget are held like those of other anonymous callers.
-func (a *widgetAPI) chargeEvents(c *call, in *input, request any) (string, error) {
-	q := request.(*eventsRequest)
-	if in.err() == nil {
-		w, err := a.findWidget(q.widget)
-		if err = notUnless(err, errWidget); err != nil {
-			return "", err
-		}
-		limit, n, rate := "foreign events", 1, a.anonymousRate
-		if w != nil && w.AccountID == c.origin.account {
-			limit, n, rate = "events "+w.ID, q.events, a.visitorRate
-		}
-		v := a.addressBuckets.takeSome(limit+" "+a.address(c.request), rate, n, 0, a.steady())
-		if err := errOver(v, limitNamed(addressLimit, rate), "Too many events from this address."); err != nil {
-			return "", err
-		}
-	}
-	return a.charge(c, in, request)
-}
-
-// countEvents adds what a widget reports to its counters; they are on disk before the answer.
-func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) (noContent, error) {
+// countEvents answers POST /widget/events: it adds what a widget reports to its counters; they are on disk before
+// the answer.
+func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
+	q := readEvents(c.in)
+	wrong := c.finish()
 	w, err := a.findWidget(q.widget)
-	if err != nil {
-		return noContent{}, err
+	if err == nil && wrong == nil {
+		err = a.limitEvents(c, w, q.events)
 	}
-	if w.AccountID != c.origin.account {
-		const detail = "This site does not belong to the widget's account."
-		return noContent{}, &refusal{code: codeOrigin, detail: detail}
+	if err == nil {
+		err = a.chargeFor(c, w)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case wrong != nil:
+		return nil, wrong
+	case w == nil:
+		return nil, errWidget
+	case w.AccountID != c.origin.account:
+		return nil, &refusal{code: codeOrigin, detail: "This site does not belong to the widget's account."}
 	}
 	undo := func() {}
 	if q.counts.Views > 0 {
@@ -114,80 +97,94 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call, q *eventsRequest) 
 			q.counts.Visitors = 1
 		}
 	}
-	_, err = create(ctx, a.server, c, func(t *tx) (noContent, error) {
+	_, err = create(ctx, a.server, c, func(t *tx) (*reply, error) {
 		t.invalidate(w.ID)
 		t.addCounts(w.ID, q.counts, q.items, q.pages)
-		return noContent{}, nil
+		return noContent, nil
 	})
 	if err != nil || c.replay != nil { // this request counted no view
 		undo()
 	}
-	return noContent{}, err
+	return noContent, err
 }
 
-// recallStats is the recallFunc of statistics and of their picture: an answer about a widget is in memory for
-// statsAge, whatever was counted since.
-func (a *widgetAPI) recallStats(c *call, request any) any {
-	q := request.(interface{ asked() statsRequest }).asked()
-	if q.widget == "" || q.complete(a.now()) != nil {
-		return nil
+// showStats answers GET /widget/stats.
+func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
+	return a.answerStats(ctx, c, readStats(c.in))
+}
+
+// showPicture answers GET /widget/stats.svg.
+func (a *widgetAPI) showPicture(ctx context.Context, c *call) (any, error) {
+	q := readStats(c.in)
+	q.picture = pageLanguages[0]
+	if lang, ok := knownLanguage(c.in.parameter("lang", checkLanguage), pageLanguages); ok {
+		q.picture = lang
 	}
+	return a.answerStats(ctx, c, q)
+}
+
+// answerStats answers with statistics. Callers without a token get an answer about a widget from memory for
+// statsAge, whatever was counted since, and are then neither limited nor charged.
+func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (any, error) {
+	wrong, outOfRange := c.finish(), q.complete(a.now())
 	w, err := a.findWidget(q.widget)
 	if err != nil {
-		return nil
-	}
-	if body, ok := a.stats.await(c.request.Context(), q.keyOf(w)); ok {
-		return q.answer(c, body)
-	}
-	return nil
-}
-
-// showStats answers with statistics.
-func (a *widgetAPI) showStats(ctx context.Context, c *call, q *statsRequest) (*cacheable, error) {
-	if err := q.complete(a.now()); err != nil {
 		return nil, err
 	}
-	stats := a.accountStats
+	if c.caller == nil {
+		if w != nil && wrong == nil && outOfRange == nil {
+			if body, ok := a.stats.await(ctx, q.keyOf(w)); ok {
+				return q.answer(c, body), nil
+			}
+		}
+		if err := a.limitAddress("stats", a.address(c.request), a.anonymousRate); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.chargeFor(c, w); err != nil {
+		return nil, err
+	}
+	if wrong != nil {
+		return nil, wrong
+	}
+	of, err := a.ownerOf(c, q.account)
+	if err := cmp.Or(err, outOfRange); err != nil {
+		return nil, err
+	}
+	var body taggedBody
 	if q.widget != "" {
-		stats = a.oneWidgetStats
+		body, err = a.oneWidgetStats(ctx, c, q, of, w)
+	} else {
+		body, err = a.accountStats(ctx, c, q, of)
 	}
-	body, err := stats(ctx, c, q)
-	if err != nil {
-		return nil, err
-	}
-	return q.answer(c, body), nil
+	return q.answer(c, body), err
 }
 
-// showPicture answers with the picture of statistics.
-func (a *widgetAPI) showPicture(ctx context.Context, c *call, q *pictureRequest) (*cacheable, error) {
-	return a.showStats(ctx, c, &q.statsRequest)
-}
-
-// oneWidgetStats returns the report for one widget. For a caller without a token it leaves out the pages,
-// and the orders unless the widget shows them to everybody. Another account's token gets errWidget.
-func (a *widgetAPI) oneWidgetStats(ctx context.Context, c *call, q *statsRequest) (taggedBody, error) {
-	w, err := a.findWidget(q.widget)
-	if err != nil {
-		return taggedBody{}, err
+// oneWidgetStats returns the report for widget w; nil: there is no such widget. For a caller without a token it
+// leaves out the pages, and the orders unless the widget shows them to everybody. Another account's token gets
+// errWidget.
+func (a *widgetAPI) oneWidgetStats(
+	ctx context.Context, c *call, q *statsQuery, of owner, w *widget,
+) (taggedBody, error) {
+	if w == nil || c.caller != nil && !of.owns(w.AccountID) {
+		return taggedBody{}, errWidget
 	}
 	key := q.keyOf(w)
 	if c.caller != nil {
-		if !q.owner.owns(w.AccountID) {
-			return taggedBody{}, errWidget
-		}
 		key.withOrders, key.withPages = true, q.picture == ""
 		if body, ok := a.stats.recall(key, 0); ok {
 			return body, nil
 		}
 	}
 	return a.stats.read(key, c.caller == nil, func() (taggedBody, error) {
-		return askFor(ctx, a.server, c, func(ctx context.Context) (taggedBody, error) {
-			report, err := reportWidget(a.store.within(ctx), w, q.statsRange, key.withOrders, key.withPages)
-			if err != nil {
-				return taggedBody{}, err
-			}
-			return report.encode(q.picture), nil
-		})
+		if err := a.enter(ctx, c); err != nil {
+			return taggedBody{}, err
+		}
+		report, err := reportWidget(a.store.within(ctx), w, q.statsRange, key.withOrders, key.withPages)
+		if err != nil {
+			return taggedBody{}, err
+		}
+		return report.encode(q.picture), nil
 	})
 }
 
@@ -196,23 +193,23 @@ var errStatsOfNone = &refusal{code: codeTokenRequired, challenge: bearerChalleng
 	detail: "Name a widget with ?widget=, which needs no token, or send a token with stats:read for all of an " +
 		"account's widgets."}
 
-// accountStats returns the report for all widgets of an account. It needs a token.
-func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsRequest) (taggedBody, error) {
+// accountStats returns the report for all widgets of an account: the caller's, if it names none. It needs a token.
+func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of owner) (taggedBody, error) {
 	if c.caller == nil {
 		return taggedBody{}, errStatsOfNone
 	}
-	o := q.oneOwner(c) // a report is about one account: the caller's, if it names none
-	return askFor(ctx, a.server, c, func(ctx context.Context) (taggedBody, error) {
-		report, err := reportWidgets(a.store.within(ctx), o, q.statsRange)
-		if err != nil {
-			return taggedBody{}, err
-		}
-		return report.encode(q.picture), nil
-	})
+	if err := a.enter(ctx, c); err != nil {
+		return taggedBody{}, err
+	}
+	report, err := reportWidgets(a.store.within(ctx), c.oneOwner(of), q.statsRange)
+	if err != nil {
+		return taggedBody{}, err
+	}
+	return report.encode(q.picture), nil
 }
 
-// eventsRequest is the body of POST /widget/events (contract, section 5).
-type eventsRequest struct {
+// An eventReport is the body of POST /widget/events (contract, section 5).
+type eventReport struct {
 	widget string
 	events int // how many
 	counts counts
@@ -220,9 +217,7 @@ type eventsRequest struct {
 	pages  []nameCount
 }
 
-func (q *eventsRequest) widgetID() string { return q.widget }
-
-func (q *eventsRequest) read(in *input) {
+func readEvents(in *input) (q eventReport) {
 	q.widget = in.text("widget", required, 64, isID("wgt"))
 	for _, event := range in.objects("events", maxWidgetEvents) {
 		var counted counts
@@ -243,6 +238,7 @@ func (q *eventsRequest) read(in *input) {
 			q.pages = addName(q.pages, countedPage(page), counted)
 		}
 	}
+	return q
 }
 
 const (
@@ -272,19 +268,18 @@ func countedPage(page string) string {
 	return page
 }
 
-// statsRequest is the query of GET /widget/stats.
-type statsRequest struct {
-	accountScope
-	widget string
-	from   time.Time // zero: not given
-	to     time.Time // zero: not given
+// A statsQuery is the query of GET /widget/stats and of its picture.
+type statsQuery struct {
+	account string // that is named; "": none
+	widget  string
+	from    time.Time // zero: not given
+	to      time.Time // zero: not given
 	statsRange
 	picture pageLanguage // of the picture that is asked for; "": JSON is
 }
 
-func (q *statsRequest) read(in *input) {
-	q.accountScope.read(in)
-	q.widget = in.parameter("widget", isID("wgt"))
+func readStats(in *input) *statsQuery {
+	q := &statsQuery{account: in.accountID(), widget: in.parameter("widget", isID("wgt"))}
 	q.Interval = cmp.Or(in.parameter("interval", oneOf(statsIntervals...)), "day")
 	q.Zone = time.UTC
 	in.parameter("timezone", func(name string) (string, string) {
@@ -296,38 +291,26 @@ func (q *statsRequest) read(in *input) {
 		return "", ""
 	})
 	q.from, q.to = in.date("from"), in.date("to")
-}
-
-func (q *statsRequest) widgetID() string { return q.widget }
-
-// asked returns a copy of the query, also of a pictureRequest.
-func (q *statsRequest) asked() statsRequest { return *q }
-
-// pictureRequest is the query of GET /widget/stats.svg.
-type pictureRequest struct{ statsRequest }
-
-func (q *pictureRequest) read(in *input) {
-	q.statsRequest.read(in)
-	q.picture = pageLanguages[0]
-	if lang, ok := knownLanguage(in.parameter("lang", checkLanguage), pageLanguages); ok {
-		q.picture = lang
-	}
+	return q
 }
 
 // answer makes the answer of statistics.
-func (q *statsRequest) answer(c *call, body taggedBody) *cacheable {
-	answer := &cacheable{taggedBody: body, cacheControl: "public, max-age=60"}
+func (q *statsQuery) answer(c *call, body taggedBody) *reply {
+	caching := "public, max-age=60"
 	if c.caller != nil {
-		answer.cacheControl = "private, max-age=60"
+		caching = "private, max-age=60"
 	}
+	answer := &reply{status: http.StatusOK, body: body.body, tag: body.tag,
+		headers: []header{{"Cache-Control", caching}, {"Vary", "Authorization"}}}
 	if q.picture != "" {
-		answer.contentType, answer.policy = "image/svg+xml", picturePolicy
+		answer.headers = append(answer.headers, header{"Content-Type", "image/svg+xml"},
+			header{"Content-Security-Policy", picturePolicy})
 	}
 	return answer
 }
 
 // complete sets the range of a query to its from and to, or refuses them (setDays).
-func (q *statsRequest) complete(now time.Time) error {
+func (q *statsQuery) complete(now time.Time) error {
 	detail := q.setDays(q.from, q.to, now)
 	if detail == "" {
 		return nil
@@ -361,7 +344,7 @@ type statsKey struct {
 }
 
 // keyOf returns the key of what everybody may read of a widget.
-func (q *statsRequest) keyOf(w *widget) statsKey {
+func (q *statsQuery) keyOf(w *widget) statsKey {
 	return statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, w.PublicOrders, false, q.picture}
 }
 
