@@ -21,7 +21,7 @@ func standbyNoun() noun {
 	return noun{
 		name:     "standby",
 		commands: standbyCommands,
-		status:   func() []statusPart { return []statusPart{{"epoch", false, &epochStatus{}}} },
+		status:   []statusLine{{label: "epoch", read: epochStatus}},
 	}
 }
 
@@ -45,28 +45,21 @@ var standbyCommands = []command{
 		nil, 0, peerIgnore},
 }
 
-// An epochStatus is the part of the status command about the epoch.
-type epochStatus struct {
-	Epoch *epoch `json:"epoch"` // null: the database was never promoted
-}
-
-func (s *epochStatus) read(v *statusView) error {
+// epochStatus is what the status command says of the epoch; null: the database was never promoted.
+func epochStatus(v *statusView, to *statusReport) error {
 	e, err := v.epoch()
-	if err == nil && e != (epoch{}) {
-		s.Epoch = &e
+	to.set("epoch", nil)
+	if err != nil || e == (epoch{}) {
+		return err
 	}
-	return err
-}
-
-func (s *epochStatus) show(_ *statusView, to *statusLines) {
-	if e := s.Epoch; e != nil {
-		line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
-		if e.superseded() {
-			line += fmt.Sprintf("; another machine has %d", e.Known)
-			to.needed = append(to.needed, "another machine was promoted: stop this one, and make it the standby")
-		}
-		to.rows = append(to.rows, line)
+	to.set("epoch", e)
+	line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
+	if e.superseded() {
+		line += fmt.Sprintf("; another machine has %d", e.Known)
+		to.ask("another machine was promoted: stop this one, and make it the standby")
 	}
+	to.say("%s", line)
+	return nil
 }
 
 // A standby answers in place of the service, as long as the database is a copy that is kept up to date.

@@ -40,6 +40,16 @@ func needsDoing(status map[string]any) (lines []string) {
 	return lines
 }
 
+// statusAsks returns what lines of the status command say needs doing.
+func statusAsks(t testing.TB, st *store, lines ...statusLine) []string {
+	t.Helper()
+	r := &statusReport{}
+	for _, line := range lines {
+		must(t, r.readLine(&statusView{store: st, now: time.Now()}, line))
+	}
+	return append(r.money, r.needs...)
+}
+
 func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -376,8 +386,9 @@ func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *
 		if calls == nil || calls.Fault != callDNS || time.Since(calls.Since.Time) < reachLasted {
 			t.Errorf("%+v", calls)
 		}
-		needs := s.server.serviceStatus().needsDoing(buildName())
-		contains(t, strings.Join(needs, "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
+		r := &statusReport{members: map[string]any{}}
+		r.tellOfService(s.server.serviceStatus(), nil)
+		contains(t, strings.Join(r.needs, "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
 		time.Sleep(reachFor)
 		s.callUnresolvable("d.example") // nothing else was called meanwhile
 		if s.server.serviceStatus().Calls == nil {
