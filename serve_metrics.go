@@ -17,16 +17,16 @@ import (
 	"time"
 )
 
-// metrics counts answers by route and status, and refusals by problem code. There are few of each,
-// so callers can't make the maps grow.
+// metrics counts answers by route and status, refusals by problem code, and who calls. Of the former there are few, so
+// callers can't make the maps grow. It counts maxCallers one by one, in some 400 bytes each, and all others together.
 type metrics struct {
-	mu           sync.Mutex
-	answers      map[answerKey]answerCount
-	durations    map[string]histogram // by route
-	refusals     map[string]int64     // by problem code
-	lastAnswers  recentCounts[answerKey]
-	lastRefusals recentCounts[string]
-	callers      recentCounts[callerKey]
+	mu       sync.Mutex
+	began    time.Time // of the first step, by the steady clock
+	answers  map[answerKey]*answerCount
+	refusals map[string]*recentCount
+	callers  map[callerKey]*recentCount
+	others   recentCount
+	cleared  int64 // the step in which callers that were quiet for an hour were last removed
 }
 
 type answerKey struct {
@@ -34,10 +34,12 @@ type answerKey struct {
 	status int
 }
 
-// An answerCount is how many answers there were, and how long all of them took together.
+// An answerCount is how many answers there were, and how long they took: all together, and how many of them by the
+// first of durationBounds that is not below; the last is of those above all bounds.
 type answerCount struct {
-	number   int64
-	duration time.Duration
+	recentCount
+	took   time.Duration
+	within [len(durationBounds) + 1]int64
 }
 
 // durationBounds are the upper bounds of the buckets of a histogram.
@@ -46,31 +48,16 @@ var durationBounds = [...]time.Duration{
 	100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 10 * time.Second,
 }
 
-// A histogram counts durations by the first of durationBounds that is not below them; the last count
-// is of those above all bounds.
-type histogram struct {
-	counts [len(durationBounds) + 1]int64
-	sum    time.Duration
-}
-
-// recentCounts counts by some key what happened in the last minute, in steps of ten seconds, and in the last hour, in
-// minutes. It counts maxRecent keys one by one, in some 500 bytes each, and all others together.
-type recentCounts[K comparable] struct {
-	began   time.Time // of the first step, by the steady clock
-	counts  map[K]*recentCount
-	others  recentCount
-	cleared int64 // the step in which those that were quiet for an hour were last removed
-}
-
 const (
-	maxRecent      = 2000
+	maxCallers     = 2000
 	recentStep     = 10 * time.Second
 	stepsPerMinute = int64(time.Minute / recentStep)
 	recentMinutes  = 60
 )
 
-// A recentCount is how often something happened in each of the last steps and minutes.
+// A recentCount is how often something happened since the start, and in each of the last steps and minutes.
 type recentCount struct {
+	all     int64
 	step    int64 // of the last time
 	steps   [stepsPerMinute]uint32
 	minutes [recentMinutes]uint32
@@ -88,6 +75,14 @@ func (c *recentCount) moveTo(step int64) {
 	c.step = max(c.step, step)
 }
 
+// add counts that it happened in a step.
+func (c *recentCount) add(step int64) {
+	c.moveTo(step)
+	c.all++
+	c.steps[step%stepsPerMinute]++
+	c.minutes[step/stepsPerMinute%recentMinutes]++
+}
+
 // sums returns how often it happened in the minute and in the hour before a step.
 func (c *recentCount) sums(step int64) (minute, hour int64) {
 	c.moveTo(step)
@@ -100,107 +95,98 @@ func (c *recentCount) sums(step int64) (minute, hour int64) {
 	return minute, hour
 }
 
-// stepAt returns the number of the step at now.
-func (c *recentCounts[K]) stepAt(now time.Time) int64 { return int64(now.Sub(c.began) / recentStep) }
-
-// add counts that something happened at now.
-func (c *recentCounts[K]) add(key K, now time.Time) {
-	if c.counts == nil {
-		c.counts, c.began = map[K]*recentCount{}, now
+// stepAt returns the number of the step at now. The caller holds mu.
+func (m *metrics) stepAt(now time.Time) int64 {
+	if m.answers == nil {
+		m.began, m.answers = now, map[answerKey]*answerCount{}
+		m.refusals, m.callers = map[string]*recentCount{}, map[callerKey]*recentCount{}
 	}
-	step := c.stepAt(now)
-	found := c.counts[key]
-	if found == nil {
-		if len(c.counts) >= maxRecent && c.cleared < step {
-			c.cleared = step
-			maps.DeleteFunc(c.counts, func(_ K, old *recentCount) bool {
-				return step-old.step >= recentMinutes*stepsPerMinute
-			})
-		}
-		if found = &c.others; len(c.counts) < maxRecent {
-			found = &recentCount{step: step}
-			c.counts[key] = found
-		}
-	}
-	found.moveTo(step)
-	found.steps[step%stepsPerMinute]++
-	found.minutes[step/stepsPerMinute%recentMinutes]++
-}
-
-// lastMinute returns the counts of the minute before now.
-func (c *recentCounts[K]) lastMinute(now time.Time) map[K]int64 {
-	counts := map[K]int64{}
-	for key, n := range c.counts {
-		if minute, _ := n.sums(c.stepAt(now)); minute > 0 {
-			counts[key] = minute
-		}
-	}
-	return counts
+	return int64(now.Sub(m.began) / recentStep)
 }
 
 // count adds an answer at now, to whom, and how long it took.
 func (m *metrics) count(route string, status int, took time.Duration, to callerKey, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lastAnswers.add(answerKey{route, status}, now)
-	m.callers.add(to, now)
-	if m.answers == nil {
-		m.answers, m.durations = map[answerKey]answerCount{}, map[string]histogram{}
+	step, key := m.stepAt(now), answerKey{route, status}
+	m.callerAt(to, step).add(step)
+	c := m.answers[key]
+	if c == nil {
+		c = &answerCount{}
+		m.answers[key] = c
 	}
-	key := answerKey{route, status}
-	c, h := m.answers[key], m.durations[route]
-	m.answers[key] = answerCount{c.number + 1, c.duration + took}
+	c.add(step)
+	c.took += took
 	i, _ := slices.BinarySearch(durationBounds[:], took)
-	h.counts[i]++
-	h.sum += took
-	m.durations[route] = h
+	c.within[i]++
+}
+
+// callerAt returns the count of a caller, or of all others if there is no room.
+func (m *metrics) callerAt(who callerKey, step int64) *recentCount {
+	found := m.callers[who]
+	if found != nil {
+		return found
+	}
+	if len(m.callers) >= maxCallers && m.cleared < step {
+		m.cleared = step
+		maps.DeleteFunc(m.callers, func(_ callerKey, old *recentCount) bool {
+			return step-old.step >= recentMinutes*stepsPerMinute
+		})
+	}
+	if len(m.callers) >= maxCallers {
+		return &m.others
+	}
+	m.callers[who] = &recentCount{step: step}
+	return m.callers[who]
 }
 
 // countRefusal adds an answer with the problem of that code at now.
 func (m *metrics) countRefusal(code string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lastRefusals.add(code, now)
-	if m.refusals == nil {
-		m.refusals = map[string]int64{}
+	step := m.stepAt(now)
+	if m.refusals[code] == nil {
+		m.refusals[code] = &recentCount{}
 	}
-	m.refusals[code]++
+	m.refusals[code].add(step)
 }
 
-// lastMinute returns what was counted in the minute before now, and all refusals since the start.
-func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusals, all map[string]int64) {
+// lastMinute returns what was answered in the minute before now, and refused then and since the start, each the most
+// first.
+func (m *metrics) lastMinute(now time.Time) (answers []routeCount, refusals []refusalCount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.lastAnswers.lastMinute(now), m.lastRefusals.lastMinute(now), maps.Clone(m.refusals)
-}
-
-// samples returns the lines of the metrics that are counted by route, status or code, without the
-// names of their families.
-func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	step := m.stepAt(now)
 	for key, c := range m.answers {
-		labels := fmt.Sprintf(`{route=%q,status="%d"}`, key.route, key.status)
-		answers = append(answers, fmt.Sprintf("%s %d", labels, c.number))
-		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.duration.Seconds()))
-	}
-	for _, route := range slices.Sorted(maps.Keys(m.durations)) {
-		h, n := m.durations[route], int64(0)
-		for i, bound := range durationBounds {
-			n += h.counts[i]
-			durations = append(durations, fmt.Sprintf(`_bucket{route=%q,le="%g"} %d`, route, bound.Seconds(), n))
+		if n, _ := c.sums(step); n > 0 {
+			answers = append(answers, routeCount{cmp.Or(key.route, noRoute), key.status, n})
 		}
-		n += h.counts[len(durationBounds)]
-		durations = append(durations, fmt.Sprintf(`_bucket{route=%q,le="+Inf"} %d`, route, n),
-			fmt.Sprintf(`_sum{route=%q} %g`, route, h.sum.Seconds()), fmt.Sprintf(`_count{route=%q} %d`, route, n))
 	}
-	for code, n := range m.refusals {
-		refusals = append(refusals, fmt.Sprintf(`{code=%q} %d`, code, n))
+	for code, c := range m.refusals {
+		n, _ := c.sums(step)
+		refusals = append(refusals, refusalCount{code, n, c.all})
 	}
-	slices.Sort(answers)
-	slices.Sort(seconds)
-	slices.Sort(refusals)
-	return answers, seconds, durations, refusals
+	slices.SortFunc(answers, func(a, b routeCount) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
+	})
+	slices.SortFunc(refusals, func(a, b refusalCount) int {
+		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
+	})
+	return answers, refusals
+}
+
+// A routeCount is how many requests to a route were answered with a status in the last minute.
+type routeCount struct {
+	Route    string `json:"route"`
+	Status   int    `json:"status"`
+	Requests int64  `json:"requests"`
+}
+
+// A refusalCount is how many requests were answered with a problem.
+type refusalCount struct {
+	Code       string `json:"code"`
+	LastMinute int64  `json:"last_minute"`
+	SinceStart int64  `json:"since_start"`
 }
 
 // A callerKey is an account and its client: the client_id of a token, or what else the request was charged as. The
@@ -242,28 +228,25 @@ type callerRow struct {
 func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	step := m.callers.stepAt(now)
-	add := func(who callerKey, n *recentCount) {
+	step := m.stepAt(now)
+	for who, n := range m.callers {
 		if minute, hour := n.sums(step); hour > 0 {
 			all = append(all, callerRow{AccountID: who.account, Client: cmp.Or(who.client, clientAnonymous),
 				LastMinute: minute, LastHour: hour})
 		}
 	}
-	for who, n := range m.callers.counts {
-		add(who, n)
-	}
 	slices.SortFunc(all, func(a, b callerRow) int {
 		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
 			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
 	})
-	add(callerKey{client: clientOthers}, &m.callers.others)
-	if len(all) > limit {
-		rest := callerRow{Client: clientOthers}
-		for _, row := range all[limit-1:] {
+	rest := callerRow{Client: clientOthers}
+	if rest.LastMinute, rest.LastHour = m.others.sums(step); rest.LastHour > 0 || len(all) > limit {
+		kept := min(len(all), limit-1)
+		for _, row := range all[kept:] {
 			rest.LastMinute += row.LastMinute
 			rest.LastHour += row.LastHour
 		}
-		all = append(all[:limit-1], rest)
+		all = append(all[:kept], rest)
 	}
 	return all
 }
@@ -302,6 +285,44 @@ func (s *server) healthSample() string {
 	report := s.reportOf(s.lastHealth())
 	reason, _, _ := strings.Cut(report.Output, " for ")
 	return fmt.Sprintf(`{status=%q,reason=%q} 1`, report.Status, reason)
+}
+
+// samples returns the lines of the metrics that are counted by route, status or code, without the names of their
+// families.
+func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	routes := map[string]answerCount{}
+	for key, c := range m.answers {
+		labels := fmt.Sprintf(`{route=%q,status="%d"}`, key.route, key.status)
+		answers = append(answers, fmt.Sprintf("%s %d", labels, c.all))
+		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.took.Seconds()))
+		sum := routes[key.route]
+		sum.took += c.took
+		for i, n := range c.within {
+			sum.within[i] += n
+		}
+		routes[key.route] = sum
+	}
+	for _, route := range slices.Sorted(maps.Keys(routes)) {
+		c, n := routes[route], int64(0)
+		for i, within := range c.within {
+			bound := "+Inf"
+			if n += within; i < len(durationBounds) {
+				bound = fmt.Sprintf("%g", durationBounds[i].Seconds())
+			}
+			durations = append(durations, fmt.Sprintf(`_bucket{route=%q,le=%q} %d`, route, bound, n))
+		}
+		durations = append(durations, fmt.Sprintf(`_sum{route=%q} %g`, route, c.took.Seconds()),
+			fmt.Sprintf(`_count{route=%q} %d`, route, n))
+	}
+	for code, c := range m.refusals {
+		refusals = append(refusals, fmt.Sprintf(`{code=%q} %d`, code, c.all))
+	}
+	slices.Sort(answers)
+	slices.Sort(seconds)
+	slices.Sort(refusals)
+	return answers, seconds, durations, refusals
 }
 
 // freeDisk returns how many bytes are free for the database.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -60,20 +59,6 @@ type callsFailing struct {
 	Since stamp     `json:"since"`
 }
 
-// A routeCount is how many requests to a route were answered with a status in the last minute.
-type routeCount struct {
-	Route    string `json:"route"`
-	Status   int    `json:"status"`
-	Requests int64  `json:"requests"`
-}
-
-// A refusalCount is how many requests were answered with a problem.
-type refusalCount struct {
-	Code       string `json:"code"`
-	LastMinute int64  `json:"last_minute"`
-	SinceStart int64  `json:"since_start"`
-}
-
 // serviceStatus returns what the socket answers.
 func (s *server) serviceStatus() *serviceStatus {
 	report := s.healthReport()
@@ -90,19 +75,8 @@ func (s *server) serviceStatus() *serviceStatus {
 	if fault, since := s.outbound.reach.failing(); fault != "" {
 		v.Calls = &callsFailing{fault, newStamp(since)}
 	}
-	answers, refusals, all := s.metrics.lastMinute(s.steady())
-	for key, n := range answers {
-		v.LastMinute = append(v.LastMinute, routeCount{cmp.Or(key.route, noRoute), key.status, n})
-	}
-	for code, n := range all {
-		v.Refusals = append(v.Refusals, refusalCount{code, refusals[code], n})
-	}
-	slices.SortFunc(v.LastMinute, func(a, b routeCount) int {
-		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
-	})
-	slices.SortFunc(v.Refusals, func(a, b refusalCount) int {
-		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
-	})
+	answers, refusals := s.metrics.lastMinute(s.steady())
+	v.LastMinute, v.Refusals = append(v.LastMinute, answers...), append(v.Refusals, refusals...)
 	return v
 }
 
