@@ -16,9 +16,7 @@ func accountNoun() noun {
 		problems: accountProblems,
 		events:   accountEvents,
 		sealed:   []string{"tokens"},
-		status: func() []statusPart {
-			return []statusPart{{"accounts", false, &accountStatus{}}, {"tokens", false, &tokenStatus{}}}
-		},
+		status:   []statusLine{{label: "accounts", read: accountStatus}, endingTokens},
 		rows:     []rowReader{accountTable.unreadable, tokenTable.unreadable},
 		check:    checkAccounts,
 		holdings: []holding{heldTokens, heldOrigins},

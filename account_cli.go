@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -605,50 +604,21 @@ func tokenRevoke(e *env) error {
 }
 
 // accountStatus is what the status command says of accounts.
-type accountStatus struct {
-	Accounts struct {
-		Open   int `json:"open"`
-		Closed int `json:"closed"`
-	} `json:"accounts"`
-}
-
-func (r *accountStatus) read(v *statusView) error {
+func accountStatus(v *statusView, to *statusReport) error {
 	accounts, err := v.accounts()
+	n := map[string]int{"open": 0, "closed": 0}
 	for _, a := range accounts {
 		if a.ClosedAt.IsZero() {
-			r.Accounts.Open++
+			n["open"]++
 		} else {
-			r.Accounts.Closed++
+			n["closed"]++
 		}
 	}
-	return err
-}
-
-func (r *accountStatus) show(_ *statusView, to *statusLines) {
-	to.say("%d open, %d closed", r.Accounts.Open, r.Accounts.Closed)
-}
-
-// tokenStatus is what the status command says of tokens that end soon.
-type tokenStatus struct{ tokens []tokenRow }
-
-func (r *tokenStatus) read(v *statusView) error {
-	soon := v.now.Add(endingSoon)
-	tokens, err := collectPages(v.queries, (*queries).tokens, anyAccount, math.MaxInt)
-	for _, t := range tokens {
-		lasts := t.ExpiresAt.Sub(t.CreatedAt.Time) // short-lived ones are left to whoever renews them
-		if t.RevokedAt.IsZero() && lasts > endingSoon && t.ExpiresAt.After(v.now) && t.ExpiresAt.Before(soon) {
-			r.tokens = append(r.tokens, t)
-		}
+	to.set("accounts", n)
+	if err == nil {
+		to.say("%d open, %d closed", n["open"], n["closed"])
 	}
 	return err
-}
-
-func (r *tokenStatus) show(_ *statusView, to *statusLines) {
-	if n := len(r.tokens); n > 0 {
-		first := slices.MinFunc(r.tokens, func(a, b tokenRow) int { return a.ExpiresAt.Compare(b.ExpiresAt.Time) })
-		to.ask("%s within 14 days, the first on %s: 'widgetd token list'", countedUpTo(n, "token ends", "tokens end"),
-			first.ExpiresAt.day())
-	}
 }
 
 // checkAccounts is a rowCheck. It reports what commands never leave behind, but the sqlite3 shell can: no main

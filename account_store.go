@@ -116,6 +116,12 @@ func (t *tx) reopenAccount(id string) {
 	t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
 }
 
+// endingTokens are those that the status command tells of. Short-lived ones are left to whoever renews them.
+var endingTokens = statusLine{label: "tokens", one: "token ends", many: "tokens end", span: endingSoon,
+	advice: " within 14 days, the first on $day: 'widgetd token list'",
+	query: `SELECT expires_at AS since, id FROM tokens WHERE revoked_at IS NULL AND expires_at > ?1 AND expires_at < ?2
+		AND julianday(expires_at) - julianday(created_at) > 14`}
+
 // What stops working when an account is closed, apart from what it has of other nouns.
 var (
 	heldTokens = holding{"tokens", "token",

@@ -20,7 +20,7 @@ func keyNoun() noun {
 		name:     "key",
 		wings:    func(s *server) []wing { return []wing{keyWing(s)} },
 		commands: keyCommands,
-		status:   func() []statusPart { return []statusPart{{"keys", false, &keyStatus{}}} },
+		status:   []statusLine{{label: "keys", read: keyStatus}},
 		check:    lackingKeys,
 		events:   keyEvents,
 	}
@@ -143,7 +143,7 @@ func (k *signingKey) pem() (string, error) {
 // the same time would otherwise undo the first one's change.
 func (e *env) changeKeys(f func(*store, *keyring) (event, error)) error {
 	return e.withStore(func(st *store) error {
-		if st.fenced.Load() {
+		if st.fenced() {
 			return errFenced
 		}
 		var done event
@@ -284,17 +284,17 @@ func lackingKeys(q *queries, keys *keyring, now time.Time) (faults []string, err
 	return faults, err
 }
 
-// A keyStatus is the part of the status command about keys that the key file lacks.
-type keyStatus struct{ lacking []string }
-
-func (s *keyStatus) read(v *statusView) (err error) {
-	if v.keys != nil {
-		s.lacking, err = lackingKeys(v.queries, v.keys, v.now)
+// keyStatus is what the status command says of keys that the key file lacks.
+func keyStatus(v *statusView, to *statusReport) error {
+	if v.keys == nil {
+		return nil
+	}
+	lacking, err := lackingKeys(v.queries, v.keys, v.now)
+	for _, line := range lacking {
+		to.ask("%s", line)
 	}
 	return err
 }
-
-func (s *keyStatus) show(_ *statusView, to *statusLines) { to.needed = s.lacking }
 
 // wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text
 // itself.

@@ -112,7 +112,7 @@ func (e *env) withBooks(f func(b *books) error) error {
 		b := &books{ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
 			paces: map[string]*bookPace{},
 			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
-				now: e.now, steady: e.now, noteFault: func(string, error, ...any) {}, wake: make(chan struct{}, 1)}}
+				now: e.now, steady: e.now, wake: make(chan struct{}, 1)}}
 		return explainBooksError(f(b))
 	})
 }
@@ -483,56 +483,23 @@ func booksDisconnect(e *env) error {
 }
 
 // booksStatus is what the status command says of books.
-type booksStatus struct {
-	Books       booksTotals       `json:"books"`
-	connections []*bookConnection // in use
-	exports     []bookExport      // the first that is refused, and the first that is held for too long
-	sealed      []string          // what was sealed with another key file
-}
-
-// booksFailLong is how long books must have given no usable answer before the status command shows it.
-const booksFailLong = time.Hour
-
-func (r *booksStatus) read(v *statusView) (err error) {
-	heldBefore := newStamp(v.now.Add(-heldTooLong))
-	if r.Books, err = v.booksTotals(heldBefore); err != nil {
-		return err
-	}
-	if r.connections, err = v.openBooks(); err != nil {
-		return err
-	}
-	if r.exports, err = v.troubledExports(heldBefore); err == nil && v.keys != nil {
-		r.sealed, err = booksSealedElsewhere(v.queries, v.keys)
+func booksStatus(v *statusView, to *statusReport) error {
+	n, err := v.booksTotals(newStamp(v.now.Add(-heldTooLong)))
+	to.set("books", n)
+	if err == nil {
+		to.say("%d connections, %d entries held, %d refused", n.Connections, n.Held, n.Failed)
 	}
 	return err
 }
 
-func (r *booksStatus) aboutMoney() {}
-
-func (r *booksStatus) show(v *statusView, to *statusLines) {
-	to.say("%d connections, %d entries held, %d refused", r.Books.Connections, r.Books.Held, r.Books.Failed)
-	for _, x := range r.exports {
-		n := r.Books.HeldLong
-		if x.State == exportFailed {
-			n = r.Books.Failed
-		}
-		to.ask("%s %s since %s: 'widgetd books export list -state %s'", countedUpTo(n, "entry", "entries"), x.State,
-			x.HeldAt.day(), x.State)
+// sealedBooks is what the status command says of what was sealed with another key file.
+func sealedBooks(v *statusView, to *statusReport) error {
+	if v.keys == nil {
+		return nil
 	}
-	var lost, failing []stamp
-	for _, c := range r.connections {
-		switch {
-		case !c.NeedsReconnectAt.IsZero():
-			lost = append(lost, c.NeedsReconnectAt)
-		case !c.FailingSince.IsZero() && v.now.Sub(c.FailingSince.Time) >= booksFailLong:
-			failing = append(failing, c.FailingSince)
-		}
-	}
-	to.askSince(lost, "connection with books waits for its owner", "connections with books wait for their owners",
-		"'widgetd books list'")
-	to.askSince(failing, "connection with books gets no usable answer", "connections with books get no usable answers",
-		"'widgetd books list'")
-	to.askFirst(r.sealed)
+	lines, err := booksSealedElsewhere(v.queries, v.keys)
+	to.askFirst(lines)
+	return err
 }
 
 // checkBooks is a rowCheck. It reports what was sealed with another key file.

@@ -84,7 +84,7 @@ func connectAgain(c *bookConnection) string {
 func (b *books) warnOfSealed(context.Context) {
 	lines, err := booksSealedElsewhere(b.store.queries, b.keys())
 	if err != nil {
-		b.noteFault(faultBooksRead, err)
+		b.log.Warn(faultBooksRead, "error", err)
 		return
 	}
 	for _, line := range lines {

@@ -280,12 +280,12 @@ func (b *books) held() bool { return b.off() || b.doubted != nil && b.doubted() 
 func (w *booksWorker) enqueue(ctx context.Context) {
 	connections, err := w.store.sendingConnections()
 	if err != nil {
-		w.noteFault(faultBooksRead, err)
+		w.log.Warn(faultBooksRead, "error", err)
 		return
 	}
 	for _, c := range connections {
 		if err := w.enqueueFor(ctx, c); err != nil && ctx.Err() == nil {
-			w.noteFault(faultBooksDays, err)
+			w.log.Warn(faultBooksDays, "error", err)
 		}
 	}
 }
@@ -319,7 +319,7 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 	}
 	due, err := w.store.dueRenewals(newStamp(w.now()), maxRenewing)
 	if err != nil {
-		w.noteFault(faultBooksRead, err)
+		w.log.Warn(faultBooksRead, "error", err)
 	}
 	if len(due) == 0 {
 		return
@@ -331,7 +331,7 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 		for _, id := range due {
 			all.Go(func() {
 				if err := w.renewLost(ctx, id); err != nil && ctx.Err() == nil {
-					w.noteFault(faultBooksTokens, err)
+					w.log.Warn(faultBooksTokens, "error", err)
 				}
 			})
 		}
@@ -347,7 +347,7 @@ func (w *booksWorker) startDue(ctx context.Context) {
 	}
 	due, err := w.store.dueConnections(newStamp(w.now()), maxDue)
 	if err != nil {
-		w.noteFault(faultBooksRead, err)
+		w.log.Warn(faultBooksRead, "error", err)
 		return
 	}
 	maps.DeleteFunc(w.turns, func(id string, _ int64) bool { return !w.runs(id) && !slices.Contains(due, id) })
@@ -364,7 +364,7 @@ func (w *booksWorker) startDue(ctx context.Context) {
 		w.start(id, id, func() {
 			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) &&
 				!w.store.met.setAside(id, err) {
-				w.noteFault(faultBooksExport, err)
+				w.log.Warn(faultBooksExport, "error", err)
 			}
 		})
 	}

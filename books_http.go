@@ -399,7 +399,7 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 	if c.OrganisationID == nil {
 		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
 	}
-	recordForReading(ctx, b.store, recordedByRequest, b.noteFault)
+	recordForReading(ctx, b.store, b.log)
 	all, err := b.preview(ctx, c, date)
 	return all, booksRefusal(err)
 }

@@ -245,7 +245,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
 		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
 	case errors.As(err, &grant): // the operator's secrets are wrong: the owner can't help that
-		b.noteFault(faultBooksTokens, fmt.Errorf("%s: %w", c.Product, err))
+		b.log.Warn(faultBooksTokens, "error", fmt.Errorf("%s: %w", c.Product, err))
 		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
 	}
 	return errors.Join(err, b.update(ctx, func(t *tx) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // jsonColumn is a column that holds a JSON value, or NULL for nil.
@@ -482,14 +483,24 @@ func (q *queries) booksTotals(heldBefore stamp) (n booksTotals, err error) {
 	return n, err
 }
 
-// troubledExports returns the export that the books have refused longest, and the one that has been held longest,
-// since before a time, of those that booksTotals counts.
-func (q *queries) troubledExports(heldBefore stamp) ([]bookExport, error) {
-	longest := `SELECT * FROM (SELECT ` + exportTable.columns + fromWaitingExports + ` AND x.held_at IS NOT NULL AND `
-	const first = ` ORDER BY x.held_at LIMIT 1)`
-	return collectShown(q, longest+`x.state = 'failed'`+first+` UNION ALL `+
-		longest+`x.state = 'held' AND x.held_at <= ? AND x.due_at IS NOT NULL`+first, []any{heldBefore},
-		exportTable.dest)
+// booksNeeds are what the status command asks for, of what booksTotals counts.
+var booksNeeds = []statusLine{
+	{label: "entries that failed", money: true, one: "entry", many: "entries",
+		advice: " failed since $day: 'widgetd books export list -state failed'",
+		query: `SELECT x.held_at AS since, x.id` + fromWaitingExports + ` AND x.held_at IS NOT NULL
+			AND x.state = 'failed'`},
+	{label: "entries that are held", money: true, one: "entry", many: "entries",
+		advice: " held since $day: 'widgetd books export list -state held'", span: -heldTooLong,
+		query: `SELECT x.held_at AS since, x.id` + fromWaitingExports + ` AND x.held_at <= ?2 AND x.state = 'held'
+			AND x.due_at IS NOT NULL`},
+	{label: "owners of books", money: true, one: "connection with books waits for its owner",
+		many: "connections with books wait for their owners", advice: " since $day: 'widgetd books list'",
+		query: `SELECT b.needs_reconnect_at AS since, b.id` + fromUsedBooks + ` AND b.needs_reconnect_at IS NOT NULL`},
+	{label: "answers of books", money: true, one: "connection with books gets no usable answer",
+		many: "connections with books get no usable answers", advice: " since $day: 'widgetd books list'",
+		span: -time.Hour,
+		query: `SELECT b.failing_since AS since, b.id` + fromUsedBooks + ` AND b.needs_reconnect_at IS NULL
+			AND b.failing_since <= ?2`},
 }
 
 // openBooks returns the connections in use of all accounts that are open, oldest first.

@@ -357,8 +357,8 @@ func tableTexts(t *testing.T, chapter string) (all []string) {
 func TestDocuments_faultsReadAsTheServiceReportsThem(t *testing.T) {
 	t.Parallel()
 	faults := tableTexts(t, "## Faults")
-	want := []string{walLargeReason, walLargeLitestreamReason, faultKeyFile, noticeOrigins, noticeRates, noticeTokens,
-		noticeBusy}
+	want := []string{walLargeReason, walLargeLitestreamReason, faultKeyFile, warnOrigins, warnRates, warnTokens,
+		warnBusy}
 	for _, err := range []error{errStorageFull, errReplaced, errHeader, errClosed, errors.New("anything else")} {
 		want = append(want, storageReason(err))
 	}

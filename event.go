@@ -76,18 +76,14 @@ const (
 )
 
 // todayStatus is what the status command says of what was written on this UTC day.
-type todayStatus struct {
-	Leads  int64 `json:"leads_today"`
-	Events int64 `json:"events_today"`
-}
-
-func (r *todayStatus) read(v *statusView) (err error) {
-	r.Leads, r.Events, err = v.countToday(newStamp(v.now.UTC().Truncate(24 * time.Hour)))
+func todayStatus(v *statusView, to *statusReport) error {
+	leads, events, err := v.countToday(newStamp(v.now.UTC().Truncate(24 * time.Hour)))
+	to.set("leads_today", leads)
+	to.set("events_today", events)
+	if err == nil {
+		to.say("%d leads, %d events", leads, events)
+	}
 	return err
-}
-
-func (r *todayStatus) show(_ *statusView, to *statusLines) {
-	to.say("%d leads, %d events", r.Leads, r.Events)
 }
 
 // publicActor returns the actor of an event as callers over HTTP may see it: which of the

@@ -141,7 +141,6 @@ type serverOptions struct {
 	failedLookupRate int            // different licence keys that may fail a minute and address
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
-	peerURL          string         // address of the other machine of a pair; "": none
 	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
@@ -165,12 +164,10 @@ type server struct {
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
-	peer           *peerWatch // nil: there is none
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
-	notices        notices
-	faults         lastingFaults
+	told           *teller // the handler of log
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
 	draining       atomic.Bool
@@ -200,20 +197,16 @@ const (
 // newServer makes a server of the given nouns over an open store. It reads the base addresses from the store;
 // refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
-	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, log: log, steady: time.Now,
-		startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
+	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, steady: time.Now,
+		told: newTeller(log), startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
-		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
-		faults: lastingFaults{open: map[string]*lastingFault{}}, refusals: map[string]refusalForm{},
+		running: inProgress{ids: map[string]bool{}}, refusals: map[string]refusalForm{},
 		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
+	s.log = slog.New(s.told)
 	s.startClock()
-	var err error
-	if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
-		return nil, err
-	}
-	s.outbound.held = s.peer.holds
+	s.outbound.held = st.waits
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)
@@ -451,8 +444,8 @@ func (s *server) checkToken(c *call) error {
 // peer may work with them, it asks none.
 func (s *server) connector(off bool) connector {
 	return connector{store: s.store, keys: s.keys.Load, log: s.log, now: s.now, steady: s.steady,
-		noteFault: s.noteFault, doubted: s.clockDoubted, wake: make(chan struct{}, 1),
-		idle: func() bool { return off || s.peer.holds() }}
+		doubted: s.clockDoubted, wake: make(chan struct{}, 1),
+		idle: func() bool { return off || s.store.waits() }}
 }
 
 // scrubWAL truncates the write-ahead log, so that it no longer holds what was erased. It waits up

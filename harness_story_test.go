@@ -365,11 +365,10 @@ func (b *story) hasStates(words []string, _ string) error {
 		return nil
 	}
 	p := b.attempt(b.id)
-	trouble, err := b.store.troubledPayments(newStamp(time.Now()), 10)
-	if err == nil && (valueOr(p.Reason, "") != words[2] || len(trouble) != 1 || trouble[0].reason != words[2]) {
-		err = fmt.Errorf("it is in review for %s, status tells of %+v", valueOr(p.Reason, "nothing"), trouble)
+	if asks := statusAsks(b.t, b.store, paymentNeeds[0]); valueOr(p.Reason, "") != words[2] || len(asks) != 1 {
+		return fmt.Errorf("it is in review for %s, status asks %q", valueOr(p.Reason, "nothing"), asks)
 	}
-	return err
+	return nil
 }
 
 // fails has the next calls of a kind fail, with faults as they are named.

@@ -86,13 +86,13 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 // rooms are the files from left to right: what stands in one may use its own room
 // and those to its right, never one to its left. A wing adds its files here.
 var rooms = [][]string{
-	{"main.go", "nouns.go", "serve.go", "serve_standby.go", "demo*.go"},
+	{"main.go", "nouns.go", "serve.go", "demo*.go"},
 	// those by name have endpoints or commands
 	{"*_cli.go", "*_http.go", "docs.go", "docs_chapter.go", "docs_document.go", "auth_key.go", "legacy.go",
-		"license_import.go", "serve_status.go", "widget_script.go", "order_page.go",
-		"oauth_page.go", "license_page.go"},
-	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_metrics.go",
-		"serve_peer.go"},
+		"license_import.go", "serve_peer.go", "serve_standby.go", "serve_status.go", "widget_script.go",
+		"order_page.go", "oauth_page.go", "license_page.go"},
+	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_log.go",
+		"serve_metrics.go"},
 	{"outbound_connection.go", "account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",
 		"order*.go", "payment*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},
 	// a token is an account's, so accounts are part of who calls

@@ -19,9 +19,7 @@ func legacyNoun() noun {
 		wings:    func(s *server) []wing { return []wing{legacyWing(s)} },
 		commands: legacyCommands,
 		problems: legacyProblems,
-		status: func() []statusPart {
-			return []statusPart{{"legacy callers", true, &legacyStatus{Callers: []legacyCaller{}}}}
-		},
+		status:   []statusLine{{label: "legacy callers", read: legacyStatus}},
 	}
 }
 
@@ -176,20 +174,13 @@ func legacyShow(e *env) error {
 	})
 }
 
-// legacyStatus is what the status command says of who calls legacy paths.
-type legacyStatus struct {
-	Callers []legacyCaller `json:"legacy_callers"` // of the last 7 days
-}
-
-func (r *legacyStatus) read(v *statusView) error {
+// legacyStatus is what the status command says of who has called legacy paths in the last 7 days.
+func legacyStatus(v *statusView, to *statusReport) error {
 	const period = 7 * 24 * time.Hour
 	callers, err := v.legacyCallers(v.now.UTC().Add(-period).Format(time.DateOnly), statusRows)
-	r.Callers = append([]legacyCaller{}, callers...)
-	return err
-}
-
-func (r *legacyStatus) show(_ *statusView, to *statusLines) {
-	for _, c := range r.Callers {
+	to.set("legacy_callers", append([]legacyCaller{}, callers...))
+	for _, c := range callers {
 		to.say("%s: %d calls in 7 days, the last at %s", printable(c.Caller), c.Calls, c.LastAt)
 	}
+	return err
 }

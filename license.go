@@ -27,7 +27,7 @@ func licenseNoun() noun {
 		ids:      []idKind{{"LICENSE", "lic", "licenses"}},
 		problems: licenseProblems,
 		events:   licenseEvents,
-		status:   func() []statusPart { return []statusPart{{"licences", false, &licenseStatus{}}} },
+		status:   []statusLine{{label: "licences", read: licenseStatus}},
 		rows:     []rowReader{licenseTable.unreadable},
 		holdings: []holding{heldLicenses},
 	}

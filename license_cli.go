@@ -439,26 +439,28 @@ func licenseExport(e *env) error {
 	})
 }
 
-// licenseStatus is what the status command says of licences; soon is within 14 days.
-type licenseStatus struct{ licenseTally }
-
-func (r *licenseStatus) read(v *statusView) (err error) {
-	r.licenseTally, err = v.tallyLicenses(newStamp(v.now), newStamp(v.now.Add(endingSoon)))
-	return err
-}
-
-func (r *licenseStatus) show(_ *statusView, to *statusLines) {
-	if r.Total > maxTallied {
-		to.say("%d; the view v_licenses has their statuses", r.Total)
-		return
+// licenseStatus is what the status command says of licences.
+func licenseStatus(v *statusView, to *statusReport) error {
+	n, err := v.tallyLicenses(newStamp(v.now), newStamp(v.now.Add(endingSoon)))
+	to.set("licenses_total", n.Total)
+	to.set("licenses", n.ByStatus)
+	to.set("licenses_soon", n.Ending)
+	to.set("licenses_without_transfer_limit", n.Unlimited)
+	switch {
+	case err != nil:
+		return err
+	case n.Total > maxTallied:
+		to.say("%d; the view v_licenses has their statuses", n.Total)
+		return nil
 	}
-	line := countsText(statuses, r.ByStatus)
-	if r.Ending > 0 {
-		line += fmt.Sprintf("; %d of the active end within 14 days", r.Ending)
+	line := countsText(statuses, n.ByStatus)
+	if n.Ending > 0 {
+		line += fmt.Sprintf("; %d of the active end within 14 days", n.Ending)
 	}
-	if to.say("%s", line); r.Unlimited > 0 {
-		to.say("%d limit devices but not transfers: see 'widgetd license limit-transfers -dry-run'", r.Unlimited)
+	if to.say("%s", line); n.Unlimited > 0 {
+		to.say("%d limit devices but not transfers: see 'widgetd license limit-transfers -dry-run'", n.Unlimited)
 	}
+	return nil
 }
 
 // The options of these commands.

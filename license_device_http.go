@@ -525,7 +525,7 @@ func (a *deviceAPI) tryRecordSeen(
 	if err == nil || errors.Is(err, errCredentialMismatch) {
 		return found, issued, err
 	}
-	a.noteFault("devices are not recorded as seen", err)
+	a.log.Warn("devices are not recorded as seen", "error", err)
 	l, err := r.findLicense(a)
 	if err == nil {
 		found, err = r.evaluate(a, l, now)

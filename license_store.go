@@ -346,10 +346,10 @@ const maxTallied = 10_000
 // A licenseTally is how many licences there are and, up to maxTallied, how many by status, and how many of those that
 // are active end soon.
 type licenseTally struct {
-	Total     int64            `json:"licenses_total"`
-	ByStatus  map[string]int64 `json:"licenses"`
-	Ending    int64            `json:"licenses_soon"`
-	Unlimited int64            `json:"licenses_without_transfer_limit"` // but with one of devices, and not revoked
+	Total     int64
+	ByStatus  map[string]int64
+	Ending    int64
+	Unlimited int64 // without a limit of transfers, but with one of devices, and not revoked
 }
 
 // tallyLicenses counts the licences by the status that they have at now, and the active ones that

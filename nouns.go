@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -18,75 +19,91 @@ type noun struct {
 	problems problemTable
 	events   eventTable
 
-	status   func() []statusPart // what the status command says about it; nil: nothing
-	rows     []rowReader         // read the rows of its tables, for the check command
-	check    rowCheck            // further checks by the check command; nil: only those that every table gets
-	sealed   []string            // tables whose rows are useless with any other key file
-	ids      []idKind            // the kinds of ids that commands take
-	holdings []holding           // what stops working when the account that has it is closed
-	close    closing             // called when an account is closed; nil: nothing to do
-	settings settingsHook        // called when an account's settings change; nil: nothing to do
-	promoted func(t *tx) error   // called when the database is promoted; nil: nothing to do
+	status   []statusLine      // what the status command says about it
+	rows     []rowReader       // read the rows of its tables, for the check command
+	check    rowCheck          // further checks by the check command; nil: only those that every table gets
+	sealed   []string          // tables whose rows are useless with any other key file
+	ids      []idKind          // the kinds of ids that commands take
+	holdings []holding         // what stops working when the account that has it is closed
+	close    closing           // called when an account is closed; nil: nothing to do
+	settings settingsHook      // called when an account's settings change; nil: nothing to do
+	promoted func(t *tx) error // called when the database is promoted; nil: nothing to do
 }
 
-// A statusPart is what a noun adds to the output of the status command. Parts are read one by one, so that one
-// that can't be read does not hide the others.
-type statusPart struct {
-	label  string // shown before its lines, and before the error if it can't be read
-	isList bool   // shown below what the service reports about itself
-	of     statusReader
+// A statusLine is what the status command says of one thing of a noun: what read finds or, with a query, what needs
+// doing as long as that has rows. Each is read by itself, so that one that can't be read does not hide the others.
+type statusLine struct {
+	label string // shown before its text, and before the error if it can't be read
+	money bool   // money waits for it, so the operator should do it first
+	read  func(v *statusView, to *statusReport) error
+
+	one, many string        // what a row is: "payment", "payments"
+	advice    string        // what follows: " in review since $day: 'widgetd order show $id'"; $since has the time too
+	span      time.Duration // from ?1, now, to ?2
+	query     string        // each row has since when, and an id for advice; of more than ?3 the others are not counted
 }
 
-// A statusReader reads and shows the content of a statusPart. Its JSON members become members of the object that
-// the command prints with -json; those that could not be read stay zero.
-type statusReader interface {
-	read(v *statusView) error
-	show(v *statusView, to *statusLines)
-}
-
-// A moneyReader is a statusReader of what money waits for, which the operator should do first.
-type moneyReader interface{ aboutMoney() }
-
-// A statusView is what a statusReader may read from.
+// A statusView is what the status command reads from.
 type statusView struct {
 	*store
-	now  time.Time
-	keys *keyring // nil: the key file can't be read
-	runs bool     // the service is running
+	now     time.Time
+	keys    *keyring       // nil: the key file can't be read
+	service *serviceStatus // nil: it does not run, or can't be asked
 }
 
-// statusLines collects the text that a statusReader shows to people.
-type statusLines struct {
-	rows   []string // its lines on the screen
-	needed []string // what the operator should do
+// A statusReport collects what the status command prints.
+type statusReport struct {
+	members    map[string]any // with -json
+	details    []detail       // on the screen
+	unreadable []string       // what could not be read, and why
+	money      []string       // what the operator should do first
+	needs      []string       // and then
+
+	line  statusLine // that is read now
+	label string     // that its next row on the screen has
 }
 
-// say adds a line on the screen.
-func (l *statusLines) say(format string, args ...any) {
-	l.rows = append(l.rows, fmt.Sprintf(format, args...))
+// set sets a member of what is printed with -json.
+func (r *statusReport) set(member string, value any) { r.members[member] = value }
+
+// say adds a row on the screen.
+func (r *statusReport) say(format string, args ...any) {
+	r.details = append(r.details, detail{r.label, fmt.Sprintf(format, args...)})
+	r.label = ""
 }
 
 // ask adds something that the operator should do: one line for all things of a kind.
-func (l *statusLines) ask(format string, args ...any) {
-	l.needed = append(l.needed, fmt.Sprintf(format, args...))
-}
-
-// askSince adds a line for things of a kind that have lasted since these times; without any it adds nothing.
-func (l *statusLines) askSince(since []stamp, one, many, command string) {
-	if len(since) > 0 {
-		oldest := slices.MinFunc(since, func(a, b stamp) int { return a.Compare(b.Time) })
-		l.ask("%s since %s: %s", countedUpTo(len(since), one, many), oldest.day(), command)
+func (r *statusReport) ask(format string, args ...any) {
+	to := &r.needs
+	if r.line.money {
+		to = &r.money
 	}
+	*to = append(*to, fmt.Sprintf(format, args...))
 }
 
 // askFirst adds the first of lines that are all of a kind, and how many more there are.
-func (l *statusLines) askFirst(lines []string) {
+func (r *statusReport) askFirst(lines []string) {
 	switch n := len(lines) - 1; {
 	case n == 0:
-		l.ask("%s", lines[0])
+		r.ask("%s", lines[0])
 	case n > 0:
-		l.ask("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
+		r.ask("%s (and %d more such: 'widgetd check' names all)", lines[0], n)
 	}
+}
+
+// readLine reads one line of a report.
+func (r *statusReport) readLine(v *statusView, line statusLine) error {
+	r.line, r.label = line, line.label
+	if line.query == "" {
+		return line.read(v, r)
+	}
+	n, since, id, err := v.countSince(line.query, newStamp(v.now), newStamp(v.now.Add(line.span)))
+	if err == nil && n > 0 {
+		r.ask("%s%s", countedUpTo(n, line.one, line.many), os.Expand(line.advice, func(name string) string {
+			return map[string]string{"day": since.day(), "since": since.String(), "id": id}[name]
+		}))
+	}
+	return err
 }
 
 // countedUpTo returns a number with its noun or verb. A count that has stopped at maxCounted is "10000 or more".
@@ -100,8 +117,10 @@ func countedUpTo(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// statusRows is how many lines a list on the screen has at most.
-const statusRows = 8
+const (
+	statusRows = 8                   // lines of a list on the screen
+	endingSoon = 14 * 24 * time.Hour // how long before the end of a token or a licence the status command tells of it
+)
 
 // A holding counts the things of one kind that an account has and that stop working when it is closed.
 type holding struct {

@@ -14,15 +14,14 @@ import (
 // A connector is what the engines of payments and of books have in common: each works on the connections of
 // accounts with outside systems, through clients of its own. Any number of goroutines may use it.
 type connector struct {
-	store     *store
-	keys      func() *keyring
-	log       *slog.Logger
-	now       func() time.Time
-	steady    func() time.Time // a clock that is never set
-	noteFault func(fault string, err error, attrs ...any)
-	doubted   func() bool   // server.clockDoubted, while which nothing is done that can't be undone
-	idle      func() bool   // whether nothing outside is asked, since another service may work there; nil: never
-	wake      chan struct{} // wakes the worker
+	store   *store
+	keys    func() *keyring
+	log     *slog.Logger
+	now     func() time.Time
+	steady  func() time.Time // a clock that is never set
+	doubted func() bool      // server.clockDoubted, while which nothing is done that can't be undone
+	idle    func() bool      // whether nothing outside is asked, since another service may work there; nil: never
+	wake    chan struct{}    // wakes the worker
 }
 
 // off reports whether nothing outside may be asked at the moment.

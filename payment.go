@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -24,7 +23,8 @@ func paymentNoun() noun {
 		problems: paymentProblems,
 		events:   paymentEvents,
 		sealed:   []string{"payment_connections", "payment_operations"},
-		status:   func() []statusPart { return []statusPart{{"payments", false, &paymentStatus{}}} },
+		status: append(paymentNeeds, statusLine{label: "payments", read: paymentStatus},
+			statusLine{label: "secrets of payment connections", money: true, read: sealedPayments}),
 		rows:     []rowReader{paymentConnectionTable.unreadable, paymentTable.unreadable, operationTable.unreadable},
 		check:    checkPayments,
 		holdings: []holding{heldPayments},
@@ -526,18 +526,6 @@ func removeConnection(t *tx, c *paymentConnection, actor string) error {
 func connectionEvent(c *paymentConnection, kind eventType, actor string) event {
 	return event{Type: kind, AccountID: c.AccountID, SubjectID: c.ID, Actor: actor,
 		Data: eventData("provider", c.Provider)}
-}
-
-// neededConnections returns the connections that are in use, and the removed ones that attempts still wait for.
-func neededConnections(q *queries, now time.Time) ([]*paymentConnection, error) {
-	waiting, err := q.waitingConnections(now)
-	if err != nil {
-		return nil, err
-	}
-	all, err := q.paymentConnections(anyAccount)
-	return slices.DeleteFunc(all, func(c *paymentConnection) bool {
-		return !c.RemovedAt.IsZero() && !slices.Contains(waiting, c.ID)
-	}), err
 }
 
 // unsealableConnections returns the ids of the connections in use whose secrets can't be read with a key

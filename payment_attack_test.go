@@ -172,10 +172,10 @@ func (s *shop) capturedDead() (*order, *payment) {
 func (s *shop) inReview(p *payment, reason string, told int) {
 	s.t.Helper()
 	p = s.attempt(p.OrderID)
-	trouble, err := s.store.troubledPayments(newStamp(time.Now()), 10)
-	s.check(err)
-	if p.State != paymentReview || valueOr(p.Reason, "") != reason || len(trouble) != 1 || trouble[0].reason != reason {
-		s.t.Fatalf("the attempt is %s (%s), status tells of %+v", p.State, valueOr(p.Reason, ""), trouble)
+	asks := statusAsks(s.t, s.store, paymentNeeds[0])
+	if p.State != paymentReview || valueOr(p.Reason, "") != reason || len(asks) != 1 ||
+		!strings.Contains(asks[0], "order show "+p.OrderID) {
+		s.t.Fatalf("the attempt is %s (%s), status asks %q", p.State, valueOr(p.Reason, ""), asks)
 	}
 	equal(s.t, "events order.review", s.events(p.OrderID)[eventOrderReview], told)
 }

@@ -459,65 +459,27 @@ func paymentDisconnect(e *env) error {
 }
 
 // paymentStatus is what the status command says of payments.
-type paymentStatus struct {
-	Payments    paymentTotals        `json:"payments"`
-	troubled    []troubledPayment    // the first of each kind
-	overdue     stamp                // since when the provider should have been asked about the oldest
-	connections []*paymentConnection // in use, or waited for
-}
-
-func (r *paymentStatus) read(v *statusView) (err error) {
-	if r.Payments, err = v.paymentTotals(v.now); err != nil {
-		return err
+func paymentStatus(v *statusView, to *statusReport) error {
+	n, err := v.paymentTotals(v.now)
+	to.set("payments", n)
+	if err == nil {
+		to.say("%d under way, %d in review", n.Live, n.Review)
 	}
-	if r.troubled, err = v.troubledPayments(newStamp(v.now.Add(endingNotice)), 1); err != nil {
-		return err
-	}
-	if r.overdue, err = v.oldestDuePayment(); err != nil {
-		return err
-	}
-	r.connections, err = neededConnections(v.queries, v.now)
 	return err
 }
 
-func (r *paymentStatus) aboutMoney() {}
-
-func (r *paymentStatus) show(v *statusView, to *statusLines) {
-	to.say("%d under way, %d in review", r.Payments.Live, r.Payments.Review)
-	for _, p := range r.troubled {
-		switch {
-		case p.state == paymentReview:
-			to.ask("%s in review since %s: 'widgetd order show %s'",
-				countedUpTo(r.Payments.Review, "payment", "payments"), p.createdAt.day(), p.orderID)
-		default:
-			to.ask("%s, the first at %s: 'widgetd order capture %s', or cancel it", countedUpTo(r.Payments.Ending,
-				"authorisation lapses", "authorisations lapse"), p.captureBefore, p.orderID)
-		}
+// sealedPayments is what the status command says of connections whose secrets another key file sealed.
+func sealedPayments(v *statusView, to *statusReport) error {
+	if v.keys == nil {
+		return nil
 	}
-	if r.Payments.Overdue > 0 && v.runs {
-		to.ask("%s too long for the provider, since %s: see the log", countedUpTo(r.Payments.Overdue, "payment waits",
-			"payments wait"), r.overdue)
+	ids, err := unsealableConnections(v.queries, v.keys)
+	var lines []string
+	for _, id := range ids {
+		lines = append(lines, sealedElsewhere(id))
 	}
-	var refused []stamp
-	var sealed []string
-	command := "'widgetd payment list'"
-	for _, c := range r.connections {
-		if !c.FailingSince.IsZero() {
-			refused = append(refused, c.FailingSince)
-			if command = "'widgetd payment check " + c.ID + "'"; !c.RemovedAt.IsZero() {
-				command = "'widgetd payment reconnect " + c.ID + " -secrets FILE'"
-			}
-		}
-		if v.keys == nil {
-			continue
-		}
-		if _, err := c.open(v.keys); err != nil {
-			sealed = append(sealed, sealedElsewhere(c.ID))
-		}
-	}
-	to.askSince(refused, "payment connection has keys that its provider refuses",
-		"payment connections have keys that their providers refuse", command)
-	to.askFirst(sealed)
+	to.askFirst(lines)
+	return err
 }
 
 // checkPayments is a rowCheck. It finds connections whose secrets were sealed with another key file, and the 20

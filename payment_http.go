@@ -120,7 +120,7 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	}
 	conn, err := row.open(a.keys.Load())
 	if err != nil {
-		a.noteFault(faultConnected, err, "connection", row.ID)
+		a.log.Warn(faultConnected, "error", err, "connection", row.ID)
 		return errNotice
 	}
 	notice, err := a.payments.providers[name].notice(conn, c.request, c.body, c.now)

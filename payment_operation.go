@@ -147,7 +147,7 @@ func (p *payments) openConnection(pay *payment) (*openConnection, error) {
 	}
 	conn, err := c.open(p.keys())
 	if err != nil {
-		p.noteFault(faultConnected, err, "connection", c.ID)
+		p.log.Warn(faultConnected, "error", err, "connection", c.ID)
 	}
 	return conn, err
 }
@@ -641,7 +641,7 @@ func (p *payments) settleOrder(ctx context.Context, orderID string) error {
 func (p *payments) warnOfSealed(context.Context) {
 	ids, err := unsealableConnections(p.store.queries, p.keys())
 	if err != nil {
-		p.noteFault(faultPaymentsRead, err)
+		p.log.Warn(faultPaymentsRead, "error", err)
 		return
 	}
 	for _, id := range ids {
@@ -716,7 +716,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 	}
 	due, err := w.store.duePayments(newStamp(w.now()), dueAtOnce)
 	if err != nil {
-		w.noteFault(faultPaymentsRead, err)
+		w.log.Warn(faultPaymentsRead, "error", err)
 		return
 	}
 	slices.SortStableFunc(due, func(a, b duePayment) int { return min(a.polls, 1) - min(b.polls, 1) })
@@ -734,7 +734,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 			defer cancel()
 			if err := w.settle(limited, d.id); err != nil && ctx.Err() == nil && !errors.Is(err, errNotFound) &&
 				!w.store.met.setAside(d.id, err) {
-				w.noteFault(faultSettle, err)
+				w.log.Warn(faultSettle, "error", err)
 			}
 		})
 	}

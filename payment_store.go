@@ -248,14 +248,17 @@ func (t *tx) lookAtConnection(id string) {
 // due within keyWait, as are those with a refund that hangs. It reads maxCounted
 // of each.
 func (q *queries) waitingConnections(now time.Time) ([]string, error) {
-	return collect(q, `SELECT DISTINCT c.id
-		FROM (SELECT * FROM (SELECT id FROM payments WHERE state IN ('created', 'pending', 'authorized')
-				ORDER BY order_id LIMIT ?2)
-			UNION ALL SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?1 ORDER BY due_at LIMIT ?2)) w
-		CROSS JOIN payments p ON p.id = w.id CROSS JOIN payment_connections c ON c.id = p.connection_id
-		WHERE c.removed_at IS NOT NULL`, []any{newStamp(now.Add(keyWait)), maxCounted},
+	return collect(q, stillNeeded, []any{newStamp(now), newStamp(now.Add(keyWait)), maxCounted},
 		func(id *string) []any { return []any{id} })
 }
+
+// stillNeeded is the query of waitingConnections at ?1; ?2 is keyWait later, and ?3 is maxCounted.
+const stillNeeded = `SELECT DISTINCT c.id
+	FROM (SELECT * FROM (SELECT id FROM payments WHERE state IN ('created', 'pending', 'authorized')
+			ORDER BY order_id LIMIT ?3)
+		UNION ALL SELECT * FROM (SELECT id FROM payments WHERE due_at <= ?2 ORDER BY due_at LIMIT ?3)) w
+	CROSS JOIN payments p ON p.id = w.id CROSS JOIN payment_connections c ON c.id = p.connection_id
+	WHERE c.removed_at IS NOT NULL`
 
 // knownPayment returns the newest attempt of a connection that its provider knows, nil if there is none. It is only
 // for commands, since it may read every attempt.
@@ -318,27 +321,24 @@ func (q *queries) paymentTotals(now time.Time) (n paymentTotals, err error) {
 	return n, err
 }
 
-// A troubledPayment is an attempt that an operator should know of.
-type troubledPayment struct {
-	orderID, state, reason   string
-	captureBefore, createdAt stamp
-}
-
-// oldestDuePayment returns since when the attempt that has been due longest is due; the zero stamp: none is.
-func (q *queries) oldestDuePayment() (stamp, error) {
-	return oneValue[stamp](q, `SELECT min(due_at) FROM payments WHERE due_at IS NOT NULL`)
-}
-
-// troubledPayments returns up to limit attempts that are in review, and then as many whose authorisation
-// lapses before a time, in both the oldest first. Of live attempts it reads the maxCounted oldest.
-func (q *queries) troubledPayments(before stamp, limit int) ([]troubledPayment, error) {
-	return collectShown(q, `SELECT * FROM (SELECT order_id, state, coalesce(reason, ''), capture_before, created_at
-			FROM payments WHERE state = 'review' ORDER BY id LIMIT ?2)
-		UNION ALL SELECT * FROM (SELECT order_id, state, '', capture_before, NULL FROM (`+oldestLive+` LIMIT ?3)
-			WHERE capture_before < ?1 ORDER BY capture_before LIMIT ?2)`,
-		[]any{before, limit, maxCounted}, func(p *troubledPayment) []any {
-			return []any{&p.orderID, &p.state, &p.reason, &p.captureBefore, &p.createdAt}
-		})
+// paymentNeeds are what the status command asks for. Of live attempts it reads the maxCounted oldest.
+var paymentNeeds = []statusLine{
+	{label: "payments in review", money: true, one: "payment", many: "payments",
+		advice: " in review since $day: 'widgetd order show $id'",
+		query:  `SELECT created_at AS since, order_id AS id FROM payments WHERE state = 'review'`},
+	{label: "authorisations", money: true, one: "authorisation lapses", many: "authorisations lapse",
+		advice: ", the first at $since: 'widgetd order capture $id', or cancel it", span: endingNotice,
+		query: `SELECT capture_before AS since, order_id AS id FROM (` + oldestLive + ` LIMIT ?3)
+			WHERE capture_before < ?2`},
+	{label: "payments that are due", money: true, one: "payment waits", many: "payments wait",
+		advice: " too long for the provider, since $since: see the log", span: -time.Minute,
+		query: `SELECT due_at AS since, id FROM payments WHERE due_at < ?2`},
+	{label: "keys of payment connections", money: true, one: "payment connection has keys that its provider refuses",
+		many:   "payment connections have keys that their providers refuse",
+		advice: " since $day: 'widgetd payment $id'", span: keyWait,
+		query: `SELECT failing_since AS since, CASE WHEN removed_at IS NULL THEN 'check ' || id
+				ELSE 'reconnect ' || id || ' -secrets FILE' END AS id FROM payment_connections
+			WHERE failing_since IS NOT NULL AND (removed_at IS NULL OR id IN (` + stillNeeded + `))`},
 }
 
 // An unaccountedPayment is an attempt that is not in review, though its money differs from what its order

@@ -46,9 +46,9 @@ func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 // readyRevenue records everything that is due, and says on standard error if that fails. If -account is not given and
 // there is more than one account, it says there which one is shown, or if that has no revenue, which ones have some.
 func (e *env) readyRevenue(st *store, accountID string) error {
-	recordForReading(e.ctx, st, math.MaxInt, func(fault string, err error, _ ...any) {
-		fmt.Fprintf(e.stderr, "%s, so what moved last may be missing: %v\n", fault, err)
-	})
+	if err := recordOrders(e.ctx, st, math.MaxInt); err != nil && e.ctx.Err() == nil {
+		fmt.Fprintf(e.stderr, "%s, so what moved last may be missing: %v\n", faultRevenue, err)
+	}
 	if e.str("account") != "" {
 		return nil
 	}

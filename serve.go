@@ -125,40 +125,34 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	if e.on("standby") {
-		listener, err := listen(e.str("addr"), e.getenv)
-		if err != nil {
-			return err
-		}
-		db, err := e.file("db")
-		if err != nil {
-			return err
-		}
-		b := newStandby(keys, o)
-		b.db, b.keyFile, b.log = db, keyFile, log
-		return b.serveUntil(e.ctx, listener)
-	}
 	db, err := e.file("db")
 	if err != nil {
 		return err
 	}
-	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
+	listener, err := listen(e.str("addr"), e.getenv)
 	if err != nil {
 		return err
+	}
+	if e.on("standby") {
+		readKeys := func() (*keyring, error) { return loadKeyring(keyFile) }
+		return serveStandby(e.ctx, listener, newStandby(db, readKeys, o.trusted, log))
+	}
+	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
+	if err != nil {
+		return errors.Join(err, listener.Close())
 	}
 	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)
 	if o.noRoots {
 		log.Warn(noRootsText, "advice", callFaults[callUnverified])
 	}
 	s, err := newServer(st, keys, o, log, e.nouns)
-	if err != nil {
-		return errors.Join(err, st.close())
+	if err == nil {
+		_, err = s.joinPair(e.str("peer"))
 	}
-	listener, err := listen(e.str("addr"), e.getenv)
-	if err != nil {
-		return errors.Join(err, st.close())
+	if err == nil {
+		err = s.startDebug(e.str("debug-addr"))
 	}
-	if err := s.startDebug(e.str("debug-addr")); err != nil {
+	if err != nil {
 		return errors.Join(err, listener.Close(), st.close())
 	}
 	return s.serveUntil(e.ctx, listener, keyFile)
@@ -178,7 +172,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.nounOptions, err = e.readNounOptions(); err != nil {
 		return o, err
 	}
-	o.accessLog, o.peerURL = e.on("access-log"), e.str("peer")
+	o.accessLog = e.on("access-log")
 	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
 		return o, err
 	}
@@ -262,10 +256,8 @@ const (
 // up changes of keyFile while it runs; "": no file.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile string) error {
 	conns := &connections{states: map[net.Conn]connection{}}
-	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
-		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ConnState: conns.setState, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
+	web := newWeb(s, s.log)
+	web.ConnState = conns.setState
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
 	keys := s.watchKeys(keyFile)
@@ -301,10 +293,35 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	}
 	s.working.Wait()
 	s.outbound.close()
-	s.logNotices(true)
-	s.reviewFaults(true)
 	err = errors.Join(failed, err, s.runFinalChores(), s.store.close())
+	s.told.tell(true)
 	s.log.Info("stopped")
+	return err
+}
+
+// newWeb returns a server of HTTP with the time-outs of this service.
+func newWeb(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true} // its answer to OPTIONS * has no request id
+}
+
+// serveStandby answers in place of the service until ctx ends or the listener fails.
+func serveStandby(ctx context.Context, listener net.Listener, b *standby) error {
+	web, served := newWeb(b, b.log), make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	go everyInterval(ctx, func() { b.told.tell(false) })
+	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	err := web.Shutdown(stop)
+	b.log.Info("stopped")
 	return err
 }
 
@@ -319,22 +336,19 @@ const (
 
 // pollFiles picks up changes of the key file and of the base addresses, and checks the header
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
-// what was counted of refusals and faults, and rows that could not be read. It only reads the database, so that
+// what was counted of warnings, and rows that could not be read. It only reads the database, so that
 // a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
-	walIsLarge, calls := false, &callsTold{}
 	everyInterval(ctx, func() {
 		s.followKeys(keys)
 		s.store.recheckHeader()
-		s.peer.lookForFollower()
-		walIsLarge = s.reportWAL(walIsLarge)
-		s.logNotices(false)
+		s.lookForFollower()
+		s.warnOfState()
 		s.logUnreadable()
-		s.reviewFaults(false)
-		s.reportCalls(calls)
 		if err := s.refresh(); err != nil {
-			s.noteFault("the base addresses can't be read", err)
+			s.log.Warn("the base addresses can't be read", "error", err)
 		}
+		s.told.tell(false)
 	})
 }
 
@@ -374,20 +388,19 @@ func (s *server) runChores(ctx context.Context) {
 		}
 		s.followClock()
 		s.keepClock(ctx, sweepInterval)
-		s.peer.keepHeard(ctx)
 		for _, c := range s.chores {
-			if s.peer.standing().fences() || c.timeDriven && s.clockDoubted() {
+			if s.store.fenced() || c.timeDriven && s.clockDoubted() {
 				continue
 			}
 			if err := c.run(ctx); err != nil {
-				s.noteFault(c.fault, err)
+				s.log.Warn(c.fault, "error", err)
 			}
 		}
 		if !closerThan(sweepInterval, lastSweep, now) {
 			lastSweep, sweepDue = now, true
 			s.checkHealth() // for the metrics, which do not ask the database themselves
 		}
-		if sweepDue && !s.clockDoubted() && !s.peer.standing().fences() {
+		if sweepDue && !s.clockDoubted() && !s.store.fenced() {
 			sweepDue = s.sweep(ctx, now.Add(upkeepInterval))
 		}
 	})
@@ -407,7 +420,7 @@ func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 			return remove(t)
 		})
 		if err != nil && ctx.Err() == nil {
-			s.noteFault("expired rows can't be removed", err)
+			s.log.Warn("expired rows can't be removed", "error", err)
 		}
 		if more || err != nil {
 			return more && err == nil
@@ -428,45 +441,16 @@ func (s *server) runFinalChores() error {
 		}
 	}
 	s.keepClock(ctx, time.Second)
-	s.peer.keepHeard(ctx)
 	return errors.Join(errs...)
 }
 
-// reportWAL logs when the WAL has grown past maxWAL, and again when it is back below it. large
-// is what the last call returned: whether the WAL was larger than maxWAL.
-func (s *server) reportWAL(large bool) bool {
-	size := s.store.walSize()
-	switch {
-	case size > maxWAL && !large && s.store.noCheckpoints:
-		s.log.Warn("the write-ahead log is large: Litestream does not checkpoint it: check that it runs",
-			"bytes", size)
-	case size > maxWAL && !large:
-		s.log.Warn("the write-ahead log is large: a transaction that another program keeps open "+
-			"prevents its checkpoint: end it", "bytes", size)
-	case size <= maxWAL && large:
-		s.log.Info("the write-ahead log is small again", "bytes", size)
+// warnOfState warns of a large WAL, and that most calls to different hosts fail alike, as long as that lasts.
+func (s *server) warnOfState() {
+	if s.store.walSize() > maxWAL {
+		s.log.Warn(s.walReason())
 	}
-	return size > maxWAL
-}
-
-// callsTold is what the log last said of calls that fail alike. The goroutine of pollFiles owns it.
-type callsTold struct {
-	fault callFault // "": it is over
-	at    time.Time // when that was logged, by the steady clock
-}
-
-// reportCalls logs when most calls to different hosts begin to fail alike, at most once a noticeInterval, and when
-// that is over.
-func (s *server) reportCalls(told *callsTold) {
-	fault, since := s.outbound.reach.failing()
-	switch {
-	case fault == told.fault:
-	case fault == "":
-		s.log.Info("over: " + callsFailAlike)
-		told.fault = fault
-	case !closerThan(noticeInterval, told.at, s.steady()):
+	if fault, since := s.outbound.reach.failing(); fault != "" {
 		s.log.Warn(callsFailAlike, "why", string(fault), "since", newStamp(since).String(), "advice", callFaults[fault])
-		told.fault, told.at = fault, s.steady()
 	}
 }
 
@@ -495,7 +479,7 @@ func (s *server) followKeys(w *keyWatch) {
 	if state := fileState(w.path); state == "" || state != w.loaded {
 		if err := s.reloadKeys(w.path); err != nil {
 			s.keysStale.Store(true)
-			s.noteFault(faultKeyFile, err)
+			s.log.Warn(faultKeyFile, "error", err)
 			return
 		}
 		w.loaded = state

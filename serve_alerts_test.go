@@ -287,17 +287,17 @@ func TestCallers_areCountedForAMinuteAndAnHourUpToABound(t *testing.T) {
 	is("an hour later", 2, row("b", 0, 5), callerRow{Client: clientOthers, LastMinute: 2, LastHour: 5})
 	now = now.Add(2 * time.Hour)
 	is("after two quiet hours", 8)
-	for i := range maxRecent + 10 {
+	for i := range maxCallers + 10 {
 		send(string(rune('A'+i/100))+string(rune('0'+i%100)), 1)
 	}
 	rows := m.mostCallers(now, 3)
-	others := callerRow{Client: clientOthers, LastMinute: maxRecent + 8, LastHour: maxRecent + 8}
-	if len(rows) != 3 || rows[2] != others || len(m.callers.counts) > maxRecent {
-		t.Errorf("of more than the bound: %+v, %d counted", rows, len(m.callers.counts))
+	others := callerRow{Client: clientOthers, LastMinute: maxCallers + 8, LastHour: maxCallers + 8}
+	if len(rows) != 3 || rows[2] != others || len(m.callers) > maxCallers {
+		t.Errorf("of more than the bound: %+v, %d counted", rows, len(m.callers))
 	}
 	now = now.Add(61 * time.Minute)
 	send("new", 1)
-	if len(m.callers.counts) != 1 {
-		t.Errorf("%d are counted an hour later", len(m.callers.counts))
+	if len(m.callers) != 1 {
+		t.Errorf("%d are counted an hour later", len(m.callers))
 	}
 }

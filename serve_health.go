@@ -102,10 +102,7 @@ func (s *server) reportOf(found observation) *healthReport {
 		report.Status, report.Output = healthWarn, rowsAsideReason
 	}
 	if size := s.store.walSize(); size > maxWAL {
-		reason := walLargeReason
-		if s.store.noCheckpoints {
-			reason = walLargeLitestreamReason
-		}
+		reason := s.walReason()
 		report.Checks["sqlite:logSize"] = []healthProbe{
 			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), reason}}
 		if report.Status == healthPass {
@@ -118,7 +115,12 @@ func (s *server) reportOf(found observation) *healthReport {
 	if fault := s.compareClock(s.readClocks()); report.Status == healthPass && fault != "" {
 		report.Status, report.Output = healthWarn, string(fault)
 	}
-	report.tellPeer(s.peer)
+	switch now := s.store.standing(); {
+	case now.duty == dutyFenced:
+		report.Status, report.Output = healthFail, now.reason
+	case now.reason != "" && report.Status == healthPass:
+		report.Status, report.Output = healthWarn, now.reason
+	}
 	if s.draining.Load() {
 		report.Status, report.Output = healthFail, storageReason(errClosed)
 	}
@@ -138,6 +140,14 @@ const (
 		"prevents its checkpoint"
 	walLargeLitestreamReason = "the write-ahead log is large: Litestream does not checkpoint it"
 )
+
+// walReason says why the write-ahead log is large.
+func (s *server) walReason() string {
+	if s.store.noCheckpoints {
+		return walLargeLitestreamReason
+	}
+	return walLargeReason
+}
 
 // An observation is what health knows about the database at a moment.
 type observation struct {
@@ -205,6 +215,9 @@ func (s *server) lastHealth() observation {
 func (s *server) probeDatabase(done chan struct{}) {
 	start := s.now()
 	err := s.store.probe(context.Background())
+	if errors.Is(err, errStorage) || errors.Is(err, errStorageFull) {
+		s.warnOfStorage(err)
+	}
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -275,7 +288,7 @@ func (s *server) startClock() {
 	read := s.readClocks()
 	seen, err := s.store.clockSeen()
 	if err != nil {
-		s.noteFault("the time that the service saw last can't be read", err)
+		s.log.Warn("the time that the service saw last can't be read", "error", err)
 	}
 	if s.clock.seen = seen; !seen.IsZero() {
 		read.wall = seen.Time
@@ -340,7 +353,7 @@ func (s *server) followClock() {
 func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	read := s.readClocks()
 	now := newStamp(read.wall)
-	if s.peer.standing().fences() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
+	if s.store.fenced() || s.compareClock(read) != "" || now.Sub(s.clock.seen.Time) < later ||
 		closerThan(later, s.clock.tried, read.steady) {
 		return
 	}
@@ -355,7 +368,7 @@ func (s *server) keepClock(ctx context.Context, later time.Duration) {
 	case err == nil:
 		s.clock.seen = now
 	case ctx.Err() == nil:
-		s.noteFault(faultClock, err)
+		s.log.Warn(faultClock, "error", err)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,16 +17,16 @@ import (
 	"time"
 )
 
-// metrics counts answers by route and status, and refusals by problem code. There are few of each,
-// so callers can't make the maps grow.
+// metrics counts answers by route and status, refusals by problem code, and who calls. Of the former there are few, so
+// callers can't make the maps grow. It counts maxCallers one by one, in some 400 bytes each, and all others together.
 type metrics struct {
-	mu           sync.Mutex
-	answers      map[answerKey]answerCount
-	durations    map[string]histogram // by route
-	refusals     map[string]int64     // by problem code
-	lastAnswers  recentCounts[answerKey]
-	lastRefusals recentCounts[string]
-	callers      recentCounts[callerKey]
+	mu       sync.Mutex
+	began    time.Time // of the first step, by the steady clock
+	answers  map[answerKey]*answerCount
+	refusals map[string]*recentCount
+	callers  map[callerKey]*recentCount
+	others   recentCount
+	cleared  int64 // the step in which callers that were quiet for an hour were last removed
 }
 
 type answerKey struct {
@@ -35,10 +34,12 @@ type answerKey struct {
 	status int
 }
 
-// An answerCount is how many answers there were, and how long all of them took together.
+// An answerCount is how many answers there were, and how long they took: all together, and how many of them by the
+// first of durationBounds that is not below; the last is of those above all bounds.
 type answerCount struct {
-	number   int64
-	duration time.Duration
+	recentCount
+	took   time.Duration
+	within [len(durationBounds) + 1]int64
 }
 
 // durationBounds are the upper bounds of the buckets of a histogram.
@@ -47,31 +48,16 @@ var durationBounds = [...]time.Duration{
 	100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 10 * time.Second,
 }
 
-// A histogram counts durations by the first of durationBounds that is not below them; the last count
-// is of those above all bounds.
-type histogram struct {
-	counts [len(durationBounds) + 1]int64
-	sum    time.Duration
-}
-
-// recentCounts counts by some key what happened in the last minute, in steps of ten seconds, and in the last hour, in
-// minutes. It counts maxRecent keys one by one, in some 500 bytes each, and all others together.
-type recentCounts[K comparable] struct {
-	began   time.Time // of the first step, by the steady clock
-	counts  map[K]*recentCount
-	others  recentCount
-	cleared int64 // the step in which those that were quiet for an hour were last removed
-}
-
 const (
-	maxRecent      = 2000
+	maxCallers     = 2000
 	recentStep     = 10 * time.Second
 	stepsPerMinute = int64(time.Minute / recentStep)
 	recentMinutes  = 60
 )
 
-// A recentCount is how often something happened in each of the last steps and minutes.
+// A recentCount is how often something happened since the start, and in each of the last steps and minutes.
 type recentCount struct {
+	all     int64
 	step    int64 // of the last time
 	steps   [stepsPerMinute]uint32
 	minutes [recentMinutes]uint32
@@ -89,6 +75,14 @@ func (c *recentCount) moveTo(step int64) {
 	c.step = max(c.step, step)
 }
 
+// add counts that it happened in a step.
+func (c *recentCount) add(step int64) {
+	c.moveTo(step)
+	c.all++
+	c.steps[step%stepsPerMinute]++
+	c.minutes[step/stepsPerMinute%recentMinutes]++
+}
+
 // sums returns how often it happened in the minute and in the hour before a step.
 func (c *recentCount) sums(step int64) (minute, hour int64) {
 	c.moveTo(step)
@@ -101,107 +95,98 @@ func (c *recentCount) sums(step int64) (minute, hour int64) {
 	return minute, hour
 }
 
-// stepAt returns the number of the step at now.
-func (c *recentCounts[K]) stepAt(now time.Time) int64 { return int64(now.Sub(c.began) / recentStep) }
-
-// add counts that something happened at now.
-func (c *recentCounts[K]) add(key K, now time.Time) {
-	if c.counts == nil {
-		c.counts, c.began = map[K]*recentCount{}, now
+// stepAt returns the number of the step at now. The caller holds mu.
+func (m *metrics) stepAt(now time.Time) int64 {
+	if m.answers == nil {
+		m.began, m.answers = now, map[answerKey]*answerCount{}
+		m.refusals, m.callers = map[string]*recentCount{}, map[callerKey]*recentCount{}
 	}
-	step := c.stepAt(now)
-	found := c.counts[key]
-	if found == nil {
-		if len(c.counts) >= maxRecent && c.cleared < step {
-			c.cleared = step
-			maps.DeleteFunc(c.counts, func(_ K, old *recentCount) bool {
-				return step-old.step >= recentMinutes*stepsPerMinute
-			})
-		}
-		if found = &c.others; len(c.counts) < maxRecent {
-			found = &recentCount{step: step}
-			c.counts[key] = found
-		}
-	}
-	found.moveTo(step)
-	found.steps[step%stepsPerMinute]++
-	found.minutes[step/stepsPerMinute%recentMinutes]++
-}
-
-// lastMinute returns the counts of the minute before now.
-func (c *recentCounts[K]) lastMinute(now time.Time) map[K]int64 {
-	counts := map[K]int64{}
-	for key, n := range c.counts {
-		if minute, _ := n.sums(c.stepAt(now)); minute > 0 {
-			counts[key] = minute
-		}
-	}
-	return counts
+	return int64(now.Sub(m.began) / recentStep)
 }
 
 // count adds an answer at now, to whom, and how long it took.
 func (m *metrics) count(route string, status int, took time.Duration, to callerKey, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lastAnswers.add(answerKey{route, status}, now)
-	m.callers.add(to, now)
-	if m.answers == nil {
-		m.answers, m.durations = map[answerKey]answerCount{}, map[string]histogram{}
+	step, key := m.stepAt(now), answerKey{route, status}
+	m.callerAt(to, step).add(step)
+	c := m.answers[key]
+	if c == nil {
+		c = &answerCount{}
+		m.answers[key] = c
 	}
-	key := answerKey{route, status}
-	c, h := m.answers[key], m.durations[route]
-	m.answers[key] = answerCount{c.number + 1, c.duration + took}
+	c.add(step)
+	c.took += took
 	i, _ := slices.BinarySearch(durationBounds[:], took)
-	h.counts[i]++
-	h.sum += took
-	m.durations[route] = h
+	c.within[i]++
+}
+
+// callerAt returns the count of a caller, or of all others if there is no room.
+func (m *metrics) callerAt(who callerKey, step int64) *recentCount {
+	found := m.callers[who]
+	if found != nil {
+		return found
+	}
+	if len(m.callers) >= maxCallers && m.cleared < step {
+		m.cleared = step
+		maps.DeleteFunc(m.callers, func(_ callerKey, old *recentCount) bool {
+			return step-old.step >= recentMinutes*stepsPerMinute
+		})
+	}
+	if len(m.callers) >= maxCallers {
+		return &m.others
+	}
+	m.callers[who] = &recentCount{step: step}
+	return m.callers[who]
 }
 
 // countRefusal adds an answer with the problem of that code at now.
 func (m *metrics) countRefusal(code string, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lastRefusals.add(code, now)
-	if m.refusals == nil {
-		m.refusals = map[string]int64{}
+	step := m.stepAt(now)
+	if m.refusals[code] == nil {
+		m.refusals[code] = &recentCount{}
 	}
-	m.refusals[code]++
+	m.refusals[code].add(step)
 }
 
-// lastMinute returns what was counted in the minute before now, and all refusals since the start.
-func (m *metrics) lastMinute(now time.Time) (answers map[answerKey]int64, refusals, all map[string]int64) {
+// lastMinute returns what was answered in the minute before now, and refused then and since the start, each the most
+// first.
+func (m *metrics) lastMinute(now time.Time) (answers []routeCount, refusals []refusalCount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.lastAnswers.lastMinute(now), m.lastRefusals.lastMinute(now), maps.Clone(m.refusals)
-}
-
-// samples returns the lines of the metrics that are counted by route, status or code, without the
-// names of their families.
-func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	step := m.stepAt(now)
 	for key, c := range m.answers {
-		labels := fmt.Sprintf(`{route=%q,status="%d"}`, key.route, key.status)
-		answers = append(answers, fmt.Sprintf("%s %d", labels, c.number))
-		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.duration.Seconds()))
-	}
-	for _, route := range slices.Sorted(maps.Keys(m.durations)) {
-		h, n := m.durations[route], int64(0)
-		for i, bound := range durationBounds {
-			n += h.counts[i]
-			durations = append(durations, fmt.Sprintf(`_bucket{route=%q,le="%g"} %d`, route, bound.Seconds(), n))
+		if n, _ := c.sums(step); n > 0 {
+			answers = append(answers, routeCount{cmp.Or(key.route, noRoute), key.status, n})
 		}
-		n += h.counts[len(durationBounds)]
-		durations = append(durations, fmt.Sprintf(`_bucket{route=%q,le="+Inf"} %d`, route, n),
-			fmt.Sprintf(`_sum{route=%q} %g`, route, h.sum.Seconds()), fmt.Sprintf(`_count{route=%q} %d`, route, n))
 	}
-	for code, n := range m.refusals {
-		refusals = append(refusals, fmt.Sprintf(`{code=%q} %d`, code, n))
+	for code, c := range m.refusals {
+		n, _ := c.sums(step)
+		refusals = append(refusals, refusalCount{code, n, c.all})
 	}
-	slices.Sort(answers)
-	slices.Sort(seconds)
-	slices.Sort(refusals)
-	return answers, seconds, durations, refusals
+	slices.SortFunc(answers, func(a, b routeCount) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
+	})
+	slices.SortFunc(refusals, func(a, b refusalCount) int {
+		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
+	})
+	return answers, refusals
+}
+
+// A routeCount is how many requests to a route were answered with a status in the last minute.
+type routeCount struct {
+	Route    string `json:"route"`
+	Status   int    `json:"status"`
+	Requests int64  `json:"requests"`
+}
+
+// A refusalCount is how many requests were answered with a problem.
+type refusalCount struct {
+	Code       string `json:"code"`
+	LastMinute int64  `json:"last_minute"`
+	SinceStart int64  `json:"since_start"`
 }
 
 // A callerKey is an account and its client: the client_id of a token, or what else the request was charged as. The
@@ -243,28 +228,25 @@ type callerRow struct {
 func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	step := m.callers.stepAt(now)
-	add := func(who callerKey, n *recentCount) {
+	step := m.stepAt(now)
+	for who, n := range m.callers {
 		if minute, hour := n.sums(step); hour > 0 {
 			all = append(all, callerRow{AccountID: who.account, Client: cmp.Or(who.client, clientAnonymous),
 				LastMinute: minute, LastHour: hour})
 		}
 	}
-	for who, n := range m.callers.counts {
-		add(who, n)
-	}
 	slices.SortFunc(all, func(a, b callerRow) int {
 		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
 			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
 	})
-	add(callerKey{client: clientOthers}, &m.callers.others)
-	if len(all) > limit {
-		rest := callerRow{Client: clientOthers}
-		for _, row := range all[limit-1:] {
+	rest := callerRow{Client: clientOthers}
+	if rest.LastMinute, rest.LastHour = m.others.sums(step); rest.LastHour > 0 || len(all) > limit {
+		kept := min(len(all), limit-1)
+		for _, row := range all[kept:] {
 			rest.LastMinute += row.LastMinute
 			rest.LastHour += row.LastHour
 		}
-		all = append(all[:limit-1], rest)
+		all = append(all[:kept], rest)
 	}
 	return all
 }
@@ -303,6 +285,44 @@ func (s *server) healthSample() string {
 	report := s.reportOf(s.lastHealth())
 	reason, _, _ := strings.Cut(report.Output, " for ")
 	return fmt.Sprintf(`{status=%q,reason=%q} 1`, report.Status, reason)
+}
+
+// samples returns the lines of the metrics that are counted by route, status or code, without the names of their
+// families.
+func (m *metrics) samples() (answers, seconds, durations, refusals []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	routes := map[string]answerCount{}
+	for key, c := range m.answers {
+		labels := fmt.Sprintf(`{route=%q,status="%d"}`, key.route, key.status)
+		answers = append(answers, fmt.Sprintf("%s %d", labels, c.all))
+		seconds = append(seconds, fmt.Sprintf("%s %g", labels, c.took.Seconds()))
+		sum := routes[key.route]
+		sum.took += c.took
+		for i, n := range c.within {
+			sum.within[i] += n
+		}
+		routes[key.route] = sum
+	}
+	for _, route := range slices.Sorted(maps.Keys(routes)) {
+		c, n := routes[route], int64(0)
+		for i, within := range c.within {
+			bound := "+Inf"
+			if n += within; i < len(durationBounds) {
+				bound = fmt.Sprintf("%g", durationBounds[i].Seconds())
+			}
+			durations = append(durations, fmt.Sprintf(`_bucket{route=%q,le=%q} %d`, route, bound, n))
+		}
+		durations = append(durations, fmt.Sprintf(`_sum{route=%q} %g`, route, c.took.Seconds()),
+			fmt.Sprintf(`_count{route=%q} %d`, route, n))
+	}
+	for code, c := range m.refusals {
+		refusals = append(refusals, fmt.Sprintf(`{code=%q} %d`, code, c.all))
+	}
+	slices.Sort(answers)
+	slices.Sort(seconds)
+	slices.Sort(refusals)
+	return answers, seconds, durations, refusals
 }
 
 // freeDisk returns how many bytes are free for the database.
@@ -372,210 +392,11 @@ func (s *server) writeMetrics(w io.Writer) {
 	gauge("go_sys_bytes", "Bytes of memory obtained from the operating system.", int64(mem.Sys))
 }
 
-// What the log says about requests that were refused, and about faults that last: a count once a
-// minute, or a line at the beginning and one at the end. With a line for each request, a
-// caller that sends many could fill the disk.
-
-const (
-	noticeInterval = time.Minute      // between two log lines of one kind of notice
-	maxNamed       = 20               // names that one such line lists; the others are counted together
-	faultQuiet     = 10 * time.Second // a fault that has not happened for so long may be over
-)
-
-// The kinds of notices, which are the texts of their log lines.
-const (
-	noticeOrigins = "origins were refused"
-	noticeRates   = "requests were over a rate limit"
-	noticeBusy    = "requests failed since another program has locked the database"
-	noticeTokens  = "tokens were refused"
-)
-
-// notices counts refusals by kind and name. The kinds are a closed list, and each remembers at most
-// maxNamed names, so that callers can't make it grow.
-type notices struct {
-	mu    sync.Mutex
-	kinds map[string]*notice
-}
-
-// A notice is what was counted of one kind since its last log line.
-type notice struct {
-	times    int64
-	names    map[string]int64
-	loggedAt time.Time // by the steady clock; zero: never
-}
-
-// add counts one refusal of a kind under a name, such as an origin or an account.
-func (n *notices) add(kind, name string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	k := n.kinds[kind]
-	if k == nil {
-		k = &notice{names: map[string]int64{}}
-		n.kinds[kind] = k
-	}
-	k.times++
-	if _, known := k.names[name]; known || len(k.names) < maxNamed {
-		k.names[name]++
-	}
-}
-
-// text returns the names with their counts, the highest count first: "https://a.example 3, others 2".
-func (k *notice) text() string {
-	type named struct {
-		name  string
-		times int64
-	}
-	all, rest := []named{}, k.times
-	for name, times := range k.names {
-		all = append(all, named{name, times})
-		rest -= times
-	}
-	slices.SortFunc(all, func(a, b named) int {
-		return cmp.Or(cmp.Compare(b.times, a.times), strings.Compare(a.name, b.name))
-	})
-	if rest > 0 {
-		all = append(all, named{"others", rest})
-	}
-	parts := []string{}
-	for _, n := range all {
-		parts = append(parts, fmt.Sprintf("%s %d", n.name, n.times))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// logNotices writes a log line for each kind with new notices that has had none for
-// noticeInterval; at the stop, for each with new notices.
-func (s *server) logNotices(stopping bool) {
-	now, n := s.steady(), &s.notices
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for kind, k := range n.kinds {
-		if k.times > 0 && (stopping || !closerThan(noticeInterval, k.loggedAt, now)) {
-			s.log.Warn(kind, "times", k.times, "by", k.text())
-			*k = notice{names: map[string]int64{}, loggedAt: now}
-		}
-	}
-}
-
 // logUnreadable writes a log line for each table with rows that could not be read since its last line, at most one
 // in rowInterval.
 func (s *server) logUnreadable() {
 	for _, row := range s.store.met.newRows(s.steady()) {
 		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
 			"table", row.table, "id", row.id, "error", row.cause)
-	}
-}
-
-// noteRefusal counts a request that is answered with a problem. err is what the request's handling
-// returned, from which ref was made.
-func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err error) {
-	s.metrics.countRefusal(ref.code.name, s.steady())
-	switch ref.code {
-	case codeOrigin:
-		s.notices.add(noticeOrigins, originName(r))
-	case codeRateLimited:
-		s.notices.add(noticeRates, cmp.Or(w.account, "address"))
-	case codeBusy:
-		s.notices.add(noticeBusy, cmp.Or(w.pattern, noRoute))
-	case codeInvalidToken:
-		reason := "other"
-		var refused *refusedToken
-		if errors.As(err, &refused) {
-			reason = refused.reason
-		}
-		s.notices.add(noticeTokens, reason)
-	case codeStorageFull:
-		s.noteFault(faultDiskFull, err, "request_id", w.requestID, "route", w.pattern)
-	case codeStorage:
-		if error(ref) != err { // else the service is stopping
-			s.noteFault(faultStorage, err, "request_id", w.requestID, "route", w.pattern)
-		}
-	}
-}
-
-// originName returns the name under which a refused Origin is counted: the origin in its normal
-// form, or why it has none.
-func originName(r *http.Request) string {
-	values := r.Header["Origin"]
-	if len(values) == 0 {
-		return "none sent"
-	}
-	origin, err := parseOrigin(values[0])
-	switch {
-	case len(values) == 1 && err == nil:
-		return origin
-	case len(values) == 1 && values[0] == "null":
-		return "null"
-	}
-	return "malformed"
-}
-
-// The names of the faults that requests meet, and of that of the key file. Chores name their own (chore.fault).
-const (
-	faultDiskFull = "the disk is full, so nothing is written"
-	faultStorage  = "the database can't be used"
-	faultKeyFile  = "the key file can't be used: the keys loaded before stay in use"
-)
-
-// lastingFaults are the faults that are not over, by the text of their first log line, one of a closed list.
-type lastingFaults struct {
-	mu   sync.Mutex
-	open map[string]*lastingFault
-}
-
-// A lastingFault is one that is not over yet.
-type lastingFault struct {
-	began, last time.Time // by the steady clock
-	times       int64
-	lastError   string
-	commits     int64 // of the database, when it happened last
-}
-
-// noteFault counts a fault, and logs it with attrs if it was not there before. It is over, which is
-// logged too, when it has not happened for faultQuiet and the database has been written since.
-func (s *server) noteFault(name string, err error, attrs ...any) {
-	now, f := s.steady(), &s.faults
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	open := f.open[name]
-	if open == nil {
-		s.log.Warn(name, append([]any{"error", err.Error()}, attrs...)...)
-		open = &lastingFault{began: now}
-		f.open[name] = open
-	}
-	open.times++
-	open.last, open.lastError, open.commits = now, err.Error(), s.store.commits.Load()
-}
-
-// any reports whether there is a fault that is not over yet.
-func (f *lastingFaults) any() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.open) > 0
-}
-
-// reviewFaults logs which faults are over. While there are any, it has health write to the database, so
-// that their end is noticed even if nobody calls. At the stop it logs those that are left.
-func (s *server) reviewFaults(stopping bool) {
-	f := &s.faults
-	if !f.any() {
-		return
-	}
-	s.checkHealth()
-	now := s.steady()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for name, open := range f.open {
-		over := !closerThan(faultQuiet, open.last, now) && s.store.commits.Load() > open.commits
-		if !over && !stopping {
-			continue
-		}
-		prefix := "over: "
-		if !over {
-			prefix = "not over at the stop: "
-		}
-		s.log.Info(prefix+name, "times", open.times, "lasted", open.last.Sub(open.began).String(),
-			"last_error", open.lastError)
-		delete(f.open, name)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,19 +20,17 @@ import (
 	"time"
 )
 
-// peerOfTests is the address that machines of tests have as their peer's. Nothing is sent there.
-const peerOfTests = "http://10.0.0.2:8080"
-
-func withPeer(_ *storeOptions, o *serverOptions) { o.peerURL = peerOfTests }
-
 // A pair is two services with the same keys, each the peer of the other.
 type pair struct {
-	a, b *service
-	cut  atomic.Bool // no question arrives
+	a, b    *service
+	address string      // of the peer of each; nothing is sent there
+	cut     atomic.Bool // no question arrives
+	watches map[*service]*peerWatch
 }
 
 func newPair(t *testing.T) *pair {
-	p := &pair{a: newService(t, withPeer), b: newService(t, withPeer)}
+	p := &pair{a: newService(t), b: newService(t), address: "http://10.0.0.2:8080",
+		watches: map[*service]*peerWatch{}}
 	p.b.keys = p.a.keys
 	p.start(p.a, p.b)
 	p.start(p.b, p.a)
@@ -51,10 +48,16 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 	s.t.Helper()
 	how := s.server.serverOptions
 	var err error
-	s.store.fenced.Store(false)
+	s.store.stands.Store(nil)
+	if e, err := s.store.epoch(); err == nil && e.superseded() { // as when it is opened
+		s.store.become(standing{dutyFenced, reasonSuperseded})
+	}
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
-	s.server.peer.call = func(_ context.Context, question []byte) ([]byte, error) {
+	if p.watches[s], err = s.server.joinPair(p.address); err != nil {
+		s.t.Fatal(err)
+	}
+	p.watches[s].call = func(_ context.Context, question []byte) ([]byte, error) {
 		if p.cut.Load() {
 			return nil, errors.New("no route to host")
 		}
@@ -70,7 +73,7 @@ func (p *pair) startBeside(s *service, f http.HandlerFunc) {
 // promoted begins the epoch of that number on a stopped machine.
 func (s *service) promoted(number int64) {
 	s.t.Helper()
-	s.store.fenced.Store(false)
+	s.store.stands.Store(nil)
 	e := epoch{Number: number, Name: randomText(6)}
 	s.change(func(t *tx) error {
 		t.setEpoch(e)
@@ -79,34 +82,34 @@ func (s *service) promoted(number int64) {
 	s.check(writeEpochFile(epochPath(s.store.path), e))
 }
 
-// asksPeer asks the peer once.
-func (s *service) asksPeer() { s.server.peer.check(s.t.Context()) }
+// asks has a machine ask its peer once.
+func (p *pair) asks(s *service) { p.watches[s].check(s.t.Context()) }
 
-// stands compares how a machine stands with how it should, and what health says of that.
-func (s *service) stands(want peerStanding) {
+// ignores has a machine ignore its peer, and reports whether that helps.
+func (p *pair) ignores(s *service) bool { return s.server.ignorePeer() }
+
+// looks has a machine look whether a follower was started.
+func (p *pair) looks(s *service) { s.server.lookForFollower() }
+
+// stands compares what health says of how a machine stands, and that it does no more than it may; "": everything.
+func (s *service) stands(reason string) {
 	s.t.Helper()
-	equal(s.t, "the standing", s.server.peer.standing(), want)
-	status, health := 200, "pass"
-	switch {
-	case want.fences():
-		status, health = 503, "fail"
-	case want != standsAlone:
+	status, health, wrote := 200, "pass", 200
+	switch reason {
+	case "":
+	case reasonSuperseded, reasonFollowed:
+		status, health, wrote = 503, "fail", 503
+	default:
 		health = "warn"
 	}
 	a := s.health().is(status)
 	equal(s.t, "health", a.text("status"), health)
-	if want != standsAlone {
-		equal(s.t, "why", a.text("output"), standingReasons[want])
-	}
 	engine := s.server.connector(false)
-	equal(s.t, "payments and books are off", engine.off(), want != standsAlone)
-	if want != standsAlone {
+	equal(s.t, "payments and books are off", engine.off(), reason != "")
+	if reason != "" {
+		equal(s.t, "why", a.text("output"), reason)
 		_, err := s.server.outbound.do(s.t.Context(), outboundRequest{method: "GET", url: "https://api.example.com/"})
 		equal(s.t, "a call", fmt.Sprint(err), outboundCanceled+": the peer may do it")
-	}
-	wrote := 200
-	if want.fences() {
-		wrote = 503
 	}
 	s.post("/widget/leads", fmt.Sprintf(`{"type":"newsletter","email":"%s@example.com"}`, randomText(6)),
 		"Origin: "+siteOrigin).is(wrote)
@@ -123,95 +126,107 @@ func TestPeer_twoOfTheSameEpochHoldUntilOneIsPromoted(t *testing.T) {
 			}
 			p.start(s, both[1-i])
 		}
-		p.a.asksPeer()
-		p.b.asksPeer()
-		p.a.stands(rivalled)
-		p.b.stands(rivalled)
-		equal(t, "ignoring it helps", p.a.server.peer.ignore(), false)
+		p.asks(p.a)
+		p.asks(p.b)
+		p.a.stands(reasonRivalled)
+		p.b.stands(reasonRivalled)
+		equal(t, "ignoring it helps", p.ignores(p.a), false)
 
 		p.b.promoted(number + 1)
 		p.start(p.b, p.a)
-		p.b.asksPeer() // which tells a
-		p.b.stands(standsAlone)
-		p.a.stands(superseded)
-		p.a.asksPeer()
-		p.a.stands(superseded)
+		p.asks(p.b) // which tells a
+		p.b.stands("")
+		p.a.stands(reasonSuperseded)
+		p.asks(p.a)
+		p.a.stands(reasonSuperseded)
 	}
 	p.cut.Store(true)
 	p.start(p.a, p.b)
-	p.a.stands(superseded) // it has kept that
+	p.a.stands(reasonSuperseded) // it has kept that
+}
+
+// asked returns the question that a machine puts to its peer, and the answer that it gets from a handler.
+func (p *pair) asked(s *service, by http.Handler) (question, answer []byte) {
+	s.t.Helper()
+	p.startBeside(s, func(w http.ResponseWriter, r *http.Request) {
+		question, _ = io.ReadAll(r.Body)
+		answered := httptest.NewRecorder()
+		by.ServeHTTP(answered, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+		answer = answered.Body.Bytes()
+		w.WriteHeader(http.StatusNotFound)
+	})
+	p.asks(s)
+	return question, answer
 }
 
 func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	voice := newStandby(p.a.keys, serverOptions{}).peerVoice
-	stranger, err := newKeyring(time.Now())
-	must(t, err)
-	forger := newStandby(stranger, serverOptions{}).peerVoice
-	answerTo := func(v *peerVoice, question []byte) []byte {
-		_, answer, err := v.reply(question)
-		must(t, err)
-		return answer
+	p, strangers := newPair(t), newPair(t)
+	peer := standbyWith(t, p.a.keys)
+	answered := func(question []byte) []byte {
+		w := httptest.NewRecorder() // of one that was not asked too often
+		standbyWith(t, p.a.keys).ServeHTTP(w,
+			httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+		equal(t, "the status of an answer", w.Code, http.StatusOK)
+		return w.Body.Bytes()
 	}
-	earlier := answerTo(&voice, p.a.server.peer.say(peerQuestion, "", randomText(16)))
-	changed := func(question []byte, change func(m *peerMessage)) []byte {
-		m := &peerMessage{}
-		must(t, json.Unmarshal(answerTo(&voice, question), m))
-		change(m)
-		return encodeJSON(m)
-	}
-	for name, answer := range map[string]func(question []byte) []byte{
-		"forged": func(question []byte) []byte {
-			m := &peerMessage{}
-			must(t, json.Unmarshal(question, m))
-			return forger.say(peerAnswer, m.Machine, m.Nonce)
+	_, earlier := p.asked(p.a, peer)
+	_, toAnother := p.asked(p.b, peer)
+	_, forged := strangers.asked(strangers.a, standbyWith(t, strangers.a.keys))
+	answers := map[string]func(question []byte) []byte{
+		"forged":     func([]byte) []byte { return forged },
+		"replayed":   func([]byte) []byte { return earlier },
+		"to another": func([]byte) []byte { return toAnother },
+		"reflected":  func(question []byte) []byte { return question },
+		"from oneself": func(question []byte) []byte {
+			w := httptest.NewRecorder()
+			p.a.server.ServeHTTP(w, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+			return w.Body.Bytes()
 		},
-		"replayed":       func([]byte) []byte { return earlier },
-		"reflected":      func(question []byte) []byte { return question },
-		"from oneself":   func(question []byte) []byte { return answerTo(&p.a.server.peer.peerVoice, question) },
-		"to another":     func([]byte) []byte { return voice.say(peerAnswer, p.b.server.peer.machine, "") },
-		"another role":   func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Role = rolePrimary }) },
-		"another epoch":  func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Number = 9 }) },
-		"another id":     func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Name = "x" }) },
-		"another nonce":  func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Nonce = "x" }) },
-		"without a hash": func(q []byte) []byte { return changed(q, func(m *peerMessage) { m.Hash = nil }) },
-		"no JSON":        func([]byte) []byte { return []byte("<html>") },
-	} {
-		p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
-			question := new(bytes.Buffer)
-			question.ReadFrom(r.Body)
-			w.Write(answer(question.Bytes()))
-		})
-		p.a.asksPeer()
-		if now := p.a.server.peer.standing(); now != peerSilent {
-			t.Errorf("%s: it stands at %d", name, now)
+		"no answer": func([]byte) []byte { return []byte("<html>") },
+	}
+	for at := range len(earlier) {
+		answers[fmt.Sprint("cut after ", at)] = func(question []byte) []byte {
+			answer := answered(question)
+			return answer[:min(at, len(answer)-2)]
 		}
 	}
+	for name, answer := range answers {
+		p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
+			question, _ := io.ReadAll(r.Body)
+			w.Write(answer(question))
+		})
+		p.asks(p.a)
+		if p.a.health().text("output") != reasonSilent {
+			t.Errorf("%s: health is %s", name, p.a.health().body)
+		}
+	}
+	p.startBeside(p.a, peer.ServeHTTP)
+	p.asks(p.a)
+	p.a.stands("")
 }
 
 func TestPeer_aQuestionThatIsForgedOrReplayedChangesNothing(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	old := p.b.server.peer.say(peerQuestion, "", "n") // of the time when b served in this epoch, too
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
-	p.a.asksPeer()
-	stranger, err := newKeyring(time.Now())
-	must(t, err)
-	forger := newStandby(stranger, serverOptions{}).peerVoice
-	forger.role, forger.present = rolePrimary, func() epoch { return epoch{Number: 7} }
+	p, strangers := newPair(t), newPair(t)
+	peer := standbyWith(t, p.a.keys)
+	old, answer := p.asked(p.b, peer) // of the time when b served in this epoch, too
+	strangers.a.promoted(7)
+	forged, _ := strangers.asked(strangers.a, peer)
+	p.startBeside(p.a, peer.ServeHTTP)
+	p.asks(p.a)
 	ask := func(method, path string, question []byte) int {
 		w := httptest.NewRecorder()
 		p.a.server.ServeHTTP(w, httptest.NewRequest(method, path, bytes.NewReader(question)))
 		return w.Code
 	}
-	equal(t, "forged", ask("POST", peerPath, forger.say(peerQuestion, "", "n")), 404)
-	equal(t, "an answer", ask("POST", peerPath, p.a.server.peer.say(peerAnswer, "", "n")), 404)
+	equal(t, "forged", ask("POST", peerPath, forged), 404)
+	equal(t, "an answer", ask("POST", peerPath, answer), 404)
 	equal(t, "too long", ask("POST", peerPath, make([]byte, 2*maxPeerMessage)), 404)
 	equal(t, "got", ask("GET", peerPath, old), 404)
 	equal(t, "another path", ask("POST", peerPath+"x", old), 404)
 	equal(t, "replayed", ask("POST", peerPath, old), 200)
-	p.a.stands(standsAlone)
+	p.a.stands("")
 	for range peerRate {
 		ask("POST", peerPath, nil)
 	}
@@ -243,8 +258,12 @@ func TestPeer_isAskedAtItsAddressAloneAndNothingElseMayCallThat(t *testing.T) {
 	}
 	equal(t, "questions elsewhere", asked, 0)
 
-	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.peerURL = elsewhere.URL })
-	s.server.peer.become(standsAlone)
+	p := newPair(t)
+	p.address = elsewhere.URL
+	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
+	p.asks(p.a)
+	p.a.stands("")
+	s := p.a
 	_, err := s.server.outbound.do(t.Context(), outboundRequest{method: "POST", url: elsewhere.URL + peerPath})
 	contains(t, fmt.Sprint(err), outboundRefused)
 	u := netip.MustParseAddrPort(strings.TrimPrefix(elsewhere.URL, "http://"))
@@ -285,9 +304,9 @@ func TestPeer_commandsWriteNothingIntoASupersededDatabaseAndItIsNotServedWithout
 func TestPeer_answersALaterEpochOnlyOnceItsOwnCallsHaveEnded(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
-	p.a.asksPeer()
-	p.a.stands(standsAlone)
+	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
+	p.asks(p.a)
+	p.a.stands("")
 	reached, answer := make(chan bool), make(chan bool)
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		reached <- true
@@ -303,13 +322,13 @@ func TestPeer_answersALaterEpochOnlyOnceItsOwnCallsHaveEnded(t *testing.T) {
 	<-reached
 	p.b.promoted(1)
 	p.start(p.b, p.a)
-	p.b.asksPeer()
-	p.b.stands(peerSilent)
-	p.a.stands(superseded)
+	p.asks(p.b)
+	p.b.stands(reasonSilent)
+	p.a.stands(reasonSuperseded)
 	answer <- true
 	must(t, <-ended)
-	p.b.asksPeer()
-	p.b.stands(standsAlone)
+	p.asks(p.b)
+	p.b.stands("")
 }
 
 func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
@@ -318,7 +337,7 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 	db, backup := o.env["WIDGETD_DB"], filepath.Join(o.dir, "old")
 	keys, err := loadKeyring(o.env["WIDGETD_KEY"])
 	must(t, err)
-	peer := httptest.NewServer(newStandby(keys, serverOptions{}))
+	peer := httptest.NewServer(standbyWith(t, keys))
 	defer peer.Close()
 	o.do("promote")
 	o.do("backup", backup)
@@ -327,17 +346,17 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 		os.Remove(db + suffix)
 	}
 	rename(t, backup, db)
-	for _, want := range []peerStanding{mislaid, standsAlone} {
+	for _, want := range []string{reasonMislaid, ""} {
 		p := serveProcess(t, o, "-peer", peer.URL)
 		customer := o.customer(p)
 		var output any
 		soon(func() bool {
 			output = customer.ask("GET", "/widget/health", "").json()["output"]
-			return output != standingReasons[peerSilent]
+			return output != reasonSilent
 		})
-		equal(t, "health", fmt.Sprint(output), cmp.Or(standingReasons[want], "<nil>"))
+		equal(t, "health", fmt.Sprint(output), cmp.Or(want, "<nil>"))
 		must(t, p.stop(os.Interrupt))
-		if want == mislaid {
+		if want != "" {
 			contains(t, o.do("promote"), "epoch 3-", "may be lost: what the other machine wrote after 20")
 		}
 	}
@@ -346,20 +365,20 @@ func TestPeer_aBackupOfAnEarlierEpochIsHeldUntilItIsPromoted(t *testing.T) {
 func TestPeer_writesEndWhenAFollowerIsStartedBesideTheService(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	p.startBeside(p.a, newStandby(p.a.keys, serverOptions{}).ServeHTTP)
-	p.a.asksPeer()
-	p.a.server.peer.lookForFollower()
-	p.a.stands(standsAlone)
+	p.startBeside(p.a, standbyWith(t, p.a.keys).ServeHTTP)
+	p.asks(p.a)
+	p.looks(p.a)
+	p.a.stands("")
 	p.cut.Store(true)
-	p.a.asksPeer()
-	p.a.stands(standsAlone) // it goes on when its standby is cut off
+	p.asks(p.a)
+	p.a.stands("") // it goes on when its standby is cut off
 	p.cut.Store(false)
 	writeFile(t, followerPath(p.a.store.path), "0000000000000009\n")
-	p.a.server.peer.lookForFollower()
-	p.a.stands(followed)
+	p.looks(p.a)
+	p.a.stands(reasonFollowed)
 	must(t, os.Remove(followerPath(p.a.store.path)))
-	p.a.asksPeer()
-	p.a.stands(followed)
+	p.asks(p.a)
+	p.a.stands(reasonFollowed)
 }
 
 func TestPromote_takesAFileThatNobodyHasOpenAndIsRunTwice(t *testing.T) {
@@ -458,9 +477,10 @@ func TestPromote_hasEveryEntryLookedForWhoseAnswerIsNotKnown(t *testing.T) {
 
 func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testing.T) {
 	t.Parallel()
-	s := newService(t, withPeer)
+	p := newPair(t)
+	s := p.a
 	s.promoted(4)
-	s.server.peer.present = func() epoch { return epoch{Number: 4} }
+	p.start(s, p.b)
 	peer := httptest.NewServer(s.server)
 	defer peer.Close()
 	o := newOperator(t)
@@ -472,9 +492,9 @@ func TestPromote_takesOneMoreThanItsPeerAndHasEveryLiveAttemptLookedAt(t *testin
 	o.fails(faultKeyLists, "peer", "follow", "-peer", peer.URL)
 	must(t, s.keys.save(o.env["WIDGETD_KEY"], true))
 	contains(t, o.do("peer", "follow", "-peer", peer.URL), "the peer serves in epoch 4-")
-	equal(t, "the file", fileText(t, epochPath(o.env["WIDGETD_DB"])), "WIDGETD_EPOCH=4-\n")
+	equal(t, "the file", fileText(t, epochPath(o.env["WIDGETD_DB"])), fileText(t, epochPath(s.store.path)))
 	o.fails("the peer serves, in epoch 4: switch it off", "promote", "-peer", peer.URL)
-	contains(t, o.do("promote", "-force", "-peer", peer.URL), "epoch 5-", "the peer: primary, epoch 4")
+	contains(t, o.do("promote", "-force", "-peer", peer.URL), "epoch 5-", "the peer: it serves, in epoch 4")
 	o.fails("this machine knows of epoch 5", "peer", "follow", "-peer", peer.URL)
 	o.fails("asked first", "peer", "follow", "-peer", "http://127.0.0.1:1")
 	contains(t, o.do("promote", "-peer", "http://127.0.0.1:1"), "epoch 6-", "the peer: no usable answer")
@@ -523,13 +543,20 @@ func TestPromote_refusesAFileThatMissesKeysOrALaterEpoch(t *testing.T) {
 	o.do("check") // nobody expects these tokens to work
 }
 
-// standbyOf returns a standby whose files are in a new directory, with the keys of a service.
-func standbyOf(s *service) *standby {
-	b, dir := newStandby(s.keys, serverOptions{}), s.t.TempDir()
-	b.db, b.keyFile = filepath.Join(dir, "widgetd.db"), filepath.Join(dir, "widgetd.key")
-	b.log = slog.New(slog.NewTextHandler(s.log, nil))
-	s.check(s.keys.save(b.keyFile, true))
-	return b
+// standbyWith returns a standby that has keys, with a new directory.
+func standbyWith(t testing.TB, keys *keyring) *standby {
+	return newStandby(filepath.Join(t.TempDir(), "widgetd.db"), func() (*keyring, error) { return keys, nil }, nil,
+		slog.New(slog.DiscardHandler))
+}
+
+// standbyOf returns a standby whose files are in a new directory, with the keys of a service, and the file of the keys.
+func standbyOf(s *service) (b *standby, keyFile string) {
+	b = standbyWith(s.t, s.keys)
+	keyFile = filepath.Join(filepath.Dir(b.db), "widgetd.key")
+	b.keys = func() (*keyring, error) { return loadKeyring(keyFile) }
+	b = newStandby(b.db, b.keys, nil, slog.New(slog.NewTextHandler(s.log, nil)))
+	s.check(s.keys.save(keyFile, true))
+	return b, keyFile
 }
 
 // says compares what the health of a standby says is wrong.
@@ -546,11 +573,11 @@ func (b *standby) says(t *testing.T, want string) {
 func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	b := standbyOf(p.a)
+	b, keyFile := standbyOf(p.a)
 	p.startBeside(p.a, b.ServeHTTP)
 	both := func(want string) {
 		t.Helper()
-		p.a.asksPeer()
+		p.asks(p.a)
 		equal(t, "the primary", fmt.Sprint(p.a.health().is(200).json()["output"]), cmp.Or(want, "<nil>"))
 		b.says(t, want)
 	}
@@ -558,34 +585,34 @@ func TestPeer_bothWarnWhileTheirKeyFilesHaveOtherLists(t *testing.T) {
 	added, rotated := *p.a.keys, *p.a.keys
 	added.keys = append(added.keys[:1:1], newKey(t, time.Now()))
 	rotated.keys = []signingKey{added.keys[1], added.keys[0]}
-	for _, keys := range []*keyring{&added, &rotated} {
+	for i, keys := range []*keyring{&added, &rotated} {
 		p.a.server.keys.Store(keys)
 		both(faultKeyLists)
-		equal(t, "lines of the log", strings.Count(p.a.log.String(), faultKeyLists), 2) // one of each
-		must(t, keys.save(b.keyFile, true))
+		if i == 0 {
+			equal(t, "lines of the log", strings.Count(p.a.log.String(), faultKeyLists), 2) // one of each
+		}
+		must(t, keys.save(keyFile, true))
 		both("")
-		p.a.log.Reset()
-		p.a.server.faults.open = map[string]*lastingFault{}
 	}
 }
 
 func TestStandby_keepsTheLatestEpochThatItHasHeardOf(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	b := standbyOf(p.a)
+	b, _ := standbyOf(p.a)
 	p.a.promoted(2)
 	p.startBeside(p.a, b.ServeHTTP)
 	b.says(t, "")
-	p.a.asksPeer()
+	p.asks(p.a)
 	b.says(t, faultFollows)
 	contains(t, p.a.log.String(), faultFollows)
-	again := standbyOf(p.a)
+	again, _ := standbyOf(p.a)
 	again.db = b.db
 	again.says(t, faultFollows)
 	own := fileText(t, epochPath(p.a.store.path))
 	p.b.promoted(1) // an old machine asks, too
 	p.startBeside(p.b, b.ServeHTTP)
-	p.b.asksPeer()
+	p.asks(p.b)
 	equal(t, "what it keeps", fileText(t, heardPath(b.db)), own)
 	writeFile(t, epochPath(b.db), own)
 	b.says(t, "")
@@ -617,10 +644,9 @@ func TestStandby_answersHealthAndItsPeerAndOpensNoDatabase(t *testing.T) {
 	must(t, err)
 	call, err := newPeerCall(root)
 	must(t, err)
-	asker := newStandby(keys, serverOptions{})
-	m, err := asker.ask(t.Context(), call)
+	m, err := peerMessage{}.ask(t.Context(), keys, call)
 	must(t, err)
-	equal(t, "what it says", m.Role+fmt.Sprint(m.Number), "standby0")
+	equal(t, "it serves", m.Serves, false)
 	last := 0
 	for range peerRate + 1 {
 		a, err = send(client, "POST", root+peerPath, "{}")

@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -21,9 +20,8 @@ import (
 func standbyNoun() noun {
 	return noun{
 		name:     "standby",
-		wings:    func(s *server) []wing { return []wing{peerWing(s)} },
 		commands: standbyCommands,
-		status:   func() []statusPart { return []statusPart{{"epoch", false, &epochStatus{}}} },
+		status:   []statusLine{{label: "epoch", read: epochStatus}},
 	}
 }
 
@@ -47,93 +45,70 @@ var standbyCommands = []command{
 		nil, 0, peerIgnore},
 }
 
-// An epochStatus is the part of the status command about the epoch.
-type epochStatus struct {
-	Epoch *epoch `json:"epoch"` // null: the database was never promoted
-}
-
-func (s *epochStatus) read(v *statusView) error {
+// epochStatus is what the status command says of the epoch; null: the database was never promoted.
+func epochStatus(v *statusView, to *statusReport) error {
 	e, err := v.epoch()
-	if err == nil && e != (epoch{}) {
-		s.Epoch = &e
+	to.set("epoch", nil)
+	if err != nil || e == (epoch{}) {
+		return err
 	}
-	return err
-}
-
-func (s *epochStatus) show(_ *statusView, to *statusLines) {
-	if e := s.Epoch; e != nil {
-		line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
-		if e.superseded() {
-			line += fmt.Sprintf("; another machine has %d", e.Known)
-			to.needed = append(to.needed, "another machine was promoted: stop this one, and make it the standby")
-		}
-		to.rows = append(to.rows, line)
+	to.set("epoch", e)
+	line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
+	if e.superseded() {
+		line += fmt.Sprintf("; another machine has %d", e.Known)
+		to.ask("another machine was promoted: stop this one, and make it the standby")
 	}
+	to.say("%s", line)
+	return nil
 }
 
 // A standby answers in place of the service, as long as the database is a copy that is kept up to date.
 type standby struct {
-	peerVoice
-	o       serverOptions
+	self    peerMessage
+	keys    func() (*keyring, error) // reads the key file
+	trusted []netip.Prefix
 	askedBy *limiter // by address
+	told    *teller
 	log     *slog.Logger
-	keyFile string // is read anew at each question
-	db      string // whose copy it is, and beside which it keeps what it has heard; "": it learns nothing
-	ring    atomic.Pointer[keyring]
+	db      string // whose copy it is, and beside which it keeps what it has heard
 
-	learning  sync.Mutex
-	otherKeys atomic.Bool // the key file of the peer had another list of keys at its last question
-	told      string      // the fault that was logged last
+	mu        sync.Mutex
+	otherKeys bool // the key file of the peer had another list of keys at its last question
 }
 
-// newStandby makes a standby that has keys.
-func newStandby(keys *keyring, o serverOptions) *standby {
-	b := &standby{o: o, askedBy: newLimiter(maxAddressBuckets)}
-	b.ring.Store(keys)
-	b.peerVoice = peerVoice{machine: randomText(16), role: roleStandby, keys: b.readKeys,
-		present: func() epoch { return epoch{} }}
-	return b
+// newStandby makes a standby for the copy at a path, which keys() reads the key file of.
+func newStandby(db string, keys func() (*keyring, error), trusted []netip.Prefix, log *slog.Logger) *standby {
+	told := newTeller(log)
+	return &standby{self: peerMessage{Machine: randomText(16)}, keys: keys, trusted: trusted,
+		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db}
 }
-
-// readKeys returns the keys in the key file, or while that can't be read, those that were read before.
-func (b *standby) readKeys() *keyring {
-	if keys, err := loadKeyring(b.keyFile); err == nil {
-		b.ring.Store(keys)
-	}
-	return b.ring.Load()
-}
-
-// faultFollows is what health says of a standby that follows another epoch than the one in which its peer serves.
-const faultFollows = "its copy is not of the epoch in which the peer serves: run 'pair follow'"
 
 // learn keeps the epoch of a machine that serves, unless it knows of a later one, and compares their key files.
-func (b *standby) learn(m *peerMessage) {
-	b.learning.Lock()
-	defer b.learning.Unlock()
+func (b *standby) learn(m *peerMessage, keys *keyring) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	named, heard, _ := epochsBeside(b.db) // fault tells of the error
-	if b.db == "" || m.Role != rolePrimary || m.Number < max(named.Number, heard.Number) {
+	if !m.Serves || m.Number < max(named.Number, heard.Number) {
 		return
 	}
-	b.otherKeys.Store(!m.hasKeys(b.ring.Load()))
+	b.otherKeys = !m.hasKeys(keys)
 	if said := m.epoch(); said.outdates(heard) {
 		if err := writeEpochFile(heardPath(b.db), said); err != nil {
-			b.log.Warn(faultEpoch, "error", err.Error())
+			b.log.Warn(faultEpoch, "error", err)
 		}
 	}
-	now := b.fault()
-	if now != b.told && now != "" {
-		b.log.Warn(now, "epoch", m.epoch().String())
+	if fault := b.fault(); fault != "" {
+		b.log.Warn(fault, "epoch", m.epoch().String())
 	}
-	b.told = now
 }
 
-// fault returns what is wrong, as far as the peer has told; "": nothing.
+// fault returns what is wrong, as far as the peer has told; "": nothing. The caller holds b.mu.
 func (b *standby) fault() string {
 	named, heard, err := epochsBeside(b.db)
 	switch {
-	case b.db != "" && (err != nil || heard.outdates(named)):
+	case err != nil || heard.outdates(named):
 		return faultFollows
-	case b.otherKeys.Load():
+	case b.otherKeys:
 		return faultKeyLists
 	}
 	return ""
@@ -141,35 +116,19 @@ func (b *standby) fault() string {
 
 // ServeHTTP implements http.Handler: health, at any base address, fails with the member standby.
 func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h := w.Header()
+	h, id := w.Header(), newID("req", time.Now())
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	id := newID("req", time.Now())
 	h.Set("X-Request-Id", id)
-	status, kind := http.StatusServiceUnavailable, "application/problem+json"
 	refused := &refusal{code: codeStorage, detail: "This machine is the standby."}
-	body := refused.encode("", id, nil)
+	status, kind, body := http.StatusServiceUnavailable, "application/problem+json", refused.encode("", id, nil)
 	switch {
 	case r.URL.Path == "/livez":
 		status, kind, body = http.StatusOK, "text/plain; charset=utf-8", []byte("alive\n")
 	case strings.HasSuffix(r.URL.Path, "/widget/health"):
-		kind = "application/health+json"
-		output := "this machine is the standby"
-		if fault := b.fault(); fault != "" {
-			output += ", and " + fault
-		}
-		body = encodeJSON(&healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Standby: true,
-			Output: output, Checks: map[string][]healthProbe{}})
+		kind, body = "application/health+json", encodeJSON(b.health())
 	case r.URL.Path == peerPath:
-		peer := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), b.o.trusted)
-		if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, time.Now()); !v.ok {
-			status, body = http.StatusTooManyRequests, nil
-		} else if asked, answer, err := b.replyTo(r); err != nil {
-			status, body = http.StatusNotFound, nil
-		} else {
-			b.learn(asked)
-			status, kind, body = http.StatusOK, "application/json", answer
-		}
+		status, kind, body = b.answer(r)
 	}
 	h.Set("Content-Type", kind)
 	if status == http.StatusServiceUnavailable {
@@ -179,28 +138,35 @@ func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(body) // fails only when the client has gone
 }
 
-// serveUntil answers requests on the listener until ctx ends or the listener fails.
-func (b *standby) serveUntil(ctx context.Context, listener net.Listener) error {
-	web := &http.Server{Handler: b, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
-		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(b.log.Handler(), slog.LevelDebug)}
-	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
-	b.log.Info("serving", "addr", listener.Addr().String(), "role", roleStandby, "release", buildName())
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
+func (b *standby) health() *healthReport {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	output := "this machine is the standby"
+	if fault := b.fault(); fault != "" {
+		output += ", and " + fault
 	}
-	stop, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	err := web.Shutdown(stop)
-	b.log.Info("stopped")
-	return err
+	return &healthReport{Status: healthFail, Version: "1", ReleaseID: buildName(), Standby: true, Output: output,
+		Checks: map[string][]healthProbe{}}
 }
 
-// promoteAsks is how long promote waits for an answer of the peer, which most often is lost.
-const promoteAsks = 2 * time.Second
+// answer answers a question of the peer.
+func (b *standby) answer(r *http.Request) (status int, kind string, body []byte) {
+	peer := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), b.trusted)
+	if v := b.askedBy.take(addressKey(peer, networkOfClient), peerRate, time.Now()); !v.ok {
+		return http.StatusTooManyRequests, "", nil
+	}
+	keys, err := b.keys()
+	if err != nil {
+		b.log.Warn(faultKeyFile, "error", err)
+		return http.StatusServiceUnavailable, "", nil
+	}
+	asked, text, err := b.self.answer(keys, r)
+	if err != nil {
+		return http.StatusNotFound, "", nil
+	}
+	b.learn(asked, keys)
+	return http.StatusOK, "application/octet-stream", text
+}
 
 // A promotion is what the promote command prints.
 type promotion struct {
@@ -238,11 +204,11 @@ func promoteCommand(e *env) error {
 	if err == nil && open {
 		err = errors.New("another process has it open: stop the service, Litestream and 'litestream restore -f'")
 	}
-	if err != nil {
-		return fmt.Errorf("%s was not promoted: %w", db, err)
-	}
 	done := &promotion{File: epochPath(db), Check: lostChecks, Peer: "none is named"}
-	if err := e.weighPromotion(db, keys, done); err != nil { // before anything is changed
+	if err == nil {
+		err = e.weighPromotion(db, keys, done) // before anything is changed
+	}
+	if err != nil {
 		return fmt.Errorf("%s was not promoted: %w", db, err)
 	}
 	err = os.Rename(followerPath(db), promotingPath(db)) // from here on no follower writes into it
@@ -252,21 +218,28 @@ func promoteCommand(e *env) error {
 	if _, err := upgradeFile(e.ctx, db, upgradeOptions{now: e.now}); err != nil { // that of a follower may be older
 		return err
 	}
-	if err := e.promote(db, keys, done); err != nil {
+	st, err := openStore(db, storeOptions{noCheckpoints: true, now: e.now, followed: true})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(e.promote(st, keys, done), st.close()); err != nil {
 		return fmt.Errorf("%s was not promoted: %w", db, err)
+	}
+	if err := os.Remove(promotingPath(db)); err != nil && !os.IsNotExist(err) {
+		return err
 	}
 	return e.print(done, done.text())
 }
 
-// askPeer asks the peer that -peer names, for at most promoteAsks.
+// askPeer asks the peer that -peer names. Most often it is lost, so it has 2 seconds.
 func (e *env) askPeer(keys *keyring) (*peerMessage, error) {
 	call, err := newPeerCall(e.str("peer"))
 	if err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeout(e.ctx, promoteAsks)
+	limited, cancel := context.WithTimeout(e.ctx, 2*time.Second)
 	defer cancel()
-	return newStandby(keys, serverOptions{}).ask(limited, call)
+	return peerMessage{Machine: randomText(16)}.ask(limited, keys, call)
 }
 
 // epochsBeside returns the epochs that the files beside a database name: its own, and the one of which a standby has
@@ -295,10 +268,12 @@ func (e *env) weighPromotion(db string, keys *keyring, done *promotion) error {
 			return err
 		case err != nil:
 			done.Peer = "no usable answer: " + oneLineError{err}.Error()
-		case m.Role == rolePrimary && !e.on("force"):
+		case m.Serves && !e.on("force"):
 			return fmt.Errorf("the peer serves, in epoch %d: switch it off, or add -force", m.Number)
+		case m.Serves:
+			done.Peer, done.highest = fmt.Sprintf("it serves, in epoch %d", m.Number), max(done.highest, m.Number)
 		default:
-			done.Peer, done.highest = fmt.Sprintf("%s, epoch %d", m.Role, m.Number), max(done.highest, m.Number)
+			done.Peer = "it is the standby"
 		}
 	}
 	return readFile(db, func(q *queries) error {
@@ -329,6 +304,55 @@ func (e *env) weighFile(q *queries, heard epoch, keys *keyring) error {
 	return errors.New(strings.Join(faults, "; ") + "; or add -force")
 }
 
+// promote begins an epoch above every one that the database, the files beside it and the peer know.
+func (e *env) promote(st *store, keys *keyring, done *promotion) error {
+	was, err := st.epoch()
+	if err != nil {
+		return err
+	}
+	if done.LastWrittenAt, err = st.lastWritten(); err != nil {
+		return err
+	}
+	if err := e.weighFile(st.queries, done.heard, keys); err != nil {
+		return err
+	}
+	done.Epoch = epoch{Number: max(was.Number, was.Known, done.highest) + 1, Name: randomText(6),
+		BeganAt: newStamp(e.now())}
+	done.Epoch.Known = done.Epoch.Number
+	// The file comes first: until the database has the same epoch, the service waits.
+	if err := writeEpochFile(epochPath(st.path), done.Epoch); err != nil {
+		return err
+	}
+	// What Litestream has kept goes on from a replica of the earlier epoch: with it, the new one stays without
+	// the transactions that were pruned here.
+	if err := os.RemoveAll(litestreamPath(st.path)); err != nil {
+		return err
+	}
+	return st.update(e.ctx, func(t *tx) error {
+		for _, n := range e.nouns {
+			if n.promoted == nil {
+				continue
+			}
+			if err := n.promoted(t); err != nil {
+				return err
+			}
+		}
+		t.setEpoch(done.Epoch)
+		return nil
+	})
+}
+
+// text returns what was done for people.
+func (p *promotion) text() string {
+	since := "at any time"
+	if !p.LastWrittenAt.IsZero() {
+		since = "after " + p.LastWrittenAt.String()
+	}
+	return fmt.Sprintf("epoch %s, in %s; the peer: %s\n"+
+		"may be lost: what the other machine wrote %s and before it stopped. In that span, check\n  %s",
+		p.Epoch, p.File, p.Peer, since, strings.Join(p.Check, "\n  "))
+}
+
 // peerFollow has the follower take the replica of the epoch in which the peer serves, never of an earlier one.
 func peerFollow(e *env) error {
 	db, err := e.file("db")
@@ -344,82 +368,19 @@ func peerFollow(e *env) error {
 	if err != nil {
 		return fmt.Errorf("the peer is asked first: %w", err)
 	}
-	said := m.epoch()
-	switch {
-	case m.Role != rolePrimary || m.Number < max(named.Number, heard.Number):
-		return fmt.Errorf("the peer is %s, epoch %s, and this machine knows of epoch %d", m.Role, said,
-			max(named.Number, heard.Number))
+	switch known := max(named.Number, heard.Number); {
+	case !m.Serves:
+		return errors.New("the peer does not serve")
+	case m.Number < known:
+		return fmt.Errorf("the peer serves in epoch %s, and this machine knows of epoch %d", m.epoch(), known)
 	case !m.hasKeys(keys):
 		return errors.New(faultKeyLists + ": copy it from there")
 	case m.Number > 0:
-		err = writeEpochFile(epochPath(db), said)
-	}
-	if err != nil {
-		return err
-	}
-	return e.done("the peer serves in epoch " + said.String())
-}
-
-// promote begins an epoch above every one that the database, the files beside it and the peer know.
-func (e *env) promote(db string, keys *keyring, done *promotion) error {
-	st, err := openStore(db, storeOptions{noCheckpoints: true, now: e.now, followed: true})
-	if err != nil {
-		return err
-	}
-	err = func() error {
-		was, err := st.epoch()
-		if err != nil {
+		if err := writeEpochFile(epochPath(db), m.epoch()); err != nil {
 			return err
 		}
-		if done.LastWrittenAt, err = st.lastWritten(); err != nil {
-			return err
-		}
-		if err := e.weighFile(st.queries, done.heard, keys); err != nil {
-			return err
-		}
-		done.Epoch = epoch{Number: max(was.Number, was.Known, done.highest) + 1, Name: randomText(6),
-			BeganAt: newStamp(e.now())}
-		done.Epoch.Known = done.Epoch.Number
-		// The file comes first: until the database has the same epoch, the service holds.
-		if err := writeEpochFile(epochPath(db), done.Epoch); err != nil {
-			return err
-		}
-		// What Litestream has kept goes on from a replica of the earlier epoch: with it, the new one stays without
-		// the transactions that were pruned here.
-		if err := os.RemoveAll(litestreamPath(db)); err != nil {
-			return err
-		}
-		return st.update(e.ctx, func(t *tx) error {
-			for _, n := range e.nouns {
-				if n.promoted == nil {
-					continue
-				}
-				if err := n.promoted(t); err != nil {
-					return err
-				}
-			}
-			t.setEpoch(done.Epoch)
-			return nil
-		})
-	}()
-	if err := errors.Join(err, st.close()); err != nil {
-		return err
 	}
-	if err := os.Remove(promotingPath(db)); err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	return nil
-}
-
-// text returns what was done for people.
-func (p *promotion) text() string {
-	since := "at any time"
-	if !p.LastWrittenAt.IsZero() {
-		since = "after " + p.LastWrittenAt.String()
-	}
-	return fmt.Sprintf("epoch %s, in %s; the peer: %s\n"+
-		"may be lost: what the other machine wrote %s and before it stopped. In that span, check\n  %s",
-		p.Epoch, p.File, p.Peer, since, strings.Join(p.Check, "\n  "))
+	return e.done("the peer serves in epoch " + m.epoch().String())
 }
 
 // peerIgnore has the running service go on without an answer of its peer.

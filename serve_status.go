@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -60,20 +59,6 @@ type callsFailing struct {
 	Since stamp     `json:"since"`
 }
 
-// A routeCount is how many requests to a route were answered with a status in the last minute.
-type routeCount struct {
-	Route    string `json:"route"`
-	Status   int    `json:"status"`
-	Requests int64  `json:"requests"`
-}
-
-// A refusalCount is how many requests were answered with a problem.
-type refusalCount struct {
-	Code       string `json:"code"`
-	LastMinute int64  `json:"last_minute"`
-	SinceStart int64  `json:"since_start"`
-}
-
 // serviceStatus returns what the socket answers.
 func (s *server) serviceStatus() *serviceStatus {
 	report := s.healthReport()
@@ -90,19 +75,8 @@ func (s *server) serviceStatus() *serviceStatus {
 	if fault, since := s.outbound.reach.failing(); fault != "" {
 		v.Calls = &callsFailing{fault, newStamp(since)}
 	}
-	answers, refusals, all := s.metrics.lastMinute(s.steady())
-	for key, n := range answers {
-		v.LastMinute = append(v.LastMinute, routeCount{cmp.Or(key.route, noRoute), key.status, n})
-	}
-	for code, n := range all {
-		v.Refusals = append(v.Refusals, refusalCount{code, refusals[code], n})
-	}
-	slices.SortFunc(v.LastMinute, func(a, b routeCount) int {
-		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
-	})
-	slices.SortFunc(v.Refusals, func(a, b refusalCount) int {
-		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
-	})
+	answers, refusals := s.metrics.lastMinute(s.steady())
+	v.LastMinute, v.Refusals = append(v.LastMinute, answers...), append(v.Refusals, refusals...)
 	return v
 }
 
@@ -131,7 +105,7 @@ func (s *server) startStatus() (stop func()) {
 		s.log.Info("'widgetd check' has passed: health does not tell of what was met any more")
 	})
 	mux.HandleFunc("POST /peer/ignore", func(w http.ResponseWriter, _ *http.Request) {
-		if s.peer == nil || !s.peer.ignore() {
+		if !s.ignorePeer() {
 			w.WriteHeader(http.StatusConflict)
 		}
 	})
@@ -242,24 +216,6 @@ func callService(ctx context.Context, db, method, target string) (*http.Response
 	return res, nil
 }
 
-// A statusReport is what the status command prints with -json, followed by the members of each part.
-type statusReport struct {
-	Version       string         `json:"version"` // of this program
-	Database      string         `json:"database"`
-	SchemaVersion int            `json:"schema_version"`
-	DatabaseBytes int64          `json:"database_bytes"`
-	WALBytes      int64          `json:"wal_bytes"`
-	Service       *serviceStatus `json:"service"` // null: not running
-	LastBackupAt  stamp          `json:"last_backup_at"`
-	UpgradeCopies []string       `json:"upgrade_copies"` // which upgrades have left
-	NeedsDoing    []string       `json:"needs_doing"`
-	Unreadable    []string       `json:"unreadable"` // parts of this that could not be read, and why
-
-	unread map[string]string // why, by the label of the part
-	parts  []statusPart
-	lines  []statusLines // of each part
-}
-
 // backupLabel is the label of when the last backup was written.
 const backupLabel = "last backup"
 
@@ -272,56 +228,122 @@ func statusShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	r := &statusReport{Version: buildName(), Database: db, Unreadable: []string{}, unread: map[string]string{},
-		SchemaVersion: schemaVersion, // of the file too: no other is opened
-		UpgradeCopies: append([]string{}, upgradeCopies(db)...)}
-	for _, n := range e.nouns {
-		if n.status != nil {
-			r.parts = append(r.parts, n.status()...)
-		}
-	}
-	r.lines = make([]statusLines, len(r.parts))
-	asked := ""
+	r := &statusReport{members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
 	service, err := askService(e.ctx, db)
-	if err != nil {
-		asked = oneLineError{err}.Error()
-	}
-	r.Service = service
-	v := &statusView{now: e.now(), runs: service != nil}
+	r.tellOfService(service, err)
+	r.tellOfFiles(e, db)
+	v := &statusView{now: e.now(), service: service}
 	err = e.withStore(func(st *store) error {
 		v.store = st
-		v.keys, _ = loadKeyring(keyFile) // whatNeedsDoing reports the error
-		r.readAll(v)
+		v.keys, _ = loadKeyring(keyFile) // tellOfFiles reports the error
+		r.readAll(v, e.nouns, nil)
 		return nil
 	})
-	if err != nil && r.Service == nil && !e.on("check") {
-		return err
-	}
-	if err != nil { // the service may tell more
-		r.cantRead(backupLabel, err)
-		for _, p := range r.parts {
-			r.cantRead(p.label, err)
+	if err != nil {
+		if service == nil && !e.on("check") {
+			return err
 		}
+		r.readAll(v, e.nouns, err) // the service may tell more
 	}
-	for i, p := range r.parts {
-		p.of.show(v, &r.lines[i])
-	}
-	r.NeedsDoing = r.whatNeedsDoing(e, asked)
+	r.finish(db)
 	if e.on("check") {
-		return r.printVerdict(e)
+		return r.printVerdict(e, service)
 	}
-	if err := e.printDetails(r, r.details()); err != nil {
+	if err := e.printDetails(r.members, r.details); err != nil {
 		return err
 	}
 	if !e.on("json") {
-		if err := e.printNeeds(r.NeedsDoing); err != nil {
+		if err := e.printNeeds(r.needs); err != nil {
 			return err
 		}
 	}
-	if n := len(r.Unreadable); n > 0 {
+	if n := len(r.unreadable); n > 0 {
 		return fmt.Errorf("parts of the database that can't be read: %d: run 'widgetd check'", n)
 	}
 	return nil
+}
+
+// readAll reads what the nouns say of the database. failed is why it can't be opened; nil: it can.
+func (r *statusReport) readAll(v *statusView, of []noun, failed error) {
+	lines := []statusLine{{label: "database", read: fileStatus}, {label: backupLabel, read: backupStatus}}
+	for _, n := range of {
+		lines = append(lines, n.status...)
+	}
+	for _, line := range lines {
+		err := failed
+		if err == nil {
+			err = r.readLine(v, line)
+		}
+		if err != nil && !errors.Is(err, errNotFound) {
+			r.label = line.label
+			r.say("can't be read: %s", faultText(err))
+			r.unreadable = append(r.unreadable, line.label+": "+faultText(err))
+		}
+	}
+}
+
+// fileStatus is what the status command says of the database file.
+func fileStatus(v *statusView, to *statusReport) error {
+	to.set("database_bytes", v.databaseSize())
+	to.set("wal_bytes", v.walSize())
+	to.say("%s, %s, schema version %d; write-ahead log %s", v.path, sizeText(v.databaseSize()), schemaVersion,
+		sizeText(v.walSize()))
+	if v.walSize() > maxWAL && (v.service == nil || v.service.Health == healthPass) {
+		to.ask("the write-ahead log has %s: end the transaction that another program keeps open",
+			sizeText(v.walSize()))
+	}
+	return nil
+}
+
+// backupStatus is what the status command says of the last backup. Where Litestream makes them, none is missing.
+func backupStatus(v *statusView, to *statusReport) error {
+	main, err := v.mainAccount()
+	if err != nil {
+		return err
+	}
+	at, err := v.lastEventAt(main, eventBackupWritten)
+	if err = notUnless(err, errNotFound); err != nil {
+		return err
+	}
+	to.set("last_backup_at", at)
+	to.say("%s", cmp.Or(stampCell(at), "never"))
+	switch age := v.now.Sub(at.Time); {
+	case v.service != nil && v.service.Litestream:
+	case at.IsZero():
+		to.ask("there was no backup yet: run 'widgetd backup FILE', best each day")
+	case age > backupDue:
+		to.ask("the last backup is %d days old: run 'widgetd backup FILE'", int(age/(24*time.Hour)))
+	}
+	return nil
+}
+
+// tellOfFiles reports who can read the files, and whether the service can read the key file.
+func (r *statusReport) tellOfFiles(e *env, db string) {
+	if open := readableByOthers(realPath(db)); len(open) > 0 {
+		r.ask("%s", strings.Join(open, "; "))
+	}
+	if _, _, err := e.loadKeys(); err != nil {
+		r.ask("key: %v", err)
+	}
+}
+
+// finish ends the report.
+func (r *statusReport) finish(db string) {
+	r.line = statusLine{}
+	copies := append([]string{}, upgradeCopies(db)...)
+	if len(copies) > 0 {
+		r.ask("remove what upgrades have left, which may hold erased personal data: %s", strings.Join(copies, ", "))
+	}
+	if len(r.unreadable) > 0 {
+		r.ask("can't be read, so run 'widgetd check': %s", strings.Join(r.unreadable, "; "))
+	}
+	r.needs = append(r.money, r.needs...)
+	r.set("version", buildName())
+	r.set("database", db)
+	r.set("schema_version", schemaVersion) // of the file too: no other is opened
+	r.set("upgrade_copies", copies)
+	r.set("needs_doing", append([]string{}, r.needs...))
+	r.set("unreadable", append([]string{}, r.unreadable...))
 }
 
 // leastNeedWidth is how wide the lines of what needs doing are at least, so that ids stay whole, to be copied.
@@ -356,190 +378,89 @@ const (
 )
 
 // printVerdict prints in one line what needs doing. Its error is the exitStatus.
-func (r *statusReport) printVerdict(e *env) error {
+func (r *statusReport) printVerdict(e *env, service *serviceStatus) error {
 	status, text := 0, "ok: nothing needs doing"
-	if n := len(r.NeedsDoing); n > 0 {
-		status, text = exitNeedsDoing, countOf(n, "thing")+" to do: "+strings.Join(r.NeedsDoing, "; ")
+	if n := len(r.needs); n > 0 {
+		status, text = exitNeedsDoing, countOf(n, "thing")+" to do: "+strings.Join(r.needs, "; ")
 	}
-	if r.Service == nil || r.Service.Health == healthFail {
+	if service == nil || service.Health == healthFail {
 		status = exitNotRunning
 	}
-	err := e.print(map[string]any{"status": status, "needs_doing": r.NeedsDoing}, printable(text))
+	err := e.print(map[string]any{"status": status, "needs_doing": r.members["needs_doing"]}, printable(text))
 	if err != nil || status == 0 {
 		return err
 	}
 	return exitStatus(status)
 }
 
-// readAll reads every part of the report that comes from the database.
-func (r *statusReport) readAll(v *statusView) {
-	r.DatabaseBytes, r.WALBytes = v.databaseSize(), v.walSize()
-	main, err := v.mainAccount()
-	if err == nil {
-		r.LastBackupAt, err = v.lastEventAt(main, eventBackupWritten)
+// tellOfService reports what the service says of itself. failed is why it could not be asked.
+func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
+	r.set("service", s)
+	r.label = "health"
+	switch {
+	case s == nil && failed != nil:
+		r.say("not known")
+		r.ask("the service can't be asked: %s", oneLineError{failed})
+	case s == nil:
+		r.say("not running")
+		r.ask("the service is not running: start it")
+	default:
+		r.say("%s", strings.TrimSuffix(s.Health+": "+s.Output, ": "))
+		r.tellOfTrouble(s)
 	}
-	if err != nil && !errors.Is(err, errNotFound) {
-		r.cantRead(backupLabel, err)
+	r.label = "version"
+	if s == nil {
+		r.say("%s", buildName())
+		return
 	}
-	for _, p := range r.parts {
-		if err := p.of.read(v); err != nil && !errors.Is(err, errNotFound) {
-			r.cantRead(p.label, err)
-		}
-	}
-}
-
-// cantRead notes that a part of the report could not be read.
-func (r *statusReport) cantRead(part string, err error) {
-	r.unread[part] = "can't be read: " + faultText(err)
-	r.Unreadable = append(r.Unreadable, part+": "+faultText(err))
-}
-
-// MarshalJSON implements json.Marshaler.
-func (r *statusReport) MarshalJSON() ([]byte, error) {
-	type plain statusReport
-	whole, err := json.Marshal((*plain)(r))
-	for _, p := range r.parts {
-		members, failed := json.Marshal(p.of)
-		if err = cmp.Or(err, failed); err == nil && len(members) > len("{}") {
-			whole = append(append(whole[:len(whole)-1], ','), members[1:]...)
-		}
-	}
-	return whole, err
-}
-
-// whatNeedsDoing returns a line for each thing that the operator should do. asked is why the service
-// could not be asked; "" if it could, or does not run.
-func (r *statusReport) whatNeedsDoing(e *env, asked string) []string {
-	lines := []string{}
-	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	needed := func(money bool) {
-		for i, p := range r.parts {
-			if _, isMoney := p.of.(moneyReader); isMoney == money {
-				lines = append(lines, r.lines[i].needed...)
-			}
-		}
-	}
-	needed(true)
-	if asked != "" {
-		add("the service can't be asked: %s", asked)
-	} else if r.Service == nil {
-		add("the service is not running: start it")
-	} else {
-		lines = append(lines, r.Service.needsDoing(r.Version)...)
-	}
-	if len(r.Unreadable) > 0 {
-		add("can't be read, so run 'widgetd check': %s", strings.Join(r.Unreadable, "; "))
-	}
-	if open := readableByOthers(realPath(r.Database)); len(open) > 0 {
-		lines = append(lines, strings.Join(open, "; "))
-	}
-	if _, _, err := e.loadKeys(); err != nil {
-		add("key: %v", err)
-	}
-	switch age := e.now().Sub(r.LastBackupAt.Time); {
-	case r.Service != nil && r.Service.Litestream:
-	case r.unread[backupLabel] != "":
-	case r.LastBackupAt.IsZero():
-		add("there was no backup yet: run 'widgetd backup FILE', best each day")
-	case age > backupDue:
-		add("the last backup is %d days old: run 'widgetd backup FILE'", int(age/(24*time.Hour)))
-	}
-	if r.WALBytes > maxWAL && (r.Service == nil || r.Service.Health == healthPass) {
-		add("the write-ahead log has %s: end the transaction that another program keeps open", sizeText(r.WALBytes))
-	}
-	needed(false)
-	if n := len(r.UpgradeCopies); n > 0 {
-		add("remove what upgrades have left, which may hold erased personal data: %s",
-			strings.Join(r.UpgradeCopies, ", "))
-	}
-	return lines
-}
-
-// needsDoing returns a line for each thing that the service reports and that the operator should do something about.
-// version is that of this program.
-func (s *serviceStatus) needsDoing(version string) (lines []string) {
-	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	if s.Health != healthPass && s.Output != string(s.Clock) {
-		add("health is %s: %s", s.Health, s.Output)
-	}
-	if s.Clock != "" {
-		add("%s: set the clock right, or if it is right, run 'widgetd clock accept'", s.Clock)
-	}
-	if d := s.Damage; d != nil {
-		add("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
-			cmp.Or(d.Table, "the file"), d.Error)
-	}
-	if s.Aside != "" {
-		add("%s, and what is due of it waits: run 'widgetd check'", s.Aside)
-	}
-	if s.NoRoots {
-		add("%s: %s", noRootsText, callFaults[callUnverified])
-	}
-	if s.Calls != nil {
-		add("%s since %s (%s): %s", callsFailAlike, s.Calls.Since, s.Calls.Fault, callFaults[s.Calls.Fault])
-	}
-	if s.Version != version {
-		add("the service runs version %s, this is %s: restart it", s.Version, version)
-	}
-	return lines
-}
-
-// details returns the report as text for people.
-func (r *statusReport) details() []detail {
-	health, version := "not running", r.Version
-	if s := r.Service; s != nil {
-		health, version = s.Health, s.Version+", running since "+s.StartedAt.String()
-		if s.Output != "" {
-			health += ": " + s.Output
-		}
-	}
-	all := []detail{
-		{"health", health},
-		{"version", version},
-		{"database", fmt.Sprintf("%s, %s, schema version %d; write-ahead log %s",
-			r.Database, sizeText(r.DatabaseBytes), r.SchemaVersion, sizeText(r.WALBytes))},
-		{backupLabel, cmp.Or(stampCell(r.LastBackupAt), "never")},
-	}
-	add := func(lists bool) {
-		for i, p := range r.parts {
-			if p.isList == lists && len(r.lines[i].rows) > 0 {
-				all = append(all, labelled(p.label, r.lines[i].rows, func(line string) string { return line })...)
-			}
-		}
-	}
-	add(false)
-	if r.Service != nil {
-		all = append(all, r.Service.details()...)
-	}
-	add(true)
-	for i := range all {
-		all[i].value = cmp.Or(r.unread[all[i].label], all[i].value)
-	}
-	return all
-}
-
-// details returns what the service has answered lately.
-func (s *serviceStatus) details() []detail {
+	r.say("%s, running since %s", s.Version, s.StartedAt)
 	total := int64(0)
 	for _, c := range s.LastMinute {
 		total += c.Requests
 	}
-	all := []detail{{"last minute", fmt.Sprintf("%d requests", total)}}
+	r.label = "last minute"
+	r.say("%d requests", total)
 	for _, c := range s.LastMinute[:min(len(s.LastMinute), countedShown)] {
-		all = append(all, detail{"", fmt.Sprintf("%d  %s  %d", c.Status, c.Route, c.Requests)})
+		r.say("%d  %s  %d", c.Status, c.Route, c.Requests)
 	}
-	all = append(all, labelled("callers", s.Callers, func(c callerRow) string {
+	r.label = "callers"
+	for _, c := range s.Callers {
 		name := cmp.Or(c.Account, c.AccountID)
 		if name != "" {
 			name += ", "
 		}
-		return fmt.Sprintf("%s%s: %d in the last minute, %d in the hour", name, c.Client, c.LastMinute,
-			c.LastHour)
-	})...)
-	refused := s.Refusals[:min(len(s.Refusals), countedShown)]
-	return append(all, labelled("refused", refused, func(c refusalCount) string {
-		return fmt.Sprintf("%s: %d in the last minute, %d since the start", c.Code, c.LastMinute, c.SinceStart)
-	})...)
+		r.say("%s%s: %d in the last minute, %d in the hour", name, c.Client, c.LastMinute, c.LastHour)
+	}
+	r.label = "refused"
+	for _, c := range s.Refusals[:min(len(s.Refusals), countedShown)] {
+		r.say("%s: %d in the last minute, %d since the start", c.Code, c.LastMinute, c.SinceStart)
+	}
+}
+
+// tellOfTrouble adds what the service reports and the operator should do something about.
+func (r *statusReport) tellOfTrouble(s *serviceStatus) {
+	if s.Health != healthPass && s.Output != string(s.Clock) {
+		r.ask("health is %s: %s", s.Health, s.Output)
+	}
+	if s.Clock != "" {
+		r.ask("%s: set the clock right, or if it is right, run 'widgetd clock accept'", s.Clock)
+	}
+	if d := s.Damage; d != nil {
+		r.ask("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
+			cmp.Or(d.Table, "the file"), d.Error)
+	}
+	if s.Aside != "" {
+		r.ask("%s, and what is due of it waits: run 'widgetd check'", s.Aside)
+	}
+	if s.NoRoots {
+		r.ask("%s: %s", noRootsText, callFaults[callUnverified])
+	}
+	if s.Calls != nil {
+		r.ask("%s since %s (%s): %s", callsFailAlike, s.Calls.Since, s.Calls.Fault, callFaults[s.Calls.Fault])
+	}
+	if s.Version != buildName() {
+		r.ask("the service runs version %s, this is %s: restart it", s.Version, buildName())
+	}
 }
 
 // countedShown is how many routes, and how many reasons of refusals, the screen shows; -json has all.
@@ -552,6 +473,3 @@ func sizeText(bytes int64) string {
 	}
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
-
-// endingSoon is how long before the end of a token or a licence the status command warns of it.
-const endingSoon = 14 * 24 * time.Hour

@@ -40,6 +40,16 @@ func needsDoing(status map[string]any) (lines []string) {
 	return lines
 }
 
+// statusAsks returns what lines of the status command say needs doing.
+func statusAsks(t testing.TB, st *store, lines ...statusLine) []string {
+	t.Helper()
+	r := &statusReport{}
+	for _, line := range lines {
+		must(t, r.readLine(&statusView{store: st, now: time.Now()}, line))
+	}
+	return append(r.money, r.needs...)
+}
+
 func TestStatus_tellsWhatTheFileHoldsAndWhatNeedsDoing(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -360,33 +370,31 @@ func TestStatus_countsManyLicencesWithoutReadingEach(t *testing.T) {
 func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		told := &callsTold{}
+		s.polling()
+		lines := func(text string) int { return len(s.logLines(text + callsFailAlike)) }
 		s.callUnresolvable("a.example", "b.example")
 		s.callUnresolvable("b.example")
 		time.Sleep(time.Minute)
-		s.server.reportCalls(told)
-		lacks(t, s.log.String(), callsFailAlike) // two hosts may fail by themselves
+		equal(t, "lines of two hosts, which may fail by themselves", lines("level=WARN msg=\""), 0)
 		s.callUnresolvable("c.example")
-		time.Sleep(reachLasted)
-		for range 2 {
-			s.server.reportCalls(told)
-		}
-		equal(t, "log lines", len(s.logLines("msg=\""+callsFailAlike)), 1)
+		time.Sleep(reachLasted + 2*time.Second)
+		equal(t, "lines", lines("level=WARN msg=\""), 1)
 		contains(t, s.log.String(), string(callDNS), "getent hosts")
 		calls := s.server.serviceStatus().Calls
 		if calls == nil || calls.Fault != callDNS || time.Since(calls.Since.Time) < reachLasted {
 			t.Errorf("%+v", calls)
 		}
-		needs := s.server.serviceStatus().needsDoing(buildName())
-		contains(t, strings.Join(needs, "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
+		r := &statusReport{members: map[string]any{}}
+		r.tellOfService(s.server.serviceStatus(), nil)
+		contains(t, strings.Join(r.needs, "\n"), callsFailAlike+" since "+calls.Since.String()+" ("+string(callDNS))
 		time.Sleep(reachFor)
 		s.callUnresolvable("d.example") // nothing else was called meanwhile
 		if s.server.serviceStatus().Calls == nil {
 			t.Error("over, although the only call has failed in the same way")
 		}
 		s.server.outbound.reach.note("b.example", "")
-		s.server.reportCalls(told)
-		equal(t, "log lines", len(s.logLines("msg=\"over: "+callsFailAlike)), 1)
+		time.Sleep(3 * time.Minute)
+		equal(t, "lines that it is over", lines("level=INFO msg=\"over: "), 1)
 		if s.server.serviceStatus().Calls != nil {
 			t.Error("not over, although a call was answered")
 		}

@@ -313,6 +313,14 @@ func oneValue[T any](q *queries, query string, args ...any) (v T, err error) {
 	return v, err
 }
 
+// countSince returns how many rows a query has, up to maxCounted, and of the first of them since when and its id. ?1
+// and ?2 are the times, and ?3 is maxCounted.
+func (q *queries) countSince(query string, now, then stamp) (n int, since stamp, id string, err error) {
+	err = q.one(`SELECT count(*), min(since), coalesce(id, '') FROM (`+query+` LIMIT ?3)`,
+		[]any{now, then, maxCounted}, &n, &since, &id)
+	return n, since, id, err
+}
+
 // maxListRows is how many rows of a table one request for a list goes through (contract,
 // section 1): filters that match little then answer with a short page and a cursor.
 const maxListRows = 10_000

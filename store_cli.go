@@ -16,7 +16,7 @@ func fileNoun() noun {
 		wings:    func(s *server) []wing { return []wing{{metrics: backupMetrics(s.store)}} },
 		commands: storeCommands,
 		events:   storeEvents,
-		status:   func() []statusPart { return []statusPart{{"today (UTC)", false, &todayStatus{}}} },
+		status:   []statusLine{{label: "today (UTC)", read: todayStatus}},
 		sealed:   []string{"idempotency"},
 	}
 }

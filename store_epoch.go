@@ -62,8 +62,47 @@ const (
 // superseded reports whether the database has heard of a later epoch than its own.
 func (e epoch) superseded() bool { return e.Known > e.Number }
 
-// fence ends all writing through this store for good.
-func (w *writer) fence() { w.fenced.Store(true) }
+// A duty is what a machine may do beside the other one of a pair; all of them without one.
+type duty int
+
+const (
+	dutyAlone   duty = iota // everything
+	dutyWaiting             // whatever stays here: the other machine may pay, post and send
+	dutyFenced              // only read, until the next start
+)
+
+// A standing is the duty of a machine, and what health says of it; "": all is well.
+type standing struct {
+	duty   duty
+	reason string
+}
+
+// standing returns what this machine may do.
+func (w *writer) standing() standing {
+	if now := w.stands.Load(); now != nil {
+		return *now
+	}
+	return standing{}
+}
+
+// fenced reports whether nothing may be written.
+func (w *writer) fenced() bool { return w.standing().duty == dutyFenced }
+
+// waits reports whether nothing outside may be asked.
+func (w *writer) waits() bool { return w.standing().duty != dutyAlone }
+
+// become changes the standing. It reports false if that is the same already, or if this machine is fenced, for good.
+func (w *writer) become(next standing) bool {
+	for {
+		old, now := w.stands.Load(), w.standing()
+		if now.duty == dutyFenced || now == next {
+			return false
+		}
+		if w.stands.CompareAndSwap(old, &next) {
+			return true
+		}
+	}
+}
 
 // epochVariable is the environment variable from which Litestream's configuration takes the path of its replica.
 const epochVariable = "WIDGETD_EPOCH"

@@ -347,7 +347,7 @@ func (s *store) open(o storeOptions) (err error) {
 	// The log may hold what was erased before an earlier process ended without truncating it.
 	s.walNeedsTruncate.Store(s.walInfo.Size() > 0)
 	if e, err := s.writer.queries.epoch(); err == nil && e.superseded() && !o.followed {
-		s.fence() // for commands, too
+		s.become(standing{dutyFenced, reasonSuperseded}) // for commands, too
 	}
 	s.fileInfo, err = s.file.Stat()
 	return err

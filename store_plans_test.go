@@ -85,7 +85,7 @@ var mayRead = map[string]string{
 	"FROM legacy_calls":                          "one for each day, known path and caller",
 	"FROM item_counts WHERE widget_id":           "at most 100 a day of a widget, over 366 days",
 	"FROM page_counts WHERE widget_id":           "at most 100 a day of a widget, over 366 days",
-	"FROM payments WHERE due_at <= ?1":           "both ends of what is due, up to a limit each",
+	"FROM payments WHERE due_at <= ?":            "both ends of what is due, up to a limit each",
 	"FROM payments WHERE state = 'review'":       "those in review, up to a limit",
 	"FROM webhooks":                              "an account has at most 50",
 }

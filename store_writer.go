@@ -46,7 +46,7 @@ type writer struct {
 	stopped chan struct{} // closed when it has stopped
 	running sync.WaitGroup
 
-	fenced        atomic.Bool               // nothing is written any more: another machine serves
+	stands        atomic.Pointer[standing]  // what this machine may do beside another one; nil: everything
 	lastCommit    time.Duration             // how long it took
 	dataVersion   int64                     // as last read on conn
 	lookedAt      atomic.Pointer[time.Time] // when that was
@@ -257,11 +257,11 @@ func (j *job) finish(err error) {
 // not build on what an earlier call did. If ctx ends before f is called, f is not called.
 // Errors: those of f, errBusy, errStorageFull, errStorage, errCommitUnknown, errClosed, errFenced, that of ctx.
 func (w *writer) update(ctx context.Context, f func(*tx) error) error {
-	if w.fenced.Load() {
+	if w.fenced() {
 		return errFenced
 	}
 	return w.updateFenced(ctx, func(t *tx) error {
-		if w.fenced.Load() { // since it waits
+		if w.fenced() { // since it waits
 			return errFenced
 		}
 		return f(t)

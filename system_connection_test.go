@@ -82,7 +82,7 @@ var rawRequests = []struct{ name, request, answers, code string }{
 }
 
 var (
-	statusLine    = regexp.MustCompile(`HTTP/1\.[01] (\d{3})`)
+	answerLine    = regexp.MustCompile(`HTTP/1\.[01] (\d{3})`)
 	codeInProblem = regexp.MustCompile(`"code":"(\w+)"`)
 )
 
@@ -95,7 +95,7 @@ func TestConnection_ofEveryShapeOfARequestHasOneAnswerOrEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			back := exchange(t, addr, strings.ReplaceAll(c.request, "\n", "\r\n")+last)
 			var statuses []string
-			for _, line := range statusLine.FindAllStringSubmatch(back, -1) {
+			for _, line := range answerLine.FindAllStringSubmatch(back, -1) {
 				statuses = append(statuses, line[1])
 			}
 			code := ""

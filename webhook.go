@@ -27,7 +27,7 @@ func webhookNoun() noun {
 		events:   webhookEvents,
 		sealed:   []string{"webhooks"},
 		rows:     []rowReader{webhookTable.unreadable, deliveryTable.unreadable},
-		status:   func() []statusPart { return []statusPart{{"webhooks", false, &webhookStatus{}}} },
+		status:   append(webhookNeeds, statusLine{label: "webhooks", read: webhookStatus}),
 		holdings: []holding{heldWebhooks},
 	}
 }

@@ -67,7 +67,7 @@ func (w *webhookWorker) send(calls context.Context, a *attempt) {
 	if a.event, err = w.store.eventBySeq(a.seq); err != nil {
 		a.missing = errors.Is(err, errNotFound)
 		if a.canceled = !a.missing; a.canceled {
-			w.strike(faultWebhooksRead, err)
+			w.log.Warn(faultWebhooksRead, "error", err)
 		}
 		return
 	}
@@ -146,7 +146,7 @@ func (w *webhookWorker) record() {
 			return nil
 		})
 		if w.recordFailed = err != nil; w.recordFailed {
-			w.strike(faultWebhookResult, err)
+			w.log.Warn(faultWebhookResult, "error", err)
 			w.recordIn(recordRetry)
 			return
 		}

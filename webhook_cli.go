@@ -376,35 +376,13 @@ func webhookRemove(e *env) error {
 }
 
 // webhookStatus is what the status command says of webhooks.
-type webhookStatus struct {
-	States   map[string]int64 `json:"webhooks"` // how many there are, by state
-	troubled []*webhook       // that do not accept what they are sent
-}
-
-// failingShown is how long a webhook must have been failing before status shows it.
-const failingShown = 24 * time.Hour
-
-func (r *webhookStatus) read(v *statusView) (err error) {
-	if r.States, err = v.countWebhooksByState(); err == nil {
-		r.troubled, err = v.webhooksInTrouble(newStamp(v.now.Add(-failingShown)))
+func webhookStatus(v *statusView, to *statusReport) error {
+	n, err := v.countWebhooksByState()
+	to.set("webhooks", n)
+	if err == nil {
+		to.say("%s", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, n))
 	}
 	return err
-}
-
-func (r *webhookStatus) show(_ *statusView, to *statusLines) {
-	to.say("%s", countsText([]string{webhookEnabled, webhookPending, webhookDisabled}, r.States))
-	since := map[string][]stamp{} // by reason
-	for _, w := range r.troubled {
-		reason, at := valueOr(w.Reason, ""), w.FailingSince
-		if at.IsZero() {
-			at = w.UpdatedAt
-		}
-		since[reason] = append(since[reason], at)
-	}
-	const disabled = "'widgetd webhook list -failing -state disabled'"
-	to.askSince(since[""], "webhook fails", "webhooks fail", "'widgetd webhook list -failing -state enabled'")
-	to.askSince(since[disabledFailing], "webhook disabled for failing", "webhooks disabled for failing", disabled)
-	to.askSince(since[disabledGone], "webhook answered 410 Gone", "webhooks answered 410 Gone", disabled)
 }
 
 // The options of this command. -addr has no environment variable here, since that of serve's -addr would

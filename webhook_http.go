@@ -45,8 +45,8 @@ func webhookWing(s *server) wing {
 func webhookWorkerOf(s *server) *webhookWorker {
 	w := newWebhookWorker(s.store)
 	w.keys, w.outbound, w.log = s.keys.Load, s.outbound, s.log
-	w.now, w.steady, w.strike = s.now, s.steady, s.noteFault
-	w.doubted, w.stopping, w.held = s.clockDoubted, s.draining.Load, s.peer.holds
+	w.now, w.steady = s.now, s.steady
+	w.doubted, w.stopping, w.held = s.clockDoubted, s.draining.Load, func() bool { return s.store.waits() }
 	return w
 }
 

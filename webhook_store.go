@@ -431,14 +431,25 @@ func (q *queries) webhookBacklogs(o owner, limit int) ([]webhookBacklog, error) 
 const endedApps = `SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id JOIN accounts o ON o.id = p.account_id
 		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL)`
 
-// webhooksInTrouble returns the webhooks of open accounts that were disabled because they did not accept
-// what they were sent, or have accepted nothing since a time, oldest first. It reads all webhooks.
-func (q *queries) webhooksInTrouble(since stamp) ([]*webhook, error) {
-	return collectShown(q, webhookTable.query+`JOIN accounts a ON a.id = w.account_id
-		WHERE a.closed_at IS NULL AND (w.state = 'disabled' AND w.reason IN (?, ?)
-			OR w.state <> 'disabled' AND w.failing_since <= ?)
-		ORDER BY w.id`, []any{disabledGone, disabledFailing, since}, webhookTable.destNew)
+// webhookNeeds are what the status command asks for of webhooks of open accounts: that they accept nothing for a day,
+// or were disabled for that. They read all webhooks.
+var webhookNeeds = []statusLine{
+	{label: "failing webhooks", one: "webhook fails", many: "webhooks fail", span: -24 * time.Hour,
+		advice: " since $day: 'widgetd webhook list -failing -state enabled'",
+		query: `SELECT w.failing_since AS since, w.id` + ofOpenAccounts + ` AND w.state <> 'disabled'
+			AND w.failing_since <= ?2`},
+	{label: "failed webhooks", one: "webhook disabled for failing", many: "webhooks disabled for failing",
+		advice: disabledSince, query: disabledFor + `'failing'`},
+	{label: "webhooks that are gone", one: "webhook answered 410 Gone", many: "webhooks answered 410 Gone",
+		advice: disabledSince, query: disabledFor + `'gone'`},
 }
+
+const (
+	ofOpenAccounts = ` FROM webhooks w JOIN accounts a ON a.id = w.account_id WHERE a.closed_at IS NULL`
+	disabledSince  = " since $day: 'widgetd webhook list -failing -state disabled'"
+	disabledFor    = `SELECT coalesce(w.failing_since, w.updated_at) AS since, w.id` + ofOpenAccounts +
+		` AND w.state = 'disabled' AND w.reason = `
+)
 
 // heldWebhooks are webhooks that are not disabled.
 var heldWebhooks = holding{"webhooks", "webhook",

@@ -53,8 +53,7 @@ type webhookWorker struct {
 	steady   func() time.Time // a clock that is never set
 	doubted  func() bool      // server.clockDoubted
 	stopping func() bool
-	held     func() bool // peerWatch.holds: nothing is sent
-	strike   func(fault string, err error, attrs ...any)
+	held     func() bool   // store.waits: nothing is sent
 	tick     time.Duration // between two looks for foreign commits and for what has become due
 
 	wake    chan struct{}
@@ -203,7 +202,7 @@ func (w *webhookWorker) lock(ctx context.Context) bool {
 		case ok:
 			return true
 		case err != nil:
-			w.strike("the lock for sending webhooks can't be taken", err)
+			w.log.Warn("the lock for sending webhooks can't be taken", "error", err)
 		case !told:
 			w.log.Warn("another service over this database sends its webhooks; this one waits until that ends")
 		}
@@ -343,7 +342,7 @@ func (w *webhookWorker) reload() {
 	}
 	rows, err := w.store.webhookQueues()
 	if err != nil {
-		w.strike(faultWebhooksRead, err)
+		w.log.Warn(faultWebhooksRead, "error", err)
 		w.mu.Lock()
 		w.foreign = true // to be tried again
 		w.mu.Unlock()
@@ -460,7 +459,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 	}
 	a, looked, err := w.next(s)
 	if err != nil {
-		w.strike(faultWebhooksRead, err)
+		w.log.Warn(faultWebhooksRead, "error", err)
 		w.fillFrom = w.steady().Add(recordRetry)
 		return false, false, true
 	}
