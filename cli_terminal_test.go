@@ -107,7 +107,7 @@ created    2000-01-01 00:00
 		contains(t, narrow, block)
 	}
 	contains(t, narrow, "long text  x\n\n", "long text  served until the kitchen closes\n")
-	equal(t, "lines at 120 columns", strings.Count(printedTable(t, 120, header, rows...), "\n"), 4)
+	failIf(t, !strings.HasPrefix(printedTable(t, 120, header, rows...), "ID  "), "a row is a block at 120 columns")
 }
 
 // TestCommand_asksTheTerminalForItsWidth runs the program in a terminal that is 50 columns wide.
