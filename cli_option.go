@@ -300,8 +300,8 @@ func (e *env) resolveIDs() (err error) {
 		}
 	}
 	for _, o := range e.command.options {
-		if v := e.values[o.name]; err == nil && v != nil {
-			v.value, err = e.resolveID(o.value, v.value)
+		if err == nil && o.value != "" {
+			e.values[o.name], err = e.resolveID(o.value, e.values[o.name])
 		}
 	}
 	return err

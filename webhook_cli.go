@@ -470,7 +470,7 @@ func webhookListen(e *env) error {
 func (e *env) webhookSecret() ([]byte, error) {
 	text, file := e.str("secret"), e.str("secret-file")
 	switch {
-	case file != "" && e.values["secret"].given: // only the option: the variable may be set for other receivers
+	case file != "" && e.given("secret"): // only the option: the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
 		from, err := e.open(file)
