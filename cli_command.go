@@ -30,6 +30,10 @@ type option struct {
 	generalHelp string // what the list of all options says in place of help; "": the same
 	asks        bool   // its command asks for a typed yes without it, see confirm
 	hasVariable bool   // also read from an environment variable: those of serve, and -db, -key, -json
+
+	// What the option sets where its command calls a route, see routeCommand, and what it sends; nil: its text.
+	member string // "expires_at"
+	reads  func(e *env, text string) (any, error)
 }
 
 // says returns a copy of the option with a help text for one command. The list of all

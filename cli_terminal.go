@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"reflect"
 	"runtime"
@@ -282,11 +281,15 @@ func (e *env) printMembers(v any) error {
 // memberDetails returns the members of a value that encodes to a JSON object, as details.
 func memberDetails(v any) ([]detail, error) {
 	object, err := parseJSON(encodeJSON(v))
-	details := []detail{}
+	return membersOf(&object), err
+}
+
+// membersOf returns the members of a JSON object, as details.
+func membersOf(object *jsonValue) (details []detail) {
 	for _, m := range object.members {
 		details = append(details, detail{strings.ReplaceAll(m.name, "_", " "), memberText(&m.value)})
 	}
-	return details, err
+	return details
 }
 
 // memberText returns a JSON value as text for people; "-" stands for null and for an empty one.
@@ -409,12 +412,9 @@ func spanRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], fi
 // listRows returns as many of the first rows of a list as -limit says, without it all. If there are more,
 // standard error says so; more names another command that prints them, "": none.
 func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
-	limit := math.MaxInt - 1
-	if e.str("limit") != "" {
-		var err error
-		if limit, err = e.number("limit", 1, 1_000_000); err != nil {
-			return nil, err
-		}
+	limit, err := e.rowLimit()
+	if err != nil {
+		return nil, err
 	}
 	all, err := collectPages(q, read, filter, limit+1)
 	return firstRows(e, all, limit, "-limit N"+more), err

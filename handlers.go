@@ -155,6 +155,7 @@ type serverOptions struct {
 	accessLog        bool           // log a line for each request
 	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
 	noRoots          bool           // this machine knows no certificate authority
+	command          bool           // a command calls routes; nothing is served, also over a fenced database
 
 	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
 	// are none, and readers fill in their own.
@@ -215,7 +216,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		faults: lastingFaults{open: map[string]*lastingFault{}}}
 	s.startClock()
 	var err error
-	if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
+	if s.peer, err = newPeerWatch(s, o.peerURL); err != nil && !o.command {
 		return nil, err
 	}
 	s.outbound.held = s.peer.holds
@@ -381,7 +382,7 @@ func endpointFrom[Req any, P interface {
 				return nil, err
 			}
 		}
-		if !c.route.question {
+		if !c.route.question || c.isCommand() {
 			return f(ctx, c, &req)
 		}
 		return askFor(ctx, s, c, func(ctx context.Context) (Res, error) { return f(ctx, c, &req) })
@@ -583,7 +584,7 @@ func (c *call) bucket() string {
 // leaves the other half to the account's own tokens and to others.
 func (s *server) charge(w *response, c *call, in *input, request any) (err error) {
 	switch {
-	case c.route.free:
+	case c.route.free || c.isCommand():
 		return nil
 	case c.route.charge != nil:
 		c.account, err = c.route.charge(c, in, request)
@@ -682,10 +683,15 @@ func showLimit(h http.Header, bucket string, rate int, v takeResult) {
 	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 }
 
+// isCommand reports whether the operator makes the call at the command line, see routeCommand.
+func (c *call) isCommand() bool { return c.caller != nil && c.caller.command != "" }
+
 // actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the
-// token has the scope admin, or for an application's "app app_…".
+// token has the scope admin, or for an application's "app app_…". For a command it is "command:USER".
 func actorToken(c *call) string {
 	switch {
+	case c.isCommand():
+		return c.caller.command
 	case c.caller.app != "":
 		return appActor(c.caller.app)
 	case c.caller.admin():

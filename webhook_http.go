@@ -165,7 +165,10 @@ func (a *webhookAPI) readTypes(in *input) codeList {
 }
 
 // checkHost returns the refusal of an address whose host can't be called at the moment.
-func (a *webhookAPI) checkHost(ctx context.Context, url string) error {
+func (a *webhookAPI) checkHost(ctx context.Context, c *call, url string) error {
+	if c.isCommand() { // which may run where the host is not known; each call of it checks
+		return nil
+	}
 	if code, detail := a.outbound.checkHost(ctx, url); code != "" {
 		return errFields(fieldError{Pointer: "#/url", Code: code, Detail: detail})
 	}
@@ -193,7 +196,7 @@ func (a *webhookAPI) createWebhook(ctx context.Context, c *call, q *createWebhoo
 	if err := by.permits(q.webhook.Types); err != nil {
 		return nil, err
 	}
-	if err := a.checkHost(ctx, q.webhook.URL); err != nil {
+	if err := a.checkHost(ctx, c, q.webhook.URL); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(o, by.permitsReplay)
@@ -240,7 +243,7 @@ func (a *webhookAPI) patchWebhook(ctx context.Context, c *call, q *patchWebhookR
 		if _, err := a.store.webhook(q.owner, q.id); err != nil {
 			return nil, err
 		}
-		if err := a.checkHost(ctx, q.change.url); err != nil {
+		if err := a.checkHost(ctx, c, q.change.url); err != nil {
 			return nil, err
 		}
 	}
