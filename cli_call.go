@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ import (
 // body, or parameters of a GET; -account is always the parameter account_id.
 type routeCommand struct {
 	route string                         // "POST /licenses/{id}/suspend"
-	text  string                         // what people see of the answer, as "{id} is {status}", see fillText
+	text  string                         // what people see of the answer, as "${id} is ${status}", see fillText
 	keys  func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
 
 	// before is called first, with the members of the body. It asks for a yes, and refuses or sets what the route does
@@ -41,7 +42,8 @@ type routeCommand struct {
 	after func(e *env, answer *jsonValue)
 
 	// A list has the titles of its columns, separated by spaces, each with the member that it shows unless that has the
-	// same name: "ID PRODUCT KEY=key_hint USED=seats.used". The ids of its rows begin with prefix.
+	// same name: "ID PRODUCT KEY=key_hint USED=seats.used". Its rows are ordered by their ids, which begin with prefix;
+	// "": by their numbers, and the route has the parameters since and until.
 	columns, prefix string
 }
 
@@ -127,7 +129,7 @@ func (c routeCommand) request(e *env) (*routeRequest, error) {
 func (c routeCommand) readOptions(e *env, r *routeRequest) error {
 	get := strings.HasPrefix(c.route, "GET ")
 	for _, o := range e.command.options {
-		if o.member == "" || !e.given(o.name) || o.value == "" && !e.on(o.name) {
+		if o.member == "" || !e.given(o.name) || o.value == "" && !e.on(o.name) || get && e.str(o.name) == "" {
 			continue
 		}
 		if !utf8.ValidString(e.str(o.name)) { // which JSON can't hold
@@ -249,16 +251,16 @@ func (e *env) explain(err error) error {
 	if !errors.As(err, &ref) {
 		return err
 	}
+	if len(ref.fields) == 0 && ref.code.status != http.StatusNotFound {
+		return err
+	}
 	if len(ref.fields) == 0 {
-		list := strings.TrimSuffix(e.command.name, lastWord(e.command.name)) + "list"
-		c, _ := findCommand(e.commands, strings.Fields(list))
-		switch {
-		case ref.code.status != http.StatusNotFound:
-			return err
-		case c == nil || c == e.command:
-			return withNextStep(errNotFound)
+		words := strings.Fields(e.command.name)
+		words[len(words)-1] = "list"
+		if c, _ := findCommand(e.commands, words); c != nil && c != e.command {
+			return fmt.Errorf("not found: 'widgetd %s' prints what there is", c.name)
 		}
-		return fmt.Errorf("not found: 'widgetd %s' prints what there is", c.name)
+		return withNextStep(errNotFound)
 	}
 	var texts []string
 	unknown := true // every value names what does not exist
@@ -272,9 +274,6 @@ func (e *env) explain(err error) error {
 	}
 	return usageError(text)
 }
-
-// lastWord returns the last word of a command's name.
-func lastWord(name string) string { return name[strings.LastIndexByte(name, ' ')+1:] }
 
 // fieldText says what is wrong with one value, by the name of its option or argument.
 func (e *env) fieldText(f fieldError) string {
@@ -303,19 +302,9 @@ func (e *env) fieldText(f fieldError) string {
 	return name + ": " + f.Detail
 }
 
-// fillText returns a text with the members of an answer in place of their names in braces: "{seats.used}".
+// fillText returns a text with the members of an answer in place of their names: "${seats.used} seats".
 func fillText(text string, answer *jsonValue) string {
-	var b strings.Builder
-	for {
-		before, rest, found := strings.Cut(text, "{")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		name, after, _ := strings.Cut(rest, "}")
-		b.WriteString(memberText(memberAt(answer, name)))
-		text = after
-	}
+	return os.Expand(text, func(name string) string { return memberText(memberAt(answer, name)) })
 }
 
 // memberAt returns the member of an answer at a path, as "seats.used"; null if there is none.
@@ -349,30 +338,21 @@ func (e *env) printRouteRows(c routeCommand) error {
 
 // printObjects prints objects as the rows of a table with columns, see routeCommand: with -json each as it is.
 func (e *env) printObjects(columns string, rows []*jsonValue) error {
-	var header, members []string
-	for column := range strings.FieldsSeq(columns) {
-		title, member, named := strings.Cut(column, "=")
-		if !named {
-			member = strings.ToLower(title)
+	titles, members := columnsOf(columns)
+	if e.on("json") {
+		for _, row := range rows {
+			if _, err := fmt.Fprintln(e.stdout, row.raw); err != nil {
+				return err
+			}
 		}
-		header, members = append(header, title), append(members, member)
+		return nil
 	}
-	var table [][]any
-	for _, row := range rows {
-		if e.on("json") {
-			fmt.Fprintln(e.stdout, row.raw)
-			continue
-		}
-		var cells []any
+	return printRows(e, rows, strings.Join(titles, " "), func(row *jsonValue) (cells []any) {
 		for _, member := range members {
 			cells = append(cells, cellOf(member, memberAt(row, member)))
 		}
-		table = append(table, cells)
-	}
-	if e.on("json") {
-		return nil
-	}
-	return e.printTable(strings.Join(header, " "), table)
+		return cells
+	})
 }
 
 // cellOf returns the cell that shows a member of a row.
@@ -385,6 +365,8 @@ func cellOf(member string, v *jsonValue) any {
 		return accountCell(v.text)
 	case v.kind == jsonBool:
 		return v.boolean
+	case v.kind == jsonObject:
+		return v.raw
 	case v.kind == jsonNull:
 		return ""
 	}
@@ -402,11 +384,20 @@ func (o *routeCaller) rows(c routeCommand, limit int) (rows []*jsonValue, err er
 	if err != nil {
 		return nil, err
 	}
-	r.query.Set("limit", strconv.Itoa(min(limit+1, 200)))
-	if !until.IsZero() {
-		r.query.Set("cursor", firstID(c.prefix, until.Time))
+	first := "" // id that the oldest row has at least
+	for name, at := range map[string]stamp{"since": since, "until": until} {
+		switch {
+		case at.IsZero():
+		case c.prefix == "":
+			r.query.Set(name, at.String())
+		case name == "since":
+			first = firstID(c.prefix, at.Time)
+		default:
+			r.query.Set("cursor", firstID(c.prefix, at.Time))
+		}
 	}
-	for len(rows) <= limit {
+	r.query.Set("limit", strconv.Itoa(min(limit+1, 200)))
+	for next := "-"; next != "" && len(rows) <= limit; r.query.Set("cursor", next) {
 		answer, err := o.call(r)
 		if err != nil {
 			return nil, err
@@ -417,17 +408,12 @@ func (o *routeCaller) rows(c routeCommand, limit int) (rows []*jsonValue, err er
 		}
 		data := memberAt(&page, "data")
 		for i := range data.list {
-			row := &data.list[i]
-			if !since.IsZero() && memberAt(row, "id").text < firstID(c.prefix, since.Time) {
+			if memberAt(&data.list[i], "id").text < first {
 				return rows, nil
 			}
-			rows = append(rows, row)
+			rows = append(rows, &data.list[i])
 		}
-		next := memberAt(&page, "next_cursor").text
-		if next == "" {
-			break
-		}
-		r.query.Set("cursor", next)
+		next = memberAt(&page, "next_cursor").text
 	}
 	return rows, nil
 }

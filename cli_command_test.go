@@ -606,3 +606,17 @@ func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
 		equal(t, "events until then", rows("event", "list", "-until", until), events-late)
 	})
 }
+
+func TestCommand_thatCallsARouteNeedsKeysForSecretsOnlyAndWritesNothingOnceFenced(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	must(t, os.Remove(o.env["WIDGETD_KEY"]))
+	id := o.object("license", "add", "-product", "kds")["id"].(string)
+	made := o.objects("event", "list", "-limit", "1")[0]
+	equal(t, "type", made["type"], any("license.created"))
+	contains(t, fmt.Sprint(made["actor"]), "command:")
+	o.fails("no key file at "+o.env["WIDGETD_KEY"], "webhook", "add", "https://a.example", "-type", "lead.created")
+	o.change(func(t *tx) error { return t.learnEpoch(7) })
+	o.fails("Another machine serves now; nothing was written.", "license", "suspend", id)
+	equal(t, "status", o.object("license", "show", id)["status"], any("active"))
+}

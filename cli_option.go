@@ -40,7 +40,8 @@ var (
 		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
 	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
 		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
-	optType   = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
+	optType = option{name: "type", value: "NAME", member: "type",
+		help: "show only events of this type, as license.created"}
 	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
 	optReason = option{name: "reason", value: "TEXT", member: "reason",
 		help: "why, kept with the licence and in its event"}
@@ -150,23 +151,13 @@ func (e *env) choice(name string, words []string) (string, error) {
 	return "", unknownWord("-"+name+": there is no", word, words)
 }
 
-// unknownWord returns an error for a word that is none of those that are known. It names the one that was most
-// likely meant, else all if they are few, else what they begin with. what comes before the word.
+// unknownWord returns an error for a word that is none of those that are known: it names the one that was most likely
+// meant, else all. what comes before the word.
 func unknownWord(what, word string, known []string) error {
-	text := fmt.Sprintf("%s %q: ", what, printable(word))
 	if meant, ok := nearest(word, known); ok {
-		return errors.New(text + "did you mean " + meant + "?")
+		return fmt.Errorf("%s %q: did you mean %s?", what, printable(word), meant)
 	}
-	var groups []string
-	for _, k := range known {
-		group, _, _ := strings.Cut(k, ".")
-		groups = append(groups, group)
-	}
-	slices.Sort(groups)
-	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
-		return errors.New(text + "take one of " + strings.Join(known, ", "))
-	}
-	return errors.New(text + "they begin with " + strings.Join(groups, ", "))
+	return fmt.Errorf("%s %q: take one of %s", what, printable(word), strings.Join(known, ", "))
 }
 
 // text returns an option whose value is stored as it is, after the checks that a string of

@@ -90,25 +90,20 @@ func printAll[T any](e *env, read func(*queries) ([]T, error), header string, ce
 	})
 }
 
-// printOwned is printSpan for the rows of the account that -account names, else for those of all accounts.
+// printOwned is printList for the rows of the account that -account names, else for those of all accounts.
 func printOwned[T any](e *env, ids idOf[T], read listFunc[owner, T], header string, cells func(T) []any) error {
 	o, err := e.filterAccount()
 	if err != nil {
 		return err
 	}
-	return printSpan(e, ids, read, o, header, cells)
+	return printList(e, ids, read, o, header, cells)
 }
 
-// printSpan is printAll for the rows of a list that -since, -until and -limit leave, see spanRows.
-func printSpan[F, T any](
+// printList is printAll for the rows of a list that its options leave, see listRows.
+func printList[F, T any](
 	e *env, ids idOf[T], read listFunc[F, T], filter F, header string, cells func(T) []any,
 ) error {
-	return printAll(e, func(q *queries) ([]T, error) { return spanRows(e, q, ids, read, filter) }, header, cells)
-}
-
-// printList is printAll for the first rows of a list, see listRows.
-func printList[F, T any](e *env, read listFunc[F, T], filter F, header string, cells func(T) []any) error {
-	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, read, filter, "") }, header, cells)
+	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, ids, read, filter) }, header, cells)
 }
 
 // printTable is the part of printRows that is the same for rows of every type. Where a row does not fit the width,
@@ -376,7 +371,8 @@ func wholeList[F, T any](read func(*queries, F) ([]T, error)) listFunc[F, T] {
 	}
 }
 
-// An idOf says what the ids of rows begin with, and which id a row has.
+// An idOf says what the ids of rows begin with, and which id a row has. The zero idOf is for lists that are not ordered
+// by ids.
 type idOf[T any] struct {
 	prefix string
 	id     func(T) string
@@ -384,6 +380,9 @@ type idOf[T any] struct {
 
 // spanned returns a list that has only those rows of another, ordered by their ids, that -since and -until leave.
 func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T], error) {
+	if ids.prefix == "" {
+		return read, nil
+	}
 	since, until, err := e.timeSpan()
 	from, before := firstID(ids.prefix, since.Time), firstID(ids.prefix, cmp.Or(until, lastStamp).Time)
 	if since.IsZero() {
@@ -400,39 +399,39 @@ func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T]
 	}, err
 }
 
-// spanRows is listRows for the rows of a list ordered by their ids that -since and -until leave.
-func spanRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
+// listRows returns as many of the first rows of a list, of those that -since and -until leave, as -limit says; without
+// it all. If there are more, standard error says so.
+func listRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
 	list, err := spanned(e, ids, read)
 	if err != nil {
 		return nil, err
 	}
-	return listRows(e, q, list, filter, "")
-}
-
-// listRows returns as many of the first rows of a list as -limit says, without it all. If there are more,
-// standard error says so; more names another command that prints them, "": none.
-func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
 	limit, err := e.rowLimit()
 	if err != nil {
 		return nil, err
 	}
-	all, err := collectPages(q, read, filter, limit+1)
-	return firstRows(e, all, limit, "-limit N"+more), err
+	all, err := collectPages(q, list, filter, limit+1)
+	return firstRows(e, all, limit, "-limit N"), err
 }
 
-// exportRows prints all rows of a table as NDJSON, or with -csv as CSV. page reads up to
-// exportPageSize rows that come after the cursor before ("" for the first page).
+// exportRows prints all rows of a table as NDJSON, or with -csv as CSV with columns, see routeCommand. page reads up to
+// exportPageSize rows that come after the cursor before ("" for the first page). cells returns the cells of a row; nil:
+// they are the members that the columns name.
 func exportRows[T any](
 	e *env,
-	header []string,
+	columns string,
 	page func(st *store, before string) (listPage[T], error),
 	cells func(T) []any,
 ) error {
+	titles, members := columnsOf(columns)
+	if cells == nil {
+		cells = func(row T) []any { return membersInCSV(row, members) }
+	}
 	return e.withStore(func(st *store) error {
 		out := bufio.NewWriter(e.stdout)
 		w := csv.NewWriter(out)
 		if e.on("csv") {
-			w.Write(header)
+			w.Write(titles)
 		}
 		for before := ""; ; {
 			p, err := page(st, before)
@@ -454,6 +453,40 @@ func exportRows[T any](
 			}
 		}
 	})
+}
+
+// columnsOf returns the titles of columns, and the members that they show, see routeCommand.
+func columnsOf(columns string) (titles, members []string) {
+	for column := range strings.FieldsSeq(columns) {
+		title, member, named := strings.Cut(column, "=")
+		if !named {
+			member = strings.ToLower(title)
+		}
+		titles, members = append(titles, title), append(members, member)
+	}
+	return titles, members
+}
+
+// membersInCSV returns members of a row for a line of CSV; the elements of lists with spaces between them.
+func membersInCSV(row any, members []string) (cells []any) {
+	object, _ := parseJSON(encodeJSON(row))
+	for _, member := range members {
+		switch v := memberAt(&object, member); v.kind {
+		case jsonObject:
+			cells = append(cells, json.RawMessage(v.raw))
+		case jsonArray:
+			var texts []string
+			for _, element := range v.list {
+				texts = append(texts, element.text)
+			}
+			cells = append(cells, strings.Join(texts, " "))
+		case jsonBool:
+			cells = append(cells, v.boolean)
+		default:
+			cells = append(cells, v.text)
+		}
+	}
+	return cells
 }
 
 // An amountCell is a number of ours in a cell of CSV, which may begin with a minus sign.

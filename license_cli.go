@@ -86,21 +86,21 @@ var licenseCommands = []command{
 		"USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}.run},
 	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
 	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2,
-		routeCommand{route: "PATCH /licenses/{id}", text: "{id} is {status}"}.run},
+		routeCommand{route: "PATCH /licenses/{id}", text: "${id} is ${status}"}.run},
 	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1,
-		routeCommand{route: "POST /licenses/{id}/renew", text: "{id} ends at {expires_at}"}.run},
+		routeCommand{route: "POST /licenses/{id}/renew", text: "${id} ends at ${expires_at}"}.run},
 	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1,
-		routeCommand{route: "POST /licenses/{id}/suspend", text: "{id} is {status}"}.run},
+		routeCommand{route: "POST /licenses/{id}/suspend", text: "${id} is ${status}"}.run},
 	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1,
-		routeCommand{route: "POST /licenses/{id}/reinstate", text: "{id} is {status}"}.run},
+		routeCommand{route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"}.run},
 	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1,
-		routeCommand{route: "POST /licenses/{id}/revoke", text: "{id} is {status}", before: confirmRevoking}.run},
+		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", before: confirmRevoking}.run},
 	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens},
-		1, routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: {key}  (shown once)",
+		1, routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
 			before: checkOldKeyUntil}.run},
 	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
 		routeCommand{route: "POST /licenses/{id}/reset-transfers",
-			text: "{id} has only the holders of its seats count"}.run},
+			text: "${id} has only the holders of its seats count"}.run},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
 	}, 0, licenseLimitTransfers},
@@ -123,13 +123,13 @@ func checkEnd(e *env, body map[string]any) error {
 
 // showNewLicense prints a new licence with its key, and when it ends.
 func showNewLicense(e *env, made *jsonValue) error {
-	text := "id:   {id}\nkey:  {key}  (shown once)\nends: {expires_at}"
+	text := "id:   ${id}\nkey:  ${key}  (shown once)\nends: ${expires_at}"
 	switch {
 	case textMember(made, "expires_at", len(stampLayout)) != "":
 	case textMember(made, "expiry_basis", maxNameLength) == basisFirstActivation:
-		text = strings.ReplaceAll(text, "{expires_at}", "{duration_days} days after its first activation")
+		text = strings.ReplaceAll(text, "${expires_at}", "${duration_days} days after its first activation")
 	default:
-		text = strings.ReplaceAll(text, "{expires_at}", "never")
+		text = strings.ReplaceAll(text, "${expires_at}", "never")
 	}
 	return e.print(nil, fillText(text, made))
 }
@@ -203,46 +203,15 @@ func licenseShow(e *env) error {
 	return e.printObjects(listOfDevices.columns, devices)
 }
 
-// exportedColumns are the columns of license export -csv, and what each contains.
-var exportedColumns = []struct {
-	name string
-	cell func(licenseDetail) any
-}{
-	{"id", func(l licenseDetail) any { return l.ID }},
-	{"account_id", func(l licenseDetail) any { return l.AccountID }},
-	{"product", func(l licenseDetail) any { return l.Product }},
-	{"plan", func(l licenseDetail) any { return l.Plan }},
-	{"plan_id", func(l licenseDetail) any { return l.PlanID }},
-	{"reference", func(l licenseDetail) any { return l.Reference }},
-	{"kind", func(l licenseDetail) any { return l.Kind }},
-	{"customer", func(l licenseDetail) any { return l.Customer }},
-	{"state", func(l licenseDetail) any { return l.State }},
-	{"status", func(l licenseDetail) any { return l.Status }},
-	{"reason", func(l licenseDetail) any { return l.Reason }},
-	{"trial", func(l licenseDetail) any { return l.Trial }},
-	{"max_devices", func(l licenseDetail) any { return l.MaxDevices }},
-	{"max_transfers", transfersCell},
-	{"starts_at", func(l licenseDetail) any { return l.StartsAt }},
-	{"expires_at", func(l licenseDetail) any { return l.ExpiresAt }},
-	{"grace_days", func(l licenseDetail) any { return l.GraceDays }},
-	{"duration_days", func(l licenseDetail) any { return l.DurationDays }},
-	{"expiry_basis", func(l licenseDetail) any { return l.ExpiryBasis }},
-	{"lease_hours", func(l licenseDetail) any { return l.LeaseHours }},
-	{"offline_days", func(l licenseDetail) any { return l.OfflineDays }},
-	{"entitlements", func(l licenseDetail) any { return strings.Join(l.Entitlements, " ") }},
-	{"metadata", func(l licenseDetail) any { return l.Metadata }},
-	{"key_hint", func(l licenseDetail) any { return l.KeyHint }},
-	{"seats_used", func(l licenseDetail) any { return l.SeatsUsed }},
-	{"first_activated_at", func(l licenseDetail) any { return l.FirstActivatedAt }},
-	{"created_at", func(l licenseDetail) any { return l.CreatedAt }},
-}
+// exportedColumns are the columns of license export -csv, which license import reads.
+const exportedColumns = "id account_id product plan plan_id reference kind customer state status reason trial " +
+	"max_devices max_transfers starts_at expires_at grace_days duration_days expiry_basis lease_hours offline_days " +
+	"entitlements metadata key_hint seats_used=seats.used first_activated_at created_at"
 
-// transfersCell returns max_transfers as an import reads it.
-func transfersCell(l licenseDetail) any {
-	if l.MaxDevices != nil && l.MaxTransfers == nil {
-		return noLimit
-	}
-	return l.MaxTransfers
+// A csvLicense is a licence with max_transfers as an import reads it: without a limit it is noLimit.
+type csvLicense struct {
+	licenseDetail
+	MaxTransfers any `json:"max_transfers"`
 }
 
 // licenseLimitTransfers runs license limit-transfers.
@@ -266,10 +235,6 @@ func licenseLimitTransfers(e *env) error {
 }
 
 func licenseExport(e *env) error {
-	header := make([]string, len(exportedColumns))
-	for i, column := range exportedColumns {
-		header[i] = column.name
-	}
 	filter := licenseFilter{now: newStamp(e.now())}
 	licenses, err := spanned(e, licenseIDs, (*queries).licenses)
 	if err == nil {
@@ -278,16 +243,18 @@ func licenseExport(e *env) error {
 	if err != nil {
 		return err
 	}
-	return exportRows(e, header, func(st *store, before string) (listPage[licenseDetail], error) {
-		page, err := licenses(st.queries, filter, before, exportPageSize)
-		return listPage[licenseDetail]{licenseDetails(page.rows, e.now()), page.next}, err
-	}, func(l licenseDetail) []any {
-		cells := make([]any, len(exportedColumns))
-		for i, column := range exportedColumns {
-			cells[i] = column.cell(l)
+	return exportRows(e, exportedColumns, func(st *store, before string) (page listPage[any], err error) {
+		all, err := licenses(st.queries, filter, before, exportPageSize)
+		page.next = all.next
+		for _, l := range licenseDetails(all.rows, e.now()) {
+			row := any(l)
+			if e.on("csv") && l.MaxDevices != nil && l.MaxTransfers == nil {
+				row = csvLicense{l, noLimit}
+			}
+			page.rows = append(page.rows, row)
 		}
-		return cells
-	})
+		return page, err
+	}, nil)
 }
 
 // licenseStatus is what the status command says of licences; soon is within 14 days.
@@ -508,10 +475,8 @@ type exportedDevice struct {
 }
 
 func deviceExport(e *env) error {
-	header := []string{
-		"license_id", "id", "name", "state", "platform", "app_version", "fingerprint",
-		"activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at", "offline_until",
-	}
+	const header = "license_id id name state platform app_version fingerprint activated_at last_seen_at released_at " +
+		"released_by clone_suspected_at offline_until"
 	return exportRows(e, header, func(st *store, before string) (page listPage[exportedDevice], err error) {
 		devices, err := st.allDevices(anyAccount, before, exportPageSize)
 		for _, d := range devices.rows {
@@ -519,8 +484,5 @@ func deviceExport(e *env) error {
 		}
 		page.next = devices.next
 		return page, err
-	}, func(d exportedDevice) []any {
-		return []any{d.LicenseID, d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked(),
-			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt, d.OfflineUntil}
-	})
+	}, nil)
 }

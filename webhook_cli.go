@@ -43,9 +43,9 @@ var webhookCommands = []command{
 	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
 		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, 1, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, text: "id:     {id}\nsecret: {secret}  (shown " +
-		"once)\nnext:   the service sends a test, and events once it is answered with 2xx: 'widgetd webhook show {id}'",
-		after: noteSending}.run},
+	}, 1, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, after: noteSending,
+		text: "id:     ${id}\nsecret: ${secret}  (shown once)\nnext:   the service sends a test, and events once it is " +
+			"answered with 2xx: 'widgetd webhook show ${id}'"}.run},
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
 			optWebhookState, optFailing}, 0, webhookList},
@@ -53,21 +53,21 @@ var webhookCommands = []command{
 	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "{id} is {state}", before: wantChange,
+	}, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: wantChange,
 		after: noteSending}.run},
 	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
 		nil, 1, routeCommand{route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending}.run},
 	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
-		nil, 1, routeCommand{route: "POST /webhooks/{id}/enable", text: "{id} is {state}", after: noteSending}.run},
+		nil, 1, routeCommand{route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
-		nil, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "{id} is {state}", before: setDisabled}.run},
+		nil, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: setDisabled}.run},
 	{"webhook rotate-secret", "WEBHOOK",
 		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1,
 		routeCommand{route: "POST /webhooks/{id}/rotate-secret", keys: (*env).keyFile,
-			text: "secret: {secret}  (shown once)\nthe one before signs too until {previous_secret_until}"}.run},
+			text: "secret: ${secret}  (shown once)\nthe one before signs too until ${previous_secret_until}"}.run},
 	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too",
 		[]option{optReplaySince}, 1,
-		routeCommand{route: "POST /webhooks/{id}/replay", text: "{id} is {state}", after: noteSending}.run},
+		routeCommand{route: "POST /webhooks/{id}/replay", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
 		[]option{optLimit, optFailed, optSince, optUntil}, 1,
 		routeCommand{route: "GET /webhooks/{id}/deliveries", prefix: "whd", columns: "DELIVERY=id AT TYPE ATTEMPT " +
@@ -89,7 +89,7 @@ func noteSending(e *env, answer *jsonValue) {
 
 // showSentEvent prints the id of an event that the running service sends.
 func showSentEvent(e *env, answer *jsonValue) error {
-	return e.print(nil, fillText("{event_id} is to be sent: 'widgetd webhook delivery list "+e.args[0]+
+	return e.print(nil, fillText("${event_id} is to be sent: 'widgetd webhook delivery list "+e.args[0]+
 		"' shows what came of it", answer))
 }
 
