@@ -281,7 +281,7 @@ func accountAdd(e *env) error {
 func accountList(e *env) error {
 	read := wholeList(func(q *queries, _ owner) ([]account, error) { return q.accounts() })
 	ids := idOf[account]{"acct", func(row account) string { return row.ID }}
-	return printSpan(e, ids, read, anyAccount, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
+	return printList(e, ids, read, anyAccount, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
 		return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
 	})
 }
@@ -512,7 +512,8 @@ func originList(e *env) error {
 	if err != nil {
 		return err
 	}
-	return printList(e, wholeList((*queries).origins), o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
+	all := wholeList((*queries).origins)
+	return printList(e, idOf[originRow]{}, all, o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
 		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
 	})
 }

@@ -92,6 +92,8 @@ type caller struct {
 	claims claims
 	all    bool   // may act on any account that it names with ?account_id=
 	app    string // id of the application that the token was issued to; "": it is not an application's token
+
+	command string // actor of the operator at the command line, who has no token: "command:USER"; "": a token's bearer
 }
 
 // has reports whether the token grants a scope.

@@ -78,6 +78,12 @@ func (e *env) loadKeys() (path string, ring *keyring, err error) {
 	return path, ring, err
 }
 
+// keyFile is loadKeys where only the keys matter, as for a routeCommand.
+func (e *env) keyFile() (*keyring, error) {
+	_, ring, err := e.loadKeys()
+	return ring, err
+}
+
 // hasIssued reports whether the database holds anything that works only with its own key file, such as issued
 // tokens. With an error, which says why that is not known, it reports true.
 func (e *env) hasIssued() (issued bool, err error) {

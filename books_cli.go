@@ -432,7 +432,7 @@ func booksExports(e *env) error {
 		return err
 	}
 	ids := idOf[bookExport]{"exp", func(row bookExport) string { return row.ID }}
-	return printSpan(e, ids, (*queries).bookExports, filter, exportHeader, exportCells)
+	return printList(e, ids, (*queries).bookExports, filter, exportHeader, exportCells)
 }
 
 func booksRetry(e *env) error {

@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +30,10 @@ type option struct {
 	generalHelp string // what the list of all options says in place of help; "": the same
 	asks        bool   // its command asks for a typed yes without it, see confirm
 	hasVariable bool   // also read from an environment variable: those of serve, and -db, -key, -json
+
+	// What the option sets where its command calls a route, see routeCommand, and what it sends; nil: its text.
+	member string // "expires_at"
+	reads  func(e *env, text string) (any, error)
 }
 
 // says returns a copy of the option with a help text for one command. The list of all
@@ -92,11 +98,11 @@ type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	nouns          []noun
-	commands       []command // all commands of the program
-	command        *command  // the one that runs
-	args           []string  // its arguments, without options
-	values         map[string]*onceValue
-	switches       map[string]*bool
+	commands       []command         // all commands of the program
+	command        *command          // the one that runs
+	args           []string          // its arguments, without options
+	typed          map[string]string // the options that were typed, by name
+	values         map[string]string // of every option that the command takes, see take
 	now            func() time.Time
 	opened         *store              // the database, while withStore has it open
 	installed      string              // directory of the installation: installedDir; "": none is looked for
@@ -147,121 +153,102 @@ func findCommand(commands []command, args []string) (*command, []string) {
 	return nil, nil
 }
 
-// A commandLine is what stands behind the program's name.
-type commandLine struct {
-	words   []string // the command and its arguments
-	options []givenOption
-	help    bool // -h or -help is among the options
-}
-
-// A givenOption is an option as it was typed. A switch needs no value.
-type givenOption struct {
-	name, value string
-	hasValue    bool
-}
-
-// readLine separates words and options, which may stand in any order; behind "--" are only words. known are
-// options of which some take a value. "--version" is the command of that name.
-func readLine(args []string, known []option) (l commandLine) {
-	for len(args) > 0 {
-		arg := args[0]
-		args = args[1:]
-		name, value, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
-		takesValue := slices.ContainsFunc(known, func(o option) bool { return o.name == name && o.value != "" })
-		switch {
-		case arg == "--":
-			l.words = append(l.words, args...)
-			return l
-		case arg == "-" || !strings.HasPrefix(arg, "-"):
-			l.words = append(l.words, arg)
-		case name == "h" || name == "help":
-			l.help = true
-		case (name == "version" || name == "v") && len(l.words) == 0:
-			l.words = append(l.words, "version")
-		case takesValue && !hasValue && len(args) > 0:
-			l.options = append(l.options, givenOption{name, args[0], true})
-			args = args[1:]
-		default:
-			l.options = append(l.options, givenOption{name, value, hasValue})
+// readLine reads the options of a line into e.typed and returns the words between them. Options may stand anywhere,
+// so what follows a word is parsed again; behind "--" are only words. Errors: usageError.
+func (e *env) readLine(args []string, known []option) (words []string, err error) {
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	e.typed = map[string]string{}
+	for _, o := range known {
+		if o.value == "" {
+			flags.BoolFunc(o.name, "", func(text string) error {
+				e.typed[o.name] = text
+				_, err := strconv.ParseBool(text)
+				return err
+			})
+			continue
 		}
+		flags.Func(o.name, "", func(text string) error {
+			if e.given(o.name) {
+				return errors.New("it is given twice; write a list as one value, separated by commas")
+			}
+			e.typed[o.name] = text
+			return nil
+		})
 	}
-	return l
+	var behind []string
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, behind = args[:i], args[i+1:]
+	}
+	for {
+		err := flags.Parse(args)
+		if unknown, is := strings.CutPrefix(fmt.Sprint(err), "flag provided but not defined: -"); is {
+			return nil, e.unknownOption(words, unknown, known)
+		}
+		if err != nil {
+			return nil, usageError(printable(err.Error()))
+		}
+		if flags.NArg() == 0 {
+			return append(words, behind...), nil
+		}
+		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
+	}
 }
 
-// checkNames returns a usageError unless all options of the line are among the known ones. what says who has
-// those, and help which command prints them.
-func (l *commandLine) checkNames(known []option, what, help string) error {
-	names := []string{}
+// unknownOption returns the error for an option that the command of these words does not take, or without a command
+// for one that no command takes.
+func (e *env) unknownOption(words []string, name string, known []option) error {
+	what, help := "there is", "help -all"
+	if c, _ := findCommand(e.commands, words); c != nil {
+		what, help, known = c.name+" has", "help "+c.name, c.acceptedOptions()
+	}
+	var names []string
 	for _, o := range known {
 		names = append(names, o.name)
 	}
-	for _, given := range l.options {
-		if slices.Contains(names, given.name) {
-			continue
-		}
-		step := "see 'widgetd " + help + "'"
-		if meant, ok := nearest(given.name, names); ok {
-			step = "did you mean -" + meant + "?"
-		}
-		return usageError(fmt.Sprintf("%s no option -%s: %s", what, printable(given.name), step))
+	step := "see 'widgetd " + help + "'"
+	if meant, ok := nearest(name, names); ok {
+		step = "did you mean -" + meant + "?"
 	}
-	return nil
+	return usageError(fmt.Sprintf("%s no option -%s: %s", what, printable(name), step))
 }
 
-// parse reads the options and arguments of e.command, in any order, into e. An option overrides its environment
-// variable, if it has one. Errors: usageError.
-func (e *env) parse(args []string) error { return e.take(readLine(args, e.command.acceptedOptions())) }
-
-// take is parse for a line whose words are the arguments.
-func (e *env) take(l commandLine) (err error) {
-	accepted := e.command.acceptedOptions()
-	if err := l.checkNames(accepted, e.command.name+" has", "help "+e.command.name); err != nil {
+// parse reads the options and arguments of e.command, in any order, into e. Errors: usageError.
+func (e *env) parse(args []string) error {
+	words, err := e.readLine(args, e.command.acceptedOptions())
+	if err != nil {
 		return err
 	}
-	e.values, e.switches = map[string]*onceValue{}, map[string]*bool{}
+	return e.take(words)
+}
+
+// take sets the arguments of e.command, and its options: as they were typed, else by their environment variables,
+// else by default. Errors: usageError.
+func (e *env) take(args []string) error {
+	accepted := e.command.acceptedOptions()
+	for _, name := range slices.Sorted(maps.Keys(e.typed)) {
+		if !slices.ContainsFunc(accepted, func(o option) bool { return o.name == name }) {
+			return e.unknownOption(strings.Fields(e.command.name), name, nil)
+		}
+	}
+	e.values = map[string]string{}
 	for _, o := range accepted {
 		set := ""
 		if o.hasVariable {
 			set = e.getenv(o.variable())
 		}
-		if o.value != "" {
-			e.values[o.name] = &onceValue{value: cmp.Or(set, o.def), set: set != ""}
-			continue
-		}
-		on, err := strconv.ParseBool(cmp.Or(set, "false"))
-		if err != nil {
+		if _, err := strconv.ParseBool(set); o.value == "" && set != "" && err != nil {
 			return usageError(fmt.Sprintf("%s must be true or false, not %q", o.variable(), set))
 		}
-		e.switches[o.name] = &on
-	}
-	for _, given := range l.options {
-		v := e.values[given.name]
-		switch {
-		case v == nil && !given.hasValue:
-			*e.switches[given.name] = true
-		case v == nil:
-			if *e.switches[given.name], err = strconv.ParseBool(given.value); err != nil {
-				return usageError(fmt.Sprintf("-%s must be true or false, not %q", given.name, given.value))
-			}
-		case !given.hasValue:
-			return usageError("-" + given.name + " needs a value")
-		case v.given:
-			return usageError("-" + given.name + " is given twice; write a list as one value, separated by commas")
-		default:
-			v.value, v.given, v.set = given.value, true, true
+		e.values[o.name] = cmp.Or(set, o.def)
+		if e.given(o.name) {
+			e.values[o.name] = e.typed[o.name]
 		}
 	}
-	if e.args = l.words; len(e.args) != e.command.nargs {
+	if e.args = args; len(args) != e.command.nargs {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil
-}
-
-// A onceValue is the value of an option, which may be given only once.
-type onceValue struct {
-	value string
-	given bool // as an option
-	set   bool // as an option or by its environment variable
 }
 
 // startsWith reports whether the command's name begins with these words and has more.
@@ -375,7 +362,7 @@ func (e *env) confirm(plan func(*queries) (string, error)) error {
 		return nil
 	}
 	fmt.Fprintf(e.stderr, "This %s.\nType yes to go on: ", text)
-	if e.typed() != "yes" {
+	if e.answered() != "yes" {
 		fmt.Fprintln(e.stderr)
 		return errDeclined
 	}
@@ -385,9 +372,9 @@ func (e *env) confirm(plan func(*queries) (string, error)) error {
 // errTried is the error of a transaction that only tells what it would do.
 var errTried = errors.New("only tried")
 
-// typed returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
+// answered returns the line that somebody types on the terminal. It returns "" for a line that has no end, and when
 // the program is told to stop.
-func (e *env) typed() string {
+func (e *env) answered() string {
 	line := make(chan string, 1)
 	go func() {
 		text, err := bufio.NewReader(e.stdin).ReadString('\n') // of a terminal, which gives a line at a time
@@ -431,13 +418,22 @@ func (e *env) print(v any, text string) error {
 }
 
 // on reports whether a switch is set. The command must declare it.
-func (e *env) on(name string) bool { return *e.switches[name] }
+func (e *env) on(name string) bool {
+	on, _ := strconv.ParseBool(e.values[name]) // take has checked it
+	return on
+}
 
 // str returns the value of an option that is not a switch. The command must declare it.
-func (e *env) str(name string) string { return e.values[name].value }
+func (e *env) str(name string) string { return e.values[name] }
 
-// given reports whether an option that is not a switch was given as a flag, perhaps with an empty value.
-func (e *env) given(name string) bool { return e.values[name].given }
+// given reports whether an option was typed, perhaps with an empty value.
+func (e *env) given(name string) bool {
+	_, is := e.typed[name]
+	return is
+}
+
+// isSet reports whether an option was typed or is set by its environment variable.
+func (e *env) isSet(o option) bool { return e.given(o.name) || e.getenv(o.variable()) != "" }
 
 // signature returns the command's name with the names of its arguments: "account set-rate ID N".
 func (c *command) signature() string { return strings.TrimSuffix(c.name+" "+c.args, " ") }

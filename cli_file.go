@@ -42,11 +42,11 @@ func (e *env) file(name string) (string, error) {
 // the installation is still to be made.
 func (e *env) locate(installed bool) {
 	e.files = map[string]string{"db": e.str("db"), "key": e.str("key")}
-	if !installed || e.values["db"].set || fileExists(optDB.def) {
+	if !installed || e.isSet(optDB) || fileExists(optDB.def) {
 		return
 	}
 	e.files["db"] = filepath.Join(e.installed, e.str("db"))
-	if !e.values["key"].set {
+	if !e.isSet(optKey) {
 		e.files["key"] = filepath.Join(e.installed, e.str("key"))
 	}
 	if e.isInstalled() {
@@ -305,9 +305,7 @@ func (e *env) holdNamedFiles() {
 		}
 	}
 	for _, name := range fileOptions {
-		if v := e.values[name]; v != nil {
-			hold(v.value)
-		}
+		hold(e.values[name])
 	}
 	if e.command.namesFile() {
 		hold(e.args[0])

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -58,27 +57,21 @@ func showHelp(e *env) error {
 
 // helpScreen prints the topics, on at most 23 lines of 80 columns.
 func (e *env) helpScreen(w io.Writer) error {
-	width := cmp.Or(terminalWidth(w), e.width(), usualWidth)
-	say := func(text string) { fmt.Fprintln(w, strings.Join(wrap(text, width), "\n")) }
-	say("widgetd serves the public API for widgets and licences. Its commands:")
-	writeTopics(w, width, wholeTopics)
-	say("A noun takes a verb, as in 'widgetd license list':")
-	writeTopics(w, width, nounTopics)
-	say("'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.")
+	fmt.Fprint(w, "widgetd serves the public API for widgets and licences. Its commands:\n\n")
+	writeTopics(w, wholeTopics)
+	fmt.Fprint(w, "\nA noun takes a verb, as in 'widgetd license list':\n\n")
+	writeTopics(w, nounTopics)
+	fmt.Fprint(w, "\n'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.\n")
 	return nil
 }
 
-// writeTopics prints topics between empty lines, in as many columns as there is room for, to be read downwards.
-func writeTopics(w io.Writer, width int, topics []helpRow) {
-	const cell = 39
-	columns := max(1, width/cell)
-	rows := (len(topics) + columns - 1) / columns
-	fmt.Fprintln(w)
-	defer fmt.Fprintln(w)
-	for row := range rows {
-		line := ""
-		for i := row; i < len(topics); i += rows {
-			line += fmt.Sprintf("%-*s", cell, fmt.Sprintf("  %-10s%s", topics[i].name, topics[i].text))
+// writeTopics prints topics in two columns, to be read downwards.
+func writeTopics(w io.Writer, topics []helpRow) {
+	half := (len(topics) + 1) / 2
+	for i, left := range topics[:half] {
+		line := fmt.Sprintf("  %-10s%-27s", left.name, left.text)
+		if half+i < len(topics) {
+			line += fmt.Sprintf("  %-10s%s", topics[half+i].name, topics[half+i].text)
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
@@ -125,11 +118,7 @@ func (e *env) helpOn(words []string) error {
 	case c == nil:
 		return e.unknownCommand(words)
 	}
-	lines := []string{c.help}
-	if columns := terminalWidth(e.stdout); columns > 0 {
-		lines = wrap(c.help, max(leastTextWidth, columns-2))
-	}
-	fmt.Fprintf(e.stdout, "widgetd %s\n\n  %s\n\n", c.signature(), strings.Join(lines, "\n  "))
+	fmt.Fprintf(e.stdout, "widgetd %s\n\n  %s\n\n", c.signature(), c.help)
 	rows := []helpRow{}
 	for _, o := range c.options {
 		rows = append(rows, o.row())
@@ -170,31 +159,15 @@ func (o option) row() helpRow {
 	return helpRow{o.signature(), text}
 }
 
-// writeHelpRows prints rows, a line each, which grep finds whole. On a terminal that is too narrow, texts go
-// on below themselves, or where that leaves little room stand below the names.
+// writeHelpRows prints rows, a line each, which grep finds whole. A long name moves its text to the right.
 func writeHelpRows(w io.Writer, rows []helpRow) {
-	const most, least = 34, 40 // of names side by side with texts, and of texts beside names
-	indent := 0                // of the texts
+	const most = 34 // columns of a name
+	longest := 0
 	for _, r := range rows {
-		indent = max(indent, min(most, utf8.RuneCountInString(r.name))+4)
-	}
-	width, below := terminalWidth(w), false
-	if width > 0 && width-indent < least {
-		indent, below = 6, true
+		longest = max(longest, min(most, utf8.RuneCountInString(r.name)))
 	}
 	for _, r := range rows {
-		lines := []string{r.text}
-		if width > 0 {
-			lines = wrap(r.text, max(leastTextWidth, width-indent))
-		}
-		line := fmt.Sprintf("  %-*s  %s", indent-4, r.name, lines[0])
-		if below && r.name != "" {
-			line = "  " + r.name + "\n" + strings.Repeat(" ", indent) + lines[0]
-		}
-		fmt.Fprintln(w, strings.TrimRight(line, " "))
-		for _, more := range lines[1:] {
-			fmt.Fprintf(w, "%*s%s\n", indent, "", more)
-		}
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  %-*s  %s", longest, r.name, r.text), " "))
 	}
 }
 
@@ -270,42 +243,15 @@ func (e *env) unknownCommand(words []string) error {
 		return usageError(fmt.Sprintf("%s needs a %s word: its commands are listed above", name,
 			[]string{"second", "third"}[group-1]))
 	}
-	if meant := meantCommand(e.commands, words); meant != "" {
-		typed := words[:min(len(words), max(group+1, len(strings.Fields(meant))))]
-		return usageError(fmt.Sprintf("there is no command %q: did you mean 'widgetd %s'?",
-			strings.Join(typed, " "), meant))
-	}
-	return usageError(fmt.Sprintf("there is no command %q: see 'widgetd %s'", strings.Join(words[:group+1], " "),
-		strings.TrimSpace("help "+name)))
-}
-
-// meantCommand returns the name of the command, or its beginning, that somebody meant by words that name
-// none: with the verb before the noun, or with words that are nearly the same; "": not known.
-func meantCommand(commands []command, words []string) string {
-	if len(words) > 1 {
-		if c, _ := findCommand(commands, append([]string{words[1], words[0]}, words[2:]...)); c != nil {
-			return c.name
+	var known []string // the beginnings of names, with one word more than is right
+	for _, c := range e.commands {
+		if all := strings.Fields(c.name); len(all) > group && (group == 0 || c.startsWith(name)) {
+			known = append(known, strings.Join(all[:group+1], " "))
 		}
 	}
-	name, corrected := "", false
-	for _, word := range words {
-		next := []string{} // the words that may follow
-		for _, c := range commands {
-			if name == "" || c.startsWith(name) {
-				next = append(next, strings.Fields(strings.TrimPrefix(c.name, name))[0])
-			}
-		}
-		if !slices.Contains(next, word) {
-			meant, ok := nearest(word, next)
-			if !ok {
-				break
-			}
-			word, corrected = meant, true
-		}
-		name = strings.TrimSpace(name + " " + word)
+	typed, step := strings.Join(words[:group+1], " "), "see 'widgetd "+strings.TrimSpace("help "+name)+"'"
+	if meant, ok := nearest(typed, known); ok {
+		step = "did you mean 'widgetd " + meant + "'?"
 	}
-	if !corrected {
-		return ""
-	}
-	return name
+	return usageError(fmt.Sprintf("there is no command %q: %s", typed, step))
 }

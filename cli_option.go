@@ -27,7 +27,7 @@ var (
 		hasVariable: true}
 	optLog = option{name: "log", value: "FORMAT", def: "text",
 		help: "format of the log on standard error: text or json", hasVariable: true}
-	optAccount = option{name: "account", value: accountPlaceholder,
+	optAccount = option{name: "account", value: accountPlaceholder, member: "account_id",
 		help: "name or id of an account; where one is needed, by default the main account"}
 	optForce   = option{name: "force", help: "do what the command would otherwise refuse"}
 	optUnasked = option{name: "force", asks: true,
@@ -40,9 +40,11 @@ var (
 		help: "show only rows until the end of a date (UTC), or until an RFC 3339 time"}
 	optAllRows = option{name: "limit", value: "N", help: "print at most this many rows; by default all",
 		generalHelp: "print at most this many rows; by default 50, where lists are short all"}
-	optType    = option{name: "type", value: "NAME", help: "show only events of this type, as license.created"}
-	optDryRun  = option{name: "dry-run", help: "check everything, change nothing"}
-	optReason  = option{name: "reason", value: "TEXT", help: "why, kept with the licence and in its event"}
+	optType = option{name: "type", value: "NAME", member: "type",
+		help: "show only events of this type, as license.created"}
+	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
+	optReason = option{name: "reason", value: "TEXT", member: "reason",
+		help: "why, kept with the licence and in its event"}
 	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
 	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
 	optSecrets = option{name: "secrets", value: "FILE",
@@ -54,8 +56,10 @@ var (
 )
 
 // commaList returns the elements of an option's value, separated by commas or spaces.
-func (e *env) commaList(name string) []string {
-	return strings.FieldsFunc(e.str(name), func(r rune) bool { return r == ',' || r == ' ' })
+func (e *env) commaList(name string) []string { return splitList(e.str(name)) }
+
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // wrongValue returns the error for a fault of an option's value that has the code of a fieldError: a usageError,
@@ -92,22 +96,22 @@ func (e *env) optionalNumber(name string, low, high int) (*int, error) {
 	return &n, err
 }
 
-// pastTime parses an option that is a moment in the past: a date (its first second in UTC), an
+// pastTime parses a moment in the past: a date (its first second in UTC), an
 // RFC 3339 time, or a duration back from now, as 7d. For "" it returns the zero stamp.
-func (e *env) pastTime(name string) (stamp, error) {
-	if age, err := parseSpan(e.str(name), true); err == nil {
+func (e *env) pastTime(text string) (stamp, error) {
+	if age, err := parseSpan(text, true); err == nil {
 		return newStamp(age.before(e.now())), nil
 	}
-	return e.parseTime(e.str(name))
+	return e.parseTime(text)
 }
 
 // timeSpan returns the moments that -since and -until name, zero where they are not given. A date as -until
 // means its end.
 func (e *env) timeSpan() (since, until stamp, err error) {
-	if since, err = e.pastTime("since"); err != nil {
+	if since, err = e.pastTime(e.str("since")); err != nil {
 		return since, until, fmt.Errorf("-since: %w", err)
 	}
-	if until, err = e.pastTime("until"); err != nil {
+	if until, err = e.pastTime(e.str("until")); err != nil {
 		return since, until, fmt.Errorf("-until: %w", err)
 	}
 	if _, isDate := parseDate(e.str("until")); isDate {
@@ -147,23 +151,13 @@ func (e *env) choice(name string, words []string) (string, error) {
 	return "", unknownWord("-"+name+": there is no", word, words)
 }
 
-// unknownWord returns an error for a word that is none of those that are known. It names the one that was most
-// likely meant, else all if they are few, else what they begin with. what comes before the word.
+// unknownWord returns an error for a word that is none of those that are known: it names the one that was most likely
+// meant, else all. what comes before the word.
 func unknownWord(what, word string, known []string) error {
-	text := fmt.Sprintf("%s %q: ", what, printable(word))
 	if meant, ok := nearest(word, known); ok {
-		return errors.New(text + "did you mean " + meant + "?")
+		return fmt.Errorf("%s %q: did you mean %s?", what, printable(word), meant)
 	}
-	var groups []string
-	for _, k := range known {
-		group, _, _ := strings.Cut(k, ".")
-		groups = append(groups, group)
-	}
-	slices.Sort(groups)
-	if groups = slices.Compact(groups); len(known) <= 20 || len(groups) == len(known) {
-		return errors.New(text + "take one of " + strings.Join(known, ", "))
-	}
-	return errors.New(text + "they begin with " + strings.Join(groups, ", "))
+	return fmt.Errorf("%s %q: take one of %s", what, printable(word), strings.Join(known, ", "))
 }
 
 // text returns an option whose value is stored as it is, after the checks that a string of
@@ -300,8 +294,8 @@ func (e *env) resolveIDs() (err error) {
 		}
 	}
 	for _, o := range e.command.options {
-		if v := e.values[o.name]; err == nil && v != nil {
-			v.value, err = e.resolveID(o.value, v.value)
+		if err == nil && o.value != "" {
+			e.values[o.name], err = e.resolveID(o.value, e.values[o.name])
 		}
 	}
 	return err

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"reflect"
 	"runtime"
@@ -15,36 +14,24 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
 )
 
 // How commands print for people: tables and details that fit the width of the terminal.
 
-// usualWidth is how many columns a terminal has that does not say.
-const usualWidth = 80
-
 // width returns how many columns the output has: those of its terminal, else COLUMNS. It returns 0 if there is no
 // limit: elsewhere, so that grep finds every cell, and with -wide.
 func (e *env) width() int {
-	if e.command != nil && e.on("wide") {
+	if e.on("wide") {
 		return 0
 	}
-	if columns := terminalWidth(e.stdout); columns > 0 {
+	if columns, is := terminalSize(e.stdout); is {
 		return columns
 	}
-	columns, err := strconv.Atoi(e.getenv("COLUMNS"))
-	if err != nil {
-		return 0
-	}
+	columns, _ := strconv.Atoi(e.getenv("COLUMNS"))
 	return max(0, columns)
-}
-
-// terminalWidth returns the width in columns of the terminal that w writes to, usualWidth if it does not know it; 0: w
-// is not a terminal.
-func terminalWidth(w any) int {
-	columns, _ := terminalSize(w)
-	return columns
 }
 
 // isTerminal reports whether a stream is a terminal.
@@ -53,7 +40,7 @@ func isTerminal(stream any) bool {
 	return is
 }
 
-// terminalSize returns the width of the terminal that a stream is, see terminalWidth; false: it is none.
+// terminalSize returns how many columns the terminal that a stream is has, 80 if it does not say; false: it is none.
 func terminalSize(stream any) (columns int, is bool) {
 	f, ok := stream.(*os.File)
 	if !ok {
@@ -63,23 +50,15 @@ func terminalSize(stream any) (columns int, is bool) {
 	address := reflect.ValueOf(size).Pointer()
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ, address)
 	runtime.KeepAlive(size)
-	if errno != 0 {
-		return 0, false
-	}
-	return cmp.Or(int(size[1]), usualWidth), true
+	return cmp.Or(int(size[1]), 80), errno == 0
 }
 
 // An accountCell is a table's cell with the id of an account, which is shown by its name.
 type accountCell string
 
-// A textTable is a table for people: its lines, the titles of the columns first.
-type textTable [][]string
-
 const (
-	columnGap      = 2   // spaces between two columns
-	leastTextWidth = 8   // of what is broken into lines
-	noValue        = "-" // stands for an empty cell
-	chartTitle     = "." // of a column of bars, which is never left out
+	columnGap = 2   // spaces between two columns
+	noValue   = "-" // stands for an empty cell
 )
 
 // printRows writes rows to standard output: with -json each as an object on its own line,
@@ -111,32 +90,27 @@ func printAll[T any](e *env, read func(*queries) ([]T, error), header string, ce
 	})
 }
 
-// printOwned is printSpan for the rows of the account that -account names, else for those of all accounts.
+// printOwned is printList for the rows of the account that -account names, else for those of all accounts.
 func printOwned[T any](e *env, ids idOf[T], read listFunc[owner, T], header string, cells func(T) []any) error {
 	o, err := e.filterAccount()
 	if err != nil {
 		return err
 	}
-	return printSpan(e, ids, read, o, header, cells)
+	return printList(e, ids, read, o, header, cells)
 }
 
-// printSpan is printAll for the rows of a list that -since, -until and -limit leave, see spanRows.
-func printSpan[F, T any](
+// printList is printAll for the rows of a list that its options leave, see listRows.
+func printList[F, T any](
 	e *env, ids idOf[T], read listFunc[F, T], filter F, header string, cells func(T) []any,
 ) error {
-	return printAll(e, func(q *queries) ([]T, error) { return spanRows(e, q, ids, read, filter) }, header, cells)
+	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, ids, read, filter) }, header, cells)
 }
 
-// printList is printAll for the first rows of a list, see listRows.
-func printList[F, T any](e *env, read listFunc[F, T], filter F, header string, cells func(T) []any) error {
-	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, read, filter, "") }, header, cells)
-}
-
-// printTable is the part of printRows that is the same for rows of every type. In a terminal it leaves out columns
-// that say nothing about any row, and prints the rows one below the other if the rest does not fit. Nothing is ever
-// shortened.
+// printTable is the part of printRows that is the same for rows of every type. Where a row does not fit the width,
+// each is printed as a block of lines, without its empty cells. Nothing is ever shortened.
 func (e *env) printTable(header string, rows [][]any) error {
-	table := textTable{strings.Fields(header)}
+	titles := strings.Fields(header)
+	table := [][]string{titles}
 	var names map[string]string // of accounts; read once, if any cell needs them
 	for _, row := range rows {
 		line := make([]string, len(row))
@@ -151,111 +125,43 @@ func (e *env) printTable(header string, rows [][]any) error {
 		}
 		table = append(table, line)
 	}
-	width, left := e.width(), ""
-	if width > 0 && len(rows) > 0 {
-		table, left = table.withoutIdle()
+	text, widest := alignColumns(table)
+	if width := e.width(); width > 0 && widest > width && len(rows) > 0 {
+		text = blocksOf(titles, table[1:], width)
 	}
-	var text strings.Builder
-	switch widths, total := table.widths(); {
-	case width == 0 || total <= width:
-		table.write(&text, widths)
-	case len(rows) == 0:
-		text.WriteString("none\n")
-	default:
-		table.writeBlocks(&text, width)
-		left = strings.TrimSuffix("\n"+left, "\n")
-	}
-	if left != "" {
-		text.WriteString(strings.Join(wrap(left, width), "\n") + "\n")
-	}
-	_, err := io.WriteString(e.stdout, text.String())
+	_, err := io.WriteString(e.stdout, text)
 	return err
 }
 
-// withoutIdle returns the table without the columns that are empty in every row, or the same in each of several rows,
-// and a line that names those. The first column stays.
-func (t textTable) withoutIdle() (kept textTable, left string) {
-	stays := []int{0}
-	var same, empty []string
-	for i, title := range t[0][1:] {
-		at := i + 1
-		value := t[1][at]
-		differs := slices.ContainsFunc(t[2:], func(line []string) bool { return line[at] != value })
-		switch {
-		case title == chartTitle || differs || value != noValue && len(t) == 2:
-			stays = append(stays, at)
-		case value == noValue:
-			empty = append(empty, columnLabel(title))
-		default:
-			same = append(same, columnLabel(title)+" "+value)
-		}
+// alignColumns returns the lines of a table with their cells below each other, and how long the longest is.
+func alignColumns(table [][]string) (text string, widest int) {
+	var aligned strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, columnGap, ' ', 0)
+	for _, line := range table {
+		fmt.Fprintln(w, strings.Join(line, "\t"))
 	}
-	for _, line := range t {
-		var cells []string
-		for _, at := range stays {
-			cells = append(cells, line[at])
-		}
-		kept = append(kept, cells)
+	w.Flush()
+	for line := range strings.Lines(aligned.String()) {
+		line = strings.TrimRight(line, " \n")
+		text, widest = text+line+"\n", max(widest, utf8.RuneCountInString(line))
 	}
-	var parts []string
-	if len(same) > 0 {
-		parts = append(parts, "all: "+strings.Join(same, ", "))
-	}
-	if len(empty) > 0 {
-		parts = append(parts, "nothing in: "+strings.Join(empty, ", "))
-	}
-	return kept, strings.Join(parts, "; ")
+	return text, widest
 }
 
-// columnLabel returns the title of a column as the label of a line: "sends from" for SENDS_FROM.
-func columnLabel(title string) string {
-	return strings.NewReplacer("_", " ", "-", " ").Replace(strings.ToLower(title))
-}
-
-// widths returns the width of each column, and of the whole table.
-func (t textTable) widths() (all []int, total int) {
-	all = make([]int, len(t[0]))
-	for _, line := range t {
-		for i, cell := range line {
-			all[i] = max(all[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, width := range all {
-		total += width + columnGap
-	}
-	return all, total - columnGap
-}
-
-// write writes the table, a row a line.
-func (t textTable) write(to *strings.Builder, widths []int) {
-	for _, line := range t {
-		text := ""
-		for i, cell := range line {
-			text += fmt.Sprintf("%-*s", widths[i]+columnGap, cell)
-		}
-		to.WriteString(strings.TrimRight(text, " ") + "\n")
-	}
-}
-
-// writeBlocks writes each row as lines of a title and a cell, without the empty ones, and an empty line between two
-// rows.
-func (t textTable) writeBlocks(to *strings.Builder, width int) {
-	indent := 0
-	for _, title := range t[0] {
-		indent = max(indent, len(title)+columnGap)
-	}
-	for n, line := range t[1:] {
-		if n > 0 {
-			to.WriteString("\n")
-		}
+// blocksOf returns each row of a table as lines of a title and a cell, with an empty line between two rows.
+func blocksOf(titles []string, rows [][]string, width int) string {
+	var blocks []string
+	for _, row := range rows {
 		var block []detail
-		for i, cell := range line {
+		for i, cell := range row {
 			if cell != noValue {
-				block = append(block, detail{columnLabel(t[0][i]), cell})
+				label := strings.NewReplacer("_", " ", "-", " ").Replace(strings.ToLower(titles[i]))
+				block = append(block, detail{label, cell})
 			}
 		}
-		writeDetails(to, block, indent, width)
+		blocks = append(blocks, detailLines(block, width))
 	}
+	return strings.Join(blocks, "\n")
 }
 
 // pointedTo returns what a cell points to, if it is a pointer; "" if that is nil.
@@ -311,7 +217,6 @@ func (e *env) printDetails(v any, details []detail) error {
 	if e.on("json") {
 		return e.print(v, "")
 	}
-	indent := 0
 	details = slices.Clone(details)
 	for i, d := range details {
 		if d.label == "account id" {
@@ -322,93 +227,41 @@ func (e *env) printDetails(v any, details []detail) error {
 			details[i] = detail{"account", cmp.Or(names[d.value], d.value)}
 		}
 		details[i].value = printable(details[i].value)
-		indent = max(indent, utf8.RuneCountInString(details[i].label)+columnGap)
 	}
-	var text strings.Builder
-	writeDetails(&text, details, indent, e.width())
-	_, err := io.WriteString(e.stdout, text.String())
+	_, err := io.WriteString(e.stdout, detailLines(details, e.width()))
 	return err
 }
 
-// writeDetails writes details whose values begin after indent columns, in lines of width columns; 0: no limit.
-func writeDetails(to *strings.Builder, details []detail, indent, width int) {
-	at := indent
-	for i, d := range details {
-		lines := []string{d.value}
-		if width > 0 {
-			if d.label != "" {
-				at = valueIndent(details[i:], indent, width)
-			}
-			lines = wrap(d.value, max(leastTextWidth, width-at))
-		}
-		if utf8.RuneCountInString(d.label)+columnGap > at {
-			to.WriteString(d.label + "\n")
-			d.label = ""
-		}
-		for _, line := range lines {
-			to.WriteString(strings.TrimRight(fmt.Sprintf("%-*s%s", at, d.label, line), " ") + "\n")
+// detailLines returns details whose values begin below each other, in lines of width columns where their words
+// allow it; 0: no limit.
+func detailLines(details []detail, width int) (text string) {
+	indent := 0
+	for _, d := range details {
+		indent = max(indent, utf8.RuneCountInString(d.label)+columnGap)
+	}
+	for _, d := range details {
+		for _, line := range wrap(d.value, width-indent) {
+			text += strings.TrimRight(fmt.Sprintf("%-*s%s", indent, d.label, line), " ") + "\n"
 			d.label = ""
 		}
 	}
+	return text
 }
 
-// valueIndent returns after how many columns the value of the first detail begins, and those of the details without a
-// label after it: indent, or less if a word of theirs, such as an id, would be broken otherwise.
-func valueIndent(details []detail, indent, width int) int {
-	longest := 0 // word that fits in a line
-	for i, d := range details {
-		if i > 0 && d.label != "" {
-			break
-		}
-		for _, word := range unbroken(d.value) {
-			if n := utf8.RuneCountInString(word); n <= width-columnGap {
-				longest = max(longest, n)
-			}
-		}
-	}
-	for _, at := range []int{indent, utf8.RuneCountInString(details[0].label) + columnGap} {
-		if at+longest <= width {
-			return at
-		}
-	}
-	return columnGap
-}
-
-// unbroken returns the words of a text between which it may be broken into lines. A number stays with its unit, and a
-// date with its time.
-func unbroken(text string) (words []string) {
-	for _, word := range strings.Split(text, " ") {
-		if last := len(words) - 1; last >= 0 && word != "" && len(word) <= len("15:04") && words[last] != "" &&
-			strings.Trim(words[last], "0123456789.:-") == "" {
-			words[last] += " " + word
-		} else {
-			words = append(words, word)
-		}
-	}
-	return words
-}
-
-// wrap breaks a text into lines of at most n characters, at spaces where there are some; 0: it stays one line.
+// wrap breaks a text between words into lines of at most n characters, where it can; below 1: it stays one line.
 func wrap(text string, n int) (lines []string) {
-	if n == 0 {
+	if n < 1 {
 		return []string{text}
 	}
-	line := []rune{}
-	for _, word := range unbroken(text) {
-		rest := []rune(word)
-		if len(line) > 0 && len(line)+1+len(rest) <= n {
-			line = append(append(line, ' '), rest...)
-			continue
+	line := ""
+	for _, word := range strings.Split(text, " ") {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > n {
+			lines, line = append(lines, line), word
+		} else {
+			line = strings.TrimPrefix(line+" "+word, " ")
 		}
-		if len(line) > 0 {
-			lines = append(lines, string(line))
-		}
-		for len(rest) > n {
-			lines, rest = append(lines, string(rest[:n])), rest[n:]
-		}
-		line = slices.Clone(rest)
 	}
-	return append(lines, string(line))
+	return append(lines, line)
 }
 
 // printMembers is printDetails for the members of a value that encodes to a JSON object.
@@ -423,11 +276,15 @@ func (e *env) printMembers(v any) error {
 // memberDetails returns the members of a value that encodes to a JSON object, as details.
 func memberDetails(v any) ([]detail, error) {
 	object, err := parseJSON(encodeJSON(v))
-	details := []detail{}
+	return membersOf(&object), err
+}
+
+// membersOf returns the members of a JSON object, as details.
+func membersOf(object *jsonValue) (details []detail) {
 	for _, m := range object.members {
 		details = append(details, detail{strings.ReplaceAll(m.name, "_", " "), memberText(&m.value)})
 	}
-	return details, err
+	return details
 }
 
 // memberText returns a JSON value as text for people; "-" stands for null and for an empty one.
@@ -514,7 +371,8 @@ func wholeList[F, T any](read func(*queries, F) ([]T, error)) listFunc[F, T] {
 	}
 }
 
-// An idOf says what the ids of rows begin with, and which id a row has.
+// An idOf says what the ids of rows begin with, and which id a row has. The zero idOf is for lists that are not ordered
+// by ids.
 type idOf[T any] struct {
 	prefix string
 	id     func(T) string
@@ -522,6 +380,9 @@ type idOf[T any] struct {
 
 // spanned returns a list that has only those rows of another, ordered by their ids, that -since and -until leave.
 func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T], error) {
+	if ids.prefix == "" {
+		return read, nil
+	}
 	since, until, err := e.timeSpan()
 	from, before := firstID(ids.prefix, since.Time), firstID(ids.prefix, cmp.Or(until, lastStamp).Time)
 	if since.IsZero() {
@@ -538,42 +399,39 @@ func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T]
 	}, err
 }
 
-// spanRows is listRows for the rows of a list ordered by their ids that -since and -until leave.
-func spanRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
+// listRows returns as many of the first rows of a list, of those that -since and -until leave, as -limit says; without
+// it all. If there are more, standard error says so.
+func listRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
 	list, err := spanned(e, ids, read)
 	if err != nil {
 		return nil, err
 	}
-	return listRows(e, q, list, filter, "")
-}
-
-// listRows returns as many of the first rows of a list as -limit says, without it all. If there are more,
-// standard error says so; more names another command that prints them, "": none.
-func listRows[F, T any](e *env, q *queries, read listFunc[F, T], filter F, more string) ([]T, error) {
-	limit := math.MaxInt - 1
-	if e.str("limit") != "" {
-		var err error
-		if limit, err = e.number("limit", 1, 1_000_000); err != nil {
-			return nil, err
-		}
+	limit, err := e.rowLimit()
+	if err != nil {
+		return nil, err
 	}
-	all, err := collectPages(q, read, filter, limit+1)
-	return firstRows(e, all, limit, "-limit N"+more), err
+	all, err := collectPages(q, list, filter, limit+1)
+	return firstRows(e, all, limit, "-limit N"), err
 }
 
-// exportRows prints all rows of a table as NDJSON, or with -csv as CSV. page reads up to
-// exportPageSize rows that come after the cursor before ("" for the first page).
+// exportRows prints all rows of a table as NDJSON, or with -csv as CSV with columns, see routeCommand. page reads up to
+// exportPageSize rows that come after the cursor before ("" for the first page). cells returns the cells of a row; nil:
+// they are the members that the columns name.
 func exportRows[T any](
 	e *env,
-	header []string,
+	columns string,
 	page func(st *store, before string) (listPage[T], error),
 	cells func(T) []any,
 ) error {
+	titles, members := columnsOf(columns)
+	if cells == nil {
+		cells = func(row T) []any { return membersInCSV(row, members) }
+	}
 	return e.withStore(func(st *store) error {
 		out := bufio.NewWriter(e.stdout)
 		w := csv.NewWriter(out)
 		if e.on("csv") {
-			w.Write(header)
+			w.Write(titles)
 		}
 		for before := ""; ; {
 			p, err := page(st, before)
@@ -595,6 +453,40 @@ func exportRows[T any](
 			}
 		}
 	})
+}
+
+// columnsOf returns the titles of columns, and the members that they show, see routeCommand.
+func columnsOf(columns string) (titles, members []string) {
+	for column := range strings.FieldsSeq(columns) {
+		title, member, named := strings.Cut(column, "=")
+		if !named {
+			member = strings.ToLower(title)
+		}
+		titles, members = append(titles, title), append(members, member)
+	}
+	return titles, members
+}
+
+// membersInCSV returns members of a row for a line of CSV; the elements of lists with spaces between them.
+func membersInCSV(row any, members []string) (cells []any) {
+	object, _ := parseJSON(encodeJSON(row))
+	for _, member := range members {
+		switch v := memberAt(&object, member); v.kind {
+		case jsonObject:
+			cells = append(cells, json.RawMessage(v.raw))
+		case jsonArray:
+			var texts []string
+			for _, element := range v.list {
+				texts = append(texts, element.text)
+			}
+			cells = append(cells, strings.Join(texts, " "))
+		case jsonBool:
+			cells = append(cells, v.boolean)
+		default:
+			cells = append(cells, v.text)
+		}
+	}
+	return cells
 }
 
 // An amountCell is a number of ours in a cell of CSV, which may begin with a minus sign.

@@ -111,7 +111,7 @@ func eventsShow(e *env) error {
 		return err
 	}
 	const header = "ID AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
-	return printList(e, (*queries).events, filter, header, func(v event) []any {
+	return printList(e, idOf[event]{}, (*queries).events, filter, header, func(v event) []any {
 		return []any{v.ID, v.At, v.Type, accountCell(v.SubjectID), v.DeviceID, v.Actor, dataText(v.Data),
 			accountCell(v.AccountID)}
 	})

@@ -44,6 +44,9 @@ func (s *server) admit(ctx context.Context, c *call) error {
 		account = c.caller.claims.Subject
 	}
 	wrong := c.finish()
+	if c.isCommand() {
+		return wrong
+	}
 	if !c.route.free {
 		if err := s.charge(c, account); err != nil {
 			return err
@@ -240,10 +243,15 @@ func showLimit(h http.Header, bucket string, rate int, v takeResult) {
 	add("RateLimit", `"`+bucket+`";r=`+strconv.Itoa(v.remaining)+`;t=`+strconv.Itoa(wholeSeconds(v.full)))
 }
 
+// isCommand reports whether the operator makes the call at the command line, see routeCommand.
+func (c *call) isCommand() bool { return c.caller != nil && c.caller.command != "" }
+
 // actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the
-// token has the scope admin, or for an application's "app app_…".
+// token has the scope admin, or for an application's "app app_…". For a command it is "command:USER".
 func actorToken(c *call) string {
 	switch {
+	case c.isCommand():
+		return c.caller.command
 	case c.caller.app != "":
 		return appActor(c.caller.app)
 	case c.caller.admin():

@@ -17,7 +17,8 @@ var leadCommands = []command{
 	{"lead list", "", "list leads, newest first", []option{
 		optLimit, optType.says("show only leads of this type, as newsletter"),
 		optSince, optUntil, optAccount.says("show only leads of this account"),
-	}, 0, leadsList},
+	}, 0, routeCommand{route: "GET /leads",
+		columns: "ID POSTED=created_at TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT=account_id"}.run},
 	{"lead export", "", "print all leads, one JSON object a line or CSV", []option{optCSV,
 		optAccount.says("print only leads of this account"), optSince, optUntil}, 0, leadsExport},
 	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
@@ -28,28 +29,8 @@ var leadCommands = []command{
 		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, 0, leadsPurge},
 }
 
-func leadsList(e *env) error {
-	var err error
-	filter := leadFilter{kind: e.str("type")}
-	if filter.kind != "" && !isLeadWord(filter.kind) {
-		return usageError(fmt.Sprintf("-type: %q is not the type of a lead, such as newsletter",
-			printable(filter.kind)))
-	}
-	if filter.since, filter.until, err = e.timeSpan(); err != nil {
-		return err
-	}
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
-	}
-	return printAll(e, func(q *queries) ([]lead, error) {
-		return listRows(e, q, (*queries).leads, filter, " or 'widgetd lead export'")
-	}, "ID POSTED TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT", func(l lead) []any {
-		return []any{l.ID, l.CreatedAt, l.Type, l.Email, l.Source, l.Page, string(l.Fields), accountCell(l.AccountID)}
-	})
-}
-
 func leadsExport(e *env) error {
-	header := []string{"id", "account_id", "type", "email", "source", "page", "fields", "created_at"}
+	const header = "id account_id type email source page fields created_at"
 	var filter leadFilter
 	var err error
 	if filter.owner, err = e.filterAccount(); err != nil {
@@ -61,9 +42,7 @@ func leadsExport(e *env) error {
 	page := func(st *store, before string) (listPage[lead], error) {
 		return st.leads(filter, before, exportPageSize)
 	}
-	return exportRows(e, header, page, func(l lead) []any {
-		return []any{l.ID, l.AccountID, l.Type, l.Email, l.Source, l.Page, l.Fields, l.CreatedAt}
-	})
+	return exportRows(e, header, page, nil)
 }
 
 func leadsErase(e *env) error {

@@ -169,7 +169,8 @@ func legacyShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	return printList(e, wholeList((*queries).legacyCalls), o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
+	all := wholeList((*queries).legacyCalls)
+	return printList(e, idOf[legacyCall]{}, all, o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
 		return []any{c.Day, c.Path, accountCell(c.Caller), c.Calls, c.LastAt}
 	})
 }

@@ -1,61 +1,69 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/ed25519"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
 // The options of these commands.
 var (
-	optProduct = option{name: "product", value: "NAME", help: "the product that the licence is for"}
-	optPlan    = option{name: "plan", value: "NAME", help: "the plan under which the licence was sold"}
-	optPlanID  = option{name: "plan-id", value: "PLAN",
+	optProduct = option{name: "product", value: "NAME", member: "product",
+		help: "the product that the licence is for"}
+	optPlan = option{name: "plan", value: "NAME", member: "plan",
+		help: "the plan under which the licence was sold"}
+	optPlanID = option{name: "plan-id", value: "PLAN", member: "plan_id",
 		help: "the plan whose terms it gets, unless options give others"}
-	optSaleReference = option{name: "reference", value: "TEXT",
+	optSaleReference = option{name: "reference", value: "TEXT", member: "reference",
 		help: "your own number for the sale, which no other licence of the account has"}
-	optCustomer = option{name: "customer", value: "TEXT",
+	optCustomer = option{name: "customer", value: "TEXT", member: "customer",
 		help: "your own name, address or number for the buyer, at most 200 characters"}
-	optMaxDevices = option{name: "max-devices", value: "N", help: "number of seats; no limit by default"}
-	optStarts     = option{name: "starts", value: "TIME",
+	optMaxDevices = option{name: "max-devices", value: "N", member: "max_devices", reads: asNumber,
+		help: "number of seats; no limit by default"}
+	optStarts = option{name: "starts", value: "TIME", member: "starts_at", reads: asTime((*env).parseTime),
 		help: "start: a date (its first second in UTC), RFC 3339, or from now as 7d, 2w"}
-	optExpires = option{name: "expires", value: "TIME",
+	optExpires = option{name: "expires", value: "TIME", member: "expires_at", reads: asTime((*env).parseEnd),
 		help: "end: a date (its last second in UTC), RFC 3339, or from now as 365d, 52w, 1y"}
-	optGraceDays = option{name: "grace-days", value: "N",
+	optGraceDays = option{name: "grace-days", value: "N", member: "grace_days", reads: asNumber,
 		help: "days that activated devices may go on after the end; 0 by default"}
-	optLeaseHours = option{name: "lease-hours", value: "N",
+	optLeaseHours = option{name: "lease-hours", value: "N", member: "lease_hours", reads: asNumber,
 		help: "hours that a device may work offline, 1 to 2160; 336 by default, 8 on a floating licence"}
-	optOfflineDays = option{name: "offline-days", value: "N",
+	optOfflineDays = option{name: "offline-days", value: "N", member: "offline_days", reads: asNumber,
 		help: "days that a lease for a device without a network lasts, 1 to 365; 0 by default: there are none"}
-	optEntitlements = option{name: "entitlements", value: "CODE,…", help: "codes of what the licence includes"}
-	optTrial        = option{name: "trial", help: "mark the licence as a trial"}
-	optMetadata     = option{name: "metadata", value: "JSON",
+	optEntitlements = option{name: "entitlements", value: "CODE,…", member: "entitlements", reads: asList,
+		help: "codes of what the licence includes"}
+	optTrial    = option{name: "trial", member: "trial", reads: sending(true), help: "mark the licence as a trial"}
+	optMetadata = option{name: "metadata", value: "JSON", member: "metadata", reads: asObject,
 		help: "data of your own, a JSON object of at most 16 KiB"}
-	optFloating     = option{name: "floating", help: "free a seat when its lease lapses"}
-	optMaxTransfers = option{name: "max-transfers", value: "N",
+	optFloating = option{name: "floating", member: "kind", reads: sending(kindFloating),
+		help: "free a seat when its lease lapses"}
+	optMaxTransfers = option{name: "max-transfers", value: "N", member: "max_transfers", reads: asLimit,
 		help: "how many machines may count beside those that hold the seats; none: no limit; by default as " +
 			"many as seats, at least 2"}
-	optDurationDays = option{name: "duration-days", value: "N",
+	optDurationDays = option{name: "duration-days", value: "N", member: "duration_days", reads: asNumber,
 		help: "days that the licence runs, and that a renewal adds"}
-	optFromActivation = option{name: "from-activation",
+	optFromActivation = option{name: "from-activation", member: "expiry_basis", reads: sending(basisFirstActivation),
 		help: "count the duration from the first activation, not from now"}
-	optDays        = option{name: "days", value: "N", help: "days to add; by default the licence's own duration"}
-	optOldKeyUntil = option{name: "old-key-until", value: "TIME",
-		help: "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
-	optEndTokens = option{name: "end-tokens",
+	optDays = option{name: "days", value: "N", member: "days", reads: asNumber,
+		help: "days to add; by default the licence's own duration"}
+	optOldKeyUntil = option{name: "old-key-until", value: "TIME", member: "old_key_until",
+		reads: asTime((*env).parseEnd),
+		help:  "when the old key stops working: a date (its last second in UTC), RFC 3339, or 7d; now by default"}
+	optEndTokens = option{name: "end-tokens", member: "end_tokens", reads: sending(true),
 		help: "end the tokens that devices have got until now, too; they keep their seats"}
 	optSkipExisting = option{name: "skip-existing", help: "leave out rows whose key the account has already"}
-	optStatus       = option{name: "status", value: "STATUS",
+	optStatus       = option{name: "status", value: "STATUS", member: "status",
 		help: "only licences that are now " + strings.Join(statuses, ", ")}
-	optSearch = option{name: "search", value: "TEXT",
+	optSearch = option{name: "search", value: "TEXT", member: "q",
 		help: "only the licence with this key, or those with this text in product, plan, customer, " +
 			"id or the key's last symbols"}
 )
@@ -68,23 +76,31 @@ var licenseCommands = []command{
 		optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optOfflineDays,
 		optEntitlements, optTrial,
 		optMetadata, optForce.says("issue a licence whose end is in the past"),
-	}, 0, licenseAdd},
+	}, 0, routeCommand{route: "POST /licenses", before: checkEnd, show: showNewLicense}.run},
 	{"license list", "", "list licences, newest first", []option{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
 		optCustomer.says("only licences of exactly this customer"),
 		optStatus, optSearch, optLimit, optSince, optUntil,
-	}, 0, licenseList},
+	}, 0, routeCommand{route: "GET /licenses", prefix: "lic", columns: "ID PRODUCT PLAN CUSTOMER STATUS " +
+		"USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}.run},
 	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
-	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2, licensePatch},
-	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1, licenseRenew},
-	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1, licenseAction},
-	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1, licenseAction},
-	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1, licenseRevoke},
-	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens}, 1,
-		licenseRotate},
+	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2,
+		routeCommand{route: "PATCH /licenses/{id}", text: "${id} is ${status}"}.run},
+	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1,
+		routeCommand{route: "POST /licenses/{id}/renew", text: "${id} ends at ${expires_at}"}.run},
+	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1,
+		routeCommand{route: "POST /licenses/{id}/suspend", text: "${id} is ${status}"}.run},
+	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1,
+		routeCommand{route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"}.run},
+	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1,
+		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", before: confirmRevoking}.run},
+	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens},
+		1, routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
+			before: checkOldKeyUntil}.run},
 	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
-		licenseResetTransfers},
+		routeCommand{route: "POST /licenses/{id}/reset-transfers",
+			text: "${id} has only the holders of its seats count"}.run},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
 	}, 0, licenseLimitTransfers},
@@ -97,301 +113,105 @@ var licenseCommands = []command{
 		optAccount.says("print only licences of this account"), optSince, optUntil}, 0, licenseExport},
 }
 
-// licenseFromOptions returns the licence that the options of license add describe. Like a
-// row of an import, they are read by textTerms.
-func (e *env) licenseFromOptions() (*license, error) {
-	account, err := e.needAccount()
-	if err != nil {
-		return nil, err
+// checkEnd refuses, without -force, a licence whose end is in the past.
+func checkEnd(e *env, body map[string]any) error {
+	if ends, given := body["expires_at"].(stamp); given && ends.Before(e.now()) && !e.on("force") {
+		return usageError("-expires: " + ends.String() + " is in the past: add -force if that is meant")
 	}
-	starts, err := e.parseTime(e.str("starts"))
-	if err != nil {
-		return nil, err
-	}
-	expires, err := e.parseEnd(e.str("expires"))
-	if err != nil {
-		return nil, err
-	}
-	kind := map[bool]string{true: kindFloating}[e.on("floating")]
-	basis := map[bool]string{true: basisFirstActivation}[e.on("from-activation")]
-	terms := map[string]struct{ option, text string }{
-		"product":       {"product", e.str("product")},
-		"plan":          {"plan", e.str("plan")},
-		"plan_id":       {"plan-id", e.str("plan-id")},
-		"reference":     {"reference", e.str("reference")},
-		"offline_days":  {"offline-days", e.str("offline-days")},
-		"customer":      {"customer", e.str("customer")},
-		"kind":          {"floating", kind},
-		"max_devices":   {"max-devices", e.str("max-devices")},
-		"max_transfers": {"max-transfers", e.str("max-transfers")},
-		"starts_at":     {"starts", stampCell(starts)},
-		"expires_at":    {"expires", stampCell(expires)},
-		"grace_days":    {"grace-days", e.str("grace-days")},
-		"duration_days": {"duration-days", e.str("duration-days")},
-		"expiry_basis":  {"from-activation", basis},
-		"lease_hours":   {"lease-hours", e.str("lease-hours")},
-		"entitlements":  {"entitlements", strings.Join(e.commaList("entitlements"), " ")},
-		"trial":         {"trial", map[bool]string{true: "true"}[e.on("trial")]},
-		"metadata":      {"metadata", e.str("metadata")},
-	}
-	wrong := func(name, value, detail string) {
-		if value != "" {
-			detail = value + ": " + detail
-		}
-		err = usageError("-" + terms[name].option + ": " + detail)
-	}
-	reader := &textTerms{text: func(name string) string { return terms[name].text }, wrong: wrong}
-	change := readNewTerms(reader)
-	if err != nil {
-		return nil, err
-	}
-	l, err := queried(e, func(q *queries) (*license, error) { return licenseOf(q, account, change) })
-	if err != nil {
-		return nil, err
-	}
-	switch name, detail := l.invalidTerm(); {
-	case name == "product":
-		err = usageError("-product NAME is needed, or -plan-id PLAN")
-	case name != "":
-		wrong(name, "", detail)
-	case l.endedBy(e.now()) && !e.on("force"):
-		err = usageError("-expires: " + l.ExpiresAt.String() + " is in the past: add -force if that is meant")
-	}
-	return l, err
+	return nil
 }
 
-func licenseAdd(e *env) error {
-	l, err := e.licenseFromOptions()
-	if err != nil {
-		return err
-	}
-	return printChanged(e, func(t *tx) (map[string]string, error) {
-		id, key, err := createLicense(t, l, e.actor())
-		return map[string]string{"id": id, "key": key}, err
-	}, func(made map[string]string) string {
-		return fmt.Sprintf("id:   %s\nkey:  %s  (shown once)\nends: %s", made["id"], made["key"], describeEnd(l))
-	})
-}
-
-// describeEnd returns the moment when a licence ends, or what is known of it.
-func describeEnd(l *license) string {
+// showNewLicense prints a new licence with its key, and when it ends.
+func showNewLicense(e *env, made *jsonValue) error {
+	text := "id:   ${id}\nkey:  ${key}  (shown once)\nends: ${expires_at}"
 	switch {
-	case !l.ExpiresAt.IsZero():
-		return l.ExpiresAt.String()
-	case l.ExpiryBasis == basisFirstActivation:
-		return fmt.Sprintf("%d days after its first activation", valueOr(l.DurationDays, 0))
+	case textMember(made, "expires_at", len(stampLayout)) != "":
+	case textMember(made, "expiry_basis", maxNameLength) == basisFirstActivation:
+		text = strings.ReplaceAll(text, "${expires_at}", "${duration_days} days after its first activation")
+	default:
+		text = strings.ReplaceAll(text, "${expires_at}", "never")
 	}
-	return "never"
+	return e.print(nil, fillText(text, made))
 }
 
-// licenseChange runs f in a transaction and prints the licence that f returns: as JSON,
-// or as describe puts it.
-func (e *env) licenseChange(f func(*tx) (*license, error), describe func(licenseDetail) string) error {
-	l, err := changed(e, f)
-	if err != nil {
-		return err
-	}
-	detail := newLicenseDetail(l, e.now())
-	return e.print(detail, describe(detail))
-}
-
-func describeStatus(l licenseDetail) string { return l.ID + " is " + l.Status }
-
-// licensePatch changes the terms that the JSON object on the command line names. The object is
-// read like the body of PATCH /licenses/{id}.
-func licensePatch(e *env) error {
-	body, err := parseJSON([]byte(e.args[1]))
-	if err != nil {
-		return usageError("the change must be a JSON object: " + err.Error())
-	}
-	view, err := parseJSON(encodeJSON(newLicenseDetail(&license{}, e.now())))
-	if err != nil {
-		return err
-	}
-	names := []string{"devices"} // as license show -json has them
-	for _, m := range view.members {
-		names = append(names, m.name)
-	}
-	for _, m := range body.members {
-		if !slices.Contains(names, m.name) { // which the API ignores, as what a later version may know
-			return unknownWord("a licence has no", m.name, names)
-		}
-	}
-	in := newInput(&body, nil, nil)
-	change := readPatch(in)
-	if err := in.err(); err != nil {
-		return err
-	}
-	return e.licenseChange(func(t *tx) (*license, error) {
-		return patchLicense(t, anyAccount, e.args[0], change, e.actor())
-	}, describeStatus)
-}
-
-func licenseRenew(e *env) error {
-	days, err := e.optionalNumber("days", 1, maxDurationDays)
-	if err != nil {
-		return err
-	}
-	return e.licenseChange(func(t *tx) (*license, error) {
-		return renewLicense(t, anyAccount, e.args[0], days, e.actor())
-	}, func(l licenseDetail) string { return l.ID + " ends at " + l.ExpiresAt.String() })
-}
-
-// licenseAction runs license suspend and license reinstate, and license revoke once that is confirmed.
-func licenseAction(e *env) error {
-	_, action, _ := strings.Cut(e.command.name, " ")
-	reason, err := e.text("reason", maxReason)
-	if err != nil {
-		return err
-	}
-	return e.licenseChange(func(t *tx) (*license, error) {
-		return changeState(t, anyAccount, e.args[0], action, reason, true, e.actor())
-	}, describeStatus)
-}
-
-func licenseRevoke(e *env) error {
-	if _, err := e.text("reason", maxReason); err != nil {
-		return err
-	}
-	err := e.confirm(func(q *queries) (string, error) {
+// confirmRevoking asks before a licence is revoked.
+func confirmRevoking(e *env, _ map[string]any) error {
+	return e.confirm(func(q *queries) (string, error) {
 		l, err := q.license(anyAccount, e.args[0])
 		if err != nil || l.State == statusRevoked {
-			return "", err
+			return "", notUnless(err, errNotFound) // which the route tells
 		}
 		return fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
 			countOf(l.SeatsUsed, "device")), nil
 	})
-	if err != nil {
-		return err
-	}
-	return licenseAction(e)
 }
 
-func licenseRotate(e *env) error {
-	until, err := e.parseEnd(e.str("old-key-until"))
-	if err != nil {
-		return err
-	}
-	if !until.IsZero() && until.Before(e.now()) {
+// checkOldKeyUntil refuses an end of the old key that has passed, which a slip of the year may be.
+func checkOldKeyUntil(e *env, body map[string]any) error {
+	if until, given := body["old_key_until"].(stamp); given && until.Before(e.now()) {
 		return usageError("-old-key-until: " + until.String() + " is in the past: leave it out to end the old key now")
 	}
-	key, err := changed(e, func(t *tx) (string, error) {
-		_, key, err := rotateKey(t, anyAccount, e.args[0], until, e.on("end-tokens"), e.actor())
-		return key, err
-	})
-	if err != nil {
-		return err
+	return nil
+}
+
+// asLimit is asNumber for a limit: "none" sends null, for no limit.
+func asLimit(e *env, text string) (any, error) {
+	if strings.EqualFold(text, noLimit) {
+		return nil, nil
 	}
-	return e.print(map[string]string{"id": e.args[0], "key": key}, fmt.Sprintf("key: %s  (shown once)", key))
+	return asNumber(e, text)
 }
 
 // licenseIDs says how licences are ordered.
 var licenseIDs = idOf[*license]{"lic", func(row *license) string { return row.ID }}
 
-func licenseList(e *env) error {
-	var err error
-	filter := licenseFilter{product: e.str("product"), customer: e.str("customer"), status: e.str("status"),
-		search: e.str("search"), now: newStamp(e.now())}
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
-	}
-	if _, err = e.choice("status", statuses); err != nil {
-		return err
-	}
-	return printAll(e, func(q *queries) ([]licenseDetail, error) {
-		rows, err := spanRows(e, q, licenseIDs, (*queries).licenses, filter)
-		return licenseDetails(rows, e.now()), err
-	}, "ID PRODUCT PLAN CUSTOMER STATUS SEATS KEY EXPIRES ACCOUNT", func(l licenseDetail) []any {
-		return []any{l.ID, l.Product, l.Plan, l.Customer, l.Status, formatSeats(l.Seats), "…" + l.KeyHint,
-			l.ExpiresAt, accountCell(l.AccountID)}
-	})
-}
-
-// formatSeats returns "2/5", or "2" when the licence has no limit.
-func formatSeats(s seats) string {
-	if s.Max == nil {
-		return strconv.Itoa(s.Used)
-	}
-	return fmt.Sprintf("%d/%d", s.Used, *s.Max)
-}
-
+// licenseShow prints a licence, and up to maxHoldersShown of its devices.
 func licenseShow(e *env) error {
-	return e.withStore(func(st *store) error {
-		l, err := st.license(anyAccount, e.args[0])
-		if err != nil {
-			return err
-		}
-		page, err := st.devices(l.ID, "", maxHoldersShown+1)
-		if err != nil {
-			return err
-		}
-		devices := firstRows(e, page.rows, maxHoldersShown, "device list")
-		detail := newLicenseDetail(l, e.now())
-		if e.on("json") {
-			return e.print(struct {
-				licenseDetail
-				Devices []*device `json:"devices"`
-			}{detail, append([]*device{}, devices...)}, "")
-		}
-		if err := e.printMembers(detail); err != nil || len(devices) == 0 {
-			return err
-		}
-		fmt.Fprintln(e.stdout)
-		return printRows(e, devices, deviceHeader, deviceCells)
-	})
-}
-
-// exportedColumns are the columns of license export -csv, and what each contains.
-var exportedColumns = []struct {
-	name string
-	cell func(licenseDetail) any
-}{
-	{"id", func(l licenseDetail) any { return l.ID }},
-	{"account_id", func(l licenseDetail) any { return l.AccountID }},
-	{"product", func(l licenseDetail) any { return l.Product }},
-	{"plan", func(l licenseDetail) any { return l.Plan }},
-	{"plan_id", func(l licenseDetail) any { return l.PlanID }},
-	{"reference", func(l licenseDetail) any { return l.Reference }},
-	{"kind", func(l licenseDetail) any { return l.Kind }},
-	{"customer", func(l licenseDetail) any { return l.Customer }},
-	{"state", func(l licenseDetail) any { return l.State }},
-	{"status", func(l licenseDetail) any { return l.Status }},
-	{"reason", func(l licenseDetail) any { return l.Reason }},
-	{"trial", func(l licenseDetail) any { return l.Trial }},
-	{"max_devices", func(l licenseDetail) any { return l.MaxDevices }},
-	{"max_transfers", transfersCell},
-	{"starts_at", func(l licenseDetail) any { return l.StartsAt }},
-	{"expires_at", func(l licenseDetail) any { return l.ExpiresAt }},
-	{"grace_days", func(l licenseDetail) any { return l.GraceDays }},
-	{"duration_days", func(l licenseDetail) any { return l.DurationDays }},
-	{"expiry_basis", func(l licenseDetail) any { return l.ExpiryBasis }},
-	{"lease_hours", func(l licenseDetail) any { return l.LeaseHours }},
-	{"offline_days", func(l licenseDetail) any { return l.OfflineDays }},
-	{"entitlements", func(l licenseDetail) any { return strings.Join(l.Entitlements, " ") }},
-	{"metadata", func(l licenseDetail) any { return l.Metadata }},
-	{"key_hint", func(l licenseDetail) any { return l.KeyHint }},
-	{"seats_used", func(l licenseDetail) any { return l.SeatsUsed }},
-	{"first_activated_at", func(l licenseDetail) any { return l.FirstActivatedAt }},
-	{"created_at", func(l licenseDetail) any { return l.CreatedAt }},
-}
-
-// transfersCell returns max_transfers as an import reads it.
-func transfersCell(l licenseDetail) any {
-	if l.MaxDevices != nil && l.MaxTransfers == nil {
-		return noLimit
+	r, err := routeCommand{route: "GET /licenses/{id}"}.request(e)
+	if err != nil {
+		return err
 	}
-	return l.MaxTransfers
+	var shown []byte
+	var devices []*jsonValue
+	err = e.asOperator(nil, func(o *routeCaller) error {
+		if shown, err = o.call(r); err == nil {
+			devices, err = o.rows(listOfDevices, maxHoldersShown)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	devices = firstRows(e, devices, maxHoldersShown, "device list")
+	if e.on("json") {
+		all := []json.RawMessage{}
+		for _, d := range devices {
+			all = append(all, json.RawMessage(d.raw))
+		}
+		whole := bytes.TrimSuffix(bytes.TrimSpace(shown), []byte("}"))
+		_, err := fmt.Fprintf(e.stdout, "%s,\"devices\":%s}\n", whole, bytes.TrimSpace(encodeJSON(all)))
+		return err
+	}
+	l, err := parseJSON(shown)
+	if err == nil {
+		err = e.printDetails(nil, membersOf(&l))
+	}
+	if err != nil || len(devices) == 0 {
+		return err
+	}
+	fmt.Fprintln(e.stdout)
+	return e.printObjects(listOfDevices.columns, devices)
 }
 
-// licenseResetTransfers runs license reset-transfers.
-func licenseResetTransfers(e *env) error {
-	return e.withStore(func(st *store) error {
-		l, err := resetTransfers(e.ctx, st, e.args[0], e.actor())
-		if err != nil {
-			return err
-		}
-		return e.print(newLicenseDetail(l, e.now()), l.ID+" has only the holders of its seats count")
-	})
+// exportedColumns are the columns of license export -csv, which license import reads.
+const exportedColumns = "id account_id product plan plan_id reference kind customer state status reason trial " +
+	"max_devices max_transfers starts_at expires_at grace_days duration_days expiry_basis lease_hours offline_days " +
+	"entitlements metadata key_hint seats_used=seats.used first_activated_at created_at"
+
+// A csvLicense is a licence with max_transfers as an import reads it: without a limit it is noLimit.
+type csvLicense struct {
+	licenseDetail
+	MaxTransfers any `json:"max_transfers"`
 }
 
 // licenseLimitTransfers runs license limit-transfers.
@@ -415,10 +235,6 @@ func licenseLimitTransfers(e *env) error {
 }
 
 func licenseExport(e *env) error {
-	header := make([]string, len(exportedColumns))
-	for i, column := range exportedColumns {
-		header[i] = column.name
-	}
 	filter := licenseFilter{now: newStamp(e.now())}
 	licenses, err := spanned(e, licenseIDs, (*queries).licenses)
 	if err == nil {
@@ -427,16 +243,18 @@ func licenseExport(e *env) error {
 	if err != nil {
 		return err
 	}
-	return exportRows(e, header, func(st *store, before string) (listPage[licenseDetail], error) {
-		page, err := licenses(st.queries, filter, before, exportPageSize)
-		return listPage[licenseDetail]{licenseDetails(page.rows, e.now()), page.next}, err
-	}, func(l licenseDetail) []any {
-		cells := make([]any, len(exportedColumns))
-		for i, column := range exportedColumns {
-			cells[i] = column.cell(l)
+	return exportRows(e, exportedColumns, func(st *store, before string) (page listPage[any], err error) {
+		all, err := licenses(st.queries, filter, before, exportPageSize)
+		page.next = all.next
+		for _, l := range licenseDetails(all.rows, e.now()) {
+			row := any(l)
+			if e.on("csv") && l.MaxDevices != nil && l.MaxTransfers == nil {
+				row = csvLicense{l, noLimit}
+			}
+			page.rows = append(page.rows, row)
 		}
-		return cells
-	})
+		return page, err
+	}, nil)
 }
 
 // licenseStatus is what the status command says of licences.
@@ -476,7 +294,7 @@ var (
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
 	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
-		deviceList},
+		listOfDevices.run},
 	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
 	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
@@ -616,25 +434,10 @@ func loadPublicKeys(file io.Reader, path string) (*keyring, error) {
 	return ring, nil
 }
 
-// The titles of the columns of devices.
-const deviceHeader = "DEVICE NAME STATE PLATFORM VERSION FINGERPRINT ACTIVATED SEEN OFFLINE_UNTIL RELEASED BY"
-
-// deviceCells returns the cells of a device below deviceHeader.
-func deviceCells(d *device) []any {
-	return []any{d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked() + "…",
-		d.ActivatedAt, d.LastSeenAt, d.OfflineUntil, d.ReleasedAt, d.ReleasedBy}
-}
-
-func deviceList(e *env) error {
-	return printAll(e, func(q *queries) ([]*device, error) {
-		ids := idOf[*device]{"dev", func(row *device) string { return row.ID }}
-		rows, err := spanRows(e, q, ids, (*queries).devices, e.args[0])
-		if err == nil {
-			_, err = q.license(anyAccount, e.args[0])
-		}
-		return rows, err
-	}, deviceHeader, deviceCells)
-}
+// listOfDevices lists a licence's devices.
+var listOfDevices = routeCommand{route: "GET /licenses/{id}/devices", prefix: "dev", columns: "DEVICE=id NAME STATE " +
+	"PLATFORM VERSION=app_version FINGERPRINT ACTIVATED=activated_at SEEN=last_seen_at OFFLINE_UNTIL " +
+	"RELEASED=released_at BY=released_by"}
 
 // changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f
 // does.
@@ -676,10 +479,8 @@ type exportedDevice struct {
 }
 
 func deviceExport(e *env) error {
-	header := []string{
-		"license_id", "id", "name", "state", "platform", "app_version", "fingerprint",
-		"activated_at", "last_seen_at", "released_at", "released_by", "clone_suspected_at", "offline_until",
-	}
+	const header = "license_id id name state platform app_version fingerprint activated_at last_seen_at released_at " +
+		"released_by clone_suspected_at offline_until"
 	return exportRows(e, header, func(st *store, before string) (page listPage[exportedDevice], err error) {
 		devices, err := st.allDevices(anyAccount, before, exportPageSize)
 		for _, d := range devices.rows {
@@ -687,8 +488,5 @@ func deviceExport(e *env) error {
 		}
 		page.next = devices.next
 		return page, err
-	}, func(d exportedDevice) []any {
-		return []any{d.LicenseID, d.ID, d.Name, d.State, d.Platform, d.AppVersion, d.Fingerprint.masked(),
-			d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy, d.CloneAt, d.OfflineUntil}
-	})
+	}, nil)
 }

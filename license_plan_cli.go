@@ -1,8 +1,7 @@
 package main
 
 import (
-	"cmp"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,86 +11,18 @@ import (
 // The operator's commands on plans.
 var planCommands = []command{
 	{"plan add", "JSON", "make a plan with a name, a product and other terms, as POST /plans does",
-		[]option{optAccount}, 1, planAdd},
+		[]option{optAccount}, 1, routeCommand{route: "POST /plans", text: "${id}"}.run},
 	{"plan list", "", "list plans, newest first", []option{
 		optAllRows, optAccount.says("only plans of this account"), optSince, optUntil,
-	}, 0, planList},
-	{"plan show", "PLAN", "show a plan", nil, 1, planShow},
+	}, 0, routeCommand{route: "GET /plans", prefix: "pln", columns: "ID NAME PRODUCT DEVICES=max_devices " +
+		"DAYS=duration_days REVISION RETIRED=retired_at ACCOUNT=account_id"}.run},
+	{"plan show", "PLAN", "show a plan", nil, 1, routeCommand{route: "GET /plans/{id}"}.run},
 	{"plan set", "PLAN JSON", "change the name or terms of a plan, as PATCH /plans/{id} does; licences keep theirs",
-		nil, 2, planSet},
-	{"plan retire", "PLAN", "make no more licences from a plan", nil, 1, planRetire},
+		nil, 2, routeCommand{route: "PATCH /plans/{id}", text: "${id} (${name}) has revision ${revision}"}.run},
+	{"plan retire", "PLAN", "make no more licences from a plan", nil, 1,
+		routeCommand{route: "POST /plans/{id}/retire", text: "${id} (${name}) is retired"}.run},
 	{"plan apply", "PLAN", "give the terms of a plan to the licences that were made from it, but for dates, duration " +
 		"and trial", []option{optDryRun, optUnasked}, 1, planApply},
-}
-
-// readPlan reads a JSON object on the command line as f reads a body.
-func readPlan(text string, f func(*input) (plan, termsChange)) (p plan, terms termsChange, err error) {
-	body, err := parseJSON([]byte(text))
-	if err != nil {
-		return p, nil, usageError("the terms must be a JSON object: " + err.Error())
-	}
-	in := newInput(&body, nil, nil)
-	in.noteKnown()
-	p, terms = f(in)
-	in.refuseUnknownMembers(true)
-	return p, terms, in.err()
-}
-
-func planAdd(e *env) error {
-	account, err := e.needAccount()
-	if err != nil {
-		return err
-	}
-	wanted, terms, err := readPlan(e.args[0], readNewPlan)
-	if err != nil {
-		return err
-	}
-	return printChanged(e, func(t *tx) (*plan, error) {
-		p := wanted
-		p.AccountID = cmp.Or(p.AccountID, account)
-		made, err := createPlan(t, &p, terms, e.actor())
-		if errors.Is(err, errPlanLimit) {
-			err = fmt.Errorf("the account has %d plans in use already: retire one first", maxPlans)
-		}
-		return made, err
-	}, func(p *plan) string { return p.ID })
-}
-
-func planList(e *env) error {
-	ids := idOf[*plan]{"pln", func(row *plan) string { return row.ID }}
-	return printOwned(e, ids, (*queries).plans, "ID NAME PRODUCT DEVICES DAYS REVISION RETIRED ACCOUNT",
-		func(p *plan) []any {
-			return []any{p.ID, p.Name, p.Product, p.MaxDevices, p.DurationDays, p.Revision, p.RetiredAt,
-				accountCell(p.AccountID)}
-		})
-}
-
-func planShow(e *env) error {
-	p, err := queried(e, func(q *queries) (*plan, error) { return q.plan(anyAccount, e.args[0]) })
-	if err != nil {
-		return err
-	}
-	return e.printMembers(p)
-}
-
-func planSet(e *env) error {
-	wanted, terms, err := readPlan(e.args[1], readPlanChange)
-	if err != nil {
-		return err
-	}
-	return printChanged(e, func(t *tx) (*plan, error) {
-		return changePlan(t, anyAccount, e.args[0], wanted.Name, terms, e.actor())
-	}, func(p *plan) string { return fmt.Sprintf("%s has revision %d", withName(p.ID, p.Name), p.Revision) })
-}
-
-func planRetire(e *env) error {
-	return e.changeNamed(func(t *tx) (string, error) {
-		p, err := retirePlan(t, anyAccount, e.args[0], e.actor())
-		if err != nil {
-			return "", err
-		}
-		return withName(p.ID, p.Name) + " is retired", nil
-	})
 }
 
 // planApply applies a plan once it is confirmed what that does.
@@ -107,18 +38,26 @@ func planApply(e *env) error {
 	return e.printApplication(e.applyAll(planApplication{Revision: would.Revision}))
 }
 
-// applyAll applies the plan that the command names to all its licences.
+// applyAll applies the plan that the command names to all its licences, in as many calls as that takes.
 func (e *env) applyAll(a planApplication) (sum planApplication, err error) {
 	sum.Terms, sum.Refused, sum.Unreadable = map[string]int{}, []refusedLicense{}, []string{}
-	err = e.withStore(func(st *store) error {
-		for after := new(string); after != nil; {
-			part, err := applyPlan(e.ctx, st, anyAccount, e.args[0], a, *after, e.actor(),
-				func(*queries) error { return nil })
+	r := &routeRequest{route: "POST /plans/{id}/apply", path: map[string]string{"id": e.args[0]},
+		members: map[string]any{"dry_run": a.DryRun}}
+	if !a.DryRun {
+		r.members["revision"] = a.Revision
+	}
+	err = e.asOperator(nil, func(o *routeCaller) error {
+		for done := false; !done; done = sum.Next == nil {
+			answer, err := o.call(r)
 			if err != nil {
 				return err
 			}
+			var part planApplication
+			if err := json.Unmarshal(answer, &part); err != nil {
+				return err
+			}
 			sum.add(part)
-			a.Revision, after = part.Revision, part.Next
+			r.members["revision"], r.members["next"] = part.Revision, part.Next
 		}
 		return nil
 	})

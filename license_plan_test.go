@@ -173,7 +173,7 @@ func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
 	})
 	s.post("/plans", body, shop).is(200)
 	s.post("/plans", body, shop).is(409, "plan_limit_reached")
-	s.fails("the account has 500 plans in use already: retire one first", "plan", "add", body)
+	s.fails("account has 500 plans in use already: retire one first", "plan", "add", body)
 	_, other := s.issuer("other")
 	s.post("/plans", body, other).is(200)
 	s.post("/plans/"+first+"/retire", `{}`, shop).is(200)

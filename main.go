@@ -68,30 +68,37 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 
 // dispatch runs the command that args name. It sets the fields of e that depend on them.
 func (e *env) dispatch(args []string) error {
-	known := append(allOptions(e.commands), option{name: "help"}, option{name: "version"})
-	l := readLine(args, known)
-	if len(l.words) > 1 && l.words[0] == "help" {
-		l.words, l.help = l.words[1:], true
+	known := append(allOptions(e.commands), option{name: "help"}, option{name: "h"}, option{name: "version"},
+		option{name: "v"})
+	words, err := e.readLine(args, known)
+	if err != nil {
+		return err
+	}
+	if version := e.given("version") || e.given("v"); version && len(words) == 0 {
+		delete(e.typed, "version")
+		delete(e.typed, "v")
+		words = []string{"version"}
+	}
+	help := e.given("help") || e.given("h")
+	if len(words) > 1 && words[0] == "help" {
+		words, help = words[1:], true
 	}
 	switch {
-	case l.help && len(l.words) > 0:
-		return e.helpOn(l.words)
-	case l.help:
+	case help && len(words) > 0:
+		return e.helpOn(words)
+	case help:
 		return e.helpScreen(e.stdout)
 	}
-	cmd, rest := findCommand(e.commands, l.words)
+	cmd, rest := findCommand(e.commands, words)
 	if cmd == nil {
-		if err := l.checkNames(known, "there is", "help -all"); err != nil {
-			return err
-		}
-		if len(l.words) > 0 {
-			return e.unknownCommand(l.words)
+		if len(words) > 0 {
+			return e.unknownCommand(words)
 		}
 		e.helpScreen(e.stderr)
 		return usageError("a command is missing")
 	}
-	e.command, l.words = cmd, rest
-	if err := e.take(l); err != nil {
+	e.command = cmd
+	if err := e.take(rest); err != nil {
 		return err
 	}
 	if err := e.resolveIDs(); err != nil {

@@ -210,7 +210,7 @@ func grantList(e *env) error {
 	}
 	const header = "ID APPLICATION OWNER SCOPE USED EXPIRES ENDED WHY ACCOUNT"
 	ids := idOf[*grant]{"grt", func(row *grant) string { return row.ID }}
-	return printSpan(e, ids, read, e.on("ended"), header, func(g *grant) []any {
+	return printList(e, ids, read, e.on("ended"), header, func(g *grant) []any {
 		return []any{g.ID, g.App.Name, g.App.Owner, g.Scope, g.UsedAt, g.ExpiresAt, g.EndedAt, g.EndedBy,
 			accountCell(g.AccountID)}
 	})

@@ -147,7 +147,7 @@ func orderList(e *env) error {
 	}
 	return printAll(e, func(q *queries) ([]order, error) {
 		ids := idOf[order]{"ord", func(row order) string { return row.ID }}
-		rows, err := spanRows(e, q, ids, (*queries).orders, filter)
+		rows, err := listRows(e, q, ids, (*queries).orders, filter)
 		if err != nil {
 			return nil, err
 		}
@@ -373,8 +373,8 @@ func orderRefunds(e *env) (err error) {
 	page := func(st *store, before string) (listPage[listedRefund], error) {
 		return refunds(st.queries, filter, before, exportPageSize)
 	}
-	header := []string{"id", "order_id", "reference", "account_id", "payment_id", "provider_id", "method", "currency",
-		"amount", "tip", "state", "failure", "source", "reason", "made_by", "created_at", "ended_at"}
+	const header = "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
+		"source reason made_by created_at ended_at"
 	return exportRows(e, header, page, func(f listedRefund) []any {
 		return []any{f.ID, f.OrderID, f.Reference, f.AccountID, f.PaymentID, f.ProviderID, f.Method, f.Currency,
 			formatAmount(f.Amount), formatAmount(f.Tip), f.State, f.Failure, f.Source, f.Reason, f.MadeBy, f.CreatedAt,

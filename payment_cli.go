@@ -60,8 +60,8 @@ func paymentsExport(e *env) error {
 	if err != nil {
 		return err
 	}
-	header := []string{"payment_id", "order_id", "reference", "account_id", "provider", "state", "currency", "captured",
-		"refunded", "intent_id", "refund_ids", "captured_at", "method", "test", "amount", "created_at"}
+	const header = "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
+		"refund_ids captured_at method test amount created_at"
 	ids := idOf[listedPayment]{"pay", func(row listedPayment) string { return row.ID }}
 	payments, err := spanned(e, ids, (*queries).payments)
 	if err != nil {
@@ -277,7 +277,7 @@ func paymentList(e *env) error {
 	}
 	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) {
 		ids := idOf[*paymentConnection]{"con", func(row *paymentConnection) string { return row.ID }}
-		return spanRows(e, q, ids, wholeList((*queries).paymentConnections), o)
+		return listRows(e, q, ids, wholeList((*queries).paymentConnections), o)
 	})
 	if err != nil {
 		return err

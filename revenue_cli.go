@@ -94,9 +94,9 @@ func (e *env) revenueDays(st *store, accountID string) ([]revenueDay, error) {
 // revenueList prints the totals of business days.
 func revenueList(e *env) error {
 	return e.withRevenue(func(st *store, accountID string) error {
-		all, err := listRows(e, st.queries, wholeList(func(*queries, string) ([]revenueDay, error) {
+		all, err := listRows(e, st.queries, idOf[revenueDay]{}, wholeList(func(*queries, string) ([]revenueDay, error) {
 			return e.revenueDays(st, accountID)
-		}), accountID, "")
+		}), accountID)
 		if err != nil {
 			return err
 		}
@@ -301,8 +301,7 @@ func revenueExport(e *env) error {
 	if err != nil {
 		return err
 	}
-	header := []string{"date", "currency", "state", "method", "test", "kind", "vat_rate", "group", "gross", "vat",
-		"total"}
+	const header = "date currency state method test kind vat_rate group gross vat total"
 	return exportRows(e, header, func(st *store, _ string) (p listPage[exportedSum], err error) {
 		if err := e.readyRevenue(st, id); err != nil {
 			return p, err

@@ -20,18 +20,22 @@ import (
 
 // The options of these commands.
 var (
-	optTypes = optType.says("types of the events that it gets, separated by commas, " +
-		"as lead.created,license.created")
-	optDescription = option{name: "description", value: "TEXT",
+	optTypes = option{name: "type", value: "NAME", member: "types", reads: asList, generalHelp: optType.help,
+		help: "types of the events that it gets, separated by commas, as lead.created,license.created"}
+	optDescription = option{name: "description", value: "TEXT", member: "description",
 		help: "what it is, for people, at most 200 characters"}
-	optURL = option{name: "url", value: "URL",
+	optURL = option{name: "url", value: "URL", member: "url",
 		help: "another address, which has to answer a test before it gets events"}
+	optReplaySince = option{name: "since", value: "TIME", member: "since", reads: asTime((*env).pastTime),
+		generalHelp: optSince.help,
+		help:        "since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"}
 	optWebhookState = option{name: "state", value: "STATE",
 		help:        "show only webhooks in this state: pending, enabled or disabled",
 		generalHelp: "show only what is in this state"}
 	optFailing = option{name: "failing",
 		help: "show only webhooks that did not accept what they were sent last, or were disabled for that"}
-	optFailed = option{name: "failed", help: "show only attempts that failed"}
+	optFailed = option{name: "failed", member: "outcome", reads: sending(outcomeFailed),
+		help: "show only attempts that failed"}
 )
 
 // The operator's commands on webhooks.
@@ -39,127 +43,68 @@ var webhookCommands = []command{
 	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
 		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, 1, webhookAdd},
+	}, 1, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, after: noteSending,
+		text: "id:     ${id}\nsecret: ${secret}  (shown once)\nnext:   the service sends a test, and events once it is " +
+			"answered with 2xx: 'widgetd webhook show ${id}'"}.run},
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
 			optWebhookState, optFailing}, 0, webhookList},
-	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, webhookShow},
+	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, routeCommand{route: "GET /webhooks/{id}"}.run},
 	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, 1, webhookPatch},
+	}, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: wantChange,
+		after: noteSending}.run},
 	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
-		nil, 1, webhookTest},
+		nil, 1, routeCommand{route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending}.run},
 	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
-		nil, 1, webhookEnable},
+		nil, 1, routeCommand{route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
-		nil, 1, webhookDisable},
+		nil, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: setDisabled}.run},
 	{"webhook rotate-secret", "WEBHOOK",
-		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1, webhookRotate},
-	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too", []option{
-		optSince.says("since a date or an RFC 3339 time, or of the last days, as 7d; at most 30 days"),
-	}, 1, webhookReplay},
+		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1,
+		routeCommand{route: "POST /webhooks/{id}/rotate-secret", keys: (*env).keyFile,
+			text: "secret: ${secret}  (shown once)\nthe one before signs too until ${previous_secret_until}"}.run},
+	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too",
+		[]option{optReplaySince}, 1,
+		routeCommand{route: "POST /webhooks/{id}/replay", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed, optSince, optUntil}, 1, webhookDeliveries},
+		[]option{optLimit, optFailed, optSince, optUntil}, 1,
+		routeCommand{route: "GET /webhooks/{id}/deliveries", prefix: "whd", columns: "DELIVERY=id AT TYPE ATTEMPT " +
+			"STATUS ERROR MS=duration_ms NEXT=next_attempt_at EVENT=event_id ANSWER"}.run},
 	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2,
-		webhookRetryDelivery},
+		routeCommand{route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
+			after: noteSending}.run},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
 		[]option{optUnasked}, 1, webhookRemove},
 }
 
-// webhookAuthor returns the operator as the author of a change, who may read every event.
-func (e *env) webhookAuthor() webhookAuthor {
-	return webhookAuthor{actor: e.actor(), has: func(string) bool { return true }}
+// noteSending says so where the service is to send something and none runs.
+func noteSending(e *env, answer *jsonValue) {
+	state, isWebhook := answer.member("state")
+	if !isWebhook || state.text == webhookPending || trueMember(answer, "replaying") {
+		e.noteQueued()
+	}
 }
 
-// webhookStep turns the refusals of the rules of webhooks, which are worded for callers of the API, into
-// errors for the operator that name the next step. id is that of the webhook.
-func webhookStep(id string, err error) error {
-	switch {
-	case errors.Is(err, errWebhook):
-		return errors.New("not found: 'widgetd webhook list' prints what there is")
-	case errors.Is(err, errDelivery):
-		return fmt.Errorf("not found, or its event is not kept any more: 'widgetd webhook delivery list %s' "+
-			"prints what there is", printable(id))
-	case errors.Is(err, errWebhookDisabled):
-		return fmt.Errorf("the webhook is not enabled: 'widgetd webhook enable %s' sends it a test", printable(id))
-	case errors.Is(err, errWebhookLimit):
-		return fmt.Errorf("the account has %d webhooks already: remove one first", maxWebhooks)
-	}
-	return err
+// showSentEvent prints the id of an event that the running service sends.
+func showSentEvent(e *env, answer *jsonValue) error {
+	return e.print(nil, fillText("${event_id} is to be sent: 'widgetd webhook delivery list "+e.args[0]+
+		"' shows what came of it", answer))
 }
 
-// changeNamedWebhook runs f in a transaction, on the webhook that the command's first argument names, and
-// returns its result.
-func changeNamedWebhook[T any](e *env, f func(t *tx, id string) (T, error)) (T, error) {
-	return changed(e, func(t *tx) (T, error) {
-		result, err := f(t, e.args[0])
-		return result, webhookStep(e.args[0], err)
-	})
+// wantChange refuses a change of a webhook that names nothing to change.
+func wantChange(_ *env, body map[string]any) error {
+	if len(body) == 0 {
+		return usageError("nothing to change: give -url, -type or -description")
+	}
+	return nil
 }
 
-// webhookURL checks an address that an operator typed, as far as that can be done without looking up its
-// host, and returns it in its normal form. Errors: usageError.
-func (e *env) webhookURL(name, typed string) (string, error) {
-	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
-	if err != nil {
-		return "", err
-	}
-	normal, code, detail := newOutbound(allow).checkURL(typed)
-	if code != "" {
-		return "", usageError(name + ": " + detail)
-	}
-	return normal, nil
-}
-
-// webhookTypes returns the types that -type names. Errors: usageError.
-func (e *env) webhookTypes() (codeList, error) {
-	types, known := e.commaList("type"), subscribable(e.nouns)
-	var err error
-	checkWebhookTypes(types, known, func(at int, code, detail string) {
-		if err == nil {
-			err = usageError(fmt.Sprintf("-type: %q: %s", printable(types[at]), detail))
-			if code == "unknown_value" {
-				err = unknownWord("-type: webhooks get no events of the type", types[at], typeNames(known))
-			}
-		}
-	})
-	return types, err
-}
-
-func webhookAdd(e *env) error {
-	account, err := e.needAccount()
-	if err != nil {
-		return err
-	}
-	w := &webhook{AccountID: account}
-	if w.URL, err = e.webhookURL("URL", e.args[0]); err != nil {
-		return err
-	}
-	if w.Types, err = e.webhookTypes(); err != nil {
-		return err
-	}
-	if len(w.Types) == 0 {
-		return usageError("-type NAME is needed: the types are " + strings.Join(typeNames(subscribable(e.nouns)), " "))
-	}
-	text, err := e.text("description", maxWebhookText)
-	if err != nil {
-		return err
-	}
-	w.Description = nilIfEmpty(text)
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	err = e.change(func(t *tx) error { return webhookStep("", createWebhook(t, w, e.webhookAuthor())) })
-	if err != nil {
-		return err
-	}
-	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
-	defer e.noteQueued()
-	return e.print(map[string]string{"id": w.ID, "secret": secret},
-		fmt.Sprintf("id:     %s\nsecret: %s  (shown once)\nnext:   the service sends a test, and events once it is "+
-			"answered with 2xx: 'widgetd webhook show %s'", w.ID, secret, w.ID))
+// setDisabled has a change disable a webhook.
+func setDisabled(_ *env, body map[string]any) error {
+	body["state"] = webhookDisabled
+	return nil
 }
 
 // A webhookRow is a webhook as webhook list prints it, without the path of its address, which may be a
@@ -222,157 +167,24 @@ func webhookList(e *env) error {
 	})
 }
 
-func webhookShow(e *env) error {
-	return e.withStore(func(st *store) error {
-		w, err := st.webhook(anyAccount, e.args[0])
-		if err != nil {
-			return webhookStep(e.args[0], err)
-		}
-		return e.printMembers(w)
-	})
-}
-
-func webhookPatch(e *env) (err error) {
-	change := webhookChange{newDescription: e.given("description")}
-	if e.given("url") {
-		if change.url, err = e.webhookURL("-url", e.str("url")); err != nil {
-			return err
-		}
-	}
-	if change.types, err = e.webhookTypes(); err != nil {
-		return err
-	}
-	if e.given("type") && len(change.types) == 0 {
-		return usageError("-type: name at least one type")
-	}
-	text, err := e.text("description", maxWebhookText)
-	if err != nil {
-		return err
-	}
-	change.description = nilIfEmpty(text)
-	if change.url == "" && len(change.types) == 0 && !change.newDescription {
-		return usageError("nothing to change: give -url, -type or -description")
-	}
-	return e.patchWebhook(change)
-}
-
-func webhookDisable(e *env) error { return e.patchWebhook(webhookChange{disable: true}) }
-
-// patchWebhook makes a change to the webhook that the command names, and prints it.
-func (e *env) patchWebhook(change webhookChange) error {
-	return e.changeWebhook(func(t *tx, id string) (*webhook, error) {
-		return patchWebhook(t, anyAccount, id, change, e.webhookAuthor())
-	})
-}
-
-// changeWebhook runs f in a transaction and prints the webhook that f returns.
-func (e *env) changeWebhook(f func(t *tx, id string) (*webhook, error)) error {
-	w, err := changeNamedWebhook(e, f)
-	if err != nil {
-		return err
-	}
-	if w.State == webhookPending || w.Replaying { // the service sends a test, or the events
-		defer e.noteQueued()
-	}
-	return e.print(w, w.ID+" is "+w.State)
-}
-
-func webhookEnable(e *env) error {
-	return e.changeWebhook(func(t *tx, id string) (*webhook, error) {
-		return enableWebhook(t, anyAccount, id, e.webhookAuthor())
-	})
-}
-
-// printSent runs f in a transaction and prints the id of the event that f returns, which the running service sends.
-func (e *env) printSent(f func(t *tx, id string) (string, error)) error {
-	eventID, err := changeNamedWebhook(e, f)
-	if err != nil {
-		return err
-	}
-	defer e.noteQueued()
-	return e.print(sentEvent{eventID},
-		fmt.Sprintf("%s is to be sent: 'widgetd webhook delivery list %s' shows what came of it", eventID, e.args[0]))
-}
-
-func webhookTest(e *env) error {
-	return e.printSent(func(t *tx, id string) (string, error) {
-		return requestTest(t, anyAccount, id, e.webhookAuthor())
-	})
-}
-
-func webhookRetryDelivery(e *env) error {
-	return e.printSent(func(t *tx, id string) (string, error) {
-		return retryDelivery(t, anyAccount, id, e.args[1], e.webhookAuthor())
-	})
-}
-
-func webhookRotate(e *env) error {
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	w, err := changeNamedWebhook(e, func(t *tx, id string) (*webhook, error) {
-		return rotateWebhookSecret(t, anyAccount, id, e.webhookAuthor())
-	})
-	if err != nil {
-		return err
-	}
-	secret := formatWebhookSecret(webhookSecret(keys, w.ID, w.SecretNumber))
-	until := w.RotatedAt.after(secretOverlap)
-	return e.print(map[string]string{"id": w.ID, "secret": secret, "previous_secret_until": until.String()},
-		fmt.Sprintf("secret: %s  (shown once)\nthe one before signs too until %s", secret, until))
-}
-
-func webhookReplay(e *env) error {
-	since, err := e.pastTime("since")
-	if err != nil {
-		return err
-	}
-	if since.IsZero() {
-		return usageError("-since TIME is needed, as 7d")
-	}
-	var fields *refusal
-	err = e.changeWebhook(func(t *tx, id string) (*webhook, error) {
-		return replayEvents(t, anyAccount, id, since, e.webhookAuthor())
-	})
-	if errors.As(err, &fields) && fields.code == codeValidation {
-		return usageError("-since: " + fields.fields[0].Detail)
-	}
-	return err
-}
-
-func webhookDeliveries(e *env) error {
-	filter := deliveryFilter{webhookID: e.args[0]}
-	if e.on("failed") {
-		filter.outcome = outcomeFailed
-	}
-	return printAll(e, func(q *queries) ([]delivery, error) {
-		ids := idOf[delivery]{"whd", func(row delivery) string { return row.ID }}
-		rows, err := spanRows(e, q, ids, (*queries).deliveries, filter)
-		if err != nil {
-			return nil, err
-		}
-		_, err = q.webhook(anyAccount, e.args[0])
-		return rows, webhookStep(e.args[0], err)
-	}, "DELIVERY AT TYPE ATTEMPT STATUS ERROR MS NEXT EVENT ANSWER", func(d delivery) []any {
-		return []any{d.ID, d.At, d.Type, d.Attempt, d.Status, d.Error, d.Milliseconds, d.NextAt, d.EventID, d.Answer}
-	})
-}
-
 func webhookRemove(e *env) error {
 	id, name := e.args[0], ""
-	return e.changeConfirmed(func(q *queries) (string, error) {
-		w, err := q.webhook(anyAccount, id)
-		if err != nil {
-			return "", webhookStep(id, err)
-		}
-		name = withName(id, w.host())
-		waiting, err := q.countRetries(id)
-		return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
-			countOf(waiting, "event")), err
-	}, func(t *tx) (string, error) {
-		return "webhook " + name + " removed", webhookStep(id, removeWebhook(t, anyAccount, id, e.actor()))
-	})
+	return routeCommand{
+		route: "DELETE /webhooks/{id}",
+		before: func(*env, map[string]any) error {
+			return e.confirm(func(q *queries) (string, error) {
+				w, err := q.webhook(anyAccount, id)
+				if err != nil {
+					return "", err
+				}
+				name = withName(id, w.host())
+				waiting, err := q.countRetries(id)
+				return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
+					countOf(waiting, "event")), err
+			})
+		},
+		show: func(*env, *jsonValue) error { return e.done("webhook " + name + " removed") },
+	}.run(e)
 }
 
 // webhookStatus is what the status command says of webhooks.
@@ -448,7 +260,7 @@ func webhookListen(e *env) error {
 func (e *env) webhookSecret() ([]byte, error) {
 	text, file := e.str("secret"), e.str("secret-file")
 	switch {
-	case file != "" && e.values["secret"].given: // only the option: the variable may be set for other receivers
+	case file != "" && e.given("secret"): // only the option: the variable may be set for other receivers
 		return nil, usageError("-secret and -secret-file exclude each other")
 	case file != "":
 		from, err := e.open(file)

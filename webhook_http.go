@@ -165,7 +165,10 @@ func (a *webhookAPI) readTypes(in *input) codeList {
 }
 
 // checkHost returns the refusal of an address whose host can't be called at the moment.
-func (a *webhookAPI) checkHost(ctx context.Context, url string) error {
+func (a *webhookAPI) checkHost(ctx context.Context, c *call, url string) error {
+	if c.isCommand() { // which may run where the host is not known; each call of it checks
+		return nil
+	}
 	if code, detail := a.outbound.checkHost(ctx, url); code != "" {
 		return errFields(fieldError{Pointer: "#/url", Code: code, Detail: detail})
 	}
@@ -185,7 +188,7 @@ func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
 	if err := by.permits(wanted.Types); err != nil {
 		return nil, err
 	}
-	if err := a.checkHost(ctx, wanted.URL); err != nil {
+	if err := a.checkHost(ctx, c, wanted.URL); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(o, by.permitsReplay)
@@ -231,7 +234,7 @@ func (a *webhookAPI) patchWebhook(ctx context.Context, c *call) (any, error) {
 		if _, err := a.store.webhook(of, c.id()); err != nil {
 			return nil, err
 		}
-		if err := a.checkHost(ctx, change.url); err != nil {
+		if err := a.checkHost(ctx, c, change.url); err != nil {
 			return nil, err
 		}
 	}

@@ -201,7 +201,7 @@ func (r *statsReport) print(e *env) error {
 // printBars prints the counts of each interval with a bar in proportion to its views, in the width that the
 // numbers leave of the terminal.
 func (r *statsReport) printBars(e *env) error {
-	const longest = 40 // columns of the bars
+	const longest, least = 40, 8 // columns of the bars
 	most := max(1, r.busiest().Views)
 	title := strings.ToUpper(r.Interval)
 	used := len(r.From) + 5*columnGap
@@ -213,12 +213,12 @@ func (r *statsReport) printBars(e *env) error {
 	}
 	width := min(longest, cmp.Or(e.width(), longest+used)-used)
 	header := title + " VIEWS VISITORS CLICKS ORDERS"
-	if width >= leastTextWidth {
-		header += " " + chartTitle
+	if width >= least {
+		header += " ."
 	}
 	return printRows(e, r.Series, header, func(p shownPoint) []any {
 		cells := []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders}
-		if width >= leastTextWidth {
+		if width >= least {
 			bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
 			cells = append(cells, cmp.Or(bar, " ")) // no views are no empty cell
 		}

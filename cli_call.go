@@ -1,0 +1,459 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// A command is a call of a route. It is carried out in the process over the opened database, by the handler that
+// answers the route to callers over HTTP, without a listener, workers, chores or a peer. Its caller is the operator,
+// who has the scope admin without a token, and whom events name as "command:USER". No bucket, limit, turn or deadline
+// holds a command up. The store locks and refuses what it locks and refuses for any other command.
+
+// A routeCommand is a command that calls a route. Its arguments fill the wildcards of the path, in their order; one
+// that is called JSON is the body, any other one the member of its name. Its options with a member are members of the
+// body, or parameters of a GET; -account is always the parameter account_id.
+type routeCommand struct {
+	route string                         // "POST /licenses/{id}/suspend"
+	text  string                         // what people see of the answer, as "${id} is ${status}", see fillText
+	keys  func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
+
+	// before is called first, with the members of the body. It asks for a yes, and refuses or sets what the route does
+	// not. nil: nothing does.
+	before func(e *env, body map[string]any) error
+
+	// show prints the answer to people in place of text; of one without a body (204) it prints JSON, too. nil: text
+	// does, or without text a line for each member.
+	show func(e *env, answer *jsonValue) error
+
+	// after says on standard error what is left to do once the answer is printed. nil: nothing is.
+	after func(e *env, answer *jsonValue)
+
+	// A list has the titles of its columns, separated by spaces, each with the member that it shows unless that has the
+	// same name: "ID PRODUCT KEY=key_hint USED=seats.used". Its rows are ordered by their ids, which begin with prefix;
+	// "": by their numbers, and the route has the parameters since and until.
+	columns, prefix string
+}
+
+// run runs the command.
+func (c routeCommand) run(e *env) error {
+	if c.columns != "" {
+		return e.printRouteRows(c)
+	}
+	r, err := c.request(e)
+	if err != nil {
+		return err
+	}
+	if c.before != nil {
+		if err := c.before(e, r.members); err != nil {
+			return e.explain(err)
+		}
+	}
+	var answer []byte
+	err = e.asOperator(c.keys, func(o *routeCaller) error {
+		answer, err = o.call(r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.print(e, answer)
+}
+
+// print prints the answer of the route: with -json as it is.
+func (c routeCommand) print(e *env, answer []byte) error {
+	switch {
+	case len(answer) == 0 && c.show != nil:
+		return c.show(e, nil)
+	case len(answer) == 0:
+		return e.done(c.text)
+	}
+	v, err := parseJSON(answer)
+	if err != nil {
+		return err
+	}
+	if c.after != nil {
+		defer c.after(e, &v)
+	}
+	switch {
+	case e.on("json"):
+		_, err := e.stdout.Write(answer)
+		return err
+	case c.show != nil:
+		return c.show(e, &v)
+	case c.text == "":
+		return e.printDetails(nil, membersOf(&v))
+	}
+	return e.print(nil, fillText(c.text, &v))
+}
+
+// A routeRequest is what a command sends to a route.
+type routeRequest struct {
+	route   string
+	path    map[string]string // its wildcards
+	query   url.Values
+	members map[string]any // of the body
+	body    string         // in place of members: as it was typed
+}
+
+// request returns what the command's line sends to its route.
+func (c routeCommand) request(e *env) (*routeRequest, error) {
+	r := &routeRequest{c.route, map[string]string{}, url.Values{}, map[string]any{}, ""}
+	wildcards := wildcardsOf(c.route)
+	for i, word := range strings.Fields(e.command.args) {
+		switch arg := e.args[i]; {
+		case i < len(wildcards):
+			r.path[wildcards[i]] = arg
+		case word == "JSON":
+			r.body = arg
+		default:
+			r.members[strings.ToLower(word)] = arg
+		}
+	}
+	return r, c.readOptions(e, r)
+}
+
+// readOptions sets what the options of the command's line send.
+func (c routeCommand) readOptions(e *env, r *routeRequest) error {
+	get := strings.HasPrefix(c.route, "GET ")
+	for _, o := range e.command.options {
+		if o.member == "" || !e.given(o.name) || o.value == "" && !e.on(o.name) || get && e.str(o.name) == "" {
+			continue
+		}
+		if !utf8.ValidString(e.str(o.name)) { // which JSON can't hold
+			return usageError("-" + o.name + ": This must be UTF-8.")
+		}
+		value := any(e.str(o.name))
+		if o.reads != nil {
+			var err error
+			if value, err = o.reads(e, e.str(o.name)); err != nil {
+				return err
+			}
+		}
+		if get || o.name == optAccount.name {
+			r.query.Set(o.member, fmt.Sprint(value))
+		} else {
+			r.members[o.member] = value
+		}
+	}
+	return nil
+}
+
+// wildcardsOf returns the names of the wildcards of a route's path.
+func wildcardsOf(route string) (names []string) {
+	for part := range strings.SplitSeq(route, "/") {
+		if name, is := strings.CutPrefix(part, "{"); is {
+			names = append(names, strings.TrimSuffix(name, "}"))
+		}
+	}
+	return names
+}
+
+// A routeCaller calls, as the operator, routes of a server that serves nobody else.
+type routeCaller struct {
+	server *server
+	who    *caller
+	env    *env
+}
+
+// asOperator opens the database and calls f. keys reads the key file; nil: no route that f calls needs it. Errors:
+// those of f, worded for the command line.
+func (e *env) asOperator(keys func(*env) (*keyring, error), f func(*routeCaller) error) (err error) {
+	var ring *keyring
+	if keys != nil {
+		if ring, err = keys(e); err != nil {
+			return err
+		}
+	}
+	allow, err := parsePrefixes(optOutboundAllow.name, e.commaList(optOutboundAllow.name))
+	if err != nil {
+		return err
+	}
+	return e.explain(e.withStore(func(st *store) error {
+		s, err := newServer(st, ring, serverOptions{outboundAllow: allow}, slog.New(slog.DiscardHandler), e.nouns)
+		if err != nil {
+			return err
+		}
+		main, err := st.mainAccount()
+		if notUnless(err, errNotFound) != nil {
+			return err
+		}
+		who := &caller{claims: claims{Subject: main, Scope: scopeAdmin}, all: true, command: e.actor()}
+		return f(&routeCaller{s, who, e})
+	}))
+}
+
+// call calls a route and returns the body of its answer; none for an answer without one (204). Unknown members are
+// refused.
+func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
+	at := slices.IndexFunc(o.server.routes, func(rt route) bool { return rt.pattern == sent.route })
+	if at < 0 {
+		return nil, fmt.Errorf("there is no route %s", sent.route)
+	}
+	rt := &o.server.routes[at]
+	r, err := http.NewRequestWithContext(o.env.ctx, rt.method(), "/?"+sent.query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range sent.path {
+		r.SetPathValue(name, value)
+	}
+	kept := &keptAnswer{header: http.Header{}}
+	c := &call{route: rt, request: r, response: &response{ResponseWriter: kept}, caller: o.who, bearer: o.who,
+		now: o.server.now(), strict: true, in: newInput(nil, r, o.who)}
+	if rt.takesJSON() {
+		c.body = []byte(sent.body)
+		if sent.body == "" {
+			c.body = encodeJSON(sent.members)
+		}
+		if c.parsed, err = parseBody(c.body, cmp.Or(rt.values, maxBodyValues)); err != nil {
+			return nil, usageError("this is not a JSON object: " + printable(err.Error()))
+		}
+		c.in = newInput(&c.parsed, r, o.who)
+		c.in.noteKnown()
+	}
+	result, err := rt.run(o.env.ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	o.server.answer(c.response, r, result)
+	return kept.body.Bytes(), nil
+}
+
+// A keptAnswer is a ResponseWriter that keeps the body of an answer.
+type keptAnswer struct {
+	header http.Header
+	body   bytes.Buffer
+}
+
+func (k *keptAnswer) Header() http.Header         { return k.header }
+func (k *keptAnswer) WriteHeader(int)             {}
+func (k *keptAnswer) Write(b []byte) (int, error) { return k.body.Write(b) }
+
+// explain turns the refusal of a route, which is worded for callers of the API, into an error for the operator. A value
+// that can't be taken is a usageError that names its option or argument, unless it names what does not exist.
+func (e *env) explain(err error) error {
+	var ref *refusal
+	if !errors.As(err, &ref) {
+		return err
+	}
+	if len(ref.fields) == 0 && ref.code.status != http.StatusNotFound {
+		return err
+	}
+	if len(ref.fields) == 0 {
+		words := strings.Fields(e.command.name)
+		words[len(words)-1] = "list"
+		if c, _ := findCommand(e.commands, words); c != nil && c != e.command {
+			return fmt.Errorf("not found: 'widgetd %s' prints what there is", c.name)
+		}
+		return withNextStep(errNotFound)
+	}
+	var texts []string
+	unknown := true // every value names what does not exist
+	for _, f := range ref.fields {
+		texts = append(texts, e.fieldText(f))
+		unknown = unknown && f.Code == "unknown_value"
+	}
+	text := strings.Join(texts, "; ")
+	if unknown {
+		return errors.New(text)
+	}
+	return usageError(text)
+}
+
+// fieldText says what is wrong with one value, by the name of its option or argument.
+func (e *env) fieldText(f fieldError) string {
+	name := strings.TrimPrefix(f.Pointer, "#/") + f.Parameter
+	member, element, _ := strings.Cut(name, "/")
+	for word := range strings.FieldsSeq(e.command.args) {
+		if strings.ToLower(word) == member {
+			name = word
+		}
+	}
+	for _, o := range e.command.options {
+		if o.member != member || o.member == "" {
+			continue
+		}
+		if f.Code == "required" {
+			return o.signature() + " is needed"
+		}
+		name = "-" + o.name
+		if at, err := strconv.Atoi(element); err == nil { // of a list
+			if list := e.commaList(o.name); at < len(list) {
+				name += ": " + printable(list[at])
+			}
+		}
+		break
+	}
+	return name + ": " + f.Detail
+}
+
+// fillText returns a text with the members of an answer in place of their names: "${seats.used} seats".
+func fillText(text string, answer *jsonValue) string {
+	return os.Expand(text, func(name string) string { return memberText(memberAt(answer, name)) })
+}
+
+// memberAt returns the member of an answer at a path, as "seats.used"; null if there is none.
+func memberAt(v *jsonValue, path string) *jsonValue {
+	for name := range strings.SplitSeq(path, ".") {
+		member, there := v.member(name)
+		if !there {
+			return &jsonValue{kind: jsonNull}
+		}
+		v = member
+	}
+	return v
+}
+
+// printRouteRows prints the rows of a list that -since, -until and -limit leave.
+func (e *env) printRouteRows(c routeCommand) error {
+	limit, err := e.rowLimit()
+	if err != nil {
+		return err
+	}
+	var rows []*jsonValue
+	err = e.asOperator(nil, func(o *routeCaller) (err error) {
+		rows, err = o.rows(c, limit)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return e.printObjects(c.columns, firstRows(e, rows, limit, "-limit N"))
+}
+
+// printObjects prints objects as the rows of a table with columns, see routeCommand: with -json each as it is.
+func (e *env) printObjects(columns string, rows []*jsonValue) error {
+	titles, members := columnsOf(columns)
+	if e.on("json") {
+		for _, row := range rows {
+			if _, err := fmt.Fprintln(e.stdout, row.raw); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return printRows(e, rows, strings.Join(titles, " "), func(row *jsonValue) (cells []any) {
+		for _, member := range members {
+			cells = append(cells, cellOf(member, memberAt(row, member)))
+		}
+		return cells
+	})
+}
+
+// cellOf returns the cell that shows a member of a row.
+func cellOf(member string, v *jsonValue) any {
+	at, isTime := parseStamp(v.text)
+	switch {
+	case isTime && v.kind == jsonString && v.text == at.String():
+		return at
+	case member == "account_id":
+		return accountCell(v.text)
+	case v.kind == jsonBool:
+		return v.boolean
+	case v.kind == jsonObject:
+		return v.raw
+	case v.kind == jsonNull:
+		return ""
+	}
+	return memberText(v)
+}
+
+// rows returns the rows of a list that -since and -until leave, up to limit of them and one more, from as many pages as
+// that takes.
+func (o *routeCaller) rows(c routeCommand, limit int) (rows []*jsonValue, err error) {
+	r, err := c.request(o.env)
+	if err != nil {
+		return nil, err
+	}
+	since, until, err := o.env.timeSpan()
+	if err != nil {
+		return nil, err
+	}
+	first := "" // id that the oldest row has at least
+	for name, at := range map[string]stamp{"since": since, "until": until} {
+		switch {
+		case at.IsZero():
+		case c.prefix == "":
+			r.query.Set(name, at.String())
+		case name == "since":
+			first = firstID(c.prefix, at.Time)
+		default:
+			r.query.Set("cursor", firstID(c.prefix, at.Time))
+		}
+	}
+	r.query.Set("limit", strconv.Itoa(min(limit+1, 200)))
+	for next := "-"; next != "" && len(rows) <= limit; r.query.Set("cursor", next) {
+		answer, err := o.call(r)
+		if err != nil {
+			return nil, err
+		}
+		page, err := parseJSON(answer)
+		if err != nil {
+			return nil, err
+		}
+		data := memberAt(&page, "data")
+		for i := range data.list {
+			if memberAt(&data.list[i], "id").text < first {
+				return rows, nil
+			}
+			rows = append(rows, &data.list[i])
+		}
+		next = memberAt(&page, "next_cursor").text
+	}
+	return rows, nil
+}
+
+// rowLimit returns how many rows -limit allows a list; without it all.
+func (e *env) rowLimit() (int, error) {
+	if e.str("limit") == "" {
+		return math.MaxInt - 1, nil
+	}
+	return e.number("limit", 1, 1_000_000)
+}
+
+// What options send to routes, in place of their texts.
+
+// asNumber sends a number. Anything else goes as it is, for the route to refuse.
+func asNumber(_ *env, text string) (any, error) {
+	if n, err := strconv.Atoi(text); err == nil {
+		return n, nil
+	}
+	return text, nil
+}
+
+// asList sends the elements of a list.
+func asList(_ *env, text string) (any, error) { return append([]string{}, splitList(text)...), nil }
+
+// asObject sends JSON. What is none goes as it is, for the route to refuse.
+func asObject(_ *env, text string) (any, error) {
+	if json.Valid([]byte(text)) {
+		return json.RawMessage(text), nil
+	}
+	return text, nil
+}
+
+// sending has a switch send a value.
+func sending(value any) func(*env, string) (any, error) {
+	return func(*env, string) (any, error) { return value, nil }
+}
+
+// asTime has a time be sent as read reads it.
+func asTime(read func(*env, string) (stamp, error)) func(*env, string) (any, error) {
+	return func(e *env, text string) (any, error) {
+		at, err := read(e, text)
+		return at, err
+	}
+}
