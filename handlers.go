@@ -214,6 +214,10 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		running: inProgress{ids: map[string]bool{}}, notices: notices{kinds: map[string]*notice{}},
 		faults: lastingFaults{open: map[string]*lastingFault{}}}
 	s.startClock()
+	st.met.tellOf(func(row *unreadableRow) {
+		log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
+			"table", row.table, "id", row.id, "error", row.cause)
+	})
 	var err error
 	if s.peer, err = newPeerWatch(s, o.peerURL); err != nil {
 		return nil, err

@@ -329,7 +329,6 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 		s.peer.lookForFollower()
 		walIsLarge = s.reportWAL(walIsLarge)
 		s.logNotices(false)
-		s.logUnreadable()
 		s.reviewFaults(false)
 		s.reportCalls(calls)
 		if err := s.refresh(); err != nil {

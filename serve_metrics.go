@@ -457,15 +457,6 @@ func (s *server) logNotices(stopping bool) {
 	}
 }
 
-// logUnreadable writes a log line for each table with rows that could not be read since its last line, at most one
-// in rowInterval.
-func (s *server) logUnreadable() {
-	for _, row := range s.store.met.newRows(s.steady()) {
-		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
-			"table", row.table, "id", row.id, "error", row.cause)
-	}
-}
-
 // noteRefusal counts a request that is answered with a problem. err is what the request's handling
 // returned, from which ref was made.
 func (s *server) noteRefusal(w *response, r *http.Request, ref *refusal, err error) {
