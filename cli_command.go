@@ -281,7 +281,7 @@ func (e *env) withStore(f func(*store) error) error {
 	err = withNextStep(f(st))
 	e.opened = nil
 	if err == nil {
-		for _, row := range st.met.newRows(e.now()) {
+		for _, row := range st.met.rowsMet() {
 			fmt.Fprintf(e.stderr, "rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
 				row.table, cmp.Or(row.id, "one"), row.cause)
 		}

@@ -607,8 +607,7 @@ func (d *demo) prepareDocsWebhooks(t *tx) error {
 				Description: &wanted.Description, State: webhookPending, SecretNumber: 1, MadeBy: actorCommand,
 				CreatedAt: t.now, UpdatedAt: t.now}
 			t.addWebhook(w)
-		}
-		if err != nil {
+		} else if err != nil {
 			return err
 		}
 		w.URL, w.State, w.Reason = d.receiver+docsPath, wanted.State, nil

@@ -207,6 +207,10 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 	s.log = slog.New(s.told)
 	s.startClock()
 	s.outbound.held = st.waits
+	st.met.tellOf(func(row *unreadableRow) {
+		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
+			"table", row.table, "id", row.id, "error", row.cause)
+	})
 	for _, w := range wingsOf(of, s) {
 		s.routes = append(s.routes, w.routes...)
 		s.roots = append(s.roots, w.roots...)

@@ -170,13 +170,17 @@ func (w *appSweeper) sweep(ctx context.Context) error {
 		run    func(t *tx, limit int64) (int64, error)
 	}{
 		{sweptAtOnce, (*tx).removeExpiredSignins},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeExpired("refresh_tokens", "<=", t.now, n), nil }},
+		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
+			return t.removeExpired("refresh_tokens", "<=", t.now, n), nil
+		}},
 		{endedAtOnce, endOverdueGrants},
 		{endedAtOnce, w.endRemoved},
 		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
 			return t.removeExpired("grant_codes", "<", wall.after(-keptGrantCode), n), nil
 		}},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeAppTokens(wall.after(-keptAppTokens), n), nil }},
+		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
+			return t.removeAppTokens(wall.after(-keptAppTokens), n), nil
+		}},
 		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeGrants(ended, n), nil }},
 		{endedAtOnce, func(t *tx, n int64) (int64, error) { return t.removeApps(removed, n), nil }},
 	} {

@@ -262,5 +262,6 @@ func (t *tx) removeSignins(accountID string) error {
 // removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns the
 // larger of the two counts.
 func (t *tx) removeExpiredSignins(limit int64) (int64, error) {
-	return max(t.removeExpired("signin_codes", "<=", t.now, limit), t.removeExpired("sessions", "<=", t.now, limit)), nil
+	codes := t.removeExpired("signin_codes", "<=", t.now, limit)
+	return max(codes, t.removeExpired("sessions", "<=", t.now, limit)), nil
 }

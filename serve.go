@@ -344,7 +344,6 @@ func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
 		s.store.recheckHeader()
 		s.lookForFollower()
 		s.warnOfState()
-		s.logUnreadable()
 		if err := s.refresh(); err != nil {
 			s.log.Warn("the base addresses can't be read", "error", err)
 		}

@@ -98,8 +98,8 @@ func (s *server) reportOf(found observation) *healthReport {
 			report.Status, report.Output = healthFail, damageWrittenReason
 		}
 	}
-	if report.Status == healthPass && s.store.met.asideMet() != "" {
-		report.Status, report.Output = healthWarn, rowsAsideReason
+	if report.Status == healthPass && len(s.store.met.rowsMet()) > 0 {
+		report.Status, report.Output = healthWarn, rowsUnreadReason
 	}
 	if size := s.store.walSize(); size > maxWAL {
 		reason := s.walReason()
@@ -131,7 +131,7 @@ func (s *server) reportOf(found observation) *healthReport {
 const (
 	damageReadReason    = "a read has met damage in the database"
 	damageWrittenReason = "a write has met damage in the database"
-	rowsAsideReason     = "rows can't be read: workers go on without what they belong to"
+	rowsUnreadReason    = "a row of the database can't be read"
 )
 
 // Why the write-ahead log is large.

@@ -391,12 +391,3 @@ func (s *server) writeMetrics(w io.Writer) {
 	gauge("go_heap_bytes", "Bytes of allocated heap objects.", int64(mem.HeapAlloc))
 	gauge("go_sys_bytes", "Bytes of memory obtained from the operating system.", int64(mem.Sys))
 }
-
-// logUnreadable writes a log line for each table with rows that could not be read since its last line, at most one
-// in rowInterval.
-func (s *server) logUnreadable() {
-	for _, row := range s.store.met.newRows(s.steady()) {
-		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
-			"table", row.table, "id", row.id, "error", row.cause)
-	}
-}

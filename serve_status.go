@@ -48,7 +48,7 @@ type serviceStatus struct {
 	Refusals   []refusalCount `json:"refusals"`    // by problem code, the most first
 	Callers    []callerRow    `json:"callers"`     // of the last hour, the most requests first
 	Damage     *damageMet     `json:"damage"`      // that was met; null: none
-	Aside      string         `json:"aside"`       // what workers go on without; "": nothing
+	Unreadable []string       `json:"unreadable"`  // the first row of each table that can't be read, and why
 	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
 	NoRoots    bool           `json:"no_certificates"`
 }
@@ -65,7 +65,6 @@ func (s *server) serviceStatus() *serviceStatus {
 	v := &serviceStatus{Version: buildName(), StartedAt: newStamp(s.startedAt), Health: report.Status,
 		Output: report.Output, Clock: s.compareClock(s.readClocks()), Litestream: s.store.noCheckpoints,
 		LastMinute: []routeCount{}, Refusals: []refusalCount{}, Damage: s.store.met.damageMet(),
-		Aside:   s.store.met.asideMet(),
 		Callers: append([]callerRow{}, s.metrics.mostCallers(s.steady(), statusRows)...), NoRoots: s.noRoots}
 	for i, c := range v.Callers {
 		if a, err := s.cachedAccount(c.AccountID); c.AccountID != "" && err == nil {
@@ -74,6 +73,9 @@ func (s *server) serviceStatus() *serviceStatus {
 	}
 	if fault, since := s.outbound.reach.failing(); fault != "" {
 		v.Calls = &callsFailing{fault, newStamp(since)}
+	}
+	for _, row := range s.store.met.rowsMet() {
+		v.Unreadable = append(v.Unreadable, row.Error())
 	}
 	answers, refusals := s.metrics.lastMinute(s.steady())
 	v.LastMinute, v.Refusals = append(v.LastMinute, answers...), append(v.Refusals, refusals...)
@@ -449,8 +451,8 @@ func (r *statusReport) tellOfTrouble(s *serviceStatus) {
 		r.ask("damage was met since %s (%s: %s): run 'widgetd check'; if it finds faults, restore a backup", d.At,
 			cmp.Or(d.Table, "the file"), d.Error)
 	}
-	if s.Aside != "" {
-		r.ask("%s, and what is due of it waits: run 'widgetd check'", s.Aside)
+	for _, row := range s.Unreadable {
+		r.ask("%s: what needs it fails or waits: run 'widgetd check'", row)
 	}
 	if s.NoRoots {
 		r.ask("%s: %s", noRootsText, callFaults[callUnverified])

@@ -144,8 +144,8 @@ func checkCommand(e *env) error {
 		const text = "note: others can look into %s (mode %04o); they can't read the files in it"
 		notes = append(notes, fmt.Sprintf(text, dir, info.Mode().Perm()))
 	}
-	if service != nil && len(faults) == 0 && (service.Damage != nil || service.Aside != "") {
-		met, times := "that "+service.Aside, int64(0)
+	if service != nil && len(faults) == 0 && (service.Damage != nil || len(service.Unreadable) > 0) {
+		met, times := "that "+strings.Join(service.Unreadable, ", and that "), int64(0)
 		if d := service.Damage; d != nil {
 			met, times = "damage since "+d.At.String(), d.Times
 		}

@@ -20,14 +20,15 @@ import (
 // program never writes but an old sqlite3 shell lets through. What queries meet of either is noted here, for
 // health, status and the log.
 
-// A faultLog records the damage and the unreadable rows that queries have met in an open file. Its methods may be
-// called concurrently.
+// A faultLog notes the damage and the unreadable rows that queries have met in an open file, until a check of the whole
+// file passes. Its methods may be called concurrently.
 type faultLog struct {
 	now    func() time.Time
 	mu     sync.Mutex
 	damage *damageMet
-	rows   map[string]rowMet // by table
-	aside  map[string]string // what workers go on without, by id, and which row of it can't be read
+	rows   map[string]*unreadableRow // the first of each table
+	aside  map[string]bool           // ids of what workers go on without, since a row of it can't be read
+	tell   func(*unreadableRow)      // is called once for each of rows; nil: nobody wants to know
 }
 
 // A damageMet is damage of the file that a query has met.
@@ -38,16 +39,6 @@ type damageMet struct {
 	Error string `json:"error"` // SQLite's message
 	Times int64  `json:"times"` // how often damage was met
 }
-
-// A rowMet is the last row of a table that could not be read.
-type rowMet struct {
-	table, id, cause string    // id is "" if the query did not ask for it
-	isNew            bool      // met since newRows last returned the table
-	toldAt           time.Time // when newRows last returned it, by its caller's clock; zero: never
-}
-
-// rowInterval is how long newRows waits before it returns the same table again.
-const rowInterval = time.Hour
 
 // isDamage reports whether an error says that the file is damaged, not only one row.
 func isDamage(err error) bool {
@@ -95,6 +86,7 @@ func (f *faultLog) checked(times int64) bool {
 		return false
 	}
 	f.damage = nil
+	clear(f.rows)
 	clear(f.aside)
 	return true
 }
@@ -106,7 +98,29 @@ func (f *faultLog) noteRow(u *unreadableRow) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rows[u.table] = rowMet{u.table, u.id, u.cause, true, f.rows[u.table].toldAt}
+	if f.rows[u.table] == nil {
+		f.rows[u.table] = u
+		if f.tell != nil {
+			f.tell(u)
+		}
+	}
+}
+
+// tellOf has tell called once for the first row of each table that can't be read. It must not query the database.
+func (f *faultLog) tellOf(tell func(*unreadableRow)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tell = tell
+}
+
+// rowsMet returns the first row of each table that could not be read.
+func (f *faultLog) rowsMet() (rows []*unreadableRow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, table := range slices.Sorted(maps.Keys(f.rows)) {
+		rows = append(rows, f.rows[table])
+	}
+	return rows
 }
 
 // setAside has workers go on without what has an id, if err says that a row of it can't be read: until checked. It
@@ -117,7 +131,7 @@ func (f *faultLog) setAside(id string, err error) bool {
 		f.noteRow(row)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.aside[id] = strings.TrimSpace(row.table + " " + row.id)
+		f.aside[id] = true
 	}
 	return ok
 }
@@ -126,17 +140,7 @@ func (f *faultLog) setAside(id string, err error) bool {
 func (f *faultLog) setAsideIDs() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return string(encodeJSON(append([]string{}, slices.Sorted(maps.Keys(f.aside))...)))
-}
-
-// asideMet says of what was set aside how much it is, and the first; "": nothing was.
-func (f *faultLog) asideMet() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(f.aside)) {
-		return fmt.Sprintf("%s of %s can't be read (%d such)", f.aside[id], id, len(f.aside))
-	}
-	return ""
+	return string(encodeJSON(append([]string{}, slices.Collect(maps.Keys(f.aside))...)))
 }
 
 // errAside is the error of a transaction that has set something aside: undone and run again, it goes on without that.
@@ -152,22 +156,6 @@ func (t *tx) eachDue(ids []string, f func(id string) error) (err error) {
 		}
 	}
 	return err
-}
-
-// newRows returns, for each table with unreadable rows met since it last returned that table, the last such row;
-// each table at most once in rowInterval. at is the time by the caller's clock.
-func (f *faultLog) newRows(at time.Time) (rows []rowMet) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, table := range slices.Sorted(maps.Keys(f.rows)) {
-		met := f.rows[table]
-		if met.isNew && (met.toldAt.IsZero() || !closerThan(rowInterval, met.toldAt, at)) {
-			met.isNew, met.toldAt = false, at
-			f.rows[table] = met
-			rows = append(rows, met)
-		}
-	}
-	return rows
 }
 
 // faultText returns what went wrong in one line, for operators: what SQLite says, if it was SQLite.

@@ -68,7 +68,7 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 		jobs:    make(chan *job, maxQueued),
 		closing: make(chan struct{}),
 		stopped: make(chan struct{}),
-		met:     &faultLog{now: now, rows: map[string]rowMet{}, aside: map[string]string{}},
+		met:     &faultLog{now: now, rows: map[string]*unreadableRow{}, aside: map[string]bool{}},
 	}
 	w.drops.seed = maphash.MakeSeed()
 	return w

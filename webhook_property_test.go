@@ -301,7 +301,8 @@ func (h *webhookHistory) write(t *tx, n int) error {
 	for range n {
 		account, kind := h.accounts[h.random.IntN(2)], historyTypes[h.random.IntN(len(historyTypes))]
 		t.addEvent(event{Type: kind, AccountID: account, SubjectID: account, Actor: actorSite})
-		if err := h.owe(t, func(string) time.Time { return time.Now() }, `e.seq = (SELECT max(seq) FROM events)`); err != nil {
+		err := h.owe(t, func(string) time.Time { return time.Now() }, `e.seq = (SELECT max(seq) FROM events)`)
+		if err != nil {
 			return err
 		}
 	}
