@@ -14,7 +14,7 @@ func TestKeyring_thatGoesMissingIsToldOfAndNotWritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
 		file := s.keyFile()
-		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys(file)) })
+		s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, file) })
 		time.Sleep(betweenTicks)
 		whole, auth := fileText(t, file), s.auth(s.account, scopeLeads)
 		for range 2 {

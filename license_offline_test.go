@@ -139,7 +139,7 @@ func TestKey_retireCountsOfflineLeasesThatAnotherKeyHasFollowed(t *testing.T) {
 		first := s.keys.signer().kid
 		s.must("key", "add")
 		s.must("key", "rotate", "-force")
-		s.check(s.server.reloadKeys(s.keyFile()))
+		s.server.followKeys(s.keyFile())
 		time.Sleep(days(1))
 		s.verifyLease(a.text("token")).answers("valid") // somebody with a network has the next lease, of the new key
 		time.Sleep(days(99) - time.Second)

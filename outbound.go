@@ -50,7 +50,7 @@ const (
 	outboundLookupLimit = 2 * time.Second
 	outboundIdle        = 30 * time.Second // after which a connection that nobody uses is closed
 	maxOutboundIdle     = 64               // such connections with TLS, and as many without
-	maxOutboundDialled  = 4                // addresses of a host that one request tries
+	maxOutboundDialled  = 4                // addresses of a host, of each family, that one request tries
 	maxOutboundURL      = 2048             // characters
 	maxOutboundBody     = 64 << 10         // bytes of an answer that are read, unless a request wants more
 	maxOutboundHeader   = 32 << 10         // bytes
@@ -268,87 +268,37 @@ func isConnectionFailure(err error) bool {
 		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "server closed idle connection")
 }
 
-// dial connects to an address "host:port" that may be called. The host is looked up once, and at most
-// maxOutboundDialled of its addresses are tried, in turn. Errors: an *outboundError, or that of the network.
+// dial connects to an address "host:port" that may be called. The host is looked up once, and of each family at most
+// maxOutboundDialled of its addresses are tried. Errors: an *outboundError, or that of the network.
 func (o *outbound) dial(ctx context.Context, address string, secure bool) (net.Conn, error) {
-	found, err := o.lookUp(ctx, address, secure)
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
+	var tried, tried6 atomic.Int32 // both families are tried at once
 	d := net.Dialer{
-		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+		Resolver: o.resolver,
+		ControlContext: func(_ context.Context, network, address string, _ syscall.RawConn) error {
 			found, err := netip.ParseAddrPort(address)
-			if err != nil || o.classOf(found, secure) == refusedAddress {
+			family := &tried
+			if network == "tcp6" {
+				family = &tried6
+			}
+			if err != nil || o.classOf(found, secure) == refusedAddress || family.Add(1) > maxOutboundDialled {
 				return errRefusedAddress
 			}
 			return nil
 		},
 	}
-	var first error
-	for i, target := range found {
-		conn, err := dialInPart(ctx, &d, target, len(found)-i)
-		if err == nil {
-			return conn, nil
-		}
-		first = cmp.Or(first, err)
-	}
-	return nil, first
-}
-
-var errRefusedAddress = &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
-
-// lookUp returns the addresses of "host:port" to dial, at most maxOutboundDialled. It alternates between IPv4 and
-// IPv6, so that one that this machine can reach is among them. Errors: an *outboundError, or that of the network.
-func (o *outbound) lookUp(ctx context.Context, address string, secure bool) (found []netip.AddrPort, err error) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return nil, err
-	}
-	all, err := o.resolver.LookupNetIP(ctx, "ip", absolute(host))
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(absolute(host), port))
 	var lookup *net.DNSError
 	if errors.As(err, &lookup) && !lookup.IsTimeout {
 		err = &outboundError{outboundNoAddress, err}
 	}
-	if err != nil {
-		return nil, err
-	}
-	var families [2][]netip.AddrPort // that of the first address, and the other
-	for _, ip := range all {
-		target := netip.AddrPortFrom(ip.Unmap(), uint16(number))
-		if o.classOf(target, secure) != refusedAddress {
-			other := 0
-			if ip.Unmap().Is4() != all[0].Unmap().Is4() {
-				other = 1
-			}
-			families[other] = append(families[other], target)
-		}
-	}
-	for i := 0; len(found) < maxOutboundDialled && i < max(len(families[0]), len(families[1])); i++ {
-		for _, family := range families {
-			if i < len(family) && len(found) < maxOutboundDialled {
-				found = append(found, family[i])
-			}
-		}
-	}
-	if len(found) == 0 {
-		return nil, errRefusedAddress
-	}
-	return found, nil
+	return conn, err
 }
 
-// dialInPart dials the next of that many remaining addresses, within its share of the time that is left.
-func dialInPart(ctx context.Context, d *net.Dialer, target netip.AddrPort, addresses int) (net.Conn, error) {
-	if end, ok := ctx.Deadline(); ok && addresses > 1 {
-		part, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(addresses))
-		defer cancel()
-		ctx = part
-	}
-	return d.DialContext(ctx, "tcp", target.String())
-}
+var errRefusedAddress = &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
 
 // dialTLS is dial for https: it also shakes hands and verifies the certificate. http.Transport would
 // do that in a goroutine that outlives the request.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +11,10 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -260,8 +261,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	web.ConnState = conns.setState
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
-	keys := s.watchKeys(keyFile)
-	s.working.Go(func() { s.pollFiles(workers, keys) })
+	s.followKeys(keyFile) // which may have changed since it was loaded
+	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
 	for _, run := range s.workers {
 		s.working.Go(func() { run(workers) })
@@ -338,9 +339,9 @@ const (
 // of the database and the size of its WAL, every upkeepInterval until ctx ends. It also logs
 // what was counted of warnings, and rows that could not be read. It only reads the database, so that
 // a write lock does not delay it.
-func (s *server) pollFiles(ctx context.Context, keys *keyWatch) {
+func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	everyInterval(ctx, func() {
-		s.followKeys(keys)
+		s.followKeys(keyFile)
 		s.store.recheckHeader()
 		s.lookForFollower()
 		s.warnOfState()
@@ -453,61 +454,21 @@ func (s *server) warnOfState() {
 	}
 }
 
-// A keyWatch is what the service knows of the key file at a path. The goroutine of pollFiles owns it.
-type keyWatch struct {
-	path   string // "": there is none
-	loaded string // the fileState with which it was loaded last; "": it was not
-}
-
-// watchKeys begins to follow the key file at a path; "": there is none. It looks at once, since the file may have
-// changed since it was loaded at the start.
-func (s *server) watchKeys(path string) *keyWatch {
-	w := &keyWatch{path: path}
-	s.followKeys(w)
-	return w
-}
-
-// followKeys loads the key file if it has changed. While the file can't be used, the keys in memory stay and it
-// is loaded again at every call: a key that was retired must not stay accepted because of one failure. Meanwhile
-// health warns, and the log has a line at the beginning and one at the end. The file is never written: a missing one
-// is for the operator to restore (contract, section 10).
-func (s *server) followKeys(w *keyWatch) {
-	if w.path == "" {
+// followKeys loads the key file at a path, each second; "": there is none. While the file can't be used, the keys in
+// memory stay in use, health warns, and so does the log. The file is never written: a missing one is for the operator
+// to restore (contract, section 10).
+func (s *server) followKeys(path string) {
+	if path == "" {
 		return
 	}
-	if state := fileState(w.path); state == "" || state != w.loaded {
-		if err := s.reloadKeys(w.path); err != nil {
-			s.keysStale.Store(true)
-			s.log.Warn(faultKeyFile, "error", err)
-			return
-		}
-		w.loaded = state
+	keys, err := loadKeyring(path)
+	if s.keysStale.Store(err != nil); err != nil {
+		s.log.Warn(faultKeyFile, "error", err)
+		return
 	}
-	s.keysStale.Store(false)
-}
-
-// reloadKeys loads the key file. When that fails, the keys in memory stay in use.
-func (s *server) reloadKeys(keyFile string) error {
-	keys, err := loadKeyring(keyFile)
-	if err != nil {
-		return err
+	if old := s.keys.Load(); slices.Equal(old.kids(), keys.kids()) && bytes.Equal(old.secret, keys.secret) {
+		return
 	}
-	if old := s.keys.Swap(keys); old.signer().kid != keys.signer().kid || len(old.keys) != len(keys.keys) {
-		s.log.Info("loaded the key file", "signing", keys.signer().kid, "keys", len(keys.keys))
-	}
-	return nil
-}
-
-// fileState returns a string that differs after every change of the file; "" if there is no
-// file.
-func fileState(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	inode := uint64(0)
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		inode = sys.Ino
-	}
-	return fmt.Sprint(info.ModTime().UnixNano(), info.Size(), inode, info.Mode())
+	s.keys.Store(keys)
+	s.log.Info("loaded the key file", "signing", keys.signer().kid, "keys", len(keys.keys))
 }

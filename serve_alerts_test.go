@@ -108,7 +108,7 @@ var causes = map[string]func(t *testing.T) (before, after map[string]string){
 	"WidgetdWarns": inBubbleCause(func(s *service) {
 		path := filepath.Join(s.dir, "widgetd.key")
 		s.check(os.WriteFile(path, []byte("nonsense"), 0o600))
-		s.server.watchKeys(path)
+		s.server.followKeys(path)
 	}),
 	"WidgetdClockDoubted": inBubbleCause(func(s *service) { s.startsAfter(days(400)) }),
 	"WidgetdBackupOld":    inBubbleCause(func(*service) { time.Sleep(40 * time.Hour) }),

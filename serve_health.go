@@ -31,12 +31,12 @@ const (
 // A healthCheck keeps the result of the last probe of the database, a read and a write, for all
 // callers until the next probe.
 type healthCheck struct {
-	mu           sync.Mutex
-	running      chan struct{} // closed when the running probe ends; nil: none runs
-	at           time.Time     // when the last probe ended
-	took         time.Duration // how long it took
-	err          error         // its result
-	blockedSince time.Time     // since when probes wait for a lock; zero: they don't
+	mu      sync.Mutex
+	running chan struct{} // closed when the running probe ends; nil: none runs
+	at      time.Time     // when the last probe ended
+	took    time.Duration // how long it took
+	err     error         // its result
+	waiting time.Time     // when the first probe began that has waited for the write lock since; zero: none has
 }
 
 // A healthReport is the answer of GET /widget/health (draft-inadarei-api-health-check-06).
@@ -89,42 +89,43 @@ func (s *server) healthReport() *healthReport {
 }
 
 // reportOf returns the report of the database's health and of everything else that health tells of.
-func (s *server) reportOf(found observation) *healthReport {
-	report := &healthReport{Status: found.status, Version: "1", ReleaseID: buildName(), Output: found.reason,
-		Checks: map[string][]healthProbe{"sqlite:responseTime": {{"datastore", found.took.Milliseconds(), "ms",
-			found.status, newStamp(found.at), found.reason}}}}
-	if met := s.store.met.damageMet(); met != nil && report.Status != healthFail {
-		if report.Status, report.Output = healthWarn, damageReadReason; met.Write {
-			report.Status, report.Output = healthFail, damageWrittenReason
-		}
+func (s *server) reportOf(found *healthProbe) *healthReport {
+	report := &healthReport{Status: found.Status, Version: "1", ReleaseID: buildName(), Output: found.Output,
+		Checks: map[string][]healthProbe{"sqlite:responseTime": {*found}}}
+	if met := s.store.met.damageMet(); met != nil && met.Write {
+		report.worsen(healthFail, damageWrittenReason)
+	} else if met != nil {
+		report.worsen(healthWarn, damageReadReason)
 	}
-	if report.Status == healthPass && len(s.store.met.rowsMet()) > 0 {
-		report.Status, report.Output = healthWarn, rowsUnreadReason
+	if len(s.store.met.rowsMet()) > 0 {
+		report.worsen(healthWarn, rowsUnreadReason)
 	}
 	if size := s.store.walSize(); size > maxWAL {
 		reason := s.walReason()
 		report.Checks["sqlite:logSize"] = []healthProbe{
 			{"datastore", size, "bytes", healthWarn, newStamp(s.now()), reason}}
-		if report.Status == healthPass {
-			report.Status, report.Output = healthWarn, reason
-		}
+		report.worsen(healthWarn, reason)
 	}
-	if report.Status == healthPass && s.keysStale.Load() {
-		report.Status, report.Output = healthWarn, faultKeyFile
+	if s.keysStale.Load() {
+		report.worsen(healthWarn, faultKeyFile)
 	}
-	if fault := s.compareClock(s.readClocks()); report.Status == healthPass && fault != "" {
-		report.Status, report.Output = healthWarn, string(fault)
-	}
-	switch now := s.store.standing(); {
-	case now.duty == dutyFenced:
+	report.worsen(healthWarn, string(s.compareClock(s.readClocks())))
+	now := s.store.standing()
+	if report.worsen(healthWarn, now.reason); now.duty == dutyFenced || s.draining.Load() {
 		report.Status, report.Output = healthFail, now.reason
-	case now.reason != "" && report.Status == healthPass:
-		report.Status, report.Output = healthWarn, now.reason
 	}
 	if s.draining.Load() {
-		report.Status, report.Output = healthFail, storageReason(errClosed)
+		report.Output = storageReason(errClosed)
 	}
 	return report
+}
+
+// worsen gives the report a worse status for a reason; "": there is none. Of two reasons for the same status the first
+// stays.
+func (h *healthReport) worsen(status, reason string) {
+	if reason != "" && h.Status != healthFail && h.Status != status {
+		h.Status, h.Output = status, reason
+	}
 }
 
 // What requests and workers have met, until a check passes or the service is started again.
@@ -149,24 +150,19 @@ func (s *server) walReason() string {
 	return walLargeReason
 }
 
-// An observation is what health knows about the database at a moment.
-type observation struct {
-	status string
-	reason string        // why it is not pass
-	took   time.Duration // how long the probe took, or has been waiting for a lock
-	at     time.Time
-}
-
 // checkHealth starts a probe of the database, unless one runs, the last one ended less than
 // healthInterval ago, or the service is stopping. It waits up to healthWait for it, and returns
 // what is known then.
-func (s *server) checkHealth() observation {
-	h := &s.health
+func (s *server) checkHealth() *healthProbe {
+	h, now := &s.health, s.now()
 	h.mu.Lock()
-	if h.running == nil && !closerThan(healthInterval, h.at, s.now()) && !s.draining.Load() {
+	if h.running == nil && !closerThan(healthInterval, h.at, now) && !s.draining.Load() {
 		h.running = make(chan struct{})
+		if h.waiting.IsZero() {
+			h.waiting = now
+		}
 		done := h.running
-		s.working.Go(func() { s.probeDatabase(done) })
+		s.working.Go(func() { s.probeDatabase(now, done) })
 	}
 	running := h.running
 	h.mu.Unlock()
@@ -181,39 +177,39 @@ func (s *server) checkHealth() observation {
 	return s.lastHealth()
 }
 
-// lastHealth returns what is known of the database without asking it.
-func (s *server) lastHealth() observation {
+// lastHealth returns what is known of the database without asking it: the last probe, or the one that waits for the
+// write lock, which fails from lockTimeout on.
+func (s *server) lastHealth() *healthProbe {
 	h := &s.health
-	now, blocked := s.now(), s.store.lockedSince()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.err != nil && !errors.Is(h.err, errBusy):
-		return observation{healthFail, storageReason(h.err), h.took, h.at}
-	case h.running == nil && h.err == nil:
-		h.blockedSince = time.Time{}
-		return observation{healthPass, "", h.took, h.at}
+	last := &healthProbe{"datastore", h.took.Milliseconds(), "ms", healthPass, newStamp(h.at), ""}
+	if h.running == nil && h.err == nil {
+		return last
 	}
-	if h.blockedSince.IsZero() { // the probe waits for a lock, or gave up waiting for it
-		h.blockedSince = now
-		if !blocked.IsZero() && blocked.Before(now) {
-			h.blockedSince = blocked
-		}
+	if h.err != nil && !errors.Is(h.err, errBusy) {
+		last.Status, last.Output = healthFail, storageReason(h.err)
+		return last
 	}
-	waited, status := now.Sub(h.blockedSince), healthWarn
+	now, locked := s.now(), s.store.lockedSince()
+	since, reason := h.waiting, "a write has been waiting for %d s"
+	if h.err != nil || !locked.IsZero() {
+		reason = "another program has held the write lock for %d s"
+	}
+	if !locked.IsZero() && locked.Before(since) {
+		since = locked
+	}
+	waited := now.Sub(since)
+	last.ObservedValue, last.Time, last.Status = waited.Milliseconds(), newStamp(now), healthWarn
 	if waited >= lockTimeout {
-		status = healthFail
+		last.Status = healthFail
 	}
-	reason := fmt.Sprintf("a write has been waiting for %d s", int(waited.Seconds()))
-	if h.err != nil || !blocked.IsZero() {
-		reason = fmt.Sprintf("another program has held the write lock for %d s", int(waited.Seconds()))
-	}
-	return observation{status, reason, waited, now}
+	last.Output = fmt.Sprintf(reason, int(waited.Seconds()))
+	return last
 }
 
 // probeDatabase reads and writes the database, records the result and closes done.
-func (s *server) probeDatabase(done chan struct{}) {
-	start := s.now()
+func (s *server) probeDatabase(start time.Time, done chan struct{}) {
 	err := s.store.probe(context.Background())
 	if errors.Is(err, errStorage) || errors.Is(err, errStorageFull) {
 		s.warnOfStorage(err)
@@ -222,7 +218,9 @@ func (s *server) probeDatabase(done chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.at = s.now()
-	h.took, h.err, h.running = h.at.Sub(start), err, nil
+	if h.took, h.err, h.running = h.at.Sub(start), err, nil; !errors.Is(err, errBusy) {
+		h.waiting = time.Time{}
+	}
 	close(done)
 }
 
@@ -277,9 +275,8 @@ type clockWatch struct {
 	right atomic.Pointer[clockReadings] // when the wall clock was last taken for right; always set
 
 	// The goroutine of the chores owns these.
-	seen  stamp      // the time that the file has; zero: none
-	tried time.Time  // when the service last tried to write it, by the steady clock
-	told  clockFault // what the log said last
+	seen  stamp     // the time that the file has; zero: none
+	tried time.Time // when the service last tried to write it, by the steady clock
 }
 
 // startClock sets what the clock is compared with: the time in the file or, if a new file has none, the clock
@@ -320,7 +317,7 @@ func (s *server) clockDoubted() bool {
 func (s *server) signingHeld() bool { return s.compareClock(s.readClocks()) == clockFarAhead }
 
 // followClock takes the clock for right if compareClock finds no fault. If the file has another time than the
-// service has seen there, the operator has accepted the clock, and it is compared with that. It logs changes.
+// service has seen there, the operator has accepted the clock, and it is compared with that. Else it warns.
 func (s *server) followClock() {
 	read := s.readClocks()
 	fault := s.compareClock(read)
@@ -332,20 +329,12 @@ func (s *server) followClock() {
 			fault = s.compareClock(read)
 		}
 	}
-	last := *s.clock.right.Load()
 	if fault == "" {
 		s.clock.right.Store(&read)
-	}
-	switch {
-	case fault == s.clock.told:
 		return
-	case fault == "":
-		s.log.Info("the clock is taken for right")
-	default:
-		s.log.Warn("the clock is not taken for right", "why", string(fault),
-			"by", clockAdjustment(last, read).String())
 	}
-	s.clock.told = fault
+	s.log.Warn("the clock is not taken for right", "why", string(fault),
+		"by", clockAdjustment(*s.clock.right.Load(), read).String())
 }
 
 // keepClock writes the time to the file if the clock is right, unless the file's time or the last try is less than

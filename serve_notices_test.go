@@ -58,7 +58,7 @@ func (s *service) refusals(kind string) map[string]int {
 
 // polling has the service look at its files and tell of what was refused each second, in a bubble.
 func (s *service) polling() (stop func()) {
-	return s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys("")) })
+	return s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
 }
 
 func TestNotices_countRefusalsOnceAMinuteWithTheirNames(t *testing.T) {

@@ -123,25 +123,18 @@ func listenUnix(path string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of its socket is longer than %d bytes: %s", maxSocketPath, path)
 	}
-	listener, err := net.Listen("unix", path)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		info, statErr := os.Lstat(path)
-		if statErr != nil || info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s is no socket: remove it", path)
-		}
-		conn, dialErr := net.DialTimeout("unix", path, statusTimeout)
-		if dialErr == nil {
-			conn.Close()
-			return nil, fmt.Errorf("another service has its socket %s", path)
-		}
-		if !errors.Is(dialErr, syscall.ECONNREFUSED) {
-			return nil, fmt.Errorf("use the socket: %w", dialErr)
-		}
+	conn, err := net.DialTimeout("unix", path, statusTimeout)
+	if err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("another service has its socket %s", path)
+	}
+	info, _ := os.Lstat(path)
+	if errors.Is(err, syscall.ECONNREFUSED) && info != nil && info.Mode()&fs.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("remove an old socket: %w", err)
 		}
-		listener, err = net.Listen("unix", path)
 	}
+	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("make the socket: %w", err)
 	}

@@ -215,7 +215,7 @@ func TestWAL_thatAReaderKeepsFromBeingEmptiedIsReportedOnce(t *testing.T) {
 			s.change(named(strings.Repeat("x", 4<<20)))
 		}
 	}
-	stop := s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, s.server.watchKeys("")) })
+	stop := s.beside(func(ctx context.Context) { s.server.pollFiles(ctx, "") })
 	a := s.health().is(200)
 	if a.text("status") != "pass" || strings.Contains(a.body, "logSize") {
 		t.Errorf("a small log: %s", a.body)
