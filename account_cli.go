@@ -73,7 +73,7 @@ var accountCommands = []command{
 	{"account signin", "ACCOUNT",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
 			"applications act for it",
-		nil, 1, accountSignin},
+		nil, 1, accountSignin.run},
 	{"account reopen", "ACCOUNT", "open a closed account again; what stopped with it works again",
 		nil, 1, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",

@@ -27,7 +27,7 @@ import (
 // body, or parameters of a GET; -account is always the parameter account_id.
 type routeCommand struct {
 	route string                         // "POST /licenses/{id}/suspend"
-	text  string                         // what people see of the answer, as "${id} is ${status}", see fillText
+	text  string                         // what people see of the answer, as "${id} is ${status}"; see fillText
 	keys  func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
 
 	// before is called first, with the members of the body. It asks for a yes, and refuses or sets what the route does
@@ -69,16 +69,16 @@ func (c routeCommand) run(e *env) error {
 	if err != nil {
 		return err
 	}
-	return c.print(e, answer)
+	return c.print(e, r, answer)
 }
 
 // print prints the answer of the route: with -json as it is.
-func (c routeCommand) print(e *env, answer []byte) error {
+func (c routeCommand) print(e *env, r *routeRequest, answer []byte) error {
 	switch {
 	case len(answer) == 0 && c.show != nil:
 		return c.show(e, nil)
 	case len(answer) == 0:
-		return e.done(c.text)
+		return e.done(os.Expand(c.text, func(name string) string { return r.path[name] }))
 	}
 	v, err := parseJSON(answer)
 	if err != nil {
@@ -129,7 +129,8 @@ func (c routeCommand) request(e *env) (*routeRequest, error) {
 func (c routeCommand) readOptions(e *env, r *routeRequest) error {
 	get := strings.HasPrefix(c.route, "GET ")
 	for _, o := range e.command.options {
-		if o.member == "" || !e.given(o.name) || o.value == "" && !e.on(o.name) || get && e.str(o.name) == "" {
+		unset := !e.given(o.name) && o.def == "" || o.value == "" && !e.on(o.name) || get && e.str(o.name) == ""
+		if o.member == "" || unset {
 			continue
 		}
 		if !utf8.ValidString(e.str(o.name)) { // which JSON can't hold
@@ -436,6 +437,9 @@ func asNumber(_ *env, text string) (any, error) {
 
 // asList sends the elements of a list.
 func asList(_ *env, text string) (any, error) { return append([]string{}, splitList(text)...), nil }
+
+// asWords sends the elements of a list as a text, with spaces between them.
+func asWords(_ *env, text string) (any, error) { return strings.Join(splitList(text), " "), nil }
 
 // asObject sends JSON. What is none goes as it is, for the route to refuse.
 func asObject(_ *env, text string) (any, error) {

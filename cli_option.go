@@ -51,7 +51,7 @@ var (
 		help: "- for standard input, as your shell opens it (-secrets - <stripe.txt), or a file that only the user " +
 			"who runs the command can read, with lines of what the provider gave: " +
 			"key=rk_live_… for stripe; client_id=, client_secret=, subscription_key= and merchant_serial= for vipps"}
-	optScope = option{name: "scope", value: "SCOPE,…",
+	optScope = option{name: "scope", value: "SCOPE,…", member: "scope", reads: asWords,
 		help: "what the token may do, separated by commas: " + strings.Join(grantableScopes, ", ")}
 )
 

@@ -156,7 +156,7 @@ func TestApp_ofAnAccountAreAtMostTwenty(t *testing.T) {
 	s.post("/apps", appBody(), auth).is(409, "app_limit_reached")
 	_, err := s.command("app", "add", "x", "-home-page", "https://a.example", "-redirect-uri", testRedirect, "-scope",
 		scopeOrders)
-	oneLine(t, err, "the account has 20 applications already")
+	oneLine(t, err, "account has 20 applications already")
 	ids, _ := s.everyPage("/apps?limit=7", auth)
 	failIf(t, len(ids) != maxApps, "pages have %d", len(ids))
 	s.do("DELETE", "/apps/"+ids[3].(string), "", auth).is(204)

@@ -44,8 +44,8 @@ var webhookCommands = []command{
 		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
 	}, 1, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, after: noteSending,
-		text: "id:     ${id}\nsecret: ${secret}  (shown once)\nnext:   the service sends a test, and events once it is " +
-			"answered with 2xx: 'widgetd webhook show ${id}'"}.run},
+		text: "id:     ${id}\nsecret: ${secret}  (shown once)\nnext:   the service sends a test, and events once it " +
+			"is answered with 2xx: 'widgetd webhook show ${id}'"}.run},
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
 			optWebhookState, optFailing}, 0, webhookList},
