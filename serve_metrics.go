@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -393,10 +394,11 @@ func (s *server) writeMetrics(w io.Writer) {
 }
 
 // logUnreadable writes a log line for each table with rows that could not be read since its last line, at most one
-// in rowInterval.
+// in rowInterval. It goes around the teller, which would count the tables together.
 func (s *server) logUnreadable() {
+	log := slog.New(s.told.Handler)
 	for _, row := range s.store.met.newRows(s.steady()) {
-		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
+		log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
 			"table", row.table, "id", row.id, "error", row.cause)
 	}
 }
