@@ -322,18 +322,6 @@ func countsText(names []string, counts map[string]int64) string {
 	return cmp.Or(strings.Join(texts, ", "), "none")
 }
 
-// labelled returns a detail for each row, the first with the label; without rows it says "none".
-func labelled[T any](label string, rows []T, text func(T) string) (details []detail) {
-	for _, row := range rows {
-		details = append(details, detail{label, text(row)})
-		label = ""
-	}
-	if len(rows) == 0 {
-		details = []detail{{label, "none"}}
-	}
-	return details
-}
-
 // firstRows returns the first limit rows of a query for limit+1. If there are more, it says
 // so on standard error; how names the option or command that prints them.
 func firstRows[T any](e *env, rows []T, limit int, how string) []T {

@@ -207,8 +207,8 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 	s.log = slog.New(s.told)
 	s.startClock()
 	s.outbound.held = st.waits
-	st.met.tellOf(func(row *unreadableRow) {
-		s.log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
+	st.met.tellOf(func(row *unreadableRow) { // past the teller, which would count the tables together
+		log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
 			"table", row.table, "id", row.id, "error", row.cause)
 	})
 	for _, w := range wingsOf(of, s) {
