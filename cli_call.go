@@ -143,9 +143,11 @@ func (c routeCommand) readOptions(e *env, r *routeRequest) error {
 				return err
 			}
 		}
-		if get || o.name == optAccount.name {
+		switch {
+		case value == nil:
+		case get || o.name == optAccount.name:
 			r.query.Set(o.member, fmt.Sprint(value))
-		} else {
+		default:
 			r.members[o.member] = value
 		}
 	}
@@ -425,14 +427,21 @@ func (e *env) rowLimit() (int, error) {
 	return e.number("limit", 1, 1_000_000)
 }
 
-// What options send to routes, in place of their texts.
+// What options send to routes, in place of their texts. An empty number, object or time is not sent.
 
 // asNumber sends a number. Anything else goes as it is, for the route to refuse.
 func asNumber(_ *env, text string) (any, error) {
 	if n, err := strconv.Atoi(text); err == nil {
 		return n, nil
 	}
-	return text, nil
+	return unlessEmpty(text), nil
+}
+
+func unlessEmpty(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
 }
 
 // asList sends the elements of a list.
@@ -446,7 +455,7 @@ func asObject(_ *env, text string) (any, error) {
 	if json.Valid([]byte(text)) {
 		return json.RawMessage(text), nil
 	}
-	return text, nil
+	return unlessEmpty(text), nil
 }
 
 // sending has a switch send a value.
@@ -458,6 +467,9 @@ func sending(value any) func(*env, string) (any, error) {
 func asTime(read func(*env, string) (stamp, error)) func(*env, string) (any, error) {
 	return func(e *env, text string) (any, error) {
 		at, err := read(e, text)
+		if at.IsZero() {
+			return nil, err
+		}
 		return at, err
 	}
 }

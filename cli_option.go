@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -60,15 +59,6 @@ func (e *env) commaList(name string) []string { return splitList(e.str(name)) }
 
 func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
-}
-
-// wrongValue returns the error for a fault of an option's value that has the code of a fieldError: a usageError,
-// unless the value names what does not exist.
-func wrongValue(code, text string) error {
-	if code == "unknown_value" {
-		return errors.New(text)
-	}
-	return usageError(text)
 }
 
 // parsePrefixes parses the value of an option: networks, and addresses as networks of one.

@@ -157,7 +157,7 @@ func checkOldKeyUntil(e *env, body map[string]any) error {
 // asLimit is asNumber for a limit: "none" sends null, for no limit.
 func asLimit(e *env, text string) (any, error) {
 	if strings.EqualFold(text, noLimit) {
-		return nil, nil
+		return json.RawMessage("null"), nil
 	}
 	return asNumber(e, text)
 }
