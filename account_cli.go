@@ -131,10 +131,8 @@ func initCommand(e *env) error {
 	}
 	id := ""
 	dbMade, err := makeOnce(func() error {
-		return createStore(db, func(t *tx) (err error) {
-			if id, err = createAccount(t, e.str("name"), true, e.actor()); err != nil {
-				return err
-			}
+		return createStore(db, func(t *tx) error {
+			id = createAccount(t, e.str("name"), true, e.actor())
 			for _, origin := range origins {
 				if err := addOrigin(t, id, origin, e.actor()); err != nil {
 					return err
@@ -271,7 +269,7 @@ func accountAdd(e *env) error {
 	if err != nil {
 		return err
 	}
-	id, err := changed(e, func(t *tx) (string, error) { return createAccount(t, e.args[0], false, e.actor()) })
+	id, err := changed(e, func(t *tx) (string, error) { return createAccount(t, e.args[0], false, e.actor()), nil })
 	if err != nil {
 		return err
 	}

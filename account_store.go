@@ -91,9 +91,9 @@ func (t *tx) setRate(id string, rate int) error {
 	return requireRow(t.exec(`UPDATE accounts SET rate = ? WHERE id = ?`, rate, id))
 }
 
-// setIssuer sets whether the tokens of an account may issue its licences, or returns errNotFound.
-func (t *tx) setIssuer(id string, issuer bool) error {
-	return requireRow(t.exec(`UPDATE accounts SET issuer = ? WHERE id = ?`, issuer, id))
+// setIssuer sets whether the tokens of an account may issue its licences.
+func (t *tx) setIssuer(id string, issuer bool) {
+	t.exec(`UPDATE accounts SET issuer = ? WHERE id = ?`, issuer, id)
 }
 
 // closeAccount closes an account: its tokens, origins, widgets, licences and webhooks stop

@@ -251,9 +251,7 @@ func saveWithTokens(t *tx, keys *keyring, c *bookConnection, tokens *bookTokens)
 	if err != nil {
 		return err
 	}
-	if err := t.saveBookConnection(c); err != nil {
-		return err
-	}
+	t.saveBookConnection(c)
 	return t.saveBookTokens(c, sealed)
 }
 
@@ -363,7 +361,8 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 			return nil
 		}
 		c.RemovedAt, c.SendFrom = t.now, nil
-		return t.saveBookConnection(c)
+		t.saveBookConnection(c)
+		return nil
 	})
 }
 
@@ -375,9 +374,7 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 		return nil, err
 	}
 	c.Mapping, c.MappingAt = m, t.now
-	if err := t.saveBookConnection(c); err != nil {
-		return nil, err
-	}
+	t.saveBookConnection(c)
 	wakeWith(t, booksEvent(c, eventBooksMapped, actor, "lines", strconv.Itoa(len(m.Lines))))
 	return c, nil
 }
@@ -470,9 +467,7 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 	if err := noteSwitches(t, c, &before); err != nil {
 		return nil, err
 	}
-	if err := t.saveBookConnection(c); err != nil {
-		return nil, err
-	}
+	t.saveBookConnection(c)
 	if valueOr(before.SendFrom, "") != valueOr(c.SendFrom, "") {
 		t.dropUnsentExports(c.ID, c.SendFrom)
 	}

@@ -214,7 +214,8 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 		}
 		now.Currency, c.Currency = &chart.Currency, &chart.Currency
 		t.wakeHeldFor(c.ID, heldCurrency)
-		return t.saveBookConnection(now)
+		t.saveBookConnection(now)
+		return nil
 	})
 }
 

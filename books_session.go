@@ -315,9 +315,7 @@ func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) err
 			return err // it was connected anew meanwhile
 		}
 		now.NeedsReconnectAt = t.now
-		if err := t.saveBookConnection(now); err != nil {
-			return err
-		}
+		t.saveBookConnection(now)
 		t.dropTokenClaim(now.ID, now.Tokens)
 		t.endRenewal(now.ID)
 		t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))

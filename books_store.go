@@ -190,11 +190,11 @@ func (t *tx) addBookConnection(c *bookConnection) {
 	bookConnectionTable.insert(t, c)
 }
 
-// saveBookConnection writes what can change of a connection, but for its tokens. Errors: errNotFound.
-func (t *tx) saveBookConnection(c *bookConnection) error {
-	return requireRow(bookConnectionTable.update(t, c, `organisation_id organisation choices currency
+// saveBookConnection writes what can change of a connection, but for its tokens.
+func (t *tx) saveBookConnection(c *bookConnection) {
+	bookConnectionTable.update(t, c, `organisation_id organisation choices currency
 		needs_reconnect_at failing_since mapping mapping_at send_from status series outside tests removed_at`,
-		` WHERE id = ?`, c.ID))
+		` WHERE id = ?`, c.ID)
 }
 
 // saveFormerSwitches replaces the rows of a connection about a business day and later ones by those in c.

@@ -73,7 +73,8 @@ func newSites(t testing.TB) *sites {
 	removed, _ := of(s.account, removedSite), of(stranger, closedSite)
 	s.change(func(t *tx) error {
 		removed.RemovedAt = t.now
-		return errors.Join(t.addOrigin(s.account, sharedSite), t.saveApp(removed), t.closeAccount(stranger))
+		t.saveApp(removed)
+		return errors.Join(t.addOrigin(s.account, sharedSite), t.closeAccount(stranger))
 	})
 	return f
 }

@@ -173,7 +173,7 @@ func (t *tx) removePastFingerprint(licenseID string, hash []byte) {
 // up to limit each of devices without a seat and of former fingerprints, and returns how many they were.
 // licenseID "" means any licence. It finds the rows by indexes, so it costs the same however many others
 // count.
-func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int, err error) {
+func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int) {
 	of, args := ``, []any{until, limit}
 	if licenseID != "" {
 		of, args = `license_id = ? AND `, []any{licenseID, until, limit}
@@ -187,7 +187,7 @@ func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expir
 		rows := t.exec(change, args...)
 		expired += int(rows)
 	}
-	return expired, nil
+	return expired
 }
 
 // nextFingerprintEnd returns when more than leaving of the fingerprints that count for a licence

@@ -206,11 +206,7 @@ func (f foundDevice) checkTransferLimit(t *tx, l *license, fingerprint []byte) e
 	if l.Counting < most {
 		return nil
 	}
-	expired, err := t.expireFingerprints(l.ID, t.now, maxTransitions)
-	if err != nil {
-		return err
-	}
-	if l.Counting -= expired; l.Counting < most {
+	if l.Counting -= t.expireFingerprints(l.ID, t.now, maxTransitions); l.Counting < most {
 		return nil
 	}
 	return refuseForTransferLimit(t, l, l.Counting-most)

@@ -428,9 +428,7 @@ func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, 
 		after.VerifiedAt = stamp{}
 	}
 	after.UpdatedAt = t.now
-	if err := t.saveApp(&after); err != nil {
-		return nil, err
-	}
+	t.saveApp(&after)
 	t.addEvent(appEvent(&after, eventAppUpdated, by.actor,
 		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
 	return &after, nil
@@ -447,9 +445,7 @@ func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error)
 		p.VerifiedAt = stamp{}
 	}
 	p.UpdatedAt = t.now
-	if err := t.saveApp(p); err != nil {
-		return nil, err
-	}
+	t.saveApp(p)
 	t.addEvent(appEvent(p, eventAppVerified, actor, "verified", strconv.FormatBool(!undo)))
 	return p, nil
 }
@@ -473,9 +469,7 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *a
 	}
 	secret, p.SecretHash = newClientSecret()
 	p.UpdatedAt = t.now
-	if err := t.saveApp(p); err != nil {
-		return nil, "", err
-	}
+	t.saveApp(p)
 	t.addEvent(appEvent(p, eventAppSecretRotated, by.actor,
 		"at_once", trueOrNone(atOnce)))
 	return p, secret, nil
@@ -490,9 +484,7 @@ func removeApp(t *tx, o owner, id, actor string) error {
 	}
 	p.RemovedAt, p.UpdatedAt, p.Origins = t.now, t.now, nil
 	p.SecretHash, p.EarlierHash, p.EarlierUntil = nil, nil, stamp{}
-	if err := t.saveApp(p); err != nil {
-		return err
-	}
+	t.saveApp(p)
 	t.addEvent(appEvent(p, eventAppRemoved, actor))
 	return nil
 }

@@ -158,17 +158,14 @@ func (t *tx) setAppOrigins(p *app) {
 	t.exec(`INSERT INTO app_origins (origin, app_id) SELECT value, ? FROM json_each(?)`, p.ID, p.Origins)
 }
 
-// saveApp writes what can change of an application, or returns errNotFound.
-func (t *tx) saveApp(p *app) error {
-	if err := requireRow(t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?,
+// saveApp writes what can change of an application.
+func (t *tx) saveApp(p *app) {
+	t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?,
 		own_scope = ?, secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?,
 		updated_at = ?, removed_at = ? WHERE id = ?`,
 		p.Name, p.HomePage, p.RedirectURIs, p.Scope, p.OwnScope, p.SecretHash, p.EarlierHash,
-		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)); err != nil {
-		return err
-	}
+		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)
 	t.setAppOrigins(p)
-	return nil
 }
 
 // An appToken is the record of an access token of an application; the token itself is not stored.

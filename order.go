@@ -503,7 +503,8 @@ func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string)
 		return nil, err
 	}
 	if p == nil {
-		return o, keepAccepted(t, o, actor)
+		keepAccepted(t, o, actor)
+		return o, nil
 	}
 	settings, err := t.settings(o.AccountID)
 	if err != nil {
@@ -511,8 +512,8 @@ func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string)
 	}
 	o.Capture = findMethod(p.Method).early &&
 		(settings.CaptureOn == captureOnAccept || o.endsEarly(p.lapses(t.now).Time))
-	if err := keepAccepted(t, o, actor); err != nil || !o.charged() {
-		return o, err
+	if keepAccepted(t, o, actor); !o.charged() {
+		return o, nil
 	}
 	return o, payCharged(t, o, p, actor)
 }
@@ -523,17 +524,14 @@ func (o *order) waits() bool {
 }
 
 // keepAccepted writes that an order was accepted.
-func keepAccepted(t *tx, o *order, actor string) error {
+func keepAccepted(t *tx, o *order, actor string) {
 	o.State, o.AcceptedAt = orderAccepted, t.now
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
+	t.saveOrder(o)
 	if o.PaymentID != nil {
 		t.lookAt(*o.PaymentID)
 	}
 	ordered := strconv.FormatInt(o.OrderedTotal, 10)
 	t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
-	return nil
 }
 
 // acceptFromReview accepts an order in spite of what is wrong with its payment. If exactly its total was
@@ -557,21 +555,18 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 		if slices.ContainsFunc(refunds, func(f refund) bool { return f.State != refundFailed }) {
 			return errOrderState(o, "Some of what was captured is being given back: refund the rest.")
 		}
-		if err := t.setPaymentState(p.ID, paymentCaptured); err != nil {
-			return err
-		}
+		t.setPaymentState(p.ID, paymentCaptured)
 		return markPaid(t, o, p.Method, p.CapturedAt, actor)
 	case !o.dead() && !o.settled() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
-		if err := t.setPaymentState(p.ID, paymentAuthorized); err != nil {
-			return err
-		}
+		t.setPaymentState(p.ID, paymentAuthorized)
 		o.Capture = true
 		o.dropClosing()
 		o.Method = &p.Method
 		if o.AuthorizedAt.IsZero() {
 			o.AuthorizedAt = t.now
 		}
-		return keepAccepted(t, o, actor)
+		keepAccepted(t, o, actor)
+		return nil
 	}
 	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured "+
 		"does not pay its total. Accept fewer units, or cancel the order and refund what was captured.",
@@ -619,7 +614,8 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 		return o, nil
 	}
 	o.Capture = true
-	return o, t.saveAndLook(o, *o.PaymentID)
+	t.saveAndLook(o, *o.PaymentID)
+	return o, nil
 }
 
 // endOrder writes that an order was cancelled or has expired, and schedules a look at its attempt, so that the
@@ -627,9 +623,7 @@ func captureOrder(t *tx, by owner, id string) (*order, error) {
 func endOrder(t *tx, o *order, state string, told event) error {
 	o.State, o.EndedAt, o.Capture, o.Refunded = state, t.now, false, 0 // what is given back pays for nothing
 	o.dropClosing()
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
+	t.saveOrder(o)
 	if o.PaymentID != nil {
 		p, err := t.payment(*o.PaymentID)
 		if err == nil && o.charged() {
@@ -703,7 +697,8 @@ func expireOrder(t *tx, o *order) error {
 		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", reason))
 	}
 	o.Closing = new(closingExpired)
-	return t.saveAndLook(o, live.ID)
+	t.saveAndLook(o, live.ID)
+	return nil
 }
 
 // expireOrders expires up to limit open orders whose time is over, and returns how many there were.

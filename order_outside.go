@@ -56,9 +56,7 @@ func markPaid(t *tx, o *order, method string, at stamp, actor string) (err error
 	o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, at, t.now
 	o.Capture = false
 	o.dropClosing()
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
+	t.saveOrder(o)
 	t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
 	return nil
 }
@@ -92,7 +90,8 @@ func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*or
 		return o, finishPayOutside(t, o, actor)
 	}
 	o.Closing = new(closingPaid)
-	return o, t.saveAndLook(o, live.ID)
+	t.saveAndLook(o, live.ID)
+	return o, nil
 }
 
 // mayPayOutside returns the refusal if the state of an order does not allow marking it as paid outside, else nil.
@@ -138,7 +137,8 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	}
 	if o.State == orderOpen && valueOr(o.Closing, "") == closingPaid {
 		o.dropClosing()
-		return o, t.saveOrder(o)
+		t.saveOrder(o)
+		return o, nil
 	}
 	if o.State != orderPaid || !o.paidOutside() || o.Refunded > 0 {
 		return nil, errOrderState(o, "Only a payment outside can be undone, and only before anything is refunded.")
@@ -150,9 +150,7 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	if err := unmarkPaid(t, o); err != nil {
 		return nil, err
 	}
-	if err := t.saveOrder(o); err != nil {
-		return nil, err
-	}
+	t.saveOrder(o)
 	t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
 	return o, nil
 }

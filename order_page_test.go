@@ -395,7 +395,8 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 		}
 		o.PaymentID = &p.ID
 		t.addPayment(p)
-		return t.saveOrder(o)
+		t.saveOrder(o)
+		return nil
 	})
 	return o
 }

@@ -30,30 +30,24 @@ func (q *queries) order(o owner, id string) (*order, error) {
 // addOrder inserts an order.
 func (t *tx) addOrder(o *order) { orderTable.insert(t, o) }
 
-// saveOrder writes what can change in an order, and when its customer is to be erased. Errors: errNotFound.
-func (t *tx) saveOrder(o *order) error {
+// saveOrder writes what can change in an order, and when its customer is to be erased.
+func (t *tx) saveOrder(o *order) {
 	if !o.EndedAt.IsZero() && o.wantedErased() { // what follows from that goes, too
 		if o.AcceptBy = o.CreatedAt; o.Pay == payLater {
 			o.ExpiresAt = o.CreatedAt
 		}
 	}
-	if err := requireRow(orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
+	orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
 		attempts capture closing outside_method outside_at expires_at accept_by authorized_at accepted_at
-		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)); err != nil {
-		return err
-	}
+		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)
 	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
 		o.eraseAt(), o.ID)
-	return nil
 }
 
 // saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.
-func (t *tx) saveAndLook(o *order, paymentID string) error {
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
+func (t *tx) saveAndLook(o *order, paymentID string) {
+	t.saveOrder(o)
 	t.lookAt(paymentID)
-	return nil
 }
 
 // refundTable describes the table refunds.
@@ -74,9 +68,9 @@ func (q *queries) refundsOf(orderID string) ([]refund, error) {
 // addRefund inserts a refund.
 func (t *tx) addRefund(f *refund) { refundTable.insert(t, f) }
 
-// saveRefund writes what can change in a refund, other than its parts. Errors: errNotFound.
-func (t *tx) saveRefund(f *refund) error {
-	return requireRow(refundTable.update(t, f, `state failure provider_id ended_at`, ` WHERE id = ?`, f.ID))
+// saveRefund writes what can change in a refund, other than its parts.
+func (t *tx) saveRefund(f *refund) {
+	refundTable.update(t, f, `state failure provider_id ended_at`, ` WHERE id = ?`, f.ID)
 }
 
 // setRefundWaits notes that a pending refund waits for keys that its provider does not refuse. For an id of none it
@@ -85,10 +79,9 @@ func (t *tx) setRefundWaits(id string) {
 	t.exec(`UPDATE refunds SET failure = ? WHERE id = ? AND state = 'pending'`, reasonDenied, id)
 }
 
-// saveRefundParts writes what a refund gives back: how much was not accepted, the VAT and the tip in it. Errors:
-// errNotFound.
-func (t *tx) saveRefundParts(f *refund) error {
-	return requireRow(refundTable.update(t, f, `vat tip released released_amount`, ` WHERE id = ?`, f.ID))
+// saveRefundParts writes what a refund gives back: how much was not accepted, the VAT and the tip in it.
+func (t *tx) saveRefundParts(f *refund) {
+	refundTable.update(t, f, `vat tip released released_amount`, ` WHERE id = ?`, f.ID)
 }
 
 // dropFoundParts has the VAT and the tip in refunds of an order that were found computed anew by divide.

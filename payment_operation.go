@@ -375,7 +375,7 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 		p.DueAt = s.in(jittered(wait))
 	case sendDone:
 		op.State, op.EndedAt = operationDone, s.now
-		err = s.done(op, result)
+		s.done(op, result)
 		again = op.Kind != opCreate || p.State != paymentPending
 	default:
 		op.State, op.EndedAt = operationRefused, s.now
@@ -398,11 +398,12 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 	if err := s.savePayment(p); err != nil {
 		return false, err
 	}
-	return again && p.EndedAt.IsZero() || result.outcome == sendStale, s.saveOrder(s.order)
+	s.saveOrder(s.order)
+	return again && p.EndedAt.IsZero() || result.outcome == sendStale, nil
 }
 
 // done adopts the answer to an operation that the provider has carried out.
-func (s *settlement) done(op *paymentOperation, result sendResult) error {
+func (s *settlement) done(op *paymentOperation, result sendResult) {
 	p := s.payment
 	switch op.Kind {
 	case opCreate:
@@ -419,11 +420,11 @@ func (s *settlement) done(op *paymentOperation, result sendResult) error {
 				if f.Failure = nil; result.refundID != "" {
 					f.ProviderID = new(s.freeID(result.refundID, result.refundID+"/"+op.ID))
 				}
-				return s.saveRefund(f)
+				s.saveRefund(f)
+				return
 			}
 		}
 	}
-	return nil
 }
 
 // refused does what follows when the provider refuses an operation for good. For captures and cancellations, the
@@ -550,7 +551,8 @@ func (p *payments) begin(ctx context.Context, orderID, method, returnURL string)
 				}
 			}
 			begun.closing = live.Method != method || o.Closing != nil
-			return p.closeForMethod(t, o, begun)
+			p.closeForMethod(t, o, begun)
+			return nil
 		}
 		if err := notInReview(t, o); err != nil {
 			return err
@@ -586,12 +588,12 @@ func (p *payments) connectionFor(t *tx, o *order, method string) (*paymentConnec
 }
 
 // closeForMethod requests that the live attempt to pay an order be closed if the guest now wants another method.
-func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) error {
+func (p *payments) closeForMethod(t *tx, o *order, begun *begunAttempt) {
 	if !begun.closing || o.Closing != nil {
-		return nil
+		return
 	}
 	o.Closing = new(closingMethod)
-	return t.saveAndLook(o, begun.payment.ID)
+	t.saveAndLook(o, begun.payment.ID)
 }
 
 // newAttempt makes an attempt to pay an order. Errors: errAttemptLimit, errMethod.
@@ -610,9 +612,7 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	t.addPayment(pay)
 	o.Attempts++
 	o.PaymentID = &pay.ID
-	if err := t.saveOrder(o); err != nil {
-		return err
-	}
+	t.saveOrder(o)
 	s.plan(opCreate, o.Total, nil)
 	begun.payment = pay
 	begun.op, begun.call = s.prepare(p.keys(), returnURL)

@@ -600,7 +600,7 @@ func (s *settlement) reconcileRefunds() error {
 			s.undone = true
 			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), actorProvider)
 		default:
-			err = s.saveRefund(f)
+			s.saveRefund(f)
 		}
 		if err != nil {
 			return err
@@ -734,9 +734,7 @@ func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *prov
 	if err := s.savePayment(p); err != nil {
 		return nil, nil, err
 	}
-	if err := s.saveOrder(s.order); err != nil {
-		return nil, nil, err
-	}
+	s.saveOrder(s.order)
 	if op != nil {
 		s.addOperation(op)
 		return op, call, nil

@@ -51,10 +51,10 @@ func (t *tx) savePayment(p *payment) error {
 	return nil
 }
 
-// setPaymentState changes the state of an attempt and schedules a look at it. Errors: errNotFound.
-func (t *tx) setPaymentState(id, state string) error {
-	return requireRow(t.exec(`UPDATE payments SET state = ?, reason = NULL, due_at = ?, polls = 0,
-		revision = revision + 1 WHERE id = ?`, state, t.now, id))
+// setPaymentState changes the state of an attempt and schedules a look at it.
+func (t *tx) setPaymentState(id, state string) {
+	t.exec(`UPDATE payments SET state = ?, reason = NULL, due_at = ?, polls = 0,
+		revision = revision + 1 WHERE id = ?`, state, t.now, id)
 }
 
 // look has the providers asked as soon as possible about the attempts that a condition selects. The new revision also

@@ -280,7 +280,8 @@ func recordTest(t *tx, a *attempt) error {
 		return err
 	}
 	t.addEvent(webhookEvent(hook, eventWebhookEnabled, actorReceiver))
-	return t.setWebhookState(hook.ID, webhookEnabled, nil) // after addEvent: its queue begins after the last event
+	t.setWebhookState(hook.ID, webhookEnabled, nil)
+	return nil // after addEvent: its queue begins after the last event
 }
 
 // recordFailure schedules the next attempt to send an event, gives the event up, or disables its webhook.
@@ -304,7 +305,8 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	switch {
 	case reason != "":
 		t.addEvent(webhookEvent(hook, eventWebhookDisabled, actorReceiver, "reason", reason))
-		return t.setWebhookState(hook.ID, webhookDisabled, &reason)
+		t.setWebhookState(hook.ID, webhookDisabled, &reason)
+		return nil
 	case a.test:
 		return nil
 	case a.number > len(retryDelays):

@@ -32,9 +32,9 @@ func (q *queries) webhook(o owner, id string) (*webhook, error) {
 
 // setWebhookState changes the state of a webhook, and the reason why it is disabled. A trigger adds its
 // queue when it becomes enabled, and removes the queue when it no longer is.
-func (t *tx) setWebhookState(id, state string, reason *string) error {
-	return requireRow(t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ?
-		WHERE id = ?`, state, reason, t.now, id))
+func (t *tx) setWebhookState(id, state string, reason *string) {
+	t.exec(`UPDATE webhooks SET state = ?, reason = ?, failing_since = NULL, updated_at = ?
+		WHERE id = ?`, state, reason, t.now, id)
 }
 
 // webhooks returns a page of the webhooks of an owner, newest first, starting after the id before (""
@@ -74,19 +74,19 @@ func (t *tx) addWebhook(w *webhook) {
 		w.MadeBy, w.CreatedAt, w.UpdatedAt)
 }
 
-// saveWebhook writes the columns of a webhook that can change, or returns errNotFound. A trigger adds its
+// saveWebhook writes the columns of a webhook that can change. A trigger adds its
 // queue when it becomes enabled, and removes the queue when it no longer is.
-func (t *tx) saveWebhook(w *webhook) error {
-	return requireRow(t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
+func (t *tx) saveWebhook(w *webhook) {
+	t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
 		failing_since = ?, secret_number = ?, rotated_at = ?, test_seq = nullif(?, 0), updated_at = ? WHERE id = ?`,
 		w.URL, w.Types, w.Description, w.State, w.Reason,
-		w.FailingSince, w.SecretNumber, w.RotatedAt, w.TestSeq, w.UpdatedAt, w.ID))
+		w.FailingSince, w.SecretNumber, w.RotatedAt, w.TestSeq, w.UpdatedAt, w.ID)
 }
 
-// deleteWebhook removes a webhook, or returns errNotFound. A trigger removes its queue; what is left of
+// deleteWebhook removes a webhook. A trigger removes its queue; what is left of
 // its deliveries is swept later.
-func (t *tx) deleteWebhook(id string) error {
-	return requireRow(t.exec(`DELETE FROM webhooks WHERE id = ?`, id))
+func (t *tx) deleteWebhook(id string) {
+	t.exec(`DELETE FROM webhooks WHERE id = ?`, id)
 }
 
 // startReplay has the events since a time sent to an enabled webhook again, including those that it was not
