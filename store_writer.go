@@ -30,8 +30,9 @@ const (
 // caller gets a result before it is on the disk, and after that no cache returns the old value. Jobs that are queued
 // while a commit is under way share the next.
 //
-// A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version, which loop reads each
-// foreignInterval. Cached values are not used while that is overdue (cachesFresh).
+// A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version, which loop reads
+// when somebody asks for what is cached and it was last read foreignInterval ago. Until then cached values are not
+// used (cachesFresh).
 //
 // A stop: closing is closed → no job is queued any more → loop runs the queued jobs, closes stopped and ends.
 type writer struct {
@@ -42,6 +43,7 @@ type writer struct {
 	now     func() time.Time
 
 	jobs    chan *job     // the queue
+	look    chan struct{} // loop is to look for foreign commits
 	closing chan struct{} // closed when the writer is to stop
 	stopped chan struct{} // closed when it has stopped
 	running sync.WaitGroup
@@ -151,8 +153,8 @@ func (t *tx) quiet() { t.isQuiet = true }
 // licence or a widget.
 func (t *tx) only(id string) { t.onlyID = id }
 
-// drops counts the commits that drop what is cached, so that a value can be checked for staleness without reading the
-// file. A commit drops everything, unless each of its jobs was quiet, changed no row, or named one id (only).
+// drops counts the commits that drop what is cached, so that a value can be checked for staleness without reading
+// the file. A commit drops everything, unless each of its jobs was quiet, changed no row, or named one id (only).
 type drops struct {
 	any  atomic.Uint64       // all of them
 	all  atomic.Uint64       // those that dropped everything
@@ -187,9 +189,10 @@ func (d *drops) drop(id string) {
 	d.any.Add(1)
 }
 
-// exec runs a statement that writes, and returns how many rows it changed. If it fails, the transaction remembers the
-// error: further writes do nothing, all is undone, and update returns the error whatever the job returns. So nobody
-// checks it; reads go on as if nothing had been written, and a loop must not wait for a write to have an effect.
+// exec runs a statement that writes, and returns how many rows it changed. If it fails, the transaction remembers
+// the error: further writes do nothing, all is undone, and update returns the error whatever the job returns. So
+// nobody checks it; reads go on as if nothing had been written, and a loop must not wait for a write to have an
+// effect.
 func (t *tx) exec(query string, args ...any) (changed int64) {
 	if t.failed == nil {
 		changed, t.failed = t.try(query, args...)
@@ -197,8 +200,8 @@ func (t *tx) exec(query string, args ...any) (changed int64) {
 	return changed
 }
 
-// try is exec for a write whose error its caller acts on. Jobs must not write in any other way than these two, because
-// try makes the savepoint that undoes a failed job alone.
+// try is exec for a write whose error its caller acts on. Jobs must not write in any other way than these two,
+// because try makes the savepoint that undoes a failed job alone.
 func (t *tx) try(query string, args ...any) (changed int64, err error) {
 	if t.failed != nil {
 		return 0, t.failed
@@ -331,8 +334,6 @@ func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (i
 // loop is the writer's goroutine.
 func (w *writer) loop() {
 	defer close(w.stopped)
-	look := time.NewTicker(foreignInterval)
-	defer look.Stop()
 	for {
 		select {
 		case first := <-w.jobs:
@@ -341,7 +342,7 @@ func (w *writer) loop() {
 			if len(w.jobs) > 0 {
 				w.yield()
 			}
-		case <-look.C:
+		case <-w.look:
 			w.lookForForeignCommits()
 		case <-w.closing:
 			for len(w.jobs) > 0 {
@@ -365,12 +366,23 @@ func (w *writer) yield() {
 // foreignInterval is how long caches may return old values after a commit of another process.
 const foreignInterval = 250 * time.Millisecond
 
-// cachesFresh reports whether what is cached may be used: whether the writer has looked for foreign commits lately. It
-// can't while it waits for the lock of another process, which may commit meanwhile.
-func (w *writer) cachesFresh() bool { return time.Since(*w.lookedAt.Load()) < 2*foreignInterval }
+// cachesFresh reports whether what is cached may be used: whether the writer has looked for foreign commits within
+// foreignInterval. If not, it has the writer look, and does not wait for that, since the writer may wait for the
+// lock of another process; callers read the database meanwhile.
+func (w *writer) cachesFresh() bool {
+	if time.Since(*w.lookedAt.Load()) < foreignInterval {
+		return true
+	}
+	select {
+	case w.look <- struct{}{}:
+	default: // it is to look already
+	}
+	return false
+}
 
 // lookForForeignCommits reads data_version, and drops everything that is cached if it has changed. On the writer's
-// connection it changes with commits of other processes only, while on any other connection it changes with ours too.
+// connection it changes with commits of other processes only, while on any other connection it changes with ours
+// too.
 func (w *writer) lookForForeignCommits() {
 	var version int64
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {

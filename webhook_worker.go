@@ -187,6 +187,7 @@ func (w *webhookWorker) run(ctx context.Context) {
 			w.take(a)
 		case <-w.recordTimer.C:
 		case <-tick.C:
+			w.store.cachesFresh() // makes the writer look for foreign commits
 			w.wakeDue()
 		}
 	}
