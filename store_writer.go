@@ -68,6 +68,7 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 		inPlace: inPlace,
 		now:     now,
 		jobs:    make(chan *job, maxQueued),
+		look:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		stopped: make(chan struct{}),
 		met:     &faultLog{now: now, rows: map[string]*unreadableRow{}, aside: map[string]bool{}},
