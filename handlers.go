@@ -56,9 +56,8 @@ type route struct {
 	question bool          // reads a list or a range: has its turn (doors), and ends after questionTimeout
 	members  []extraMember // extra members of every problem on its path
 
-	// page and form are names of wing.refusals, which show every refusal on its path; all routes of one path have
-	// the same. With either, the route takes a form instead of JSON, whose fields are read like members that are
-	// strings.
+	// page and form are names of wing.refusals, which show every refusal on its path; all routes of one path have the
+	// same. With either, the route takes a form instead of JSON, whose fields are read like members that are strings.
 	page string // it is for people, and the OpenAPI document lacks it; "": it is for programs
 	form string // it is for programs, in the form that a standard requires; "": JSON and problems
 
@@ -394,10 +393,12 @@ func (s *server) run(c *call) (any, error) {
 func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
 	inTime, cancel := context.WithTimeout(ctx, s.doors.timeout)
 	defer cancel()
+	defer func() { // also when the handler panics
+		if c.leave != nil {
+			c.leave()
+		}
+	}()
 	answer, err := c.route.run(inTime, c)
-	if c.leave != nil {
-		c.leave()
-	}
 	if err != nil && ctx.Err() == nil && errors.Is(inTime.Err(), context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%w (%w)", errSlowQuestion, err)
 	}

@@ -200,6 +200,24 @@ func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	}
 }
 
+func TestQuestion_whoseHandlerPanicsGivesItsPlaceBack(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	leads := slices.IndexFunc(s.server.routes, func(r route) bool { return r.pattern == "GET /leads" })
+	s.server.routes[leads].run = func(ctx context.Context, c *call) (any, error) {
+		if err := s.server.admit(ctx, c); err != nil {
+			return nil, err
+		}
+		panic("a mistake")
+	}
+	for range questionsAtOnce + 1 {
+		s.get("/leads", s.auth(s.account, scopeLeads)).is(500, "internal")
+	}
+	if running, askers := s.server.doors.counted(); running != 0 || askers != 0 {
+		t.Errorf("%d questions run, of %d askers", running, askers)
+	}
+}
+
 // A heldQuestion is one that runs until it is let go.
 type heldQuestion struct {
 	leave func() // nil: it waits

@@ -25,10 +25,10 @@ const (
 // dataVersion and lastCommit; all other fields are channels, atomics, or set once before the first job.
 //
 // A commit: a job is queued (update) → loop begins a transaction and takes that job and the others that are queued
-// → each job runs, in a savepoint of its own if it writes and is not alone → the totals are written → COMMIT, with a
-// sync → what is cached is dropped, unless the jobs said otherwise (drops) → their callers get the result. So no
-// caller gets a result before it is on the disk, and after that no cache returns the old value. Jobs that are queued
-// while a commit is under way share the next.
+// → each job runs, in a savepoint of its own if it writes and is not alone → the totals are written → COMMIT, with
+// a sync → what is cached is dropped, unless the jobs said otherwise (drops) → their callers get the result. So no
+// caller gets a result before it is on the disk, and after that no cache returns the old value. Jobs that are
+// queued while a commit is under way share the next.
 //
 // A foreign commit, by the sqlite3 shell or a command of widgetd, shows in PRAGMA data_version, which loop reads
 // when somebody asks for what is cached and it was last read foreignInterval ago. Until then cached values are not
@@ -91,8 +91,7 @@ func (w *writer) notifyWatcher(written []writtenEvent) {
 // start starts the writer's goroutine, which runs until stop.
 func (w *writer) start() { w.running.Go(w.loop) }
 
-// stop ends the writer's goroutine after it has run the queued jobs. The caller then owns the
-// connection.
+// stop ends the writer's goroutine after it has run the queued jobs. The caller then owns the connection.
 func (w *writer) stop() {
 	close(w.closing)
 	w.running.Wait()
@@ -190,10 +189,9 @@ func (d *drops) drop(id string) {
 	d.any.Add(1)
 }
 
-// exec runs a statement that writes, and returns how many rows it changed. If it fails, the transaction remembers
-// the error: further writes do nothing, all is undone, and update returns the error whatever the job returns. So
-// nobody checks it; reads go on as if nothing had been written, and a loop must not wait for a write to have an
-// effect.
+// exec runs a statement that writes, and returns how many rows it changed. If it fails, the transaction remembers the
+// error: further writes do nothing, all is undone, and update returns the error whatever the job returns. So nobody
+// checks it; reads go on as if nothing had been written, and a loop must not wait for a write to have an effect.
 func (t *tx) exec(query string, args ...any) (changed int64) {
 	if t.failed == nil {
 		changed, t.failed = t.try(query, args...)
@@ -312,7 +310,9 @@ func (w *writer) updateFenced(ctx context.Context, f func(*tx) error) error {
 // updateInParts runs f in one transaction after the other, until one changes fewer than
 // atOnce rows, and returns how many rows all of them changed; f returns how many it changed.
 // Other jobs run in between. After an error the earlier transactions stay committed.
-func (w *writer) updateInParts(ctx context.Context, atOnce int64, f func(*tx) (int64, error)) (total int64, err error) {
+func (w *writer) updateInParts(
+	ctx context.Context, atOnce int64, f func(*tx) (int64, error),
+) (total int64, err error) {
 	for {
 		var n int64
 		began := time.Now()
@@ -382,8 +382,7 @@ func (w *writer) cachesFresh() bool {
 }
 
 // lookForForeignCommits reads data_version, and drops everything that is cached if it has changed. On the writer's
-// connection it changes with commits of other processes only, while on any other connection it changes with ours
-// too.
+// connection it changes with commits of other processes only, while on any other connection it changes with ours too.
 func (w *writer) lookForForeignCommits() {
 	var version int64
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
