@@ -83,8 +83,7 @@ func changeIssuer(t *tx, id string, issuer bool, actor string) error {
 var yesNo = map[bool]string{true: "yes", false: "no"}
 
 // closeAccount closes an account, with its event, and ends what it has of nouns (noun.close), such as sign-ins for
-// it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes
-// nothing.
+// it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes nothing.
 func closeAccount(t *tx, of []noun, id, actor string) error {
 	a, err := t.account(id)
 	if err != nil {

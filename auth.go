@@ -418,9 +418,8 @@ func signFor(t *tx, keys *keyring, ttl time.Duration, c claims) (string, error) 
 	return keys.sign(c)
 }
 
-// issueAppToken signs an access token of an application that is valid for appTokenLife, and inserts its row.
-// row holds the application, grant, account and scope; issued is the complete row. The token itself is not
-// stored.
+// issueAppToken signs an access token of an application that is valid for appTokenLife, and inserts its row. row
+// holds the application, grant, account and scope; issued is the complete row. The token itself is not stored.
 func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued appToken, err error) {
 	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
 	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)

@@ -302,8 +302,7 @@ func keyStatus(v *statusView, to *statusReport) error {
 	return err
 }
 
-// wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text
-// itself.
+// wholeKid returns the kid of the only key whose kid ends so, in at least leastIDEnd characters; else the text itself.
 func (k *keyring) wholeKid(end string) string {
 	var found []string
 	for i := range k.keys {

@@ -27,8 +27,7 @@ func syncKey(accountID string, date businessDate, revision int64) string {
 	return "widgetd:" + accountID + ":" + date + ":r" + strconv.FormatInt(revision, 10)
 }
 
-// become puts an export into a state in which it is neither held nor failed. due is when the worker turns to it
-// next.
+// become puts an export into a state in which it is neither held nor failed. due is when the worker turns to it next.
 func (x *bookExport) become(state string, due stamp) {
 	x.State, x.DueAt = state, due
 	x.Reason, x.Detail, x.HeldAt = nil, nil, stamp{}

@@ -285,10 +285,9 @@ func readComeBack(in *input) (q comeBackQuery) {
 // productNames are the products as people write them.
 var productNames = map[string]string{productXero: "Xero", productFortnox: "Fortnox"}
 
-// followLink answers GET /books/connect/{product}, where the links lead that applications have asked for. It
-// redirects people who have signed in for the account to the product, and others to the page to sign in first. So
-// whoever asked for the link can neither finish the connection, nor have the owner finish it with somebody else's
-// company.
+// followLink answers GET /books/connect/{product}, where the links lead that applications have asked for. It redirects
+// people who have signed in for the account to the product, and others to the page to sign in first. So whoever asked
+// for the link can neither finish the connection, nor have the owner finish it with somebody else's company.
 func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 	q := readComeBack(c.in)
 	if err := a.admit(ctx, c); err != nil {

@@ -97,9 +97,8 @@ func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) e
 	})
 }
 
-// unanswered notes that the books gave no usable answer about an export, and postpones all exports of its
-// connection. That one waits a little longer than the others, so that they get their turn in case only it has the
-// problem.
+// unanswered notes that the books gave no usable answer about an export, and postpones all exports of its connection.
+// That one waits a little longer than the others, so that they get their turn in case only it has the problem.
 func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledgerError) error {
 	if why.reason == heldReconnect {
 		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
@@ -194,8 +193,7 @@ func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookCha
 	return chart, err
 }
 
-// chart reads what the books of a connection report about themselves, for entries of a date. Errors: a
-// *ledgerError.
+// chart reads what the books of a connection report about themselves, for entries of a date. Errors: a *ledgerError.
 func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate) (chart *bookChart, err error) {
 	err = b.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
 		chart, err = b.ledgers[c.Product].chart(ctx, s, date)
@@ -396,8 +394,7 @@ func (x *bookExport) idempotencyKey() string {
 }
 
 // post sends the entry that is stored with an export. It is sent again only after lookUp has not found it, unless
-// the books themselves refuse it, or it was not sent at all. Errors: errChanged, a *ledgerError, those of the
-// store.
+// the books themselves refuse it, or it was not sent at all. Errors: errChanged, a *ledgerError, those of the store.
 func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {

@@ -213,8 +213,7 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 	return s, err
 }
 
-// demoOutbound is what a demo's service may call: this machine, where its receiver is, and public
-// addresses.
+// demoOutbound is what a demo's service may call: this machine, where its receiver is, and public addresses.
 var demoOutbound = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
 // usualServerOptions returns the options of serve with their default values.

@@ -18,8 +18,7 @@ func eventNoun() noun {
 	}
 }
 
-// An eventType is the type of an event, as "lead.created". Each noun declares its own in an
-// eventTable.
+// An eventType is the type of an event, as "lead.created". Each noun declares its own in an eventTable.
 type eventType string
 
 // An eventTable lists the event types of one noun.

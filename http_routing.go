@@ -150,8 +150,7 @@ func wantsPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// inBase returns the part of a path after the path of a base address, and whether it is below
-// one.
+// inBase returns the part of a path after the path of a base address, and whether it is below one.
 func (rt *routing) inBase(p string) (string, bool) {
 	for _, prefix := range rt.prefixes {
 		if rest, ok := strings.CutPrefix(p, prefix); ok && (rest == "" || rest[0] == '/') {

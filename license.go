@@ -197,8 +197,7 @@ func (l *license) keyRetired(now time.Time) bool {
 	return !l.KeyRetiresAt.IsZero() && !l.KeyRetiresAt.After(now)
 }
 
-// endedBy reports whether the licence has an end and it has been reached at now. Days of grace are
-// ignored.
+// endedBy reports whether the licence has an end and it has been reached at now. Days of grace are ignored.
 func (l *license) endedBy(now time.Time) bool {
 	return !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(now)
 }

@@ -439,8 +439,7 @@ var listOfDevices = routeCommand{route: "GET /licenses/{id}/devices", prefix: "d
 	"PLATFORM VERSION=app_version FINGERPRINT ACTIVATED=activated_at SEEN=last_seen_at OFFLINE_UNTIL " +
 	"RELEASED=released_at BY=released_by"}
 
-// changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f
-// does.
+// changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f does.
 func (e *env) changeDevice(did string, f func(*tx, *license, *device) error) error {
 	return e.changeNamed(func(t *tx) (string, error) {
 		d, err := t.deviceByID(anyAccount, e.args[0])

@@ -514,8 +514,7 @@ type checkRequest struct {
 	nonce       string
 }
 
-// A licenseSource looks up licences and devices: a transaction of the writer, or the
-// licenseCache.
+// A licenseSource looks up licences and devices: a transaction of the writer, or the licenseCache.
 type licenseSource interface {
 	licenseByKey(hash [32]byte) (*license, error)
 	license(o owner, id string) (*license, error)

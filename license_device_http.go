@@ -71,8 +71,7 @@ func readCheck(in *input, n need) (q checkRequest) {
 	return q
 }
 
-// deviceToken returns the claims of the device token of a call, which names a licence and a device; nil: it has
-// none.
+// deviceToken returns the claims of the device token of a call, which names a licence and a device; nil: it has none.
 func (in *input) deviceToken() *claims {
 	if in.caller == nil || !in.caller.claims.isDevice() {
 		return nil

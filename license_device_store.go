@@ -14,8 +14,7 @@ var deviceTable = newTable("devices", "d", func(d *device) []field {
 		{"released_at", &d.ReleasedAt}, {"released_by", &d.ReleasedBy}, {"activations", &d.Activations}}
 })
 
-// deviceByFingerprint returns the device of a licence whose fingerprint has this SHA-256, or
-// errNotFound.
+// deviceByFingerprint returns the device of a licence whose fingerprint has this SHA-256, or errNotFound.
 func (q *queries) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
 	return deviceTable.one(q, `WHERE d.license_id = ? AND d.fingerprint = ?`, licenseID, hash)
 }
@@ -169,10 +168,9 @@ func (t *tx) removePastFingerprint(licenseID string, hash []byte) {
 	t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
 }
 
-// expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until,
-// up to limit each of devices without a seat and of former fingerprints, and returns how many they were.
-// licenseID "" means any licence. It finds the rows by indexes, so it costs the same however many others
-// count.
+// expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until, up to
+// limit each of devices without a seat and of former fingerprints, and returns how many they were. licenseID ""
+// means any licence. It finds the rows by indexes, so it costs the same however many others count.
 func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int) {
 	of, args := ``, []any{until, limit}
 	if licenseID != "" {
@@ -204,8 +202,7 @@ func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err er
 		ORDER BY counts_until LIMIT 1 OFFSET ?`, licenseID, licenseID, leaving))
 }
 
-// deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its
-// fingerprint.
+// deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its fingerprint.
 type deviceKey struct{ license, id string }
 
 func (m *licenseCache) device(licenseID, id string) (*device, error) {

@@ -83,8 +83,7 @@ func changing[Res any](ctx context.Context, s *server, c *call, of owner, f func
 }
 
 // mayIssue returns not_an_issuer unless the caller may change licences of an owner: a token of one account acts on
-// its own, and only if that is an issuer; a token for all accounts on the named one, and with the scope admin on
-// any.
+// its own, and only if that is an issuer; a token for all accounts on the named one, and with the scope admin on any.
 func mayIssue(from *queries, c *call, of owner) error {
 	if c.caller.all {
 		return nil

@@ -86,8 +86,7 @@ const (
 	startedLicense = openLicense + ` AND (l.starts_at IS NULL OR l.starts_at <= ?)`
 )
 
-// licenses returns a page of licences, newest first, starting after the id before ("" for the
-// newest).
+// licenses returns a page of licences, newest first, starting after the id before ("" for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
 	list := licenseTable.list()
 	list.scope(f.owner.narrow(``, `l.account_id`))
@@ -297,8 +296,7 @@ func (t *tx) addKey(licenseID string, key licenseKey) error {
 	return err
 }
 
-// retireKeys has a licence's current key retire at end, and so earlier keys that would work
-// longer.
+// retireKeys has a licence's current key retire at end, and so earlier keys that would work longer.
 func (t *tx) retireKeys(licenseID string, end stamp) {
 	t.exec(`UPDATE license_keys SET retires_at = ?1
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)

@@ -156,9 +156,8 @@ func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by strin
 	return "", err
 }
 
-// issueTokens is the transaction of the token endpoint, for an application that has authenticated by a secret, or
-// does so by the code or token in r. Its refusals are errors of the token endpoint; one that ends a grant is
-// committed.
+// issueTokens is the transaction of the token endpoint, for an application that has authenticated by a secret, or does
+// so by the code or token in r. Its refusals are errors of the token endpoint; one that ends a grant is committed.
 func issueTokens(t *tx, keys *keyring, appID string, r *tokenRequest) (*tokenAnswer, error) {
 	p, err := t.usedApp(anyAccount, appID)
 	if errors.Is(err, errApp) || err == nil && !p.works() {

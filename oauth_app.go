@@ -224,9 +224,8 @@ func withoutPort(uri string) (string, bool) {
 // detail of a fieldError.
 type memberFault func(member, code, detail string)
 
-// normalise brings what somebody has chosen for an application into the form in which it is stored, and calls
-// wrong for each member that is refused. Empty members are left to the caller, which knows whether they may be
-// absent.
+// normalise brings what somebody has chosen for an application into the form in which it is stored, and calls wrong
+// for each member that is refused. Empty members are left to the caller, which knows whether they may be absent.
 func (p *app) normalise(wrong memberFault) {
 	note := func(member, value string, check textCheck) {
 		if code, detail := check(value); code != "" && value != "" {

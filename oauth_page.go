@@ -542,8 +542,7 @@ func newOAuthPage(r *http.Request, title string) *oauthPage {
 	return &oauthPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}}
 }
 
-// showSession says on the page who has signed in, with a way out that leads back to what the request asks
-// for.
+// showSession says on the page who has signed in, with a way out that leads back to what the request asks for.
 func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
 	p.Account, p.SignOut = printable(s.Account), r.link("signout")
 }
@@ -567,8 +566,7 @@ func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status
 	return oauthTemplate.render(status, p)
 }
 
-// placeOf says where an address that people are sent back to leads: the key of a text, and its host or
-// scheme.
+// placeOf says where an address that people are sent back to leads: the key of a text, and its host or scheme.
 func placeOf(uri string) (key, name string) {
 	u, err := url.Parse(uri)
 	if err != nil {

@@ -10,8 +10,7 @@ func (q *queries) refreshToken(hash []byte) (*refreshToken, error) {
 	return r, err
 }
 
-// refreshTokenWorks reports whether the refresh token of a grant with a number is the one that has not been
-// replaced.
+// refreshTokenWorks reports whether the refresh token of a grant with a number is the one that has not been replaced.
 func (q *queries) refreshTokenWorks(grantID string, number int64) (works bool, err error) {
 	return orNil(oneValue[bool](q, `SELECT replaced_at IS NULL FROM refresh_tokens
 		WHERE grant_id = ? AND number = ?`, grantID, number))

@@ -548,10 +548,9 @@ func (p *orderPage) showFulfilment(f *fulfilment) {
 	}
 }
 
-// showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not
-// pay for it, such as a card payment when it was paid in cash, or what was charged and not accepted. The discount
-// that is shown is the difference to the total, so that every sheet adds up when only a part of the order was
-// accepted.
+// showOrder sets what is shown of the order beside its row. A receipt leaves out refunds of money that did not pay
+// for it, such as a card payment when it was paid in cash, or what was charged and not accepted. The discount that
+// is shown is the difference to the total, so that every sheet adds up when only a part of the order was accepted.
 func (p *orderPage) showOrder(refunds []refund) {
 	o := p.Order
 	p.Heading = "order"

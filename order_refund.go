@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// Refunds (contract, section 11). The column refunded of an order counts refunds that are pending or succeeded,
-// from the moment they are requested; the order's state follows only those that succeeded. Refunds of money that
-// was captured but pays nothing, because the order is dead or was paid otherwise, count for neither. Each refund
-// stores the VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its
-// tip.
+// Refunds (contract, section 11). The column refunded of an order counts refunds that are pending or succeeded, from
+// the moment they are requested; the order's state follows only those that succeeded. Refunds of money that was
+// captured but pays nothing, because the order is dead or was paid otherwise, count for neither. Each refund stores
+// the VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its tip.
 
 // A refundLine is what a refund gives back of one line of its order.
 type refundLine struct {
@@ -825,8 +824,7 @@ func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (
 	return f, addRefundOf(t, o, p, f)
 }
 
-// refundDone writes that a refund of an order succeeded, with its event. If it had succeeded before, nothing
-// changes.
+// refundDone writes that a refund of an order succeeded, with its event. If it had succeeded before, nothing changes.
 func refundDone(t *tx, o *order, f *refund, actor string) error {
 	if f.State == refundSucceeded {
 		return nil

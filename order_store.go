@@ -244,8 +244,7 @@ func unreadableGuests(q *queries) ([]string, error) {
 	return unreadableRows(q, selectGuests+`order_customers c`, (*orderGuest).dest)
 }
 
-// paymentsByID returns the attempts with these ids, in any order, and the faults of those that can't be read, by
-// id.
+// paymentsByID returns the attempts with these ids, in any order, and the faults of those that can't be read, by id.
 func (q *queries) paymentsByID(ids []string) (all []payment, unreadable map[string]*unreadableRow, err error) {
 	unreadable = map[string]*unreadableRow{}
 	err = eachShown(q, `SELECT `+paymentTable.columns+` FROM json_each(?) j CROSS JOIN payments p ON p.id = j.value`,

@@ -497,8 +497,7 @@ func (o *outbound) checkURL(raw string) (normal, code, detail string) {
 	return normal, "", ""
 }
 
-// normalHost checks the host of a URL and returns its normal form, or the code and the detail of a
-// fieldError.
+// normalHost checks the host of a URL and returns its normal form, or the code and the detail of a fieldError.
 func (o *outbound) normalHost(host string) (normal, code, detail string) {
 	if strings.HasPrefix(host, "[") {
 		return o.literal(host)

@@ -483,8 +483,7 @@ func checkConnection(c *paymentConnection, used []*paymentConnection) error {
 	return nil
 }
 
-// addConnection inserts a connection that the provider has accepted. Errors: errAccount, errConnected,
-// errMixedKeys.
+// addConnection inserts a connection that the provider has accepted. Errors: errAccount, errConnected, errMixedKeys.
 func addConnection(t *tx, c *paymentConnection, actor string) error {
 	if err := t.openAccount(c.AccountID); err != nil {
 		return err

@@ -321,8 +321,7 @@ func (p *payments) send(
 	}
 	switch {
 	case result.outcome == sendDenied && op.Kind == opCreate:
-		// No guest was ever sent to it, so nobody can pay it: it fails, and the order does not wait for valid
-		// keys.
+		// No guest was ever sent to it, so nobody can pay it: it fails, and the order does not wait for valid keys.
 		if err := p.noteDenied(conn, nil); err != nil {
 			return false, err
 		}

@@ -195,8 +195,7 @@ func (s *settlement) decideApproved() error {
 	return s.decideAuthorized()
 }
 
-// leaveUnknown takes an attempt out of review if it is there only because the provider did not know it for a
-// while.
+// leaveUnknown takes an attempt out of review if it is there only because the provider did not know it for a while.
 func (s *settlement) leaveUnknown() {
 	p := s.payment
 	if p.State != paymentReview || valueOr(p.Reason, "") != reasonUnknown || valueOr(s.order.PaymentID, "") != p.ID {
@@ -555,8 +554,7 @@ func (s *settlement) plan(kind string, amount int64, refundID *string) {
 	s.next = &plannedOperation{kind, amount, refundID}
 }
 
-// refundToMake returns the oldest refund of the attempt that the provider was not asked for yet, nil if there is
-// none.
+// refundToMake returns the oldest refund of the attempt that the provider was not asked for yet, nil if there is none.
 func (s *settlement) refundToMake() *refund {
 	for i := range s.refunds {
 		f := &s.refunds[i]

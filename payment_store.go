@@ -99,8 +99,7 @@ func (q *queries) duePayments(now stamp, limit int) ([]duePayment, error) {
 		})
 }
 
-// postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was
-// read.
+// postpone has the provider asked about an attempt at a later time, unless its revision has changed since it was read.
 func (t *tx) postpone(p *payment, at stamp) {
 	t.exec(`UPDATE payments SET due_at = ?, polls = ? WHERE id = ? AND revision = ?`,
 		at, p.Polls, p.ID, p.Revision)
@@ -350,9 +349,8 @@ type unaccountedPayment struct {
 
 // unaccountedPayments returns up to limit such attempts, oldest first: those by which captured - refunds done, or
 // under way for less than refundLate - what disputes have taken is not what the order counts as paid, or as charged
-// while it waits to be accepted (balance). A late refund counts only once its attempt is
-// not due any more: until then the worker may be about to notice it. It reads all attempts, some ten seconds for a
-// million.
+// while it waits to be accepted (balance). A late refund counts only once its attempt is not due any more: until
+// then the worker may be about to notice it. It reads all attempts, some ten seconds for a million.
 func (q *queries) unaccountedPayments(now time.Time, limit int) (all []unaccountedPayment, err error) {
 	given := func(column, condition string) string {
 		return `(SELECT coalesce(sum(f.` + column + `), 0) FROM refunds f WHERE f.order_id = p.order_id

@@ -30,8 +30,7 @@ const (
 	// revenueGrace is how long a business day stays open after its cut-off.
 	revenueGrace = 2 * time.Hour
 
-	// maxDayGroups is how many groups the sums of a day and currency have; figures of further groups get no
-	// group.
+	// maxDayGroups is how many groups the sums of a day and currency have; figures of further groups get no group.
 	maxDayGroups = 50
 )
 

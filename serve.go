@@ -406,10 +406,9 @@ func (s *server) runChores(ctx context.Context) {
 	})
 }
 
-// sweep removes rows whose retention has ended until none is left, in short transactions that let other
-// writers in between (contract, section 10): expired answers to Idempotency-Keys, and what the wings' sweeps
-// remove. At until, by the steady clock, it stops, so that the chores get their turn, and reports that more is
-// left.
+// sweep removes rows whose retention has ended until none is left, in short transactions that let other writers in
+// between (contract, section 10): expired answers to Idempotency-Keys, and what the wings' sweeps remove. At until,
+// by the steady clock, it stops, so that the chores get their turn, and reports that more is left.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	for _, remove := range append([]func(*tx) (int64, error){(*tx).sweep}, s.sweeps...) {
 		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {

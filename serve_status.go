@@ -144,8 +144,7 @@ func listenUnix(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// askService asks the service over a database for its status; nil: it is not running, or has no
-// socket.
+// askService asks the service over a database for its status; nil: it is not running, or has no socket.
 func askService(ctx context.Context, db string) (*serviceStatus, error) {
 	res, err := callService(ctx, db, "GET", "/status")
 	if res == nil {

@@ -50,8 +50,7 @@ func isDamage(err error) bool {
 	return errors.Is(err, errHeader)
 }
 
-// noteDamage notes that a query met damage. It keeps the first, but prefers what the writer met to what a reader
-// met.
+// noteDamage notes that a query met damage. It keeps the first, but prefers what the writer met to what a reader met.
 func (f *faultLog) noteDamage(query string, err error, write bool) {
 	if f == nil {
 		return

@@ -119,8 +119,7 @@ func (e epoch) outdates(copied epoch) bool {
 	return e.Number >= copied.Number && e.String() != copied.String()
 }
 
-// socketPath returns the path of the socket of the service over a database: widgetd.sock beside
-// widgetd.db.
+// socketPath returns the path of the socket of the service over a database: widgetd.sock beside widgetd.db.
 func socketPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".sock" }
 
 // litestreamPath returns the directory in which Litestream keeps what it has replicated of a database last.

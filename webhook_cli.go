@@ -107,8 +107,7 @@ func setDisabled(_ *env, body map[string]any) error {
 	return nil
 }
 
-// A webhookRow is a webhook as webhook list prints it, without the path of its address, which may be a
-// secret.
+// A webhookRow is a webhook as webhook list prints it, without the path of its address, which may be a secret.
 type webhookRow struct {
 	ID           string   `json:"id"`
 	State        string   `json:"state"`

@@ -230,8 +230,7 @@ func (q *queries) eventsToSend(
 // maxSeq is higher than the number of any event.
 const maxSeq = 1<<63 - 1
 
-// countFailingWebhooks returns the number of enabled webhooks whose last attempt failed. It reads all
-// webhooks.
+// countFailingWebhooks returns the number of enabled webhooks whose last attempt failed. It reads all webhooks.
 func (q *queries) countFailingWebhooks() (n int64, err error) {
 	return oneValue[int64](q, `SELECT count(*) FROM webhooks WHERE state = 'enabled' AND failing_since IS NOT NULL`)
 }

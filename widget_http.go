@@ -160,9 +160,8 @@ func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (an
 	return q.answer(c, body), err
 }
 
-// oneWidgetStats returns the report for widget w; nil: there is no such widget. For a caller without a token it
-// leaves out the pages, and the orders unless the widget shows them to everybody. Another account's token gets
-// errWidget.
+// oneWidgetStats returns the report for widget w; nil: there is no such widget. For a caller without a token it leaves
+// out the pages, and the orders unless the widget shows them to everybody. Another account's token gets errWidget.
 func (a *widgetAPI) oneWidgetStats(
 	ctx context.Context, c *call, q *statsQuery, of owner, w *widget,
 ) (taggedBody, error) {

@@ -138,8 +138,7 @@ type tally struct {
 	order []tallyKey // in which the rows were added
 }
 
-// A tallyKey identifies a row: the counters of a widget in a quarter-hour, or of a name of it on a UTC
-// day.
+// A tallyKey identifies a row: the counters of a widget in a quarter-hour, or of a name of it on a UTC day.
 type tallyKey struct {
 	widget string
 	begins stamp      // the quarter-hour, or the day
