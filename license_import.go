@@ -54,10 +54,12 @@ type licenseImporter struct {
 	actor        string // of the events
 	faults       importFaults
 	rows         []importedLicense
-	store        *store           // of the plans that rows name
-	plans        map[string]*plan // those that were read, by id; nil: there is none
-	references   map[string]int   // line of a reference, by account and reference
-	total        int              // rows of the file, including those left out
+	store        *store
+	open         map[string]bool    // by account id: whether it exists and is not closed
+	plans        map[string]*plan   // those that were read, by id; nil: there is none
+	keys         map[licenseKey]int // the line of each key
+	references   map[string]int     // the line of a reference, by account and reference
+	total        int                // rows of the file, including those left out
 }
 
 // licenseImport imports licences from a CSV file. When a row is invalid nothing is imported, and
@@ -82,16 +84,12 @@ func importLicenses(e *env, sizes importSizes) error {
 		name = "standard input"
 	}
 	defer file.Close()
-	im := &licenseImporter{importSizes: sizes, defaults: license{AccountID: o.account, Product: product},
-		force: e.on("force"), skipExisting: e.on("skip-existing"), now: e.now(), messages: e.stderr, actor: e.actor(),
-		plans: map[string]*plan{}, references: map[string]int{}}
 	return e.withStore(func(st *store) error {
-		im.store = st
+		im := newImporter(st, license{AccountID: o.account, Product: product}, sizes)
+		im.force, im.skipExisting, im.now = e.on("force"), e.on("skip-existing"), e.now()
+		im.messages, im.actor = e.stderr, e.actor()
 		if err := im.read(file); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := im.compare(st); err != nil {
-			return err
 		}
 		if err := im.faults.err(); err != nil {
 			return fmt.Errorf("%s: nothing was imported: %w", name, err)
@@ -104,6 +102,12 @@ func importLicenses(e *env, sizes importSizes) error {
 		}
 		return im.report(e, imported)
 	})
+}
+
+// newImporter makes an importer into a store. Rows get the defaults for their empty cells.
+func newImporter(st *store, defaults license, sizes importSizes) *licenseImporter {
+	return &licenseImporter{importSizes: sizes, defaults: defaults, store: st, open: map[string]bool{},
+		plans: map[string]*plan{}, keys: map[licenseKey]int{}, references: map[string]int{}}
 }
 
 // report prints how many licences were imported.
@@ -128,38 +132,42 @@ func (im *licenseImporter) describeFailure(name string, imported int, err error)
 		name, imported, len(im.rows), err)
 }
 
-// importFaults collect what is wrong with the rows of a file. Equal faults form a group, so that
-// a mistake that is in every row is described once.
-type importFaults struct{ groups []*faultGroup }
-
-// A faultGroup is one fault, and the rows that have it.
-type faultGroup struct {
-	column string // "" for a fault of the whole row
-	detail string
-	value  string // what the first row has in the column; "" if that is not shown
-	others bool   // other rows have something else
-	lines  []int  // of the first rows
-	count  int    // of all rows
+// importFaults are what is wrong with the rows of a file.
+type importFaults struct {
+	first []string // a line each
+	count int
 }
 
 const (
-	maxFaultGroups = 20
-	maxFaultLines  = 5
-	maxFaultValue  = 40 // characters
+	maxImportFaults = 20 // that are shown
+	maxFaultValue   = 40 // characters
 )
 
-// add records a fault of the row on a line. value is the part of the row that the message shows; see
-// quoteValue.
+// add records a fault of the row on a line. column is "" for a fault of the whole row; value is the part of the row
+// that the message shows, see quoteValue.
 func (f *importFaults) add(line int, column, value, detail string) {
-	at := slices.IndexFunc(f.groups, func(g *faultGroup) bool { return g.column == column && g.detail == detail })
-	if at < 0 {
-		at, f.groups = len(f.groups), append(f.groups, &faultGroup{column: column, detail: detail, value: value})
+	if f.count++; f.count > maxImportFaults {
+		return
 	}
-	g := f.groups[at]
-	g.others = g.others || value != g.value
-	if g.count++; len(g.lines) < maxFaultLines {
-		g.lines = append(g.lines, line)
+	text := fmt.Sprintf("line %d", line)
+	for _, part := range []string{column, value, detail} {
+		if part != "" {
+			text += ": " + part
+		}
 	}
+	f.first = append(f.first, text)
+}
+
+// err returns the first faults, in the order of the lines, and how many there are besides; nil: there are none.
+func (f *importFaults) err() error {
+	if f.count == 0 {
+		return nil
+	}
+	lines := f.first
+	if more := f.count - len(lines); more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return errors.New(strings.Join(lines, "\n"))
 }
 
 // quoteValue returns the beginning of a cell for an error message, without control characters.
@@ -173,57 +181,6 @@ func quoteValue(cell string) string {
 	return strconv.Quote(cell)
 }
 
-// err returns all faults, with a line for each group in the order of the first rows, or nil.
-func (f *importFaults) err() error {
-	if len(f.groups) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(f.groups, func(a, b *faultGroup) int { return a.lines[0] - b.lines[0] })
-	var texts []string
-	for _, g := range f.groups[:min(len(f.groups), maxFaultGroups)] {
-		texts = append(texts, g.String())
-	}
-	if more := f.groups[len(texts):]; len(more) > 0 {
-		times := 0
-		for _, g := range more {
-			times += g.count
-		}
-		texts = append(texts, fmt.Sprintf("and %d more kinds of fault, %d times", len(more), times))
-	}
-	return errors.New(strings.Join(texts, "\n"))
-}
-
-// String returns the line of a group: `lines 3, 4 and 9: trial: "maybe": This must be …`.
-func (g *faultGroup) String() string {
-	var b strings.Builder
-	b.WriteString("line")
-	if g.count > 1 {
-		b.WriteByte('s')
-	}
-	for i, line := range g.lines {
-		switch {
-		case i > 0 && i == g.count-1:
-			b.WriteString(" and")
-		case i > 0:
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, " %d", line)
-	}
-	if more := g.count - len(g.lines); more > 0 {
-		fmt.Fprintf(&b, " and %d more", more)
-	}
-	value := g.value
-	if g.others {
-		value += " and others"
-	}
-	for _, part := range []string{g.column, value, g.detail} {
-		if part != "" {
-			b.WriteString(": " + part)
-		}
-	}
-	return b.String()
-}
-
 // read reads and checks every row, and adds what is wrong with one to the faults. Its error means
 // that the file as a whole can't be read.
 func (im *licenseImporter) read(f io.Reader) error {
@@ -231,7 +188,6 @@ func (im *licenseImporter) read(f io.Reader) error {
 	if err != nil {
 		return err
 	}
-	firstLine := map[licenseKey]int{}
 	for {
 		record, err := r.Read()
 		var broken *csv.ParseError
@@ -250,20 +206,72 @@ func (im *licenseImporter) read(f io.Reader) error {
 			return err
 		}
 		line, _ := r.FieldPos(0)
-		cells := im.cellsOf(header, record, line)
-		key := readImportKey(cells, firstLine, line)
-		l := im.readTerms(cells, header)
-		im.rows = append(im.rows, importedLicense{line, l, key})
-		if of := l.AccountID + " " + valueOr(l.Reference, ""); l.Reference != nil {
-			if first, repeated := im.references[of]; repeated {
-				cells.wrong("reference", fmt.Sprintf("as on line %d", first), "a reference must appear only once")
-			}
-			im.references[of] = line
+		if err := im.readRow(header, record, line); err != nil {
+			return err
 		}
 		if im.total++; im.total%im.progress == 0 {
 			fmt.Fprintf(im.messages, "%d rows read\n", im.total)
 		}
 	}
+}
+
+// readRow reads and checks a row. One whose key the same account has already is left out if skipExisting is set. Its
+// error is the store's.
+func (im *licenseImporter) readRow(header, record []string, line int) error {
+	cells := im.cellsOf(header, record, line)
+	key := im.readKey(cells, line)
+	l := im.readTerms(cells, header)
+	if err := im.checkAccount(l.AccountID, line); err != nil {
+		return err
+	}
+	if key != "" {
+		existing, err := orNil(im.store.licenseByKey(key.hash()))
+		switch {
+		case err != nil:
+			return err
+		case existing != nil && !im.skipExisting:
+			cells.wrong("key", "", errKeyTaken.Error())
+		case existing != nil && existing.AccountID != l.AccountID:
+			cells.wrong("key", "", "a licence of another account has this key")
+		case existing != nil:
+			return nil
+		}
+	}
+	im.rows = append(im.rows, importedLicense{line, l, key})
+	return im.checkReference(cells, l, line)
+}
+
+// checkAccount reports an account that does not exist or is closed; readTerms has reported a row without one.
+func (im *licenseImporter) checkAccount(id string, line int) error {
+	if _, known := im.open[id]; !known {
+		err := im.store.openAccount(id)
+		if err != nil && !errors.Is(err, errAccount) {
+			return err
+		}
+		im.open[id] = err == nil
+	}
+	if id != "" && !im.open[id] {
+		im.faults.add(line, "account_id", quoteValue(id), errAccount.text())
+	}
+	return nil
+}
+
+// checkReference reports a reference that appears twice, or that the account uses already.
+func (im *licenseImporter) checkReference(cells *textTerms, l *license, line int) error {
+	if l.Reference == nil {
+		return nil
+	}
+	of := l.AccountID + " " + *l.Reference
+	if first, repeated := im.references[of]; repeated {
+		cells.wrong("reference", fmt.Sprintf("as on line %d", first), "a reference must appear only once")
+	}
+	im.references[of] = line
+	err := checkReference(im.store.queries, l)
+	if used := new(refusal); errors.As(err, &used) {
+		cells.wrong("reference", "", used.detail)
+		return nil
+	}
+	return err
 }
 
 // cellsOf returns a reader of a row's cells, which adds to the faults what it finds wrong. A
@@ -283,20 +291,19 @@ func (im *licenseImporter) cellsOf(header, record []string, line int) *textTerms
 	}}
 }
 
-// readImportKey reads the key of the row on a line, and adds it to firstLine. It returns
-// "" when the key is invalid.
-func readImportKey(cells *textTerms, firstLine map[licenseKey]int, line int) licenseKey {
+// readKey reads the key of the row on a line. It returns "" when the key is invalid.
+func (im *licenseImporter) readKey(cells *textTerms, line int) licenseKey {
 	key, err := parseLicenseKey(cells.cell("key"))
 	if err != nil {
 		cells.wrong("key", "", "it must have 16 to 255 visible ASCII characters")
 		return ""
 	}
-	if first, repeated := firstLine[key]; repeated {
+	if first, repeated := im.keys[key]; repeated {
 		cells.wrong("key", fmt.Sprintf("as on line %d", first), "a key must appear only once; "+
 			"in one of 25 letters and digits case makes no difference, O is 0, and I and L are 1")
 		return key
 	}
-	firstLine[key] = line
+	im.keys[key] = line
 	return key
 }
 
@@ -374,8 +381,8 @@ func (im *licenseImporter) readTerms(cells *textTerms, header []string) *license
 	return &l
 }
 
-// ofPlan returns the licence of a row with the terms of the plan that l names, and what the row has of its own. Plans
-// are read once.
+// ofPlan returns the licence of a row with the terms of the plan that l names, and what the row has of its own.
+// Plans are read once.
 func (im *licenseImporter) ofPlan(cells *textTerms, l license, terms termsChange) license {
 	made, known := im.plans[*l.PlanID]
 	if !known {
@@ -430,49 +437,6 @@ func readMetadata(cells *textTerms, header []string, l *license) {
 	if len(added) > len(text) {
 		l.Metadata = added
 	}
-}
-
-// compare compares the rows with the database. Rows whose account does not exist or is closed are
-// faults, and so are those whose key exists already, unless skipExisting is set and a licence of the
-// same account has the key: such rows are left out.
-func (im *licenseImporter) compare(st *store) error {
-	open := map[string]bool{} // by account id: whether it exists and is not closed
-	fresh := make([]importedLicense, 0, len(im.rows))
-	for _, row := range im.rows {
-		id := row.license.AccountID
-		if _, known := open[id]; !known {
-			err := st.openAccount(id)
-			if err != nil && !errors.Is(err, errAccount) {
-				return err
-			}
-			open[id] = err == nil
-		}
-		if !open[id] && id != "" { // readTerms has reported an empty one
-			im.faults.add(row.line, "account_id", quoteValue(id), errAccount.text())
-		}
-		if row.key == "" {
-			continue
-		}
-		existing, err := orNil(st.licenseByKey(row.key.hash()))
-		switch {
-		case err != nil:
-			return err
-		case existing == nil:
-			fresh = append(fresh, row)
-			err := checkReference(st.queries, row.license)
-			if used := new(refusal); errors.As(err, &used) {
-				im.faults.add(row.line, "reference", quoteValue(*row.license.Reference), used.detail)
-			} else if err != nil {
-				return err
-			}
-		case !im.skipExisting:
-			im.faults.add(row.line, "key", "", errKeyTaken.Error())
-		case existing.AccountID != id:
-			im.faults.add(row.line, "key", "", "a licence of another account has this key")
-		}
-	}
-	im.rows = fresh
-	return nil
 }
 
 // save stores the licences of all rows, and returns how many. Many rows are stored in several
