@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -87,6 +88,13 @@ func (s *service) queued(id string) bool {
 	return slices.ContainsFunc(all, func(q *webhookQueue) bool { return q.ID == id })
 }
 
+// sweepApps ends and removes what a service would within a minute.
+func (s *service) sweepApps(ctx context.Context) error {
+	err := s.chore(faultAppSweep)(ctx)
+	failIf(s.t, s.server.sweep(ctx, time.Now().Add(time.Hour)), "more is left to sweep")
+	return err
+}
+
 func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +129,7 @@ func TestGrant_endsAtOnceWithItsApplicationAndIsSweptInBoundedSteps(t *testing.T
 		s.get("/orders", auth).is(401, "invalid_token")
 		s.get("/orders", bearer(own)).is(401, "invalid_token")
 		failIf(t, s.queued(hook) || s.queued(ownHook), "the webhooks of a removed application are sent to")
-		sweep := s.chore(faultAppSweep)
+		sweep := s.sweepApps
 		s.check(sweep(t.Context()))
 		s.hasRows(3*endedAtOnce+1, `grants WHERE app_id = ? AND ended_by = 'app_removed'`, p.ID)
 		s.hasRows(0, `webhooks`)
@@ -158,7 +166,7 @@ func TestGrant_ofWhichTheTimeIsOverEndsAndWhatIsLeftIsRemoved(t *testing.T) {
 			newStamp(time.Now()).after(days(2)))
 		s.sql(`UPDATE grant_codes SET grant_id = ?`, grantID)
 		s.sql(`UPDATE grants SET expires_at = ?`, newStamp(time.Now()).after(days(3)))
-		sweep := s.chore(faultAppSweep)
+		sweep := s.sweepApps
 		for _, c := range []struct {
 			until                                            time.Duration
 			codes, tokens, refreshing, webhooks, ended, rows int

@@ -254,15 +254,7 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	s.unchanged(before)
 	form = first.visit(path, nil).agreeing()
 	s.sql(`UPDATE apps SET updated_at = '2031-01-01T00:00:01Z' WHERE id = ?`, p.ID)
-	seen := *p
-	seen.UpdatedAt, _ = parseStamp("2031-01-01T00:00:00Z")
-	pages := &oauthPages{server: s.server}
-	for _, stale := range []*consent{{app: &seen, session: &session{AccountID: s.account}},
-		{app: &app{ID: newID("app", time.Now())}, session: &session{AccountID: s.account}}} {
-		if _, err := pages.giveCode(t.Context(), stale, scopeOrders); err != errConsentChanged {
-			t.Errorf("a code for what has changed: %v", err)
-		}
-	}
+	refused(first, form)
 	(&visitor{service: s}).visit(path, form).nowhere(200, "<h1>Sign in</h1>")
 	s.hasRows(0, `grant_codes`)
 	v := s.signedIn(tenant)
