@@ -333,16 +333,9 @@ func (a *authenticator) verifyAppToken(who *caller) error {
 	return nil
 }
 
-// cachedApp is usedApp with a cache in front of it. Errors: errApp, also for an application whose owner's
-// account is closed. Callers must not change the result.
+// cachedApp is workingApp with a cache in front of it. Callers must not change the result.
 func (a *authenticator) cachedApp(id string) (*app, error) {
-	return a.apps.loadBy(a.store, id, func(id string) (*app, error) {
-		p, err := a.store.usedApp(anyAccount, id)
-		if err == nil && !p.works() {
-			err = errApp
-		}
-		return p, err
-	})
+	return a.apps.loadBy(a.store, id, a.store.workingApp)
 }
 
 // checkAppOrigin returns nil for a normalised origin of an application that works, else errNotFound or an error

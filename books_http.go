@@ -303,7 +303,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.signedIn(c)
+	s, err := a.signedIn(a.store.queries, c)
 	switch {
 	case err != nil:
 		return nil, err
@@ -367,7 +367,7 @@ func (a *booksAPI) mayFinish(c *call, q *comeBackQuery) error {
 	if begun.ofApp() { // its state leads to followLink, which makes another one for the owner
 		return errBooksState
 	}
-	s, err := a.signedIn(c)
+	s, err := a.signedIn(a.store.queries, c)
 	if err == nil && begun.ofPerson() && (s == nil || s.AccountID != begun.AccountID) {
 		err = errBooksSignin
 	}

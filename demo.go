@@ -659,9 +659,7 @@ func (d *demo) prepareDocsTokens(t *tx) error {
 	d.examples["client_secret"], p.SecretHash = newClientSecret()
 	t.saveApp(p)
 	g := d.addDocsGrant(t, p.ID)
-	token := newRefreshToken()
-	d.examples["/oauth/revoke token"] = token
-	t.addRefreshToken(&refreshToken{Hash: hashOf(token), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
+	d.examples["/oauth/revoke token"] = newRefreshToken(t, g, 1)
 	return nil
 }
 

@@ -79,41 +79,27 @@ func (p *app) acceptsSecret(secret string, now time.Time) bool {
 	return current || earlier
 }
 
-// clientFields are the parameters in the body with which an application identifies and authenticates itself.
-type clientFields struct {
-	clientID, clientSecret string
-	inURL                  bool // a parameter is in the URL, which logs and proxies keep
-}
+// An oauthForm has the parameters of a request to the token or revocation endpoint, by their names; "": absent.
+type oauthForm map[string]string
 
-// A tokenRequest asks the token endpoint for tokens; "": the parameter is absent.
-type tokenRequest struct {
-	clientFields
-	grantType   string
-	code        string
-	redirectURI string
-	verifier    string // of PKCE
-	refresh     string
-	scope       string
-	resource    string
-}
-
-// check returns a refusal if a parameter is missing or has a wrong form. base is the address of this service.
-func (r *tokenRequest) check(base string) error {
-	if r.resource != "" && r.resource != base {
+// check returns a refusal if a parameter of the token endpoint is missing or has a wrong form. base is the address of
+// this service.
+func (f oauthForm) check(base string) error {
+	if f["resource"] != "" && f["resource"] != base {
 		return errOAuthTarget
 	}
-	switch r.grantType {
+	switch verifier := f["code_verifier"]; f["grant_type"] {
 	case grantTypeCode:
 		switch {
-		case r.code == "":
+		case f["code"] == "":
 			return errParameter("code", "present")
-		case r.redirectURI == "":
+		case f["redirect_uri"] == "":
 			return errParameter("redirect_uri", "present, as it was when the code was asked for")
-		case len(r.verifier) < 43 || len(r.verifier) > 128 || !unreserved(r.verifier):
+		case len(verifier) < 43 || len(verifier) > 128 || !unreserved(verifier):
 			return errParameter("code_verifier", "present, and have 43 to 128 letters, digits and -._~")
 		}
 	case grantTypeRefresh:
-		if r.refresh == "" {
+		if f["refresh_token"] == "" {
 			return errParameter("refresh_token", "present")
 		}
 	case grantTypeOwn:
@@ -134,63 +120,116 @@ type tokenAnswer struct {
 	Scope        string `json:"scope"`
 }
 
-// checkTokenRequest checks what a request asks tokens for. It returns as by what proves that the request is from
-// the application: the grant to which its code or refresh token belongs, or the account of a code that has no
-// grant yet; "": nothing does. It may return both that and the error why there are no tokens. It changes nothing.
-func checkTokenRequest(q *queries, p *app, r *tokenRequest, now stamp) (by string, err error) {
-	switch r.grantType {
-	case grantTypeCode:
-		c, err := checkGrantCode(q, p, r, now)
-		if c == nil {
-			return "", err
-		}
-		return valueOr(c.GrantID, c.AccountID), err
-	case grantTypeRefresh:
-		u, err := checkRefresh(q, p, r, now)
-		if u == nil {
-			return "", err
-		}
-		return u.grant.ID, err
-	}
-	_, err = ownScope(p, r)
-	return "", err
+// A tokenVerdict says whether an application gets the tokens that it asks for.
+type tokenVerdict struct {
+	app     *app
+	refused error  // nil: it gets them
+	scope   string // of the access token
+	ends    string // why the grant that by names ends, since its code or token was used before; "": it does not
+
+	// by is what proves that the request is from the application: the grant to which its code or refresh token
+	// belongs, or the account of a code that has no grant yet; "": nothing does, or only its secret.
+	by string
+
+	code    *grantCode // that is used; nil: none
+	refresh *refreshToken
+	grant   *grant // that refresh belongs to
 }
 
-// issueTokens is the transaction of the token endpoint, for an application that has authenticated by a secret, or does
-// so by the code or token in r. Its refusals are errors of the token endpoint; one that ends a grant is committed.
-func issueTokens(t *tx, keys *keyring, appID string, r *tokenRequest) (*tokenAnswer, error) {
-	p, err := t.usedApp(anyAccount, appID)
-	if errors.Is(err, errApp) || err == nil && !p.works() {
-		err = errClient
+// judgeTokenRequest decides about a request for tokens whose form is right, of an application that has proved itself
+// or that has no secret. It changes nothing.
+func judgeTokenRequest(q *queries, appID string, f oauthForm, now stamp) (v tokenVerdict) {
+	p, err := q.workingApp(appID)
+	switch {
+	case err != nil:
+		return tokenVerdict{refused: replaced(err, errApp, errClient)}
+	case f["grant_type"] == grantTypeCode:
+		v = judgeCode(q, p, f, now)
+	case f["grant_type"] == grantTypeRefresh:
+		v = judgeRefreshToken(q, p, f, now)
+	case p.public() || p.OwnScope == nil:
+		v.refused = errOwnTokens
+	default:
+		v.scope, v.refused = scopeFor(f["scope"], *p.OwnScope, p.Scope)
 	}
+	v.app = p
+	return v
+}
+
+// judgeCode judges an authorization code. Nothing of it is told unless it is the application's and its redirect URI
+// and verifier are right.
+func judgeCode(q *queries, p *app, f oauthForm, now stamp) tokenVerdict {
+	c, err := q.grantCode(hashOf(f["code"]))
+	switch {
+	case err != nil:
+		return tokenVerdict{refused: replaced(err, errNotFound, errGrantUnknown)}
+	case c.AppID != p.ID:
+		return tokenVerdict{refused: errGrantUnknown}
+	case c.RedirectURI != f["redirect_uri"]:
+		return tokenVerdict{refused: errCodeRedirect}
+	case subtle.ConstantTimeCompare([]byte(c.Challenge), []byte(pkceChallenge(f["code_verifier"]))) != 1:
+		return tokenVerdict{refused: errCodeVerifier}
+	}
+	v := tokenVerdict{by: valueOr(c.GrantID, c.AccountID), code: c}
+	switch {
+	case c.GrantID != nil: // also after its time
+		v.refused, v.ends = errCodeUsed, endedByCode
+	case !now.Before(c.ExpiresAt.Time):
+		v.refused = errCodeExpired
+	case !p.mayActFor(c.AccountID), !p.sendsTo(c.RedirectURI):
+		v.refused = errCodeApp
+	default:
+		v.scope, v.refused = agreedScope(q, p, c.AccountID, "", c.Scope)
+	}
+	return v
+}
+
+// judgeRefreshToken judges a refresh token. One that was replaced is good again as long as its successor is unused,
+// for refreshOverlap.
+func judgeRefreshToken(q *queries, p *app, f oauthForm, now stamp) tokenVerdict {
+	row, g, err := findRefreshToken(q, p.ID, f["refresh_token"])
 	if err != nil {
-		return nil, err
+		return tokenVerdict{refused: err}
 	}
-	switch r.grantType {
-	case grantTypeCode:
-		return exchangeCode(t, keys, p, r)
-	case grantTypeRefresh:
-		return useRefreshToken(t, keys, p, r)
+	v := tokenVerdict{by: g.ID, refresh: row, grant: g}
+	good := row.ReplacedAt.IsZero()
+	if !good && row.Successor != nil && closerThan(refreshOverlap, row.ReplacedAt.Time, now.Time) {
+		good, err = q.refreshTokenWorks(g.ID, row.Number+1)
 	}
-	scope, err := ownScope(p, r)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		v.refused = err
+	case !now.Before(row.ExpiresAt.Time):
+		v.refused = errRefreshExpired
+	case !good:
+		v.refused, v.ends = errRefreshReused, endedByReuse
+	default:
+		v.scope, v.refused = agreedScope(q, p, g.AccountID, f["scope"], g.Scope)
 	}
-	return signAccess(t, keys, appToken{AppID: p.ID, AccountID: p.AccountID, Scope: scope}, "")
+	return v
 }
 
-// signAccess issues an access token and returns it together with a refresh token; "": there is none.
-func signAccess(t *tx, keys *keyring, row appToken, refresh string) (*tokenAnswer, error) {
-	token, issued, err := issueAppToken(t, keys, row)
-	return &tokenAnswer{token, "Bearer", int(appTokenLife / time.Second), refresh, issued.Scope}, err
+// findRefreshToken returns a refresh token with its grant, which has not ended, replaced or not. Errors:
+// errGrantUnknown, also for one of another application.
+func findRefreshToken(q *queries, appID, token string) (row *refreshToken, g *grant, err error) {
+	if row, err = q.refreshToken(hashOf(token)); err == nil {
+		g, err = q.grant(anyAccount, row.GrantID)
+	}
+	if err == nil && (g.AppID != appID || !g.EndedAt.IsZero()) {
+		err = errNotFound
+	}
+	return row, g, replaced(err, errNotFound, errGrantUnknown)
 }
 
-// ownScope returns the scope that an application gets for its owner's account by client credentials.
-func ownScope(p *app, r *tokenRequest) (string, error) {
-	if p.public() || p.OwnScope == nil {
-		return "", errOwnTokens
+// agreedScope is scopeFor for what an account has agreed to. Errors: also errGrantClosed.
+func agreedScope(q *queries, p *app, accountID, asked, agreed string) (string, error) {
+	switch a, err := q.account(accountID); {
+	case err != nil:
+		return "", err
+	case !a.ClosedAt.IsZero():
+		return "", errGrantClosed
 	}
-	return scopeFor(r.scope, *p.OwnScope, p.Scope)
+	return scopeFor(asked, agreed, p.Scope)
 }
 
 // scopeFor returns what an access token may do: what is asked for ("": all) of what was agreed to, as far as
@@ -204,189 +243,80 @@ func scopeFor(asked, agreed, registered string) (string, error) {
 	return scope, nil
 }
 
-// accountOpen returns errGrantClosed if an account is closed.
-func accountOpen(q *queries, id string) error {
-	a, err := q.account(id)
-	if err == nil && !a.ClosedAt.IsZero() {
-		err = errGrantClosed
+// issueTokens carries out a verdict on a request with that form. What a refusal ends is committed.
+func issueTokens(t *tx, keys *keyring, v tokenVerdict, f oauthForm) (*tokenAnswer, error) {
+	if v.ends != "" {
+		if v.refresh != nil {
+			t.addEvent(grantEvent(v.grant, eventGrantReused, appActor(v.app.ID)))
+		}
+		if err := endGrant(t, anyAccount, v.by, v.ends, appActor(v.app.ID)); err != nil {
+			return nil, err
+		}
+		return nil, keep(v.refused)
 	}
-	return err
-}
-
-// checkGrantCode looks up an authorization code. It returns nil unless the code is the application's and its
-// redirect URI and verifier are right; if they are, it returns the code, even with an error. Errors: errCodeUsed
-// for a code that has been used, also after its time, and other refusals.
-func checkGrantCode(q *queries, p *app, r *tokenRequest, now stamp) (*grantCode, error) {
-	c, err := q.grantCode(hashOf(r.code))
-	if err != nil {
-		return nil, replaced(err, errNotFound, errGrantUnknown)
-	}
+	g, refresh, err := v.grant, "", v.refused
 	switch {
-	case c.AppID != p.ID:
-		return nil, errGrantUnknown
-	case c.RedirectURI != r.redirectURI:
-		return nil, errCodeRedirect
-	case subtle.ConstantTimeCompare([]byte(c.Challenge), []byte(pkceChallenge(r.verifier))) != 1:
-		return nil, errCodeVerifier
-	case c.GrantID != nil:
-		return c, errCodeUsed
-	case !now.Before(c.ExpiresAt.Time):
-		return c, errCodeExpired
-	case !p.mayActFor(c.AccountID), !p.sendsTo(c.RedirectURI):
-		return c, errCodeApp
-	}
-	if err := accountOpen(q, c.AccountID); err != nil {
-		return c, err
-	}
-	_, err = scopeFor("", c.Scope, p.Scope)
-	return c, err
-}
-
-// exchangeCode makes the grant that an authorization code stands for, and its first tokens. The reuse of a code
-// ends the grant.
-func exchangeCode(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
-	c, err := checkGrantCode(t.queries, p, r, t.now)
-	if errors.Is(err, errCodeUsed) {
-		if err := endGrant(t, anyAccount, *c.GrantID, endedByCode, appActor(p.ID)); err != nil {
-			return nil, err
-		}
-		return nil, keep(errCodeUsed)
+	case err != nil:
+	case v.code != nil:
+		g, refresh, err = startGrant(t, v.code)
+	case v.refresh != nil:
+		refresh, err = renewRefreshToken(t, v.app, g, v.refresh, f["refresh_token"])
 	}
 	if err != nil {
 		return nil, err
 	}
-	g := &grant{ID: t.newID("grt"), AppID: p.ID, AccountID: c.AccountID, Scope: c.Scope, AgreedBy: c.AgreedBy,
+	row := appToken{AppID: v.app.ID, AccountID: v.app.AccountID, Scope: v.scope}
+	if g != nil {
+		row.GrantID, row.AccountID = &g.ID, g.AccountID
+	}
+	token, _, err := issueAppToken(t, keys, row)
+	return &tokenAnswer{token, "Bearer", int(appTokenLife / time.Second), refresh, v.scope}, err
+}
+
+// startGrant makes the grant that an authorization code stands for, and its first refresh token.
+func startGrant(t *tx, c *grantCode) (g *grant, refresh string, err error) {
+	g = &grant{ID: t.newID("grt"), AppID: c.AppID, AccountID: c.AccountID, Scope: c.Scope, AgreedBy: c.AgreedBy,
 		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-	first := newRefreshToken()
 	t.addGrant(g)
-	t.addEvent(grantEvent(g, eventGrantCreated, appActor(p.ID), "scope", g.Scope))
-	t.addRefreshToken(&refreshToken{Hash: hashOf(first), GrantID: g.ID, Number: 1, ExpiresAt: g.ExpiresAt})
-	if !t.useGrantCode(c.Hash, g.ID) {
-		return nil, errCodeUsed // checkGrantCode has seen that it is unused
-	}
-	more, err := t.oldestGrants(p.ID, g.AccountID, maxGrants)
-	if err != nil {
-		return nil, err
-	}
+	t.addEvent(grantEvent(g, eventGrantCreated, appActor(g.AppID), "scope", g.Scope))
+	refresh = newRefreshToken(t, g, 1)
+	t.useGrantCode(c.Hash, g.ID)
+	more, err := t.oldestGrants(g.AppID, g.AccountID, maxGrants)
 	for _, id := range more {
-		if err := endGrant(t, anyAccount, id, endedByMore, appActor(p.ID)); err != nil {
-			return nil, err
+		if err := endGrant(t, anyAccount, id, endedByMore, appActor(g.AppID)); err != nil {
+			return nil, "", err
 		}
 	}
-	scope, err := scopeFor("", g.Scope, p.Scope)
-	if err != nil {
-		return nil, err
-	}
-	row := appToken{AppID: p.ID, GrantID: &g.ID, AccountID: g.AccountID, Scope: scope}
-	return signAccess(t, keys, row, first)
+	return g, refresh, err
 }
 
-// newRefreshToken returns a refresh token of 256 random bits.
-func newRefreshToken() string { return randomText(32) }
-
-// A refreshUse is a refresh token of an application, with its grant and what it yields.
-type refreshUse struct {
-	row   *refreshToken
-	grant *grant
-	scope string // of the next access token
+// newRefreshToken gives a grant another refresh token, of 256 random bits, and returns it.
+func newRefreshToken(t *tx, g *grant, number int64) (token string) {
+	token = randomText(32)
+	t.addRefreshToken(g, number, hashOf(token))
+	return token
 }
 
-// checkRefresh looks up a refresh token. It returns nil unless the token is the application's; if it is, it
-// returns the token, even with an error. Errors: errRefreshReused, if it was replaced and must not be used again,
-// and other refusals.
-func checkRefresh(q *queries, p *app, r *tokenRequest, now stamp) (*refreshUse, error) {
-	u, err := findRefreshToken(q, p.ID, r.refresh)
-	if err != nil {
-		return nil, err
-	}
-	if !now.Before(u.row.ExpiresAt.Time) {
-		return u, errRefreshExpired
-	}
-	if !u.row.ReplacedAt.IsZero() {
-		unused, err := q.refreshTokenWorks(u.row.GrantID, u.row.Number+1)
-		if err != nil {
-			return u, err
-		}
-		if !unused || u.row.Successor == nil || !closerThan(refreshOverlap, u.row.ReplacedAt.Time, now.Time) {
-			return u, errRefreshReused
-		}
-	}
-	if err := accountOpen(q, u.grant.AccountID); err != nil {
-		return u, err
-	}
-	u.scope, err = scopeFor(r.scope, u.grant.Scope, p.Scope)
-	return u, err
-}
-
-// findRefreshToken returns a refresh token with its grant, which has not ended, replaced or not. Errors:
-// errGrantUnknown, also for one of another application.
-func findRefreshToken(q *queries, appID, token string) (*refreshUse, error) {
-	row, err := q.refreshToken(hashOf(token))
-	if err != nil {
-		return nil, replaced(err, errNotFound, errGrantUnknown)
-	}
-	g, err := q.grant(anyAccount, row.GrantID)
-	if err == nil && (g.AppID != appID || !g.EndedAt.IsZero()) {
-		err = errGrantUnknown
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &refreshUse{row: row, grant: g}, nil
-}
-
-// useRefreshToken issues an access token for a refresh token, and replaces the refresh token of a public
-// application. The reuse of one that was replaced ends the grant.
-func useRefreshToken(t *tx, keys *keyring, p *app, r *tokenRequest) (*tokenAnswer, error) {
-	u, err := checkRefresh(t.queries, p, r, t.now)
-	if errors.Is(err, errRefreshReused) {
-		t.addEvent(grantEvent(u.grant, eventGrantReused, appActor(p.ID)))
-		if err := endGrant(t, anyAccount, u.grant.ID, endedByReuse, appActor(p.ID)); err != nil {
-			return nil, err
-		}
-		return nil, keep(errRefreshReused)
-	}
-	if err != nil {
-		return nil, err
-	}
-	next, err := renewRefreshToken(t, p, u, r.refresh)
-	if err != nil {
-		return nil, err
-	}
-	row := appToken{AppID: p.ID, GrantID: &u.grant.ID, AccountID: u.grant.AccountID, Scope: u.scope}
-	return signAccess(t, keys, row, next)
-}
-
-// renewRefreshToken returns the refresh token to use after token, whose row is u's: for an application that can
+// renewRefreshToken returns the refresh token to use after token, whose row is given: for an application that can
 // keep a secret the same one, which then works longer; for others its successor, which is made when token is used
 // for the first time. Either lasts refreshLife, but not past maxGrantLife.
-func renewRefreshToken(t *tx, p *app, u *refreshUse, token string) (next string, err error) {
-	g, row := u.grant, u.row
-	g.UsedAt = t.now
+func renewRefreshToken(t *tx, p *app, g *grant, row *refreshToken, token string) (next string, err error) {
 	if !row.ReplacedAt.IsZero() {
 		plain, err := unsealWith(successorKey(token), row.Successor, row.Hash)
-		if err != nil {
-			return "", err
-		}
-		t.saveGrantUse(g)
-		return string(plain), nil
+		t.saveGrantUse(g.ID, g.ExpiresAt)
+		return string(plain), err
 	}
 	g.ExpiresAt = t.now.after(refreshLife)
 	if last := g.CreatedAt.after(maxGrantLife); last.Before(g.ExpiresAt.Time) {
 		g.ExpiresAt = last
 	}
-	t.saveGrantUse(g)
+	t.saveGrantUse(g.ID, g.ExpiresAt)
 	if !p.public() {
 		t.extendRefreshToken(row.Hash, g.ExpiresAt)
 		return token, nil
 	}
-	next = newRefreshToken()
-	row.ReplacedAt, row.Successor = t.now, sealWith(successorKey(token), []byte(next), row.Hash)
-	if err := t.replaceRefreshToken(row); err != nil {
-		return "", err
-	}
-	t.addRefreshToken(&refreshToken{Hash: hashOf(next), GrantID: g.ID, Number: row.Number + 1,
-		ExpiresAt: g.ExpiresAt})
+	next = newRefreshToken(t, g, row.Number+1)
+	t.replaceRefreshToken(row, sealWith(successorKey(token), []byte(next), row.Hash))
 	return next, nil
 }
 
@@ -400,37 +330,18 @@ func successorKey(token string) []byte {
 	return key
 }
 
-// A revocation is what a token to be revoked stands for: a grant, if it is a refresh token, or an access token.
-type revocation struct {
-	grantID string // of the token; "": of an access token by client credentials
-	jti     string // of an access token; "": it is a refresh token
-}
-
-// findRevocation returns what a token of an application stands for, or nil if it is no such token. An access token
-// counts even if it has expired. It changes nothing.
-func findRevocation(q *queries, keys *keyring, appID, token string) (*revocation, error) {
-	u, err := findRefreshToken(q, appID, token)
+// findRevoked returns what a token of an application stands for: a grant, if it is a refresh token, else the jti of an
+// access token, which counts even if it has expired. Both are "" if it is no token of the application.
+func findRevoked(q *queries, keys *keyring, appID, token string) (grantID, jti string, err error) {
+	_, g, err := findRefreshToken(q, appID, token)
 	if err == nil {
-		return &revocation{grantID: u.grant.ID}, nil
+		return g.ID, "", nil
 	}
-	if !errors.Is(err, errGrantUnknown) {
-		return nil, err
+	c, wrong := keys.verify(token)
+	if !errors.Is(err, errGrantUnknown) || wrong != nil || c.ClientID != appID || c.isDevice() {
+		return "", "", notUnless(err, errGrantUnknown)
 	}
-	c, err := keys.verify(token)
-	if err != nil || c.ClientID != appID || c.isDevice() {
-		return nil, nil
-	}
-	return &revocation{grantID: c.Grant, jti: c.ID}, nil
-}
-
-// revoke ends what a token stands for (RFC 7009): with a refresh token the grant. What has ended already stays
-// as it is.
-func (r *revocation) revoke(t *tx, appID string) error {
-	if r.jti == "" {
-		return endGrant(t, anyAccount, r.grantID, endedByApp, appActor(appID))
-	}
-	t.revokeAppToken(appID, r.jti)
-	return nil
+	return c.Grant, c.ID, nil
 }
 
 // A refreshToken is one of the refresh tokens of a grant: the one that works, or one that was replaced.

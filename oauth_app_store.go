@@ -121,6 +121,16 @@ func (q *queries) usedApp(o owner, id string) (*app, error) {
 	return p, err
 }
 
+// workingApp returns an application of which anything works: it is not removed, and its owner not closed. Errors:
+// errApp.
+func (q *queries) workingApp(id string) (*app, error) {
+	p, err := q.usedApp(anyAccount, id)
+	if err == nil && !p.works() {
+		return nil, errApp
+	}
+	return p, err
+}
+
 // apps returns a page of the applications of an owner that are not removed, newest first, starting after the
 // id before ("" for the newest).
 func (q *queries) apps(o owner, before string, limit int) (p listPage[*app], err error) {

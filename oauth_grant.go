@@ -347,16 +347,6 @@ func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*newSignin, 
 	return made, nil
 }
 
-// knowsSigninCode reports whether a code that somebody has typed can be used.
-func knowsSigninCode(q *queries, keys *keyring, typed string, now stamp) (bool, error) {
-	plain, ok := parseSigninCode(typed)
-	if !ok {
-		return false, nil
-	}
-	_, err := q.signinCode(keys.signinHash(plain), now)
-	return err == nil, notUnless(err, errNotFound)
-}
-
 // signIn uses up a code that somebody has typed and begins a session. It returns the secret that the browser
 // keeps, which is new each time and stored nowhere. before is the secret that the browser had until now; its
 // session ends. Errors: errSigninCode, after which the code, if there is one, can still be used.

@@ -37,7 +37,7 @@ func oauthWing(s *server) wing {
 		{pattern: "POST /oauth/token", run: a.issue},
 		{pattern: "POST /oauth/revoke", run: a.revoke},
 	}
-	for i := range routes { // authenticate and prove limit them
+	for i := range routes { // authenticate and limitUse limit them
 		routes[i].free, routes[i].origin, routes[i].form = true, originApp, "oauth"
 	}
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}}
@@ -85,21 +85,13 @@ func plainDescription(text string) string {
 	}, text)
 }
 
-// readClient reads the fields; known are the other parameters of the endpoint.
-func (f *clientFields) readClient(in *input, known ...string) {
-	f.clientID, f.clientSecret = in.field("client_id"), in.field("client_secret")
+// readOAuthForm reads a form; known are the names of its parameters, besides those of the application.
+func readOAuthForm(in *input, known ...string) oauthForm {
+	f := oauthForm{}
 	for _, name := range append(known, "client_id", "client_secret") {
-		f.inURL = f.inURL || slices.ContainsFunc(in.query[name], func(v string) bool { return v != "" })
+		f[name] = in.field(name)
 	}
-}
-
-func readTokenRequest(in *input) (r tokenRequest) {
-	r.readClient(in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
-		"resource")
-	r.grantType, r.code, r.redirectURI = in.field("grant_type"), in.field("code"), in.field("redirect_uri")
-	r.verifier, r.refresh = in.field("code_verifier"), in.field("refresh_token")
-	r.scope, r.resource = in.field("scope"), in.field("resource")
-	return r
+	return f
 }
 
 // A clientProof is how a request says which application sends it.
@@ -110,69 +102,73 @@ type clientProof struct {
 }
 
 // readProof reads the proof of a request. Errors: errClient, if there is none or it is of another kind;
-// errClientBasic, if Basic is malformed; errClientBoth.
-func readProof(authorization []string, f *clientFields) (*clientProof, error) {
+// errClientBasic, if Basic is malformed; errClientBoth; a refusal of parameters in the URL, since logs and proxies
+// keep it.
+func readProof(c *call, f oauthForm) (*clientProof, error) {
+	id, authorization := f["client_id"], c.request.Header.Values("Authorization")
+	for name := range f {
+		if slices.ContainsFunc(c.in.query[name], func(v string) bool { return v != "" }) {
+			return nil, &refusal{code: codeOAuthRequest, detail: "Parameters belong into the body, not into the URL."}
+		}
+	}
 	switch {
-	case f.inURL:
-		return nil, &refusal{code: codeOAuthRequest, detail: "Parameters belong into the body, not into the URL."}
 	case len(authorization) > 1:
 		return nil, errClientBoth
-	case len(authorization) == 0 && f.clientID == "":
+	case len(authorization) == 0 && id == "":
 		return nil, errClient
 	case len(authorization) == 0:
-		return &clientProof{id: f.clientID, secret: f.clientSecret, refused: errClient}, nil
+		return &clientProof{id: id, secret: f["client_secret"], refused: errClient}, nil
 	}
 	scheme, credentials, _ := strings.Cut(authorization[0], " ")
 	if !strings.EqualFold(scheme, "Basic") {
 		return nil, errClient
 	}
 	plain, err := base64.StdEncoding.DecodeString(strings.Trim(credentials, " "))
-	id, secret, ok := strings.Cut(string(plain), ":")
-	if err != nil || !ok || id == "" {
+	name, password, ok := strings.Cut(string(plain), ":")
+	if err != nil || !ok || name == "" {
 		return nil, errClientBasic
 	}
 	p := &clientProof{basic: true, refused: errClientBasic}
 	var errs [2]error
-	p.id, errs[0] = url.QueryUnescape(id)
-	p.secret, errs[1] = url.QueryUnescape(secret)
+	p.id, errs[0] = url.QueryUnescape(name)
+	p.secret, errs[1] = url.QueryUnescape(password)
 	switch {
 	case errors.Join(errs[:]...) != nil:
 		return nil, errClientBasic
-	case f.clientSecret != "" || f.clientID != "" && f.clientID != p.id:
+	case f["client_secret"] != "" || id != "" && id != p.id:
 		return nil, errClientBoth
 	}
 	return p, nil
 }
 
-// authenticate returns the application that sends a request, and whether a secret has proved that. A public
-// application must not send a secret. Every failure gets the same answer. Failures are limited by address as those
-// of licence keys are; the right secret is accepted even then, since nobody can guess one.
-func (a *oauthAPI) authenticate(c *call, f *clientFields) (p *app, proved bool, err error) {
-	proof, err := readProof(c.request.Header.Values("Authorization"), f)
+// authenticate returns the application that sends a request, which has proved that by its secret unless it is public:
+// then it must not send one. Every failure gets the same answer. Failures are limited by address as those of licence
+// keys are; the right secret is accepted even then, since nobody can guess one.
+func (a *oauthAPI) authenticate(c *call, f oauthForm) (*app, error) {
+	proof, err := readProof(c, f)
 	if err != nil {
-		return nil, false, a.unproved(c, err)
+		return nil, a.unproved(c, err)
 	}
 	if validID("app", proof.id) {
-		if p, err = a.cachedApp(proof.id); err != nil && !errors.Is(err, errApp) {
-			return nil, false, err
+		p, err := a.cachedApp(proof.id)
+		if notUnless(err, errApp) != nil {
+			return nil, err
 		}
-		if err == nil {
-			c.app = p // so that a script of its own origins can read why it is refused
+		c.app = p // so that a script of its own origins can read why it is refused
+		switch {
+		case p == nil:
+		case !p.public() && proof.secret != "" && p.acceptsSecret(proof.secret, c.now):
+			return p, a.limitApp(p)
+		case p.public() && proof.secret == "" && !proof.basic:
+			return p, nil
+		case p.public() && proof.secret == "": // some libraries try this to find out which way is right
+			return nil, a.unproved(c, proof.refused)
 		}
-	}
-	switch {
-	case err != nil || p == nil:
-	case !p.public() && proof.secret != "" && p.acceptsSecret(proof.secret, c.now):
-		return p, true, a.limitApp(p)
-	case p.public() && proof.secret == "" && !proof.basic:
-		return p, false, nil
-	case p.public() && proof.secret == "": // some libraries try this to find out which way is right
-		return nil, false, a.unproved(c, proof.refused)
 	}
 	if err := a.countFailure(c, proof); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	return nil, false, a.unproved(c, proof.refused)
+	return nil, a.unproved(c, proof.refused)
 }
 
 // countFailure counts a proof that failed. Errors: rate_limited, where too many different ones have failed
@@ -208,80 +204,78 @@ func (a *oauthAPI) limitApp(p *app) error {
 	return errOver(v, limitNamed("application", rate), "Too many requests of this application.")
 }
 
-// prove counts a request of an application that has no secret, and returns err or rate_limited. by is what proves
-// that the request is from the application, such as a grant, see checkTokenRequest; "": nothing does. Everybody
-// who uses such an application holds a code or token of it, so each grant has a bucket of its own: otherwise one
-// of them could drain it for all others.
-func (a *oauthAPI) prove(c *call, p *app, by string, err error) error {
-	if by == "" {
-		return a.unproved(c, err)
+// limitUse counts a request of an application that has no secret. by is what proves that the request is from the
+// application, see tokenVerdict; "": nothing does. Everybody who uses such an application holds a code or token of it,
+// so each grant has a bucket of its own: otherwise one of them could drain it for all others.
+func (a *oauthAPI) limitUse(c *call, p *app, by string) error {
+	switch {
+	case !p.public():
+		return nil // limitApp has
+	case by == "":
+		return a.unproved(c, nil)
 	}
 	v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady())
-	return cmp.Or(errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant."), err)
+	return errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant.")
 }
 
 // issue answers with tokens, which caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1). While signing is
 // held it refuses before it looks at codes and refresh tokens, so that these stay as they are.
+//
+// The form is read and the application proves itself; then one transaction judges the request, counts it against the
+// limit of what proves it, and issues tokens or ends a grant. Should that transaction be repeated, it counts twice.
 func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
 	c.response.Header().Set("Pragma", "no-cache")
-	r := readTokenRequest(c.in)
+	f := readOAuthForm(c.in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
+		"resource")
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
 	if a.signingHeld() {
 		return nil, errClock
 	}
-	p, secret, err := a.authenticate(c, &r.clientFields)
+	p, err := a.authenticate(c, f)
 	if err != nil {
 		return nil, err
 	}
-	err = r.check(a.routing.Load().bases[0].URL)
-	by := ""
-	if err == nil { // requests that are wrong never reach the writer
-		by, err = checkTokenRequest(a.store.queries, p, &r, newStamp(c.now))
+	if wrong := f.check(a.issuer()); wrong != nil {
+		return nil, cmp.Or(a.limitUse(c, p, ""), wrong)
 	}
-	if !secret {
-		err = a.prove(c, p, by, err)
-	}
-	if err != nil && !errors.Is(err, errCodeUsed) && !errors.Is(err, errRefreshReused) {
-		return nil, err
-	}
-	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) { return issueTokens(t, a.keys.Load(), p.ID, &r) })
+	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) {
+		v := judgeTokenRequest(t.queries, p.ID, f, t.now)
+		if err := a.limitUse(c, p, v.by); err != nil {
+			return nil, err
+		}
+		return issueTokens(t, a.keys.Load(), v, f)
+	})
 }
 
-// revoke ends what a token of the application stands for. Anything that is no such token gets the same answer (RFC
-// 7009, section 2.2).
+// revoke ends what a token of the application stands for (RFC 7009): with a refresh token the grant. Anything that is
+// no such token, or has ended already, gets the same answer (section 2.2).
 func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
-	var client clientFields
-	client.readClient(c.in, "token", "token_type_hint")
-	token := c.in.field("token") // the hint is not needed: a token itself shows its kind
+	f := readOAuthForm(c.in, "token", "token_type_hint") // a token itself shows its kind
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	p, secret, err := a.authenticate(c, &client)
+	p, err := a.authenticate(c, f)
 	if err != nil {
 		return nil, err
 	}
-	var what *revocation
-	if token == "" {
-		err = errParameter("token", "present")
-	} else {
-		what, err = findRevocation(a.store.queries, a.keys.Load(), p.ID, token)
+	if f["token"] == "" {
+		return nil, cmp.Or(a.limitUse(c, p, ""), errParameter("token", "present"))
 	}
-	if !secret {
-		by := ""
-		if what != nil {
-			by = cmp.Or(what.grantID, what.jti)
+	return &reply{status: http.StatusOK}, a.store.update(ctx, func(t *tx) error {
+		grantID, jti, err := findRevoked(t.queries, a.keys.Load(), p.ID, f["token"])
+		err = cmp.Or(a.limitUse(c, p, cmp.Or(grantID, jti)), err)
+		switch {
+		case err != nil:
+			return err
+		case jti != "":
+			t.revokeAppToken(p.ID, jti)
+		case grantID != "":
+			return endGrant(t, anyAccount, grantID, endedByApp, appActor(p.ID))
 		}
-		err = a.prove(c, p, by, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if what != nil {
-		err = a.store.update(ctx, func(t *tx) error { return what.revoke(t, p.ID) })
-	}
-	return &reply{status: http.StatusOK}, err
+		return nil
+	})
 }
 
 // The metadata for programs about the authorization server and about the interface that its tokens are for

@@ -20,22 +20,16 @@ import (
 // oauthTemplate makes every one of these pages from an oauthPage.
 var oauthTemplate = pageTemplateOf("oauth.html", "")
 
-// An oauthPages serves the pages.
-type oauthPages struct {
-	*server
-}
-
 // oauthPageWing makes the routes of the pages.
 func oauthPageWing(s *server) wing {
-	a := &oauthPages{s}
 	routes := []route{
-		{pattern: "GET /oauth/authorize", run: a.askConsent},
-		{pattern: "POST /oauth/authorize", run: a.takeConsent},
-		{pattern: "GET /oauth/signin", run: a.askCode},
-		{pattern: "POST /oauth/signin", run: a.takeCode},
-		{pattern: "POST /oauth/signout", run: a.signOut},
-		{pattern: "GET /oauth/connected", run: a.showConnected},
-		{pattern: "POST /oauth/connected", run: a.endConnected},
+		{pattern: "GET /oauth/authorize", run: s.askConsent},
+		{pattern: "POST /oauth/authorize", run: s.takeConsent},
+		{pattern: "GET /oauth/signin", run: s.askCode},
+		{pattern: "POST /oauth/signin", run: s.takeCode},
+		{pattern: "POST /oauth/signout", run: s.signOut},
+		{pattern: "GET /oauth/connected", run: s.showConnected},
+		{pattern: "POST /oauth/connected", run: s.endConnected},
 	}
 	for i := range routes {
 		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", "signin"
@@ -95,35 +89,30 @@ func (s *server) secretOf(r *http.Request) string {
 }
 
 // signedIn returns the session of the person who sends a request; nil: nobody has signed in.
-func (s *server) signedIn(c *call) (*session, error) {
-	secret := s.secretOf(c.request)
-	if secret == "" {
-		return nil, nil
-	}
-	return orNil(s.store.session(secret, newStamp(c.now)))
+func (s *server) signedIn(q *queries, c *call) (*session, error) {
+	return orNil(q.session(s.secretOf(c.request), newStamp(c.now)))
 }
 
-// askCode answers GET /oauth/signin.
-func (a *oauthPages) askCode(ctx context.Context, c *call) (any, error) {
+func (s *server) askCode(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	return a.signinPage(c, r, "", http.StatusOK)
+	return s.signinPage(c, r, "", http.StatusOK)
 }
 
 // signinPage makes the page that asks for a code, and says which application led there. notice, the key of a text,
 // says what was wrong with the last code.
-func (a *oauthPages) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
+func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, "title_signin")
 	p.SignIn, p.Notice = r.link("signin"), notice
-	if q := (&consent{}); len(r.query) > 0 && r.query.Get(booksSignin) == "" {
-		fault, err := a.findApp(q, r.query)
+	if len(r.query) > 0 && r.query.Get(booksSignin) == "" {
+		asked, fault, err := findApp(s.store.queries, r.query)
 		if err != nil {
 			return nil, err
 		}
 		if fault == "" {
-			p.Asks = printable(q.app.Name)
+			p.Asks = printable(asked.Name)
 		}
 	}
 	return oauthTemplate.render(status, p)
@@ -136,25 +125,21 @@ const (
 	booksSignin = "books"
 )
 
-// takeCode answers POST /oauth/signin: it signs in and leads on to where the person was going. Only wrong codes
-// are limited by address, so nobody can lock out others behind the same one; nobody can guess 60 random bits.
-func (a *oauthPages) takeCode(ctx context.Context, c *call) (any, error) {
+// takeCode signs in and leads on to where the person was going. Only wrong codes are limited by address, so nobody can
+// lock out others behind the same one; nobody can guess 60 random bits.
+func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	known, err := knowsSigninCode(a.store.queries, a.keys.Load(), r.form["code"], newStamp(c.now))
-	if err == nil && !known {
-		err = a.limitAddress("signin", a.address(c.request), signinTries)
-	}
-	if err != nil {
-		return nil, err
-	}
-	secret, err := updated(ctx, a.store, func(t *tx) (string, error) {
-		return signIn(t, a.keys.Load(), r.form["code"], a.secretOf(c.request))
+	secret, err := updated(ctx, s.store, func(t *tx) (string, error) {
+		return signIn(t, s.keys.Load(), r.form["code"], s.secretOf(c.request))
 	})
 	if errors.Is(err, errSigninCode) {
-		return a.signinPage(c, r, "wrong_code", http.StatusForbidden)
+		if err := s.limitAddress("signin", s.address(c.request), signinTries); err != nil {
+			return nil, err
+		}
+		return s.signinPage(c, r, "wrong_code", http.StatusForbidden)
 	}
 	if err != nil {
 		return nil, err
@@ -165,17 +150,17 @@ func (a *oauthPages) takeCode(ctx context.Context, c *call) (any, error) {
 	} else if len(r.query) > 0 {
 		next = r.link("authorize")
 	}
-	return seeOther(next).withCookie(a.cookie(secret, sessionLife)), nil
+	return seeOther(next).withCookie(s.cookie(secret, sessionLife)), nil
 }
 
-// signOut answers POST /oauth/signout, and asks for another code.
-func (a *oauthPages) signOut(ctx context.Context, c *call) (any, error) {
+// signOut asks for another code.
+func (s *server) signOut(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	if secret := a.secretOf(c.request); secret != "" {
-		err := a.store.update(ctx, func(t *tx) error {
+	if secret := s.secretOf(c.request); secret != "" {
+		err := s.store.update(ctx, func(t *tx) error {
 			t.removeSession(secret)
 			return nil
 		})
@@ -183,86 +168,86 @@ func (a *oauthPages) signOut(ctx context.Context, c *call) (any, error) {
 			return nil, err
 		}
 	}
-	return seeOther(r.link("signin")).withCookie(a.cookie("", -time.Second)), nil
+	return seeOther(r.link("signin")).withCookie(s.cookie("", -time.Second)), nil
 }
 
-// A consent is what an application asks of somebody who has signed in (RFC 6749, section 4.1.1).
+// A consent is what an application asks of somebody who has signed in (RFC 6749, section 4.1.1), and how that is
+// answered.
 type consent struct {
+	title       string // of the page that answers, see consentTitle
+	fault       string // with faultTitle: key of the text for the application's developer
 	app         *app
 	redirectURI string // registered by the application
-	state       string // "": none
-	scope       string // in the order of appScopes
-	challenge   string // of PKCE
 	session     *session
+
+	state     string // "": none
+	scope     string // in the order of appScopes
+	challenge string // of PKCE
+
+	refused *authorizeError // what the application is told; nil: nothing, or code
+	notice  string          // key of the text why nothing was agreed to; "": nothing was decided yet
+	code    string          // for what was agreed to; "": nothing was
 }
+
+// The titles of the pages that answer a request for consent: one of them is shown if nobody can be asked.
+const (
+	faultTitle      = "title_fault"
+	signinTitle     = "title_signin"
+	unverifiedTitle = "title_unverified"
+	consentTitle    = "title_consent"
+)
 
 // An authorizeError is an error that a redirect reports to the application (RFC 6749, section 4.1.2.1).
 type authorizeError struct{ code, description string }
 
 var errDenied = &authorizeError{"access_denied", "The owner of the account has not agreed."}
 
-// readConsent returns what a request asks for. If nobody is to be asked, it returns nil and what to answer
-// instead. Nothing is redirected before the application and its redirect URI are known to be right and somebody
-// has signed in, since that could be abused for links that seem to lead here (RFC 9700, section 4.11.2); nor for
-// an application that may not act for the account, as nobody vouches for it.
-func (a *oauthPages) readConsent(c *call, r *oauthPageRequest) (q *consent, instead any, err error) {
-	q = &consent{}
-	fault, err := a.findApp(q, r.query)
-	if err != nil {
-		return nil, nil, err
+// readConsent returns what a request asks for. Nothing is redirected before the application and its redirect URI are
+// known to be right and somebody has signed in, since that could be abused for links that seem to lead here (RFC 9700,
+// section 4.11.2); nor for an application that may not act for the account, as nobody vouches for it.
+func (s *server) readConsent(q *queries, c *call, query url.Values) (*consent, error) {
+	asked, fault, err := findApp(q, query)
+	if err != nil || fault != "" {
+		return &consent{title: faultTitle, fault: fault}, err
 	}
-	if fault != "" {
-		p := newOAuthPage(c.request, "title_fault")
-		p.Text, p.Fault, p.Tone = "text_fault", fault, toneBad
-		instead, err = oauthTemplate.render(http.StatusBadRequest, p)
-		return nil, instead, err
+	who, err := s.signedIn(q, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case who == nil:
+		return &consent{title: signinTitle}, nil
+	case !asked.mayActFor(who.AccountID):
+		return &consent{title: unverifiedTitle, session: who}, nil
 	}
-	if q.session, err = a.signedIn(c); err != nil {
-		return nil, nil, err
-	}
-	if q.session == nil {
-		instead, err = a.signinPage(c, r, "", http.StatusOK)
-		return nil, instead, err
-	}
-	if !q.app.mayActFor(q.session.AccountID) {
-		p := newOAuthPage(c.request, "title_unverified")
-		p.Text, p.Tone = "text_unverified", toneBad
-		p.showSession(q.session, r)
-		instead, err = oauthTemplate.render(http.StatusForbidden, p)
-		return nil, instead, err
-	}
-	if wrong := q.read(r.query, a.issuer()); wrong != nil {
-		return nil, q.refuse(a.issuer(), wrong), nil
-	}
-	return q, nil, nil
+	wanted := &consent{title: consentTitle, app: asked, redirectURI: query.Get("redirect_uri"), session: who}
+	wanted.refused = wanted.read(query, s.issuer())
+	return wanted, nil
 }
 
-// findApp sets the application and the address that a request names. It returns the key of a text for the
-// application's developer if one of them is wrong.
-func (a *oauthPages) findApp(q *consent, query url.Values) (fault string, err error) {
+// findApp returns the application that a request names, if the address that it names is the application's, else the key
+// of a text for the application's developer.
+func findApp(q *queries, query url.Values) (p *app, fault string, err error) {
 	id, once := onlyValue(query, "client_id")
 	switch {
 	case !once:
-		return "fault_client_repeated", nil
+		return nil, "fault_client_repeated", nil
 	case id == "":
-		return "fault_client_missing", nil
+		return nil, "fault_client_missing", nil
 	}
-	if q.app, err = a.cachedApp(id); errors.Is(err, errApp) {
-		return "fault_client_unknown", nil
+	if p, err = q.workingApp(id); errors.Is(err, errApp) {
+		return nil, "fault_client_unknown", nil
 	}
-	if err != nil {
-		return "", err
-	}
-	q.redirectURI, once = onlyValue(query, "redirect_uri")
+	uri, once := onlyValue(query, "redirect_uri")
 	switch {
+	case err != nil:
 	case !once:
-		return "fault_redirect_repeated", nil
-	case q.redirectURI == "":
-		return "fault_redirect_missing", nil
-	case !q.app.sendsTo(q.redirectURI):
-		return "fault_redirect_unknown", nil
+		fault = "fault_redirect_repeated"
+	case uri == "":
+		fault = "fault_redirect_missing"
+	case !p.sendsTo(uri):
+		fault = "fault_redirect_unknown"
 	}
-	return "", nil
+	return p, fault, err
 }
 
 // onlyValue returns a parameter, or "" if it is absent. It reports whether the query has it at most once.
@@ -329,128 +314,129 @@ func (q *consent) sendBack(issuer string, answer url.Values) *reply {
 	return redirect(q.redirectURI+separator+answer.Encode(), "no-referrer")
 }
 
-// refuse returns the redirect that tells the application of an error.
-func (q *consent) refuse(issuer string, e *authorizeError) *reply {
-	return q.sendBack(issuer, url.Values{"error": {e.code}, "error_description": {e.description}})
+// answerConsent makes the answer: a page, or the redirect that tells the application.
+func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply, error) {
+	p := newOAuthPage(c.request, q.title)
+	switch {
+	case q.title == faultTitle:
+		p.Text, p.Fault, p.Tone = "text_fault", q.fault, toneBad
+		return oauthTemplate.render(http.StatusBadRequest, p)
+	case q.title == signinTitle:
+		return s.signinPage(c, r, "", http.StatusOK)
+	case q.title == unverifiedTitle:
+		p.Text, p.Tone = "text_unverified", toneBad
+		p.showSession(q.session, r)
+		return oauthTemplate.render(http.StatusForbidden, p)
+	case q.refused != nil:
+		e := url.Values{"error": {q.refused.code}, "error_description": {q.refused.description}}
+		return q.sendBack(s.issuer(), e), nil
+	case q.code != "":
+		return q.sendBack(s.issuer(), url.Values{"code": {q.code}}), nil
+	}
+	p.showSession(q.session, r)
+	p.Subject, p.Notice, p.Consent = printable(q.app.Name), q.notice, newConsentForm(r, q)
+	if q.notice != "" {
+		return oauthTemplate.render(http.StatusConflict, p)
+	}
+	return oauthTemplate.render(http.StatusOK, p)
 }
 
-// askConsent answers GET /oauth/authorize.
-func (a *oauthPages) askConsent(ctx context.Context, c *call) (any, error) {
+func (s *server) askConsent(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	q, instead, err := a.readConsent(c, r)
-	if q == nil {
-		return instead, err
+	q, err := s.readConsent(s.store.queries, c, r.query)
+	if err != nil {
+		return nil, err
 	}
-	return consentPage(c, r, q, "", http.StatusOK)
+	return s.answerConsent(c, r, q)
 }
 
 // scopeBox and a scope together name a checkbox of the form that asks for consent.
 const scopeBox = "allow:"
 
-// agreedScope returns the scopes that somebody has left ticked. It reports false for a scope that was not on
-// the page.
-func (q *consent) agreedScope(form map[string]string) (scope string, ok bool) {
+// judge decides about the form of the page that asks for consent: which scope is agreed to, else what the application
+// is told, or which notice is shown on the page. If somebody else has signed in since the page was made, or the
+// application has changed, nothing is agreed to.
+func (q *consent) judge(form map[string]string) (agreed string, denied *authorizeError, notice string) {
 	var ticked []string
 	for name := range form {
 		if scope, ok := strings.CutPrefix(name, scopeBox); ok {
 			ticked = append(ticked, scope)
 		}
 	}
-	return scopesWithin(strings.Join(ticked, " "), q.scope), !hasForeign(ticked, strings.Fields(q.scope))
+	agreed = scopesWithin(strings.Join(ticked, " "), q.scope)
+	same := !hasForeign(ticked, strings.Fields(q.scope)) && // else a scope was not on the page
+		form["account"] == q.session.AccountID && form["app"] == q.app.UpdatedAt.String()
+	switch decision := form["decision"]; {
+	case decision == "deny", decision == "allow" && same && agreed == "":
+		return "", errDenied, ""
+	case !same:
+		return "", nil, "changed"
+	case decision != "allow":
+		return "", nil, "undecided"
+	}
+	return agreed, nil, ""
 }
 
-// errConsentChanged means that the page that asked for consent is out of date.
-var errConsentChanged = errors.New("something has changed since consent was asked for")
-
-// takeConsent answers POST /oauth/authorize: it sends the person back to the application, with a code or
-// without. If somebody else has signed in since the page was made, or the application has changed, nothing is
-// agreed to and the page is shown again.
-func (a *oauthPages) takeConsent(ctx context.Context, c *call) (any, error) {
+// takeConsent sends the person back to the application, with an authorization code or without, or shows the page again.
+// One transaction judges all of it and adds the code.
+func (s *server) takeConsent(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	q, instead, err := a.readConsent(c, r)
-	if q == nil {
-		return instead, err
-	}
-	scope, known := q.agreedScope(r.form)
-	same := known && r.form["account"] == q.session.AccountID && r.form["app"] == q.app.UpdatedAt.String()
-	decision := r.form["decision"]
-	switch {
-	case decision == "deny", decision == "allow" && same && scope == "":
-		return q.refuse(a.issuer(), errDenied), nil
-	case !same:
-		return consentPage(c, r, q, "changed", http.StatusConflict)
-	case decision != "allow":
-		return consentPage(c, r, q, "undecided", http.StatusConflict)
-	}
-	code, err := a.giveCode(ctx, q, scope)
-	if errors.Is(err, errConsentChanged) {
-		return consentPage(c, r, q, "changed", http.StatusConflict)
-	}
+	q, err := updated(ctx, s.store, func(t *tx) (*consent, error) {
+		q, err := s.readConsent(t.queries, c, r.query)
+		if err != nil || q.title != consentTitle || q.refused != nil {
+			return q, err
+		}
+		var scope string
+		if scope, q.refused, q.notice = q.judge(r.form); scope == "" {
+			return q, nil
+		}
+		q.code = randomText(32)
+		t.addGrantCode(&grantCode{Hash: hashOf(q.code), AppID: q.app.ID, AccountID: q.session.AccountID,
+			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
+			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
+		return q, nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	return q.sendBack(a.issuer(), url.Values{"code": {code}}), nil
-}
-
-// giveCode makes an authorization code for what somebody has agreed to. Errors: errConsentChanged.
-func (a *oauthPages) giveCode(ctx context.Context, q *consent, scope string) (code string, err error) {
-	code = randomText(32)
-	return code, a.store.update(ctx, func(t *tx) error {
-		p, err := t.usedApp(anyAccount, q.app.ID)
-		if err == nil && (!p.UpdatedAt.Equal(q.app.UpdatedAt.Time) || !p.mayActFor(q.session.AccountID)) {
-			err = errConsentChanged
-		}
-		if err == nil {
-			err = t.openAccount(q.session.AccountID)
-		}
-		if errors.Is(err, errApp) || errors.Is(err, errAccount) {
-			err = errConsentChanged
-		}
-		if err != nil {
-			return err
-		}
-		t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: p.ID, AccountID: q.session.AccountID,
-			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
-			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
-		return nil
-	})
+	return s.answerConsent(c, r, q)
 }
 
 const connectedOnPage = 50 // applications
 
-// showConnected answers GET /oauth/connected with the applications that may act for the account.
-func (a *oauthPages) showConnected(ctx context.Context, c *call) (any, error) {
+// showConnected shows the applications that may act for the account.
+func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	s, err := a.signedIn(c)
+	who, err := s.signedIn(s.store.queries, c)
 	if err != nil {
 		return nil, err
 	}
-	if s == nil {
-		return a.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+	if who == nil {
+		return s.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
 	}
 	after, _ := onlyValue(r.query, "after")
 	if !validID("grt", after) {
 		after = ""
 	}
-	apps, err := a.store.connectedApps(ownedBy(s.AccountID), after, connectedOnPage)
+	apps, err := s.store.connectedApps(ownedBy(who.AccountID), after, connectedOnPage)
 	if err != nil {
 		return nil, err
 	}
-	of, err := a.store.settings(s.AccountID)
+	of, err := s.store.settings(who.AccountID)
 	if err != nil {
 		return nil, err
 	}
 	p, zone := newOAuthPage(c.request, "title_connected"), shownZone(of.Zone)
-	p.showSession(s, &oauthPageRequest{})
+	p.showSession(who, &oauthPageRequest{})
 	p.Connected = &connectedList{}
 	for _, grants := range apps.rows {
 		of := grants[0].App
@@ -468,21 +454,21 @@ func (a *oauthPages) showConnected(ctx context.Context, c *call) (any, error) {
 	return oauthTemplate.render(http.StatusOK, p)
 }
 
-// endConnected answers POST /oauth/connected: it ends one of the account's grants.
-func (a *oauthPages) endConnected(ctx context.Context, c *call) (any, error) {
+// endConnected ends one of the account's grants.
+func (s *server) endConnected(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
-	if err := a.admit(ctx, c); err != nil {
+	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	s, err := a.signedIn(c)
+	who, err := s.signedIn(s.store.queries, c)
 	if err != nil {
 		return nil, err
 	}
-	if s == nil {
-		return a.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+	if who == nil {
+		return s.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
 	}
-	return seeOther("./connected"), a.store.update(ctx, func(t *tx) error {
-		return endGrant(t, ownedBy(s.AccountID), r.form["grant"], endedByOwner, actorPerson(s.MadeBy))
+	return seeOther("./connected"), s.store.update(ctx, func(t *tx) error {
+		return endGrant(t, ownedBy(who.AccountID), r.form["grant"], endedByOwner, actorPerson(who.MadeBy))
 	})
 }
 
@@ -547,23 +533,16 @@ func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
 	p.Account, p.SignOut = printable(s.Account), r.link("signout")
 }
 
-// consentPage makes the page that asks for consent; notice is the key of a text, or "".
-func consentPage(c *call, r *oauthPageRequest, q *consent, notice string, status int) (*reply, error) {
-	p := newOAuthPage(c.request, "title_consent")
-	p.Subject, p.Notice = printable(q.app.Name), notice
-	p.showSession(q.session, r)
-	f := &consentForm{Action: r.link("authorize"), AccountID: q.session.AccountID,
+// newConsentForm makes the form that asks for consent. It keeps what somebody who is undecided has ticked.
+func newConsentForm(r *oauthPageRequest, q *consent) *consentForm {
+	f := &consentForm{Action: r.link("authorize"), AccountID: q.session.AccountID, Scopes: strings.Fields(q.scope),
+		App: newConnectedApp(q.app.Name, q.app.Owner, q.app.HomePage), Unticked: map[string]bool{},
 		Version: q.app.UpdatedAt.String(), Verified: !q.app.VerifiedAt.IsZero()}
-	f.App, f.Scopes = newConnectedApp(q.app.Name, q.app.Owner, q.app.HomePage), strings.Fields(q.scope)
-	if notice == "undecided" { // keep what the person has ticked
-		f.Unticked = map[string]bool{}
-		for _, scope := range f.Scopes {
-			f.Unticked[scope] = r.form[scopeBox+scope] == ""
-		}
-	}
 	f.Place, f.Goes = placeOf(q.redirectURI)
-	p.Consent = f
-	return oauthTemplate.render(status, p)
+	for _, scope := range f.Scopes {
+		f.Unticked[scope] = q.notice == "undecided" && r.form[scopeBox+scope] == ""
+	}
+	return f
 }
 
 // placeOf says where an address that people are sent back to leads: the key of a text, and its host or scheme.

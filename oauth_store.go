@@ -16,25 +16,20 @@ func (q *queries) refreshTokenWorks(grantID string, number int64) (works bool, e
 		WHERE grant_id = ? AND number = ?`, grantID, number))
 }
 
-// addRefreshToken inserts a refresh token that works, and removes the one that comes keptRefreshTokens before
-// it, and any older.
-func (t *tx) addRefreshToken(r *refreshToken) {
+// addRefreshToken inserts a refresh token of a grant that works, and removes the one that comes keptRefreshTokens
+// before it, and any older.
+func (t *tx) addRefreshToken(g *grant, number int64, hash []byte) {
 	t.exec(`INSERT INTO refresh_tokens (hash, grant_id, number, expires_at) VALUES (?, ?, ?, ?)`,
-		r.Hash, r.GrantID, r.Number, r.ExpiresAt)
-	t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`, r.GrantID, r.Number-keptRefreshTokens)
+		hash, g.ID, number, g.ExpiresAt)
+	t.exec(`DELETE FROM refresh_tokens WHERE grant_id = ? AND number <= ?`, g.ID, number-keptRefreshTokens)
 }
 
-// replaceRefreshToken notes when a refresh token was replaced, and by what. The sealed successor of the token
+// replaceRefreshToken notes that a refresh token was replaced, and by what, sealed. The sealed successor of the token
 // before it is deleted: that successor has been used, and whoever had an early token and a copy of the database
 // could follow the chain.
-func (t *tx) replaceRefreshToken(r *refreshToken) error {
-	if err := requireRow(t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ?
-		WHERE hash = ? AND replaced_at IS NULL`, r.ReplacedAt, r.Successor, r.Hash)); err != nil {
-		return err
-	}
-	t.exec(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`,
-		r.GrantID, r.Number-1)
-	return nil
+func (t *tx) replaceRefreshToken(r *refreshToken, successor []byte) {
+	t.exec(`UPDATE refresh_tokens SET replaced_at = ?, successor = ? WHERE hash = ?`, t.now, successor, r.Hash)
+	t.exec(`UPDATE refresh_tokens SET successor = NULL WHERE grant_id = ? AND number = ?`, r.GrantID, r.Number-1)
 }
 
 // extendRefreshToken changes when a refresh token expires.
@@ -42,9 +37,9 @@ func (t *tx) extendRefreshToken(hash []byte, expires stamp) {
 	t.exec(`UPDATE refresh_tokens SET expires_at = ? WHERE hash = ?`, expires, hash)
 }
 
-// saveGrantUse notes when the application of a grant got tokens, and until when it can get more.
-func (t *tx) saveGrantUse(g *grant) {
-	t.exec(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, g.UsedAt, g.ExpiresAt, g.ID)
+// saveGrantUse notes that the application of a grant got tokens, and until when it can get more.
+func (t *tx) saveGrantUse(id string, expires stamp) {
+	t.exec(`UPDATE grants SET used_at = ?, expires_at = ? WHERE id = ?`, t.now, expires, id)
 }
 
 // grantTable describes the table grants.
@@ -139,9 +134,9 @@ func (q *queries) grantCode(hash []byte) (*grantCode, error) {
 // addGrantCode inserts an authorization code.
 func (t *tx) addGrantCode(c *grantCode) { grantCodeTable.insert(t, c) }
 
-// useGrantCode notes the grant that was made of an authorization code. It reports whether the code was unused.
-func (t *tx) useGrantCode(hash []byte, grantID string) bool {
-	return t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ? AND grant_id IS NULL`, grantID, hash) > 0
+// useGrantCode notes the grant that was made of an authorization code.
+func (t *tx) useGrantCode(hash []byte, grantID string) {
+	t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ?`, grantID, hash)
 }
 
 // An appGrant is a grant in an iteration over those of one application, in the order of account and id.
