@@ -10,6 +10,7 @@ func accountWing(s *server) wing {
 			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, run: s.patchAccount},
 		},
 		sweeps: []func(*tx) (int64, error){func(t *tx) (int64, error) {
+			t.quiet()
 			return t.removeTokens(newStamp(s.keepTokens.before(s.now())), sweptAtOnce), nil
 		}},
 	}

@@ -18,8 +18,12 @@ func eventWing(s *server) wing {
 		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
 			run: s.listEvents}},
 		sweeps: []func(*tx) (int64, error){
-			func(t *tx) (int64, error) { return t.removeEvents(oldest(), sweptAtOnce) },
+			func(t *tx) (int64, error) {
+				t.quiet()
+				return t.removeEvents(oldest(), sweptAtOnce)
+			},
 			func(t *tx) (n int64, err error) {
+				t.quiet()
 				n, swept, err = t.removeEventsAfter(swept, oldest(), sweptAtOnce)
 				return n, err
 			},

@@ -26,7 +26,8 @@ type wing struct {
 	workers []func(ctx context.Context) // run beside the service; they return soon after ctx ends
 	metrics []metric
 
-	// Each removes up to sweptAtOnce rows whose retention has ended, and returns how many it has removed.
+	// Each removes up to sweptAtOnce rows whose retention has ended, in a transaction of its own, and returns how many
+	// it has removed.
 	sweeps []func(t *tx) (int64, error)
 
 	refusals map[string]refusalForm // by the names in its routes

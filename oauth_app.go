@@ -474,8 +474,8 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *a
 	return p, secret, nil
 }
 
-// removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit on. An
-// appSweeper ends and removes what is left of it. Errors: errApp.
+// removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit on.
+// oauthSweeps end and remove what is left of it. Errors: errApp.
 func removeApp(t *tx, o owner, id, actor string) error {
 	p, err := t.usedApp(o, id)
 	if err != nil {

@@ -221,37 +221,6 @@ func (t *tx) revokeAppToken(appID, jti string) {
 		t.now, jti, appID)
 }
 
-// removedApp returns the id of the application that was removed first among those whose grants and webhooks may
-// not all have ended, or errNotFound.
-func (q *queries) removedApp() (id string, err error) {
-	return oneValue[string](q, `SELECT id FROM apps WHERE removed_at IS NOT NULL AND scope <> ''
-		ORDER BY removed_at LIMIT 1`)
-}
-
-// setAppEnded notes that a removed application has no grants and webhooks left, by clearing the scopes that it may
-// ask for. removedApp then passes over it.
-func (t *tx) setAppEnded(id string) {
-	t.exec(`UPDATE apps SET scope = '', own_scope = NULL WHERE id = ? AND removed_at IS NOT NULL`, id)
-}
-
-// removeApps deletes up to limit applications that were removed before a time and of which nothing is left,
-// and returns how many.
-func (t *tx) removeApps(before stamp, limit int64) int64 {
-	const ended = `SELECT p.id FROM apps p WHERE p.removed_at < ?1 AND p.scope = ''
-		AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.app_id = p.id)
-		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.app_id = p.id)
-		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.app_id = p.id) ORDER BY p.removed_at LIMIT ?2`
-	t.exec(`DELETE FROM app_origins WHERE app_id IN (`+ended+`)`, before, limit)
-	return t.exec(`DELETE FROM apps WHERE id IN (`+ended+`)`, before, limit)
-}
-
-// removeAppTokens deletes up to limit access tokens of applications that expired before a time, and returns how
-// many. A token without a row is refused, see usableAppToken.
-func (t *tx) removeAppTokens(before stamp, limit int64) int64 {
-	return t.exec(`DELETE FROM app_tokens WHERE id IN
-		(SELECT id FROM app_tokens WHERE expires_at < ? ORDER BY expires_at LIMIT ?)`, before, limit)
-}
-
 // heldApps are applications that an account owns.
 var heldApps = holding{"apps", "application",
 	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`, ""}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"strings"
@@ -131,122 +130,31 @@ func removeWebhooks(t *tx, ids []string, actor string) error {
 }
 
 const (
-	appSweep      = time.Minute      // between two sweeps
-	appSweepPart  = time.Second      // after which a sweep lets other chores have their turn
 	endedAtOnce   = 50               // grants, of which each may have many refresh tokens and some webhooks
 	keptAppTokens = 10 * time.Minute // after their end, for clocks that differ
-
-	faultAppSweep = "what has ended of applications can't be removed"
 )
 
-// An appSweeper ends grants whose time is over or whose application was removed, and removes what is kept no
-// longer of applications, grants, sessions and codes: all in short transactions that let other writers in between.
-type appSweeper struct {
-	store  *store
-	now    func() time.Time
-	steady func() time.Time              // a clock that is never set
-	kept   func(now time.Time) time.Time // since when ended grants and removed applications are kept
-
-	sweptAt time.Time
-	more    bool     // the last sweep did not come to its end
-	app     string   // a removed one, whose grants up to upTo have ended
-	upTo    appGrant // the last of those grants
-}
-
-// sweep sweeps if appSweep has passed since the last time, or that sweep was not finished. It is a chore.
-func (w *appSweeper) sweep(ctx context.Context) error {
-	now := w.steady()
-	if !w.more && closerThan(appSweep, w.sweptAt, now) {
-		return nil
-	}
-	w.sweptAt, w.more = now, false
-	wall, ended := newStamp(w.now()), newStamp(w.kept(w.now()))
-	removed := ended // by then no code of the application is left: codes are kept for keptGrantCode
-	if latest := wall.after(-2 * keptGrantCode); latest.Before(removed.Time) {
-		removed = latest
-	}
-	for _, step := range []struct {
-		atOnce int64
-		run    func(t *tx, limit int64) (int64, error)
-	}{
-		{sweptAtOnce, (*tx).removeExpiredSignins},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
-			return t.removeExpired("refresh_tokens", "<=", t.now, n), nil
-		}},
-		{endedAtOnce, endOverdueGrants},
-		{endedAtOnce, w.endRemoved},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
-			return t.removeExpired("grant_codes", "<", wall.after(-keptGrantCode), n), nil
-		}},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) {
-			return t.removeAppTokens(wall.after(-keptAppTokens), n), nil
-		}},
-		{sweptAtOnce, func(t *tx, n int64) (int64, error) { return t.removeGrants(ended, n), nil }},
-		{endedAtOnce, func(t *tx, n int64) (int64, error) { return t.removeApps(removed, n), nil }},
-	} {
-		_, err := w.store.updateInParts(ctx, step.atOnce, func(t *tx) (int64, error) {
-			if w.more = !w.steady().Before(now.Add(appSweepPart)); w.more {
-				return 0, nil
-			}
-			return step.run(t, step.atOnce)
-		})
-		if err != nil {
-			w.app, w.upTo = "", appGrant{} // the transaction was rolled back
-			return err
-		}
-		if w.more {
-			return nil
-		}
-	}
-	return nil
-}
-
-// endOverdueGrants ends up to limit grants whose time is over, and returns how many.
-func endOverdueGrants(t *tx, limit int64) (int64, error) {
-	ids, err := t.overdueGrants(t.now, limit)
-	for _, id := range ids {
-		if err := endGrant(t, anyAccount, id, endedByTime, actorTime); err != nil {
-			return 0, err
-		}
-	}
-	return int64(len(ids)), err
-}
-
-// endRemoved ends up to limit grants or webhooks of an application that was removed. It returns limit as long as
-// there may be more. The application has stopped working before, when it was removed.
-func (w *appSweeper) endRemoved(t *tx, limit int64) (int64, error) {
-	id, err := t.removedApp()
-	if err != nil {
-		return 0, notUnless(err, errNotFound)
-	}
-	if id != w.app {
-		w.app, w.upTo = id, appGrant{}
-	}
-	grants, err := t.grantsOfApp(id, w.upTo, limit)
+// endDueGrants ends up to endedAtOnce grants whose time is over or whose application was removed, and as many webhooks
+// that such an application has without a grant. Nothing of the application has worked since it was removed. It is a
+// sweep: it returns sweptAtOnce as long as there may be more.
+func endDueGrants(t *tx) (int64, error) {
+	due, err := t.dueGrants(t.now, endedAtOnce)
 	if err != nil {
 		return 0, err
 	}
-	for _, g := range grants {
-		if g.ended {
-			continue
-		}
-		if err := endGrant(t, anyAccount, g.ID, endedByRemoval, actorTime); err != nil {
+	for _, g := range due {
+		if err := endGrant(t, anyAccount, g.ID, *g.EndedBy, actorTime); err != nil {
 			return 0, err
 		}
 	}
-	if len(grants) > 0 {
-		w.upTo = grants[len(grants)-1]
-		return limit, nil
+	webhooks, err := t.webhooksOfRemovedApps(endedAtOnce)
+	if err == nil {
+		err = removeWebhooks(t, webhooks, actorTime)
 	}
-	webhooks, err := t.webhooksOfApp(id, limit)
-	if err != nil {
+	if max(len(due), len(webhooks)) < endedAtOnce {
 		return 0, err
 	}
-	if len(webhooks) > 0 {
-		return limit, removeWebhooks(t, webhooks, actorTime)
-	}
-	t.setAppEnded(id)
-	return limit, nil
+	return sweptAtOnce, err
 }
 
 // signinNoun declares how people sign in for accounts.

@@ -372,8 +372,7 @@ func appWing(s *server) wing {
 	for i := range routes {
 		routes[i].token, routes[i].scope, routes[i].careful = tokenRequired, scopeApps, true
 	}
-	sweeper := &appSweeper{store: s.store, now: s.now, steady: s.steady, kept: s.keepTokens.before}
-	return wing{routes: routes, chores: []chore{{fault: faultAppSweep, timeDriven: true, run: sweeper.sweep}}}
+	return wing{routes: routes, sweeps: oauthSweeps(s.keepTokens.before)}
 }
 
 // An appWithSecret is the answer that shows a new client secret, which no later answer does.

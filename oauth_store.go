@@ -1,6 +1,9 @@
 package main
 
-import "cmp"
+import (
+	"cmp"
+	"time"
+)
 
 // refreshToken returns the refresh token with a hash, replaced or not, expired or not, or errNotFound.
 func (q *queries) refreshToken(hash []byte) (*refreshToken, error) {
@@ -139,39 +142,54 @@ func (t *tx) useGrantCode(hash []byte, grantID string) {
 	t.exec(`UPDATE grant_codes SET grant_id = ? WHERE hash = ?`, grantID, hash)
 }
 
-// An appGrant is a grant in an iteration over those of one application, in the order of account and id.
-type appGrant struct {
-	AccountID, ID string
-	ended         bool
+// dueGrants returns up to limit grants that have not ended although their time is over or their application was
+// removed, each with its id and why it ends.
+func (q *queries) dueGrants(now stamp, limit int) ([]grant, error) {
+	return collect(q, `SELECT id, ? FROM grants WHERE ended_at IS NULL AND expires_at <= ?
+		UNION ALL SELECT g.id, ? FROM apps p CROSS JOIN grants g ON g.app_id = p.id AND g.ended_at IS NULL
+		WHERE p.removed_at IS NOT NULL LIMIT ?`, []any{endedByTime, now, endedByRemoval, limit},
+		func(g *grant) []any { return []any{&g.ID, &g.EndedBy} })
 }
 
-// grantsOfApp returns up to limit grants of an application after one of them, ended or not.
-func (q *queries) grantsOfApp(appID string, after appGrant, limit int64) ([]appGrant, error) {
-	return collect(q, `SELECT account_id, id, ended_at IS NOT NULL FROM grants
-		WHERE app_id = ? AND (account_id, id) > (?, ?) ORDER BY account_id, id LIMIT ?`,
-		[]any{appID, after.AccountID, after.ID, limit},
-		func(g *appGrant) []any { return []any{&g.AccountID, &g.ID, &g.ended} })
+// webhooksOfRemovedApps returns the ids of up to limit webhooks that removed applications have made without a grant.
+func (q *queries) webhooksOfRemovedApps(limit int) ([]string, error) {
+	return q.texts(`SELECT x.webhook_id FROM apps p CROSS JOIN app_webhooks x ON x.app_id = p.id AND x.grant_id IS NULL
+		WHERE p.removed_at IS NOT NULL LIMIT ?`, limit)
 }
 
-// overdueGrants returns the ids of up to limit grants that have not ended although their time is over.
-func (q *queries) overdueGrants(now stamp, limit int64) ([]string, error) {
-	return q.texts(`SELECT id FROM grants WHERE ended_at IS NULL AND expires_at <= ?
-		ORDER BY expires_at LIMIT ?`, now, limit)
-}
-
-// webhooksOfApp returns the ids of up to limit webhooks that an application made.
-func (q *queries) webhooksOfApp(appID string, limit int64) ([]string, error) {
-	return q.texts(`SELECT webhook_id FROM app_webhooks WHERE app_id = ? LIMIT ?`, appID, limit)
-}
-
-// removeGrants deletes up to limit grants that ended before a time, but for those to which a code or a token
-// still refers, and returns how many.
-func (t *tx) removeGrants(before stamp, limit int64) int64 {
-	return t.exec(`DELETE FROM grants WHERE id IN (SELECT g.id FROM grants g WHERE g.ended_at < ?
-		AND NOT EXISTS (SELECT 1 FROM grant_codes c WHERE c.grant_id = g.id)
-		AND NOT EXISTS (SELECT 1 FROM app_tokens k WHERE k.grant_id = g.id)
-		AND NOT EXISTS (SELECT 1 FROM app_webhooks w WHERE w.grant_id = g.id)
-		ORDER BY g.ended_at LIMIT ?)`, before, limit)
+// oauthSweeps are the sweeps of applications, grants and sign-ins: they end what is over, then remove the rows of each
+// table whose time has passed. ended returns since when grants that have ended and applications that were removed are
+// kept, at least as long as other rows refer to them.
+func oauthSweeps(ended func(now time.Time) time.Time) []func(*tx) (int64, error) {
+	after := func(kept time.Duration) func(time.Time) time.Time {
+		return func(now time.Time) time.Time { return now.Add(-kept) }
+	}
+	sweeps := []func(*tx) (int64, error){endDueGrants}
+	for _, rows := range []struct {
+		table, key, over string
+		at               func(now time.Time) time.Time
+	}{
+		{`signin_codes`, `hash`, `expires_at <= ?`, after(0)},
+		{`sessions`, `hash`, `expires_at <= ?`, after(0)},
+		{`refresh_tokens`, `hash`, `expires_at <= ?`, after(0)},
+		{`grant_codes`, `hash`, `expires_at < ?`, after(keptGrantCode)},
+		{`app_tokens`, `id`, `expires_at < ?`, after(keptAppTokens)},
+		{`grants`, `id`, `ended_at < ? AND NOT EXISTS (SELECT 1 FROM grant_codes WHERE grant_id = grants.id)
+			AND NOT EXISTS (SELECT 1 FROM app_tokens WHERE grant_id = grants.id)
+			AND NOT EXISTS (SELECT 1 FROM app_webhooks WHERE grant_id = grants.id)`, ended},
+		{`apps`, `id`, `removed_at < ? AND NOT EXISTS (SELECT 1 FROM grant_codes WHERE app_id = apps.id)
+			AND NOT EXISTS (SELECT 1 FROM grants WHERE app_id = apps.id)
+			AND NOT EXISTS (SELECT 1 FROM app_tokens WHERE app_id = apps.id)
+			AND NOT EXISTS (SELECT 1 FROM app_webhooks WHERE app_id = apps.id)
+			AND NOT EXISTS (SELECT 1 FROM app_origins WHERE app_id = apps.id)`, ended},
+	} {
+		sweeps = append(sweeps, func(t *tx) (int64, error) {
+			t.quiet()
+			return t.exec(`DELETE FROM `+rows.table+` WHERE `+rows.key+` IN (SELECT `+rows.key+` FROM `+rows.table+
+				` WHERE `+rows.over+` LIMIT ?)`, newStamp(rows.at(t.now.Time)), sweptAtOnce), nil
+		})
+	}
+	return sweeps
 }
 
 // countOfApp counts the living grants of an application, and the webhooks that were made by it.
@@ -179,13 +197,6 @@ func (q *queries) countOfApp(appID string) (grants, webhooks int, err error) {
 	err = q.one(`SELECT (SELECT count(*) FROM grants WHERE app_id = ?1 AND ended_at IS NULL),
 		(SELECT count(*) FROM app_webhooks WHERE app_id = ?1)`, []any{appID}, &grants, &webhooks)
 	return grants, webhooks, err
-}
-
-// removeExpired deletes up to limit rows of a table of codes, tokens or sessions that are known by their hashes, the
-// oldest first, and returns how many: those whose end compares ("<", "<=") to a time.
-func (t *tx) removeExpired(table, compares string, at stamp, limit int64) int64 {
-	return t.exec(`DELETE FROM `+table+` WHERE hash IN (SELECT hash FROM `+table+
-		` WHERE expires_at `+compares+` ? ORDER BY expires_at LIMIT ?)`, at, limit)
 }
 
 // heldGrants are those by which applications act for an account.
@@ -251,11 +262,4 @@ func (t *tx) removeSignins(accountID string) error {
 	t.exec(`DELETE FROM sessions WHERE account_id = ?`, accountID)
 	t.exec(`DELETE FROM signin_codes WHERE account_id = ?`, accountID)
 	return nil
-}
-
-// removeExpiredSignins removes up to limit codes, and as many sessions, whose time has passed. It returns the
-// larger of the two counts.
-func (t *tx) removeExpiredSignins(limit int64) (int64, error) {
-	codes := t.removeExpired("signin_codes", "<=", t.now, limit)
-	return max(codes, t.removeExpired("sessions", "<=", t.now, limit)), nil
 }

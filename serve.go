@@ -415,7 +415,6 @@ func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 			if more = !s.steady().Before(until); more {
 				return 0, nil
 			}
-			t.quiet()
 			return remove(t)
 		})
 		if err != nil && ctx.Err() == nil {

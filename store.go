@@ -609,6 +609,7 @@ const sweptAtOnce = 1_000
 
 // sweep removes up to sweptAtOnce stored answers that have expired, and returns how many it removed.
 func (t *tx) sweep() (int64, error) {
+	t.quiet()
 	return t.exec(`DELETE FROM idempotency WHERE id IN
 		(SELECT id FROM idempotency WHERE expires_at <= ? LIMIT ?)`, t.now, sweptAtOnce), nil
 }
