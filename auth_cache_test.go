@@ -26,7 +26,7 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 	tenant := s.addAccount("tenant")
 	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
 	widget := s.addWidget(tenant)
-	id, key := s.addLicense(license{AccountID: tenant, MaxDevices: ptr(1)})
+	id, key := s.addLicense(license{AccountID: tenant, terms: terms{MaxDevices: ptr(1)}})
 	lease := "Authorization: Bearer " + s.activate(key, "a").is(200).text("token")
 	token := "Authorization: Bearer " + s.token(tenant, scopeLicenses+" "+scopeStats)
 	verify := func() string { return s.post("/widget/license/verify", `{}`, lease).is(200).text("code") }

@@ -368,12 +368,21 @@ func seedMonth(t *tx, widget string, seed uint64) {
 // seedPlans adds the plans, from which no licence is made yet.
 func seedPlans(t *tx, account string) error {
 	for _, p := range demoData().Plans {
-		terms, named := termsChange{func(l *license) { *l = *p.terms() }}, &plan{AccountID: account, Name: p.Name}
-		if _, err := createPlan(t.at(-days(90)), named, terms, actorCommand); err != nil {
+		if _, err := createPlan(t.at(-days(90)), account, samplePlan(&p), actorCommand); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// samplePlan returns what is set of a new plan: all but max_transfers, for which it gets the default.
+func samplePlan(p *plan) (set change) {
+	for _, m := range p.members() {
+		if m.name != "max_transfers" {
+			set = append(set, m)
+		}
+	}
+	return set
 }
 
 // prepareOffline adds a licence of the plan with offline leases, and a till that holds one.
@@ -386,11 +395,9 @@ func (d *demo) prepareOffline(t *tx, keys *keyring) error {
 		if p.OfflineDays == 0 {
 			continue
 		}
-		l, err := licenseOfPlan(p, termsChange{func(l *license) { l.PlanID = &p.ID }})
-		if err != nil {
-			return err
-		}
-		if _, d.offlineKey, err = createLicense(t, l, actorCommand); err != nil {
+		planID := &p.ID
+		set := change{{name: "plan_id", at: &planID}}
+		if _, d.offlineKey, err = sellLicense(t, d.account, set, actorCommand); err != nil {
 			return err
 		}
 		key, err := parseLicenseKey(d.offlineKey)
@@ -458,8 +465,8 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err := t.addOrigin(d.account, d.page); err != nil {
 		return err
 	}
-	_, d.key, err = addSampleLicense(t, &license{AccountID: d.account, Product: "kitchen-display", MaxDevices: new(2),
-		Entitlements: codeList{"kds"}})
+	_, d.key, err = addSampleLicense(t, &license{AccountID: d.account,
+		terms: terms{Product: "kitchen-display", MaxDevices: new(2), Entitlements: codeList{"kds"}}})
 	if err != nil {
 		return err
 	}
@@ -558,9 +565,8 @@ func (d *demo) docsPlan(t *tx) (*plan, error) {
 			return p, nil
 		}
 	}
-	return createPlan(t, &plan{AccountID: d.account, Name: "Docs"}, termsChange{func(l *license) {
-		l.Product, l.MaxDevices = "kitchen-display", new(2)
-	}}, actorCommand)
+	docs := plan{Name: "Docs", terms: terms{Product: "kitchen-display", MaxDevices: new(2)}}
+	return createPlan(t, d.account, samplePlan(&docs), actorCommand)
 }
 
 // prepareDocs adds what the lines of /docs act on: a separate licence for each call whose change would make
@@ -569,8 +575,8 @@ func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
 	d.examples = map[string]string{"license_key": d.key, "widget": d.widget, "Origin": d.page, "account_id": d.account}
 	year := 365
 	for path, state := range demoData().DocsLicenses {
-		l := &license{AccountID: d.account, Product: "kitchen-display", State: state,
-			IssuerSuspended: state == statusSuspended, ExpiresAt: t.now.after(days(year)), DurationDays: &year}
+		l := &license{AccountID: d.account, terms: terms{Product: "kitchen-display", DurationDays: &year},
+			State: state, IssuerSuspended: state == statusSuspended, ExpiresAt: t.now.after(days(year))}
 		if d.examples["/licenses/{id}"+path], _, err = addSampleLicense(t, l); err != nil {
 			return err
 		}

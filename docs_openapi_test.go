@@ -494,3 +494,80 @@ func TestOpenAPI_namesTheConfiguredBaseAddress(t *testing.T) {
 		t.Error("another document has the same ETag")
 	}
 }
+
+// The members that callers set are listed by their nouns. The document must say the same of each: when it can be set,
+// its type and its limits.
+func TestOpenAPI_saysOfMembersWhatTheirListsSay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		schema string
+		row    []member
+		isNew  bool
+	}{
+		{"NewLicense", new(license).members(), true},
+		{"LicenseTerms", new(license).members(), false},
+		{"NewPlan", new(plan).members(), true},
+		{"PlanTerms", new(plan).members(), false},
+	} {
+		properties := child(openapiDocument(), "components", "schemas", c.schema, "properties")
+		for _, m := range c.row {
+			p := child(properties, m.name)
+			if settable := c.isNew || !m.atFirst; settable != (p != nil) {
+				t.Errorf("%s: that %s is there is %t", c.schema, m.name, p != nil)
+			}
+			if p != nil {
+				sameText(t, c.schema+" "+m.name, schemaText(p), memberSchema(m))
+			}
+		}
+	}
+}
+
+// memberSchema returns what the document must say of a member that is set, as schemaText has it.
+func memberSchema(m member) string {
+	text := ""
+	switch m.at.(type) {
+	case *string, **string:
+		if text = "string"; m.check == nil {
+			text += fmt.Sprintf(" to %d", m.high)
+		}
+	case *int, **int:
+		text = fmt.Sprintf("integer from %d to %d", m.low, m.high)
+	case *bool:
+		text = "boolean"
+	case *stamp:
+		text = "string date-time"
+	case *codeList:
+		text = fmt.Sprintf("array to %d", maxCodes)
+	case *jsonText:
+		text = "object"
+	}
+	if m.isNullable() {
+		text += " or null"
+	}
+	return text
+}
+
+// schemaText says what values a schema allows: "integer from 1 to 5 or null". A text of choices or of a pattern has no
+// length, and one of choices that the document allows to be null is not told apart from one that it does not.
+func schemaText(p node) string {
+	types := texts(p, "type")
+	if kind, ok := p["type"].(string); ok {
+		types = []string{kind}
+	}
+	text := types[0]
+	if format, ok := p["format"].(string); ok && text == "string" {
+		text += " " + format
+	}
+	if least, ok := p["minimum"]; ok {
+		text += fmt.Sprintf(" from %.0f", least)
+	}
+	for _, most := range []string{"maximum", "maxItems", "maxLength"} {
+		if n, ok := p[most]; ok {
+			text += fmt.Sprintf(" to %.0f", n)
+		}
+	}
+	if slices.Contains(types, "null") && p["enum"] == nil {
+		text += " or null"
+	}
+	return text
+}

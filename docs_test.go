@@ -568,7 +568,7 @@ func checkWebhooks(s *service, command []string) {
 // checkLeases has a program judge leases that hold and leases that don't.
 func checkLeases(s *service, command []string) {
 	t := s.t
-	_, key := s.addLicense(license{MaxDevices: ptr(1)})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 	old := s.activate(key, "kitchen-1").is(200).text("token")
 	s.must("key", "add")
 	s.must("key", "rotate", "-force") // two keys are pinned, and another signed the lease than signs now

@@ -37,7 +37,7 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	end := newStamp(time.Now().Add(days(3)))
 	s.change(func(tx *tx) error {
 		for i := range 2*maxTransitions + 1 {
-			l, key := license{AccountID: s.account, Product: "kds", ExpiresAt: end},
+			l, key := license{AccountID: s.account, ExpiresAt: end, terms: terms{Product: "kds"}},
 				licenseKey(fmt.Sprintf("SOME-KEY-%012d", i))
 			if _, err := tx.addLicense(&l, key, actorCommand); err != nil {
 				return err

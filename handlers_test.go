@@ -18,7 +18,7 @@ func TestBody_mayBeEmptyWhereEveryMemberMayBeAbsent(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	token := "Authorization: Bearer " + s.token(s.account, scopeAdmin)
-	id, _ := s.addLicense(license{DurationDays: ptr(30), ExpiresAt: newStamp(time.Now())})
+	id, _ := s.addLicense(license{ExpiresAt: newStamp(time.Now()), terms: terms{DurationDays: ptr(30)}})
 	empty := func(path, kind string, headers ...string) answer {
 		t.Helper()
 		r := httptest.NewRequest("POST", "/v1"+path, http.NoBody)
@@ -317,7 +317,7 @@ func (d *discard) WriteHeader(int)             {}
 func BenchmarkAlone(b *testing.B) {
 	s := newService(b, withoutAddressLimits)
 	s.change(func(t *tx) error { return t.setRate(s.account, 1_000_000) })
-	_, key := s.addLicense(license{MaxDevices: ptr(3)})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(3)}})
 	token := s.activate(key, "kitchen-1").is(200).text("token")
 	stats := "/widget/stats?widget=" + s.addWidget(s.account)
 	tag := s.get(stats).is(200).header.Get("ETag")

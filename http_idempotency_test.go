@@ -20,7 +20,7 @@ func TestIdempotencyKey_replaysAnActivationWithItsToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		_, key := s.addLicense(license{MaxDevices: ptr(1)})
+		_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 		body := seatBody("license_key", key, "fingerprint", "f", "nonce", "n")
 		first := s.post("/widget/license/activate", body, "Idempotency-Key: k1").is(200)
 		time.Sleep(time.Hour)

@@ -514,25 +514,11 @@ func (in *input) textTerm(name string, max int, check textCheck) (*string, bool)
 	return nilIfEmpty(in.text(name, optional, max, check)), true
 }
 
-func (in *input) numberTerm(name string, low, high int) (*int, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return nil, in.has(name)
-	}
-	return in.number(name, low, high), true
-}
-
 func (in *input) boolTerm(name string) (value, present bool) {
 	if v := in.member(name, jsonBool, optional); v != nil {
 		return v.boolean, true
 	}
 	return false, false
-}
-
-func (in *input) timeTerm(name string) (stamp, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return stamp{}, in.has(name)
-	}
-	return in.timestamp(name), true
 }
 
 // amount reads a whole number, such as an amount of money, a quantity or a rate, from least to most. It
@@ -560,6 +546,88 @@ func (in *input) lines(name string, max int) string {
 
 // given reports whether a member is present and not null.
 func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
+
+// require records an error of each member that is absent.
+func (in *input) require(names ...string) {
+	for _, name := range names {
+		if !in.given(name) {
+			in.wrong(name, "required", "This member is required.")
+		}
+	}
+}
+
+// change reads the members of a row that a caller sets: of a new one all, else those that can be changed. It records
+// an error of each other one, and of each that is fixed.
+func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
+	for _, name := range fixed {
+		row = append(row, member{name: name, atFirst: true})
+	}
+	for _, m := range row {
+		null := in.isNull(m.name)
+		_, isText := m.at.(*string)
+		switch {
+		case !in.has(m.name), null && isText && isNew:
+			continue
+		case m.atFirst && !isNew:
+			in.wrong(m.name, "immutable", "This can't be changed.")
+		case !null || !m.isNullable():
+			in.readMember(m)
+		}
+		c = append(c, m)
+	}
+	return c
+}
+
+// readMember reads a member that is there to where its row has it.
+func (in *input) readMember(m member) {
+	switch at := m.at.(type) {
+	case *string:
+		*at = in.text(m.name, need(m.check == nil), m.high, m.check)
+	case **string:
+		if m.lines {
+			*at = nilIfEmpty(in.lines(m.name, m.high))
+		} else {
+			*at = nilIfEmpty(in.text(m.name, optional, m.high, m.check))
+		}
+	case *int:
+		*at = valueOr(in.number(m.name, m.low, m.high), 0)
+	case **int:
+		*at = in.number(m.name, m.low, m.high)
+	case *bool:
+		*at, _ = in.boolTerm(m.name)
+	case *stamp:
+		*at = in.timestamp(m.name)
+	case *codeList:
+		*at = in.codes(m.name)
+	case *jsonText:
+		*at = in.anyObject(m.name, m.high)
+	}
+}
+
+// codes reads codes of entitlements.
+func (in *input) codes(name string) codeList {
+	codes := in.texts(name, maxCodes, 64)
+	checkCodes(codes, func(at int, code, detail string) {
+		if codes[at] != "" { // in.texts has already reported an empty code
+			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
+		}
+	})
+	return codes
+}
+
+// anyObject reads an object of at most max bytes whose members may have any name.
+func (in *input) anyObject(name string, max int) jsonText {
+	v := in.member(name, jsonObject, optional)
+	switch {
+	case v == nil:
+		return nil
+	case len(v.raw) > max:
+		in.wrong(name, "too_long", fmt.Sprintf("This has more than %d KiB.", max>>10))
+	case v.hasControlCharacter():
+		in.wrong(name, "control_character", "This must not contain control characters.")
+	}
+	return jsonText(v.raw)
+}
 
 // How many bytes of memory the bodies of all callers may take together: from when they are parsed until their
 // members are read; and while bodies are received that may be larger than maxBody.

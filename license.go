@@ -35,27 +35,17 @@ func licenseNoun() noun {
 
 // A license is the right to run an application on up to MaxDevices devices.
 type license struct {
-	ID               string          `json:"id"`
-	AccountID        string          `json:"account_id"`
-	Product          string          `json:"product"`   // "kitchen-display"
+	ID        string `json:"id"`
+	AccountID string `json:"account_id"`
+	terms
 	Plan             *string         `json:"plan"`      // how it was sold: a label
 	PlanID           *string         `json:"plan_id"`   // the plan that it was made from
 	Reference        *string         `json:"reference"` // the seller's own number for the sale
-	Kind             string          `json:"kind"`      // kindNodeLocked or kindFloating
 	Customer         *string         `json:"customer"`  // the seller's own name for the buyer; devices don't see it
 	State            string          `json:"state"`     // active, suspended or revoked, as an operator set it
 	Reason           *string         `json:"reason"`
-	Trial            bool            `json:"trial"`
-	MaxDevices       *int            `json:"max_devices"`   // nil: no limit
-	MaxTransfers     *int            `json:"max_transfers"` // see transfers; nil: no limit
 	StartsAt         stamp           `json:"starts_at"`
 	ExpiresAt        stamp           `json:"expires_at"`
-	GraceDays        int             `json:"grace_days"`
-	DurationDays     *int            `json:"duration_days"`
-	ExpiryBasis      string          `json:"expiry_basis"` // basisIssue or basisFirstActivation
-	LeaseHours       int             `json:"lease_hours"`
-	OfflineDays      int             `json:"offline_days"` // of an offline lease; 0: there are none
-	Entitlements     codeList        `json:"entitlements"`
 	Metadata         json.RawMessage `json:"metadata"`
 	FirstActivatedAt stamp           `json:"first_activated_at"`
 	CreatedAt        stamp           `json:"created_at"`
@@ -72,8 +62,6 @@ type license struct {
 	SeatLimitNotedAt     stamp `json:"-"` // when license.seat_limit_reached was last written
 	TransferLimitNotedAt stamp `json:"-"` // when license.transfer_limit_reached was last written
 	TokensEndAt          stamp `json:"-"` // device tokens issued up to and in this second have ended
-
-	transfersGiven bool // the terms that were read name max_transfers, so no default is applied
 }
 
 // The kinds of a licence, and from when its duration counts.

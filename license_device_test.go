@@ -18,8 +18,8 @@ func TestActivate_takesASeatAndAnswersWithALease(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *service) {
 		plan := "pro"
 		end := newStamp(time.Now().Add(100 * 24 * time.Hour))
-		id, key := s.addLicense(license{Plan: &plan, MaxDevices: ptr(3), ExpiresAt: end, GraceDays: 7,
-			Entitlements: codeList{"kds", "reports"}, Trial: true})
+		id, key := s.addLicense(license{Plan: &plan, ExpiresAt: end, terms: terms{MaxDevices: ptr(3), GraceDays: 7,
+			Entitlements: codeList{"kds", "reports"}, Trial: true}})
 		time.Sleep(90 * time.Second)
 		a := s.activate(strings.ToLower(key), "machine", "device",
 			map[string]string{"name": "Kitchen 1", "platform": "linux/arm64", "app_version": "2.4.1"}, "nonce", "n-1",
@@ -97,7 +97,7 @@ func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 		kind := []string{kindNodeLocked, kindFloating}[i%2]
 		t.Run(fmt.Sprint(kind, " ", n), func(t *testing.T) {
 			s := newService(t)
-			id, key := s.addLicense(license{MaxDevices: &n, Kind: kind})
+			id, key := s.addLicense(license{terms: terms{MaxDevices: &n, Kind: kind}})
 			got := crowd(callers, func(i int) answer { return s.activate(key, fmt.Sprint("machine ", i)) })
 			sameText(t, "statuses", got[200], n, got[409], callers-n)
 			s.counts(n, `SELECT count(*) FROM devices WHERE license_id = ? AND state = 'active'`, id)
@@ -185,7 +185,7 @@ func FuzzDeviceBody(f *testing.F) {
 	paths := []string{"/widget/license/activate", "/widget/license/verify", "/widget/license/deactivate",
 		"/widget/events"}
 	s := newService(f, withoutAddressLimits)
-	_, key := s.addLicense(license{MaxDevices: ptr(2)})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(2)}})
 	widget := s.addWidget(s.account)
 	lease := s.activate(key, "first").is(200).text("token")
 	for i, body := range []string{

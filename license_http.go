@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 )
 
 func licenseWing(s *server) wing {
@@ -115,13 +113,12 @@ type licenseWithKey struct {
 	Key string `json:"key"`
 }
 
-// createLicense answers POST /licenses.
 func (s *server) createLicense(ctx context.Context, c *call) (any, error) {
 	named := c.in.text("account_id", optional, 64, isID("acct"))
-	if (!c.in.has("product") || c.in.isNull("product")) && !c.in.has("plan_id") {
+	if !c.in.given("product") && !c.in.has("plan_id") {
 		c.in.wrong("product", "required", "This member is required, unless a plan has it.")
 	}
-	terms := readNewTerms(c.in)
+	set := c.in.change(new(license).members(), true)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
@@ -131,28 +128,22 @@ func (s *server) createLicense(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	return changing(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
-		l, err := licenseOf(t.queries, account, terms)
+		l, key, err := sellLicense(t, account, set, actorToken(c))
 		if err != nil {
 			return nil, err
 		}
-		id, key, err := createLicense(t, l, actorToken(c))
-		if err != nil {
-			return nil, err
-		}
-		l, err = t.license(ownedBy(account), id)
-		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, err
+		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, nil
 	})
 }
 
-// patchLicense answers PATCH /licenses/{id}.
 func (s *server) patchLicense(ctx context.Context, c *call) (any, error) {
-	terms := readPatch(c.in)
+	set := c.in.change(new(license).members(), false, "account_id")
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
-		return patchLicense(t, of, c.id(), terms, actorToken(c))
+		return patchLicense(t, of, c.id(), set, actorToken(c))
 	})
 }
 
@@ -273,47 +264,4 @@ func (s *server) showLicense(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	return new(newLicenseDetail(l, s.now())), nil
-}
-
-// readPatch reads changed terms from a JSON body; null removes a term.
-func readPatch(in *input) termsChange {
-	in.fixed("This can't be changed; issue another licence.", "account_id", "product", "kind", "expiry_basis",
-		"plan_id", "reference")
-	return readTerms(in)
-}
-
-// fixed records an error of members that can't be changed.
-func (in *input) fixed(detail string, names ...string) {
-	for _, name := range names {
-		if in.has(name) {
-			in.wrong(name, "immutable", detail)
-		}
-	}
-}
-
-func (in *input) codesTerm(name string) (codeList, bool) {
-	if !in.has(name) {
-		return nil, false
-	}
-	codes := in.texts(name, maxEntitlements, 64)
-	checkCodes(codes, func(at int, code, detail string) {
-		if codes[at] != "" { // in.texts has already reported an empty code
-			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
-		}
-	})
-	return codes, true
-}
-
-func (in *input) objectTerm(name string) (json.RawMessage, bool) {
-	v := in.member(name, jsonObject, optional)
-	if v == nil {
-		return nil, false
-	}
-	switch {
-	case len(v.raw) > maxMetadata:
-		in.wrong(name, "too_long", "This has more than 16 KiB.")
-	case v.hasControlCharacter():
-		in.wrong(name, "control_character", "This must not contain control characters.")
-	}
-	return json.RawMessage(v.raw), true
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,7 @@ import (
 )
 
 // importColumns are the columns that a CSV file of licences may have, besides metadata.NAME; key
-// is required.
+// is required. They are those of importMembers, the key and the account.
 var importColumns = []string{
 	"key", "account_id", "product", "plan", "plan_id", "reference", "kind", "customer", "state", "reason",
 	"trial", "max_devices", "max_transfers", "starts_at", "expires_at", "grace_days", "duration_days",
@@ -46,9 +45,10 @@ type importedLicense struct {
 // A licenseImporter imports licences from one CSV file. It checks every row before it stores any.
 type licenseImporter struct {
 	importSizes
-	defaults     license // what applies where a row has an empty cell
-	force        bool    // take licences whose end is in the past
-	skipExisting bool    // leave out rows whose key the same account has already
+	account      string // of rows that name none
+	product      string // of rows that name neither it nor a plan
+	force        bool   // take licences whose end is in the past
+	skipExisting bool   // leave out rows whose key the same account has already
 	now          time.Time
 	messages     io.Writer
 	actor        string // of the events
@@ -85,7 +85,7 @@ func importLicenses(e *env, sizes importSizes) error {
 	}
 	defer file.Close()
 	return e.withStore(func(st *store) error {
-		im := newImporter(st, license{AccountID: o.account, Product: product}, sizes)
+		im := newImporter(st, o.account, product, sizes)
 		im.force, im.skipExisting, im.now = e.on("force"), e.on("skip-existing"), e.now()
 		im.messages, im.actor = e.stderr, e.actor()
 		if err := im.read(file); err != nil {
@@ -104,9 +104,9 @@ func importLicenses(e *env, sizes importSizes) error {
 	})
 }
 
-// newImporter makes an importer into a store. Rows get the defaults for their empty cells.
-func newImporter(st *store, defaults license, sizes importSizes) *licenseImporter {
-	return &licenseImporter{importSizes: sizes, defaults: defaults, store: st, open: map[string]bool{},
+// newImporter makes an importer into a store. Rows without an account or a product get these.
+func newImporter(st *store, account, product string, sizes importSizes) *licenseImporter {
+	return &licenseImporter{importSizes: sizes, account: account, product: product, store: st, open: map[string]bool{},
 		plans: map[string]*plan{}, keys: map[licenseKey]int{}, references: map[string]int{}}
 }
 
@@ -206,7 +206,7 @@ func (im *licenseImporter) read(f io.Reader) error {
 			return err
 		}
 		line, _ := r.FieldPos(0)
-		if err := im.readRow(header, record, line); err != nil {
+		if err := im.readRow(&importRow{im, header, record, line}); err != nil {
 			return err
 		}
 		if im.total++; im.total%im.progress == 0 {
@@ -217,11 +217,14 @@ func (im *licenseImporter) read(f io.Reader) error {
 
 // readRow reads and checks a row. One whose key the same account has already is left out if skipExisting is set. Its
 // error is the store's.
-func (im *licenseImporter) readRow(header, record []string, line int) error {
-	cells := im.cellsOf(header, record, line)
-	key := im.readKey(cells, line)
-	l := im.readTerms(cells, header)
-	if err := im.checkAccount(l.AccountID, line); err != nil {
+func (im *licenseImporter) readRow(row *importRow) error {
+	key := row.readKey()
+	account := cmp.Or(row.cell("account_id"), im.account)
+	if err := im.checkAccount(row, account); err != nil {
+		return err
+	}
+	l, err := row.readLicense(account)
+	if err != nil {
 		return err
 	}
 	if key != "" {
@@ -230,19 +233,23 @@ func (im *licenseImporter) readRow(header, record []string, line int) error {
 		case err != nil:
 			return err
 		case existing != nil && !im.skipExisting:
-			cells.wrong("key", "", errKeyTaken.Error())
-		case existing != nil && existing.AccountID != l.AccountID:
-			cells.wrong("key", "", "a licence of another account has this key")
+			row.wrong("key", "", errKeyTaken.Error())
+		case existing != nil && existing.AccountID != account:
+			row.wrong("key", "", "a licence of another account has this key")
 		case existing != nil:
 			return nil
 		}
 	}
-	im.rows = append(im.rows, importedLicense{line, l, key})
-	return im.checkReference(cells, l, line)
+	im.rows = append(im.rows, importedLicense{row.line, l, key})
+	return im.checkReference(row, l)
 }
 
-// checkAccount reports an account that does not exist or is closed; readTerms has reported a row without one.
-func (im *licenseImporter) checkAccount(id string, line int) error {
+// checkAccount reports a row without an account, and one whose account does not exist or is closed.
+func (im *licenseImporter) checkAccount(row *importRow, id string) error {
+	if id == "" {
+		row.wrong("account_id", "", "The row names no account, and -account is not given.")
+		return nil
+	}
 	if _, known := im.open[id]; !known {
 		err := im.store.openAccount(id)
 		if err != nil && !errors.Is(err, errAccount) {
@@ -250,61 +257,28 @@ func (im *licenseImporter) checkAccount(id string, line int) error {
 		}
 		im.open[id] = err == nil
 	}
-	if id != "" && !im.open[id] {
-		im.faults.add(line, "account_id", quoteValue(id), errAccount.text())
+	if !im.open[id] {
+		row.wrong("account_id", id, errAccount.text())
 	}
 	return nil
 }
 
 // checkReference reports a reference that appears twice, or that the account uses already.
-func (im *licenseImporter) checkReference(cells *textTerms, l *license, line int) error {
+func (im *licenseImporter) checkReference(row *importRow, l *license) error {
 	if l.Reference == nil {
 		return nil
 	}
 	of := l.AccountID + " " + *l.Reference
 	if first, repeated := im.references[of]; repeated {
-		cells.wrong("reference", fmt.Sprintf("as on line %d", first), "a reference must appear only once")
+		row.wrong("reference", fmt.Sprintf("as on line %d", first), "a reference must appear only once")
 	}
-	im.references[of] = line
+	im.references[of] = row.line
 	err := checkReference(im.store.queries, l)
 	if used := new(refusal); errors.As(err, &used) {
-		cells.wrong("reference", "", used.detail)
+		row.wrong("reference", "", used.detail)
 		return nil
 	}
 	return err
-}
-
-// cellsOf returns a reader of a row's cells, which adds to the faults what it finds wrong. A
-// fault shows the value, unless it is a key.
-func (im *licenseImporter) cellsOf(header, record []string, line int) *textTerms {
-	text := func(name string) string {
-		if at := slices.Index(header, name); at >= 0 {
-			return record[at]
-		}
-		return ""
-	}
-	return &textTerms{text: text, wrong: func(name, value, detail string) {
-		if name != "key" {
-			value = quoteValue(cmp.Or(value, strings.TrimSpace(text(name))))
-		}
-		im.faults.add(line, name, value, detail)
-	}}
-}
-
-// readKey reads the key of the row on a line. It returns "" when the key is invalid.
-func (im *licenseImporter) readKey(cells *textTerms, line int) licenseKey {
-	key, err := parseLicenseKey(cells.cell("key"))
-	if err != nil {
-		cells.wrong("key", "", "it must have 16 to 255 visible ASCII characters")
-		return ""
-	}
-	if first, repeated := im.keys[key]; repeated {
-		cells.wrong("key", fmt.Sprintf("as on line %d", first), "a key must appear only once; "+
-			"in one of 25 letters and digits case makes no difference, O is 0, and I and L are 1")
-		return key
-	}
-	im.keys[key] = line
-	return key
 }
 
 // openImport returns a reader of the rows and the checked header. It skips the byte order mark
@@ -357,85 +331,210 @@ func checkColumns(header []string) error {
 	return nil
 }
 
-// readTerms reads the licence of one row.
-func (im *licenseImporter) readTerms(cells *textTerms, header []string) *license {
-	l := im.defaults
-	l.AccountID = cmp.Or(cells.cell("account_id"), im.defaults.AccountID)
-	if l.AccountID == "" {
-		cells.wrong("account_id", "", "The row names no account, and -account is not given.")
-	}
-	state, _ := cells.textTerm("state", maxNameLength, oneOf(statusActive, statusSuspended, statusRevoked))
-	l.State = valueOr(state, statusActive)
-	l.Reason, _ = cells.textTerm("reason", maxReason, nil)
-	terms := readNewTerms(cells)
-	if terms.apply(&l); l.PlanID != nil {
-		l = im.ofPlan(cells, l, terms)
-	}
-	readMetadata(cells, header, &l)
-	if name, detail := l.invalidTerm(); name != "" {
-		cells.wrong(name, "", detail)
-	}
-	if l.endedBy(im.now) && !im.force {
-		cells.wrong("expires_at", "", "This is in the past; -force imports such licences too.")
-	}
-	return &l
+// An importRow is one row of the file.
+type importRow struct {
+	*licenseImporter
+	header, record []string
+	line           int
 }
 
-// ofPlan returns the licence of a row with the terms of the plan that l names, and what the row has of its own.
-// Plans are read once.
-func (im *licenseImporter) ofPlan(cells *textTerms, l license, terms termsChange) license {
-	made, known := im.plans[*l.PlanID]
+// cell returns the row's cell in a column without space around it, "" if there is none.
+func (row *importRow) cell(column string) string {
+	if at := slices.Index(row.header, column); at >= 0 {
+		return strings.TrimSpace(row.record[at])
+	}
+	return ""
+}
+
+// wrong adds a fault. It shows the value, "": the cell, unless that is a key.
+func (row *importRow) wrong(column, value, detail string) {
+	if column != "key" {
+		value = quoteValue(cmp.Or(value, row.cell(column)))
+	}
+	row.faults.add(row.line, column, value, detail)
+}
+
+// readKey reads the row's key. It returns "" when the key is invalid.
+func (row *importRow) readKey() licenseKey {
+	key, err := parseLicenseKey(row.cell("key"))
+	if err != nil {
+		row.wrong("key", "", "it must have 16 to 255 visible ASCII characters")
+		return ""
+	}
+	if first, repeated := row.keys[key]; repeated {
+		row.wrong("key", fmt.Sprintf("as on line %d", first), "a key must appear only once; "+
+			"in one of 25 letters and digits case makes no difference, O is 0, and I and L are 1")
+		return key
+	}
+	row.keys[key] = row.line
+	return key
+}
+
+// importMembers are the members of a licence that a file may set.
+func importMembers(l *license) []member {
+	return append(l.members(),
+		member{name: "state", at: &l.State, high: maxNameLength,
+			check: oneOf(statusActive, statusSuspended, statusRevoked)},
+		member{name: "reason", at: &l.Reason, high: maxReason})
+}
+
+// readLicense reads the row's licence, as POST /licenses reads its body; what is wrong with it is a fault. Its error
+// is the store's.
+func (row *importRow) readLicense(account string) (*license, error) {
+	var asked license
+	in := newInput(row.body(), nil, nil)
+	set := in.change(importMembers(&asked), true)
+	l := &license{AccountID: account, Reference: asked.Reference}
+	if len(*in.errs) > 0 {
+		row.refused(*in.errs)
+		return l, nil
+	}
+	var p *plan
+	if asked.PlanID != nil {
+		var err error
+		if p, err = row.plan(account, *asked.PlanID); p == nil {
+			return l, err
+		}
+	}
+	set = slices.DeleteFunc(set, func(m member) bool { return m.name == "state" || m.name == "reason" })
+	made, err := newLicense(p, account, set, newStamp(row.now))
+	if wrong := new(refusal); errors.As(err, &wrong) {
+		row.refused(wrong.fields)
+		return l, nil
+	}
+	made.State, made.Reason = asked.State, asked.Reason
+	if made.endedBy(row.now) && !row.force {
+		row.wrong("expires_at", "", "This is in the past; -force imports such licences too.")
+	}
+	return made, err
+}
+
+// refused adds what is wrong with members of the row as a body.
+func (row *importRow) refused(fields []fieldError) {
+	for _, f := range fields {
+		column, element, _ := strings.Cut(strings.TrimPrefix(f.Pointer, "#/"), "/")
+		value, detail := "", f.Detail
+		if at, err := strconv.Atoi(element); err == nil {
+			value = splitCodes(row.cell(column))[at]
+		}
+		if f.Code == "invalid_time" {
+			detail = "This must be a date as 2027-01-31 or 31.01.2027, or a time as 2027-01-31T12:00:00Z."
+		}
+		row.wrong(column, value, detail)
+	}
+}
+
+// plan returns the plan in use that the row names, nil if the account has none. Plans are read once.
+func (row *importRow) plan(account, id string) (*plan, error) {
+	p, known := row.plans[id]
 	if !known {
-		made, _ = im.store.plan(anyAccount, *l.PlanID)
-		im.plans[*l.PlanID] = made
+		var err error
+		if p, err = row.store.plan(anyAccount, id); notUnless(err, errPlan) != nil {
+			return nil, err
+		}
+		row.plans[id] = p
 	}
-	if made == nil || made.AccountID != l.AccountID || !made.RetiredAt.IsZero() {
-		cells.wrong("plan_id", "", "The account has no such plan in use.")
-		return l
+	if p == nil || p.AccountID != account || !p.RetiredAt.IsZero() {
+		row.wrong("plan_id", "", "The account has no such plan in use.")
+		return nil, nil
 	}
-	of, err := licenseOfPlan(made, terms)
-	if err != nil {
-		cells.wrong("plan_id", "", "The row has another product, kind or expiry_basis than its plan.")
-		return l
-	}
-	of.State, of.Reason = l.State, l.Reason
-	return *of
+	return p, nil
 }
 
-// readMetadata adds the cells of the columns metadata.NAME to the licence's metadata, as strings.
-func readMetadata(cells *textTerms, header []string, l *license) {
-	text := cmp.Or(string(bytes.TrimSpace(l.Metadata)), "{}")
+// body returns the row as a JSON object. A cell that is empty is left out.
+func (row *importRow) body() *jsonValue {
+	body := &jsonValue{kind: jsonObject}
+	for _, m := range importMembers(new(license)) {
+		if cell := row.cell(m.name); cell != "" {
+			body.members = append(body.members, jsonMember{m.name, cellValue(m, cell)})
+		}
+	}
+	if _, sold := body.member("plan_id"); row.product != "" && row.cell("product") == "" && !sold {
+		body.members = append(body.members, jsonMember{"product", jsonValue{kind: jsonString, text: row.product}})
+	}
+	row.addMetadata(body)
+	return body
+}
+
+// noLimit in a cell means that there is no limit, where an empty cell would mean the default.
+const noLimit = "none"
+
+// cellValue returns the value of a cell, as JSON has it. What can't be one of the member's kind becomes a text.
+func cellValue(m member, cell string) jsonValue {
+	text := jsonValue{kind: jsonString, text: cell}
+	lower := strings.ToLower(cell)
+	switch m.at.(type) {
+	case *int, **int:
+		if lower == noLimit && m.name == "max_transfers" {
+			return jsonValue{kind: jsonNull}
+		}
+		return jsonValue{kind: jsonNumber, text: cell}
+	case *bool:
+		yes := slices.Contains([]string{"true", "1", "yes"}, lower)
+		if yes || slices.Contains([]string{"false", "0", "no"}, lower) {
+			return jsonValue{kind: jsonBool, boolean: yes}
+		}
+	case *stamp:
+		day, isDate := parseDate(cell)
+		switch {
+		case isDate && m.name == "expires_at":
+			text.text = day.endOfDay().String()
+		case isDate:
+			text.text = day.String()
+		}
+	case *codeList:
+		list := jsonValue{kind: jsonArray}
+		for _, code := range splitCodes(cell) {
+			list.list = append(list.list, jsonValue{kind: jsonString, text: code})
+		}
+		return list
+	case *jsonText:
+		if v, err := parseJSON([]byte(cell)); err == nil {
+			return v
+		}
+	}
+	return text
+}
+
+// splitCodes returns the codes of a cell, which are separated by commas or spaces.
+func splitCodes(cell string) []string {
+	return strings.FieldsFunc(cell, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+}
+
+// addMetadata adds the cells of the columns metadata.NAME to the metadata of the row's body, as strings.
+func (row *importRow) addMetadata(body *jsonValue) {
+	text := cmp.Or(row.cell("metadata"), "{}")
 	object, err := parseJSON([]byte(text))
-	if err != nil {
-		return // objectTerm has reported it
+	if err != nil || object.kind != jsonObject {
+		return // what it is instead is reported
 	}
-	added := []byte(strings.TrimSuffix(text, "}"))
-	separator := ","
-	if len(object.members) == 0 {
-		separator = ""
-	}
-	for _, column := range header {
+	names := map[string]string{}
+	for _, column := range row.header {
 		name, isMetadata := strings.CutPrefix(column, metadataColumn)
-		if !isMetadata {
+		cell := row.cell(column)
+		if !isMetadata || cell == "" {
 			continue
 		}
-		value, present := cells.textTerm(column, maxMetadata, nil)
-		if !present {
+		if code, detail := checkText(cell, required, maxMetadata); code != "" {
+			row.wrong(column, "", detail)
 			continue
 		}
 		if _, known := object.member(name); known {
-			cells.wrong(column, "", "The row's metadata has this member too.")
+			row.wrong(column, "", "The row's metadata has this member too.")
 			continue
 		}
-		added = appendString(append(added, separator...), name)
-		added = appendString(append(added, ':'), *value)
-		separator = ","
+		names[name] = cell
 	}
-	if added = append(added, '}'); len(added) > maxMetadata {
-		cells.wrong("metadata", "", "With its columns the metadata has more than 16 KiB.")
+	if len(names) == 0 {
+		return
 	}
-	if len(added) > len(text) {
-		l.Metadata = added
+	added := bytes.TrimSpace(encodeJSON(names))
+	if len(object.members) > 0 {
+		added = append([]byte(strings.TrimSuffix(text, "}")+","), added[1:]...)
+	}
+	body.members = slices.DeleteFunc(body.members, func(m jsonMember) bool { return m.name == "metadata" })
+	if object, err = parseJSON(added); err == nil {
+		body.members = append(body.members, jsonMember{"metadata", object})
 	}
 }
 
@@ -467,97 +566,9 @@ func (im *licenseImporter) save(ctx context.Context, st *store) (imported int, e
 // importRows stores the licences of some rows.
 func importRows(t *tx, rows []importedLicense, actor string) error {
 	for _, row := range rows {
-		l := *row.license
-		l.fillDefaults(t.now)
-		if _, err := t.addLicense(&l, row.key, actor); err != nil {
+		if _, err := t.addLicense(row.license, row.key, actor); err != nil {
 			return fmt.Errorf("line %d: %w", row.line, err)
 		}
 	}
 	return nil
-}
-
-// textTerms is a termsReader of texts: the cells of a CSV row, or the values of options.
-// A text that is empty or only white space counts as absent.
-type textTerms struct {
-	text  func(name string) string
-	wrong func(name, value, detail string) // value: the part of the text that is wrong; "": all of it
-}
-
-func (c *textTerms) cell(name string) string { return strings.TrimSpace(c.text(name)) }
-
-func (c *textTerms) textTerm(name string, max int, check textCheck) (*string, bool) {
-	cell := c.cell(name)
-	if cell == "" {
-		return nil, false
-	}
-	code, detail := checkText(cell, required, max)
-	if code == "" && check != nil {
-		code, detail = check(cell)
-	}
-	if code != "" {
-		c.wrong(name, "", detail)
-	}
-	return &cell, true
-}
-
-// noLimit in a cell means that there is no limit, where an empty cell would mean the default.
-const noLimit = "none"
-
-func (c *textTerms) numberTerm(name string, low, high int) (*int, bool) {
-	cell := c.cell(name)
-	switch {
-	case cell == "":
-		return nil, false
-	case name == "max_transfers" && strings.EqualFold(cell, noLimit):
-		return nil, true
-	}
-	n, err := strconv.Atoi(cell)
-	if err != nil || n < low || n > high {
-		c.wrong(name, "", fmt.Sprintf("This must be a whole number from %d to %d.", low, high))
-	}
-	return &n, true
-}
-
-func (c *textTerms) boolTerm(name string) (value, present bool) {
-	cell := strings.ToLower(c.cell(name))
-	if cell != "" && !slices.Contains([]string{"true", "false", "1", "0", "yes", "no"}, cell) {
-		c.wrong(name, "", "This must be true or false.")
-	}
-	return slices.Contains([]string{"true", "1", "yes"}, cell), cell != ""
-}
-
-func (c *textTerms) timeTerm(name string) (stamp, bool) {
-	cell := c.cell(name)
-	if cell == "" {
-		return stamp{}, false
-	}
-	t, ok := parseDate(cell)
-	switch {
-	case !ok:
-		t, ok = parseStamp(cell)
-	case name == "expires_at":
-		t = t.endOfDay()
-	}
-	if !ok {
-		c.wrong(name, "", "This must be a date as 2027-01-31 or 31.01.2027, or a time as 2027-01-31T12:00:00Z.")
-	}
-	return t, true
-}
-
-func (c *textTerms) codesTerm(name string) (codeList, bool) {
-	codes := strings.FieldsFunc(c.cell(name), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
-	checkCodes(codes, func(at int, _, detail string) { c.wrong(name, codes[at], detail) })
-	return codes, len(codes) > 0
-}
-
-func (c *textTerms) objectTerm(name string) (json.RawMessage, bool) {
-	cell := c.cell(name)
-	if cell == "" {
-		return nil, false
-	}
-	v, err := parseJSON([]byte(cell))
-	if err != nil || len(cell) > maxMetadata || v.hasControlCharacter() {
-		c.wrong(name, "", "This must be a JSON object of at most 16 KiB, without control characters.")
-	}
-	return json.RawMessage(cell), true
 }

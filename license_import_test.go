@@ -67,7 +67,7 @@ func TestImport_isKeptOutByOneBadRowNamedByItsLine(t *testing.T) {
 		other + ",,kds,,,,,first_activation,,,":     "duration_days: ",
 		other + ",,kds,,,,,,maybe,,":                `trial: "maybe": `,
 		other + ",,kds,,,,,,,-a,":                   `entitlements: "-a": A code has `,
-		other + ",,kds,,,,,,,,[]":                   `metadata: "[]": This must be a JSON object`,
+		other + ",,kds,,,,,,,,[]":                   `metadata: "[]": This must be an object`,
 		other + ",,kds":                             "it has 3 cells and the header 11",
 		`GOOD"KEY-0000000002,,kds,,,,,,,,`:          "at line 3, column 5: its quotes are wrong: bare",
 		"\"GOOD-KEY-0000000002\n\"x,,kds,,,,,,,,":   "at line 4, column ",
@@ -135,8 +135,8 @@ func TestImport_namesEveryFaultOfEveryRowInTheOrderOfTheLines(t *testing.T) {
 		"line 6: it has 3 cells and the header 4\n" +
 		"line 7: at line 7, column 5: its quotes are wrong: bare \" in non-quoted-field\n" +
 		"line 8: product: \"kds,\\nor \\\"pos\\\"\": This must not contain control characters.\n" +
-		"line 10: max_devices: \"x\": This must be a whole number from 1 to 1000000.\n" +
 		"line 10: account_id: \"acct_00000000000000000000000000\": There is no such account, or it is closed.\n" +
+		"line 10: max_devices: \"x\": This must be a whole number from 1 to 1000000.\n" +
 		"line 11: " + fmt.Sprintf(twice, 2) +
 		"line 12: " + fmt.Sprintf(twice, 3) +
 		"line 12: max_devices: \"0\": This must be a whole number from 1 to 1000000.\n" +
@@ -214,7 +214,7 @@ func TestImport_noticesSemicolonsAndTabsAndReadsDatesOfTheDay(t *testing.T) {
 	large := s.importFile("key,metadata.n,metadata.m",
 		"LARGE-KEY-0000000001,"+strings.Repeat("n", 9000)+","+strings.Repeat("m", 9000))
 	oneLine(t, s.failure(s.importArgs(large)...),
-		"line 2: metadata: With its columns the metadata has more than 16 KiB.")
+		"line 2: metadata: This has more than 16 KiB.")
 }
 
 // objectOf returns what was imported for a key.
@@ -388,7 +388,7 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 func TestExport_hasLicencesAndDevices(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	_, key := s.addLicense(license{Plan: ptr("=cmd()"), MaxDevices: ptr(2)})
+	_, key := s.addLicense(license{Plan: ptr("=cmd()"), terms: terms{MaxDevices: ptr(2)}})
 	for range 3 {
 		s.addLicense(license{})
 	}
@@ -436,7 +436,7 @@ func FuzzImport(f *testing.F) {
 	s := newService(f)
 	enough := errors.New("rolled back")
 	f.Fuzz(func(t *testing.T, file []byte) {
-		im := newImporter(s.store, license{AccountID: s.account, Product: "kds"}, usualImport)
+		im := newImporter(s.store, s.account, "kds", usualImport)
 		im.now, im.messages = time.Now(), io.Discard
 		if err := im.read(bytes.NewReader(file)); err != nil || im.faults.err() != nil {
 			return

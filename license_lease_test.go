@@ -20,19 +20,22 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 		end     stamp
 		refresh time.Duration
 	}{
-		"14 days":                {license{LeaseHours: 336}, hour(336), 24 * time.Hour},
-		"an hour":                {license{LeaseHours: 1}, hour(1), 30 * time.Minute},
-		"90 days":                {license{LeaseHours: 2160}, hour(2160), 24 * time.Hour},
-		"two days":               {license{LeaseHours: 48}, hour(48), 24 * time.Hour},
-		"47 hours":               {license{LeaseHours: 47}, hour(47), 23*time.Hour + 30*time.Minute},
-		"the licence ends first": {license{LeaseHours: 336, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
-		"the licence's grace ends first": {license{LeaseHours: 336, ExpiresAt: hour(5), GraceDays: 2}, hour(53),
+		"14 days":  {license{terms: terms{LeaseHours: 336}}, hour(336), 24 * time.Hour},
+		"an hour":  {license{terms: terms{LeaseHours: 1}}, hour(1), 30 * time.Minute},
+		"90 days":  {license{terms: terms{LeaseHours: 2160}}, hour(2160), 24 * time.Hour},
+		"two days": {license{terms: terms{LeaseHours: 48}}, hour(48), 24 * time.Hour},
+		"47 hours": {license{terms: terms{LeaseHours: 47}}, hour(47), 23*time.Hour + 30*time.Minute},
+		"the licence ends first": {license{ExpiresAt: hour(5), terms: terms{LeaseHours: 336}}, hour(5),
+			150 * time.Minute},
+		"the licence's grace ends first": {license{ExpiresAt: hour(5),
+			terms: terms{LeaseHours: 336, GraceDays: 2}}, hour(53),
 			24 * time.Hour},
-		"in grace": {license{LeaseHours: 336, ExpiresAt: hour(-5), GraceDays: 1}, hour(19), 570 * time.Minute},
-		"a minute before the end": {license{LeaseHours: 336, ExpiresAt: newStamp(now.Add(time.Minute))},
+		"in grace": {license{ExpiresAt: hour(-5), terms: terms{LeaseHours: 336, GraceDays: 1}}, hour(19),
+			570 * time.Minute},
+		"a minute before the end": {license{ExpiresAt: newStamp(now.Add(time.Minute)), terms: terms{LeaseHours: 336}},
 			newStamp(now.Add(time.Minute)), time.Minute},
-		"the lease ends first": {license{LeaseHours: 3, ExpiresAt: hour(5)}, hour(3), 90 * time.Minute},
-		"both end at once":     {license{LeaseHours: 5, ExpiresAt: hour(5)}, hour(5), 150 * time.Minute},
+		"the lease ends first": {license{ExpiresAt: hour(5), terms: terms{LeaseHours: 3}}, hour(3), 90 * time.Minute},
+		"both end at once":     {license{ExpiresAt: hour(5), terms: terms{LeaseHours: 5}}, hour(5), 150 * time.Minute},
 	} {
 		sameText(t, name, c.l.leaseEnd(now), c.end)
 		got := leaseClaims(&c.l, &device{}, now, "")
@@ -48,7 +51,7 @@ func TestLease_neverGoesPastTheEndOfGrace(t *testing.T) {
 func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{LeaseHours: 1})
+		id, key := s.addLicense(license{terms: terms{LeaseHours: 1}})
 		act := s.activate(key, "f").is(200)
 		lease := act.text("token")
 		auth := bearer(lease)
@@ -78,7 +81,7 @@ func TestLease_afterItsEndNamesItsDeviceForAYearAndOpensNothingElse(t *testing.T
 func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		_, key := s.addLicense(license{LeaseHours: 10})
+		_, key := s.addLicense(license{terms: terms{LeaseHours: 10}})
 		act := s.activate(key, "f").is(200)
 		dev, first := act.text("device", "id"), act.text("token")
 		time.Sleep(5*time.Hour - time.Second)
@@ -113,7 +116,7 @@ func TestVerify_renewsALeasePastItsRefresh(t *testing.T) {
 func TestVerify_signsATokenThatFollowsItsRowsHoweverTheyWereChanged(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2})
+		id, key := s.addLicense(license{terms: terms{Kind: kindFloating, MaxDevices: ptr(2), LeaseHours: 2}})
 		s.activate(key, "f").is(200)
 		now := time.Now()
 		for _, change := range []struct {
@@ -180,7 +183,7 @@ func TestVerify_signsANonceWithTheSameNumberWithinAMinute(t *testing.T) {
 func TestLease_isNotSuspectedByARestoredDatabase(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
-		id, key := s.addLicense(license{LeaseHours: 2})
+		id, key := s.addLicense(license{terms: terms{LeaseHours: 2}})
 		token := s.activate(key, "a").is(200).text("token")
 		renew := func(path, body string) {
 			t.Helper()
@@ -274,7 +277,7 @@ func TestLease_ofTheLongestTermsIsAcceptedByTheService(t *testing.T) {
 func TestLease_longerThanATokenMayBeIsNotGivenAndTheLogSaysWhy(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	id, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 	s.sql(`UPDATE licenses SET product = printf('%.3000c', 'x')`)
 	asked := `{"license_key":"` + key + `","fingerprint":"f"}`
 	s.post("/widget/license/activate", asked).is(500, "internal")
@@ -288,7 +291,7 @@ func TestLease_longerThanATokenMayBeIsNotGivenAndTheLogSaysWhy(t *testing.T) {
 func TestLease_isExplainedByInspectWithThePublicKeysAlone(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(1), Entitlements: codeList{"kds", "reports"}})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1), Entitlements: codeList{"kds", "reports"}}})
 	token := s.activate(key, "a").is(200).text("token")
 	public := filepath.Join(s.dir, "public.pem")
 	s.check(os.WriteFile(public, []byte(s.must("key", "public")), 0o600))
@@ -338,7 +341,7 @@ func TestLease_isJudgedByOpenSSLAndJQ(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "sh", "openssl", "jq", "base64")
 	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(1)})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 	token := s.activate(key, "kitchen-1").is(200).text("token")
 	s.must("key", "add")
 	s.must("key", "rotate", "-force") // two keys are public, and another signed the lease than signs now

@@ -22,7 +22,7 @@ func (s *service) activateOffline(key, fingerprint string, more ...any) answer {
 // addOfflineLicense adds a licence with one seat, some transfers and offline leases of 100 days.
 func (s *service) addOfflineLicense(transfers int) (id, key string) {
 	s.t.Helper()
-	return s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(transfers), OfflineDays: 100})
+	return s.addLicense(license{terms: terms{MaxDevices: ptr(1), MaxTransfers: ptr(transfers), OfflineDays: 100}})
 }
 
 // Nobody who has the key or the token may have a lease that can't be recalled and free its seat for another machine.

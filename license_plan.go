@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"slices"
 	"strings"
 	"time"
 )
@@ -24,24 +22,19 @@ func planNoun() noun {
 // A plan is a template of an account's licences. A licence that is made from it copies its terms as they are then;
 // later changes of the plan reach it only when the plan is applied.
 type plan struct {
-	ID           string   `json:"id"`
-	AccountID    string   `json:"account_id"`
-	Name         string   `json:"name"` // for people, and the label (license.Plan) of its licences
-	Product      string   `json:"product"`
-	Kind         string   `json:"kind"` // like the product and the basis it can't be changed
-	Trial        bool     `json:"trial"`
-	MaxDevices   *int     `json:"max_devices"`
-	MaxTransfers *int     `json:"max_transfers"`
-	GraceDays    int      `json:"grace_days"`
-	DurationDays *int     `json:"duration_days"`
-	ExpiryBasis  string   `json:"expiry_basis"`
-	LeaseHours   int      `json:"lease_hours"`
-	OfflineDays  int      `json:"offline_days"`
-	Entitlements codeList `json:"entitlements"`
-	Revision     int      `json:"revision"` // goes up with each change of terms
-	CreatedAt    stamp    `json:"created_at"`
-	UpdatedAt    stamp    `json:"updated_at"`
-	RetiredAt    stamp    `json:"retired_at"` // since when no licence is made from it
+	ID        string `json:"id"`
+	AccountID string `json:"account_id"`
+	Name      string `json:"name"` // for people, and the label (license.Plan) of its licences
+	terms
+	Revision  int   `json:"revision"` // goes up with each change of terms
+	CreatedAt stamp `json:"created_at"`
+	UpdatedAt stamp `json:"updated_at"`
+	RetiredAt stamp `json:"retired_at"` // since when no licence is made from it
+}
+
+// members are what callers set of a plan.
+func (p *plan) members() []member {
+	return append(p.terms.members(), member{name: "name", at: &p.Name, high: maxNameLength})
 }
 
 var (
@@ -72,119 +65,59 @@ func planEvent(p *plan, kind eventType, actor string, data []byte) event {
 	return event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actor, Data: data}
 }
 
-// terms returns a licence of the plan's account with the plan's terms.
-func (p *plan) terms() *license {
-	return &license{AccountID: p.AccountID, Product: p.Product, Kind: p.Kind, Trial: p.Trial, MaxDevices: p.MaxDevices,
-		MaxTransfers: p.MaxTransfers, GraceDays: p.GraceDays, DurationDays: p.DurationDays, ExpiryBasis: p.ExpiryBasis,
-		LeaseHours: p.LeaseHours, OfflineDays: p.OfflineDays, Entitlements: slices.Clone(p.Entitlements)}
-}
-
-// setTerms sets the plan's terms to those of l.
-func (p *plan) setTerms(l *license) {
-	p.Product, p.Kind, p.Trial, p.MaxDevices, p.MaxTransfers = l.Product, l.Kind, l.Trial, l.MaxDevices, l.MaxTransfers
-	p.GraceDays, p.DurationDays, p.ExpiryBasis, p.LeaseHours = l.GraceDays, l.DurationDays, l.ExpiryBasis, l.LeaseHours
-	p.OfflineDays, p.Entitlements = l.OfflineDays, append(codeList{}, l.Entitlements...)
-}
-
-// applyTo sets the terms of l that applying the plan changes: all but dates, duration, trial, and what can't change.
+// applyTo sets the terms of l that applying the plan changes: all but duration, trial, and what can't change.
 func (p *plan) applyTo(l *license) {
-	l.MaxDevices, l.MaxTransfers, l.GraceDays, l.LeaseHours = p.MaxDevices, p.MaxTransfers, p.GraceDays, p.LeaseHours
-	l.OfflineDays, l.Entitlements = p.OfflineDays, p.Entitlements
-}
-
-// licenseOf returns a licence of an account with the terms that terms sets, beside those of the plan that they name.
-// Errors: plan_not_found, plan_retired, validation_failed for a term that the plan does not leave open.
-func licenseOf(q *queries, accountID string, terms termsChange) (*license, error) {
-	l := terms.apply(&license{AccountID: accountID})
-	if l.PlanID == nil {
-		return l, nil
-	}
-	p, err := q.plan(ownedBy(accountID), *l.PlanID)
-	switch {
-	case err != nil:
-		return nil, err
-	case !p.RetiredAt.IsZero():
-		return nil, errPlanRetired
-	}
-	return licenseOfPlan(p, terms)
-}
-
-// licenseOfPlan returns a licence with the terms of a plan, and what terms changes of them. Errors: validation_failed.
-func licenseOfPlan(p *plan, terms termsChange) (*license, error) {
-	l := p.terms()
-	l.Plan = &p.Name
-	before := *l
-	terms.apply(l).fitTransfers(&before)
-	l.transfersGiven = l.transfersGiven || p.MaxDevices != nil // a plan that limits nothing says nothing of transfers
-	for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
-		"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
-		if differs {
-			return nil, errMember(name, "inconsistent", "The plan has another one, which its licences can't change.")
-		}
-	}
-	return l, nil
+	was := l.terms
+	l.terms = p.terms
+	l.Product, l.Kind, l.ExpiryBasis, l.Trial, l.DurationDays =
+		was.Product, was.Kind, was.ExpiryBasis, was.Trial, was.DurationDays
 }
 
 const maxPlans = 500 // of an account, without those that are retired
 
-// createPlan adds a plan with the account and the name of p and the terms of l, and returns it. Errors:
-// validation_failed, account_not_found, errPlanLimit.
-func createPlan(t *tx, p *plan, terms termsChange, actor string) (*plan, error) {
-	if err := t.openAccount(p.AccountID); err != nil {
+// createPlan adds a plan of an account, and returns it. Errors: validation_failed, account_not_found, errPlanLimit.
+func createPlan(t *tx, accountID string, set change, actor string) (*plan, error) {
+	if err := t.openAccount(accountID); err != nil {
 		return nil, err
 	}
-	l := terms.apply(&license{})
-	l.fillDefaults(t.now)
-	if err := l.checkTerms(); err != nil {
+	p := &plan{ID: t.newID("pln"), AccountID: accountID, Revision: 1, CreatedAt: t.now, UpdatedAt: t.now}
+	p.change(set, p.members())
+	if err := p.check(); err != nil {
 		return nil, err
 	}
-	n, err := t.countPlans(p.AccountID)
+	n, err := t.countPlans(accountID)
 	switch {
 	case err != nil:
 		return nil, err
 	case n >= maxPlans:
 		return nil, errPlanLimit
 	}
-	made := *p
-	made.setTerms(l)
-	made.ID, made.Revision, made.CreatedAt, made.UpdatedAt = t.newID("pln"), 1, t.now, t.now
-	planTable.insert(t, &made)
-	t.addEvent(planEvent(&made, eventPlanCreated, actor, nil))
-	return &made, nil
+	planTable.insert(t, p)
+	t.addEvent(planEvent(p, eventPlanCreated, actor, nil))
+	return p, nil
 }
 
-// changePlan changes the name of an owner's plan, unless it is "", and its terms. It changes no licence. Errors:
-// plan_not_found, plan_retired, validation_failed.
-func changePlan(t *tx, o owner, id, name string, terms termsChange, actor string) (*plan, error) {
-	p, err := t.plan(o, id)
-	switch {
-	case err != nil:
-		return nil, err
-	case !p.RetiredAt.IsZero():
-		return nil, errPlanRetired
-	}
-	l, label := p.terms(), p.Name
-	before := *l
-	before.Plan = &label
-	terms.apply(l).fitTransfers(&before)
-	if name != "" {
-		p.Name = name
-	}
-	l.Plan = &p.Name
-	if err := l.checkTerms(); err != nil {
+// changePlan changes the name and the terms of an owner's plan. It changes no licence. Errors: plan_not_found,
+// plan_retired, validation_failed.
+func changePlan(t *tx, o owner, id string, set change, actor string) (*plan, error) {
+	p, err := t.planInUse(o, id)
+	if err != nil {
 		return nil, err
 	}
-	changed := changedTerms(&before, l)
+	before := *p
+	p.change(set, p.members())
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	changed := differenceOf(before.members(), p.members())
 	if changed.Names == "" {
 		return p, nil
 	}
-	if changed.Names != "plan" {
+	if changed.Names != "name" {
 		p.Revision++
 	}
-	p.setTerms(l)
-	p.UpdatedAt = t.now
-	t.savePlan(p)
-	t.addEvent(planEvent(p, eventPlanUpdated, actor, bytes.TrimSpace(encodeJSON(changed))))
+	t.savePlan(p, changed.Names+" revision")
+	t.addEvent(planEvent(p, eventPlanUpdated, actor, changed.data()))
 	return p, nil
 }
 
@@ -195,8 +128,8 @@ func retirePlan(t *tx, o owner, id, actor string) (*plan, error) {
 	if err != nil || !p.RetiredAt.IsZero() {
 		return p, err
 	}
-	p.RetiredAt, p.UpdatedAt = t.now, t.now
-	t.savePlan(p)
+	p.RetiredAt = t.now
+	t.savePlan(p, "retired_at")
 	t.addEvent(planEvent(p, eventPlanRetired, actor, nil))
 	return p, nil
 }
@@ -240,10 +173,10 @@ func (a *planApplication) add(part planApplication) {
 
 // applyPlan gives the terms of an owner's plan to up to maxApplied licences that were made from it, for up to
 // applyTime, in the order of their ids after the id after, each with its event, and says what it did; see
-// plan.applyTo. A dry run says what it
-// would do. The plan must have the revision that is given, or in a dry run that it has first, until the end. It runs in
-// transactions of appliedAtOnce licences, and calls allowed in each. Revoked licences, and those that another account
-// owns by now, are left alone. Errors: plan_not_found, plan_changed, those of allowed.
+// plan.applyTo. A dry run says what it would do. The plan must have the revision that is given, or in a dry run that
+// it has first, until the end. It runs in transactions of appliedAtOnce licences, and calls allowed in each. Revoked
+// licences, and those that another account owns by now, are left alone. Errors: plan_not_found, plan_changed, those of
+// allowed.
 func applyPlan(
 	ctx context.Context, st *store, o owner, id string, a planApplication, after, actor string,
 	allowed func(*queries) error,
@@ -314,22 +247,21 @@ func (a *planApplication) step(
 		}
 		before := *l
 		p.applyTo(l)
-		diff := changedTerms(&before, l)
+		changed := differenceOf(before.members(), l.members())
 		switch {
-		case l.AccountID != p.AccountID || l.State == statusRevoked || diff.Names == "":
+		case l.AccountID != p.AccountID || l.State == statusRevoked || changed.Names == "":
 			continue
 		case l.MaxDevices != nil && l.SeatsUsed > *l.MaxDevices:
 			a.Refused = append(a.Refused, refusedLicense{l.ID, l.SeatsUsed})
 			continue
 		}
 		a.Changed++
-		for name := range strings.FieldsSeq(diff.Names) {
+		for name := range strings.FieldsSeq(changed.Names) {
 			a.Terms[name]++
 		}
-		if a.DryRun {
-			continue
+		if !a.DryRun {
+			t.saveTerms(l, changed, actor)
 		}
-		recordTerms(t, l, diff, actor)
 	}
 	return page, nil
 }

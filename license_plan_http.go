@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 )
 
 func planWing(s *server) wing {
@@ -42,51 +41,31 @@ func (s *server) showPlan(ctx context.Context, c *call) (any, error) {
 	return s.store.plan(of, c.id())
 }
 
-// createPlan answers POST /plans.
 func (s *server) createPlan(ctx context.Context, c *call) (any, error) {
-	made, terms := readNewPlan(c.in)
+	named := c.in.text("account_id", optional, 64, isID("acct"))
+	c.in.require("name", "product")
+	set := c.in.change(new(plan).members(), true)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if made.AccountID, err = issuedTo(c, of, made.AccountID); err != nil {
+	account, err := issuedTo(c, of, named)
+	if err != nil {
 		return nil, err
 	}
 	return changing(ctx, s, c, of, func(t *tx) (*plan, error) {
-		p := made
-		return createPlan(t, &p, terms, actorToken(c))
+		return createPlan(t, account, set, actorToken(c))
 	})
 }
 
-// readNewPlan reads a new plan, with the account that the body names, if any, and its terms.
-func readNewPlan(in *input) (p plan, terms termsChange) {
-	p.AccountID = in.text("account_id", optional, 64, isID("acct"))
-	p.Name = in.text("name", required, maxNameLength, nil)
-	if !in.has("product") || in.isNull("product") {
-		in.wrong("product", "required", "This member is required.")
-	}
-	changed := readPlanTerms(in)
-	return p, slices.Concat(readFixedTerms(in), changed)
-}
-
-// readPlanChange reads the name and the terms that a plan is to have; without a name it keeps its own.
-func readPlanChange(in *input) (p plan, terms termsChange) {
-	in.fixed("This can't be changed; make another plan.", "account_id", "product", "kind", "expiry_basis")
-	if in.has("name") {
-		p.Name = in.text("name", required, maxNameLength, nil)
-	}
-	return p, readPlanTerms(in)
-}
-
-// patchPlan answers PATCH /plans/{id}.
 func (s *server) patchPlan(ctx context.Context, c *call) (any, error) {
-	wanted, terms := readPlanChange(c.in)
+	set := c.in.change(new(plan).members(), false, "account_id")
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	return changing(ctx, s, c, of, func(t *tx) (*plan, error) {
-		return changePlan(t, of, c.id(), wanted.Name, terms, actorToken(c))
+		return changePlan(t, of, c.id(), set, actorToken(c))
 	})
 }
 

@@ -4,16 +4,22 @@ import "cmp"
 
 // planTable describes the table plans.
 var planTable = newTable("plans", "p", func(p *plan) []field {
-	return []field{{"id", &p.ID}, {"account_id", &p.AccountID}, {"name", &p.Name}, {"product", &p.Product},
-		{"kind", &p.Kind}, {"trial", &p.Trial}, {"max_devices", &p.MaxDevices}, {"max_transfers", &p.MaxTransfers},
-		{"grace_days", &p.GraceDays}, {"duration_days", &p.DurationDays}, {"expiry_basis", &p.ExpiryBasis},
-		{"lease_hours", &p.LeaseHours}, {"offline_days", &p.OfflineDays}, {"entitlements", &p.Entitlements},
+	return append(fieldsOf(p.members()), []field{{"id", &p.ID}, {"account_id", &p.AccountID},
 		{"revision", &p.Revision}, {"created_at", &p.CreatedAt}, {"updated_at", &p.UpdatedAt},
-		{"retired_at", &p.RetiredAt}}
+		{"retired_at", &p.RetiredAt}}...)
 })
 
 // plan returns a plan of an owner, retired or not. Errors: plan_not_found.
 func (q *queries) plan(o owner, id string) (*plan, error) { return planTable.byID(q, o, id, errPlan) }
+
+// planInUse returns a plan of an owner that is not retired. Errors: plan_not_found, plan_retired.
+func (q *queries) planInUse(o owner, id string) (*plan, error) {
+	p, err := q.plan(o, id)
+	if err == nil && !p.RetiredAt.IsZero() {
+		return nil, errPlanRetired
+	}
+	return p, err
+}
 
 // plans returns a page of an owner's plans, newest first, retired ones included.
 func (q *queries) plans(o owner, before string, limit int) (page listPage[*plan], err error) {
@@ -29,10 +35,10 @@ func (q *queries) countPlans(accountID string) (n int, err error) {
 	return oneValue[int](q, `SELECT count(*) FROM plans WHERE account_id = ? AND retired_at IS NULL`, accountID)
 }
 
-// savePlan writes what of a plan can change.
-func (t *tx) savePlan(p *plan) {
-	planTable.update(t, p, `name trial max_devices max_transfers grace_days duration_days lease_hours
-		offline_days entitlements revision updated_at retired_at`, ` WHERE id = ?`, p.ID)
+// savePlan writes columns of a plan, and sets UpdatedAt.
+func (t *tx) savePlan(p *plan, columns string) {
+	p.UpdatedAt = t.now
+	planTable.update(t, p, columns+" updated_at", ` WHERE id = ?`, p.ID)
 }
 
 // licensesOfPlan returns up to limit licences that were made from a plan, revoked ones included, in the order of

@@ -130,7 +130,7 @@ func TestPlan_importKnowsPlans(t *testing.T) {
 		"with this reference already":       "AAAA-BBBB-CCCC-3,,R-2,kds",
 		"a reference must appear only once": "AAAA-BBBB-CCCC-4,,R-9,kds\nAAAA-BBBB-CCCC-5,,R-9,kds",
 		"no such plan in use":               "AAAA-BBBB-CCCC-6,pln_00000000000000000000000000,,",
-		"has another product":               "AAAA-BBBB-CCCC-7," + plan + ",,other",
+		"The plan has another one":          "AAAA-BBBB-CCCC-7," + plan + ",,other",
 	} {
 		s.fails(want, take(rows)...)
 	}
@@ -164,8 +164,8 @@ func TestPlan_ofAnAccountInUseAreAtMostFiveHundred(t *testing.T) {
 	first := s.planOf(shop, "")
 	s.change(func(t *tx) error {
 		for range maxPlans - 2 {
-			terms := termsChange{func(l *license) { l.Product = "kds" }}
-			if _, err := createPlan(t, &plan{AccountID: s.account, Name: "x"}, terms, actorCommand); err != nil {
+			made := plan{Name: "x", terms: terms{Product: "kds"}}
+			if _, err := createPlan(t, s.account, made.members(), actorCommand); err != nil {
 				return err
 			}
 		}

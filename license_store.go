@@ -10,20 +10,14 @@ import (
 
 // licenseTable describes the table licenses.
 var licenseTable = newTable("licenses", "l", func(l *license) []field {
-	return []field{{"id", &l.ID}, {"account_id", &l.AccountID}, {"product", &l.Product}, {"plan", &l.Plan},
-		{"plan_id", &l.PlanID}, {"reference", &l.Reference}, {"offline_days", &l.OfflineDays},
-		{"issuer_suspended", &l.IssuerSuspended},
-		{"customer", &l.Customer}, {"kind", &l.Kind}, {"state", &l.State}, {"reason", &l.Reason}, {"trial", &l.Trial},
-		{"max_devices", &l.MaxDevices}, {"max_transfers", &l.MaxTransfers}, {"starts_at", &l.StartsAt},
-		{"expires_at", &l.ExpiresAt}, {"grace_days", &l.GraceDays}, {"duration_days", &l.DurationDays},
-		{"expiry_basis", &l.ExpiryBasis}, {"lease_hours", &l.LeaseHours}, {"entitlements", &l.Entitlements},
-		{"metadata", (*jsonText)(&l.Metadata)}, {"first_activated_at", &l.FirstActivatedAt},
+	return append(fieldsOf(l.members()), []field{{"id", &l.ID}, {"account_id", &l.AccountID}, {"state", &l.State},
+		{"reason", &l.Reason}, {"issuer_suspended", &l.IssuerSuspended}, {"first_activated_at", &l.FirstActivatedAt},
 		{"created_at", &l.CreatedAt}, {"updated_at", &l.UpdatedAt},
 		{`coalesce((SELECT k.hint FROM license_keys k WHERE k.license_id = l.id AND k.retires_at IS NULL), '')`,
 			&l.KeyHint},
 		{"coalesce(s.used, 0)", &l.SeatsUsed}, {"coalesce(s.counting, 0)", &l.Counting},
 		{"a.closed_at IS NOT NULL", &l.AccountClosed}, {"seat_limit_noted_at", &l.SeatLimitNotedAt},
-		{"transfer_limit_noted_at", &l.TransferLimitNotedAt}, {"tokens_end_at", &l.TokensEndAt}}
+		{"transfer_limit_noted_at", &l.TransferLimitNotedAt}, {"tokens_end_at", &l.TokensEndAt}}...)
 }, "JOIN accounts a ON a.id = l.account_id LEFT JOIN license_seats s ON s.license_id = l.id")
 
 // licenseByKey returns the licence that a key belongs to, with KeyRetiresAt set when the
@@ -135,8 +129,9 @@ func (q *queries) licenseOfText(text string) (*license, error) {
 func (t *tx) addLicense(l *license, key licenseKey, actor string) (string, error) {
 	added := *l
 	added.ID, added.CreatedAt, added.UpdatedAt = t.newID("lic"), t.now, t.now
-	added.Kind, added.State = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.State, statusActive)
-	added.ExpiryBasis, added.LeaseHours = cmp.Or(l.ExpiryBasis, basisIssue), cmp.Or(l.LeaseHours, l.defaultLease())
+	added.State = cmp.Or(l.State, statusActive)
+	added.Kind, added.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
+	added.LeaseHours = cmp.Or(l.LeaseHours, l.defaultLease())
 	if len(l.Metadata) == 0 {
 		added.Metadata = json.RawMessage("{}")
 	}
@@ -278,11 +273,21 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 	return len(rows), nil
 }
 
-// saveTerms writes the terms of l to its row, and sets UpdatedAt.
-func (t *tx) saveTerms(l *license) {
+// saveLicense writes members of l to its row, and sets UpdatedAt.
+func (t *tx) saveLicense(l *license, members string) {
 	l.UpdatedAt = t.now
-	licenseTable.update(t, l, `plan customer trial max_devices max_transfers starts_at expires_at
-		grace_days duration_days lease_hours offline_days entitlements metadata updated_at`, ` WHERE id = ?`, l.ID)
+	licenseTable.update(t, l, members+" updated_at", ` WHERE id = ?`, l.ID)
+}
+
+// saveTerms writes the terms of l that have been changed, with the event; nothing if none was.
+func (t *tx) saveTerms(l *license, changed difference, actor string) {
+	if changed.Names == "" {
+		return
+	}
+	t.saveLicense(l, changed.Names)
+	e := licenseEvent(l, eventLicenseUpdated, actor)
+	e.Data = changed.data()
+	t.addEvent(e)
 }
 
 // addKey stores the hash of another key of a licence. Errors: errKeyTaken.

@@ -1,15 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"unicode"
 )
 
 // The terms of a licence: how they are read, checked and changed. The operator's
@@ -25,138 +19,94 @@ const (
 	maxReason       = 500
 	maxReference    = 200
 	maxMetadata     = 16 << 10 // bytes of JSON
-	maxEntitlements = 100
-	maxCodesBytes   = 1200 // of all entitlements as JSON: the longest lease, 4,062 bytes, must fit maxTokenBytes
 )
 
-// A termsReader is a source of terms: a JSON body, a line of a CSV file, or the command
-// line. Each method reads the term of that name and records what is wrong with it;
-// present reports whether the source has the term.
-type termsReader interface {
-	textTerm(name string, max int, check textCheck) (value *string, present bool)
-	numberTerm(name string, low, high int) (value *int, present bool)
-	boolTerm(name string) (value, present bool)
-	timeTerm(name string) (value stamp, present bool)
-	codesTerm(name string) (value codeList, present bool)
-	objectTerm(name string) (value json.RawMessage, present bool)
+// terms are what a licence and a plan have alike.
+type terms struct {
+	Product      string   `json:"product"` // "kitchen-display"
+	Kind         string   `json:"kind"`    // kindNodeLocked or kindFloating
+	Trial        bool     `json:"trial"`
+	MaxDevices   *int     `json:"max_devices"`   // nil: no limit
+	MaxTransfers *int     `json:"max_transfers"` // see transfers; nil: no limit
+	GraceDays    int      `json:"grace_days"`
+	DurationDays *int     `json:"duration_days"`
+	ExpiryBasis  string   `json:"expiry_basis"` // basisIssue or basisFirstActivation
+	LeaseHours   int      `json:"lease_hours"`
+	OfflineDays  int      `json:"offline_days"` // of an offline lease; 0: there are none
+	Entitlements codeList `json:"entitlements"`
 }
 
-// A termsChange is a list of assignments to a licence, one for each term that was read.
-type termsChange []func(*license)
-
-// apply makes the change and returns l.
-func (c termsChange) apply(l *license) *license {
-	for _, set := range c {
-		set(l)
-	}
-	return l
-}
-
-// readTerms reads the terms that can also be changed after a licence was issued.
-func readTerms(r termsReader) (c termsChange) {
-	term(&c, func(l *license, v *string) { l.Plan = v })(r.textTerm("plan", maxNameLength, nil))
-	term(&c, func(l *license, v *string) { l.Customer = v })(r.textTerm("customer", maxCustomer, nil))
-	term(&c, func(l *license, v stamp) { l.StartsAt = v })(r.timeTerm("starts_at"))
-	term(&c, func(l *license, v stamp) { l.ExpiresAt = v })(r.timeTerm("expires_at"))
-	term(&c, func(l *license, v json.RawMessage) { l.Metadata = v })(r.objectTerm("metadata"))
-	return append(c, readPlanTerms(r)...)
-}
-
-// readPlanTerms reads the terms that a plan has, too, and that can be changed.
-func readPlanTerms(r termsReader) (c termsChange) {
-	term(&c, func(l *license, v bool) { l.Trial = v })(r.boolTerm("trial"))
-	term(&c, func(l *license, v *int) { l.MaxDevices = v })(r.numberTerm("max_devices", 1, maxCount))
-	term(&c, func(l *license, v *int) {
-		l.MaxTransfers, l.transfersGiven = v, true
-	})(r.numberTerm("max_transfers", 0, maxCount))
-	term(&c, func(l *license, v *int) { l.GraceDays = valueOr(v, 0) })(r.numberTerm("grace_days", 0, maxGraceDays))
-	term(&c, func(l *license, v *int) { l.DurationDays = v })(r.numberTerm("duration_days", 1, maxDurationDays))
-	term(&c, func(l *license, v *int) {
-		l.LeaseHours = valueOr(v, l.defaultLease())
-	})(r.numberTerm("lease_hours", 1, maxLeaseHours))
-	term(&c, func(l *license, v *int) {
-		l.OfflineDays = valueOr(v, 0)
-	})(r.numberTerm("offline_days", 0, maxOfflineDays))
-	term(&c, func(l *license, v codeList) { l.Entitlements = v })(r.codesTerm("entitlements"))
-	return c
-}
-
-// term returns a function that takes what a method of termsReader has read, and adds its assignment to c if the
-// term was present.
-func term[T any](c *termsChange, assign func(l *license, value T)) func(value T, present bool) {
-	return func(value T, present bool) {
-		if present {
-			*c = append(*c, func(l *license) { assign(l, value) })
-		}
+func (s *terms) members() []member {
+	return []member{
+		{name: "product", at: &s.Product, atFirst: true, high: maxNameLength},
+		{name: "kind", at: &s.Kind, atFirst: true, high: maxNameLength, check: oneOf(kindNodeLocked, kindFloating)},
+		{name: "trial", at: &s.Trial},
+		{name: "max_devices", at: &s.MaxDevices, low: 1, high: maxCount},
+		{name: "max_transfers", at: &s.MaxTransfers, high: maxCount},
+		{name: "grace_days", at: &s.GraceDays, hasDefault: true, high: maxGraceDays},
+		{name: "duration_days", at: &s.DurationDays, low: 1, high: maxDurationDays},
+		{name: "expiry_basis", at: &s.ExpiryBasis, atFirst: true, high: maxNameLength,
+			check: oneOf(basisIssue, basisFirstActivation)},
+		{name: "lease_hours", at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
+		{name: "offline_days", at: &s.OfflineDays, hasDefault: true, high: maxOfflineDays},
+		{name: "entitlements", at: &s.Entitlements},
 	}
 }
 
-// readNewTerms reads the terms of a new licence: those of readTerms, and those that are
-// fixed once it is issued.
-func readNewTerms(r termsReader) (c termsChange) {
-	reference, _ := r.textTerm("reference", maxReference, nil)
-	planID, _ := r.textTerm("plan_id", maxNameLength, isID("pln"))
-	terms := readTerms(r)
-	return slices.Concat(readFixedTerms(r), terms, termsChange{func(l *license) {
-		l.Reference, l.PlanID = reference, planID
-	}})
+// members are what callers set of a licence.
+func (l *license) members() []member {
+	return append(l.terms.members(),
+		member{name: "plan", at: &l.Plan, high: maxNameLength},
+		member{name: "plan_id", at: &l.PlanID, atFirst: true, high: maxNameLength, check: isID("pln")},
+		member{name: "reference", at: &l.Reference, atFirst: true, high: maxReference},
+		member{name: "customer", at: &l.Customer, high: maxCustomer, private: true},
+		member{name: "starts_at", at: &l.StartsAt},
+		member{name: "expires_at", at: &l.ExpiresAt},
+		member{name: "metadata", at: (*jsonText)(&l.Metadata), high: maxMetadata, private: true})
 }
 
-// readFixedTerms reads the terms that a plan has, too, and that can't be changed. They are set before the others: the
-// default of lease_hours depends on the kind.
-func readFixedTerms(r termsReader) termsChange {
-	product, _ := r.textTerm("product", maxNameLength, notEmpty)
-	kind, _ := r.textTerm("kind", maxNameLength, oneOf(kindNodeLocked, kindFloating))
-	basis, _ := r.textTerm("expiry_basis", maxNameLength, oneOf(basisIssue, basisFirstActivation))
-	return termsChange{func(l *license) {
-		l.Product = valueOr(product, l.Product)
-		l.Kind = valueOr(kind, l.Kind)
-		l.ExpiryBasis = valueOr(basis, l.ExpiryBasis)
-	}}
-}
-
-// invalidTerm checks terms against each other, after each was found valid by itself. It
-// returns the name of one that does not fit the others and why, or "" when all fit.
-func (l *license) invalidTerm() (name, detail string) {
+// check checks terms against each other, after each was found valid by itself. Errors: validation_failed.
+func (s *terms) check() error {
 	switch {
-	case l.Product == "":
-		return "product", "A product is required."
-	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
-		return "expires_at", "The licence would end before it starts."
-	case l.MaxDevices == nil && l.MaxTransfers != nil:
-		return "max_transfers", "A licence without max_devices has no transfers to limit."
-	case l.ExpiryBasis == basisFirstActivation && l.DurationDays == nil:
-		return "duration_days", "A licence whose duration counts from its first activation needs a duration."
-	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
-		return "expires_at", "The end of this licence is computed at its first activation, so it can't be set."
+	case s.Product == "":
+		return errMember("product", "inconsistent", "A product is required.")
+	case s.MaxDevices == nil && s.MaxTransfers != nil:
+		return errMember("max_transfers", "inconsistent",
+			"A licence without max_devices has no transfers to limit.")
+	case s.ExpiryBasis == basisFirstActivation && s.DurationDays == nil:
+		return errMember("duration_days", "inconsistent",
+			"A licence whose duration counts from its first activation needs a duration.")
 	}
-	return "", ""
+	return nil
 }
 
-// checkTerms returns what invalidTerm finds as the refusal validation_failed.
+// checkTerms is check for a licence, which has dates, too.
 func (l *license) checkTerms() error {
-	name, detail := l.invalidTerm()
-	if name == "" {
-		return nil
+	switch {
+	case !l.StartsAt.IsZero() && !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(l.StartsAt.Time):
+		return errMember("expires_at", "inconsistent", "The licence would end before it starts.")
+	case l.ExpiryBasis == basisFirstActivation && !l.ExpiresAt.IsZero() && l.FirstActivatedAt.IsZero():
+		return errMember("expires_at", "inconsistent",
+			"The end of this licence is computed at its first activation, so it can't be set.")
 	}
-	return errFields(fieldError{Pointer: "#/" + name, Code: "inconsistent", Detail: detail})
+	return l.terms.check()
 }
 
-// fillDefaults sets the terms of a new licence that were not given: the defaults, and
-// the end of a licence whose duration counts from its issue.
-func (l *license) fillDefaults(now stamp) {
-	l.Kind, l.ExpiryBasis = cmp.Or(l.Kind, kindNodeLocked), cmp.Or(l.ExpiryBasis, basisIssue)
-	l.LeaseHours = cmp.Or(l.LeaseHours, l.defaultLease())
-	l.fitTransfers(&license{})
-	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
-		begin := stamp{later(now.Time, l.StartsAt.Time)}
-		l.ExpiresAt = begin.after(days(*l.DurationDays))
+// change makes a change of the terms of a row with those members, and sets the defaults of what is left out or null.
+func (s *terms) change(set change, row []member) {
+	before := *s
+	set.apply(row)
+	s.Kind, s.ExpiryBasis = cmp.Or(s.Kind, kindNodeLocked), cmp.Or(s.ExpiryBasis, basisIssue)
+	s.LeaseHours = cmp.Or(s.LeaseHours, s.defaultLease())
+	s.Entitlements = append(codeList{}, s.Entitlements...) // in JSON none are []
+	if !set.has("max_transfers") {
+		s.fitTransfers(&before)
 	}
 }
 
 // defaultLease returns the lease_hours of a licence for which none were given.
-func (l *license) defaultLease() int {
-	if l.Kind == kindFloating {
+func (s *terms) defaultLease() int {
+	if s.Kind == kindFloating {
 		return floatingLeaseHours
 	}
 	return defaultLeaseHours
@@ -171,40 +121,79 @@ func defaultTransfers(maxDevices *int) *int {
 	return new(max(2, *maxDevices))
 }
 
-// fitTransfers sets max_transfers to the default where a change, which does not name it, limits devices that were not
-// limited before, or has raised max_devices and the licence allows fewer transfers.
-func (l *license) fitTransfers(before *license) {
-	least := defaultTransfers(l.MaxDevices)
-	if least == nil || l.transfersGiven {
+// fitTransfers sets max_transfers to the default where a change limits devices that were not limited before, or has
+// raised max_devices and the licence allows fewer transfers.
+func (s *terms) fitTransfers(before *terms) {
+	least := defaultTransfers(s.MaxDevices)
+	if least == nil {
 		return
 	}
-	limited := before.MaxDevices == nil && l.MaxTransfers == nil
-	raised := before.MaxDevices != nil && *l.MaxDevices > *before.MaxDevices
-	if limited || raised && l.MaxTransfers != nil && *l.MaxTransfers < *least {
-		l.MaxTransfers = least
+	limited := before.MaxDevices == nil && s.MaxTransfers == nil
+	raised := before.MaxDevices != nil && *s.MaxDevices > *before.MaxDevices
+	if limited || raised && s.MaxTransfers != nil && *s.MaxTransfers < *least {
+		s.MaxTransfers = least
 	}
 }
 
-// createLicense stores a new licence, as licenseOf returns it, with a new key. The key is returned only here: the
-// database keeps its hash. Errors: validation_failed, account_not_found, reference_used.
-func createLicense(t *tx, l *license, actor string) (id, key string, err error) {
-	l.fillDefaults(t.now)
-	if err := l.checkTerms(); err != nil {
-		return "", "", err
+// newLicense returns a licence of an account at now with the terms of a plan, unless p is nil, and what a caller sets
+// beside them. Errors: validation_failed.
+func newLicense(p *plan, accountID string, set change, now stamp) (*license, error) {
+	l := &license{AccountID: accountID}
+	if p != nil {
+		l.terms, l.Plan = p.terms, &p.Name
 	}
-	if err := t.openAccount(l.AccountID); err != nil {
-		return "", "", err
+	l.change(set, l.members())
+	if p != nil {
+		for name, differs := range map[string]bool{"product": l.Product != p.Product, "kind": l.Kind != p.Kind,
+			"expiry_basis": l.ExpiryBasis != p.ExpiryBasis} {
+			if differs {
+				return nil, errMember(name, "inconsistent",
+					"The plan has another one, which its licences can't change.")
+			}
+		}
+	}
+	if err := l.checkTerms(); err != nil {
+		return nil, err
+	}
+	if l.ExpiryBasis == basisIssue && l.DurationDays != nil && l.ExpiresAt.IsZero() {
+		begin := stamp{later(now.Time, l.StartsAt.Time)}
+		l.ExpiresAt = begin.after(days(*l.DurationDays))
+	}
+	return l, nil
+}
+
+// sellLicense stores a new licence with a new key, and returns it. It has the terms of the plan that set names, if it
+// names one. The key is returned only here: the database keeps its hash. Errors: validation_failed, account_not_found,
+// plan_not_found, plan_retired, reference_used.
+func sellLicense(t *tx, accountID string, set change, actor string) (l *license, key string, err error) {
+	var asked license
+	var p *plan
+	set.apply(asked.members())
+	if asked.PlanID != nil {
+		if p, err = t.planInUse(ownedBy(accountID), *asked.PlanID); err != nil {
+			return nil, "", err
+		}
+	}
+	if l, err = newLicense(p, accountID, set, t.now); err != nil {
+		return nil, "", err
+	}
+	if err := t.openAccount(accountID); err != nil {
+		return nil, "", err
 	}
 	if err := checkReference(t.queries, l); err != nil {
-		return "", "", err
+		return nil, "", err
 	}
 	key = newLicenseKey()
 	parsed, err := parseLicenseKey(key)
 	if err != nil {
-		return "", "", err
+		return nil, "", err
 	}
-	id, err = t.addLicense(l, parsed, actor)
-	return id, key, err
+	id, err := t.addLicense(l, parsed, actor)
+	if err != nil {
+		return nil, "", err
+	}
+	l, err = t.license(ownedBy(accountID), id)
+	return l, key, err
 }
 
 // checkReference returns reference_used if another licence of the account has the reference of l, else nil.
@@ -223,7 +212,7 @@ func checkReference(q *queries, l *license) error {
 // patchLicense changes terms of a licence of an owner, and returns the licence
 // afterwards. A change without effect writes nothing, not even an event. Errors:
 // errNotFound, validation_failed, illegal_transition for a revoked licence.
-func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (*license, error) {
+func patchLicense(t *tx, o owner, id string, set change, actor string) (*license, error) {
 	l, err := t.license(o, id)
 	if err != nil {
 		return nil, err
@@ -232,54 +221,12 @@ func patchLicense(t *tx, o owner, id string, change termsChange, actor string) (
 		return nil, errTransition(l, "change")
 	}
 	before := *l
-	change.apply(l).fitTransfers(&before)
+	l.change(set, l.members())
 	if err := l.checkTerms(); err != nil {
 		return nil, err
 	}
-	changed := changedTerms(&before, l)
-	if changed.Names == "" {
-		return l, nil
-	}
-	recordTerms(t, l, changed, actor)
+	t.saveTerms(l, differenceOf(before.members(), l.members()), actor)
 	return l, nil
-}
-
-// recordTerms stores the changed terms of a licence, with the event.
-func recordTerms(t *tx, l *license, changed termsDiff, actor string) {
-	t.saveTerms(l)
-	e := licenseEvent(l, eventLicenseUpdated, actor)
-	e.Data = bytes.TrimSpace(encodeJSON(changed))
-	t.addEvent(e)
-}
-
-// termsDiff lists the terms that a change has altered. It is the data of the change's event.
-type termsDiff struct {
-	Names string                     `json:"changed"` // sorted, separated by spaces: "expires_at max_devices"
-	From  map[string]json.RawMessage `json:"from"`    // values before the change, without those of privateTerms
-	To    map[string]json.RawMessage `json:"to"`      // values after it, without those of privateTerms
-}
-
-// privateTerms are the members of a licence whose values stay out of events.
-var privateTerms = []string{"customer", "metadata", "reason"}
-
-// changedTerms returns the JSON members in which before and after differ.
-func changedTerms(before, after *license) termsDiff {
-	members := func(l *license) (m map[string]json.RawMessage) {
-		json.Unmarshal(encodeJSON(l), &m)
-		return m
-	}
-	was, is := members(before), members(after)
-	maps.DeleteFunc(is, func(name string, value json.RawMessage) bool {
-		return bytes.Equal(value, was[name])
-	})
-	diff := termsDiff{Names: strings.Join(slices.Sorted(maps.Keys(is)), " "),
-		From: map[string]json.RawMessage{}, To: map[string]json.RawMessage{}}
-	for name, value := range is {
-		if !slices.Contains(privateTerms, name) {
-			diff.From[name], diff.To[name] = was[name], value
-		}
-	}
-	return diff
 }
 
 func licenseEvent(l *license, typ eventType, actor string, data ...string) event {
@@ -310,7 +257,7 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 		return nil, errFields(fieldError{Pointer: "#/days", Code: "out_of_range",
 			Detail: fmt.Sprintf("The licence would end after the year %d.", lastYear)})
 	}
-	t.saveTerms(l)
+	t.saveLicense(l, "expires_at")
 	t.addEvent(licenseEvent(l, eventLicenseRenewed, actor, "expires_at", l.ExpiresAt.String()))
 	return l, nil
 }
@@ -402,66 +349,11 @@ func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor 
 // limitTransfersOf gives the default max_transfers to some licences, with their events.
 func limitTransfersOf(t *tx, rows []*license, actor string) error {
 	for _, l := range rows {
-		change := termsChange{func(l *license) { l.MaxTransfers = defaultTransfers(l.MaxDevices) }}
-		if _, err := patchLicense(t, anyAccount, l.ID, change, actor); err != nil {
+		least := defaultTransfers(l.MaxDevices)
+		set := change{{name: "max_transfers", at: &least}}
+		if _, err := patchLicense(t, anyAccount, l.ID, set, actor); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// checkCode checks the code of an entitlement. It returns a validation code and what is
-// wrong, or "" when nothing is.
-func checkCode(s string) (code, detail string) {
-	forbidden := func(r rune) bool {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
-	}
-	if s == "" || len(s) > 64 || s[0] == '-' || s[0] == '.' || strings.IndexFunc(s, forbidden) >= 0 {
-		return "invalid_code", "A code has 1 to 64 letters, digits and - _ . : and begins with a letter or digit."
-	}
-	return "", ""
-}
-
-// checkCodes checks a list of entitlement codes and calls wrong for each that is invalid,
-// with its index. It stops at the code that makes the list too long.
-func checkCodes(codes []string, wrong func(at int, code, detail string)) {
-	total := 0
-	for i, c := range codes {
-		if total += len(c) + len(`"",`); total > maxCodesBytes {
-			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, "+
-				"and would not fit into a token.", maxCodesBytes))
-			return
-		}
-		if i == maxEntitlements {
-			wrong(i, "too_many", fmt.Sprintf("With this code the list has more than %d codes.", maxEntitlements))
-			return
-		}
-		if code, detail := checkCode(c); code != "" {
-			wrong(i, code, detail)
-		} else if slices.Contains(codes[:i], c) {
-			wrong(i, "repeated", "This code is in the list already.")
-		}
-	}
-}
-
-// hasControlCharacter reports whether a string anywhere in the value, or the name of a
-// member, contains a control character.
-func (v *jsonValue) hasControlCharacter() bool {
-	v.open()
-	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
-		return true
-	}
-	for i := range v.list {
-		if v.list[i].hasControlCharacter() {
-			return true
-		}
-	}
-	for i := range v.members {
-		m := &v.members[i]
-		if strings.IndexFunc(m.name, unicode.IsControl) >= 0 || m.value.hasControlCharacter() {
-			return true
-		}
-	}
-	return false
 }

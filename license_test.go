@@ -245,30 +245,33 @@ func FuzzLicenseKey(f *testing.F) {
 // own clock, a little later, says the same.
 func licenceTable(now time.Time) map[string]license {
 	at := func(d time.Duration) stamp { return newStamp(now.Add(d)) }
+	week := terms{GraceDays: 7}
 	const day = 24 * time.Hour
 	return map[string]license{
-		"active: no end":                       {State: "active"},
-		"active: begun, not over":              {State: "active", StartsAt: at(-day), ExpiresAt: at(day)},
-		"active: with grace to come":           {State: "active", ExpiresAt: at(day), GraceDays: 7},
-		"not_started":                          {State: "active", StartsAt: at(day)},
-		"not_started: though it is over":       {State: "active", StartsAt: at(day), ExpiresAt: at(-day)},
-		"not_started: though in grace":         {State: "active", StartsAt: at(day), ExpiresAt: at(-day), GraceDays: 7},
-		"expired":                              {State: "active", ExpiresAt: at(-day)},
-		"expired: so is its grace":             {State: "active", ExpiresAt: at(-8 * day), GraceDays: 7},
-		"grace":                                {State: "active", ExpiresAt: at(-day), GraceDays: 7},
-		"grace: its last day":                  {State: "active", ExpiresAt: at(-day - time.Hour), GraceDays: 2},
-		"grace: ten years":                     {State: "active", ExpiresAt: at(-3649 * day), GraceDays: 3650},
+		"active: no end":                 {State: "active"},
+		"active: begun, not over":        {State: "active", StartsAt: at(-day), ExpiresAt: at(day)},
+		"active: with grace to come":     {State: "active", ExpiresAt: at(day), terms: week},
+		"not_started":                    {State: "active", StartsAt: at(day)},
+		"not_started: though it is over": {State: "active", StartsAt: at(day), ExpiresAt: at(-day)},
+		"not_started: though in grace":   {State: "active", StartsAt: at(day), ExpiresAt: at(-day), terms: week},
+		"expired":                        {State: "active", ExpiresAt: at(-day)},
+		"expired: so is its grace":       {State: "active", ExpiresAt: at(-8 * day), terms: week},
+		"grace":                          {State: "active", ExpiresAt: at(-day), terms: week},
+		"grace: its last day": {State: "active", ExpiresAt: at(-day - time.Hour),
+			terms: terms{GraceDays: 2}},
+		"grace: ten years": {State: "active", ExpiresAt: at(-3649 * day),
+			terms: terms{GraceDays: 3650}},
 		"suspended":                            {State: "suspended"},
 		"suspended: though not begun":          {State: "suspended", StartsAt: at(day)},
 		"suspended: though over":               {State: "suspended", ExpiresAt: at(-day)},
-		"suspended: though in grace":           {State: "suspended", ExpiresAt: at(-day), GraceDays: 7},
+		"suspended: though in grace":           {State: "suspended", ExpiresAt: at(-day), terms: week},
 		"suspended: the account is closed":     {State: "active", AccountClosed: true},
 		"suspended: closed, and it is over":    {State: "active", AccountClosed: true, ExpiresAt: at(-day)},
 		"suspended: closed, and not yet begun": {State: "active", AccountClosed: true, StartsAt: at(day)},
 		"revoked":                              {State: "revoked"},
 		"revoked: though not begun":            {State: "revoked", StartsAt: at(day)},
 		"revoked: though over":                 {State: "revoked", ExpiresAt: at(-day)},
-		"revoked: though in grace":             {State: "revoked", ExpiresAt: at(-day), GraceDays: 7},
+		"revoked: though in grace":             {State: "revoked", ExpiresAt: at(-day), terms: week},
 		"revoked: the account is closed":       {State: "revoked", AccountClosed: true},
 	}
 }
@@ -317,7 +320,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 		for range 400 {
 			s.addLicense(license{AccountID: []string{s.account, closed}[r.IntN(8)/7],
 				State:    []string{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
-				StartsAt: moment(), ExpiresAt: moment(), GraceDays: r.IntN(3)})
+				StartsAt: moment(), ExpiresAt: moment(), terms: terms{GraceDays: r.IntN(3)}})
 		}
 		s.change(func(t *tx) error { return t.closeAccount(closed) })
 		all, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now}, "", 1000)
@@ -401,7 +404,8 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 			return
 		}
 		c := &verdictQuestion{
-			l:   license{State: "active", Product: "kds", MaxDevices: ptr(3), Entitlements: codeList{"kds"}},
+			l: license{State: "active",
+				terms: terms{Product: "kds", MaxDevices: ptr(3), Entitlements: codeList{"kds"}}},
 			d:   &device{State: deviceActive},
 			q:   verdictInput{product: "kds", hasDevice: true, entitlements: []string{"kds"}},
 			now: time.Now(),

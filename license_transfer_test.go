@@ -26,7 +26,7 @@ func TestTransfer_countsWhoeverFreedTheSeat(t *testing.T) {
 		"shorter terms": func(s *service, id, key, _ string) { shortenLease(s, id, key) },
 	} {
 		runInBubble(t, how, func(t *testing.T, s *service) {
-			id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 1000})
+			id, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1), MaxTransfers: ptr(0), LeaseHours: 1000}})
 			device := s.activate(key, "a").is(200).text("device", "id")
 			lease := s.lease(s.activate(key, "a"))
 			free(s, id, key, device)
@@ -87,8 +87,8 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					s := newService(t, withoutAddressLimits)
 					p := &machinePark{service: s, random: random(t, 0), kind: kind, seats: 2, most: 5,
 						answers: map[string]int{}}
-					p.id, p.key = s.addLicense(license{Kind: kind, MaxDevices: ptr(2), MaxTransfers: ptr(3),
-						LeaseHours: hours, OfflineDays: 10})
+					p.id, p.key = s.addLicense(license{terms: terms{Kind: kind, MaxDevices: ptr(2),
+						MaxTransfers: ptr(3), LeaseHours: hours, OfflineDays: 10}})
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
 					}
@@ -325,7 +325,7 @@ func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 		},
 	} {
 		runInBubble(t, how, func(t *testing.T, s *service) {
-			id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5)})
+			id, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1), MaxTransfers: ptr(5)}})
 			first := s.activate(key, "till").is(200)
 			stolen, device := first.text("token"), first.text("device", "id")
 			take(s, id, key, device)
@@ -381,8 +381,8 @@ func TestActivate_isReplayedOnlyWhileItsAnswerIsTrue(t *testing.T) {
 		}, 200, "already_active"},
 	} {
 		runInBubble(t, name, func(t *testing.T, s *service) {
-			id, key := s.addLicense(license{MaxDevices: ptr(1), MaxTransfers: ptr(5),
-				ExpiresAt: newStamp(time.Now().Add(22 * time.Hour))})
+			id, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(22 * time.Hour)),
+				terms: terms{MaxDevices: ptr(1), MaxTransfers: ptr(5)}})
 			send := func() answer {
 				return s.post("/widget/license/activate", activateBody(key, "till"), "Idempotency-Key: once")
 			}

@@ -970,7 +970,8 @@ func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {
 	s.get("/account?account_id="+other, any).is(403, "insufficient_scope")
 	s.do("PATCH", "/account?account_id="+other, `{"capture_on":"handover"}`, admin).is(200).holds(`id="`+other+`"`,
 		`capture_on="handover"`)
-	_, key := s.addLicense(license{DurationDays: ptr(30), ExpiresAt: newStamp(time.Now()).after(days(9))})
+	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now()).after(days(9)),
+		terms: terms{DurationDays: ptr(30)}})
 	s.get("/account", "Authorization: Bearer "+s.activate(key, "a").is(200).text("token")).is(403, "insufficient_scope")
 }
 

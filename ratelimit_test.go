@@ -529,8 +529,8 @@ func TestLookupLimit_answersKnownAndUnknownKeysAlikeAfterThirtyFailures(t *testi
 			t.Parallel()
 			inBubble(t, func(t *testing.T, s *service) {
 				_, key := s.addLicense(license{})
-				_, full := s.addLicense(license{MaxDevices: ptr(1)})
-				_, floating := s.addLicense(license{Kind: kindFloating, LeaseHours: 1})
+				_, full := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
+				_, floating := s.addLicense(license{terms: terms{Kind: kindFloating, LeaseHours: 1}})
 				_, retired := s.addLicense(license{})
 				_, revoked := s.addLicense(license{})
 				s.activate(key, "left").is(200)

@@ -135,7 +135,7 @@ func TestNotices_nameTheAccountOverItsRateAndTheReasonOfARefusedToken(t *testing
 func TestAccessLog_hasALineForEachRequestAndNothingOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.accessLog = true })
-	license, key := s.addLicense(license{Product: "kds"})
+	license, key := s.addLicense(license{terms: terms{Product: "kds"}})
 	token := s.token(s.account, scopeLicenses)
 	s.post("/widget/leads", anyLead).is(200)
 	s.get("/licenses/"+license, "Authorization: Bearer "+token).is(200)

@@ -79,7 +79,7 @@ func (c *clockCase) prepare() {
 	}
 	c.ended = issue(license{ExpiresAt: now.after(-48 * time.Hour)})
 	c.ends = issue(license{ExpiresAt: now.after(30 * 24 * time.Hour)})
-	c.floating = issue(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+	c.floating = issue(license{terms: terms{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2}})
 	c.activate(c.ends[1], "a").is(200)
 	c.device = c.activate(c.floating[1], "a").is(200).text("device", "id")
 	c.advance() // writes the event of the licence that ended
@@ -269,7 +269,7 @@ func survivesTheClock(t *testing.T, by time.Duration, serving bool) {
 		VALUES ('whe_1', ?, 1, 'evt_1', 'lead.created', 1, ?, 1)`, newID("whd", time.Now()), newStamp(time.Now()))
 	s.orderIn(orderAuthorized)
 	s.addOrder(nil)
-	_, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1})
+	_, key := s.addLicense(license{terms: terms{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 1}})
 	s.activate(key, "a").is(200)
 	_, ends := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(time.Hour))})
 	s.activate(ends, "a").is(200)
@@ -318,7 +318,7 @@ func TestClock_isTrustedOnceTheKernelOrTheOperatorSaysSo(t *testing.T) {
 		for _, gap := range []time.Duration{clockTrusted + time.Second, 500 * 24 * time.Hour} {
 			synctest.Test(t, func(t *testing.T) {
 				s := newService(t)
-				id, key := s.addLicense(license{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2})
+				id, key := s.addLicense(license{terms: terms{Kind: kindFloating, MaxDevices: ptr(1), LeaseHours: 2}})
 				s.activate(key, "a").is(200)
 				synchronised := s.startsAfter(gap)
 				time.Sleep(5 * time.Hour) // however long it takes
@@ -348,7 +348,7 @@ func TestClock_isTrustedOnceTheKernelOrTheOperatorSaysSo(t *testing.T) {
 func TestClock_signsNothingThatADeviceWouldBelieveForGood(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	_, key := s.addLicense(license{MaxDevices: ptr(5)})
+	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(5)}})
 	token := s.activate(key, "a").is(200).text("token")
 	p, secret := s.registerApp()
 	code := s.agree(p, s.account, scopeOrders)
@@ -380,7 +380,7 @@ func TestClock_thatJumpsIsDoubtedBeforeTheNextLookAtIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &wallClock{}
 		s := newService(t, func(o *storeOptions, _ *serverOptions) { o.now = clock.now })
-		_, key := s.addLicense(license{MaxDevices: ptr(5)})
+		_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(5)}})
 		clock.set(48 * time.Hour)
 		s.activate(key, "a").is(503, "clock_doubted")
 		clock.set(clockTrusted)
@@ -395,7 +395,7 @@ func TestClock_behindTheLastTimeWarnsAndMovesNothingBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		_, key := s.addLicense(license{MaxDevices: ptr(5)})
+		_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(5)}})
 		synchronised := s.startsAfter(-30 * 24 * time.Hour)
 		seen := s.seen()
 		s.expiredAnswers(10)
@@ -559,7 +559,8 @@ func TestSweep_isNotHeldUpByRowsThatAShellLeftBehind(t *testing.T) {
 		end := newStamp(time.Now().Add(time.Hour))
 		var ids []string
 		for range 4 {
-			id, key := s.addLicense(license{Kind: kindFloating, LeaseHours: 1, ExpiresAt: end, GraceDays: 1})
+			id, key := s.addLicense(license{ExpiresAt: end,
+				terms: terms{Kind: kindFloating, LeaseHours: 1, GraceDays: 1}})
 			s.activate(key, "a").is(200)
 			ids = append(ids, id)
 		}

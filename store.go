@@ -166,6 +166,15 @@ type field struct {
 	at     any
 }
 
+// fieldsOf returns the columns of members.
+func fieldsOf(members []member) []field {
+	all := make([]field, len(members), len(members)+20) // room for the columns of a table that are no members
+	for i, m := range members {
+		all[i] = field{m.name, m.at}
+	}
+	return all
+}
+
 // A table maps the rows of a database table to values of T. It determines what queries select and scan, and what
 // insert writes.
 type table[T any] struct {

@@ -231,7 +231,7 @@ func TestDecisions_stillFailOnARowThatCanNotBeRead(t *testing.T) {
 	s.damaged = true
 	token := s.token(s.account, scopeAdmin)
 	other := s.token(s.account, scopeAdmin)
-	id, key := s.addLicense(license{MaxDevices: ptr(1)})
+	id, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 	s.activate(key, "kitchen-1").is(200)
 	change := func(query string) {
 		raw(t, s.store.path, withoutRules+query)

@@ -94,8 +94,8 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	widget := s.addWidget(s.account)
-	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(-time.Hour)), GraceDays: 3})
-	other, _ := s.addLicense(license{Product: "board"})
+	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(-time.Hour)), terms: terms{GraceDays: 3}})
+	other, _ := s.addLicense(license{terms: terms{Product: "board"}})
 	s.change(func(t *tx) error {
 		_, err := changeState(t, anyAccount, other, "suspend", "unpaid", true, actorCommand)
 		return err

@@ -269,7 +269,8 @@ func (b *faultBench) prepare(cold bool) *faultRun {
 	r := &faultRun{faultBench: b, name: fmt.Sprint("run", b.runs)}
 	r.widget, r.looseWidget = r.addWidget(r.account), r.addWidget(r.account)
 	for i, seats := range []int{2, 2, 1} {
-		r.licenses[i], r.keys[i] = r.addLicense(license{Product: fmt.Sprint("product ", i), MaxDevices: &seats})
+		r.licenses[i], r.keys[i] = r.addLicense(license{
+			terms: terms{Product: fmt.Sprint("product ", i), MaxDevices: &seats}})
 	}
 	r.post(activatePath, r.device(2, "holder")).is(200)
 	r.answers = r.count(`SELECT count(*) FROM idempotency`)

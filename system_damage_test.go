@@ -29,14 +29,14 @@ func fillFile(t testing.TB) *filledFile {
 	t.Helper()
 	s := newService(t, withoutAddressLimits)
 	f := &filledFile{keys: s.keys}
-	f.license, f.key = s.addLicense(license{MaxDevices: ptr(3), Plan: ptr("pro"),
-		Entitlements: codeList{"kds", "reports"}})
+	f.license, f.key = s.addLicense(license{Plan: ptr("pro"),
+		terms: terms{MaxDevices: ptr(3), Entitlements: codeList{"kds", "reports"}}})
 	f.widget = s.addWidget(s.account)
 	f.admin, f.stats = s.token(s.account, scopeAdmin), s.token(s.account, scopeStats)
 	f.lease = s.activate(f.key, "kitchen-1").is(200).text("token")
 	s.post("/widget/license/activate", activateBody(f.key, "kitchen-2"), "Idempotency-Key: again").is(200)
 	for range 40 {
-		s.addLicense(license{GraceDays: 3, ExpiresAt: newStamp(time.Now().Add(24 * time.Hour))})
+		s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(24 * time.Hour)), terms: terms{GraceDays: 3}})
 	}
 	for i := range size(40, 120) {
 		s.post("/widget/leads", f.lead(i), fmt.Sprintf("Idempotency-Key: %d", i)).is(200)

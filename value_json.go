@@ -522,3 +522,24 @@ func encodeJSON(v any) []byte {
 	}
 	return b.Bytes()
 }
+
+// hasControlCharacter reports whether a string anywhere in the value, or the name of a
+// member, contains a control character.
+func (v *jsonValue) hasControlCharacter() bool {
+	v.open()
+	if v.kind == jsonString && strings.IndexFunc(v.text, unicode.IsControl) >= 0 {
+		return true
+	}
+	for i := range v.list {
+		if v.list[i].hasControlCharacter() {
+			return true
+		}
+	}
+	for i := range v.members {
+		m := &v.members[i]
+		if strings.IndexFunc(m.name, unicode.IsControl) >= 0 || m.value.hasControlCharacter() {
+			return true
+		}
+	}
+	return false
+}

@@ -235,3 +235,43 @@ func checkCountry(s string) (code, detail string) {
 	}
 	return "", ""
 }
+
+const (
+	maxCodes      = 100  // of a list
+	maxCodesBytes = 1200 // of all of a list as JSON: the longest lease, 4,062 bytes, must fit maxTokenBytes
+)
+
+// checkCode checks the code of an entitlement. It returns a validation code and what is
+// wrong, or "" when nothing is.
+func checkCode(s string) (code, detail string) {
+	forbidden := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
+	}
+	if s == "" || len(s) > 64 || s[0] == '-' || s[0] == '.' || strings.IndexFunc(s, forbidden) >= 0 {
+		return "invalid_code", "A code has 1 to 64 letters, digits and - _ . : and begins with a letter or digit."
+	}
+	return "", ""
+}
+
+// checkCodes checks a list of entitlement codes and calls wrong for each that is invalid,
+// with its index. It stops at the code that makes the list too long.
+func checkCodes(codes []string, wrong func(at int, code, detail string)) {
+	total := 0
+	for i, c := range codes {
+		if total += len(c) + len(`"",`); total > maxCodesBytes {
+			wrong(i, "too_long", fmt.Sprintf("With this code the list takes more than %d bytes, "+
+				"and would not fit into a token.", maxCodesBytes))
+			return
+		}
+		if i == maxCodes {
+			wrong(i, "too_many", fmt.Sprintf("With this code the list has more than %d codes.", maxCodes))
+			return
+		}
+		if code, detail := checkCode(c); code != "" {
+			wrong(i, code, detail)
+		} else if slices.Contains(codes[:i], c) {
+			wrong(i, "repeated", "This code is in the list already.")
+		}
+	}
+}
