@@ -530,7 +530,7 @@ func (d *demo) prepareWebhook(t *tx, keys *keyring) error {
 				"device.released"}}
 		err = createWebhook(t, w, demoAuthor)
 	} else if err == nil {
-		_, err = patchWebhook(t, ownedBy(d.account), w.ID, webhookChange{url: d.receiver}, demoAuthor)
+		_, err = patchWebhook(t, ownedBy(d.account), w.ID, change{{name: "url", at: &d.receiver}}, demoAuthor)
 	}
 	if err != nil {
 		return err

@@ -508,15 +508,22 @@ func TestOpenAPI_saysOfMembersWhatTheirListsSay(t *testing.T) {
 		{"LicenseTerms", new(license).members(), false},
 		{"NewPlan", new(plan).members(), true},
 		{"PlanTerms", new(plan).members(), false},
+		{"NewApp", new(app).members(), true},
+		{"AppChange", new(app).members(), false},
+		{"WebhookChange", new(webhook).members(), false},
 	} {
-		properties := child(openapiDocument(), "components", "schemas", c.schema, "properties")
+		schema := child(openapiDocument(), "components", "schemas", c.schema)
+		properties, needs := child(schema, "properties"), texts(schema, "required")
 		for _, m := range c.row {
 			p := child(properties, m.name)
 			if settable := c.isNew || !m.atFirst; settable != (p != nil) {
 				t.Errorf("%s: that %s is there is %t", c.schema, m.name, p != nil)
 			}
-			if p != nil {
-				sameText(t, c.schema+" "+m.name, schemaText(p), memberSchema(m))
+			if p != nil && !m.apart {
+				sameText(t, c.schema+" "+m.name, schemaText(p, m.check == nil), memberSchema(m))
+			}
+			if needed := c.isNew && m.needed; needed && !slices.Contains(needs, m.name) {
+				t.Errorf("%s: %s is not required", c.schema, m.name)
 			}
 		}
 	}
@@ -537,7 +544,7 @@ func memberSchema(m member) string {
 	case *stamp:
 		text = "string date-time"
 	case *codeList:
-		text = fmt.Sprintf("array to %d", maxCodes)
+		text = fmt.Sprintf("array to %d", m.high)
 	case *jsonText:
 		text = "object"
 	}
@@ -547,22 +554,22 @@ func memberSchema(m member) string {
 	return text
 }
 
-// schemaText says what values a schema allows: "integer from 1 to 5 or null". A text of choices or of a pattern has no
-// length, and one of choices that the document allows to be null is not told apart from one that it does not.
-func schemaText(p node) string {
+// schemaText says what values a schema allows: "integer from 1 to 5 or null". Without lengths it leaves out how long a
+// text is. One of choices that the document allows to be null is not told apart from one that it does not.
+func schemaText(p node, lengths bool) string {
 	types := texts(p, "type")
 	if kind, ok := p["type"].(string); ok {
 		types = []string{kind}
 	}
 	text := types[0]
-	if format, ok := p["format"].(string); ok && text == "string" {
-		text += " " + format
+	if p["format"] == "date-time" {
+		text += " date-time"
 	}
 	if least, ok := p["minimum"]; ok {
 		text += fmt.Sprintf(" from %.0f", least)
 	}
 	for _, most := range []string{"maximum", "maxItems", "maxLength"} {
-		if n, ok := p[most]; ok {
+		if n, ok := p[most]; ok && (lengths || most != "maxLength") {
 			text += fmt.Sprintf(" to %.0f", n)
 		}
 	}

@@ -547,15 +547,6 @@ func (in *input) lines(name string, max int) string {
 // given reports whether a member is present and not null.
 func (in *input) given(name string) bool { return in.has(name) && !in.isNull(name) }
 
-// require records an error of each member that is absent.
-func (in *input) require(names ...string) {
-	for _, name := range names {
-		if !in.given(name) {
-			in.wrong(name, "required", "This member is required.")
-		}
-	}
-}
-
 // change reads the members of a row that a caller sets: of a new one all, else those that can be changed. It records
 // an error of each other one, and of each that is fixed.
 func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
@@ -565,8 +556,12 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 	for _, m := range row {
 		null := in.isNull(m.name)
 		_, isText := m.at.(*string)
+		left := !in.has(m.name) || null && isText && isNew
 		switch {
-		case !in.has(m.name), null && isText && isNew:
+		case isNew && m.needed && left:
+			in.wrong(m.name, "required", "This member is required.")
+			continue
+		case left, m.apart:
 			continue
 		case m.atFirst && !isNew:
 			in.wrong(m.name, "immutable", "This can't be changed.")
@@ -598,21 +593,26 @@ func (in *input) readMember(m member) {
 	case *stamp:
 		*at = in.timestamp(m.name)
 	case *codeList:
-		*at = in.codes(m.name)
+		*at = in.list(m)
 	case *jsonText:
 		*at = in.anyObject(m.name, m.high)
 	}
 }
 
-// codes reads codes of entitlements.
-func (in *input) codes(name string) codeList {
-	codes := in.texts(name, maxCodes, 64)
-	checkCodes(codes, func(at int, code, detail string) {
-		if codes[at] != "" { // in.texts has already reported an empty code
-			in.wrong(fmt.Sprintf("%s/%d", name, at), code, detail)
-		}
-	})
-	return codes
+// list reads an array of texts.
+func (in *input) list(m member) codeList {
+	if m.low > 0 && in.array(m.name, m.high) == nil {
+		return nil
+	}
+	list := in.texts(m.name, m.high, m.each)
+	if m.checkList != nil {
+		m.checkList(list, func(at int, code, detail string) {
+			if list[at] != "" { // in.texts has already reported an empty one
+				in.wrong(fmt.Sprintf("%s/%d", m.name, at), code, detail)
+			}
+		})
+	}
+	return list
 }
 
 // anyObject reads an object of at most max bytes whose members may have any name.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strings"
 	"time"
 )
 
@@ -34,7 +33,9 @@ type plan struct {
 
 // members are what callers set of a plan.
 func (p *plan) members() []member {
-	return append(p.terms.members(), member{name: "name", at: &p.Name, high: maxNameLength})
+	all := append(p.terms.members(), member{name: "name", at: &p.Name, needed: true, high: maxNameLength})
+	all[0].needed = true // the product, which a licence may get from its plan
+	return all
 }
 
 var (
@@ -110,13 +111,13 @@ func changePlan(t *tx, o owner, id string, set change, actor string) (*plan, err
 		return nil, err
 	}
 	changed := differenceOf(before.members(), p.members())
-	if changed.Names == "" {
+	if len(changed.names) == 0 {
 		return p, nil
 	}
-	if changed.Names != "name" {
+	if changed.text() != "name" {
 		p.Revision++
 	}
-	t.savePlan(p, changed.Names+" revision")
+	t.savePlan(p, changed.text()+" revision")
 	t.addEvent(planEvent(p, eventPlanUpdated, actor, changed.data()))
 	return p, nil
 }
@@ -249,14 +250,14 @@ func (a *planApplication) step(
 		p.applyTo(l)
 		changed := differenceOf(before.members(), l.members())
 		switch {
-		case l.AccountID != p.AccountID || l.State == statusRevoked || changed.Names == "":
+		case l.AccountID != p.AccountID || l.State == statusRevoked || len(changed.names) == 0:
 			continue
 		case l.MaxDevices != nil && l.SeatsUsed > *l.MaxDevices:
 			a.Refused = append(a.Refused, refusedLicense{l.ID, l.SeatsUsed})
 			continue
 		}
 		a.Changed++
-		for name := range strings.FieldsSeq(changed.Names) {
+		for _, name := range changed.names {
 			a.Terms[name]++
 		}
 		if !a.DryRun {

@@ -43,7 +43,6 @@ func (s *server) showPlan(ctx context.Context, c *call) (any, error) {
 
 func (s *server) createPlan(ctx context.Context, c *call) (any, error) {
 	named := c.in.text("account_id", optional, 64, isID("acct"))
-	c.in.require("name", "product")
 	set := c.in.change(new(plan).members(), true)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {

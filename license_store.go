@@ -281,10 +281,10 @@ func (t *tx) saveLicense(l *license, members string) {
 
 // saveTerms writes the terms of l that have been changed, with the event; nothing if none was.
 func (t *tx) saveTerms(l *license, changed difference, actor string) {
-	if changed.Names == "" {
+	if len(changed.names) == 0 {
 		return
 	}
-	t.saveLicense(l, changed.Names)
+	t.saveLicense(l, changed.text())
 	e := licenseEvent(l, eventLicenseUpdated, actor)
 	e.Data = changed.data()
 	t.addEvent(e)

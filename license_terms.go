@@ -49,7 +49,7 @@ func (s *terms) members() []member {
 			check: oneOf(basisIssue, basisFirstActivation)},
 		{name: "lease_hours", at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
 		{name: "offline_days", at: &s.OfflineDays, hasDefault: true, high: maxOfflineDays},
-		{name: "entitlements", at: &s.Entitlements},
+		{name: "entitlements", at: &s.Entitlements, high: maxCodes, each: maxCodeLength, checkList: checkCodes},
 	}
 }
 

@@ -296,6 +296,20 @@ func (p *app) normaliseScopes(wrong memberFault) {
 	p.OwnScope = nilIfEmpty(scopesWithin(*p.OwnScope, p.Scope))
 }
 
+// members are what callers set of an application; see normalise. An empty own_scope is refused: whoever sends it may
+// mean either none or every scope.
+func (p *app) members() []member {
+	return []member{
+		{name: "name", at: &p.Name, needed: true, high: maxAppName},
+		{name: "home_page", at: &p.HomePage, needed: true, high: maxAppURL},
+		{name: "kind", at: &p.Kind, needed: true, atFirst: true, high: maxNameLength, check: oneOf(appKinds...)},
+		{name: "redirect_uris", at: &p.RedirectURIs, needed: true, low: 1, high: maxRedirectURIs, each: maxAppURL},
+		{name: "origins", at: &p.Origins, high: maxAppOrigins, each: maxAppURL},
+		{name: "scope", at: &p.Scope, needed: true, high: maxAppScope},
+		{name: "own_scope", at: &p.OwnScope, high: maxAppScope, check: notEmpty},
+	}
+}
+
 // An appAuthor is who registers or changes an application: as events name it, whether it is an operator, and
 // which scopes it has.
 type appAuthor struct {
@@ -355,6 +369,7 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 	if n >= maxApps {
 		return "", errAppLimit
 	}
+	p.Origins = append(codeList{}, slices.Sorted(slices.Values(p.Origins))...)
 	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor), t.now, t.now
 	if by.operator {
 		p.VerifiedAt = t.now
@@ -368,57 +383,37 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 	return secret, nil
 }
 
-// An appChange is a list of assignments to an application.
-type appChange []func(*app)
-
-// changedOfApp returns the names of the members that a change has made different, sorted.
-func changedOfApp(before, after *app) []string {
-	return namesOfTrue(map[string]bool{
-		"home_page":     before.HomePage != after.HomePage,
-		"name":          before.Name != after.Name,
-		"origins":       !sameElements(before.Origins, after.Origins),
-		"own_scope":     valueOr(before.OwnScope, "") != valueOr(after.OwnScope, ""),
-		"redirect_uris": !slices.Equal(before.RedirectURIs, after.RedirectURIs),
-		"scope":         before.Scope != after.Scope,
-	})
-}
-
-// sameElements reports whether two lists have the same elements, in any order.
-func sameElements(a, b []string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
-}
-
 // patchApp changes an application of an owner and returns it. An operator vouches only for what it has seen: a
 // tenant's change of anything but own_scope ends the verification. A change without effect writes nothing. Errors:
 // errApp, refusals of members (422) and of a missing scope (403).
-func patchApp(t *tx, o owner, id string, change appChange, by appAuthor) (*app, error) {
+func patchApp(t *tx, o owner, id string, set change, by appAuthor) (*app, error) {
 	before, err := t.usedApp(o, id)
 	if err != nil {
 		return nil, err
 	}
 	after := *before
-	for _, set := range change {
-		set(&after)
-	}
+	set.apply(after.members())
 	var wrong []fieldError
-	after.Origins = slices.Clone(after.Origins)
+	after.Origins = append(codeList{}, after.Origins...)
 	after.normalise(func(member, code, detail string) {
 		wrong = append(wrong, fieldError{Pointer: "#/" + member, Code: code, Detail: detail})
 	})
 	if wrong != nil {
 		return nil, errFields(wrong...)
 	}
-	changed := changedOfApp(before, &after)
+	if set.has("origins") {
+		if err := checkOrigins(t.queries, &after); err != nil {
+			return nil, err
+		}
+		slices.Sort(before.Origins) // in another order they are the same
+		slices.Sort(after.Origins)
+	}
+	changed := differenceOf(before.members(), after.members()).names
 	if len(changed) == 0 {
 		return before, nil
 	}
 	if slices.Contains(changed, "own_scope") {
 		if err := by.permits(after.OwnScope); err != nil {
-			return nil, err
-		}
-	}
-	if slices.Contains(changed, "origins") {
-		if err := checkOrigins(t.queries, &after); err != nil {
 			return nil, err
 		}
 	}

@@ -389,41 +389,11 @@ func appAuthorOf(c *call) appAuthor {
 // permitsReplay returns a refusal unless the author may get an earlier answer with an application again.
 func (by appAuthor) permitsReplay(p *app) error { return by.permits(p.OwnScope) }
 
-// readNewApp reads the body of POST /apps.
-func readNewApp(in *input) app {
-	p := app{
-		Name:         in.text("name", required, maxAppName, nil),
-		HomePage:     in.text("home_page", required, maxAppURL, nil),
-		Kind:         in.text("kind", required, maxNameLength, oneOf(appKinds...)),
-		RedirectURIs: readRedirectURIs(in),
-		Scope:        in.text("scope", required, maxAppScope, nil),
-	}
-	p.Origins = append(codeList{}, in.texts("origins", maxAppOrigins, maxAppURL)...)
-	p.OwnScope, _ = readOwnScope(in)
-	p.normalise(in.wrong)
-	return p
-}
-
-// readRedirectURIs reads the required list of redirect URIs.
-func readRedirectURIs(in *input) codeList {
-	if in.array("redirect_uris", maxRedirectURIs) == nil {
-		return nil
-	}
-	return in.texts("redirect_uris", maxRedirectURIs, maxAppURL)
-}
-
-// readOwnScope reads the optional member own_scope, which null removes. An empty text is refused: whoever sends it
-// may mean either that or every scope.
-func readOwnScope(in *input) (own *string, ok bool) {
-	if !in.has("own_scope") || in.isNull("own_scope") {
-		return nil, in.has("own_scope")
-	}
-	return new(in.text("own_scope", required, maxAppScope, notEmpty)), true
-}
-
 // createApp answers POST /apps.
 func (s *server) createApp(ctx context.Context, c *call) (any, error) {
-	wanted := readNewApp(c.in)
+	var wanted app
+	c.in.change(wanted.members(), true)
+	wanted.normalise(c.in.wrong)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
@@ -439,47 +409,15 @@ func (s *server) createApp(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// readAppChange reads the body of PATCH /apps/{id}.
-func readAppChange(in *input) (change appChange) {
-	if in.has("kind") {
-		in.wrong("kind", "immutable", "This can't be changed: register another application.")
-	}
-	set := func(f func(*app)) { change = append(change, f) }
-	if in.has("name") {
-		name := in.text("name", required, maxAppName, nil)
-		set(func(p *app) { p.Name = name })
-	}
-	if in.has("home_page") {
-		page := in.text("home_page", required, maxAppURL, nil)
-		set(func(p *app) { p.HomePage = page })
-	}
-	if in.has("redirect_uris") {
-		uris := readRedirectURIs(in)
-		set(func(p *app) { p.RedirectURIs = uris })
-	}
-	if in.has("origins") {
-		origins := codeList(in.texts("origins", maxAppOrigins, maxAppURL))
-		set(func(p *app) { p.Origins = origins })
-	}
-	if in.has("scope") {
-		scope := in.text("scope", required, maxAppScope, nil)
-		set(func(p *app) { p.Scope = scope })
-	}
-	if own, ok := readOwnScope(in); ok {
-		set(func(p *app) { p.OwnScope = own })
-	}
-	return change
-}
-
 // patchApp answers PATCH /apps/{id}.
 func (s *server) patchApp(ctx context.Context, c *call) (any, error) {
-	change := readAppChange(c.in)
+	set := c.in.change(new(app).members(), false)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	return updated(ctx, s.store, func(t *tx) (*app, error) {
-		return patchApp(t, of, c.id(), change, appAuthorOf(c))
+		return patchApp(t, of, c.id(), set, appAuthorOf(c))
 	})
 }
 

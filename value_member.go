@@ -14,17 +14,25 @@ import (
 type member struct {
 	name string // "offline_days"
 
-	// at is where the row has the value. A *string is never empty, and null only where it has a default. A **string,
-	// **int or *stamp may be null. Others are *int, *bool, *codeList (codes, see checkCodes) and *jsonText (an object).
+	// at is where the row has the value. A *string is never empty; in a new row null counts as left out. A **string,
+	// **int or *stamp may be null. Others are *int, *bool, *codeList (a list of texts) and *jsonText (an object).
 	at any
 
+	needed     bool      // a new row must have it
 	atFirst    bool      // it is set when the row is made, and can't be changed
+	apart      bool      // the noun reads it itself
 	hasDefault bool      // null stands for its default, which the noun sets where the value is 0
-	low, high  int       // of a number; high of a text: the most characters
+	low, high  int       // of a number; of a list how many elements; high of a text: the most characters
+	each       int       // of a list: the most characters of an element
 	check      textCheck // of a text, beside its length; nil: none
+	checkList  listCheck // of a list, beside the lengths; nil: none
 	lines      bool      // a text of several lines
 	private    bool      // events name it, but leave its values out
 }
+
+// A listCheck checks the elements of a list, and calls wrong for each that is wrong, with its index, and the code and
+// the detail of a fieldError.
+type listCheck func(list []string, wrong func(at int, code, detail string))
 
 // isNullable reports whether a caller may set the member to null.
 func (m *member) isNullable() bool {
@@ -51,30 +59,32 @@ func (c change) apply(row []member) {
 	}
 }
 
-// A difference lists the members in which a row has been changed. It is the data of the change's event.
+// A difference lists the members in which a row has been changed.
 type difference struct {
-	Names string                     `json:"changed"` // sorted, separated by spaces: "expires_at max_devices"
-	From  map[string]json.RawMessage `json:"from"`    // values before the change, without those of private members
-	To    map[string]json.RawMessage `json:"to"`      // and after it
+	names    []string                   // sorted
+	from, to map[string]json.RawMessage // values before and after, without those of private members
 }
 
 // differenceOf compares the members of a row before and after a change.
 func differenceOf(before, after []member) difference {
-	d := difference{From: map[string]json.RawMessage{}, To: map[string]json.RawMessage{}}
-	var names []string
+	d := difference{from: map[string]json.RawMessage{}, to: map[string]json.RawMessage{}}
 	for i, m := range after {
 		was, is := bytes.TrimSpace(encodeJSON(before[i].at)), bytes.TrimSpace(encodeJSON(m.at))
 		if bytes.Equal(was, is) {
 			continue
 		}
-		if names = append(names, m.name); !m.private {
-			d.From[m.name], d.To[m.name] = was, is
+		if d.names = append(d.names, m.name); !m.private {
+			d.from[m.name], d.to[m.name] = was, is
 		}
 	}
-	slices.Sort(names)
-	d.Names = strings.Join(names, " ")
+	slices.Sort(d.names)
 	return d
 }
 
+// text returns the names, separated by spaces: "expires_at max_devices".
+func (d difference) text() string { return strings.Join(d.names, " ") }
+
 // data returns the difference as the data of an event.
-func (d difference) data() []byte { return bytes.TrimSpace(encodeJSON(d)) }
+func (d difference) data() json.RawMessage {
+	return bytes.TrimSpace(encodeJSON(map[string]any{"changed": d.text(), "from": d.from, "to": d.to}))
+}

@@ -237,7 +237,8 @@ func checkCountry(s string) (code, detail string) {
 }
 
 const (
-	maxCodes      = 100  // of a list
+	maxCodes      = 100 // of a list
+	maxCodeLength = 64
 	maxCodesBytes = 1200 // of all of a list as JSON: the longest lease, 4,062 bytes, must fit maxTokenBytes
 )
 
@@ -248,7 +249,7 @@ func checkCode(s string) (code, detail string) {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("-_.:", r)
 	}
-	if s == "" || len(s) > 64 || s[0] == '-' || s[0] == '.' || strings.IndexFunc(s, forbidden) >= 0 {
+	if s == "" || len(s) > maxCodeLength || s[0] == '-' || s[0] == '.' || strings.IndexFunc(s, forbidden) >= 0 {
 		return "invalid_code", "A code has 1 to 64 letters, digits and - _ . : and begins with a letter or digit."
 	}
 	return "", ""

@@ -132,6 +132,24 @@ type webhook struct {
 	TestSeq      int64 `json:"-"` // number of the event of the test that is still to be sent; 0: none
 }
 
+// members are what callers set of a webhook. Which addresses and types it can have, the server says.
+func (w *webhook) members() []member {
+	return []member{
+		{name: "url", at: &w.URL, apart: true},
+		{name: "types", at: &w.Types, apart: true},
+		{name: "description", at: &w.Description, high: maxWebhookText},
+		{name: "state", at: &w.State, high: maxNameLength, check: checkNewState},
+	}
+}
+
+// checkNewState is a textCheck for the state that a PATCH sets.
+func checkNewState(s string) (code, detail string) {
+	if s != webhookDisabled {
+		return "unknown_value", `Only "disabled" can be set: POST /webhooks/{id}/enable enables a webhook.`
+	}
+	return "", ""
+}
+
 // The outcomes of an attempt to send an event.
 const (
 	outcomeSucceeded = "succeeded" // the answer was 2xx
@@ -356,35 +374,6 @@ func sendTest(t *tx, w *webhook, actor string) (eventID string, err error) {
 	return eventID, nil
 }
 
-// A webhookChange is what a PATCH changes; its zero value changes nothing.
-type webhookChange struct {
-	url            string   // in normal form; "": it stays
-	types          []string // nil: they stay
-	description    *string  // nil removes it
-	newDescription bool     // without it, the description stays
-	disable        bool
-}
-
-// apply makes the change to a webhook. A new address has to answer a test before it gets events, and a
-// test that is still to be sent to the old address is dropped.
-func (c webhookChange) apply(w *webhook) {
-	if c.url != "" && c.url != w.URL {
-		w.URL, w.FailingSince, w.TestSeq = c.url, stamp{}, 0
-		if !c.disable {
-			w.State, w.Reason = webhookPending, nil
-		}
-	}
-	if c.types != nil {
-		w.Types = c.types
-	}
-	if c.newDescription {
-		w.Description = c.description
-	}
-	if c.disable {
-		w.disable(disabledByOwner)
-	}
-}
-
 // disable disables a webhook. One that is disabled already keeps its reason.
 func (w *webhook) disable(reason string) {
 	if w.State != webhookDisabled {
@@ -392,38 +381,31 @@ func (w *webhook) disable(reason string) {
 	}
 }
 
-// changedMembers returns the names of the members that a PATCH has changed, sorted.
-func changedMembers(before, after *webhook) (names []string) {
-	for _, m := range []struct {
-		name    string
-		changed bool
-	}{
-		{"description", valueOr(before.Description, "") != valueOr(after.Description, "")},
-		{"state", before.State != after.State},
-		{"types", !slices.Equal(before.Types, after.Types)},
-		{"url", before.URL != after.URL},
-	} {
-		if m.changed {
-			names = append(names, m.name)
-		}
-	}
-	return names
-}
-
 // patchWebhook changes a webhook of an owner and returns it. A new address is tested at once, unless the
 // webhook is disabled after the change. A change without effect writes nothing. Errors: errWebhook,
 // errInvalidToken, insufficient_scope (403) unless the author may read the events that it gets from then on.
-func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAuthor) (*webhook, error) {
+func patchWebhook(t *tx, o owner, id string, set change, by webhookAuthor) (*webhook, error) {
 	before, err := t.webhook(o, id)
 	if err != nil {
 		return nil, err
 	}
 	after := *before
-	change.apply(&after)
+	set.apply(after.members())
+	moved := after.URL != before.URL
+	if moved { // a test that is still to be sent to the old address is dropped
+		after.FailingSince, after.TestSeq = stamp{}, 0
+	}
+	switch {
+	case set.has("state"):
+		after.State = before.State
+		after.disable(disabledByOwner)
+	case moved: // it has to answer a test before it gets events
+		after.State, after.Reason = webhookPending, nil
+	}
 	if err := by.permits(after.Types); err != nil {
 		return nil, err
 	}
-	changed := changedMembers(before, &after)
+	changed := differenceOf(before.members(), after.members()).names
 	if len(changed) == 0 {
 		return before, nil
 	}
@@ -433,7 +415,7 @@ func patchWebhook(t *tx, o owner, id string, change webhookChange, by webhookAut
 		return nil, err
 	}
 	addChangeEvents(t, &after, changed, by.actor)
-	if after.URL != before.URL && after.State == webhookPending {
+	if moved && after.State == webhookPending {
 		_, err = sendTest(t, &after, by.actor)
 	}
 	return &after, err

@@ -203,43 +203,36 @@ func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
 }
 
 // readChange reads the body of PATCH /webhooks/{id}.
-func (a *webhookAPI) readChange(in *input) (change webhookChange) {
+func (a *webhookAPI) readChange(in *input) change {
+	set := in.change(new(webhook).members(), false)
 	if in.has("url") {
-		change.url = a.readURL(in)
+		set = append(set, member{name: "url", at: new(a.readURL(in))})
 	}
 	if in.has("types") {
-		change.types = a.readTypes(in)
+		set = append(set, member{name: "types", at: new(a.readTypes(in))})
 	}
-	change.description, change.newDescription = in.textTerm("description", maxWebhookText, nil)
-	change.disable = in.text("state", optional, maxNameLength, checkNewState) != ""
-	return change
-}
-
-// checkNewState is a textCheck for the state that a PATCH sets.
-func checkNewState(s string) (code, detail string) {
-	if s != webhookDisabled {
-		return "unknown_value", `Only "disabled" can be set: POST /webhooks/{id}/enable enables a webhook.`
-	}
-	return "", ""
+	return set
 }
 
 // patchWebhook answers PATCH /webhooks/{id}.
 func (a *webhookAPI) patchWebhook(ctx context.Context, c *call) (any, error) {
-	change := a.readChange(c.in)
+	set := a.readChange(c.in)
+	var asked webhook
+	set.apply(asked.members())
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if change.url != "" {
+	if asked.URL != "" {
 		if _, err := a.store.webhook(of, c.id()); err != nil {
 			return nil, err
 		}
-		if err := a.checkHost(ctx, c, change.url); err != nil {
+		if err := a.checkHost(ctx, c, asked.URL); err != nil {
 			return nil, err
 		}
 	}
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
-		return patchWebhook(t, of, c.id(), change, webhookAuthorOf(c))
+		return patchWebhook(t, of, c.id(), set, webhookAuthorOf(c))
 	})
 }
 

@@ -215,12 +215,12 @@ func (h *webhookHistory) noteEnabled(hook string) {
 func (h *webhookHistory) act() {
 	at := h.random.IntN(len(h.hooks))
 	hook := h.hooks[at]
-	by, change := anAuthor, h.change
+	by, inTransaction := anAuthor, h.change
 	if h.random.IntN(3) == 0 { // by a command
-		change = h.changeByCommand
+		inTransaction = h.changeByCommand
 	}
 	rule := func(f func(*tx) error) {
-		change(func(t *tx) error {
+		inTransaction(func(t *tx) error {
 			err := f(t)
 			if errors.Is(err, errWebhook) || errors.Is(err, errWebhookDisabled) {
 				return nil
@@ -228,22 +228,25 @@ func (h *webhookHistory) act() {
 			return err
 		})
 	}
-	patch := func(c webhookChange) {
-		rule(func(t *tx) error { _, err := patchWebhook(t, anyAccount, hook.ID, c, by); return err })
+	patch := func(name string, to any) {
+		rule(func(t *tx) error {
+			_, err := patchWebhook(t, anyAccount, hook.ID, change{{name: name, at: to}}, by)
+			return err
+		})
 	}
 	switch h.random.IntN(40) {
 	default:
-		change(func(t *tx) error { return h.write(t, 1+h.random.IntN(12)) })
+		inTransaction(func(t *tx) error { return h.write(t, 1+h.random.IntN(12)) })
 	case 0, 17, 18, 19:
 		rule(func(t *tx) error { _, err := enableWebhook(t, anyAccount, hook.ID, by); return err })
 	case 1:
-		patch(webhookChange{disable: true})
+		patch("state", new(webhookDisabled))
 	case 2:
 		if h.random.IntN(3) == 0 {
-			patch(webhookChange{url: h.r.url(fmt.Sprintf("/%d?%d", at, h.random.IntN(3)))})
+			patch("url", new(h.r.url(fmt.Sprintf("/%d?%d", at, h.random.IntN(3)))))
 		}
 	case 3, 4, 5:
-		patch(webhookChange{types: h.newTypes(hook)})
+		patch("types", new(codeList(h.newTypes(hook))))
 	case 6:
 		rule(func(t *tx) error { _, err := requestTest(t, anyAccount, hook.ID, by); return err })
 	case 7, 8:

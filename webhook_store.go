@@ -77,10 +77,8 @@ func (t *tx) addWebhook(w *webhook) {
 // saveWebhook writes the columns of a webhook that can change. A trigger adds its
 // queue when it becomes enabled, and removes the queue when it no longer is.
 func (t *tx) saveWebhook(w *webhook) {
-	t.exec(`UPDATE webhooks SET url = ?, types = ?, description = ?, state = ?, reason = ?,
-		failing_since = ?, secret_number = ?, rotated_at = ?, test_seq = nullif(?, 0), updated_at = ? WHERE id = ?`,
-		w.URL, w.Types, w.Description, w.State, w.Reason,
-		w.FailingSince, w.SecretNumber, w.RotatedAt, w.TestSeq, w.UpdatedAt, w.ID)
+	webhookTable.update(t, w, `url description state reason failing_since secret_number rotated_at updated_at`,
+		`, types = ?, test_seq = nullif(?, 0) WHERE id = ?`, w.Types, w.TestSeq, w.ID)
 }
 
 // deleteWebhook removes a webhook. A trigger removes its queue; what is left of
