@@ -51,14 +51,18 @@ var accountCommands = []command{
 		[]option{optBaseURL, optName, optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
 		}, 0, initCommand},
-	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, baseURLList},
+	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, listCommand{
+		columns: "URL CURRENT",
+		pages:   whole(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}.run},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
 		[]option{optUnasked}, 1, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
 		nil, 1, baseURLRemove},
 	{"account add", "NAME", "open an account",
 		[]option{optUnasked.says("do not ask when another account has the name")}, 1, accountAdd},
-	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, accountList},
+	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, listCommand{
+		prefix: "acct", columns: "ID NAME MAIN RATE CREATED=created_at CLOSED=closed_at",
+		pages: whole(func(q *queries, _ owner) ([]account, error) { return q.accounts() })}.run},
 	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
 		"so many at once, and a sixtieth a second", nil, 2, accountRate},
@@ -79,7 +83,7 @@ var accountCommands = []command{
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
 		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
 	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
-		0, originList},
+		0, listCommand{columns: "ORIGIN ACCOUNT=account_id CREATED=created_at", pages: whole((*queries).origins)}.run},
 	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked}, 1,
 		originRemove},
 	{"token issue", "", "print a new bearer token",
@@ -87,7 +91,8 @@ var accountCommands = []command{
 		0, tokenIssue},
 	{"token list", "", "list tokens, newest first", []option{
 		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
-	}, 0, tokenList},
+	}, 0, listCommand{prefix: "tok", pages: paged((*queries).tokens), columns: "ID CLIENT=client_id SCOPE " +
+		"ALL-ACCOUNTS=all_accounts EXPIRES=expires_at REVOKED=revoked_at ACCOUNT=account_id"}.run},
 	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
 }
 
@@ -223,12 +228,6 @@ func makeOnce(f func() error) (made bool, err error) {
 	return err == nil, err
 }
 
-func baseURLList(e *env) error {
-	return printAll(e, (*queries).baseURLs, "URL CURRENT", func(b baseAddress) []any {
-		return []any{b.URL, b.Current}
-	})
-}
-
 func baseURLSet(e *env) error {
 	base, _, err := parseBaseURL(e.args[0])
 	if err != nil {
@@ -274,14 +273,6 @@ func accountAdd(e *env) error {
 		return err
 	}
 	return e.print(map[string]string{"id": id}, id)
-}
-
-func accountList(e *env) error {
-	read := wholeList(func(q *queries, _ owner) ([]account, error) { return q.accounts() })
-	ids := idOf[account]{"acct", func(row account) string { return row.ID }}
-	return printList(e, ids, read, anyAccount, "ID NAME MAIN RATE CREATED CLOSED", func(a account) []any {
-		return []any{a.ID, a.Name, a.Main, a.Rate, a.CreatedAt, a.ClosedAt}
-	})
 }
 
 // A shownAccount is what account show prints.
@@ -505,17 +496,6 @@ func originAdd(e *env) error {
 	})
 }
 
-func originList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	all := wholeList((*queries).origins)
-	return printList(e, idOf[originRow]{}, all, o, "ORIGIN ACCOUNT CREATED", func(o originRow) []any {
-		return []any{o.Origin, accountCell(o.AccountID), o.CreatedAt}
-	})
-}
-
 func originRemove(e *env) error {
 	origin, err := readOrigin(e.args[0])
 	if err != nil {
@@ -582,14 +562,6 @@ func tokenIssue(e *env) error {
 			"'widgetd token revoke %s'\n", row.ExpiresAt, row.ID)
 	}
 	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)
-}
-
-func tokenList(e *env) error {
-	const header = "ID CLIENT SCOPE ALL-ACCOUNTS EXPIRES REVOKED ACCOUNT"
-	ids := idOf[tokenRow]{"tok", func(row tokenRow) string { return row.ID }}
-	return printOwned(e, ids, (*queries).tokens, header, func(r tokenRow) []any {
-		return []any{r.ID, r.ClientID, r.Scope, r.AllAccounts, r.ExpiresAt, r.RevokedAt, accountCell(r.AccountID)}
-	})
 }
 
 func tokenRevoke(e *env) error {

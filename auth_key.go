@@ -112,9 +112,7 @@ func keyList(e *env) error {
 	for i, key := range ring.keys {
 		rows = append(rows, keyRow{Kid: key.kid, Signs: i == 0, CreatedAt: key.createdAt})
 	}
-	return printRows(e, rows, "KID SIGNS CREATED", func(r keyRow) []any {
-		return []any{r.Kid, r.Signs, r.CreatedAt}
-	})
+	return printObjects(e, "KID SIGNS CREATED=created_at", nil, rows)
 }
 
 // keyPublic runs 'widgetd key public'.

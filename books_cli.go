@@ -50,13 +50,17 @@ var booksCommands = []command{
 		optSecrets.says("- for standard input, as your shell opens it (-secrets - <xero.txt), or a file that only " +
 			"the user who runs the command can read, with lines client_id= and client_secret="),
 	}, 1, booksAppSet},
-	{"books app list", "", "list the applications that are set", nil, 0, booksAppList},
+	{"books app list", "", "list the applications that are set", nil, 0, listCommand{
+		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
+		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() }),
+	}.run},
 	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books",
 		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
 		1, booksConnect},
 	{"books list", "", "list the connections with books, newest first",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
-		booksList},
+		listCommand{prefix: "bkc", columns: "ID PRODUCT STATE COMPANY=organisation.name CURRENCY " +
+			"MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id", pages: whole(shownConnections)}.run},
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, 1, booksSet},
@@ -67,7 +71,7 @@ var booksCommands = []command{
 	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
 	{"books export list", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
-	}, 0, booksExports},
+	}, 0, listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}.run},
 	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
 		booksRetry},
 	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
@@ -149,12 +153,6 @@ func booksAppSet(e *env) error {
 	})
 }
 
-func booksAppList(e *env) error {
-	return printAll(e, (*queries).booksApps, "PRODUCT CLIENT CHANGED", func(r booksApp) []any {
-		return []any{r.Product, r.ClientID, r.ChangedAt}
-	})
-}
-
 func booksConnect(e *env) error {
 	product, err := e.product()
 	if err != nil {
@@ -179,18 +177,13 @@ func booksConnect(e *env) error {
 	return e.print(link, "open until "+link.ExpiresAt.String()+":\n"+link.AuthorizeURL)
 }
 
-func booksList(e *env) error {
-	ids := idOf[*bookConnection]{"bkc", func(row *bookConnection) string { return row.ID }}
-	return printOwned(e, ids, wholeList(func(q *queries, o owner) ([]*bookConnection, error) {
-		all, err := q.bookConnections(o)
-		for _, c := range all {
-			c.show()
-		}
-		return all, err
-	}), "ID PRODUCT STATE COMPANY CURRENCY MAPPED SENDS_FROM ACCOUNT", func(c *bookConnection) []any {
-		return []any{c.ID, c.Product, c.State, c.Organisation, c.Currency, c.MappingAt, c.SendFrom,
-			accountCell(c.AccountID)}
-	})
+// shownConnections returns the connections of an owner as books list prints them.
+func shownConnections(q *queries, o owner) ([]*bookConnection, error) {
+	all, err := q.bookConnections(o)
+	for _, c := range all {
+		c.show()
+	}
+	return all, err
 }
 
 // yesOrNo returns what an option says; nil: it is not given. Errors: usageError.
@@ -311,17 +304,20 @@ func booksMapping(e *env) error {
 	if e.on("json") {
 		return e.print(m, "")
 	}
-	return printRows(e, m.Lines, "KIND RATE GROUP METHOD ACCOUNT TAX COST_CENTER", func(r mappingRule) []any {
-		rate, group := "", "all others"
-		if r.VATRate != nil {
-			rate = formatRate(*r.VATRate)
-		}
-		if r.Group != nil || r.Kind != ruleSales {
-			group = valueOr(r.Group, "")
-		}
-		return []any{r.Kind, rate, group, valueOr(r.Method, ""), r.Account, valueOr(r.Tax, ""),
-			valueOr(r.CostCenter, "")}
-	})
+	return printObjects(e, "KIND RATE=vat_rate GROUP METHOD ACCOUNT TAX COST_CENTER", ruleCell, m.Lines)
+}
+
+// ruleCell is a cellFunc for the rules of a mapping.
+func ruleCell(member string, row *jsonValue) any {
+	v := memberAt(row, member)
+	rate, isNumber := v.integer()
+	switch {
+	case member == "vat_rate" && isNumber:
+		return formatRate(rate)
+	case member == "group" && v.kind == jsonNull && memberAt(row, "kind").text == ruleSales:
+		return "all others"
+	}
+	return nil
 }
 
 // businessDate returns the business day that the command's second argument names. Errors: usageError.
@@ -366,9 +362,7 @@ func booksPreview(e *env) error {
 func (e *env) printPreview(p *bookPreview) error {
 	if p.Entry != nil {
 		fmt.Fprintln(e.stdout, printable(p.Entry.Narration))
-		err := printRows(e, p.Entry.Lines, "ACCOUNT DEBIT CREDIT TAX TEXT", func(l entryLine) []any {
-			return []any{l.Account, formatAmount(l.Debit), formatAmount(l.Credit), l.Tax, l.Text}
-		})
+		err := printObjects(e, "ACCOUNT DEBIT CREDIT TAX TEXT", amountCells("debit", "credit"), p.Entry.Lines)
 		if err != nil {
 			return err
 		}
@@ -386,14 +380,9 @@ func (e *env) printPreview(p *bookPreview) error {
 	return nil
 }
 
-// The titles of the columns of exports.
-const exportHeader = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID BOOKS_URL CONNECTION"
-
-// exportCells returns the cells of an export below exportHeader.
-func exportCells(x bookExport) []any {
-	return []any{x.ID, x.Date, x.Currency, x.Revision, x.State, x.Reason, x.Detail, x.EntryID, x.EntryURL,
-		x.ConnectionID}
-}
+// exportColumns are the columns of exports.
+const exportColumns = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID=entry_id BOOKS_URL=entry_url " +
+	"CONNECTION=connection_id"
 
 // changeExports runs f in a transaction and prints the exports that f returns, on which the running service works.
 func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
@@ -407,7 +396,7 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 	if len(all) > 0 {
 		defer e.noteQueued()
 	}
-	return printRows(e, all, exportHeader, exportCells)
+	return printObjects(e, exportColumns, nil, all)
 }
 
 func booksExport(e *env) error {
@@ -422,17 +411,15 @@ func booksExport(e *env) error {
 	return e.changeExports(func(t *tx) ([]bookExport, error) { return requestExport(t, anyAccount, e.args[0], date) })
 }
 
-func booksExports(e *env) error {
-	var err error
-	filter := exportFilter{}
-	if filter.state, err = e.choice("state", exportStates); err != nil {
-		return err
+// exportPages reads the exports that the options of books export list leave.
+func exportPages(e *env, q *queries) (rowPages, error) {
+	state, err := e.choice("state", exportStates)
+	if err != nil {
+		return nil, err
 	}
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
-	}
-	ids := idOf[bookExport]{"exp", func(row bookExport) string { return row.ID }}
-	return printList(e, ids, (*queries).bookExports, filter, exportHeader, exportCells)
+	return paged(func(q *queries, o owner, before string, limit int) (listPage[bookExport], error) {
+		return q.bookExports(exportFilter{owner: o, state: state}, before, limit)
+	})(e, q)
 }
 
 func booksRetry(e *env) error {

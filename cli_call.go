@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -40,19 +39,11 @@ type routeCommand struct {
 
 	// after says on standard error what is left to do once the answer is printed. nil: nothing is.
 	after func(e *env, answer *jsonValue)
-
-	// A list has the titles of its columns, separated by spaces, each with the member that it shows unless that has the
-	// same name: "ID PRODUCT KEY=key_hint USED=seats.used". Its rows are ordered by their ids, which begin with prefix;
-	// "": by their numbers, and the route has the parameters since and until.
-	columns, prefix string
 }
 
 // run runs the command.
 func (c routeCommand) run(e *env) error {
-	if c.columns != "" {
-		return e.printRouteRows(c)
-	}
-	r, err := c.request(e)
+	r, err := e.request(c.route)
 	if err != nil {
 		return err
 	}
@@ -108,10 +99,10 @@ type routeRequest struct {
 	body    string         // in place of members: as it was typed
 }
 
-// request returns what the command's line sends to its route.
-func (c routeCommand) request(e *env) (*routeRequest, error) {
-	r := &routeRequest{c.route, map[string]string{}, url.Values{}, map[string]any{}, ""}
-	wildcards := wildcardsOf(c.route)
+// request returns what the command's line sends to a route.
+func (e *env) request(route string) (*routeRequest, error) {
+	r := &routeRequest{route, map[string]string{}, url.Values{}, map[string]any{}, ""}
+	wildcards := wildcardsOf(route)
 	for i, word := range strings.Fields(e.command.args) {
 		switch arg := e.args[i]; {
 		case i < len(wildcards):
@@ -122,12 +113,12 @@ func (c routeCommand) request(e *env) (*routeRequest, error) {
 			r.members[strings.ToLower(word)] = arg
 		}
 	}
-	return r, c.readOptions(e, r)
+	return r, e.readOptions(r)
 }
 
 // readOptions sets what the options of the command's line send.
-func (c routeCommand) readOptions(e *env, r *routeRequest) error {
-	get := strings.HasPrefix(c.route, "GET ")
+func (e *env) readOptions(r *routeRequest) error {
+	get := strings.HasPrefix(r.route, "GET ")
 	for _, o := range e.command.options {
 		unset := !e.given(o.name) && o.def == "" || o.value == "" && !e.on(o.name) || get && e.str(o.name) == ""
 		if o.member == "" || unset {
@@ -140,7 +131,7 @@ func (c routeCommand) readOptions(e *env, r *routeRequest) error {
 		if o.reads != nil {
 			var err error
 			if value, err = o.reads(e, e.str(o.name)); err != nil {
-				return err
+				return fmt.Errorf("-%s: %w", o.name, err)
 			}
 		}
 		switch {
@@ -320,113 +311,6 @@ func memberAt(v *jsonValue, path string) *jsonValue {
 	return v
 }
 
-// printRouteRows prints the rows of a list that -since, -until and -limit leave.
-func (e *env) printRouteRows(c routeCommand) error {
-	limit, err := e.rowLimit()
-	if err != nil {
-		return err
-	}
-	var rows []*jsonValue
-	err = e.asOperator(nil, func(o *routeCaller) (err error) {
-		rows, err = o.rows(c, limit)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return e.printObjects(c.columns, firstRows(e, rows, limit, "-limit N"))
-}
-
-// printObjects prints objects as the rows of a table with columns, see routeCommand: with -json each as it is.
-func (e *env) printObjects(columns string, rows []*jsonValue) error {
-	titles, members := columnsOf(columns)
-	if e.on("json") {
-		for _, row := range rows {
-			if _, err := fmt.Fprintln(e.stdout, row.raw); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	return printRows(e, rows, strings.Join(titles, " "), func(row *jsonValue) (cells []any) {
-		for _, member := range members {
-			cells = append(cells, cellOf(member, memberAt(row, member)))
-		}
-		return cells
-	})
-}
-
-// cellOf returns the cell that shows a member of a row.
-func cellOf(member string, v *jsonValue) any {
-	at, isTime := parseStamp(v.text)
-	switch {
-	case isTime && v.kind == jsonString && v.text == at.String():
-		return at
-	case member == "account_id":
-		return accountCell(v.text)
-	case v.kind == jsonBool:
-		return v.boolean
-	case v.kind == jsonObject:
-		return v.raw
-	case v.kind == jsonNull:
-		return ""
-	}
-	return memberText(v)
-}
-
-// rows returns the rows of a list that -since and -until leave, up to limit of them and one more, from as many pages as
-// that takes.
-func (o *routeCaller) rows(c routeCommand, limit int) (rows []*jsonValue, err error) {
-	r, err := c.request(o.env)
-	if err != nil {
-		return nil, err
-	}
-	since, until, err := o.env.timeSpan()
-	if err != nil {
-		return nil, err
-	}
-	first := "" // id that the oldest row has at least
-	for name, at := range map[string]stamp{"since": since, "until": until} {
-		switch {
-		case at.IsZero():
-		case c.prefix == "":
-			r.query.Set(name, at.String())
-		case name == "since":
-			first = firstID(c.prefix, at.Time)
-		default:
-			r.query.Set("cursor", firstID(c.prefix, at.Time))
-		}
-	}
-	r.query.Set("limit", strconv.Itoa(min(limit+1, 200)))
-	for next := "-"; next != "" && len(rows) <= limit; r.query.Set("cursor", next) {
-		answer, err := o.call(r)
-		if err != nil {
-			return nil, err
-		}
-		page, err := parseJSON(answer)
-		if err != nil {
-			return nil, err
-		}
-		data := memberAt(&page, "data")
-		for i := range data.list {
-			if memberAt(&data.list[i], "id").text < first {
-				return rows, nil
-			}
-			rows = append(rows, &data.list[i])
-		}
-		next = memberAt(&page, "next_cursor").text
-	}
-	return rows, nil
-}
-
-// rowLimit returns how many rows -limit allows a list; without it all.
-func (e *env) rowLimit() (int, error) {
-	if e.str("limit") == "" {
-		return math.MaxInt - 1, nil
-	}
-	return e.number("limit", 1, 1_000_000)
-}
-
 // What options send to routes, in place of their texts. An empty number, object or time is not sent.
 
 // asNumber sends a number. Anything else goes as it is, for the route to refuse.
@@ -442,6 +326,16 @@ func unlessEmpty(text string) any {
 		return nil
 	}
 	return text
+}
+
+// asOneOf sends one of a few words. It refuses any other.
+func asOneOf(words []string) func(*env, string) (any, error) {
+	return func(_ *env, word string) (any, error) {
+		if word != "" && !slices.Contains(words, word) {
+			return nil, unknownWord("there is no", word, words)
+		}
+		return word, nil
+	}
 }
 
 // asList sends the elements of a list.

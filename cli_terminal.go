@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -61,53 +57,8 @@ const (
 	noValue   = "-" // stands for an empty cell
 )
 
-// printRows writes rows to standard output: with -json each as an object on its own line,
-// else as a table. header holds the titles of the columns, separated by spaces; the first column names the row.
-func printRows[T any](e *env, rows []T, header string, cells func(T) []any) error {
-	if e.on("json") {
-		for _, row := range rows {
-			if _, err := e.stdout.Write(encodeJSON(row)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	var table [][]any
-	for _, row := range rows {
-		table = append(table, cells(row))
-	}
-	return e.printTable(header, table)
-}
-
-// printAll is printRows for the rows of a query.
-func printAll[T any](e *env, read func(*queries) ([]T, error), header string, cells func(T) []any) error {
-	return e.withStore(func(st *store) error {
-		all, err := read(st.queries)
-		if err != nil {
-			return err
-		}
-		return printRows(e, all, header, cells)
-	})
-}
-
-// printOwned is printList for the rows of the account that -account names, else for those of all accounts.
-func printOwned[T any](e *env, ids idOf[T], read listFunc[owner, T], header string, cells func(T) []any) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	return printList(e, ids, read, o, header, cells)
-}
-
-// printList is printAll for the rows of a list that its options leave, see listRows.
-func printList[F, T any](
-	e *env, ids idOf[T], read listFunc[F, T], filter F, header string, cells func(T) []any,
-) error {
-	return printAll(e, func(q *queries) ([]T, error) { return listRows(e, q, ids, read, filter) }, header, cells)
-}
-
-// printTable is the part of printRows that is the same for rows of every type. Where a row does not fit the width,
-// each is printed as a block of lines, without its empty cells. Nothing is ever shortened.
+// printTable prints a table; header holds the titles of its columns, separated by spaces. Where a row does not fit the
+// width, each is printed as a block of lines, without its empty cells. Nothing is ever shortened.
 func (e *env) printTable(header string, rows [][]any) error {
 	titles := strings.Fields(header)
 	table := [][]string{titles}
@@ -164,22 +115,10 @@ func blocksOf(titles []string, rows [][]string, width int) string {
 	return strings.Join(blocks, "\n")
 }
 
-// pointedTo returns what a cell points to, if it is a pointer; "" if that is nil.
-func pointedTo(cell any) any {
-	v := reflect.ValueOf(cell)
-	for v.Kind() == reflect.Pointer && !v.IsNil() {
-		v = v.Elem()
-	}
-	if !v.IsValid() || v.Kind() == reflect.Pointer {
-		return ""
-	}
-	return v.Interface()
-}
-
 // cellText returns the text of a table's cell. names are those of accounts.
 func (e *env) cellText(cell any, names map[string]string) string {
 	text := ""
-	switch v := pointedTo(cell).(type) {
+	switch v := cell.(type) {
 	case stamp:
 		text = e.shortTime(v)
 	case accountCell:
@@ -322,235 +261,7 @@ func countsText(names []string, counts map[string]int64) string {
 	return cmp.Or(strings.Join(texts, ", "), "none")
 }
 
-// firstRows returns the first limit rows of a query for limit+1. If there are more, it says
-// so on standard error; how names the option or command that prints them.
-func firstRows[T any](e *env, rows []T, limit int, how string) []T {
-	if len(rows) <= limit {
-		return rows
-	}
-	fmt.Fprintf(e.stderr, "these are the first %d; print more with %s\n", limit, how)
-	return rows[:limit]
-}
-
-// exportPageSize is how many rows commands read with one query.
-const exportPageSize = 500
-
-// A listFunc reads up to limit rows of a list that come after the cursor before ("" for the first page). filter
-// says which rows the list has.
-type listFunc[F, T any] func(q *queries, filter F, before string, limit int) (listPage[T], error)
-
-// collectPages returns the first rows of a list, up to limit of them, from as many of its
-// pages as it takes.
-func collectPages[F, T any](q *queries, read listFunc[F, T], filter F, limit int) (all []T, err error) {
-	for before := ""; ; {
-		p, err := read(q, filter, before, min(limit-len(all), exportPageSize))
-		all = append(all, p.rows...)
-		if before = p.next; err != nil || before == "" || len(all) == limit {
-			return all, err
-		}
-	}
-}
-
-// wholeList makes a list of one page of a query for all rows of a short table.
-func wholeList[F, T any](read func(*queries, F) ([]T, error)) listFunc[F, T] {
-	return func(q *queries, filter F, _ string, _ int) (p listPage[T], err error) {
-		p.rows, err = read(q, filter)
-		return p, err
-	}
-}
-
-// An idOf says what the ids of rows begin with, and which id a row has. The zero idOf is for lists that are not ordered
-// by ids.
-type idOf[T any] struct {
-	prefix string
-	id     func(T) string
-}
-
-// spanned returns a list that has only those rows of another, ordered by their ids, that -since and -until leave.
-func spanned[F, T any](e *env, ids idOf[T], read listFunc[F, T]) (listFunc[F, T], error) {
-	if ids.prefix == "" {
-		return read, nil
-	}
-	since, until, err := e.timeSpan()
-	from, before := firstID(ids.prefix, since.Time), firstID(ids.prefix, cmp.Or(until, lastStamp).Time)
-	if since.IsZero() {
-		from = ""
-	}
-	return func(q *queries, filter F, after string, limit int) (p listPage[T], err error) {
-		p, err = read(q, filter, cmp.Or(after, before), limit)
-		outside := func(row T) bool { return ids.id(row) < from || ids.id(row) >= before }
-		p.rows = slices.DeleteFunc(p.rows, outside)
-		if p.next < from {
-			p.next = ""
-		}
-		return p, err
-	}, err
-}
-
-// listRows returns as many of the first rows of a list, of those that -since and -until leave, as -limit says; without
-// it all. If there are more, standard error says so.
-func listRows[F, T any](e *env, q *queries, ids idOf[T], read listFunc[F, T], filter F) ([]T, error) {
-	list, err := spanned(e, ids, read)
-	if err != nil {
-		return nil, err
-	}
-	limit, err := e.rowLimit()
-	if err != nil {
-		return nil, err
-	}
-	all, err := collectPages(q, list, filter, limit+1)
-	return firstRows(e, all, limit, "-limit N"), err
-}
-
-// exportRows prints all rows of a table as NDJSON, or with -csv as CSV with columns, see routeCommand. page reads up to
-// exportPageSize rows that come after the cursor before ("" for the first page). cells returns the cells of a row; nil:
-// they are the members that the columns name.
-func exportRows[T any](
-	e *env,
-	columns string,
-	page func(st *store, before string) (listPage[T], error),
-	cells func(T) []any,
-) error {
-	titles, members := columnsOf(columns)
-	if cells == nil {
-		cells = func(row T) []any { return membersInCSV(row, members) }
-	}
-	return e.withStore(func(st *store) error {
-		out := bufio.NewWriter(e.stdout)
-		w := csv.NewWriter(out)
-		if e.on("csv") {
-			w.Write(titles)
-		}
-		for before := ""; ; {
-			p, err := page(st, before)
-			if err != nil {
-				return err
-			}
-			for _, row := range p.rows {
-				if e.on("csv") {
-					w.Write(csvCells(cells(row)))
-				} else {
-					out.Write(encodeJSON(row))
-				}
-			}
-			if before = p.next; before == "" {
-				if w.Flush(); w.Error() != nil {
-					return w.Error()
-				}
-				return out.Flush()
-			}
-		}
-	})
-}
-
-// columnsOf returns the titles of columns, and the members that they show, see routeCommand.
-func columnsOf(columns string) (titles, members []string) {
-	for column := range strings.FieldsSeq(columns) {
-		title, member, named := strings.Cut(column, "=")
-		if !named {
-			member = strings.ToLower(title)
-		}
-		titles, members = append(titles, title), append(members, member)
-	}
-	return titles, members
-}
-
-// membersInCSV returns members of a row for a line of CSV; the elements of lists with spaces between them.
-func membersInCSV(row any, members []string) (cells []any) {
-	object, _ := parseJSON(encodeJSON(row))
-	for _, member := range members {
-		switch v := memberAt(&object, member); v.kind {
-		case jsonObject:
-			cells = append(cells, json.RawMessage(v.raw))
-		case jsonArray:
-			var texts []string
-			for _, element := range v.list {
-				texts = append(texts, element.text)
-			}
-			cells = append(cells, strings.Join(texts, " "))
-		case jsonBool:
-			cells = append(cells, v.boolean)
-		default:
-			cells = append(cells, v.text)
-		}
-	}
-	return cells
-}
-
-// An amountCell is a number of ours in a cell of CSV, which may begin with a minus sign.
-type amountCell string
-
-// csvCells returns the cells of a row of CSV. All but an amountCell counts as what strangers may have written.
-func csvCells(row []any) []string {
-	cells := make([]string, len(row))
-	for i, cell := range row {
-		switch v := pointedTo(cell).(type) {
-		case amountCell:
-			cells[i] = string(v)
-		case json.RawMessage:
-			cells[i] = csvJSONCell(v)
-		case stamp:
-			cells[i] = stampCell(v)
-		default:
-			cells[i] = csvTextCell(fmt.Sprint(v))
-		}
-	}
-	return cells
-}
-
-// csvTextCell makes s safe for a CSV cell, since callers of the API choose these texts. It puts an apostrophe before
-// each part that a spreadsheet would run as a formula, see guardParts, and replaces characters that change the
-// direction in which the row is shown by U+FFFD.
-func csvTextCell(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Bidi_Control, r) {
-			return utf8.RuneError
-		}
-		return r
-	}, s)
-	return guardParts(s, func(lead, sign string) string { return "'" + lead + sign })
-}
-
-// csvJSONCell is csvTextCell for a JSON object, whose members keep their values: there, the sign of a formula and
-// characters that change the direction are escaped.
-func csvJSONCell(object []byte) string {
-	var b strings.Builder
-	for _, r := range string(object) {
-		if unicode.Is(unicode.Bidi_Control, r) {
-			fmt.Fprintf(&b, `\u%04x`, r)
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return guardParts(b.String(), func(lead, sign string) string {
-		r, _ := utf8.DecodeRuneInString(sign)
-		return lead + fmt.Sprintf(`\u%04x`, r)
-	})
-}
-
-// guardParts returns s with what guard makes of the beginning of each part that could be run as a formula: of spaces,
-// quotes and what can't be seen, and of the sign after them. Spreadsheets end a cell not only at commas: depending on
-// country and settings a part begins after a semicolon, a tab or a line break, too.
-func guardParts(s string, guard func(lead, sign string) string) string {
-	var b strings.Builder
-	done, begins := 0, true // what of s is written; whether nothing is seen yet of the part that begins there
-	for i, r := range s {
-		end := i + utf8.RuneLen(r)
-		switch {
-		case strings.ContainsRune(";\t\n\v\f\r\u0085\u2028\u2029", r):
-			b.WriteString(s[done:end])
-			done, begins = end, true
-		case begins && strings.ContainsRune("=+-@＝＋－＠", r):
-			b.WriteString(guard(s[done:i], s[i:end]))
-			done, begins = end, false
-		case !strings.ContainsRune(`"'`, r) && !unicode.IsSpace(r) && unicode.IsGraphic(r):
-			begins = false
-		}
-	}
-	return b.String() + s[done:]
-}
-
-// stampCell returns a time for a CSV cell, "" for the zero stamp.
+// stampCell returns a time, "" for the zero stamp.
 func stampCell(s stamp) string {
 	if s.IsZero() {
 		return ""

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -64,12 +63,16 @@ func typeNames(types []eventType) (names []string) {
 	return names
 }
 
-// dataText returns the data of an event for people: amounts with their currency, "total 57.00 CHF".
-func dataText(data json.RawMessage) string {
-	object, err := parseJSON(data)
-	if err != nil {
-		return string(data)
+// eventCell is a cellFunc.
+func eventCell(member string, row *jsonValue) any {
+	if member == "data" {
+		return dataText(memberAt(row, member))
 	}
+	return nil
+}
+
+// dataText returns the data of an event for people: amounts with their currency, "total 57.00 CHF".
+func dataText(object *jsonValue) string {
 	currency, _ := object.member("currency")
 	for i, m := range object.members {
 		amount, err := strconv.ParseInt(m.value.text, 10, 64)
@@ -77,7 +80,7 @@ func dataText(data json.RawMessage) string {
 			object.members[i].value.text = formatMoney(amount, currency.text)
 		}
 	}
-	return memberText(&object)
+	return memberText(object)
 }
 
 // The options of these commands.
@@ -91,34 +94,33 @@ var eventCommands = []command{
 	{"event list", "", "show what happened and who did it, newest first", []option{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
 		optUntil,
-	}, 0, eventsShow},
+	}, 0, listCommand{columns: "ID AT TYPE SUBJECT=subject_id DEVICE=device_id ACTOR DATA ACCOUNT=account_id",
+		cell: eventCell, pages: eventPages}.run},
 	{"event show", "EVENT", "show all of an event", nil, 1, eventShow},
 }
 
-func eventsShow(e *env) error {
-	var err error
+// eventPages reads the events that the options of event list leave.
+func eventPages(e *env, q *queries) (pages rowPages, err error) {
 	types := eventTypesOf(e.nouns)
 	filter := eventFilter{kind: e.str("type")}
 	if filter.kind != "" && !slices.Contains(types, eventType(filter.kind)) {
-		return unknownWord("-type: there is no type of event", filter.kind, typeNames(types))
+		return nil, unknownWord("-type: there is no type of event", filter.kind, typeNames(types))
 	}
 	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
+		return nil, err
 	}
 	if filter.licenseID, err = e.filterID("license", "lic"); err != nil {
-		return err
+		return nil, err
 	}
 	if filter.deviceID, err = e.filterID("device", "dev"); err != nil {
-		return err
+		return nil, err
 	}
 	if filter.since, filter.until, err = e.timeSpan(); err != nil {
-		return err
+		return nil, err
 	}
-	const header = "ID AT TYPE SUBJECT DEVICE ACTOR DATA ACCOUNT"
-	return printList(e, idOf[event]{}, (*queries).events, filter, header, func(v event) []any {
-		return []any{v.ID, v.At, v.Type, accountCell(v.SubjectID), v.DeviceID, v.Actor, dataText(v.Data),
-			accountCell(v.AccountID)}
-	})
+	return pagesOf(func(before string, limit int) (listPage[event], error) {
+		return q.events(filter, before, limit)
+	}), nil
 }
 
 // eventShow prints an event, and below it what its data holds.

@@ -49,7 +49,8 @@ func legacyWing(s *server) wing {
 // The operator's command on legacy paths.
 var legacyCommands = []command{
 	{"legacy list", "", "show who still calls /api/legacy/, the latest day first", []option{optAllRows,
-		optAccount.says("show only calls of this account")}, 0, legacyShow},
+		optAccount.says("show only calls of this account")}, 0,
+		listCommand{columns: "DAY PATH CALLER CALLS LAST=last_at", pages: whole((*queries).legacyCalls)}.run},
 }
 
 const legacyPrefix = "/api/legacy/"
@@ -162,17 +163,6 @@ func (a *legacyAPI) flush(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-func legacyShow(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
-	all := wholeList((*queries).legacyCalls)
-	return printList(e, idOf[legacyCall]{}, all, o, "DAY PATH CALLER CALLS LAST", func(c legacyCall) []any {
-		return []any{c.Day, c.Path, accountCell(c.Caller), c.Calls, c.LastAt}
-	})
 }
 
 // legacyStatus is what the status command says of who has called legacy paths in the last 7 days.

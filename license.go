@@ -423,15 +423,6 @@ func newLicenseDetail(l *license, now time.Time) licenseDetail {
 	return licenseDetail{l, l.status(now), l.graceUntil(), seatsOf(l), transfersOf(l)}
 }
 
-// licenseDetails returns newLicenseDetail of each of the rows.
-func licenseDetails(rows []*license, now time.Time) []licenseDetail {
-	all := make([]licenseDetail, len(rows))
-	for i, l := range rows {
-		all[i] = newLicenseDetail(l, now)
-	}
-	return all
-}
-
 // stateEvents are the events of an operator's actions.
 var stateEvents = map[string]eventType{
 	"suspend":   eventLicenseSuspended,

@@ -82,7 +82,7 @@ var licenseCommands = []command{
 		optProduct.says("only licences for this product"),
 		optCustomer.says("only licences of exactly this customer"),
 		optStatus, optSearch, optLimit, optSince, optUntil,
-	}, 0, routeCommand{route: "GET /licenses", prefix: "lic", columns: "ID PRODUCT PLAN CUSTOMER STATUS " +
+	}, 0, listCommand{route: "GET /licenses", prefix: "lic", columns: "ID PRODUCT PLAN CUSTOMER STATUS " +
 		"USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}.run},
 	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
 	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2,
@@ -110,7 +110,11 @@ var licenseCommands = []command{
 		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),
 	}, 1, licenseImport},
 	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV,
-		optAccount.says("print only licences of this account"), optSince, optUntil}, 0, licenseExport},
+		optAccount.says("print only licences of this account"), optSince, optUntil}, 0,
+		listCommand{route: "GET /licenses", export: true, prefix: "lic", cell: exportedTerm,
+			columns: "id account_id product plan plan_id reference kind customer state status reason trial " +
+				"max_devices max_transfers starts_at expires_at grace_days duration_days expiry_basis lease_hours " +
+				"offline_days entitlements metadata key_hint seats_used=seats.used first_activated_at created_at"}.run},
 }
 
 // checkEnd refuses, without -force, a licence whose end is in the past.
@@ -162,27 +166,26 @@ func asLimit(e *env, text string) (any, error) {
 	return asNumber(e, text)
 }
 
-// licenseIDs says how licences are ordered.
-var licenseIDs = idOf[*license]{"lic", func(row *license) string { return row.ID }}
-
 // licenseShow prints a licence, and up to maxHoldersShown of its devices.
 func licenseShow(e *env) error {
-	r, err := routeCommand{route: "GET /licenses/{id}"}.request(e)
+	r, err := e.request("GET /licenses/{id}")
 	if err != nil {
 		return err
 	}
 	var shown []byte
 	var devices []*jsonValue
 	err = e.asOperator(nil, func(o *routeCaller) error {
-		if shown, err = o.call(r); err == nil {
-			devices, err = o.rows(listOfDevices, maxHoldersShown)
+		if shown, err = o.call(r); err != nil {
+			return err
+		}
+		if r, err = listOfDevices.request(e); err == nil {
+			devices, err = listOfDevices.firstRows(e, o.pages(r), maxHoldersShown, "device list")
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	devices = firstRows(e, devices, maxHoldersShown, "device list")
 	if e.on("json") {
 		all := []json.RawMessage{}
 		for _, d := range devices {
@@ -200,18 +203,16 @@ func licenseShow(e *env) error {
 		return err
 	}
 	fmt.Fprintln(e.stdout)
-	return e.printObjects(listOfDevices.columns, devices)
+	return e.printRows(listOfDevices.columns, nil, devices)
 }
 
-// exportedColumns are the columns of license export -csv, which license import reads.
-const exportedColumns = "id account_id product plan plan_id reference kind customer state status reason trial " +
-	"max_devices max_transfers starts_at expires_at grace_days duration_days expiry_basis lease_hours offline_days " +
-	"entitlements metadata key_hint seats_used=seats.used first_activated_at created_at"
-
-// A csvLicense is a licence with max_transfers as an import reads it: without a limit it is noLimit.
-type csvLicense struct {
-	licenseDetail
-	MaxTransfers any `json:"max_transfers"`
+// exportedTerm is a cellFunc for license export -csv: without a limit, max_transfers is noLimit, as an import reads it.
+func exportedTerm(member string, row *jsonValue) any {
+	if member == "max_transfers" && memberAt(row, "max_devices").kind != jsonNull &&
+		memberAt(row, member).kind == jsonNull {
+		return noLimit
+	}
+	return nil
 }
 
 // licenseLimitTransfers runs license limit-transfers.
@@ -232,29 +233,6 @@ func licenseLimitTransfers(e *env) error {
 		return e.print(map[string]int{"licenses": limited},
 			countOf(limited, "licence")+verb+" the default limit of transfers")
 	})
-}
-
-func licenseExport(e *env) error {
-	filter := licenseFilter{now: newStamp(e.now())}
-	licenses, err := spanned(e, licenseIDs, (*queries).licenses)
-	if err == nil {
-		filter.owner, err = e.filterAccount()
-	}
-	if err != nil {
-		return err
-	}
-	return exportRows(e, exportedColumns, func(st *store, before string) (page listPage[any], err error) {
-		all, err := licenses(st.queries, filter, before, exportPageSize)
-		page.next = all.next
-		for _, l := range licenseDetails(all.rows, e.now()) {
-			row := any(l)
-			if e.on("csv") && l.MaxDevices != nil && l.MaxTransfers == nil {
-				row = csvLicense{l, noLimit}
-			}
-			page.rows = append(page.rows, row)
-		}
-		return page, err
-	}, nil)
 }
 
 // licenseStatus is what the status command says of licences.
@@ -297,7 +275,9 @@ var deviceCommands = []command{
 		listOfDevices.run},
 	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
 	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
-	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, deviceExport},
+	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, listCommand{
+		export: true, pages: paged(exportedDevices), columns: "license_id id name state platform app_version " +
+			"fingerprint activated_at last_seen_at released_at released_by clone_suspected_at offline_until"}.run},
 	{"lease inspect", "LEASE", "explain a device token and check it, without the database",
 		[]option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
 }
@@ -435,7 +415,7 @@ func loadPublicKeys(file io.Reader, path string) (*keyring, error) {
 }
 
 // listOfDevices lists a licence's devices.
-var listOfDevices = routeCommand{route: "GET /licenses/{id}/devices", prefix: "dev", columns: "DEVICE=id NAME STATE " +
+var listOfDevices = listCommand{route: "GET /licenses/{id}/devices", prefix: "dev", columns: "DEVICE=id NAME STATE " +
 	"PLATFORM VERSION=app_version FINGERPRINT ACTIVATED=activated_at SEEN=last_seen_at OFFLINE_UNTIL " +
 	"RELEASED=released_at BY=released_by"}
 
@@ -477,15 +457,12 @@ type exportedDevice struct {
 	*device
 }
 
-func deviceExport(e *env) error {
-	const header = "license_id id name state platform app_version fingerprint activated_at last_seen_at released_at " +
-		"released_by clone_suspected_at offline_until"
-	return exportRows(e, header, func(st *store, before string) (page listPage[exportedDevice], err error) {
-		devices, err := st.allDevices(anyAccount, before, exportPageSize)
-		for _, d := range devices.rows {
-			page.rows = append(page.rows, exportedDevice{d.LicenseID, d})
-		}
-		page.next = devices.next
-		return page, err
-	}, nil)
+// exportedDevices returns a page of all devices.
+func exportedDevices(q *queries, _ owner, before string, limit int) (page listPage[exportedDevice], err error) {
+	devices, err := q.allDevices(anyAccount, before, limit)
+	for _, d := range devices.rows {
+		page.rows = append(page.rows, exportedDevice{d.LicenseID, d})
+	}
+	page.next = devices.next
+	return page, err
 }

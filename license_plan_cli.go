@@ -14,7 +14,7 @@ var planCommands = []command{
 		[]option{optAccount}, 1, routeCommand{route: "POST /plans", text: "${id}"}.run},
 	{"plan list", "", "list plans, newest first", []option{
 		optAllRows, optAccount.says("only plans of this account"), optSince, optUntil,
-	}, 0, routeCommand{route: "GET /plans", prefix: "pln", columns: "ID NAME PRODUCT DEVICES=max_devices " +
+	}, 0, listCommand{route: "GET /plans", prefix: "pln", columns: "ID NAME PRODUCT DEVICES=max_devices " +
 		"DAYS=duration_days REVISION RETIRED=retired_at ACCOUNT=account_id"}.run},
 	{"plan show", "PLAN", "show a plan", nil, 1, routeCommand{route: "GET /plans/{id}"}.run},
 	{"plan set", "PLAN JSON", "change the name or terms of a plan, as PATCH /plans/{id} does; licences keep theirs",

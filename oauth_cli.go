@@ -31,7 +31,7 @@ var appCommands = []command{
 		}, 1, routeCommand{route: "POST /apps", show: showNewApp}.run},
 	{"app list", "", "list applications, newest first",
 		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil}, 0,
-		routeCommand{route: "GET /apps", prefix: "app", columns: "ID NAME KIND VERIFIED=verified_at SCOPE " +
+		listCommand{route: "GET /apps", prefix: "app", columns: "ID NAME KIND VERIFIED=verified_at SCOPE " +
 			"HOME-PAGE=home_page ACCOUNT=account_id"}.run},
 	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
 		[]option{optUndo}, 1, appVerify},
@@ -109,7 +109,7 @@ var optEnded = option{name: "ended", member: "ended", reads: sending("true"),
 var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
 		optLimit, optAccount.says("show only what this account has agreed to"), optEnded, optSince, optUntil,
-	}, 0, routeCommand{route: "GET /grants", prefix: "grt", columns: "ID APPLICATION=app.name OWNER=app.owner SCOPE " +
+	}, 0, listCommand{route: "GET /grants", prefix: "grt", columns: "ID APPLICATION=app.name OWNER=app.owner SCOPE " +
 		"USED=used_at EXPIRES=expires_at ENDED=ended_at WHY=ended_by ACCOUNT=account_id"}.run},
 	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
 		nil, 1, routeCommand{route: "DELETE /grants/{id}", text: "grant ${id} revoked"}.run},

@@ -18,10 +18,12 @@ var (
 	optTip      = option{name: "tip", value: "AMOUNT", help: "give back so much of the tip"}
 	optPayment  = option{name: "payment", value: "PAYMENT",
 		help: "give back money of this payment, which is in review since it pays nothing"}
-	optOrderState = option{name: "state", value: "STATE", help: "show only orders in this state, as authorized"}
-	optReference  = option{name: "reference", value: "TEXT",
+	optOrderState = option{name: "state", value: "STATE", member: "state", reads: asOneOf(orderStates),
+		help: "show only orders in this state, as authorized"}
+	optReference = option{name: "reference", value: "TEXT", member: "reference",
 		help: "show only the order with this reference"}
-	optOrderMethod = option{name: "method", value: "METHOD", help: "show only orders paid in this way, as card"}
+	optOrderMethod = option{name: "method", value: "METHOD", member: "method", reads: asOneOf(orderMethods),
+		help: "show only orders paid in this way, as card"}
 )
 
 // The operator's commands on orders.
@@ -33,7 +35,8 @@ var orderCommands = []command{
 		optReference,
 		optAccount.says("show only orders of this account"),
 		optSince, optUntil,
-	}, 0, orderList},
+	}, 0, listCommand{route: "GET /orders", prefix: "ord", cell: orderCell, columns: "ID CREATED=created_at STATE " +
+		"TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}.run},
 	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1, orderShow},
 	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
 		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
@@ -55,7 +58,9 @@ var orderCommands = []command{
 		optCSV, optAccount.says("print only refunds of this account"),
 		optSince.says("print only refunds made since a date or an RFC 3339 time, or in the last days, as 7d"),
 		optUntil.says("print only refunds made until the end of a date (UTC), or until an RFC 3339 time"),
-	}, 0, orderRefunds},
+	}, 0, listCommand{route: "GET /refunds", export: true, prefix: "ref", cell: amountCells("amount", "tip"),
+		columns: "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
+			"source reason made_by created_at ended_at"}.run},
 	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
 		"and its write-ahead log, and list names or numbers that resemble the erased one", []option{
 		{name: "name", value: "NAME", help: "the guests with this name, compared without case"},
@@ -133,37 +138,16 @@ func (e *env) lineQuantities(amounts *[]int64) (all []lineQuantity, err error) {
 	return all, nil
 }
 
-func orderList(e *env) error {
-	var err error
-	filter := orderFilter{reference: e.str("reference")}
-	if filter.state, err = e.choice("state", orderStates); err != nil {
-		return err
+// orderCell is a cellFunc.
+func orderCell(member string, row *jsonValue) any {
+	n, is := memberAt(row, member).integer()
+	switch {
+	case !is:
+		return nil
+	case member == "refunded" && n == 0:
+		return ""
 	}
-	if filter.method, err = e.choice("method", orderMethods); err != nil {
-		return err
-	}
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
-	}
-	return printAll(e, func(q *queries) ([]order, error) {
-		ids := idOf[order]{"ord", func(row order) string { return row.ID }}
-		rows, err := listRows(e, q, ids, (*queries).orders, filter)
-		if err != nil {
-			return nil, err
-		}
-		views, _, err := listedOrders(q, rows)
-		return views, err
-	}, "ID CREATED STATE TOTAL REFUNDED METHOD PAYMENT REFERENCE ACCOUNT", func(v order) []any {
-		payment, refunded := "", ""
-		if v.Payment != nil {
-			payment = v.Payment.State
-		}
-		if v.Refunded > 0 {
-			refunded = formatMoney(v.Refunded, v.Currency)
-		}
-		return []any{v.ID, v.CreatedAt, v.State, formatMoney(v.Total, v.Currency), refunded, v.Method, payment,
-			v.Reference, accountCell(v.AccountID)}
-	})
+	return formatMoney(n, memberAt(row, "currency").text)
 }
 
 func orderShow(e *env) error {
@@ -357,29 +341,6 @@ func (e *env) refundWish() (w refundWish, err error) {
 	}
 	w.reason, err = e.text("reason", maxOrderText)
 	return w, err
-}
-
-// orderRefunds prints refunds, newest first.
-func orderRefunds(e *env) (err error) {
-	var filter refundFilter
-	if filter.owner, err = e.filterAccount(); err != nil {
-		return err
-	}
-	ids := idOf[listedRefund]{"ref", func(row listedRefund) string { return row.ID }}
-	refunds, err := spanned(e, ids, (*queries).refunds)
-	if err != nil {
-		return err
-	}
-	page := func(st *store, before string) (listPage[listedRefund], error) {
-		return refunds(st.queries, filter, before, exportPageSize)
-	}
-	const header = "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
-		"source reason made_by created_at ended_at"
-	return exportRows(e, header, page, func(f listedRefund) []any {
-		return []any{f.ID, f.OrderID, f.Reference, f.AccountID, f.PaymentID, f.ProviderID, f.Method, f.Currency,
-			formatAmount(f.Amount), formatAmount(f.Tip), f.State, f.Failure, f.Source, f.Reason, f.MadeBy, f.CreatedAt,
-			f.EndedAt}
-	})
 }
 
 // guestFinder returns a function that finds the guests that the options name. Errors: usageError.

@@ -51,36 +51,19 @@ var paymentCommands = []command{
 		[]option{optCSV, optAccount.says("print only payments of this account"),
 			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
 			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
-		}, 0, paymentsExport},
+		}, 0, listCommand{export: true, prefix: "pay", cell: amountCells("captured", "refunded", "amount"),
+			columns: "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
+				"refund_ids captured_at method test amount created_at", pages: paged(capturedPayments)}.run},
 }
 
-// paymentsExport prints the attempts by which money was captured, newest first.
-func paymentsExport(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
+// capturedPayments returns a page of the attempts by which money was captured.
+func capturedPayments(q *queries, o owner, before string, limit int) (p listPage[exportedPayment], err error) {
+	all, err := q.payments(paymentFilter{owner: o, captured: true}, before, limit)
+	for _, row := range all.rows {
+		p.rows = append(p.rows, exportedPayment{row.ID, row})
 	}
-	const header = "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
-		"refund_ids captured_at method test amount created_at"
-	ids := idOf[listedPayment]{"pay", func(row listedPayment) string { return row.ID }}
-	payments, err := spanned(e, ids, (*queries).payments)
-	if err != nil {
-		return err
-	}
-	page := func(st *store, before string) (p listPage[exportedPayment], err error) {
-		all, err := payments(st.queries, paymentFilter{owner: o, captured: true}, before, exportPageSize)
-		for _, row := range all.rows {
-			p.rows = append(p.rows, exportedPayment{row.ID, row})
-		}
-		p.next = all.next
-		return p, err
-	}
-	return exportRows(e, header, page,
-		func(p exportedPayment) []any {
-			return []any{p.ID, p.OrderID, p.Reference, p.AccountID, p.Provider, p.State, p.Currency,
-				formatAmount(p.Captured), formatAmount(p.Refunded), p.IntentID, strings.Join(p.RefundIDs, " "),
-				p.CapturedAt, p.Method, p.Test, formatAmount(p.Amount), p.CreatedAt}
-		})
+	p.next = all.next
+	return p, err
 }
 
 // An exportedPayment is a payment as the command prints it, which names its id differently.
@@ -267,31 +250,26 @@ func providerWebhook(base, provider, connectionID string, allow []netip.Prefix) 
 }
 
 func paymentList(e *env) error {
-	o, err := e.filterAccount()
-	if err != nil {
-		return err
-	}
 	_, keys, err := e.loadKeys()
 	if err != nil {
 		return err
 	}
-	all, err := queried(e, func(q *queries) ([]*paymentConnection, error) {
-		ids := idOf[*paymentConnection]{"con", func(row *paymentConnection) string { return row.ID }}
-		return listRows(e, q, ids, wholeList((*queries).paymentConnections), o)
-	})
-	if err != nil {
-		return err
+	var unreadable []string
+	read := func(q *queries, o owner) ([]*paymentConnection, error) {
+		all, err := q.paymentConnections(o)
+		for _, c := range all {
+			_, failed := c.open(keys)
+			if c.setState(failed == nil); c.State == "unreadable" {
+				unreadable = append(unreadable, c.ID)
+			}
+		}
+		return all, err
 	}
-	for _, c := range all {
-		_, failed := c.open(keys)
-		c.setState(failed == nil)
-	}
-	err = printRows(e, all, "ID PROVIDER LIVE STATE NAME CREATED ACCOUNT", func(c *paymentConnection) []any {
-		return []any{c.ID, c.Provider, c.Live, c.State, c.Name, c.CreatedAt, accountCell(c.AccountID)}
-	})
-	for _, c := range all {
-		if err == nil && !e.on("json") && c.State == "unreadable" {
-			_, err = fmt.Fprintln(e.stdout, sealedElsewhere(c.ID))
+	err = listCommand{prefix: "con", columns: "ID PROVIDER LIVE STATE NAME CREATED=created_at ACCOUNT=account_id",
+		pages: whole(read)}.run(e)
+	for _, id := range unreadable {
+		if err == nil && !e.on("json") {
+			_, err = fmt.Fprintln(e.stdout, sealedElsewhere(id))
 		}
 	}
 	return err

@@ -94,20 +94,23 @@ func (e *env) revenueDays(st *store, accountID string) ([]revenueDay, error) {
 // revenueList prints the totals of business days.
 func revenueList(e *env) error {
 	return e.withRevenue(func(st *store, accountID string) error {
-		all, err := listRows(e, st.queries, idOf[revenueDay]{}, wholeList(func(*queries, string) ([]revenueDay, error) {
-			return e.revenueDays(st, accountID)
-		}), accountID)
-		if err != nil {
-			return err
-		}
-		const header = "DATE CURRENCY STATE SALES DELIVERY TIPS REFUNDS DISPUTES TOTAL VAT TEST"
-		return printRows(e, all, header, func(d revenueDay) []any {
-			t := &d.Totals
-			return []any{d.Date, d.Currency, d.State, formatSigned(t.Sales), formatSigned(t.Delivery),
-				formatSigned(t.Tips), formatSigned(-t.Refunds), formatSigned(-t.Disputes), formatSigned(t.Total),
-				formatSigned(t.VAT), formatSigned(t.Test)}
-		})
+		days := func(*queries, owner) ([]revenueDay, error) { return e.revenueDays(st, accountID) }
+		return listCommand{pages: whole(days), cell: totalCell, columns: "DATE CURRENCY STATE SALES=totals.sales " +
+			"DELIVERY=totals.delivery TIPS=totals.tips REFUNDS=totals.refunds DISPUTES=totals.disputes " +
+			"TOTAL=totals.total VAT=totals.vat TEST=totals.test"}.run(e)
 	})
+}
+
+// totalCell is a cellFunc for the totals of a business day.
+func totalCell(member string, row *jsonValue) any {
+	n, is := memberAt(row, member).integer()
+	if !is {
+		return nil
+	}
+	if member == "totals.refunds" || member == "totals.disputes" {
+		n = -n
+	}
+	return formatSigned(n)
 }
 
 // revenueShow prints the report of a business day, for each currency.
@@ -297,22 +300,23 @@ func exportedSums(q *queries, accountID string, days []revenueDay) (all []export
 
 // revenueExport prints the sums of business days.
 func revenueExport(e *env) error {
-	id, err := e.needAccount()
-	if err != nil {
-		return err
-	}
-	const header = "date currency state method test kind vat_rate group gross vat total"
-	return exportRows(e, header, func(st *store, _ string) (p listPage[exportedSum], err error) {
-		if err := e.readyRevenue(st, id); err != nil {
-			return p, err
+	return e.withRevenue(func(st *store, accountID string) error {
+		days, err := e.revenueDays(st, accountID)
+		if err != nil {
+			return err
 		}
-		days, err := e.revenueDays(st, id)
-		if err == nil {
-			p.rows, err = exportedSums(st.queries, id, days)
-		}
-		return p, err
-	}, func(x exportedSum) []any {
-		return []any{x.Date, x.Currency, x.State, x.Method, x.Test, x.Kind, float64(x.VATRate) / 100, x.Group,
-			amountCell(formatSigned(x.Gross)), amountCell(formatSigned(x.VAT)), amountCell(formatSigned(x.Total))}
+		return listCommand{export: true, cell: sumCell,
+			columns: "date currency state method test kind vat_rate group gross vat total",
+			pages: whole(func(q *queries, _ owner) ([]exportedSum, error) {
+				return exportedSums(q, accountID, days)
+			})}.run(e)
 	})
+}
+
+// sumCell is a cellFunc for the rows of revenue export.
+func sumCell(member string, row *jsonValue) any {
+	if n, is := memberAt(row, member).integer(); is && member == "vat_rate" {
+		return float64(n) / 100
+	}
+	return amountCells("gross", "vat", "total")(member, row)
 }

@@ -48,7 +48,9 @@ var webhookCommands = []command{
 			"is answered with 2xx: 'widgetd webhook show ${id}'"}.run},
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
-			optWebhookState, optFailing}, 0, webhookList},
+			optWebhookState, optFailing}, 0, listCommand{prefix: "whe", pages: webhookPages, cell: webhookCell,
+			columns: "ID STATE REASON FAILING-SINCE=failing_since WAITING LAST-SUCCESS=last_success_at HOST TYPES " +
+				"ACCOUNT=account_id"}.run},
 	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, routeCommand{route: "GET /webhooks/{id}"}.run},
 	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
@@ -70,7 +72,7 @@ var webhookCommands = []command{
 		routeCommand{route: "POST /webhooks/{id}/replay", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
 		[]option{optLimit, optFailed, optSince, optUntil}, 1,
-		routeCommand{route: "GET /webhooks/{id}/deliveries", prefix: "whd", columns: "DELIVERY=id AT TYPE ATTEMPT " +
+		listCommand{route: "GET /webhooks/{id}/deliveries", prefix: "whd", columns: "DELIVERY=id AT TYPE ATTEMPT " +
 			"STATUS ERROR MS=duration_ms NEXT=next_attempt_at EVENT=event_id ANSWER"}.run},
 	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2,
 		routeCommand{route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
@@ -121,49 +123,42 @@ type webhookRow struct {
 	LastSuccess  stamp    `json:"last_success_at"`
 }
 
-// backlogsByWebhook returns the backlogs of an owner's webhooks by their ids.
-func backlogsByWebhook(q *queries, o owner) (map[string]webhookBacklog, error) {
-	of := map[string]webhookBacklog{}
-	backlogs, err := q.webhookBacklogs(o, math.MaxInt)
-	for _, b := range backlogs {
-		of[b.webhookID] = b
-	}
-	return of, err
-}
-
-func webhookList(e *env) error {
+// webhookPages reads the webhooks that the options of webhook list leave.
+func webhookPages(e *env, q *queries) (rowPages, error) {
 	state := e.str("state")
 	if state != "" && !slices.Contains([]string{webhookPending, webhookEnabled, webhookDisabled}, state) {
-		return usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
+		return nil, usageError(fmt.Sprintf("-state must be pending, enabled or disabled, not %q", printable(state)))
 	}
-	var of map[string]webhookBacklog // by webhook
-	read := func(q *queries, o owner, before string, limit int) (p listPage[webhookRow], err error) {
+	o, err := e.filterAccount()
+	if err != nil {
+		return nil, err
+	}
+	backlogs, err := q.webhookBacklogs(o, math.MaxInt)
+	return pagesOf(func(before string, limit int) (p listPage[webhookRow], err error) {
 		page, err := q.webhooks(o, before, limit)
-		if err == nil && of == nil {
-			of, err = backlogsByWebhook(q, o)
-		}
 		for _, w := range page.rows {
 			fails := !w.FailingSince.IsZero() || w.Reason != nil && *w.Reason != disabledByOwner
 			if state != "" && w.State != state || e.on("failing") && !fails {
 				continue
 			}
-			backlog := of[w.ID]
-			p.rows = append(p.rows, webhookRow{w.ID, w.State, w.Reason, w.FailingSince, w.host(), w.Types,
-				w.Description, w.AccountID, backlog.waiting + backlog.retried, backlog.accepted})
+			row := webhookRow{ID: w.ID, State: w.State, Reason: w.Reason, FailingSince: w.FailingSince, Host: w.host(),
+				Types: w.Types, Description: w.Description, AccountID: w.AccountID}
+			if i := slices.IndexFunc(backlogs, func(b webhookBacklog) bool { return b.webhookID == w.ID }); i >= 0 {
+				row.Waiting, row.LastSuccess = backlogs[i].waiting+backlogs[i].retried, backlogs[i].accepted
+			}
+			p.rows = append(p.rows, row)
 		}
 		p.next = page.next
 		return p, err
+	}), err
+}
+
+// webhookCell is a cellFunc. More events than maxWaiting are not counted.
+func webhookCell(member string, row *jsonValue) any {
+	if n, _ := memberAt(row, member).integer(); member == "waiting" && n >= maxWaiting {
+		return strconv.Itoa(maxWaiting) + "+"
 	}
-	ids := idOf[webhookRow]{"whe", func(row webhookRow) string { return row.ID }}
-	const header = "ID STATE REASON FAILING-SINCE WAITING LAST-SUCCESS HOST TYPES ACCOUNT"
-	return printOwned(e, ids, read, header, func(w webhookRow) []any {
-		waiting := strconv.Itoa(w.Waiting)
-		if w.Waiting >= maxWaiting {
-			waiting = strconv.Itoa(maxWaiting) + "+"
-		}
-		return []any{w.ID, w.State, w.Reason, w.FailingSince, waiting, w.LastSuccess, w.Host,
-			strings.Join(w.Types, " "), accountCell(w.AccountID)}
-	})
+	return nil
 }
 
 func webhookRemove(e *env) error {

@@ -25,7 +25,9 @@ var widgetCommands = []command{
 	{"widget add", "NAME", "add a widget",
 		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
 	{"widget list", "", "list widgets, oldest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")}, 0, widgetList},
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")}, 0,
+		listCommand{prefix: "wgt", columns: "ID NAME PUBLIC-ORDERS=public_orders CREATED=created_at ACCOUNT=account_id",
+			pages: whole((*queries).widgets)}.run},
 	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
 		nil, 1, widgetSnippet},
 	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
@@ -113,14 +115,6 @@ func widgetRemove(e *env) error {
 		"widget "+name+" removed, with "+countOf(removed, "row")+" of what it counted")
 }
 
-func widgetList(e *env) error {
-	ids := idOf[widget]{"wgt", func(row widget) string { return row.ID }}
-	const header = "ID NAME PUBLIC-ORDERS CREATED ACCOUNT"
-	return printOwned(e, ids, wholeList((*queries).widgets), header, func(w widget) []any {
-		return []any{w.ID, w.Name, w.PublicOrders, w.CreatedAt, accountCell(w.AccountID)}
-	})
-}
-
 // statsShow prints what widgets counted: totals, a row for each widget or the top items and pages of one,
 // and a bar for each interval.
 func statsShow(e *env) error {
@@ -184,18 +178,11 @@ func (r *statsReport) print(e *env) error {
 	err = errors.Join(err, r.printBars(e))
 	fmt.Fprintln(e.stdout)
 	if r.Widget == "" {
-		const header = "WIDGET NAME VIEWS VISITORS CLICKS ORDERS"
-		return errors.Join(err, printRows(e, r.Widgets, header, func(w widgetRow) []any {
-			return []any{w.Widget, w.Name, w.Views, w.Visitors, w.Clicks, w.Orders}
-		}))
+		return errors.Join(err, printObjects(e, "WIDGET NAME VIEWS VISITORS CLICKS ORDERS", nil, r.Widgets))
 	}
-	err = errors.Join(err, printRows(e, r.TopItems, "TOP-ITEM CLICKS ORDERS", func(i shownItem) []any {
-		return []any{i.Item, i.Clicks, i.Orders}
-	}))
+	err = errors.Join(err, printObjects(e, "TOP-ITEM=item CLICKS ORDERS", nil, r.TopItems))
 	fmt.Fprintln(e.stdout)
-	return errors.Join(err, printRows(e, r.TopPages, "TOP-PAGE VIEWS CLICKS ORDERS", func(p shownPage) []any {
-		return []any{p.Page, p.Views, p.Clicks, p.Orders}
-	}))
+	return errors.Join(err, printObjects(e, "TOP-PAGE=page VIEWS CLICKS ORDERS", nil, r.TopPages))
 }
 
 // printBars prints the counts of each interval with a bar in proportion to its views, in the width that the
@@ -212,16 +199,16 @@ func (r *statsReport) printBars(e *env) error {
 		used += max(len(c.title), len(fmt.Sprint(c.most)))
 	}
 	width := min(longest, cmp.Or(e.width(), longest+used)-used)
-	header := title + " VIEWS VISITORS CLICKS ORDERS"
+	columns := title + "=date VIEWS VISITORS CLICKS ORDERS"
 	if width >= least {
-		header += " ."
+		columns += " .=bar"
 	}
-	return printRows(e, r.Series, header, func(p shownPoint) []any {
-		cells := []any{p.Date, p.Views, p.Visitors, p.Clicks, *p.Orders}
-		if width >= least {
-			bar := strings.Repeat("█", int(float64(max(0, p.Views))/float64(most)*float64(width)))
-			cells = append(cells, cmp.Or(bar, " ")) // no views are no empty cell
+	return printObjects(e, columns, func(member string, row *jsonValue) any {
+		if member != "bar" {
+			return nil
 		}
-		return cells
-	})
+		views, _ := memberAt(row, "views").integer()
+		bar := strings.Repeat("█", int(float64(max(0, views))/float64(most)*float64(width)))
+		return cmp.Or(bar, " ") // no views are no empty cell
+	}, r.Series)
 }
