@@ -349,8 +349,12 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 type verdictQuestion struct {
 	l   license
 	d   *device
-	q   verdictInput
 	now time.Time
+
+	product              string
+	entitlements         []string
+	hasDevice            bool // the request names a device
+	mismatch, tokenEnded bool
 }
 
 func (c *verdictQuestion) at(d time.Duration) stamp { return newStamp(c.now.Add(d)) }
@@ -370,23 +374,23 @@ var faults = [][]verdictFault{
 		{"suspended", func(c *verdictQuestion) { c.l.State = "suspended" }},
 	},
 	{{"suspended", func(c *verdictQuestion) { c.l.AccountClosed = true }}},
-	{{"product_mismatch", func(c *verdictQuestion) { c.q.product = "other" }}},
+	{{"product_mismatch", func(c *verdictQuestion) { c.product = "other" }}},
 	{{"not_started", func(c *verdictQuestion) { c.l.StartsAt = c.at(time.Minute) }}},
 	{
 		{"expired", func(c *verdictQuestion) { c.l.ExpiresAt = c.at(-48 * time.Hour) }},
 		{"grace", func(c *verdictQuestion) { c.l.ExpiresAt, c.l.GraceDays = c.at(-time.Hour), 1 }},
 	},
 	{
-		{"fingerprint_required", func(c *verdictQuestion) { c.d, c.q.hasDevice, c.q.mismatch = nil, false, false }},
-		{"fingerprint_mismatch", func(c *verdictQuestion) { c.q.mismatch = true }},
+		{"fingerprint_required", func(c *verdictQuestion) { c.d, c.hasDevice, c.mismatch = nil, false, false }},
+		{"fingerprint_mismatch", func(c *verdictQuestion) { c.mismatch = true }},
 	},
 	{
 		{"device_blocked", func(c *verdictQuestion) { c.d = &device{State: deviceBlocked} }},
 		{"device_released", func(c *verdictQuestion) { c.d = &device{State: deviceReleased} }},
 		{"device_not_activated", func(c *verdictQuestion) { c.d = nil }},
 	},
-	{{"token_ended", func(c *verdictQuestion) { c.q.tokenEnded = true }}},
-	{{"entitlement_missing", func(c *verdictQuestion) { c.q.entitlements = []string{"kds", "gold"} }}},
+	{{"token_ended", func(c *verdictQuestion) { c.tokenEnded = true }}},
+	{{"entitlement_missing", func(c *verdictQuestion) { c.entitlements = []string{"kds", "gold"} }}},
 }
 
 func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
@@ -406,8 +410,8 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		c := &verdictQuestion{
 			l: license{State: "active",
 				terms: terms{Product: "kds", MaxDevices: ptr(3), Entitlements: codeList{"kds"}}},
-			d:   &device{State: deviceActive},
-			q:   verdictInput{product: "kds", hasDevice: true, entitlements: []string{"kds"}},
+			d:       &device{State: deviceActive},
+			product: "kds", hasDevice: true, entitlements: []string{"kds"},
 			now: time.Now(),
 		}
 		var codes []string
@@ -432,9 +436,8 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 		}
 		tried++
 		seen[want] = true
-		code, valid := licenseVerdict(&c.l, c.d, c.q, c.now)
-		sameText(t, codes, code, want, valid, want == "valid" || want == "grace")
-		sameText(t, "without a licence", verdict(nil, c.d, c.q, c.now), "not_found false")
+		sameText(t, codes, c.verdict(&c.l), fmt.Sprint(want, " ", want == "valid" || want == "grace"))
+		sameText(t, "without a licence", c.verdict(nil), "not_found false")
 	}
 	try(0, nil)
 	sameText(t, fmt.Sprint("answers to ", tried, " questions"), slices.Sorted(maps.Keys(seen)),
@@ -446,9 +449,10 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 	}
 }
 
-// verdict is the code of licenseVerdict, and whether it means that the licence is valid.
-func verdict(l *license, d *device, q verdictInput, now time.Time) string {
-	code, valid := licenseVerdict(l, d, q, now)
+// verdict is the code of licenseVerdict for a licence, and whether it means that the licence is valid.
+func (c *verdictQuestion) verdict(l *license) string {
+	code, valid := licenseVerdict(l, c.d, verdictInput{product: c.product, entitlements: c.entitlements,
+		hasDevice: c.hasDevice, mismatch: c.mismatch, tokenEnded: c.tokenEnded}, c.now)
 	return fmt.Sprint(code, " ", valid)
 }
 
