@@ -405,9 +405,9 @@ func (d *demo) prepareOffline(t *tx, keys *keyring) error {
 			return err
 		}
 		print, hash := fingerprintHash("till-1"), key.hash()
-		till := activation{checkRequest: checkRequest{keyHash: &hash, fingerprint: print[:], nonce: "demo"},
+		till := &deviceRequest{keyHash: &hash, fingerprint: print[:], nonce: "demo",
 			name: new("Till in the cellar"), offline: true}
-		if _, err := keys.activate(t, till); err != nil {
+		if _, err := activateDevice(t, keys, till); err != nil {
 			return err
 		}
 	}
@@ -447,7 +447,7 @@ func addSampleDevice(t *tx, licenseID, name, fingerprint string, activated stamp
 	hash := fingerprintHash(fingerprint)
 	d := &device{ID: t.newID("dev"), LicenseID: licenseID, Fingerprint: hash[:], Name: &name, State: deviceActive,
 		ActivatedAt: activated, LastSeenAt: t.now, Activations: 1}
-	t.saveDevice(d)
+	deviceTable.insert(t, d)
 	return d.ID
 }
 

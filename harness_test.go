@@ -993,7 +993,7 @@ func (o *operator) addDevice(licenseID, kid string) (id string) {
 	o.change(func(t *tx) error {
 		id = t.newID("dev")
 		hash := fingerprintHash(id)
-		t.saveDevice(&device{ID: id, LicenseID: licenseID, Fingerprint: hash[:], State: deviceActive,
+		deviceTable.insert(t, &device{ID: id, LicenseID: licenseID, Fingerprint: hash[:], State: deviceActive,
 			ActivatedAt: t.now, LastSeenAt: t.now, LeaseKid: kid, LeasedAt: t.now,
 			LeaseExpiresAt: t.now.after(time.Hour)})
 		return nil

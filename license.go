@@ -190,48 +190,41 @@ func (l *license) endedBy(now time.Time) bool {
 	return !l.ExpiresAt.IsZero() && !l.ExpiresAt.After(now)
 }
 
-// A verdictInput is what licenseVerdict needs to know of a request.
-type verdictInput struct {
-	product      string   // "": any product
-	entitlements []string // the licence must include all of them
-	hasDevice    bool     // the request has a fingerprint or a device token
-	alone        bool     // the caller may ask about the licence alone, as a portal does
-	mismatch     bool     // its fingerprint is not the one of the token's device
-	tokenEnded   bool     // see device.tokenEnded
-}
-
 // licenseVerdict tells whether a licence may be used at now, and returns the code for
-// it: the first of the contract's list that applies. l is nil when no licence was found,
-// d when the request names no device or one that was never activated.
-func licenseVerdict(l *license, d *device, q verdictInput, now time.Time) (code string, valid bool) {
+// it: the first of the contract's list that applies. It looks at what f found for r: the rows, and whether
+// fingerprint and token are those of the device.
+func licenseVerdict(r *deviceRequest, f *finding, now time.Time) (code string, valid bool) {
+	l, d := f.license, f.device
 	switch {
+	case r.malformed, l == nil && r.mistyped:
+		return "key_malformed", false
 	case l == nil:
 		return "not_found", false
 	case l.keyRetired(now):
 		return "key_retired", false
 	}
-	status := l.status(now)
+	status, hasDevice := l.status(now), r.token != nil || r.fingerprint != nil
 	switch {
 	case status == statusRevoked, status == statusSuspended:
 		return status, false
-	case q.product != "" && q.product != l.Product:
+	case r.product != "" && r.product != l.Product:
 		return "product_mismatch", false
 	case status == statusNotStarted, status == statusExpired:
 		return status, false
-	case l.MaxDevices != nil && !q.hasDevice && !q.alone:
+	case l.MaxDevices != nil && !hasDevice && !r.licenseOnly:
 		return "fingerprint_required", false
-	case q.mismatch:
+	case f.mismatch:
 		return "fingerprint_mismatch", false
 	case d != nil && d.State == deviceBlocked:
 		return "device_blocked", false
 	case d != nil && !d.holdsSeat(now):
 		return "device_released", false
-	case q.tokenEnded:
+	case f.tokenEnded:
 		return "token_ended", false
-	case q.hasDevice && d == nil:
+	case hasDevice && d == nil:
 		return "device_not_activated", false
 	}
-	for _, code := range q.entitlements {
+	for _, code := range r.entitlements {
 		if !slices.Contains(l.Entitlements, code) {
 			return "entitlement_missing", false
 		}
@@ -268,7 +261,7 @@ func verdictDetail(code string, d *device) string {
 	if code == statusGrace && d == nil {
 		return "The licence has expired; its devices may go on until grace_until."
 	}
-	if code == "device_released" && d.replaced() {
+	if code == "device_released" && d.wasReplaced() {
 		return "Another device has replaced this one and taken its seat; activate it again if a seat is free."
 	}
 	return verdictDetails[code]
@@ -291,21 +284,24 @@ var activationRefusals = map[string]*problemCode{
 }
 
 // checkActivation returns nil when a device may be activated on a licence, else the refusal of the
-// contract's section 4. It looks neither at seats nor at transfers. d is nil for a device that was
-// never activated on this licence; unknown reports whether no device of it has the fingerprint.
-func checkActivation(l *license, d *device, q verdictInput, unknown bool, now time.Time) error {
-	q.hasDevice = true
-	code, _ := licenseVerdict(l, d, q, now)
-	if refused, ok := activationRefusals[code]; ok {
-		return &refusal{code: refused}
-	}
+// contract's section 4. It looks neither at seats nor at transfers.
+func checkActivation(r *deviceRequest, f *finding, now time.Time) error {
+	code, _ := licenseVerdict(r, f, now)
+	refused := activationRefusals[code]
 	switch {
-	case q.tokenEnded: // the device was released; without an ended token it may come back
-		return &refusal{code: codeDeviceReleased}
-	case unknown && l.status(now) == statusGrace:
-		return &refusal{code: codeLicenseInGrace}
+	case refused != nil:
+	case f.tokenEnded: // the device was released; without an ended token it may come back
+		refused = codeDeviceReleased
+	case f.newFingerprint && f.license.status(now) == statusGrace:
+		refused = codeLicenseInGrace
+	case r.offline && f.license.OfflineDays == 0:
+		refused = codeOfflineNotAllowed
+	case f.newFingerprint && f.device.leasedOffline(now):
+		return errHeldOffline(f.device)
+	default:
+		return nil
 	}
-	return nil
+	return &refusal{code: refused}
 }
 
 // nextState returns the state after an action (suspend, reinstate or revoke), or illegal_transition. The operator may

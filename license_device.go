@@ -81,8 +81,8 @@ func (d *device) holdsSeat(now time.Time) bool {
 	return d != nil && d.State == deviceActive && !d.lapsed(now)
 }
 
-// heldOffline reports whether an offline lease of d has not ended. d may be nil: then it is false.
-func (d *device) heldOffline(now time.Time) bool { return d != nil && d.OfflineUntil.After(now) }
+// leasedOffline reports whether an offline lease of d has not ended. d may be nil: then it is false.
+func (d *device) leasedOffline(now time.Time) bool { return d != nil && d.OfflineUntil.After(now) }
 
 // errHeldOffline is the refusal of what would free the seat of a device that holds an offline lease, or give it to
 // another machine.
@@ -119,8 +119,9 @@ var (
 	codeCredentialMismatch = deviceProblems.add(422, "credential_mismatch", "Token and body disagree",
 		"The token is for another licence than the license_key in the body.")
 
-	errCredentialMismatch  = &refusal{code: codeCredentialMismatch}
-	errFingerprintMismatch = &refusal{code: codeFingerprintMismatch}
+	errOtherToken      = &refusal{code: codeCredentialMismatch}
+	errMalformedMember = &refusal{code: codeKeyMalformed, fields: []fieldError{
+		{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
 )
 
 // The events of devices.
@@ -137,88 +138,162 @@ var (
 	eventDeviceLeasedOffline  = deviceEvents.add("device.leased_offline")
 )
 
-// An activation is the request of a device for a seat and a lease. The device is named by presented, or
-// else by fingerprint.
-type activation struct {
-	checkRequest
-	name, platform *string
-	replace        string // id of the device whose seat it takes over; "": none
-	offline        bool   // it asks for an offline lease
-	keepLapsed     bool   // don't release lapsed seats, since the clock may be wrong
+// A deviceRequest is what a device sends to activate, verify or deactivate.
+type deviceRequest struct {
+	keyHash     *[32]byte // SHA-256 of the licence key; nil: the token names the licence, or the key is malformed
+	malformed   bool      // no key has the form of the one that was sent
+	mistyped    bool      // the key's check symbol is wrong, so it is malformed unless it is known
+	token       *claims   // of the device token that was sent; nil: none
+	fingerprint []byte    // SHA-256; nil: none was sent
+	licenseOnly bool      // the caller may ask about the licence alone, as a portal does
+
+	product      string   // "": any product
+	entitlements []string // the licence must include all of them
+	nonce        string
+
+	name, platform, appVersion *string
+
+	replace    string // id of the device whose seat it takes over; "": none
+	offline    bool   // it asks for an offline lease
+	keepLapsed bool   // don't release lapsed seats, since the clock may be wrong
 }
 
-// An activationResult is what an activation returns to the device.
-type activationResult struct {
-	code    string // activated, already_active or reactivated
-	license *license
-	device  *device
-	lease   lease
+// A finding is what the database has of a request, and the verdict on it.
+type finding struct {
+	license *license // nil: not found
+	device  *device  // nil: not found, or none was named
+
+	fingerprint []byte // SHA-256 of the one that was sent, else the token's; nil: neither was sent
+	otherToken  bool   // the token is for another licence than the key
+	mismatch    bool   // the fingerprint is not the one of the token's device
+	tokenEnded  bool   // see device.tokenEnded
+	code        string // as licenseVerdict returns it, or of an activation
+	valid       bool
+
+	// No device of the licence has the fingerprint: the device is a new one, or its fingerprint has changed. Only
+	// activations set it, and until when a former fingerprint of the licence that is the same counts.
+	newFingerprint bool
+	counted        stamp
+
+	lease *lease // for the answer; nil: none
 }
 
-// activate gives a device a seat of a licence, unless it holds one, and a new lease. It decides
-// whether a seat is free in the same transaction, so that concurrent callers never get more seats
-// than the licence has. Errors: the refusals of checkActivation, license_not_found,
-// seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
-// offline_not_allowed, held_offline, credential_mismatch, validation_failed for replace_device_id.
-func (k *keyring) activate(t *tx, a activation) (*activationResult, error) {
-	l, err := a.needLicense(t)
-	if err != nil {
-		return nil, err
+// read returns the rows that a request names: the licence by the key, or else by the token, and the device by the
+// token, or else by the fingerprint. Like a key, a token gives access to its licence whichever account owns it: it
+// stays valid when the licence moves to another account, so accounts are not compared. Errors: errNotFound, if there
+// is no such licence.
+func (r *deviceRequest) read(q *queries) (f finding, err error) {
+	switch {
+	case r.keyHash != nil:
+		f.license, err = q.licenseByKey(*r.keyHash)
+	case r.token != nil:
+		f.license, err = q.license(anyAccount, r.token.License)
+	default:
+		err = errNotFound
 	}
-	if !a.keepLapsed {
-		if err := releaseLapsed(t, l); err != nil {
-			return nil, err
+	switch {
+	case err != nil:
+	case r.token == nil && r.fingerprint != nil:
+		f.device, err = orNil(q.deviceByFingerprint(f.license.ID, r.fingerprint))
+	case r.token != nil && r.token.License == f.license.ID:
+		f.device, err = orNil(q.device(f.license.ID, r.token.Device))
+	}
+	return f, err
+}
+
+// judge compares a request with the rows that were read for it, and sets the verdict.
+func (f *finding) judge(r *deviceRequest, now time.Time) {
+	f.fingerprint = r.fingerprint
+	if r.token != nil && f.fingerprint == nil {
+		f.fingerprint, _ = base64.RawURLEncoding.DecodeString(r.token.Fingerprint) // a wrong one is no device's
+	}
+	if r.token != nil && f.license != nil {
+		f.otherToken, f.tokenEnded = r.token.License != f.license.ID, f.device.tokenEnded(f.license, r.token)
+		if f.device != nil {
+			f.mismatch = !bytes.Equal(f.fingerprint, f.device.Fingerprint)
+		} else { // a restored database may lack the device
+			f.mismatch = base64.RawURLEncoding.EncodeToString(f.fingerprint) != r.token.Fingerprint
 		}
 	}
-	found, err := a.findDevice(t, l)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.check(l, found, t.now.Time); err != nil {
-		return nil, err
-	}
-	g := &activationResult{license: l, device: found.device, code: "already_active"}
-	if found.active {
-		err = found.checkTransferLimit(t, l, a.fingerprint)
-	} else {
-		err = takeSeat(t, g, a, found)
-	}
-	if err == nil {
-		err = found.changeFingerprint(t, l, g.device, a.fingerprint)
-	}
-	if err != nil {
-		return nil, err
-	}
-	d := g.device
-	d.Name = cmp.Or(a.name, d.Name)
-	d.Platform = cmp.Or(a.platform, d.Platform)
-	d.AppVersion = cmp.Or(a.appVersion, d.AppVersion)
-	d.LastSeenAt = t.now
-	t.startLicense(l)
-	recordPresentedSeq(t, l, d, a.presented)
-	offlineBefore := d.OfflineUntil
-	if g.lease, err = k.nextLease(t, l, d, a.nonce, a.offline); err != nil {
-		return nil, err
-	}
-	g.save(t, found.drifted, d.OfflineUntil.After(offlineBefore.Time))
-	return g, nil
+	f.code, f.valid = licenseVerdict(r, f, now)
 }
 
-// save stores the device of an activation, with its events.
-func (g *activationResult) save(t *tx, drifted, longerOffline bool) {
-	l, d := g.license, g.device
-	t.saveDevice(d)
-	if drifted {
-		t.setFingerprint(d)
+// lookUp reads and judges a request in a transaction.
+func (r *deviceRequest) lookUp(t *tx) (finding, error) {
+	f, err := orNil(r.read(t.queries))
+	f.judge(r, t.now.Time)
+	return f, err
+}
+
+// err returns nil if the request names a licence, else the refusal: key_malformed, license_not_found, or
+// credential_mismatch when key and token name different ones.
+func (f *finding) err() error {
+	switch {
+	case f.code == codeKeyMalformed.name:
+		return errMalformedMember
+	case f.license == nil:
+		return errLicenseNotFound
+	case f.otherToken:
+		return errOtherToken
+	}
+	return nil
+}
+
+// activateDevice gives a device a seat of a licence, unless it holds one, and a new lease. It decides
+// whether a seat is free in the same transaction, so that concurrent callers never get more seats
+// than the licence has. The code is activated, already_active or reactivated. Errors: those of finding.err and
+// checkActivation, seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
+// held_offline, validation_failed for replace_device_id.
+func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
+	if f, err = r.lookUp(t); err == nil {
+		err = f.err()
+	}
+	if err == nil && !r.keepLapsed {
+		err = releaseLapsed(t, &f)
+	}
+	if err == nil {
+		err = f.compareFingerprint(t, r)
+	}
+	if err == nil {
+		err = checkActivation(r, &f, t.now.Time)
+	}
+	if err != nil {
+		return f, err
+	}
+	l, before := f.license, valueOr(f.device, device{})
+	if before.State == deviceActive {
+		f.code = "already_active"
+		err = checkTransferLimit(t, &f)
+	} else {
+		err = takeSeat(t, &f, r.replace)
+	}
+	if err != nil {
+		return f, err
+	}
+	d := f.device
+	if f.newFingerprint {
+		takeFingerprint(t, &f, before)
+	}
+	d.Name = cmp.Or(r.name, d.Name)
+	d.Platform = cmp.Or(r.platform, d.Platform)
+	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
+	d.LastSeenAt = t.now
+	t.startLicense(l)
+	recordPresentedSeq(t, l, d, r.token)
+	if f.lease, err = keys.nextLease(t, l, d, r.nonce, r.offline); err != nil {
+		return f, err
+	}
+	t.saveDevice(before, d)
+	if f.newFingerprint && f.code != "activated" {
 		t.addEvent(deviceEvent(l, d, eventDeviceDrifted, actorDevice))
 	}
-	if typ, ok := activationEvents[g.code]; ok {
+	if typ, ok := activationEvents[f.code]; ok {
 		t.addEvent(deviceEvent(l, d, typ, actorDevice))
 	}
-	if longerOffline {
+	if d.OfflineUntil.After(before.OfflineUntil.Time) {
 		t.addEvent(deviceEvent(l, d, eventDeviceLeasedOffline, actorDevice, "until", d.OfflineUntil.String()))
-		return
 	}
+	return f, nil
 }
 
 // activationEvents are the events by code of an activation; already_active writes none.
@@ -227,66 +302,26 @@ var activationEvents = map[string]eventType{
 	"reactivated": eventDeviceReactivated,
 }
 
-// A foundDevice is the device that an activation is for.
-type foundDevice struct {
-	device   *device // nil: a new one
-	active   bool    // it holds a seat
-	drifted  bool    // it sends a fingerprint that no device of the licence has, in place of its own
-	mismatch bool    // the fingerprint that was sent is not its own, and it may not adopt it
-}
-
-// arrives reports whether no device of the licence has the fingerprint that was sent.
-func (f foundDevice) arrives() bool { return f.device == nil || f.drifted }
-
-// findDevice finds the device that an activation is for, by its token or else its fingerprint, and
-// sets a.fingerprint when only a token was sent. A device that sends its newest token with a
-// fingerprint that is new is the same device after a change of its disk or network card.
-func (a *activation) findDevice(t *tx, l *license) (f foundDevice, err error) {
-	p := a.presented
-	sent := a.fingerprint != nil
-	if !sent {
-		if a.fingerprint, err = base64.RawURLEncoding.DecodeString(p.Fingerprint); err != nil {
-			return f, err
+// compareFingerprint sets newFingerprint for an activation. A device that sends its newest token with a fingerprint
+// that no device has is the same device after a change of its disk or network card, so there is no mismatch.
+func (f *finding) compareFingerprint(t *tx, r *deviceRequest) error {
+	f.newFingerprint = f.device == nil
+	if r.token != nil && (f.device == nil || f.mismatch) {
+		known, err := orNil(t.deviceByFingerprint(f.license.ID, f.fingerprint))
+		switch {
+		case err != nil:
+			return err
+		case f.device == nil: // the database was restored from a copy without the token's device
+			f.mismatch = f.mismatch || known != nil
+		case known == nil && r.fingerprint != nil && r.token.Seq >= f.device.LeaseSeq && !f.tokenEnded:
+			f.newFingerprint, f.mismatch = true, false
 		}
 	}
-	known, err := orNil(t.deviceByFingerprint(l.ID, a.fingerprint))
-	if f.device = known; err == nil && p != nil {
-		f.device, err = orNil(t.device(l.ID, p.Device))
+	var err error
+	if f.newFingerprint {
+		f.counted, err = t.pastFingerprint(f.license.ID, f.fingerprint)
 	}
-	if err != nil {
-		return f, err
-	}
-	f.active = f.device != nil && f.device.State == deviceActive
-	if p == nil {
-		return f, nil
-	}
-	switch {
-	case f.device == nil: // the database was restored from a copy without the token's device
-		f.mismatch = known != nil || base64.RawURLEncoding.EncodeToString(a.fingerprint) != p.Fingerprint
-	case bytes.Equal(f.device.Fingerprint, a.fingerprint):
-	case sent && known == nil && p.Seq >= f.device.LeaseSeq:
-		f.drifted = true
-	default:
-		f.mismatch = true
-	}
-	return f, nil
-}
-
-// check runs checkActivation for an activation and the device that it is for. Errors: also
-// offline_not_allowed, held_offline.
-func (a *activation) check(l *license, f foundDevice, now time.Time) error {
-	ended := a.presented != nil && f.device.tokenEnded(l, a.presented)
-	q := verdictInput{product: a.product, mismatch: f.mismatch || f.drifted && ended, tokenEnded: ended}
-	if err := checkActivation(l, f.device, q, f.arrives(), now); err != nil {
-		return err
-	}
-	switch {
-	case a.offline && l.OfflineDays == 0:
-		return &refusal{code: codeOfflineNotAllowed}
-	case f.drifted && f.device.heldOffline(now):
-		return errHeldOffline(f.device)
-	}
-	return nil
+	return err
 }
 
 // tokenEnded reports whether a token of the device has ended: since it was issued, the device's seat
@@ -305,19 +340,19 @@ func (d *device) endTokens(now stamp) {
 	d.EndedSeq, d.TokensEndAt = max(d.EndedSeq, d.LeaseSeq, d.PresentedSeq), now
 }
 
-// releaseLapsed releases the floating seats of a licence whose leases have lapsed.
-func releaseLapsed(t *tx, l *license) error {
-	if l.Kind != kindFloating {
+// releaseLapsed releases the floating seats of the licence whose leases have lapsed. One of them may be f.device's.
+func releaseLapsed(t *tx, f *finding) error {
+	if f.license.Kind != kindFloating {
 		return nil
 	}
-	lapsed, err := t.lapsedDevicesOf(l.ID, t.now, maxTransitions)
-	if err != nil {
-		return err
-	}
+	lapsed, err := t.lapsedDevices(f.license.ID, t.now, maxTransitions)
 	for _, d := range lapsed {
-		releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime)
+		if f.device != nil && f.device.ID == d.ID {
+			d = f.device
+		}
+		releaseSeat(t, f.license, d, "lease", eventDeviceReleased, actorTime)
 	}
-	return nil
+	return err
 }
 
 // recordPresentedSeq stores the highest lease number that a device has presented. A lower
@@ -344,12 +379,12 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
-// takeSeat gives a seat to g.device, or to a new device when that is nil, and sets g.code.
-// It releases the device that a replaces. Errors: seat_limit_reached,
+// takeSeat gives a seat to f.device, or to a new device when that is nil, and sets f.code.
+// It releases the device with the id replace. Errors: seat_limit_reached,
 // transfer_limit_reached, held_offline, validation_failed.
-func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error {
-	l := g.license
-	old, err := findReplaced(t, l, a)
+func takeSeat(t *tx, f *finding, replace string) error {
+	l := f.license
+	old, err := findReplaced(t, l, replace)
 	if err != nil {
 		return err
 	}
@@ -358,50 +393,48 @@ func takeSeat(t *tx, g *activationResult, a activation, found foundDevice) error
 		freed = 1
 	}
 	if l.MaxDevices != nil && l.SeatsUsed-freed >= *l.MaxDevices {
-		return refuseForSeatLimit(t, l, g.device) // this commits, so no seat may have been released yet
+		return refuseForSeatLimit(t, l, f.device) // this commits, so no seat may have been released yet
 	}
-	if err := found.checkTransferLimit(t, l, a.fingerprint); err != nil {
+	if err := checkTransferLimit(t, f); err != nil {
 		return err
 	}
 	if old != nil {
 		releaseSeat(t, l, old, "replacement", eventDeviceReplaced, actorDevice)
 	}
-	if g.device == nil {
-		g.code = "activated"
-		g.device = &device{ID: t.newID("dev"), LicenseID: l.ID, Fingerprint: a.fingerprint}
-	} else {
-		g.code = "reactivated"
+	f.code = "reactivated"
+	if f.device == nil {
+		f.code = "activated"
+		f.device = &device{ID: t.newID("dev"), LicenseID: l.ID}
 	}
-	d := g.device
+	d := f.device
 	d.State, d.ActivatedAt, d.ReleasedAt, d.ReleasedBy = deviceActive, t.now, stamp{}, nil
 	d.Activations++
 	l.SeatsUsed++
 	return nil
 }
 
-// findReplaced returns the device whose seat a takes over, or nil when a names none or one
-// that holds no seat. Errors: validation_failed when the licence has no such device, held_offline.
-func findReplaced(t *tx, l *license, a activation) (*device, error) {
-	if a.replace == "" {
+// findReplaced returns the device with an id, whose seat another one takes over, or nil when the id is "" or the
+// device holds no seat. Errors: validation_failed when the licence has no such device, held_offline.
+func findReplaced(t *tx, l *license, id string) (*device, error) {
+	if id == "" {
 		return nil, nil
 	}
-	old, err := t.device(l.ID, a.replace)
-	if errors.Is(err, errNotFound) {
+	old, err := t.device(l.ID, id)
+	switch {
+	case errors.Is(err, errNotFound):
 		return nil, &refusal{code: codeValidation, detail: "The device to replace is not one of this licence.",
 			fields: []fieldError{{Pointer: "#/replace_device_id", Code: "unknown_device",
 				Detail: "The licence has no such device."}}}
-	}
-	switch {
 	case err != nil || old.State != deviceActive:
 		return nil, err
-	case old.heldOffline(t.now.Time):
+	case old.leasedOffline(t.now.Time):
 		return nil, errHeldOffline(old)
 	}
 	return old, nil
 }
 
-// replaced reports whether the device has lost its seat to one that replaced it. d may be nil.
-func (d *device) replaced() bool {
+// wasReplaced reports whether the device has lost its seat to one that replaced it. d may be nil.
+func (d *device) wasReplaced() bool {
 	return d != nil && d.State == deviceReleased && valueOr(d.ReleasedBy, "") == "replacement"
 }
 
@@ -415,7 +448,7 @@ func refuseForSeatLimit(t *tx, l *license, d *device) error {
 	}
 	t.noteLimit(l, eventLicenseSeatLimitReached)
 	detail := ""
-	if d.replaced() {
+	if d.wasReplaced() {
 		detail = "Another device has replaced this one, and no other seat is free."
 	}
 	return keep(&refusal{code: codeSeatLimit, detail: detail,
@@ -428,16 +461,16 @@ const maxHoldersShown = 50 // devices in a seat_limit_reached
 // releasedBy is device, replacement, portal, operator or lease; the device's tokens end unless the
 // seat was given up by the device itself or by the end of its lease.
 func releaseSeat(t *tx, l *license, d *device, releasedBy string, typ eventType, actor string) {
-	held := d.State == deviceActive
-	if held {
+	before := *d
+	if d.State == deviceActive {
 		l.SeatsUsed--
 	}
 	if releasedBy != "device" && releasedBy != "lease" {
 		d.endTokens(t.now)
 	}
-	d.CountsUntil = d.countsAfterSeat(l, held, t.now)
+	d.CountsUntil = d.countsAfterSeat(l, t.now)
 	d.State, d.ReleasedAt, d.ReleasedBy, d.LapsesAt = deviceReleased, t.now, &releasedBy, stamp{}
-	t.saveDevice(d)
+	t.saveDevice(before, d)
 	t.addEvent(deviceEvent(l, d, typ, actor, "by", releasedBy))
 }
 
@@ -447,10 +480,11 @@ func blockDevice(t *tx, l *license, d *device, actor string) {
 	if d.State == deviceBlocked {
 		return
 	}
+	before := *d
 	d.endTokens(t.now)
-	d.CountsUntil = d.countsAfterSeat(l, d.State == deviceActive, t.now)
+	d.CountsUntil = d.countsAfterSeat(l, t.now)
 	d.State, d.LapsesAt = deviceBlocked, stamp{}
-	t.saveDevice(d)
+	t.saveDevice(before, d)
 	t.addEvent(deviceEvent(l, d, eventDeviceBlocked, actor))
 }
 
@@ -468,7 +502,7 @@ const maxTransitions = 500
 // of licences that have entered grace or expired, even if the service was not running then. It
 // returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
 func applyTransitions(t *tx) (done int, err error) {
-	lapsed, err := t.lapsedDevices(t.now, maxTransitions)
+	lapsed, err := t.lapsedDevices("", t.now, maxTransitions)
 	if err != nil {
 		return 0, err
 	}
@@ -485,134 +519,38 @@ func applyTransitions(t *tx) (done int, err error) {
 	return len(lapsed) + expired + written, err
 }
 
-// A licenseCheck is the verdict on a licence and a device, with their rows.
-type licenseCheck struct {
-	license *license // nil: not found
-	device  *device  // nil: not found, or none was named
-	code    string   // as licenseVerdict returns it
-	valid   bool
-
-	// As in verdictInput. code does not always show them: a reason that comes first hides them.
-	mismatch, tokenEnded bool
-}
-
-// mayTouch reports whether the request comes from a device that holds a seat, so that it may be
+// comesFromHolder reports whether the request comes from a device that holds a seat, so that it may be
 // recorded as seen and get a lease.
-func (c *licenseCheck) mayTouch(now time.Time) bool {
-	return c.device.holdsSeat(now) && !c.mismatch && !c.tokenEnded
-}
-
-// A checkRequest is a request to check a licence, and the device that it names.
-type checkRequest struct {
-	verdictInput
-	keyHash     *[32]byte // SHA-256 of the licence key; nil: the token names the licence, or the key is malformed
-	malformed   bool      // no key has the form of the one that was sent
-	mistyped    bool      // the key's check symbol is wrong, so it is malformed unless it is known
-	presented   *claims   // of the device token that was sent; nil: none
-	fingerprint []byte    // SHA-256; nil: none was sent
-	appVersion  *string
-	nonce       string
-}
-
-// A licenseSource looks up licences and devices: a transaction of the writer, or the licenseCache.
-type licenseSource interface {
-	licenseByKey(hash [32]byte) (*license, error)
-	license(o owner, id string) (*license, error)
-	device(licenseID, id string) (*device, error)
-	deviceByFingerprint(licenseID string, hash []byte) (*device, error)
-}
-
-// findLicense returns the licence that the key names, or else the token; nil when there
-// is none. Like a key, a token gives access to its licence whichever account owns it: it
-// stays valid when the licence moves to another account, so accounts are not compared.
-func (r *checkRequest) findLicense(q licenseSource) (*license, error) {
-	if r.keyHash != nil {
-		return orNil(q.licenseByKey(*r.keyHash))
-	}
-	return orNil(q.license(anyAccount, r.presented.License))
-}
-
-// needLicense is findLicense for a request that must name a licence. Errors: errLicenseNotFound,
-// errCredentialMismatch when key and token name different ones.
-func (r *checkRequest) needLicense(t *tx) (*license, error) {
-	l, err := r.findLicense(t)
-	switch {
-	case err != nil:
-		return nil, err
-	case l == nil:
-		return nil, errLicenseNotFound
-	case r.presented != nil && r.presented.License != l.ID:
-		return nil, errCredentialMismatch
-	}
-	return l, nil
-}
-
-// evaluate looks up the device on l, which findLicense returned, and returns the verdict.
-// Errors: errCredentialMismatch when key and token name different licences, those of q.
-func (r *checkRequest) evaluate(q licenseSource, l *license, now time.Time) (c licenseCheck, err error) {
-	c.license = l
-	p := r.presented
-	switch {
-	case l == nil:
-	case p != nil && p.License != l.ID:
-		return c, errCredentialMismatch
-	case p != nil:
-		c.device, err = orNil(q.device(l.ID, p.Device))
-		want := p.Fingerprint // compared if a restored database lacks the device
-		if c.device != nil {
-			want = base64.RawURLEncoding.EncodeToString(c.device.Fingerprint)
-		}
-		c.mismatch, c.tokenEnded = r.fingerprintText() != want, c.device.tokenEnded(l, p)
-	case r.fingerprint != nil:
-		c.device, err = orNil(q.deviceByFingerprint(l.ID, r.fingerprint))
-	}
-	in := r.verdictInput
-	in.hasDevice, in.mismatch, in.tokenEnded = p != nil || r.fingerprint != nil, c.mismatch, c.tokenEnded
-	c.code, c.valid = licenseVerdict(l, c.device, in, now)
-	return c, err
-}
-
-// fingerprintText returns the hash of the fingerprint that was sent, or else of the token's, as in claims.
-func (r *checkRequest) fingerprintText() string {
-	if r.fingerprint != nil {
-		return base64.RawURLEncoding.EncodeToString(r.fingerprint)
-	}
-	return r.presented.Fingerprint
+func (f *finding) comesFromHolder(now time.Time) bool {
+	return f.device.holdsSeat(now) && !f.mismatch && !f.tokenEnded
 }
 
 // wantsLease reports whether the answer should include a lease: the device sent no token,
 // one whose refresh_after has passed, or a nonce to be signed.
-func (r *checkRequest) wantsLease(c licenseCheck, now time.Time) bool {
-	if !c.valid || c.device == nil {
-		return false
-	}
-	p := r.presented
-	return p == nil || r.nonce != "" || now.Unix() >= p.IssuedAt+p.RefreshAfter
+func (f *finding) wantsLease(r *deviceRequest, now time.Time) bool {
+	p := r.token
+	return f.valid && f.device != nil && (p == nil || r.nonce != "" || now.Unix() >= p.IssuedAt+p.RefreshAfter)
 }
 
-// recordSeen sets last_seen_at of an active device. When the answer should include a
-// lease and the last one can't be sent again, it also creates the next, which it returns;
-// otherwise issued is zero. It evaluates r again inside the transaction, because the rows
-// may have changed since the caller read them.
-func (k *keyring) recordSeen(t *tx, r *checkRequest) (c licenseCheck, issued lease, err error) {
-	l, err := r.findLicense(t)
-	if err != nil {
-		return c, issued, err
+// recordSeen sets last_seen_at of a device that holds a seat. When the answer should include a
+// lease and the last one can't be sent again, it also creates the next. It looks r up again inside the transaction,
+// because the rows may have changed since the caller read them.
+func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
+	if f, err = r.lookUp(t); err != nil || !f.comesFromHolder(t.now.Time) {
+		return f, err
 	}
-	if c, err = r.evaluate(t, l, t.now.Time); err != nil || !c.mayTouch(t.now.Time) {
-		return c, issued, err
-	}
-	d := c.device
+	l, d, before := f.license, f.device, *f.device
+	t.only(l.ID)
 	d.LastSeenAt = t.now
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
-	recordPresentedSeq(t, c.license, d, r.presented)
-	if r.wantsLease(c, t.now.Time) && d.leaseStale(c.license, k.signer().kid, t.now.Time) {
-		if issued, err = k.nextLease(t, c.license, d, r.nonce, false); err != nil {
-			return c, issued, err
+	recordPresentedSeq(t, l, d, r.token)
+	if f.wantsLease(r, t.now.Time) && d.leaseStale(l, keys.signer().kid, t.now.Time) {
+		if f.lease, err = keys.nextLease(t, l, d, r.nonce, false); err != nil {
+			return f, err
 		}
 	}
-	t.saveSeen(d)
-	return c, issued, nil
+	t.saveDevice(before, d)
+	return f, nil
 }
 
 // A deviceState is a device as shown to itself.

@@ -4,27 +4,32 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// A deviceAPI serves the endpoints that devices call. It caches licences, devices, and the
-// leases that it signed within the last minute.
+// A deviceAPI serves the endpoints that devices call.
 type deviceAPI struct {
 	*server
-	licenseCache
-	leases  leaseCache
-	lookups *lookupGuard // keys that failed
+	rows    *cache[rowsKey, finding] // rows that requests name
+	leases  leaseCache               // that were signed within the last minute
+	lookups *lookupGuard             // keys that failed
+}
+
+// A rowsKey is what of a request tells which rows it names.
+type rowsKey struct {
+	keyHash, fingerprint [32]byte // zero: none; without a token the fingerprint names the device
+	license, device      string   // that the token names
 }
 
 // bucketLicenses is charged for licence calls without an account's own token, including those of devices.
 const bucketLicenses = "licenses"
 
 func deviceWing(s *server) wing {
-	a := &deviceAPI{server: s, licenseCache: newLicenseCache(s.authenticator),
+	a := &deviceAPI{server: s, rows: newCache[rowsKey, finding](4_000), // in at most about 8 MiB
+		leases:  leaseCache{leases: map[string]*lease{}},
 		lookups: newLookupGuard(s.failedLookupRate, s.steady())}
 	return wing{
 		routes: append([]route{
@@ -49,10 +54,15 @@ func deviceWing(s *server) wing {
 	}
 }
 
-// readCheck reads the members license_key and fingerprint, and the device token of the call; n says whether the
-// fingerprint is required. Without a device token the key is.
-func readCheck(in *input, n need) (q checkRequest) {
-	if q.presented = in.deviceToken(); q.presented == nil && !in.has("license_key") {
+// readDevice reads who sends a request: the members license_key and fingerprint, which is 1 to 255 characters that
+// identify a device, and the device token of the call. Without a token the key is required; n says whether the
+// fingerprint is, too.
+func readDevice(in *input, n need) *deviceRequest {
+	r := &deviceRequest{}
+	if in.caller != nil && in.caller.claims.isDevice() {
+		r.token = &in.caller.claims
+	}
+	if r.token == nil && !in.has("license_key") {
 		in.wrong("license_key", "required",
 			"A licence key is required, or a device token in the Authorization header.")
 	}
@@ -61,115 +71,91 @@ func readCheck(in *input, n need) (q checkRequest) {
 			// parseLicenseKey alone would ignore white space.
 			in.wrong("license_key", code, detail)
 		} else if key, err := parseLicenseKey(v.text); err != nil {
-			q.malformed = true
+			r.malformed = true
 		} else {
-			hash := key.hash()
-			q.keyHash, q.mistyped = &hash, key.mistyped()
+			r.keyHash, r.mistyped = new(key.hash()), key.mistyped()
 		}
 	}
-	q.fingerprint = readFingerprint(in, n)
-	return q
-}
-
-// deviceToken returns the claims of the device token of a call, which names a licence and a device; nil: it has none.
-func (in *input) deviceToken() *claims {
-	if in.caller == nil || !in.caller.claims.isDevice() {
-		return nil
+	if n == required && r.token == nil && !in.has("fingerprint") {
+		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
 	}
-	return &in.caller.claims
-}
-
-// refused returns nil if l, the licence that was found, is one, else the refusal of the key: key_malformed when no
-// key has this form, or its check symbol is wrong, else license_not_found.
-func (r *checkRequest) refused(l *license) error {
-	switch {
-	case r.malformed, l == nil && r.mistyped:
-		return errMalformedMember
-	case l == nil:
-		return errLicenseNotFound
+	if text := in.text("fingerprint", optional, 255, notEmpty); text != "" {
+		hash := fingerprintHash(text)
+		r.fingerprint = hash[:]
 	}
-	return nil
+	return r
 }
-
-// errMalformedMember is the refusal key_malformed, which names the member license_key.
-var errMalformedMember = &refusal{code: codeKeyMalformed, fields: []fieldError{
-	{Pointer: "#/license_key", Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail}}}
 
 // knownDeviceRate is the limit of an address, in requests a minute (contract, section 2), by the keys of active
 // devices, while too many other keys have failed.
 const knownDeviceRate = 300
 
-// admitLicense ends the reading of a licence call, looks its licence up, applies the rule against guessing keys,
-// and charges the call. It returns the licence; nil: the key, or else the device token, names none that the caller
-// may use. A request with invalid members is refused before any look-up, so that the RateLimit headers of its
-// answer reveal nothing about a key (contract, section 1).
-func (a *deviceAPI) admitLicense(c *call, q *checkRequest) (*license, error) {
+// admitDevice ends the reading of a device's request, looks it up, applies the rule against guessing keys, and charges
+// the call. With an account's own token a licence is found only if it belongs to an account on which the token may
+// act. A request with invalid members is refused before any look-up, so that the RateLimit headers of its answer
+// reveal nothing about a key (contract, section 1).
+func (a *deviceAPI) admitDevice(c *call, r *deviceRequest) (f finding, err error) {
 	if err := c.finish(); err != nil {
-		return nil, err
+		return f, err
 	}
-	l, err := a.licenseFor(c, q)
+	if f, err = a.cachedRows(r); err != nil {
+		return f, err
+	}
+	if f.license != nil && c.bearsOwnToken() && !c.caller.all && f.license.AccountID != c.caller.claims.Subject {
+		f = finding{}
+	}
+	f.judge(r, c.now)
+	account, err := a.payerOf(c, r, &f)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
-	account, err := a.payerOf(c, q, l)
-	if err != nil {
-		return nil, err
-	}
-	return l, a.charge(c, account)
+	return f, a.charge(c, account)
 }
 
-// licenseFor returns the licence that a call names; nil: none. With an account's own token it is found only by its
-// key, if it belongs to an account on which the token may act.
-func (a *deviceAPI) licenseFor(c *call, q *checkRequest) (*license, error) {
-	if q.keyHash == nil && q.presented == nil {
-		return nil, nil
+// cachedRows is deviceRequest.read with a cache in front of it; the zero finding: there is no such licence. That a
+// licence lacks a device is cached, too: a portal asks about devices that were never activated.
+func (a *deviceAPI) cachedRows(r *deviceRequest) (finding, error) {
+	key := rowsKey{keyHash: valueOr(r.keyHash, [32]byte{})}
+	if r.token != nil {
+		key.license, key.device = r.token.License, r.token.Device
+	} else {
+		copy(key.fingerprint[:], r.fingerprint)
 	}
-	l, err := q.findLicense(a)
-	if l != nil && c.bearsOwnToken() && !c.caller.all && l.AccountID != c.caller.claims.Subject {
-		l = nil
-	}
-	return l, err
+	return orNil(a.rows.load(a.store, key, func() (finding, string, error) {
+		f, err := r.read(a.store.queries)
+		if err != nil {
+			return f, "", err
+		}
+		return f, f.license.ID, nil
+	}))
 }
 
-// payerOf returns the account that a call for licence l is charged to: that of the caller's own token; without one,
+// payerOf returns the account that a call is charged to: that of the caller's own token; without one,
 // the account that owns the licence, while licence, key and token are current; otherwise "", none. Errors:
 // rate_limited.
-func (a *deviceAPI) payerOf(c *call, q *checkRequest, l *license) (account string, err error) {
+//
+// A token is not current if its device is gone or blocked, or the token has ended. It still is if the
+// device gave its seat back itself or its floating lease has lapsed: it comes back with its token, and
+// a fleet that was off at night does so all at once from one address, whose own limit would be too low.
+func (a *deviceAPI) payerOf(c *call, r *deviceRequest, f *finding) (account string, err error) {
 	switch {
 	case c.bearsOwnToken():
 		return c.caller.claims.Subject, nil
-	case q.keyHash != nil:
-		if err := a.checkLookup(c, q, l); err != nil {
+	case r.keyHash != nil:
+		if err := a.checkLookup(c, r, f); err != nil {
 			return "", err
 		}
-	case q.presented == nil: // the key is malformed
+	case r.token == nil: // the key is malformed
 		return "", a.limitAddress("malformed key", a.address(c.request), a.anonymousRate)
 	}
-	current := l.current(c.now)
-	if current && q.presented != nil {
-		if current, err = a.tokenCurrent(l, q.presented); err != nil {
-			return "", err
-		}
-	}
+	tokenCurrent := r.token == nil || f.device != nil && f.device.State != deviceBlocked && !f.tokenEnded
 	switch {
-	case current:
-		return l.AccountID, nil
-	case l == nil && q.presented == nil: // checkLookup has counted the key
+	case f.license.current(c.now) && tokenCurrent:
+		return f.license.AccountID, nil
+	case f.license == nil && r.token == nil: // checkLookup has counted the key
 		return "", nil
 	}
 	return "", a.limitAddress("ended", a.address(c.request), a.anonymousRate)
-}
-
-// tokenCurrent reports whether calls with a device token are charged to the account of l, a current
-// licence. They are not if the device is gone or blocked, or the token has ended. They still are if the
-// device gave its seat back itself or its floating lease has lapsed: it comes back with its token, and
-// a fleet that was off at night does so all at once from one address, whose own limit would be too low.
-func (a *deviceAPI) tokenCurrent(l *license, token *claims) (bool, error) {
-	d, err := orNil(a.device(l.ID, token.Device))
-	if err != nil || d == nil {
-		return false, err
-	}
-	return d.State != deviceBlocked && !d.tokenEnded(l, token), nil
 }
 
 // errGuessing is the refusal of a key, known or not, from an address from which too many keys have
@@ -180,12 +166,12 @@ func (a *deviceAPI) errGuessing(wait time.Duration) error {
 }
 
 // checkLookup applies the rule against guessing keys (contract, section 2) to the client's address, after a key was
-// looked up; l is its licence, or nil. A key that is unknown or not current counts as failed. Past the limit, only
+// looked up. A key that is unknown or not current counts as failed. Past the limit, only
 // keys pass that come with the fingerprint or the token of an active device.
-func (a *deviceAPI) checkLookup(c *call, q *checkRequest, l *license) error {
+func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
 	address, now := a.address(c.request), a.steady()
-	if !l.current(c.now) {
-		repeated, wait := a.lookups.fail(address, *q.keyHash, now)
+	if !f.license.current(c.now) {
+		repeated, wait := a.lookups.fail(address, *r.keyHash, now)
 		switch {
 		case wait > 0:
 			return a.errGuessing(wait)
@@ -195,34 +181,10 @@ func (a *deviceAPI) checkLookup(c *call, q *checkRequest, l *license) error {
 		return nil
 	}
 	wait := a.lookups.limited(address, now)
-	if wait == 0 {
-		return nil
-	}
-	found, err := q.evaluate(a, l, c.now)
-	switch {
-	case errors.Is(err, errCredentialMismatch) || err == nil && !found.device.holdsSeat(c.now):
-		return a.errGuessing(wait)
-	case err != nil:
-		return err
-	case a.limitAddress("known device", address, knownDeviceRate) != nil:
+	if wait > 0 && (!f.device.holdsSeat(c.now) || a.limitAddress("known device", address, knownDeviceRate) != nil) {
 		return a.errGuessing(wait)
 	}
 	return nil
-}
-
-// readFingerprint reads the member fingerprint, 1 to 255 characters that identify a device,
-// and returns its SHA-256; nil when there is none. Where it is required, a device token may
-// take its place.
-func readFingerprint(in *input, n need) []byte {
-	if n == required && in.deviceToken() == nil && !in.has("fingerprint") {
-		in.wrong("fingerprint", "required", "The fingerprint of the device is required, or its token.")
-	}
-	text := in.text("fingerprint", optional, 255, notEmpty)
-	if text == "" {
-		return nil
-	}
-	hash := fingerprintHash(text)
-	return hash[:]
 }
 
 // checkNonce checks the nonce that a device wants included in the signed token.
@@ -233,24 +195,25 @@ func checkNonce(s string) (code, detail string) {
 	return notEmpty(s)
 }
 
-// readActivation reads the body of POST /widget/license/activate (contract, section 4).
-func readActivation(in *input, offline bool) activation {
-	q := activation{checkRequest: readCheck(in, required), offline: offline}
-	q.product = in.text("product", optional, 100, notEmpty)
-	q.replace = in.text("replace_device_id", optional, 64, isID("dev"))
-	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
-	if offline, given := in.boolTerm("offline"); given {
-		q.offline = offline
+// readActivation reads an activation (contract, section 4); offline is whether it is for an offline lease where the
+// body does not say.
+func readActivation(in *input, offline bool) *deviceRequest {
+	r := readDevice(in, required)
+	r.product = in.text("product", optional, 100, notEmpty)
+	r.replace = in.text("replace_device_id", optional, 64, isID("dev"))
+	r.nonce = in.text("nonce", optional, maxNonce, checkNonce)
+	if asked, given := in.boolTerm("offline"); given {
+		offline = asked
 	}
-	if q.offline && !in.has("nonce") {
+	if r.offline = offline; offline && !in.has("nonce") {
 		in.wrong("nonce", "required", "Whoever asks for an offline lease must send a nonce, which tells the device "+
 			"that the lease answers its request.")
 	}
-	device := in.object("device", optional)
-	q.name = nilIfEmpty(device.text("name", optional, 100, nil))
-	q.platform = nilIfEmpty(device.text("platform", optional, 100, nil))
-	q.appVersion = nilIfEmpty(device.text("app_version", optional, 100, nil))
-	return q
+	of := in.object("device", optional)
+	r.name = nilIfEmpty(of.text("name", optional, 100, nil))
+	r.platform = nilIfEmpty(of.text("platform", optional, 100, nil))
+	r.appVersion = nilIfEmpty(of.text("app_version", optional, 100, nil))
+	return r
 }
 
 type activateResponse struct {
@@ -266,99 +229,73 @@ type activateResponse struct {
 	OfflineUntil stamp       `json:"offline_until,omitzero"` // of the device, while it holds an offline lease
 }
 
-// activate answers POST /widget/license/activate: it gives the device a seat and a lease.
 func (a *deviceAPI) activate(ctx context.Context, c *call) (any, error) {
-	q := readActivation(c.in, false)
-	l, err := a.admitLicense(c, &q.checkRequest)
+	return a.giveSeat(ctx, c, readActivation(c.in, false))
+}
+
+// giveSeat carries an activation out.
+func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*activateResponse, error) {
+	f, err := a.admitDevice(c, r)
 	if err != nil {
 		return nil, err
 	}
-	return a.giveSeat(ctx, c, &q, l)
-}
-
-// giveSeat carries an activation out; l is the licence that was found for it, or nil.
-func (a *deviceAPI) giveSeat(ctx context.Context, c *call, q *activation, l *license) (*activateResponse, error) {
 	if a.signingHeld() {
 		return nil, errClock
 	}
-	if err := q.refused(l); err != nil {
+	if err := f.err(); err != nil {
 		return nil, err
 	}
-	q.keepLapsed, c.idemScope = a.clockDoubted(), q.idempotencyScope()
 	keys := a.keys.Load()
-	c.stillTrue = func(t *tx, answer []byte) (bool, error) {
-		if l, err := q.findLicense(t); err != nil || l == nil || l.keyRetired(t.now.Time) {
-			return false, err
-		}
-		return keys.stillActivated(t, answer)
-	}
-	var g *activationResult
-	res, err := create(ctx, a.server, c, func(t *tx) (*activateResponse, error) {
-		t.only(l.ID)
-		var err error
-		if g, err = keys.activate(t, *q); err != nil {
+	r.keepLapsed, c.idemScope = a.clockDoubted(), r.idempotencyScope()
+	c.stillTrue = func(t *tx, answer []byte) (bool, error) { return r.stillActivated(t, keys, answer) }
+	var seat finding
+	res, err := create(ctx, a.server, c, func(t *tx) (_ *activateResponse, err error) {
+		t.only(f.license.ID)
+		if seat, err = activateDevice(t, keys, r); err != nil {
 			return nil, err
 		}
-		answered := &activateResponse{OK: true, Code: g.code, License: newLicenseView(g.license, t.now.Time),
-			Device: newDeviceState(g.device), Token: g.lease.token, TokenType: "Bearer",
-			ExpiresIn: g.lease.claims.Expires - t.now.Unix(), RefreshAfter: g.lease.claims.RefreshAfter,
-			Nonce: q.nonce}
-		if g.device.heldOffline(t.now.Time) {
-			answered.OfflineUntil = g.device.OfflineUntil
+		l, d, signed := seat.license, seat.device, seat.lease
+		res := &activateResponse{OK: true, Code: seat.code, License: newLicenseView(l, t.now.Time),
+			Device: newDeviceState(d), Token: signed.token, TokenType: "Bearer",
+			ExpiresIn: signed.claims.Expires - t.now.Unix(), RefreshAfter: signed.claims.RefreshAfter, Nonce: r.nonce}
+		if d.leasedOffline(t.now.Time) {
+			res.OfflineUntil = d.OfflineUntil
 		}
-		return answered, nil
+		return res, nil
 	})
-	if err == nil && g != nil && q.nonce == "" {
-		a.leases.put(g.device.ID, g.lease)
+	if err == nil && seat.lease != nil && r.nonce == "" {
+		a.leases.put(seat.device.ID, seat.lease)
 	}
 	return res, err
 }
 
-// stillActivated reports whether an earlier answer of activate is still true: the licence can be used,
-// the device holds its seat, and its token is its newest, and has neither ended nor expired (contract,
+// stillActivated reports whether an earlier answer to an activation is still true: its key is not retired, the licence
+// can be used, the device holds its seat, and its token is its newest, and has neither ended nor expired (contract,
 // section 1).
-func (k *keyring) stillActivated(t *tx, answer []byte) (bool, error) {
+func (r *deviceRequest) stillActivated(t *tx, keys *keyring, answer []byte) (bool, error) {
 	var earlier struct{ Token string }
 	if err := json.Unmarshal(answer, &earlier); err != nil {
 		return false, err
 	}
-	c, err := k.verify(earlier.Token)
+	c, err := keys.verify(earlier.Token)
 	if err != nil {
 		return false, nil // the key that signed it has been retired
 	}
-	l, err := orNil(t.license(anyAccount, c.License))
-	if err != nil || l == nil {
-		return false, err
-	}
-	d, err := orNil(t.device(c.License, c.Device))
-	if err != nil || !d.holdsSeat(t.now.Time) {
-		return false, err
-	}
-	status := l.status(t.now.Time)
-	return (status == statusActive || status == statusGrace) && c.Seq == d.LeaseSeq &&
-		c.Expires > t.now.Unix() && !d.tokenEnded(l, &c), nil
+	now := deviceRequest{keyHash: r.keyHash, token: &c}
+	f, err := now.lookUp(t)
+	return f.valid && !f.otherToken && f.device != nil && c.Seq == f.device.LeaseSeq && c.Expires > t.now.Unix(), err
 }
 
 // idempotencyScope returns the scope within which an Idempotency-Key of an activation is unique: licence key,
 // device and fingerprint.
-func (q *activation) idempotencyScope() (scope string) {
-	if q.keyHash != nil {
-		scope = "license " + hex.EncodeToString(q.keyHash[:])
+func (r *deviceRequest) idempotencyScope() (scope string) {
+	if r.keyHash != nil {
+		scope = "license " + hex.EncodeToString(r.keyHash[:])
 	}
-	if q.presented != nil {
-		scope += " device " + q.presented.Device
+	if r.token != nil {
+		scope += " device " + r.token.Device
 	}
-	return scope + " fingerprint " + hex.EncodeToString(q.fingerprint)
-}
-
-// readVerify reads the body of POST /widget/license/verify.
-func readVerify(in *input) checkRequest {
-	q := readCheck(in, optional)
-	q.product = in.text("product", optional, 100, notEmpty)
-	q.entitlements = in.texts("entitlements", 100, 64)
-	q.nonce = in.text("nonce", optional, maxNonce, checkNonce)
-	q.appVersion = nilIfEmpty(in.text("app_version", optional, 100, nil))
-	return q
+	return scope + " fingerprint " + hex.EncodeToString(r.fingerprint)
 }
 
 // verifyResponse is the answer of verify. Every such answer has the member valid, which
@@ -377,7 +314,7 @@ type verifyResponse struct {
 }
 
 // appendJSON appends what encoding/json would produce. It exists because encoding/json
-// takes longer than all the rest of verify (BenchmarkVerifyAnswer).
+// takes longer than all the rest of verify (BenchmarkAlone).
 func (v *verifyResponse) appendJSON(b []byte) []byte {
 	b = strconv.AppendBool(append(b, `{"valid":`...), v.Valid)
 	b = appendUnescaped(b, "code", v.Code)
@@ -417,119 +354,85 @@ func (v *verifyResponse) appendJSON(b []byte) []byte {
 // fails, since reads still work while the database is locked or the disk is full.
 const writeWait = 2 * time.Second
 
-// verify answers POST /widget/license/verify. The status is 200 whether or not the licence
-// is valid. While signing is held, nothing is recorded about the device, and the answer has no token.
+// verify answers with status 200 whether or not the licence is valid. While signing is held, nothing is recorded about
+// the device, and the answer has no token.
 func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
-	q, now := readVerify(c.in), c.now
-	l, err := a.admitLicense(c, &q)
+	r := readDevice(c.in, optional)
+	r.product = c.in.text("product", optional, 100, notEmpty)
+	r.entitlements = c.in.texts("entitlements", 100, 64)
+	r.nonce = c.in.text("nonce", optional, maxNonce, checkNonce)
+	r.appVersion = nilIfEmpty(c.in.text("app_version", optional, 100, nil))
+	r.licenseOnly = c.bearsOwnToken() && c.caller.has(scopeLicenses)
+	f, err := a.admitDevice(c, r)
+	if err == nil && !r.malformed && f.comesFromHolder(c.now) && !a.signingHeld() {
+		err = a.touchDevice(ctx, r, &f, c.now)
+	}
+	if err == nil && f.otherToken {
+		err = errOtherToken
+	}
 	if err != nil {
 		return nil, err
 	}
-	if q.malformed {
-		return &verifyResponse{Code: codeKeyMalformed.name, Detail: codeKeyMalformed.detail,
-			CheckedAt: newStamp(now), Nonce: q.nonce}, nil
-	}
-	q.alone = c.bearsOwnToken() && c.caller.has(scopeLicenses)
-	found, err := q.evaluate(a, l, now)
-	if err != nil {
-		return nil, err
-	}
-	var issued lease
-	if found.mayTouch(now) && !a.signingHeld() {
-		if found, issued, err = a.touchDevice(ctx, &q, found, now); err != nil {
-			return nil, err
-		}
-	}
-	if found.license == nil && q.mistyped {
-		found.code = codeKeyMalformed.name
-	}
-	return newVerifyResponse(found, issued, q.nonce, now), nil
+	return newVerifyResponse(r, &f, c.now), nil
 }
 
-// newVerifyResponse returns the answer to a check; issued is the zero lease when the answer
-// includes none.
-func newVerifyResponse(found licenseCheck, issued lease, nonce string, now time.Time) *verifyResponse {
-	res := &verifyResponse{Valid: found.valid, Code: found.code, Detail: verdictDetail(found.code, found.device),
-		CheckedAt: newStamp(now), Nonce: nonce}
-	if found.license == nil {
+// newVerifyResponse returns the answer of verify to what was found.
+func newVerifyResponse(r *deviceRequest, f *finding, now time.Time) *verifyResponse {
+	res := &verifyResponse{Valid: f.valid, Code: f.code, Detail: verdictDetail(f.code, f.device),
+		CheckedAt: newStamp(now), Nonce: r.nonce}
+	if f.license == nil || r.malformed {
 		return res
 	}
-	res.License = new(newLicenseView(found.license, now))
-	if found.device != nil {
-		res.Device = new(newDeviceState(found.device))
+	res.License = new(newLicenseView(f.license, now))
+	if f.device != nil {
+		res.Device = new(newDeviceState(f.device))
 	}
-	if found.valid {
-		left := found.license.leaseEnd(now).Sub(newStamp(now).Time)
+	if f.valid {
+		left := f.license.leaseEnd(now).Sub(newStamp(now).Time)
 		res.RefreshAfter = int64(refreshAfter(left).Seconds())
 	}
-	if issued.token != "" {
-		res.Token = issued.token
-		res.ExpiresIn = issued.claims.Expires - now.Unix()
-		res.RefreshAfter = issued.claims.RefreshAfter
+	if f.lease != nil {
+		res.Token = f.lease.token
+		res.ExpiresIn = f.lease.claims.Expires - now.Unix()
+		res.RefreshAfter = f.lease.claims.RefreshAfter
 	}
 	return res
 }
 
-// touchDevice records that a device was seen, with at most one write a minute, and returns
-// the lease for the answer, or the zero lease when it needs none. A lease that is not stale
-// is sent again, or, for a request with a nonce, signed again with the same number; a stale
-// one is replaced by the next.
-func (a *deviceAPI) touchDevice(
-	ctx context.Context, r *checkRequest, found licenseCheck, now time.Time,
-) (licenseCheck, lease, error) {
+// touchDevice records that a device was seen, with at most one write a minute, and sets f.lease if the answer needs
+// one. A lease that is not stale is sent again, or, for a request with a nonce, signed again with the same number; a
+// stale one is replaced by the next. When the write fails or takes longer than writeWait, it logs that and goes on
+// with f as it is.
+func (a *deviceAPI) touchDevice(ctx context.Context, r *deviceRequest, f *finding, now time.Time) (err error) {
 	keys := a.keys.Load()
-	var issued lease
-	d := found.device
-	needsLease := r.wantsLease(found, now) && d.leaseStale(found.license, keys.signer().kid, now)
-	if needsLease || !closerThan(leaseReuse, d.LastSeenAt.Time, now) || presentsOlderLease(d, r.presented, now) {
-		var err error
-		if found, issued, err = a.tryRecordSeen(ctx, r, now); err != nil {
-			return found, lease{}, err
+	kid := keys.signer().kid
+	if f.wantsLease(r, now) && f.device.leaseStale(f.license, kid, now) ||
+		!closerThan(leaseReuse, f.device.LastSeenAt.Time, now) || presentsOlderLease(f.device, r.token, now) {
+		bounded, cancel := context.WithTimeout(ctx, writeWait)
+		defer cancel()
+		seen, err := updated(bounded, a.store, func(t *tx) (finding, error) { return recordSeen(t, keys, r) })
+		if err == nil {
+			*f = seen
+		} else {
+			a.log.Warn("devices are not recorded as seen", "error", err)
 		}
 	}
-	if !r.wantsLease(found, now) || issued.token != "" {
-		if issued.token != "" && r.nonce == "" {
-			a.leases.put(found.device.ID, issued)
-		}
-		return found, issued, nil
+	if !f.wantsLease(r, now) {
+		return nil
 	}
 	base := a.routing.Load().bases[0].URL
-	if r.nonce == "" {
-		if kept, ok := a.leases.get(found.license, found.device, base, keys.signer().kid, now); ok {
-			return found, kept, nil
+	if f.lease == nil && r.nonce == "" {
+		if f.lease = a.leases.get(f.license, f.device, base, kid, now); f.lease != nil {
+			return nil
 		}
 	}
-	issued, err := keys.signLease(found.license, found.device, base, r.nonce, now)
+	if f.lease == nil {
+		f.lease, err = keys.signLease(f.license, leaseClaims(f.license, f.device, now, r.nonce), base, now)
+	}
 	if err == nil && r.nonce == "" {
-		a.leases.put(found.device.ID, issued)
+		a.leases.put(f.device.ID, f.lease)
 	}
-	return found, issued, err
-}
-
-// tryRecordSeen runs recordSeen in a transaction. When that fails or takes longer than
-// writeWait it logs that and returns the check without a lease. Errors:
-// errCredentialMismatch, the store's when reading fails.
-func (a *deviceAPI) tryRecordSeen(
-	ctx context.Context, r *checkRequest, now time.Time,
-) (found licenseCheck, issued lease, err error) {
-	bounded, cancel := context.WithTimeout(ctx, writeWait)
-	defer cancel()
-	keys := a.keys.Load()
-	err = a.store.update(bounded, func(t *tx) (err error) {
-		if found, issued, err = keys.recordSeen(t, r); found.license != nil {
-			t.only(found.license.ID)
-		}
-		return err
-	})
-	if err == nil || errors.Is(err, errCredentialMismatch) {
-		return found, issued, err
-	}
-	a.log.Warn("devices are not recorded as seen", "error", err)
-	l, err := r.findLicense(a)
-	if err == nil {
-		found, err = r.evaluate(a, l, now)
-	}
-	return found, lease{}, err
+	return err
 }
 
 type deactivateResponse struct {
@@ -538,48 +441,43 @@ type deactivateResponse struct {
 	Until    stamp `json:"until,omitzero"` // until when an offline lease holds the seat
 }
 
-// deactivate answers POST /widget/license/deactivate: it releases the device's seat. When
-// the device holds none, or an offline lease, released is false and nothing changes.
+// deactivate releases the device's seat. When the device holds none, or an offline lease, released is false and nothing
+// changes.
 func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
-	check := readCheck(c.in, required)
-	l, err := a.admitLicense(c, &check)
+	r := readDevice(c.in, required)
+	f, err := a.admitDevice(c, r)
 	if err == nil {
-		err = check.refused(l)
+		err = f.err()
 	}
 	if err != nil {
 		return nil, err
 	}
-	res := &deactivateResponse{}
-	err = a.store.update(ctx, func(t *tx) error {
-		*res = deactivateResponse{OK: true}
-		l, err := check.needLicense(t)
-		if err != nil {
-			return err
+	return updated(ctx, a.store, func(t *tx) (res deactivateResponse, err error) {
+		f, err := r.lookUp(t)
+		if err == nil {
+			err = f.err()
 		}
-		found, err := check.evaluate(t, l, t.now.Time)
 		if err != nil {
-			return err
+			return res, err
 		}
-		t.only(l.ID)
+		t.only(f.license.ID)
+		res.OK = true
 		switch {
-		case found.code == "key_retired":
-			return &refusal{code: codeKeyRetired}
-		case found.mismatch:
-			return errFingerprintMismatch
-		case found.device == nil || found.device.State != deviceActive || found.tokenEnded:
-			return nil
-		case found.device.heldOffline(t.now.Time):
-			res.Until = found.device.OfflineUntil
-			return nil
+		case f.license.keyRetired(t.now.Time):
+			return res, &refusal{code: codeKeyRetired}
+		case f.mismatch:
+			return res, &refusal{code: codeFingerprintMismatch}
+		case f.device == nil || f.device.State != deviceActive || f.tokenEnded:
+		case f.device.leasedOffline(t.now.Time):
+			res.Until = f.device.OfflineUntil
+		default:
+			res.Released = true
+			releaseSeat(t, f.license, f.device, "device", eventDeviceReleased, actorDevice)
 		}
-		res.Released = true
-		releaseSeat(t, l, found.device, "device", eventDeviceReleased, actorDevice)
-		return nil
+		return res, nil
 	})
-	return res, err
 }
 
-// listDevices answers GET /licenses/{id}/devices.
 func (s *server) listDevices(ctx context.Context, c *call) (any, error) {
 	l, page, err := s.admitLicensePath(ctx, c)
 	if err != nil {
@@ -588,8 +486,7 @@ func (s *server) listDevices(ctx context.Context, c *call) (any, error) {
 	return showRows(s.store.within(ctx).devices(l.ID, page.before, page.limit))
 }
 
-// releaseDevice answers DELETE /licenses/{id}/devices/{device_id}: it releases the device's
-// seat. A device that holds none is left as it is.
+// releaseDevice releases the device's seat. A device that holds none is left as it is.
 func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
 	l, _, err := s.admitLicensePath(ctx, c)
 	if err != nil {

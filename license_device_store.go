@@ -6,10 +6,10 @@ import "cmp"
 var deviceTable = newTable("devices", "d", func(d *device) []field {
 	return []field{{"id", &d.ID}, {"license_id", &d.LicenseID}, {"fingerprint", (*[]byte)(&d.Fingerprint)},
 		{"name", &d.Name}, {"platform", &d.Platform}, {"app_version", &d.AppVersion}, {"state", &d.State},
-		{"lease_seq", &d.LeaseSeq}, {"presented_seq", &d.PresentedSeq}, {"coalesce(d.lease_kid, '')", &d.LeaseKid},
+		{"lease_seq", &d.LeaseSeq}, {"presented_seq", &d.PresentedSeq}, {"lease_kid", optionalText{&d.LeaseKid}},
 		{"leased_at", &d.LeasedAt}, {"lease_expires_at", &d.LeaseExpiresAt}, {"lapses_at", &d.LapsesAt},
 		{"clone_suspected_at", &d.CloneAt}, {"counts_until", &d.CountsUntil},
-		{"offline_until", &d.OfflineUntil}, {"coalesce(d.offline_kid, '')", &d.OfflineKid}, {"ended_seq", &d.EndedSeq},
+		{"offline_until", &d.OfflineUntil}, {"offline_kid", optionalText{&d.OfflineKid}}, {"ended_seq", &d.EndedSeq},
 		{"tokens_end_at", &d.TokensEndAt}, {"activated_at", &d.ActivatedAt}, {"last_seen_at", &d.LastSeenAt},
 		{"released_at", &d.ReleasedAt}, {"released_by", &d.ReleasedBy}, {"activations", &d.Activations}}
 })
@@ -84,42 +84,14 @@ func (q *queries) allDevices(o owner, before string, limit int) (listPage[*devic
 	return q.devicePage(query+` ORDER BY id DESC LIMIT ?`, args, limit)
 }
 
-// saveDevice inserts the row of d, or updates all of it but the fingerprint.
-func (t *tx) saveDevice(d *device) {
-	t.exec(`INSERT INTO devices (id, license_id, fingerprint, name, platform, app_version, state,
-		lease_seq, presented_seq, lease_kid, leased_at, lease_expires_at, lapses_at, clone_suspected_at,
-		counts_until, ended_seq, tokens_end_at, activated_at, last_seen_at, released_at, released_by,
-		activations, offline_until, offline_kid)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''))
-		ON CONFLICT (id) DO UPDATE SET name = excluded.name,
-		platform = excluded.platform, app_version = excluded.app_version, state = excluded.state,
-		lease_seq = excluded.lease_seq, presented_seq = excluded.presented_seq, lease_kid = excluded.lease_kid,
-		leased_at = excluded.leased_at, lease_expires_at = excluded.lease_expires_at,
-		lapses_at = excluded.lapses_at,
-		clone_suspected_at = excluded.clone_suspected_at, counts_until = excluded.counts_until,
-		ended_seq = excluded.ended_seq, tokens_end_at = excluded.tokens_end_at,
-		activated_at = excluded.activated_at, last_seen_at = excluded.last_seen_at, released_at = excluded.released_at,
-		released_by = excluded.released_by, activations = excluded.activations,
-		offline_until = excluded.offline_until, offline_kid = excluded.offline_kid`,
-		d.ID, d.LicenseID, d.Fingerprint, d.Name, d.Platform, d.AppVersion, d.State,
-		d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
-		d.CountsUntil, d.EndedSeq, d.TokensEndAt, d.ActivatedAt, d.LastSeenAt, d.ReleasedAt, d.ReleasedBy,
-		d.Activations, d.OfflineUntil, d.OfflineKid)
-}
-
-// setFingerprint stores the changed fingerprint of a device.
-func (t *tx) setFingerprint(d *device) {
-	t.exec(`UPDATE devices SET fingerprint = ? WHERE id = ?`, d.Fingerprint, d.ID)
-}
-
-// saveSeen updates the columns that change when a device that holds a seat is seen. While it holds
-// one, only the indexes of lapsing seats contain any of these columns.
-func (t *tx) saveSeen(d *device) {
-	t.exec(`UPDATE devices SET app_version = ?, lease_seq = ?, presented_seq = ?,
-		lease_kid = nullif(?, ''), leased_at = ?, lease_expires_at = ?, lapses_at = ?, clone_suspected_at = ?,
-		counts_until = ?, last_seen_at = ? WHERE id = ?`,
-		d.AppVersion, d.LeaseSeq, d.PresentedSeq, d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt, d.LapsesAt, d.CloneAt,
-		d.CountsUntil, d.LastSeenAt, d.ID)
+// saveDevice writes the columns in which d differs from before, which was read in the same transaction. A device that
+// was not stored before is inserted.
+func (t *tx) saveDevice(before device, d *device) {
+	if before.ID == "" {
+		deviceTable.insert(t, d)
+	} else if columns := deviceTable.changed(&before, d); columns != "" {
+		deviceTable.update(t, d, columns, ` WHERE id = ?`, d.ID)
+	}
 }
 
 // transitionsDue reports whether applyTransitions has anything to do. It looks at the first
@@ -133,16 +105,14 @@ func (q *queries) transitionsDue(now stamp) (due bool, err error) {
 		now, now, now, now, now)
 }
 
-// lapsedDevices returns up to limit devices, on any licence, whose floating seat has lapsed
-// and is to be released.
-func (q *queries) lapsedDevices(now stamp, limit int) ([]*device, error) {
-	return collect(q, deviceTable.query+`WHERE `+lapseDue+` LIMIT ?`, []any{now, limit}, deviceTable.destNew)
-}
-
-// lapsedDevicesOf is lapsedDevices for one licence.
-func (q *queries) lapsedDevicesOf(licenseID string, now stamp, limit int) ([]*device, error) {
-	return collect(q, deviceTable.query+`WHERE license_id = ? AND `+lapseDue+` LIMIT ?`,
-		[]any{licenseID, now, limit}, deviceTable.destNew)
+// lapsedDevices returns up to limit devices of a licence whose floating seat has lapsed and is to be released.
+// licenseID "" means any licence.
+func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) ([]*device, error) {
+	condition, args := `WHERE `, []any{now, limit}
+	if licenseID != "" {
+		condition, args = `WHERE license_id = ? AND `, []any{licenseID, now, limit}
+	}
+	return collect(q, deviceTable.query+condition+lapseDue+` LIMIT ?`, args, deviceTable.destNew)
 }
 
 // countDue is the SQL condition for devices that hold no seat and whose fingerprint stops counting at
@@ -200,32 +170,4 @@ func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err er
 		WHERE license_id = ? AND state <> 'active' AND counts_until IS NOT NULL
 		UNION ALL SELECT counts_until FROM past_fingerprints WHERE license_id = ?
 		ORDER BY counts_until LIMIT 1 OFFSET ?`, licenseID, licenseID, leaving))
-}
-
-// deviceKey is the cache key of a device. id is the device's id or the SHA-256 of its fingerprint.
-type deviceKey struct{ license, id string }
-
-func (m *licenseCache) device(licenseID, id string) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, id}, func() (*device, error) {
-		return m.auth.store.device(licenseID, id)
-	})
-}
-
-func (m *licenseCache) deviceByFingerprint(licenseID string, hash []byte) (*device, error) {
-	return m.cachedDevice(deviceKey{licenseID, string(hash)}, func() (*device, error) {
-		return m.auth.store.deviceByFingerprint(licenseID, hash)
-	})
-}
-
-// cachedDevice returns the cached device, or reads and caches it. The absence of a device is
-// cached too: a portal asks about devices that were never activated. Errors: errNotFound.
-func (m *licenseCache) cachedDevice(key deviceKey, read func() (*device, error)) (*device, error) {
-	d, err := m.devices.load(m.auth.store, key, func() (*device, string, error) {
-		d, err := orNil(read())
-		return d, key.license, err
-	})
-	if err == nil && d == nil {
-		err = errNotFound
-	}
-	return d, err
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"fmt"
-	"slices"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -15,21 +15,15 @@ type lease struct {
 	kid    string // of the key that signed it
 }
 
-// signLease signs a lease of d on l with d's current lease number. base is the address of
-// the service, which becomes issuer and audience.
-func (k *keyring) signLease(l *license, d *device, base, nonce string, now time.Time) (lease, error) {
-	return k.signClaims(l, leaseClaims(l, d, now, nonce), base, now)
-}
-
-// signClaims signs the claims of a lease on l, as signLease does.
-func (k *keyring) signClaims(l *license, c claims, base string, now time.Time) (lease, error) {
+// signLease signs the claims of a lease on l. base is the address of the service, which becomes issuer and audience.
+func (k *keyring) signLease(l *license, c claims, base string, now time.Time) (*lease, error) {
 	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
 	token, err := k.sign(c)
 	if err != nil {
-		err = fmt.Errorf("sign a lease: the product and entitlements of %s are too long, so shorten these: %w",
+		return nil, fmt.Errorf("sign a lease: the product and entitlements of %s are too long, so shorten these: %w",
 			l.ID, err)
 	}
-	return lease{token: token, claims: c, kid: k.signer().kid}, err
+	return &lease{token: token, claims: c, kid: k.signer().kid}, nil
 }
 
 // leaseStale reports whether d needs a new lease because its last one is at least leaseReuse old,
@@ -41,10 +35,10 @@ func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
 
 // nextLease signs a lease with d's next lease number, and records it in the fields of d, which the
 // caller must save. An offline lease keeps a floating seat until its end, whatever other leases follow.
-func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string, offline bool) (lease, error) {
+func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string, offline bool) (*lease, error) {
 	bases, err := t.baseURLs()
 	if err != nil {
-		return lease{}, err
+		return nil, err
 	}
 	d.LeaseSeq++
 	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
@@ -61,7 +55,7 @@ func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string, offline 
 	if l.Kind == kindFloating {
 		d.LapsesAt = stamp{later(d.LeaseExpiresAt.Time, d.OfflineUntil.Time)}
 	}
-	return k.signClaims(l, leaseClaimsUntil(d.LeaseExpiresAt, l, d, t.now.Time, nonce), bases[0].URL, t.now.Time)
+	return k.signLease(l, leaseClaimsUntil(d.LeaseExpiresAt, l, d, t.now.Time, nonce), bases[0].URL, t.now.Time)
 }
 
 // maxNonce is how many characters a nonce has at most, all of them visible ASCII.
@@ -71,51 +65,34 @@ const maxNonce = 128
 // leaseReuse gets it without another signature. When full it evicts an arbitrary other lease.
 type leaseCache struct {
 	mu     sync.Mutex
-	leases map[string]lease
+	leases map[string]*lease // by the device's id
 }
 
 const maxCachedLeases = 4_000
 
-func (c *leaseCache) put(deviceID string, l lease) {
+func (c *leaseCache) put(deviceID string, l *lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leases == nil {
-		c.leases = map[string]lease{}
-	}
-	if _, known := c.leases[deviceID]; !known && len(c.leases) >= maxCachedLeases {
-		for other := range c.leases {
-			delete(c.leases, other)
-			break
-		}
-	}
+	makeRoom(c.leases, deviceID, maxCachedLeases)
 	c.leases[deviceID] = l
 }
 
-// get returns the cached lease of d if it is younger than leaseReuse, was signed with the
-// key kid for the address base, and its claims are still accurate for d and l.
-func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) (lease, bool) {
+// get returns the cached lease of a device if it is younger than leaseReuse, and one signed at the same time with the
+// key kid for the address base would have the same claims; else nil. It compares the claims and not updated_at,
+// which somebody who changes a row in the sqlite3 shell may leave alone.
+func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) *lease {
 	c.mu.Lock()
-	kept, ok := c.leases[d.ID]
+	kept := c.leases[d.ID]
 	c.mu.Unlock()
-	fresh := ok && closerThan(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now)
-	return kept, fresh && kept.kid == kid && kept.claims.Issuer == base && kept.claims.stillAccurate(l, d)
-}
-
-// stillAccurate reports whether a lease of d on l signed now, with the same iat, would have
-// the same claims as c. It compares the claims and not updated_at, which somebody who
-// changes a row in the sqlite3 shell may leave alone.
-func (c *claims) stillAccurate(l *license, d *device) bool {
-	now := leaseClaims(l, d, time.Unix(c.IssuedAt, 0), c.Nonce)
-	return c.Subject == now.Subject &&
-		c.License == now.License &&
-		c.Seq == now.Seq &&
-		c.Fingerprint == now.Fingerprint &&
-		c.Product == now.Product &&
-		c.Expires == now.Expires &&
-		c.LicenseEnd == now.LicenseEnd &&
-		c.GraceEnd == now.GraceEnd &&
-		c.RefreshAfter == now.RefreshAfter &&
-		slices.Equal(c.Entitlements, now.Entitlements)
+	if kept == nil || kept.kid != kid || !closerThan(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now) {
+		return nil
+	}
+	same := leaseClaims(l, d, time.Unix(kept.claims.IssuedAt, 0), "")
+	same.Issuer, same.Audience, same.ID = base, base, kept.claims.ID
+	if !reflect.DeepEqual(&same, &kept.claims) {
+		return nil
+	}
+	return kept
 }
 
 // leaseEnd returns when a lease signed at now expires: after the licence's lease_hours,
@@ -192,15 +169,13 @@ const transferWindow = 30 * 24 * time.Hour
 
 // checkTransferLimit refuses a fingerprint that does not count for the licence yet if as many as the
 // licence allows count already (contract, section 4, Transfers). Errors: transfer_limit_reached.
-func (f foundDevice) checkTransferLimit(t *tx, l *license, fingerprint []byte) error {
-	if l.MaxDevices == nil || l.MaxTransfers == nil || !f.arrives() && f.device.counts(t.now.Time) {
-		return nil
+func checkTransferLimit(t *tx, f *finding) error {
+	l, counts := f.license, f.counted.After(t.now.Time)
+	if !f.newFingerprint {
+		counts = f.device.counts(t.now.Time)
 	}
-	if f.arrives() {
-		until, err := t.pastFingerprint(l.ID, fingerprint)
-		if err != nil || until.After(t.now.Time) {
-			return err
-		}
+	if l.MaxDevices == nil || l.MaxTransfers == nil || counts {
+		return nil
 	}
 	most := *l.MaxDevices + *l.MaxTransfers
 	if l.Counting < most {
@@ -238,37 +213,27 @@ func (d *device) counts(now time.Time) bool {
 	return d.State == deviceActive || d.CountsUntil.After(now)
 }
 
-// changeFingerprint gives d the fingerprint that was sent, unless a device of the licence has it
-// already. The previous fingerprint goes on counting as if its machine had been released.
-func (f foundDevice) changeFingerprint(t *tx, l *license, d *device, fingerprint []byte) error {
-	if !f.arrives() {
-		return nil
+// takeFingerprint gives the device of an activation its new fingerprint. The one that it had before, if any, goes on
+// counting as if its machine had been released.
+func takeFingerprint(t *tx, f *finding, before device) {
+	if !f.counted.IsZero() {
+		t.removePastFingerprint(f.license.ID, f.fingerprint)
 	}
-	counted, err := t.pastFingerprint(l.ID, fingerprint)
-	if err != nil {
-		return err
+	if until := before.countsAfterSeat(f.license, t.now); !until.IsZero() {
+		t.addPastFingerprint(f.license.ID, before.Fingerprint, until)
 	}
-	if !counted.IsZero() {
-		t.removePastFingerprint(l.ID, fingerprint)
-	}
-	if f.drifted {
-		if until := d.countsAfterSeat(l, f.active, t.now); !until.IsZero() {
-			t.addPastFingerprint(l.ID, d.Fingerprint, until)
-		}
-	}
-	d.Fingerprint, d.CountsUntil = fingerprint, counted
-	return nil
+	f.device.Fingerprint, f.device.CountsUntil = f.fingerprint, f.counted
 }
 
 // countsAfterSeat returns until when the device's fingerprint counts once it holds no seat; the zero
-// stamp: it no longer counts. held tells whether the device has held a seat until now.
-func (d *device) countsAfterSeat(l *license, held bool, now stamp) stamp {
+// stamp: it no longer counts.
+func (d *device) countsAfterSeat(l *license, now stamp) stamp {
 	until := d.CountsUntil
-	if held && d.OfflineUntil.After(until.Time) { // resetting the transfers has not ended the lease
-		until = d.OfflineUntil
-	}
-	if kept := now.after(transferWindow); held && l.Kind == kindNodeLocked && kept.After(until.Time) {
-		until = kept
+	if d.State == deviceActive {
+		until = stamp{later(until.Time, d.OfflineUntil.Time)} // resetting the transfers has not ended the lease
+		if l.Kind == kindNodeLocked {
+			until = stamp{later(until.Time, now.after(transferWindow).Time)}
+		}
 	}
 	if !until.After(now.Time) {
 		return stamp{}

@@ -34,14 +34,13 @@ func (a *deviceAPI) pageRoutes() []route {
 
 // readCarried reads an activation request that was pasted into the page's form. Errors: malformed_json, or the
 // refusal of its members.
-func readCarried(text string) (activation, error) {
+func readCarried(text string) (*deviceRequest, error) {
 	body, err := parseBody([]byte(text), maxBodyValues)
 	if err != nil {
-		return activation{}, &refusal{code: codeMalformedJSON}
+		return nil, &refusal{code: codeMalformedJSON}
 	}
 	in := newInput(&body, nil, nil)
-	q := readActivation(in, true)
-	return q, in.err()
+	return readActivation(in, true), in.err()
 }
 
 // askRequest answers GET /activate with the empty form.
@@ -74,20 +73,16 @@ func (a *deviceAPI) carry(ctx context.Context, c *call) (any, error) {
 
 // leaseFor activates the device that made a request, and returns its lease. The same text gets the same lease for a
 // day, as with an Idempotency-Key, so that it can be shown first and saved then. A text that is no activation
-// request is charged to nobody; the page's own limit by address has counted it. Errors: those of readCarried,
-// admitLicense and giveSeat.
+// request is charged to nobody; the page's own limit by address has counted it. Errors: those of readCarried
+// and giveSeat.
 func (a *deviceAPI) leaseFor(ctx context.Context, c *call, text string) (token string, err error) {
-	q, err := readCarried(text)
-	if err != nil {
-		return "", err
-	}
-	l, err := a.admitLicense(c, &q.checkRequest)
+	r, err := readCarried(text)
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256([]byte(text))
 	c.idemKey, c.body = hex.EncodeToString(sum[:]), []byte(text)
-	res, err := a.giveSeat(ctx, c, &q, l)
+	res, err := a.giveSeat(ctx, c, r)
 	if err != nil {
 		return "", err
 	}

@@ -307,41 +307,6 @@ func (t *tx) retireKeys(licenseID string, end stamp) {
 		WHERE license_id = ?2 AND (retires_at IS NULL OR retires_at > ?1)`, end, licenseID)
 }
 
-// A licenseCache is a licenseSource that caches licences and devices in memory.
-type licenseCache struct {
-	auth     *authenticator             // its store is read on a miss
-	byKey    *cache[[32]byte, *license] // by the licence key's hash
-	licenses *cache[string, *license]   // by id
-	devices  *cache[deviceKey, *device] // a nil device: the licence has no such device
-}
-
-func newLicenseCache(g *authenticator) licenseCache {
-	const most = 4_000 // of each: together they take at most about 8 MiB
-	return licenseCache{auth: g, byKey: newCache[[32]byte, *license](most),
-		licenses: newCache[string, *license](most), devices: newCache[deviceKey, *device](most)}
-}
-
-func (m *licenseCache) licenseByKey(hash [32]byte) (*license, error) {
-	return m.byKey.load(m.auth.store, hash, func() (*license, string, error) {
-		l, err := m.auth.store.licenseByKey(hash)
-		if err != nil {
-			return nil, "", err
-		}
-		return l, l.ID, nil
-	})
-}
-
-func (m *licenseCache) license(o owner, id string) (*license, error) {
-	l, err := m.licenses.load(m.auth.store, id, func() (*license, string, error) {
-		l, err := m.auth.store.license(anyAccount, id)
-		return l, id, err
-	})
-	if err == nil && !o.owns(l.AccountID) {
-		return nil, errNotFound
-	}
-	return l, err
-}
-
 // maxTallied is how many licences are counted by status, which takes as long as half of everything else that the
 // status command does.
 const maxTallied = 10_000

@@ -451,8 +451,12 @@ func TestLicense_firstFaultOfThePrecedenceIsTheAnswer(t *testing.T) {
 
 // verdict is the code of licenseVerdict for a licence, and whether it means that the licence is valid.
 func (c *verdictQuestion) verdict(l *license) string {
-	code, valid := licenseVerdict(l, c.d, verdictInput{product: c.product, entitlements: c.entitlements,
-		hasDevice: c.hasDevice, mismatch: c.mismatch, tokenEnded: c.tokenEnded}, c.now)
+	r := &deviceRequest{product: c.product, entitlements: c.entitlements}
+	if c.hasDevice {
+		r.fingerprint = []byte("a")
+	}
+	code, valid := licenseVerdict(r, &finding{license: l, device: c.d, mismatch: c.mismatch,
+		tokenEnded: c.tokenEnded}, c.now)
 	return fmt.Sprint(code, " ", valid)
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -289,6 +290,18 @@ func (d *tableText) updateFields(t *tx, fields []field, names []string, rest str
 	}
 	name, _, _ := strings.Cut(d.name, " ")
 	return t.exec(`UPDATE `+name+` SET `+strings.Join(names, ` = ?, `)+` = ?`+rest, append(values, args...)...)
+}
+
+// changed returns the names, separated by spaces, of the columns of the table itself in which two rows differ.
+func (d *table[T]) changed(before, after *T) string {
+	var names []string
+	was := d.fields(before)
+	for i, is := range d.fields(after) {
+		if d.own[i] && !reflect.DeepEqual(was[i].at, is.at) {
+			names = append(names, is.column)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 // collect returns the rows of a query; dest returns where the columns of a row are scanned to. It fails if one
@@ -792,6 +805,26 @@ func (l jsonList[T]) Scan(v any) error {
 	}
 	*l.to = nil
 	return json.Unmarshal([]byte(text), l.to)
+}
+
+// optionalText is a column that holds a text, or NULL, which is "".
+type optionalText struct{ to *string }
+
+// Value implements driver.Valuer.
+func (o optionalText) Value() (driver.Value, error) {
+	if *o.to == "" {
+		return nil, nil
+	}
+	return *o.to, nil
+}
+
+// Scan implements sql.Scanner.
+func (o optionalText) Scan(v any) error {
+	var ok bool
+	if *o.to, ok = v.(string); !ok && v != nil {
+		return fmt.Errorf("a text is stored as %T", v)
+	}
+	return nil
 }
 
 // optionalObject is a column that holds a JSON object, or NULL, which is nil.

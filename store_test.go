@@ -254,7 +254,7 @@ func fillLicense(t *tx, account, key string, n int) error {
 		hash[:], id, t.now)
 	for d := range 2 {
 		fingerprint := fingerprintHash(fmt.Sprint(key, d))
-		t.saveDevice(&device{ID: t.newID("dev"), LicenseID: id, Fingerprint: fingerprint[:],
+		deviceTable.insert(t, &device{ID: t.newID("dev"), LicenseID: id, Fingerprint: fingerprint[:],
 			State: deviceActive, ActivatedAt: t.now, LastSeenAt: t.now, Activations: 1})
 	}
 	return err
