@@ -295,9 +295,9 @@ func (by webhookAuthor) bindToGrant(t *tx, w *webhook) error {
 	return nil
 }
 
-// hasRoom returns errWebhookLimit if an account has maxWebhooks already, or errAppWebhookLimit if the
+// checkRoom returns errWebhookLimit if an account has maxWebhooks already, or errAppWebhookLimit if the
 // author is an application that has maxAppWebhooks in it.
-func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
+func (by webhookAuthor) checkRoom(t *tx, accountID string) error {
 	all, made, err := t.countWebhooks(accountID, by.app)
 	switch {
 	case err != nil:
@@ -310,10 +310,10 @@ func (by webhookAuthor) hasRoom(t *tx, accountID string) error {
 	return nil
 }
 
-// permits returns insufficient_scope (403) unless the author may read events of these types. Without this
+// checkScopes returns insufficient_scope (403) unless the author may read events of these types. Without this
 // rule, a caller who may not read leads could subscribe a webhook to them and receive them that way. A type that
 // does not exist, which only an operator can have written to the row, needs scopeEvents.
-func (by webhookAuthor) permits(types []string) error {
+func (by webhookAuthor) checkScopes(types []string) error {
 	for _, t := range types {
 		if scope := cmp.Or(scopeOfEvent[eventType(t)], scopeEvents); !by.has(scope) {
 			return errScope(scope, "The webhook gets events that only tokens with the scope "+scope+" may read.")
@@ -322,12 +322,12 @@ func (by webhookAuthor) permits(types []string) error {
 	return nil
 }
 
-// permitted returns a webhook of an owner, which the transaction is to change. Errors: errWebhook,
+// webhookOf returns a webhook of an owner, which the transaction is to change. Errors: errWebhook,
 // insufficient_scope (403) unless the author may read the events that the webhook gets.
-func (by webhookAuthor) permitted(t *tx, o owner, id string) (*webhook, error) {
+func (by webhookAuthor) webhookOf(t *tx, o owner, id string) (*webhook, error) {
 	w, err := t.webhook(o, id)
 	if err == nil {
-		err = by.permits(w.Types)
+		err = by.checkScopes(w.Types)
 	}
 	return w, err
 }
@@ -339,10 +339,10 @@ func createWebhook(t *tx, w *webhook, by webhookAuthor) error {
 	if err := t.openAccount(w.AccountID); err != nil {
 		return err
 	}
-	if err := by.permits(w.Types); err != nil {
+	if err := by.checkScopes(w.Types); err != nil {
 		return err
 	}
-	if err := by.hasRoom(t, w.AccountID); err != nil {
+	if err := by.checkRoom(t, w.AccountID); err != nil {
 		return err
 	}
 	w.ID, w.State, w.SecretNumber = t.newID("whe"), webhookPending, 1
@@ -402,7 +402,7 @@ func patchWebhook(t *tx, o owner, id string, set change, by webhookAuthor) (*web
 	case moved: // it has to answer a test before it gets events
 		after.State, after.Reason = webhookPending, nil
 	}
-	if err := by.permits(after.Types); err != nil {
+	if err := by.checkScopes(after.Types); err != nil {
 		return nil, err
 	}
 	changed := differenceOf(before.members(), after.members()).names
@@ -445,7 +445,7 @@ func addChangeEvents(t *tx, w *webhook, changed []string, actor string) {
 // test's event. While an earlier test is still to be sent, it returns the id of that one's and writes
 // nothing. Errors: errWebhook, insufficient_scope (403).
 func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, err error) {
-	w, err := by.permitted(t, o, id)
+	w, err := by.webhookOf(t, o, id)
 	if err != nil {
 		return "", err
 	}
@@ -456,7 +456,7 @@ func requestTest(t *tx, o owner, id string, by webhookAuthor) (eventID string, e
 // when it answers the test with 2xx; until then a disabled one is pending. An enabled one is left as it
 // is. Errors: errWebhook, insufficient_scope (403).
 func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
-	w, err := by.permitted(t, o, id)
+	w, err := by.webhookOf(t, o, id)
 	if err != nil || w.State == webhookEnabled {
 		return w, err
 	}
@@ -473,7 +473,7 @@ func enableWebhook(t *tx, o owner, id string, by webhookAuthor) (*webhook, error
 // also signs for secretOverlap. The one before that stops signing at once, even if its own overlap has not
 // ended. Errors: errWebhook, insufficient_scope (403).
 func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook, error) {
-	w, err := by.permitted(t, o, id)
+	w, err := by.webhookOf(t, o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -489,7 +489,7 @@ func rotateWebhookSecret(t *tx, o owner, id string, by webhookAuthor) (*webhook,
 // errWebhookDisabled, insufficient_scope (403), validation_failed for a time in the future or more than
 // maxReplay ago.
 func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*webhook, error) {
-	w, err := by.permitted(t, o, id)
+	w, err := by.webhookOf(t, o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -516,7 +516,7 @@ func replayEvents(t *tx, o owner, id string, since stamp, by webhookAuthor) (*we
 // webhook no longer subscribes to, so the author must be permitted to read that type too. Errors: errWebhook,
 // errDelivery (also if the event has gone from the database), errWebhookDisabled, insufficient_scope (403).
 func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eventID string, err error) {
-	w, err := by.permitted(t, o, id)
+	w, err := by.webhookOf(t, o, id)
 	if err != nil {
 		return "", err
 	}
@@ -527,7 +527,7 @@ func retryDelivery(t *tx, o owner, id, deliveryID string, by webhookAuthor) (eve
 	if d.Type == eventWebhookTest {
 		return sendTest(t, w, by.actor)
 	}
-	if err := by.permits([]string{string(d.Type)}); err != nil {
+	if err := by.checkScopes([]string{string(d.Type)}); err != nil {
 		return "", err
 	}
 	if w.State != webhookEnabled {

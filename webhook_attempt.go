@@ -30,7 +30,7 @@ type attempt struct {
 
 	holder  string    // the account whose place it takes
 	began   time.Time // by the steady clock
-	suspect bool      // it counts among webhookWorker.suspects
+	failing bool      // it counts among webhookWorker.failingNow
 	slow    bool      // it has lasted for slowAfter, or began while another to the webhook was slow; owned by run
 
 	event    event
@@ -114,14 +114,10 @@ func excerpt(body []byte, most int) string {
 	}, text)
 }
 
-// A progress is how far the lanes of a webhook have got, to be recorded.
-type progress struct {
-	sender   *webhookSender
-	queue    int64
-	live     *lane
-	sent     int64
-	replayed *lane // nil: none
-	seq      int64
+// A laneMove is how far a lane has got, to be recorded.
+type laneMove struct {
+	lane *lane
+	to   int64
 }
 
 // record writes the outcomes of the attempts that are back, and the progress of their webhooks, in one
@@ -132,8 +128,8 @@ func (w *webhookWorker) record() {
 	if len(w.unrecorded) == 0 && !w.saveAll || early {
 		return
 	}
-	lanes := w.progressMade()
-	if len(w.unrecorded) > 0 || len(lanes) > 0 {
+	moves := w.moves()
+	if len(w.unrecorded) > 0 || len(moves) > 0 {
 		err := w.store.update(context.Background(), func(t *tx) error {
 			t.quiet()
 			failing := map[int64]bool{}
@@ -142,7 +138,9 @@ func (w *webhookWorker) record() {
 					return err
 				}
 			}
-			recordProgress(t, lanes)
+			for _, m := range moves {
+				t.saveLane(m.lane, m.to)
+			}
 			return nil
 		})
 		if w.recordFailed = err != nil; w.recordFailed {
@@ -152,14 +150,8 @@ func (w *webhookWorker) record() {
 		}
 	}
 	w.saveAll = false
-	for _, p := range lanes {
-		p.live.saved = p.sent
-		if p.replayed != nil {
-			p.replayed.saved = p.seq
-			if p.seq >= p.replayed.end && p.sender.replayed == p.replayed {
-				p.sender.replayed = nil
-			}
-		}
+	for _, m := range moves {
+		m.lane.saved = m.to
 	}
 	now := w.steady()
 	for _, a := range w.unrecorded {
@@ -187,49 +179,30 @@ func (w *webhookWorker) recordIn(delay time.Duration) {
 	w.recordTimer.Reset(delay)
 }
 
-// progressMade returns the progress that is not on disk yet, of the webhooks whose attempts are back, or
-// with saveAll of all webhooks.
-func (w *webhookWorker) progressMade() (all []progress) {
+// moves returns how far lanes have got beyond what is on disk: those of the webhooks whose attempts are back, or with
+// saveAll of all.
+func (w *webhookWorker) moves() (all []laneMove) {
+	seen := map[*webhookSender]bool{}
 	add := func(s *webhookSender) {
-		if s.live == nil || s.number <= 0 {
+		if seen[s] || s.number <= 0 {
 			return
 		}
-		p := progress{sender: s, queue: s.number, live: s.live, sent: s.live.done()}
-		moved := p.sent != s.live.saved
-		if s.replayed != nil {
-			p.replayed, p.seq = s.replayed, s.replayed.done()
-			moved = moved || p.seq != s.replayed.saved
+		seen[s] = true
+		for _, l := range s.lanes() {
+			if to := l.done(); to != l.saved {
+				all = append(all, laneMove{l, to})
+			}
 		}
-		if moved {
-			all = append(all, p)
-		}
+	}
+	for _, a := range w.unrecorded {
+		add(a.sender)
 	}
 	if w.saveAll {
 		for _, s := range w.senders {
 			add(s)
 		}
-		return all
-	}
-	seen := map[*webhookSender]bool{}
-	for _, a := range w.unrecorded {
-		if !seen[a.sender] {
-			seen[a.sender] = true
-			add(a.sender)
-		}
 	}
 	return all
-}
-
-// recordProgress writes how far lanes have got.
-func recordProgress(t *tx, lanes []progress) {
-	for _, p := range lanes {
-		if p.sent != p.live.saved {
-			t.setSent(p.queue, p.sent)
-		}
-		if p.replayed != nil && p.seq != p.replayed.saved {
-			t.setReplayed(p.queue, p.replayed.saved, p.seq, p.replayed.endedAt)
-		}
-	}
 }
 
 // recordAttempt writes the outcome of an attempt. failing holds the queues for which a failure was recorded
@@ -318,13 +291,13 @@ func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	return nil
 }
 
-// settle frees the place of an attempt, and adjusts how its webhook is sent to by the outcome.
-func (w *webhookWorker) settle(a *attempt) {
+// release frees the place of an attempt, and adjusts how its webhook is sent to by the outcome.
+func (w *webhookWorker) release(a *attempt) {
 	s := a.sender
 	s.sending--
 	if a.slow {
 		s.slow--
-		if !a.suspect {
+		if !a.failing {
 			w.slow--
 		}
 	}

@@ -46,7 +46,7 @@ func webhookWorkerOf(s *server) *webhookWorker {
 	w := newWebhookWorker(s.store)
 	w.keys, w.outbound, w.log = s.keys.Load, s.outbound, s.log
 	w.now, w.steady = s.now, s.steady
-	w.doubted, w.stopping, w.held = s.clockDoubted, s.draining.Load, func() bool { return s.store.waits() }
+	w.doubted, w.stopping, w.blocked = s.clockDoubted, s.draining.Load, func() bool { return s.store.waits() }
 	return w
 }
 
@@ -87,7 +87,7 @@ func webhookMetrics(w *webhookWorker) []metric {
 			}
 			waiting, retried, age := 0, 0, int64(0)
 			for _, b := range behind {
-				if b.rests {
+				if b.ended {
 					continue
 				}
 				waiting += b.waiting
@@ -129,12 +129,12 @@ func (a *webhookAPI) withSecret(w *webhook) *webhookWithSecret {
 	return &webhookWithSecret{webhook: shownWebhook(w), Secret: formatWebhookSecret(secret)}
 }
 
-// permitsReplay returns why the author must not be given the stored answer to an earlier call, which shows
+// checkReplay returns why the author must not be given the stored answer to an earlier call, which shows
 // webhook w; nil: it may be. It is for replaysOf.
-func (by webhookAuthor) permitsReplay(w *struct {
+func (by webhookAuthor) checkReplay(w *struct {
 	Types []string `json:"types"`
 }) error {
-	return by.permits(w.Types)
+	return by.checkScopes(w.Types)
 }
 
 // readURL reads the address of a webhook and returns its normal form, "" if it is wrong.
@@ -185,13 +185,13 @@ func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
 	}
 	o := c.oneOwner(of) // a webhook belongs to one account: the caller's, if it names none
 	by := webhookAuthorOf(c)
-	if err := by.permits(wanted.Types); err != nil {
+	if err := by.checkScopes(wanted.Types); err != nil {
 		return nil, err
 	}
 	if err := a.checkHost(ctx, c, wanted.URL); err != nil {
 		return nil, err
 	}
-	c.stillTrue = replaysOf(o, by.permitsReplay)
+	c.stillTrue = replaysOf(o, by.checkReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
 		w := wanted
 		w.AccountID = o.account
@@ -289,7 +289,7 @@ func (a *webhookAPI) rotateSecret(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysOf(of, by.permitsReplay)
+	c.stillTrue = replaysOf(of, by.checkReplay)
 	return create(ctx, a.server, c, func(t *tx) (*webhookWithSecret, error) {
 		w, err := rotateWebhookSecret(t, of, c.id(), by)
 		if err != nil {
@@ -345,7 +345,7 @@ func (a *webhookAPI) replayEvents(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	by := webhookAuthorOf(c)
-	c.stillTrue = replaysOf(of, by.permitsReplay)
+	c.stillTrue = replaysOf(of, by.checkReplay)
 	return a.changeWebhook(ctx, c, func(t *tx) (*webhook, error) {
 		return replayEvents(t, of, c.id(), since, by)
 	})

@@ -291,18 +291,17 @@ func (t *tx) removeRetry(queue, eventSeq int64) {
 	t.exec(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
 }
 
-// setSent records up to which number the events of a queue were sent.
-func (t *tx) setSent(queue, seq int64) {
-	t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, seq, queue)
-}
-
-// setReplayed records up to which number the events of a replay were sent; once seq has reached end, the
-// replay is over. It compares and sets: was and end are the recorded values that the caller knows, and if
-// they differ, the replay was started anew meanwhile and stays as it is.
-func (t *tx) setReplayed(queue, was, seq, end int64) {
-	next := sql.NullInt64{Int64: seq, Valid: seq < end}
+// saveLane records up to which number the events of a lane were sent; once a replay has reached its end, it is over. For
+// a replay it compares and sets: if its row has another beginning or end, it was started anew meanwhile, and stays as it
+// is.
+func (t *tx) saveLane(l *lane, to int64) {
+	if !l.replay {
+		t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, to, l.queue)
+		return
+	}
+	next := sql.NullInt64{Int64: to, Valid: to < l.end}
 	t.exec(`UPDATE webhook_queues SET replay_seq = ?1, replay_end = iif(?1 IS NULL, NULL, replay_end)
-		WHERE id = ?2 AND replay_seq = ?3 AND replay_end = ?4`, next, queue, was, end)
+		WHERE id = ?2 AND replay_seq = ?3 AND replay_end = ?4`, next, l.queue, l.saved, l.end)
 }
 
 // setFailing records since when every attempt of an enabled webhook has failed; the zero stamp: the last
@@ -403,7 +402,7 @@ type webhookBacklog struct {
 	waiting, retried int   // events that were not tried yet, and that are to be tried again
 	oldest           stamp // when the oldest of those that were not tried yet was written
 	accepted         stamp // when it last accepted an event; zero: none of those that are kept
-	rests            bool  // nothing is sent to it, whatever waits: an account or application has ended
+	ended            bool  // nothing is sent to it, whatever waits: an account or application has ended
 }
 
 // webhookBacklogs returns the backlogs of all webhooks of an owner, or of limit of them, those first that are furthest
@@ -420,7 +419,7 @@ func (q *queries) webhookBacklogs(o owner, limit int) ([]webhookBacklog, error) 
 		a.closed_at IS NOT NULL OR EXISTS (`+endedApps+`)
 		FROM (`+from+` ORDER BY q.sent_seq IS NULL, q.sent_seq LIMIT ?) w JOIN accounts a ON a.id = w.account_id`,
 		append(args, limit), func(b *webhookBacklog) []any {
-			return []any{&b.webhookID, &b.waiting, &b.oldest, &b.retried, &b.accepted, &b.rests}
+			return []any{&b.webhookID, &b.waiting, &b.oldest, &b.retried, &b.accepted, &b.ended}
 		})
 }
 

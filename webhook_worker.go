@@ -18,7 +18,7 @@ import (
 
 const (
 	maxSending         = 256             // attempts under way at once
-	maxSuspects        = 128             // of them for failing and slow webhooks together
+	maxTroubled        = 128             // of them for failing and slow webhooks together
 	keptPlaces         = 64              // of them for accounts with nothing under way; see hasPlace
 	maxSendingWebhook  = 4               // of one webhook
 	maxReady           = 64              // numbers of events that a webhook's lane holds in memory
@@ -53,7 +53,7 @@ type webhookWorker struct {
 	steady   func() time.Time // a clock that is never set
 	doubted  func() bool      // server.clockDoubted
 	stopping func() bool
-	held     func() bool   // store.waits: nothing is sent
+	blocked  func() bool   // store.waits: nothing is sent
 	tick     time.Duration // between two looks for foreign commits and for what has become due
 
 	wake    chan struct{}
@@ -76,8 +76,8 @@ type webhookWorker struct {
 	fillFrom     time.Time      // fill waits until then, since the database could not be read
 	saveAll      bool           // record how far every lane is
 	flying       []*attempt     // that are under way, in the order in which they began
-	suspects     int            // of flying, those to webhooks that fail or are not enabled
-	slow         int            // of flying, those that are slow and not among suspects
+	failingNow   int            // of flying, those to webhooks that fail or are not enabled
+	slow         int            // of flying, those that are slow and not among failingNow
 	perHolder    map[string]int // of flying, by the account whose places they take
 
 	sweptAt time.Time // owned by sweep
@@ -128,13 +128,24 @@ type webhookSender struct {
 
 // A lane is a range of an account's events that a webhook gets, in the order of their numbers.
 type lane struct {
-	read    int64   // up to this number the events were looked at
-	end     int64   // the last one
-	more    bool    // there may be others after read
-	ready   []int64 // that are wanted and not begun
-	begun   []int64 // that are under way
-	saved   int64   // what done returned when it was last recorded on disk
-	endedAt int64   // of a replay: replay_end on disk
+	read   int64   // up to this number the events were looked at
+	end    int64   // the last one
+	more   bool    // there may be others after read
+	ready  []int64 // that are wanted and not begun
+	begun  []int64 // that are under way
+	saved  int64   // what done returned when it was last recorded on disk
+	queue  int64
+	replay bool
+}
+
+// lanes returns the lanes of a webhook.
+func (s *webhookSender) lanes() (all []*lane) {
+	for _, l := range []*lane{s.live, s.replayed} {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
 }
 
 // done returns the number up to which every event was sent or waits to be tried again.
@@ -150,15 +161,15 @@ func (l *lane) done() int64 {
 
 // unread puts the events that are ready back, to be selected again, since the webhook may want others now.
 func (s *webhookSender) unread() {
-	for _, l := range []*lane{s.live, s.replayed} {
-		if l != nil && len(l.ready) > 0 {
+	for _, l := range s.lanes() {
+		if len(l.ready) > 0 {
 			l.read, l.ready, l.more = l.ready[0]-1, nil, true
 		}
 	}
 }
 
-// settle removes an event from those that are under way.
-func (l *lane) settle(seq int64) {
+// ended removes an event from those that are under way.
+func (l *lane) ended(seq int64) {
 	if i := slices.Index(l.begun, seq); i >= 0 {
 		l.begun = slices.Delete(l.begun, i, i+1)
 	}
@@ -390,7 +401,7 @@ func (w *webhookWorker) update(row *webhookQueue) {
 	case another:
 		s.failing = !row.FailingSince.IsZero()
 		s.failingSaved = s.failing
-		s.live = &lane{read: row.sentSeq, saved: row.sentSeq, end: maxSeq}
+		s.live = &lane{queue: row.number, read: row.sentSeq, saved: row.sentSeq, end: maxSeq}
 		s.replayed, s.retries, s.retrying = nil, nil, map[int64]bool{}
 		s.cautious, s.pausedUntil = false, time.Time{}
 	}
@@ -409,16 +420,16 @@ func (w *webhookWorker) updateReplay(s *webhookSender, row *webhookQueue) {
 	switch {
 	case row.replaySeq < 0:
 		s.replayed = nil
-	case s.replayed == nil || s.replayed.saved != row.replaySeq || s.replayed.endedAt != row.replayEnd:
-		s.replayed = &lane{read: row.replaySeq, saved: row.replaySeq, end: row.replayEnd, endedAt: row.replayEnd,
-			more: true}
+	case s.replayed == nil || s.replayed.saved != row.replaySeq || s.replayed.end != row.replayEnd:
+		s.replayed = &lane{queue: row.number, replay: true, read: row.replaySeq, saved: row.replaySeq,
+			end: row.replayEnd, more: true}
 	}
 }
 
 // fill begins as many attempts as may run, one of each webhook in turn. When a webhook has looked through
 // many events and found none, it returns and wakes run, so that attempts that came back are taken first.
 func (w *webhookWorker) fill(calls context.Context) {
-	if w.stopping() || w.held() || w.recordFailed || w.steady().Before(w.fillFrom) {
+	if w.stopping() || w.blocked() || w.recordFailed || w.steady().Before(w.fillFrom) {
 		return
 	}
 	for progress := true; progress && len(w.flying) < maxSending; {
@@ -426,48 +437,58 @@ func (w *webhookWorker) fill(calls context.Context) {
 		for n := len(w.busy); n > 0 && len(w.flying) < maxSending; n-- {
 			s := w.busy[0]
 			w.busy = w.busy[1:]
-			begun, looked, waits := w.begin(calls, s)
-			if s.isBusy = begun || looked || waits; s.isBusy {
+			turn := w.begin(calls, s)
+			if s.isBusy = turn != nothingToSend; s.isBusy {
 				w.busy = append(w.busy, s)
 			}
-			if looked {
+			if turn == lookedThrough {
 				w.wakeUp()
 				return
 			}
-			progress = progress || begun
+			progress = progress || turn == attemptBegun
 		}
 	}
 }
 
-// begin begins the next attempt of a webhook. begun reports whether it did; looked, whether it has looked
-// through many events without finding one, and there may be one after them; waits, whether the webhook has
-// to wait, for a place that others have or for the database.
-func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, looked, waits bool) {
+// A webhookTurn is what came of a webhook's turn in fill.
+type webhookTurn int
+
+const (
+	nothingToSend webhookTurn = iota // or what is under way has to come back first, which marks it busy again
+	attemptBegun
+	lookedThrough // it has looked through many events and wants none of them; there may be one after them
+	mustWait      // for a place that others have, or for the database
+)
+
+// begin begins the next attempt of a webhook.
+func (w *webhookWorker) begin(calls context.Context, s *webhookSender) webhookTurn {
 	most := maxSendingWebhook
 	if s.cautious {
 		most = 1
 	}
-	suspect := s.number == 0 || s.failing
+	failing := s.number == 0 || s.failing
 	switch {
 	case s.gone || s.sending >= most:
-		return false, false, false // a result marks it busy again
+		return nothingToSend
 	case s.number < 0 || w.steady().Before(s.notBefore):
-		return false, false, true // its queue is to be read again, or an event could not be read
-	case !w.hasPlace(s.holder) || suspect && w.suspects >= maxSuspects:
-		return false, false, true
-	case !suspect && s.slow > 0 && w.suspects+w.slow >= maxSuspects: // those that fail do not wait for slow ones
-		return false, false, true
+		return mustWait // its queue is to be read again, or an event could not be read
+	case !w.hasPlace(s.holder) || failing && w.failingNow >= maxTroubled:
+		return mustWait
+	case !failing && s.slow > 0 && w.failingNow+w.slow >= maxTroubled: // those that fail do not wait for slow ones
+		return mustWait
 	}
 	a, looked, err := w.next(s)
-	if err != nil {
+	switch {
+	case err != nil:
 		w.log.Warn(faultWebhooksRead, "error", err)
 		w.fillFrom = w.steady().Add(recordRetry)
-		return false, false, true
+		return mustWait
+	case looked:
+		return lookedThrough
+	case a == nil:
+		return nothingToSend
 	}
-	if a == nil {
-		return false, looked, false
-	}
-	a.sender, a.webhook, a.queue, a.suspect = s, s.webhook, s.number, suspect
+	a.sender, a.webhook, a.queue, a.failing = s, s.webhook, s.number, failing
 	a.holder, a.began = s.holder, w.steady()
 	s.sending++
 	w.flying = append(w.flying, a)
@@ -479,7 +500,7 @@ func (w *webhookWorker) begin(calls context.Context, s *webhookSender) (begun, l
 		w.send(calls, a)
 		w.results <- a
 	}()
-	return true, false, false
+	return attemptBegun
 }
 
 // hasPlace reports whether an account may have another attempt under way. An account with none may, as long
@@ -491,22 +512,22 @@ func (w *webhookWorker) hasPlace(holder string) bool {
 	return has == 0 || has < 2*(maxSending-keptPlaces-len(w.flying))
 }
 
-// count updates the counts for an attempt: n is 1 when it begins and -1 when it is settled.
+// count updates the counts for an attempt: n is 1 when it begins and -1 when it ends.
 func (w *webhookWorker) count(a *attempt, n int) {
 	w.sendingNow.Store(int64(len(w.flying)))
-	if a.suspect {
-		w.suspects += n
+	if a.failing {
+		w.failingNow += n
 	}
 	if w.perHolder[a.holder] += n; w.perHolder[a.holder] == 0 {
 		delete(w.perHolder, a.holder)
 	}
 }
 
-// countSlow counts an attempt as slow until it is settled.
+// countSlow counts an attempt as slow until it ends.
 func (w *webhookWorker) countSlow(a *attempt) {
 	a.slow = true
 	a.sender.slow++
-	if !a.suspect {
+	if !a.failing {
 		w.slow++
 	}
 }
@@ -609,7 +630,7 @@ func (w *webhookWorker) nextRetry(s *webhookSender) (*attempt, error) {
 
 // take takes back an attempt whose goroutine has ended.
 func (w *webhookWorker) take(a *attempt) {
-	w.settle(a)
+	w.release(a)
 	if a.canceled {
 		s := a.sender
 		s.number, s.testing, s.notBefore = -1, 0, w.steady().Add(recordRetry) // its queue is read again, with it
@@ -617,7 +638,7 @@ func (w *webhookWorker) take(a *attempt) {
 		return
 	}
 	if a.lane != nil {
-		a.lane.settle(a.seq)
+		a.lane.ended(a.seq)
 	}
 	a.id = newID("whd", a.at.Add(a.took))
 	w.unrecorded = append(w.unrecorded, a)

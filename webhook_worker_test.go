@@ -462,8 +462,8 @@ func TestWebhook_placesAreSharedOut(t *testing.T) {
 		apps    int  // of one owner have made them
 		want    int
 	}{
-		{"failing ones of many accounts", true, false, true, 0, maxSuspects},
-		{"slow ones of many accounts", false, true, true, 0, maxSuspects},
+		{"failing ones of many accounts", true, false, true, 0, maxTroubled},
+		{"slow ones of many accounts", false, true, true, 0, maxTroubled},
 		{"one account's", false, false, false, 0, half},
 		{"one application's in many accounts", false, false, true, 1, half},
 		{"many applications' of one owner in many accounts", false, false, true, maxApps, half},
