@@ -291,9 +291,9 @@ func (t *tx) removeRetry(queue, eventSeq int64) {
 	t.exec(`DELETE FROM webhook_retries WHERE queue_id = ? AND event_seq = ?`, queue, eventSeq)
 }
 
-// saveLane records up to which number the events of a lane were sent; once a replay has reached its end, it is over. For
-// a replay it compares and sets: if its row has another beginning or end, it was started anew meanwhile, and stays as it
-// is.
+// saveLane records up to which number the events of a lane were sent; once a replay has reached its end, it is over.
+// For a replay it compares and sets: if its row has another beginning or end, it was started anew meanwhile, and stays
+// as it is.
 func (t *tx) saveLane(l *lane, to int64) {
 	if !l.replay {
 		t.exec(`UPDATE webhook_queues SET sent_seq = ? WHERE id = ?`, to, l.queue)
