@@ -282,7 +282,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
-	scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeIssuing, scopeDevices, scopeEvents,
+	scopeStats, scopeLeads, scopeWriteLeads, scopeLicenses, scopeIssuing, scopeDevices, scopeEvents,
 	scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks, scopeApps,
 }
 

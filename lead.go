@@ -21,8 +21,8 @@ func leadNoun() noun {
 
 // The scopes of leads.
 const (
-	scopeLeads = "leads:read"
-	scopeErase = "leads:write"
+	scopeLeads      = "leads:read"
+	scopeWriteLeads = "leads:write"
 )
 
 // The event types of leads.

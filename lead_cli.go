@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strconv"
-	"time"
 )
 
 // The options of these commands.
@@ -41,7 +40,7 @@ func leadsErase(e *env) error {
 			return err
 		}
 		note, copies := e.eraseFromWAL(st, "the address")
-		similar, more, err := st.similarAddresses(e.ctx, anyAccount, e.args[0], maxSimilar)
+		similar, more, err := st.within(e.ctx).similarAddresses(anyAccount, e.args[0], maxSimilar)
 		if err != nil {
 			return fmt.Errorf("%d erased, but not compared with other addresses: %w", erased, err)
 		}
@@ -102,20 +101,12 @@ func leadsPurge(e *env) error {
 			return e.print(map[string]any{"would_purge": n, "dry_run": true},
 				countOf(n, "lead")+" would be removed; this was a dry run: nothing was changed")
 		}
-		purged := int64(0)
-		for after, more := int64(0), true; more; {
-			var n, last int64
-			began := time.Now()
-			if err := st.update(e.ctx, func(t *tx) (err error) {
-				n, last, err = t.purgeLeads(anyAccount, before, after)
-				return err
-			}); err != nil {
-				return err
-			}
-			purged += n
-			after, more = last, last > 0
-			time.Sleep(time.Since(began)) // see updateInParts
+		end, err := inParts(e.ctx, st.writer, func(t *tx, at leadPurge) (leadPurge, bool, error) {
+			return t.purgeLeads(anyAccount, before, at)
+		})
+		if err != nil {
+			return err
 		}
-		return e.print(map[string]int64{"purged": purged}, countOf(purged, "lead")+" removed")
+		return e.print(map[string]int64{"purged": end.purged}, countOf(end.purged, "lead")+" removed")
 	})
 }

@@ -24,10 +24,11 @@ type leadAPI struct {
 func leadWing(s *server) wing {
 	a := &leadAPI{server: s, main: newCache[string, string](1)}
 	return wing{routes: []route{
-		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeErase, origin: originListed, address: "leads",
-			bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}}, run: a.createLead},
+		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeWriteLeads, origin: originListed,
+			address: "leads", bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}},
+			run: a.createLead},
 		{pattern: "GET /leads", token: tokenRequired, scope: scopeLeads, question: true, run: s.listLeads},
-		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeErase, run: s.eraseLeads},
+		{pattern: "POST /leads/erase", token: tokenRequired, scope: scopeWriteLeads, run: s.eraseLeads},
 	}}
 }
 

@@ -87,16 +87,9 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }
 
-// erasedAtOnce is how many leads of an address the first transaction of erasing takes. The next ones
-// take more while they are short and fewer while they are long, between a fifth and twenty times as
-// many, so that other writes wait less than 100 ms whatever leads hold (BenchmarkErase).
-const (
-	erasedAtOnce = 100
-	shortErasing = 10 * time.Millisecond
-	longErasing  = 30 * time.Millisecond
-	fewestErased = erasedAtOnce / 5
-	mostErased   = erasedAtOnce * 20
-)
+// erasedAtOnce is how many leads of an address one transaction of erasing takes: so few that other writes wait less
+// than 100 ms whatever leads hold (BenchmarkErase).
+const erasedAtOnce = 200
 
 // eraseLeads removes every lead of an owner that has the address, compared without case, and
 // returns how many there were. It does so in short transactions, so that other writes go on in
@@ -105,53 +98,34 @@ const (
 func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased int64, err error) {
 	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
 	// and SQLite leaves the bytes where a row was.
-	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
-		t.blankLeads(email, found)
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	err = s.eachLeadOfAddress(ctx, o, email, func(t *tx, found []leadAddress) error {
-		erased += t.deleteLeads(found)
-		return nil
-	})
-	return erased, err
-}
-
-// eachLeadOfAddress calls f with batches of an owner's leads that include all those of an address, each
-// batch in a transaction of its own. See erasedAtOnce for the size of a batch.
-func (s *store) eachLeadOfAddress(
-	ctx context.Context, o owner, email string, f func(*tx, []leadAddress) error,
-) error {
-	atOnce := erasedAtOnce
-	for _, r := range leadRanges(email) {
-		for more := true; more; {
-			began := time.Now()
-			var found []leadAddress
-			err := s.update(ctx, func(t *tx) (err error) {
-				if found, err = t.leadsInRange(o, r, atOnce); err != nil {
-					return err
+	blank := func(t *tx, found []leadAddress) int64 { return t.blankLeads(email, found) }
+	for _, change := range []func(*tx, []leadAddress) int64{blank, (*tx).deleteLeads} {
+		erased = 0
+		for _, r := range leadRanges(email) {
+			end, err := inParts(ctx, s.writer, func(t *tx, at leadErasing) (leadErasing, bool, error) {
+				if at.place.digest != nil {
+					r.after = at.place
 				}
-				return f(t, found)
+				found, err := t.leadsInRange(o, r, erasedAtOnce)
+				at.changed += change(t, found)
+				if len(found) < erasedAtOnce {
+					return at, false, err
+				}
+				return leadErasing{found[len(found)-1].leadPlace, at.changed}, true, err
 			})
 			if err != nil {
-				return err
+				return 0, err
 			}
-			took := time.Since(began)
-			if more = len(found) == atOnce; more {
-				r.after = found[len(found)-1].leadPlace
-				time.Sleep(took) // see updateInParts
-			}
-			switch {
-			case took < shortErasing:
-				atOnce = min(2*atOnce, mostErased)
-			case took > longErasing:
-				atOnce = max(atOnce/2, fewestErased)
-			}
+			erased += end.changed
 		}
 	}
-	return nil
+	return erased, nil
+}
+
+// A leadErasing is how far erasing has come in a leadRange.
+type leadErasing struct {
+	place   leadPlace // without a digest: at the beginning
+	changed int64
 }
 
 // A leadPlace is a place in the order of the index on digests.
@@ -194,8 +168,8 @@ func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, 
 
 // blankLeads overwrites the personal data in those of the leads that have the address, in place:
 // the values that it writes have the same length.
-func (t *tx) blankLeads(email string, leads []leadAddress) {
-	t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
+func (t *tx) blankLeads(email string, leads []leadAddress) int64 {
+	return t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
 		page = '/' || substr(`+blanked("page", "x")+`, 2),
 		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
 		numbersOf(leads, func(l leadAddress) bool {
@@ -229,60 +203,56 @@ type similarAddress struct {
 	ID    string `json:"id"`    // of the last of them
 }
 
-// leadsReadAtOnce is how many leads similarAddresses reads with one query.
-const leadsReadAtOnce = 5_000
-
 // similarAddresses returns up to max addresses in an owner's leads that resemble an address
 // (looseEmail) but are not removed by erasing it; more reports whether there are others. It reads
-// all leads, which takes a second or two for a million, but with many short queries.
-func (q *queries) similarAddresses(
-	ctx context.Context, o owner, email string, max int,
-) (similar []similarAddress, more bool, err error) {
+// all leads, which takes a second or two for a million.
+func (q *queries) similarAddresses(o owner, email string, max int) (similar []similarAddress, more bool, err error) {
 	loose, exact := looseEmail(email), emailKey(email)
-	query, first := o.narrow(`SELECT seq, id, email FROM leads WHERE seq > ?`, `account_id`, int64(0))
-	for {
-		leads, err := collect(q, query+` ORDER BY seq LIMIT ?`, append(first, leadsReadAtOnce),
-			func(l *lead) []any { return []any{&l.seq, &l.ID, &l.Email} })
-		if err = errors.Join(err, ctx.Err()); err != nil {
-			return nil, false, err
+	query, args := o.narrow(`SELECT id, email FROM leads WHERE 1`, `account_id`)
+	err = q.each(query+` ORDER BY seq`, args, func(scan func(...any) error) error {
+		var found similarAddress
+		if err := scan(&found.ID, &found.Email); err != nil {
+			return err
 		}
-		for _, l := range leads {
-			if looseEmail(l.Email) != loose || emailKey(l.Email) == exact {
-				continue
-			}
-			at := slices.IndexFunc(similar, func(s similarAddress) bool { return s.Email == l.Email })
-			if at < 0 && len(similar) == max {
-				more = true
-				continue
-			}
-			if at < 0 {
-				at, similar = len(similar), append(similar, similarAddress{Email: l.Email})
-			}
+		if looseEmail(found.Email) != loose || emailKey(found.Email) == exact {
+			return nil
+		}
+		at := slices.IndexFunc(similar, func(s similarAddress) bool { return s.Email == found.Email })
+		switch {
+		case at >= 0:
 			similar[at].Leads++
-			similar[at].ID = l.ID
+			similar[at].ID = found.ID
+		case len(similar) < max:
+			similar = append(similar, similarAddress{Email: found.Email, Leads: 1, ID: found.ID})
+		default:
+			more = true
 		}
-		if len(leads) < leadsReadAtOnce {
-			return similar, more, nil
-		}
-		first[0] = leads[len(leads)-1].seq
-	}
+		return nil
+	})
+	return similar, more, err
 }
 
 // purgedAtOnce is how many leads one transaction looks at to purge.
 const purgedAtOnce = 1_000
 
-// purgeLeads looks at the next purgedAtOnce leads after a number and removes those of an owner that
-// were posted before a time. It returns how many it removed, and the number to go on after, 0 at
-// the end.
-func (t *tx) purgeLeads(o owner, before stamp, after int64) (purged, last int64, err error) {
-	err = t.one(`SELECT coalesce(max(seq), 0) FROM (SELECT seq FROM leads WHERE seq > ? ORDER BY seq LIMIT ?)`,
-		[]any{after, purgedAtOnce}, &last)
+// A leadPurge is how far purging has come.
+type leadPurge struct {
+	after  int64 // number of the last lead that was looked at
+	purged int64 // how many were removed
+}
+
+// purgeLeads looks at the next purgedAtOnce leads and removes those of an owner that were posted before a time. It
+// returns how far purging has come, and whether more are left. See inParts.
+func (t *tx) purgeLeads(o owner, before stamp, at leadPurge) (next leadPurge, more bool, err error) {
+	last, err := oneValue[int64](t.queries,
+		`SELECT coalesce(max(seq), 0) FROM (SELECT seq FROM leads WHERE seq > ? ORDER BY seq LIMIT ?)`,
+		at.after, purgedAtOnce)
 	if err != nil || last == 0 {
-		return 0, 0, err
+		return at, false, err
 	}
 	query, args := o.narrow(`DELETE FROM leads WHERE seq > ? AND seq <= ? AND created_at < ?`, `+account_id`,
-		after, last, before)
-	return t.exec(query, args...), last, nil
+		at.after, last, before)
+	return leadPurge{last, at.purged + t.exec(query, args...)}, true, nil
 }
 
 // countLeads returns how many leads of an owner were created before a time.

@@ -501,7 +501,7 @@ const maxTransitions = 500
 // takes fingerprints that no longer count out of the counts of their licences, and writes the events
 // of licences that have entered grace or expired, even if the service was not running then. It
 // returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
-func applyTransitions(t *tx) (done int, err error) {
+func applyTransitions(t *tx) (done int64, err error) {
 	lapsed, err := t.lapsedDevices("", t.now, maxTransitions)
 	if err != nil {
 		return 0, err
@@ -516,7 +516,7 @@ func applyTransitions(t *tx) (done int, err error) {
 	}
 	expired := t.expireFingerprints("", t.now, maxTransitions)
 	written, err := t.recordLicenseTransitions(maxTransitions)
-	return len(lapsed) + expired + written, err
+	return int64(len(lapsed) + expired + written), err
 }
 
 // comesFromHolder reports whether the request comes from a device that holds a seat, so that it may be

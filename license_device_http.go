@@ -512,10 +512,8 @@ func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
 // bounded number of rows.
 func (s *server) runTransitions(ctx context.Context) error {
 	due, err := s.store.transitionsDue(newStamp(s.now()))
-	for due && err == nil {
-		var done int
-		done, err = updated(ctx, s.store, applyTransitions)
-		due = done >= maxTransitions
+	if due && err == nil {
+		_, err = s.store.updateInParts(ctx, maxTransitions, applyTransitions)
 	}
 	return err
 }

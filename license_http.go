@@ -41,12 +41,10 @@ func (s *server) announceEnds(ctx context.Context) error {
 	}
 	now := s.now()
 	due, err := s.store.licensesExpiring(newStamp(now), newStamp(s.expiringNotice.after(now)))
-	for due && err == nil {
-		var written int
-		written, err = updated(ctx, s.store, func(t *tx) (int, error) {
+	if due && err == nil {
+		_, err = s.store.updateInParts(ctx, maxTransitions, func(t *tx) (int64, error) {
 			return t.recordExpiring(newStamp(s.expiringNotice.after(t.now.Time)), maxTransitions)
 		})
-		due = written == maxTransitions
 	}
 	return err
 }

@@ -258,7 +258,7 @@ func (q *queries) licensesExpiring(now, until stamp) (due bool, err error) {
 
 // recordExpiring writes the event license.expiring for up to limit licences that end by until,
 // once for each end, and returns how many it wrote.
-func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
+func (t *tx) recordExpiring(until stamp, limit int) (int64, error) {
 	rows, err := collect(t.queries, `SELECT id, account_id, expires_at FROM licenses
 		WHERE `+expiringDue+` LIMIT ?`, []any{t.now, until, limit},
 		func(l *license) []any { return []any{&l.ID, &l.AccountID, &l.ExpiresAt} })
@@ -270,7 +270,7 @@ func (t *tx) recordExpiring(until stamp, limit int) (int, error) {
 		e := licenseEvent(&l, eventLicenseExpiring, actorTime, "expires_at", l.ExpiresAt.String())
 		t.addEvent(e)
 	}
-	return len(rows), nil
+	return int64(len(rows)), nil
 }
 
 // saveLicense writes members of l to its row, and sets UpdatedAt.

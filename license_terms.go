@@ -304,19 +304,16 @@ func rotateKey(
 // and returns the licence afterwards. It runs in transactions of a bounded number of rows, the last of
 // which writes the event. Errors: errNotFound.
 func resetTransfers(ctx context.Context, st *store, id, actor string) (l *license, err error) {
-	for done := false; !done && err == nil; {
-		err = st.update(ctx, func(t *tx) error {
-			if l, err = t.license(anyAccount, id); err != nil {
-				return err
-			}
-			if done = t.expireFingerprints(l.ID, lastStamp, maxTransitions) < maxTransitions; !done {
-				return nil
-			}
+	_, err = st.updateInParts(ctx, maxTransitions, func(t *tx) (n int64, err error) {
+		if l, err = t.license(anyAccount, id); err != nil {
+			return 0, err
+		}
+		if n = int64(t.expireFingerprints(l.ID, lastStamp, maxTransitions)); n < maxTransitions {
 			t.addEvent(licenseEvent(l, eventLicenseTransfersReset, actor))
 			l, err = t.license(anyAccount, id)
-			return err
-		})
-	}
+		}
+		return n, err
+	})
 	return l, err
 }
 
@@ -324,26 +321,21 @@ func resetTransfers(ctx context.Context, st *store, id, actor string) (l *licens
 // not transfers, with its event, and returns how many there were. With dryRun it only counts them.
 // It runs in transactions of a bounded number of rows.
 func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor string) (limited int, err error) {
-	for after := ""; err == nil; {
-		var page []*license
-		if dryRun {
-			page, err = st.withoutTransferLimit(o, after, maxTransitions)
-		} else {
-			err = st.update(ctx, func(t *tx) error {
-				page, err = t.withoutTransferLimit(o, after, maxTransitions)
-				if err != nil {
-					return err
-				}
-				return limitTransfersOf(t, page, actor)
-			})
-		}
-		limited += len(page)
-		if len(page) < maxTransitions {
-			break
-		}
-		after = page[len(page)-1].ID
+	type place struct {
+		after   string
+		limited int
 	}
-	return limited, err
+	end, err := inParts(ctx, st.writer, func(t *tx, at place) (place, bool, error) {
+		page, err := t.withoutTransferLimit(o, at.after, maxTransitions)
+		if err == nil && !dryRun {
+			err = limitTransfersOf(t, page, actor)
+		}
+		if at.limited += len(page); len(page) < maxTransitions {
+			return at, false, err
+		}
+		return place{page[len(page)-1].ID, at.limited}, true, err
+	})
+	return end.limited, err
 }
 
 // limitTransfersOf gives the default max_transfers to some licences, with their events.

@@ -213,7 +213,7 @@ func eventTypesOf(of []noun) []eventType {
 // third parties (contract, section 13) can have only those of appScopes, whatever their database rows say.
 var (
 	grantableScopes = append(slices.Clone(appScopes), scopeIssuing, scopeApps, scopeConsent, scopeAdmin)
-	appScopes       = []string{scopeStats, scopeLeads, scopeErase, scopeLicenses, scopeDevices, scopeEvents,
+	appScopes       = []string{scopeStats, scopeLeads, scopeWriteLeads, scopeLicenses, scopeDevices, scopeEvents,
 		scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks}
 )
 

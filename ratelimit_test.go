@@ -122,7 +122,7 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 		_, key := s.addLicense(license{AccountID: ids["licence"]})
 		widget := s.addWidget(ids["widget"])
 		const origin = "Origin: https://origin.example"
-		token, leads := s.auth(ids["token"], scopeStats), s.auth(ids["token"], scopeErase)
+		token, leads := s.auth(ids["token"], scopeStats), s.auth(ids["token"], scopeWriteLeads)
 		device := "Authorization: Bearer " + s.post("/widget/license/activate",
 			`{"license_key":"`+key+`","fingerprint":"f"}`).is(200).text("token")
 		get := func(path string, headers ...string) func() answer {

@@ -78,6 +78,7 @@ var mayRead = map[string]string{
 	"lease_kid = ?1":                             "retiring a key asks about every device",
 	"authorized amount, currency FROM payments":  "closing an account says what money it holds",
 	"p.order_id WHERE p.state <> 'review'":       "'check' looks at every payment",
+	"SELECT id, email FROM leads WHERE 1":        "erasing compares all addresses, once",
 	"FROM leads WHERE created_at <":              "purging asks how many leads are old before it begins",
 	"FROM events ORDER BY seq LIMIT":             "from the oldest on, up to a limit",
 	"JOIN disputes d":                            "those of one order",

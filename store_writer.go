@@ -307,29 +307,42 @@ func (w *writer) updateFenced(ctx context.Context, f func(*tx) error) error {
 	return j.err
 }
 
-// updateInParts runs f in one transaction after the other, until one changes fewer than
-// atOnce rows, and returns how many rows all of them changed; f returns how many it changed.
-// Other jobs run in between. After an error the earlier transactions stay committed.
+// inParts runs f in one transaction after the other, until one of them leaves nothing. Each gets what the one before,
+// which is committed, has returned: where to go on, or what was done so far; the first gets the zero value. Other jobs
+// run in between. It returns what the last that was committed has returned.
+func inParts[Place any](
+	ctx context.Context, w *writer, f func(t *tx, at Place) (next Place, more bool, err error),
+) (at Place, err error) {
+	for more := true; more; {
+		var next Place
+		began := time.Now()
+		err := w.update(ctx, func(t *tx) (err error) {
+			next, more, err = f(t, at)
+			return err
+		})
+		switch {
+		case errors.Is(err, errAside):
+			more = true
+			continue
+		case err != nil:
+			return at, err
+		}
+		if at = next; more { // another process that waits for the lock tries now and then, and must find it free
+			time.Sleep(time.Since(began))
+		}
+	}
+	return at, nil
+}
+
+// updateInParts is inParts for an f that returns how many rows it has changed: fewer than atOnce leave nothing. It
+// returns how many rows all transactions changed.
 func (w *writer) updateInParts(
 	ctx context.Context, atOnce int64, f func(*tx) (int64, error),
 ) (total int64, err error) {
-	for {
-		var n int64
-		began := time.Now()
-		if err := w.update(ctx, func(t *tx) (err error) {
-			n, err = f(t)
-			return err
-		}); errors.Is(err, errAside) {
-			continue
-		} else if err != nil {
-			return total, err
-		}
-		if total += n; n < atOnce {
-			return total, nil
-		}
-		// Another process that waits for the lock tries now and then, and must find it free.
-		time.Sleep(time.Since(began))
-	}
+	return inParts(ctx, w, func(t *tx, total int64) (int64, bool, error) {
+		n, err := f(t)
+		return total + n, n >= atOnce, err
+	})
 }
 
 // loop is the writer's goroutine.

@@ -169,7 +169,7 @@ func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 		eventTokenIssued: scopeEvents, eventWebhookCreated: scopeEvents, eventWidgetCreated: scopeEvents,
 		eventBackupWritten: scopeEvents,
 	} {
-		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeErase, scopeDevices,
+		others := slices.DeleteFunc([]string{scopeLeads, scopeLicenses, scopeEvents, scopeWriteLeads, scopeDevices,
 			scopeStats},
 			func(other string) bool { return other == scope })
 		without, with := s.hookAuth(others...), s.hookAuth(scope)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // The options of these commands.
@@ -91,22 +90,11 @@ func widgetRemove(e *env) error {
 		return err
 	}
 	var removed int64
-	err = e.withStore(func(st *store) error {
-		for gone := false; !gone; {
-			began, sum := time.Now(), removed
-			if err := st.update(e.ctx, func(t *tx) (err error) {
-				sum = removed
-				gone, err = t.removeWidget(id, actor, &sum)
-				return err
-			}); err != nil {
-				return err
-			}
-			removed = sum
-			if !gone { // other processes poll for SQLite's lock, see updateInParts
-				time.Sleep(time.Since(began))
-			}
-		}
-		return nil
+	err = e.withStore(func(st *store) (err error) {
+		removed, err = inParts(e.ctx, st.writer, func(t *tx, earlier int64) (int64, bool, error) {
+			return t.removeWidget(id, actor, earlier)
+		})
+		return err
 	})
 	if err != nil {
 		return err

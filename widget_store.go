@@ -83,26 +83,26 @@ func (q *queries) countWidgetRows(id string) (rows int64, err error) {
 const widgetRowsAtOnce = 5_000
 
 // removeWidget removes up to widgetRowsAtOnce rows of each kind of a widget's counters, and when
-// none is left the widget itself, with its event. removed is how many rows of counters this and
-// earlier calls have removed. It returns whether the widget is gone, or errNotFound.
-func (t *tx) removeWidget(id, actor string, removed *int64) (gone bool, err error) {
+// none is left the widget itself, with its event. It returns how many rows of counters it has removed, together with
+// those that earlier calls have, and whether more are left, or errNotFound. See inParts.
+func (t *tx) removeWidget(id, actor string, earlier int64) (removed int64, more bool, err error) {
 	w, err := t.anyWidget(id)
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
-	gone = true
+	removed = earlier
 	for _, rowsOf := range widgetRows {
 		n := t.exec(`DELETE FROM `+rowsOf.table+` WHERE widget_id = ?1 AND (`+rowsOf.key+`) IN
 			(SELECT `+rowsOf.key+` FROM `+rowsOf.table+` WHERE widget_id = ?1 LIMIT ?2)`, id, widgetRowsAtOnce)
-		*removed += n
-		gone = gone && n < widgetRowsAtOnce
+		removed += n
+		more = more || n == widgetRowsAtOnce
 	}
-	if !gone {
-		return false, nil
+	if more {
+		return removed, true, nil
 	}
 	t.exec(`DELETE FROM widgets WHERE id = ?`, id)
-	t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(*removed)))
-	return true, nil
+	t.addEvent(widgetEvent(w, eventWidgetRemoved, actor, "rows", fmt.Sprint(removed)))
+	return removed, false, nil
 }
 
 // A nameTable is a table with the counters of names by widget and UTC day.
