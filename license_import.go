@@ -16,12 +16,13 @@ import (
 	"unicode"
 )
 
-// importColumns are the columns that a CSV file of licences may have, besides metadata.NAME; key
-// is required. They are those of importMembers, the key and the account.
-var importColumns = []string{
-	"key", "account_id", "product", "plan", "plan_id", "reference", "kind", "customer", "state", "reason",
-	"trial", "max_devices", "max_transfers", "starts_at", "expires_at", "grace_days", "duration_days",
-	"expiry_basis", "lease_hours", "offline_days", "entitlements", "metadata",
+// importColumns returns the columns that a CSV file of licences may have, besides metadata.NAME; key is required.
+func importColumns() []string {
+	names := []string{"key", "account_id"}
+	for _, m := range importMembers(new(license)) {
+		names = append(names, m.name)
+	}
+	return names
 }
 
 const metadataColumn = "metadata." // prefix of the names of columns that hold one member of the metadata
@@ -310,12 +311,13 @@ func openImport(f io.Reader) (r *csv.Reader, header []string, err error) {
 
 // checkColumns returns an error if a column is unknown or appears twice, or if there are no keys.
 func checkColumns(header []string) error {
+	columns := importColumns()
 	known := func(name string) bool {
 		member, isMetadata := strings.CutPrefix(name, metadataColumn)
 		code, _ := checkText(member, required, maxNameLength)
-		return isMetadata && code == "" || slices.Contains(importColumns, name)
+		return isMetadata && code == "" || slices.Contains(columns, name)
 	}
-	all := strings.Join(importColumns, ", ") + " and metadata.NAME, separated by commas, semicolons or tabs"
+	all := strings.Join(columns, ", ") + " and metadata.NAME, separated by commas, semicolons or tabs"
 	if !slices.ContainsFunc(header, known) { // it may be a row of data, whose key must not be shown
 		return errors.New("the first line must name the columns: they are " + all)
 	}
