@@ -1,7 +1,5 @@
 package main
 
-import "cmp"
-
 // planTable describes the table plans.
 var planTable = newTable("plans", "p", func(p *plan) []field {
 	return append(fieldsOf(p.members()), []field{{"id", &p.ID}, {"account_id", &p.AccountID},
@@ -22,12 +20,8 @@ func (q *queries) planInUse(o owner, id string) (*plan, error) {
 }
 
 // plans returns a page of an owner's plans, newest first, retired ones included.
-func (q *queries) plans(o owner, before string, limit int) (page listPage[*plan], err error) {
-	list := planTable.list()
-	list.scope(o.narrow(``, `p.account_id`))
-	page.rows, page.next, err = readPage(q, list, cmp.Or(before, lastID), limit, planTable.destNew,
-		func(p *plan) string { return p.ID })
-	return page, err
+func (q *queries) plans(o owner, before string, limit int) (listPage[*plan], error) {
+	return planTable.page(q, planTable.ofOwner(o), before, limit)
 }
 
 // countPlans returns how many plans of an account are not retired. It reads no others.

@@ -82,8 +82,7 @@ const (
 
 // licenses returns a page of licences, newest first, starting after the id before ("" for the newest).
 func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPage[*license], err error) {
-	list := licenseTable.list()
-	list.scope(f.owner.narrow(``, `l.account_id`))
+	list := licenseTable.ofOwner(f.owner)
 	filter := func(given bool, condition string, arg any) {
 		if given {
 			list.filter(` AND `+condition, slices.Repeat([]any{arg}, strings.Count(condition, "?"))...)
@@ -110,9 +109,7 @@ func (q *queries) licenses(f licenseFilter, before string, limit int) (p listPag
 			filter(true, condition, f.search)
 		}
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, licenseTable.destNew,
-		func(l *license) string { return l.ID })
-	return p, err
+	return licenseTable.page(q, list, before, limit)
 }
 
 // licenseOfText returns the licence that a text is a whole key of, or nil.

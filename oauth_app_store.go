@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 )
@@ -133,12 +132,10 @@ func (q *queries) workingApp(id string) (*app, error) {
 
 // apps returns a page of the applications of an owner that are not removed, newest first, starting after the
 // id before ("" for the newest).
-func (q *queries) apps(o owner, before string, limit int) (p listPage[*app], err error) {
-	list := appTable.list()
-	list.scope(o.narrow(` AND p.removed_at IS NULL`, `p.account_id`))
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, appTable.destNew,
-		func(p *app) string { return p.ID })
-	return p, err
+func (q *queries) apps(o owner, before string, limit int) (listPage[*app], error) {
+	list := appTable.ofOwner(o)
+	list.scope(` AND p.removed_at IS NULL`, nil)
+	return appTable.page(q, list, before, limit)
 }
 
 // countApps returns how many applications an account has that are not removed.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"time"
 )
 
@@ -60,9 +59,8 @@ func (q *queries) grant(o owner, id string) (*grant, error) {
 
 // grants returns a page of the grants for the accounts of an owner that have not ended, newest first, starting
 // after the id before ("" for the newest). With ended it returns those that have, too.
-func (q *queries) grants(o owner, ended bool, before string, limit int) (p listPage[*grant], err error) {
-	list := grantTable.list()
-	list.scope(o.narrow(``, `g.account_id`))
+func (q *queries) grants(o owner, ended bool, before string, limit int) (listPage[*grant], error) {
+	list := grantTable.ofOwner(o)
 	switch {
 	case ended:
 	case o.every:
@@ -70,22 +68,19 @@ func (q *queries) grants(o owner, ended bool, before string, limit int) (p listP
 	default: // a partial index covers only those
 		list.scope(` AND g.ended_at IS NULL`, nil)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, grantTable.destNew,
-		func(g *grant) string { return g.ID })
-	return p, err
+	return grantTable.page(q, list, before, limit)
 }
 
 // connectedApps returns a page of the applications that may act for the account of an owner, in the order of their
 // newest grants, starting after the application whose newest grant has the id before ("" for the first page): of each
 // all grants that have not ended, newest first, of which there are at most maxGrants.
 func (q *queries) connectedApps(o owner, before string, limit int) (p listPage[[]grant], err error) {
-	list := grantTable.list()
-	list.scope(o.narrow(` AND g.ended_at IS NULL`, `g.account_id`))
+	list := grantTable.ofOwner(o)
+	list.scope(` AND g.ended_at IS NULL`, nil)
 	list.filter(` AND NOT EXISTS (SELECT 1 FROM grants n WHERE n.app_id = g.app_id AND n.account_id = g.account_id
 		AND n.ended_at IS NULL AND n.id > g.id)`)
-	newest, next, err := readPage(q, list, cmp.Or(before, lastID), limit, grantTable.destNew,
-		func(g *grant) string { return g.ID })
-	for _, g := range newest {
+	newest, err := grantTable.page(q, list, before, limit)
+	for _, g := range newest.rows {
 		all, failed := grantTable.all(q, `WHERE g.id IN (SELECT id FROM grants WHERE app_id = ? AND account_id = ?
 			AND ended_at IS NULL ORDER BY id DESC LIMIT ?) ORDER BY g.id DESC`, g.AppID, g.AccountID, maxGrants)
 		if failed != nil {
@@ -95,7 +90,7 @@ func (q *queries) connectedApps(o owner, before string, limit int) (p listPage[[
 			p.rows = append(p.rows, all)
 		}
 	}
-	p.next = next
+	p.next = newest.next
 	return p, err
 }
 

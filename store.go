@@ -257,6 +257,27 @@ func (d *tableText) list() listQuery {
 	return listQuery{columns: d.query, table: d.name, key: d.alias + `.id`}
 }
 
+// ofOwner returns what page needs to list the rows of an owner.
+func (d *tableText) ofOwner(o owner) listQuery {
+	list := d.list()
+	list.scope(o.narrow(``, d.alias+`.account_id`))
+	return list
+}
+
+// page returns a page of a list in descending order of the ids, starting after the id before ("": the highest).
+func (d *table[T]) page(q *queries, list listQuery, before string, limit int) (p listPage[*T], err error) {
+	var id *string // of the row that was read last
+	dest := func(row **T) []any {
+		*row = new(T)
+		fields := d.fields(*row)
+		at := slices.IndexFunc(fields, func(f field) bool { return f.column == "id" })
+		id = fields[at].at.(*string)
+		return placesOf(fields)
+	}
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, dest, func(*T) string { return *id })
+	return p, err
+}
+
 // all returns the rows that a condition selects. Like collect it fails if one of them can't be read.
 func (d *table[T]) all(q *queries, condition string, args ...any) ([]T, error) {
 	return collect(q, d.query+condition, args, d.dest)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"database/sql"
 	"errors"
 	"time"
@@ -39,14 +38,11 @@ func (t *tx) setWebhookState(id, state string, reason *string) {
 
 // webhooks returns a page of the webhooks of an owner, newest first, starting after the id before (""
 // for the newest).
-func (q *queries) webhooks(o owner, before string, limit int) (p listPage[*webhook], err error) {
-	list := webhookTable.list()
-	list.scope(o.narrow(``, `w.account_id`))
+func (q *queries) webhooks(o owner, before string, limit int) (listPage[*webhook], error) {
+	list := webhookTable.ofOwner(o)
 	made, by := o.ofApp()
 	list.filter(made, by...)
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, webhookTable.destNew,
-		func(w *webhook) string { return w.ID })
-	return p, err
+	return webhookTable.page(q, list, before, limit)
 }
 
 // countWebhooks returns how many webhooks an account has, and how many of them an application has made.
@@ -134,7 +130,7 @@ type deliveryFilter struct {
 
 // deliveries returns a page of the deliveries of a webhook, newest first, starting after the id before
 // ("" for the newest).
-func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p listPage[delivery], err error) {
+func (q *queries) deliveries(f deliveryFilter, before string, limit int) (listPage[*delivery], error) {
 	list := deliveryTable.list()
 	list.scope(` AND d.webhook_id = ?`, []any{f.webhookID})
 	if f.eventID != "" {
@@ -143,9 +139,7 @@ func (q *queries) deliveries(f deliveryFilter, before string, limit int) (p list
 	if f.outcome != "" {
 		list.filter(` AND coalesce(d.status BETWEEN 200 AND 299, 0) = ?`, f.outcome == outcomeSucceeded)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, deliveryTable.dest,
-		func(d delivery) string { return d.ID })
-	return p, err
+	return deliveryTable.page(q, list, before, limit)
 }
 
 // The SQL of sending events to webhooks: what is still to be sent, and the outcome of each attempt.
