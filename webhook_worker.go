@@ -58,15 +58,15 @@ type webhookWorker struct {
 
 	wake    chan struct{}
 	results chan *attempt
-	wanted  atomic.Pointer[map[string][]codeList] // by account: the types of its webhooks; for committed
 
 	mu      sync.Mutex
-	noted   map[writtenEvent]bool // committed events that a webhook wants, since run last looked
-	changed bool                  // webhooks or accounts have changed since they were read
-	foreign bool                  // others have committed since then, and may have changed them
+	noted   map[writtenEvent]bool // accounts and types of the events that were committed since run last looked
+	foreign bool                  // others have committed since then
 
 	senders      map[string]*webhookSender // by the webhook's id
 	busy         []*webhookSender          // that may have something to send, in the order of their turns
+	changed      bool                      // webhooks or accounts have changed since they were read
+	outdated     bool                      // others may have changed them
 	reloadedAt   time.Time                 // by the steady clock, as all times below
 	savedAt      time.Time
 	unrecorded   []*attempt     // that are back
@@ -99,7 +99,6 @@ func newWebhookWorker(st *store) *webhookWorker {
 		senders:   map[string]*webhookSender{},
 		perHolder: map[string]int{},
 	}
-	w.wanted.Store(&map[string][]codeList{})
 	w.recordTimer = time.NewTimer(0)
 	return w
 }
@@ -228,31 +227,13 @@ func (w *webhookWorker) lock(ctx context.Context) bool {
 
 // committed is called by the writer after every commit, on any goroutine; see writer.watch.
 func (w *webhookWorker) committed(written []writtenEvent) {
-	wanted := *w.wanted.Load()
-	worthIt := written == nil
-	if worthIt {
-		w.mu.Lock()
-		w.foreign = true
-		w.mu.Unlock()
-	}
+	w.mu.Lock()
+	w.foreign = w.foreign || written == nil
 	for _, e := range written {
-		change := changesWebhooks(e.kind)
-		wants := slices.ContainsFunc(wanted[e.account], func(types codeList) bool {
-			return slices.Contains(types, e.kind)
-		})
-		if change || wants {
-			w.mu.Lock()
-			w.changed = w.changed || change
-			if wants {
-				w.noted[e] = true
-			}
-			w.mu.Unlock()
-			worthIt = true
-		}
+		w.noted[e] = true
 	}
-	if worthIt {
-		w.wakeUp()
-	}
+	w.mu.Unlock()
+	w.wakeUp()
 }
 
 // changesWebhooks reports whether a transaction that wrote an event of this type may have changed
@@ -275,29 +256,25 @@ func (w *webhookWorker) step(calls context.Context) {
 		w.take(<-w.results)
 	}
 	w.record()
-	w.reload()
-	if noted := w.takeNoted(); noted != nil {
-		w.markWanting(noted)
-	}
+	w.readNoted()
 	w.markSlow()
 	w.fill(calls)
 }
 
-// takeNoted returns the events that committed has noted since the last call, nil if there are none. The
-// caller owns the map: committed goes on with another one.
-func (w *webhookWorker) takeNoted() map[writtenEvent]bool {
+// readNoted reads the webhooks again if they may have changed, and marks those that want any of the events that were
+// written since it was last called, so that they look for them.
+func (w *webhookWorker) readNoted() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.noted) == 0 {
-		return nil
-	}
 	noted := w.noted
-	w.noted = map[writtenEvent]bool{}
-	return noted
-}
-
-// markWanting marks the webhooks that want any of the events that were written, so that they look for them.
-func (w *webhookWorker) markWanting(noted map[writtenEvent]bool) {
+	w.outdated = w.outdated || w.foreign
+	w.noted, w.foreign = map[writtenEvent]bool{}, false
+	w.mu.Unlock()
+	for e := range noted {
+		w.changed = w.changed || changesWebhooks(e.kind)
+	}
+	if w.changed || w.reloadedAt.IsZero() || w.outdated && !closerThan(webhookReload, w.reloadedAt, w.steady()) {
+		w.reload()
+	}
 	for _, s := range w.senders {
 		if s.live != nil && slices.ContainsFunc(s.Types, func(kind string) bool {
 			return noted[writtenEvent{s.AccountID, kind}]
@@ -340,39 +317,24 @@ func (w *webhookWorker) wakeDue() {
 	}
 }
 
-// reload reads the webhooks again if they may have changed.
+// reload reads the webhooks again.
 func (w *webhookWorker) reload() {
-	now := w.steady()
-	w.mu.Lock()
-	due := w.changed || w.foreign && !closerThan(webhookReload, w.reloadedAt, now) || w.reloadedAt.IsZero()
-	if due {
-		w.changed, w.foreign = false, false
-	}
-	w.mu.Unlock()
-	if !due {
-		return
-	}
 	rows, err := w.store.webhookQueues()
+	w.changed, w.outdated = false, err != nil // to be tried again
 	if err != nil {
 		w.log.Warn(faultWebhooksRead, "error", err)
-		w.mu.Lock()
-		w.foreign = true // to be tried again
-		w.mu.Unlock()
 		return
 	}
-	w.reloadedAt = now
-	wanted := map[string][]codeList{}
+	w.reloadedAt = w.steady()
 	present := map[string]bool{}
 	for _, row := range rows {
 		present[row.webhook.ID] = true
-		wanted[row.AccountID] = append(wanted[row.AccountID], row.Types)
 		w.update(row)
 	}
 	for id, s := range w.senders {
 		s.gone = !present[id]
 		w.dropIfGone(s)
 	}
-	w.wanted.Store(&wanted)
 }
 
 // dropIfGone forgets a webhook to which nothing is to be sent any more, once no attempt to it is under way.
