@@ -53,7 +53,7 @@ type license struct {
 
 	KeyHint       string `json:"key_hint"` // last five symbols of the current key
 	SeatsUsed     int    `json:"-"`        // active devices
-	Counting      int    `json:"-"`        // fingerprints that count: see device.counts
+	Counting      int    `json:"-"`        // fingerprints that count: see checkTransferLimit
 	AccountClosed bool   `json:"-"`
 	KeyRetiresAt  stamp  `json:"-"` // of the key that licenseByKey was given
 

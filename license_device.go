@@ -70,15 +70,15 @@ type device struct {
 // A maskedHash is a SHA-256 of which JSON has the first 8 hexadecimal digits only.
 type maskedHash []byte
 
-// masked returns the digits that JSON has.
-func (h maskedHash) masked() string { return hex.EncodeToString(h[:4]) }
-
 // MarshalJSON implements json.Marshaler.
-func (h maskedHash) MarshalJSON() ([]byte, error) { return []byte(`"` + h.masked() + `"`), nil }
+func (h maskedHash) MarshalJSON() ([]byte, error) {
+	return []byte(`"` + hex.EncodeToString(h[:4]) + `"`), nil
+}
 
-// holdsSeat reports whether d is active and has not lapsed. d may be nil: then it is false.
+// holdsSeat reports whether d is active and the lease of a floating seat has not lapsed: then the seat is free, even
+// while the row still says active. d may be nil: then it is false.
 func (d *device) holdsSeat(now time.Time) bool {
-	return d != nil && d.State == deviceActive && !d.lapsed(now)
+	return d != nil && d.State == deviceActive && (d.LapsesAt.IsZero() || d.LapsesAt.After(now))
 }
 
 // leasedOffline reports whether an offline lease of d has not ended. d may be nil: then it is false.
@@ -90,10 +90,6 @@ func errHeldOffline(d *device) error {
 	return &refusal{code: codeHeldOffline, detail: codeHeldOffline.detail + " That is at " + d.OfflineUntil.String() +
 		".", members: []extraMember{{"until", d.OfflineUntil}}}
 }
-
-// lapsed reports whether the lease of a floating seat has lapsed. The seat is free then,
-// even while the row still says active.
-func (d *device) lapsed(now time.Time) bool { return !d.LapsesAt.IsZero() && !d.LapsesAt.After(now) }
 
 // The problem codes of devices and their seats.
 var (
@@ -248,8 +244,11 @@ func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f finding, err erro
 	if f, err = r.lookUp(t); err == nil {
 		err = f.err()
 	}
-	if err == nil && !r.keepLapsed {
-		err = releaseLapsed(t, &f)
+	if err == nil && f.license.Kind == kindFloating && !r.keepLapsed {
+		var released int
+		if released, err = releaseLapsed(t, f.license.ID); released > 0 {
+			f, err = r.lookUp(t)
+		}
 	}
 	if err == nil {
 		err = f.compareFingerprint(t, r)
@@ -272,7 +271,7 @@ func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f finding, err erro
 	}
 	d := f.device
 	if f.newFingerprint {
-		takeFingerprint(t, &f, before)
+		t.takeFingerprint(&f, before)
 	}
 	d.Name = cmp.Or(r.name, d.Name)
 	d.Platform = cmp.Or(r.platform, d.Platform)
@@ -340,26 +339,10 @@ func (d *device) endTokens(now stamp) {
 	d.EndedSeq, d.TokensEndAt = max(d.EndedSeq, d.LeaseSeq, d.PresentedSeq), now
 }
 
-// releaseLapsed releases the floating seats of the licence whose leases have lapsed. One of them may be f.device's.
-func releaseLapsed(t *tx, f *finding) error {
-	if f.license.Kind != kindFloating {
-		return nil
-	}
-	lapsed, err := t.lapsedDevices(f.license.ID, t.now, maxTransitions)
-	for _, d := range lapsed {
-		if f.device != nil && f.device.ID == d.ID {
-			d = f.device
-		}
-		releaseSeat(t, f.license, d, "lease", eventDeviceReleased, actorTime)
-	}
-	return err
-}
-
-// recordPresentedSeq stores the highest lease number that a device has presented. A lower
-// one later means that two machines use the same identity, or that the device was
-// restored from a copy: that writes device.clone_suspected, at most once a day, and
-// blocks nothing. A number that is higher than any this database issued (it was restored
-// from a copy) becomes the current one, so that the next lease has a higher one still.
+// recordPresentedSeq stores the highest lease number that a device has presented. A lower one later means that two
+// machines use the same identity, or that the device was restored from a copy: that writes device.clone_suspected, at
+// most once a day, and blocks nothing. A number that is higher than any this database issued (it was restored from a
+// copy) becomes the current one, so that the next lease has a higher one still.
 func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) {
 	switch {
 	case presented == nil || presented.Seq == d.PresentedSeq:
@@ -368,7 +351,6 @@ func recordPresentedSeq(t *tx, l *license, d *device, presented *claims) {
 	case presentsOlderLease(d, presented, t.now.Time):
 		d.CloneAt = t.now
 		t.addEvent(deviceEvent(l, d, eventDeviceCloneSuspected, actorDevice))
-		return
 	}
 }
 
@@ -379,9 +361,8 @@ func presentsOlderLease(d *device, presented *claims, now time.Time) bool {
 		d.CloneAt.Format(time.DateOnly) != newStamp(now).Format(time.DateOnly)
 }
 
-// takeSeat gives a seat to f.device, or to a new device when that is nil, and sets f.code.
-// It releases the device with the id replace. Errors: seat_limit_reached,
-// transfer_limit_reached, held_offline, validation_failed.
+// takeSeat gives a seat to f.device, or to a new device when that is nil, and sets f.code. It releases the device
+// with the id replace. Errors: seat_limit_reached, transfer_limit_reached, held_offline, validation_failed.
 func takeSeat(t *tx, f *finding, replace string) error {
 	l := f.license
 	old, err := findReplaced(t, l, replace)
@@ -494,18 +475,10 @@ func deviceEvent(l *license, d *device, typ eventType, actor string, data ...str
 	return e
 }
 
-// maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
-const maxTransitions = 500
-
-// applyTransitions applies time-driven transitions: it releases floating seats that have lapsed,
-// takes fingerprints that no longer count out of the counts of their licences, and writes the events
-// of licences that have entered grace or expired, even if the service was not running then. It
-// returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
-func applyTransitions(t *tx) (done int64, err error) {
-	lapsed, err := t.lapsedDevices("", t.now, maxTransitions)
-	if err != nil {
-		return 0, err
-	}
+// releaseLapsed releases floating seats whose leases have lapsed, those of one licence or, with "", of any, and returns
+// how many they were.
+func releaseLapsed(t *tx, licenseID string) (int, error) {
+	lapsed, err := t.lapsedDevices(licenseID, t.now, maxTransitions)
 	for _, d := range lapsed {
 		account, err := t.licenseOwner(d.LicenseID)
 		if err != nil {
@@ -514,9 +487,24 @@ func applyTransitions(t *tx) (done int64, err error) {
 		l := &license{ID: d.LicenseID, AccountID: account}
 		releaseSeat(t, l, d, "lease", eventDeviceReleased, actorTime)
 	}
+	return len(lapsed), err
+}
+
+// maxTransitions is how many rows of each kind one transaction of applyTransitions changes.
+const maxTransitions = 500
+
+// applyTransitions applies time-driven transitions: it releases floating seats that have lapsed,
+// takes fingerprints that no longer count out of the counts of their licences, and writes the events
+// of licences that have entered grace or expired, even if the service was not running then. It
+// returns how many rows it changed; fewer than maxTransitions means that nothing is left to do.
+func applyTransitions(t *tx) (done int64, err error) {
+	lapsed, err := releaseLapsed(t, "")
+	if err != nil {
+		return 0, err
+	}
 	expired := t.expireFingerprints("", t.now, maxTransitions)
 	written, err := t.recordLicenseTransitions(maxTransitions)
-	return int64(len(lapsed) + expired + written), err
+	return int64(lapsed + expired + written), err
 }
 
 // comesFromHolder reports whether the request comes from a device that holds a seat, so that it may be
@@ -560,8 +548,5 @@ type deviceState struct {
 	State string  `json:"state"`
 }
 
-func newDeviceState(d *device) deviceState { return deviceState{d.ID, d.Name, d.State} }
-
-// fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the
-// database keeps of it.
+// fingerprintHash returns the SHA-256 of a device's fingerprint, which is all that the database keeps of it.
 func fingerprintHash(fingerprint string) [32]byte { return sha256.Sum256([]byte(fingerprint)) }

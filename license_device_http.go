@@ -130,9 +130,8 @@ func (a *deviceAPI) cachedRows(r *deviceRequest) (finding, error) {
 	}))
 }
 
-// payerOf returns the account that a call is charged to: that of the caller's own token; without one,
-// the account that owns the licence, while licence, key and token are current; otherwise "", none. Errors:
-// rate_limited.
+// payerOf returns the account that a call is charged to: that of the caller's own token; without one, the account
+// that owns the licence, while licence, key and token are current; otherwise "", none. Errors: rate_limited.
 //
 // A token is not current if its device is gone or blocked, or the token has ended. It still is if the
 // device gave its seat back itself or its floating lease has lapsed: it comes back with its token, and
@@ -158,31 +157,26 @@ func (a *deviceAPI) payerOf(c *call, r *deviceRequest, f *finding) (account stri
 	return "", a.limitAddress("ended", a.address(c.request), a.anonymousRate)
 }
 
-// errGuessing is the refusal of a key, known or not, from an address from which too many keys have
-// failed; wait is how long until another one may fail.
-func (a *deviceAPI) errGuessing(wait time.Duration) error {
-	return errRate(limitReached{failedLimit, a.failedLookupRate, 0, wait},
-		"Too many licence keys from this address have failed.", wait)
-}
-
 // checkLookup applies the rule against guessing keys (contract, section 2) to the client's address, after a key was
-// looked up. A key that is unknown or not current counts as failed. Past the limit, only
-// keys pass that come with the fingerprint or the token of an active device.
+// looked up. A key that is unknown or not current counts as failed. Past the limit, only keys pass that come with the
+// fingerprint or the token of an active device; others are refused, known or not, until another one may fail.
 func (a *deviceAPI) checkLookup(c *call, r *deviceRequest, f *finding) error {
 	address, now := a.address(c.request), a.steady()
-	if !f.license.current(c.now) {
-		repeated, wait := a.lookups.fail(address, *r.keyHash, now)
-		switch {
-		case wait > 0:
-			return a.errGuessing(wait)
-		case repeated:
+	var wait time.Duration
+	if f.license.current(c.now) {
+		wait = a.lookups.limited(address, now)
+		if wait > 0 && f.device.holdsSeat(c.now) && a.limitAddress("known device", address, knownDeviceRate) == nil {
+			return nil
+		}
+	} else {
+		var repeated bool
+		if repeated, wait = a.lookups.fail(address, *r.keyHash, now); repeated {
 			return a.limitAddress("repeated lookup", address, repeatedLookupRate)
 		}
-		return nil
 	}
-	wait := a.lookups.limited(address, now)
-	if wait > 0 && (!f.device.holdsSeat(c.now) || a.limitAddress("known device", address, knownDeviceRate) != nil) {
-		return a.errGuessing(wait)
+	if wait > 0 {
+		return errRate(limitReached{failedLimit, a.failedLookupRate, 0, wait},
+			"Too many licence keys from this address have failed.", wait)
 	}
 	return nil
 }
@@ -256,7 +250,7 @@ func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*a
 		}
 		l, d, signed := seat.license, seat.device, seat.lease
 		res := &activateResponse{OK: true, Code: seat.code, License: newLicenseView(l, t.now.Time),
-			Device: newDeviceState(d), Token: signed.token, TokenType: "Bearer",
+			Device: deviceState{d.ID, d.Name, d.State}, Token: signed.token, TokenType: "Bearer",
 			ExpiresIn: signed.claims.Expires - t.now.Unix(), RefreshAfter: signed.claims.RefreshAfter, Nonce: r.nonce}
 		if d.leasedOffline(t.now.Time) {
 			res.OfflineUntil = d.OfflineUntil
@@ -384,8 +378,8 @@ func newVerifyResponse(r *deviceRequest, f *finding, now time.Time) *verifyRespo
 		return res
 	}
 	res.License = new(newLicenseView(f.license, now))
-	if f.device != nil {
-		res.Device = new(newDeviceState(f.device))
+	if d := f.device; d != nil {
+		res.Device = &deviceState{d.ID, d.Name, d.State}
 	}
 	if f.valid {
 		left := f.license.leaseEnd(now).Sub(newStamp(now).Time)
@@ -508,8 +502,7 @@ func (s *server) releaseDevice(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// runTransitions applies all time-driven transitions that are due, in transactions of a
-// bounded number of rows.
+// runTransitions applies all time-driven transitions that are due, in transactions of a bounded number of rows.
 func (s *server) runTransitions(ctx context.Context) error {
 	due, err := s.store.transitionsDue(newStamp(s.now()))
 	if due && err == nil {

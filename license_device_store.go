@@ -1,6 +1,9 @@
 package main
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // deviceTable describes the table devices.
 var deviceTable = newTable("devices", "d", func(d *device) []field {
@@ -24,64 +27,45 @@ func (q *queries) device(licenseID, id string) (*device, error) {
 	return deviceTable.one(q, `WHERE d.id = ? AND d.license_id = ?`, id, licenseID)
 }
 
+// deviceOwner is the SQL for the account that owns a device: that of its licence.
+const deviceOwner = `(SELECT account_id FROM licenses WHERE licenses.id = d.license_id)`
+
 // deviceByID returns a device on any of an owner's licences, or errNotFound.
 func (q *queries) deviceByID(o owner, id string) (*device, error) {
-	condition, args := narrowDevices(o, `WHERE d.id = ?`, id)
+	condition, args := o.narrow(`WHERE d.id = ?`, deviceOwner, id)
 	return deviceTable.one(q, condition, args...)
-}
-
-// narrowDevices is owner.narrow for a query on devices: a device belongs to the account
-// that owns its licence.
-func narrowDevices(o owner, query string, args ...any) (string, []any) {
-	if o == anyAccount {
-		return query, args
-	}
-	query += ` AND EXISTS (SELECT 1 FROM licenses WHERE licenses.id = license_id`
-	query, args = o.narrow(query, `account_id`, args...)
-	return query + `)`, args
-}
-
-// devices returns a page of the devices of a licence, newest first, starting after the id
-// before ("" for the newest).
-func (q *queries) devices(licenseID, before string, limit int) (listPage[*device], error) {
-	query, args := devicesIn(licenseID, []string{deviceActive, deviceReleased, deviceBlocked}, before)
-	return q.devicePage(query, args, limit)
-}
-
-// devicePage reads a page of devices with a query that ends with LIMIT ?.
-func (q *queries) devicePage(query string, args []any, limit int) (p listPage[*device], err error) {
-	p.rows, p.next, err = collectPage(q, query, args, "id", limit, deviceTable.destNew,
-		func(d *device) string { return d.ID })
-	return p, err
-}
-
-// seatHolders returns the devices that hold a seat of a licence, newest first, up to
-// limit of them.
-func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
-	query, args := devicesIn(licenseID, []string{deviceActive}, "")
-	return collect(q, query, append(args, limit), deviceTable.destNew)
-}
-
-// devicesIn returns a query for the devices of a licence that are in one of the states, newest first,
-// and its arguments except the last, the limit. It merges one query for each state, whose rows the
-// index on licence and state returns in order, so that a page of a licence with a million devices
-// costs no more than one of a small licence.
-func devicesIn(licenseID string, states []string, before string) (query string, args []any) {
-	for i, state := range states {
-		if i > 0 {
-			query += ` UNION ALL `
-		}
-		query += deviceTable.query + `WHERE d.license_id = ? AND d.state = ? AND d.id < ?`
-		args = append(args, licenseID, state, cmp.Or(before, lastID))
-	}
-	return query + ` ORDER BY id DESC LIMIT ?`, args
 }
 
 // allDevices returns a page of the devices on any licence of an owner, newest first, starting
 // after the id before ("" for the newest).
-func (q *queries) allDevices(o owner, before string, limit int) (listPage[*device], error) {
-	query, args := narrowDevices(o, deviceTable.query+`WHERE d.id < ?`, cmp.Or(before, lastID))
-	return q.devicePage(query+` ORDER BY id DESC LIMIT ?`, args, limit)
+func (q *queries) allDevices(o owner, before string, limit int) (p listPage[*device], err error) {
+	list := deviceTable.list()
+	list.scope(o.narrow(``, deviceOwner))
+	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, deviceTable.destNew, idOfDevice)
+	return p, err
+}
+
+func idOfDevice(d *device) string { return d.ID }
+
+// devices returns a page of the devices of a licence, newest first, starting after the id before ("" for the newest).
+// It merges one query for each state, whose rows the index on licence and state returns in order, so that a page of a
+// licence with a million devices costs no more than one of a small licence.
+func (q *queries) devices(licenseID, before string, limit int) (p listPage[*device], err error) {
+	var queries []string
+	var args []any
+	for _, state := range []string{deviceActive, deviceReleased, deviceBlocked} {
+		queries = append(queries, deviceTable.query+`WHERE d.license_id = ? AND d.state = ? AND d.id < ?`)
+		args = append(args, licenseID, state, cmp.Or(before, lastID))
+	}
+	p.rows, p.next, err = collectPage(q, strings.Join(queries, ` UNION ALL `)+` ORDER BY id DESC LIMIT ?`, args, "id",
+		limit, deviceTable.destNew, idOfDevice)
+	return p, err
+}
+
+// seatHolders returns the devices that hold a seat of a licence, newest first, up to limit of them.
+func (q *queries) seatHolders(licenseID string, limit int) ([]*device, error) {
+	return collect(q, deviceTable.query+`WHERE d.license_id = ? AND d.state = ? ORDER BY d.id DESC LIMIT ?`,
+		[]any{licenseID, deviceActive, limit}, deviceTable.destNew)
 }
 
 // saveDevice writes the columns in which d differs from before, which was read in the same transaction. A device that
@@ -115,9 +99,8 @@ func (q *queries) lapsedDevices(licenseID string, now stamp, limit int) ([]*devi
 	return collect(q, deviceTable.query+condition+lapseDue+` LIMIT ?`, args, deviceTable.destNew)
 }
 
-// countDue is the SQL condition for devices that hold no seat and whose fingerprint stops counting at
-// the time ? or earlier. It repeats the condition of two partial indexes in schema.sql, so that
-// SQLite uses those.
+// countDue is the SQL condition for devices that hold no seat and whose fingerprint stops counting at the time ? or
+// earlier. It repeats the condition of two partial indexes in schema.sql, so that SQLite uses those.
 const countDue = `state <> 'active' AND counts_until IS NOT NULL AND counts_until <= ?`
 
 // pastFingerprint returns until when a former fingerprint of one of the licence's devices counts; the
@@ -127,15 +110,18 @@ func (t *tx) pastFingerprint(licenseID string, hash []byte) (until stamp, err er
 		WHERE license_id = ? AND fingerprint = ?`, licenseID, hash))
 }
 
-// addPastFingerprint stores a fingerprint that a device no longer has, and until when it still counts.
-func (t *tx) addPastFingerprint(licenseID string, hash []byte, until stamp) {
-	t.exec(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
-		ON CONFLICT DO UPDATE SET counts_until = max(counts_until, excluded.counts_until)`, licenseID, hash, until)
-}
-
-// removePastFingerprint removes a fingerprint from the former ones, because a device has it again.
-func (t *tx) removePastFingerprint(licenseID string, hash []byte) {
-	t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, licenseID, hash)
+// takeFingerprint gives the device of an activation its new fingerprint. The one that it had before, if any, goes on
+// counting as if its machine had been released.
+func (t *tx) takeFingerprint(f *finding, before device) {
+	if !f.counted.IsZero() {
+		t.exec(`DELETE FROM past_fingerprints WHERE license_id = ? AND fingerprint = ?`, f.license.ID, f.fingerprint)
+	}
+	if until := before.countsAfterSeat(f.license, t.now); !until.IsZero() {
+		t.exec(`INSERT INTO past_fingerprints (license_id, fingerprint, counts_until) VALUES (?, ?, ?)
+			ON CONFLICT DO UPDATE SET counts_until = max(counts_until, excluded.counts_until)`,
+			f.license.ID, before.Fingerprint, until)
+	}
+	f.device.Fingerprint, f.device.CountsUntil = f.fingerprint, f.counted
 }
 
 // expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until, up to
@@ -152,16 +138,14 @@ func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expir
 		`DELETE FROM past_fingerprints WHERE (license_id, fingerprint) IN (
 			SELECT license_id, fingerprint FROM past_fingerprints WHERE ` + of + `counts_until <= ? LIMIT ?)`,
 	} {
-		rows := t.exec(change, args...)
-		expired += int(rows)
+		expired += int(t.exec(change, args...))
 	}
 	return expired
 }
 
-// nextFingerprintEnd returns when more than leaving of the fingerprints that count for a licence
-// without holding a seat will have stopped counting. It returns the zero stamp if there are not that
-// many, or if leaving is maxListRows or more. Its cost grows with leaving: it reads that many entries
-// of two indexes.
+// nextFingerprintEnd returns when more than leaving of the fingerprints that count for a licence without holding a
+// seat will have stopped counting. It returns the zero stamp if there are not that many, or if leaving is maxListRows
+// or more. Its cost grows with leaving: it reads that many entries of two indexes.
 func (t *tx) nextFingerprintEnd(licenseID string, leaving int) (at stamp, err error) {
 	if leaving >= maxListRows {
 		return stamp{}, nil

@@ -113,9 +113,8 @@ func (l *license) beforeGraceEnds(end stamp) stamp {
 // time between two writes of verify about the same device.
 const leaseReuse = time.Minute
 
-// refreshAfter returns how long after iat a device should ask for a new lease: a day, or
-// half the duration of the lease if that is less, but at least leaseReuse, before which it
-// would get the same lease again.
+// refreshAfter returns how long after iat a device should ask for a new lease: a day, or half the duration of the
+// lease if that is less, but at least leaseReuse, before which it would get the same lease again.
 func refreshAfter(lease time.Duration) time.Duration {
 	return max(min(24*time.Hour, lease/2).Truncate(time.Second), leaseReuse)
 }
@@ -167,12 +166,14 @@ func leaseFault(c claims, fingerprint, audience string, now time.Time) string {
 // after it held a seat.
 const transferWindow = 30 * 24 * time.Hour
 
-// checkTransferLimit refuses a fingerprint that does not count for the licence yet if as many as the
-// licence allows count already (contract, section 4, Transfers). Errors: transfer_limit_reached.
+// checkTransferLimit refuses a fingerprint that does not count for the licence yet if as many as the licence allows
+// count already (contract, section 4, Transfers). A fingerprint counts while its device holds a seat, and then until
+// its last lease ends; on a node-locked licence at least for transferWindow. Errors: transfer_limit_reached, which
+// writes an event, at most once an hour; the transaction commits despite it (see keep).
 func checkTransferLimit(t *tx, f *finding) error {
 	l, counts := f.license, f.counted.After(t.now.Time)
 	if !f.newFingerprint {
-		counts = f.device.counts(t.now.Time)
+		counts = f.device.State == deviceActive || f.device.CountsUntil.After(t.now.Time)
 	}
 	if l.MaxDevices == nil || l.MaxTransfers == nil || counts {
 		return nil
@@ -184,14 +185,7 @@ func checkTransferLimit(t *tx, f *finding) error {
 	if l.Counting -= t.expireFingerprints(l.ID, t.now, maxTransitions); l.Counting < most {
 		return nil
 	}
-	return refuseForTransferLimit(t, l, l.Counting-most)
-}
-
-// refuseForTransferLimit returns transfer_limit_reached, and writes the event about it, at most once
-// an hour. The transaction commits despite the refusal (see keep). over is by how many the
-// fingerprints that count exceed the limit.
-func refuseForTransferLimit(t *tx, l *license, over int) error {
-	next, err := t.nextFingerprintEnd(l.ID, over)
+	next, err := t.nextFingerprintEnd(l.ID, l.Counting-most)
 	if err != nil {
 		return err
 	}
@@ -204,25 +198,6 @@ func refuseForTransferLimit(t *tx, l *license, over int) error {
 		transfers
 		NextAt stamp `json:"next_at"` // null: not before a seat is given up
 	}{*transfersOf(l), next}}}})
-}
-
-// counts reports whether the device's fingerprint counts for its licence (contract, section 4,
-// Transfers): while it holds a seat, and then until its last lease ends; on a node-locked licence
-// at least for transferWindow.
-func (d *device) counts(now time.Time) bool {
-	return d.State == deviceActive || d.CountsUntil.After(now)
-}
-
-// takeFingerprint gives the device of an activation its new fingerprint. The one that it had before, if any, goes on
-// counting as if its machine had been released.
-func takeFingerprint(t *tx, f *finding, before device) {
-	if !f.counted.IsZero() {
-		t.removePastFingerprint(f.license.ID, f.fingerprint)
-	}
-	if until := before.countsAfterSeat(f.license, t.now); !until.IsZero() {
-		t.addPastFingerprint(f.license.ID, before.Fingerprint, until)
-	}
-	f.device.Fingerprint, f.device.CountsUntil = f.fingerprint, f.counted
 }
 
 // countsAfterSeat returns until when the device's fingerprint counts once it holds no seat; the zero
