@@ -129,12 +129,6 @@ func (r statsRange) group(date time.Time) time.Time {
 	return date
 }
 
-// A point is one interval of a series.
-type point struct {
-	Date string `json:"date"` // the day, the Monday of the week, the first of the month
-	counts
-}
-
 // A widgetRow holds the totals of one widget in a range.
 type widgetRow struct {
 	Widget string `json:"widget"`
@@ -145,9 +139,9 @@ type widgetRow struct {
 // A series adds up counts by interval. It has a point for every interval of the range, with
 // zeros where nothing was counted.
 type series struct {
-	points  []point
+	points  []shownPoint
 	periods []period // in order of time; empty: no moment is on a date of the range
-	totals  counts
+	totals  shownCounts
 }
 
 // maxOffset is more than any zone's offset from UTC, and than any change of a zone's clocks.
@@ -157,12 +151,12 @@ const maxOffset = 48 * time.Hour
 // periods follow the clocks of the zone: where these skip a date it has no period, and where they are set
 // back over midnight a date has two, with one of the date before in between.
 func newSeries(r statsRange) *series {
-	s := &series{points: []point{}}
+	s := &series{points: []shownPoint{}, totals: shownCounts{Orders: new(int64)}}
 	pointOf := map[time.Time]int{} // by date
 	for date := r.From; !date.After(r.To); date = date.AddDate(0, 0, 1) {
 		label := r.group(date).Format(time.DateOnly)
 		if n := len(s.points); n == 0 || s.points[n-1].Date != label {
-			s.points = append(s.points, point{Date: label})
+			s.points = append(s.points, shownPoint{label, shownCounts{Orders: new(int64)}})
 		}
 		pointOf[date] = len(s.points) - 1
 	}
@@ -214,9 +208,8 @@ func (s *series) add(in period, c counts) {
 	s.totals.add(c)
 }
 
-// A statsReport is the answer of GET /widget/stats: for one widget (Widget, Name, TopItems, and
-// TopPages for callers who may see them), or for an account with a row for each of its widgets
-// (AccountID, Widgets).
+// A statsReport has statistics of one widget (Widget, Name, TopItems, and TopPages for callers who may see them), or of
+// an account with a row for each of its widgets (AccountID, Widgets).
 type statsReport struct {
 	Widget    string       `json:"widget,omitempty"`
 	Name      string       `json:"name,omitempty"`
@@ -240,8 +233,17 @@ type shownCounts struct {
 	Orders   *int64 `json:"orders,omitempty"`
 }
 
+// add adds counts, if the caller may see all of them.
+func (c *shownCounts) add(more counts) {
+	c.Views += more.Views
+	c.Visitors += more.Visitors
+	c.Clicks += more.Clicks
+	*c.Orders += more.Orders
+}
+
+// A shownPoint is one interval of a series.
 type shownPoint struct {
-	Date string `json:"date"`
+	Date string `json:"date"` // the day, the Monday of the week, the first of the month
 	shownCounts
 }
 
@@ -258,21 +260,15 @@ type shownPage struct {
 	Orders int64  `json:"orders"`
 }
 
-// show returns the counts, with or without the orders.
-func (c counts) show(withOrders bool) shownCounts {
-	shown := shownCounts{Views: c.Views, Visitors: c.Visitors, Clicks: c.Clicks}
-	if withOrders {
-		shown.Orders = &c.Orders
-	}
-	return shown
-}
-
 // report returns the report of a range with what a series has counted, with or without the orders.
 func (r statsRange) report(s *series, withOrders bool) *statsReport {
 	report := &statsReport{From: r.From.Format(time.DateOnly), To: r.To.Format(time.DateOnly), Interval: r.Interval,
-		Timezone: r.Zone.String(), Totals: s.totals.show(withOrders), Series: make([]shownPoint, 0, len(s.points))}
-	for _, p := range s.points {
-		report.Series = append(report.Series, shownPoint{p.Date, p.show(withOrders)})
+		Timezone: r.Zone.String(), Totals: s.totals, Series: s.points}
+	if !withOrders {
+		report.Totals.Orders = nil
+		for i := range report.Series {
+			report.Series[i].Orders = nil
+		}
 	}
 	return report
 }
@@ -280,7 +276,7 @@ func (r statsRange) report(s *series, withOrders bool) *statsReport {
 // reportWidget makes the report for one widget from its counters, with or without orders and pages.
 func reportWidget(q *queries, w *widget, r statsRange, withOrders, withPages bool) (*statsReport, error) {
 	sum := newSeries(r)
-	err := q.eachPeriodOfWidget(w.ID, sum.periods, func(_ string, p period, c counts) { sum.add(p, c) })
+	err := q.eachPeriod(anyAccount, w.ID, sum.periods, func(_ string, p period, c counts) { sum.add(p, c) })
 	if err != nil {
 		return nil, err
 	}
@@ -313,7 +309,7 @@ func reportWidgets(q *queries, o owner, r statsRange) (*statsReport, error) {
 		rowOf[w.ID] = &rows[i]
 	}
 	sum := newSeries(r)
-	err = q.eachPeriod(o, sum.periods, func(id string, p period, c counts) {
+	err = q.eachPeriod(o, "", sum.periods, func(id string, p period, c counts) {
 		if row := rowOf[id]; row != nil { // nil: the widget was added after widgets had been read
 			row.add(c)
 			sum.add(p, c)

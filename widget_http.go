@@ -25,14 +25,15 @@ type widgetAPI struct {
 }
 
 func widgetWing(s *server) wing {
-	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000), stats: newStatsMemory(s)}
+	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000),
+		stats: &statsMemory{server: s, kept: map[statsKey]*keptStats{}}}
 	return wing{routes: []route{
 		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
 			run: a.countEvents},
 		{pattern: "GET /widget/stats", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets, question: true,
 			run: a.showStats},
 		{pattern: "GET /widget/stats.svg", token: tokenOptional, scope: scopeStats, bucket: bucketWidgets,
-			question: true, run: a.showPicture},
+			question: true, run: a.showStats},
 	}}
 }
 
@@ -67,8 +68,7 @@ func (a *widgetAPI) limitEvents(c *call, w *widget, events int) error {
 	return errOver(v, limitNamed(addressLimit, rate), "Too many events from this address.")
 }
 
-// countEvents answers POST /widget/events: it adds what a widget reports to its counters; they are on disk before
-// the answer.
+// countEvents adds what a widget reports to its counters; they are on disk before the answer.
 func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
 	q := readEvents(c.in)
 	wrong := c.finish()
@@ -108,24 +108,16 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
 	return noContent, err
 }
 
-// showStats answers GET /widget/stats.
+// showStats answers with statistics, as JSON or as a picture. Callers without a token get an answer about a widget from
+// memory for statsAge, whatever was counted since, and are then neither limited nor charged.
 func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
-	return a.answerStats(ctx, c, readStats(c.in))
-}
-
-// showPicture answers GET /widget/stats.svg.
-func (a *widgetAPI) showPicture(ctx context.Context, c *call) (any, error) {
 	q := readStats(c.in)
-	q.picture = pageLanguages[0]
-	if lang, ok := knownLanguage(c.in.parameter("lang", checkLanguage), pageLanguages); ok {
-		q.picture = lang
+	if strings.HasSuffix(c.route.pattern, ".svg") {
+		q.picture = pageLanguages[0]
+		if lang, ok := knownLanguage(c.in.parameter("lang", checkLanguage), pageLanguages); ok {
+			q.picture = lang
+		}
 	}
-	return a.answerStats(ctx, c, q)
-}
-
-// answerStats answers with statistics. Callers without a token get an answer about a widget from memory for
-// statsAge, whatever was counted since, and are then neither limited nor charged.
-func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (any, error) {
 	wrong, outOfRange := c.finish(), q.complete(a.now())
 	w, err := a.findWidget(q.widget)
 	if err != nil {
@@ -133,7 +125,7 @@ func (a *widgetAPI) answerStats(ctx context.Context, c *call, q *statsQuery) (an
 	}
 	if c.caller == nil {
 		if w != nil && wrong == nil && outOfRange == nil {
-			if body, ok := a.stats.await(ctx, q.keyOf(w)); ok {
+			if body, ok := a.stats.recall(ctx, q.keyOf(w), true); ok {
 				return q.answer(c, body), nil
 			}
 		}
@@ -171,7 +163,7 @@ func (a *widgetAPI) oneWidgetStats(
 	key := q.keyOf(w)
 	if c.caller != nil {
 		key.withOrders, key.withPages = true, q.picture == ""
-		if body, ok := a.stats.recall(key, 0); ok {
+		if body, ok := a.stats.recall(ctx, key, false); ok {
 			return body, nil
 		}
 	}
@@ -207,7 +199,7 @@ func (a *widgetAPI) accountStats(ctx context.Context, c *call, q *statsQuery, of
 	return report.encode(q.picture), nil
 }
 
-// An eventReport is the body of POST /widget/events (contract, section 5).
+// An eventReport is what a widget reports (contract, section 5).
 type eventReport struct {
 	widget string
 	events int // how many
@@ -267,7 +259,7 @@ func countedPage(page string) string {
 	return page
 }
 
-// A statsQuery is the query of GET /widget/stats and of its picture.
+// A statsQuery says which statistics are asked for.
 type statsQuery struct {
 	account string // that is named; "": none
 	widget  string
@@ -356,96 +348,70 @@ const (
 // arbitrary other.
 type statsMemory struct {
 	*server
-	mu       sync.RWMutex
-	kept     map[statsKey]keptStats
-	readings map[statsKey]*statsReading
+	mu   sync.Mutex
+	kept map[statsKey]*keptStats
 }
 
 // keptStats is an answer, and from when it is. An answer that is exact serves every caller until something of the
 // widget is counted.
 type keptStats struct {
+	done chan struct{} // closed once the answer has been read; the rest is set by then
 	taggedBody
+	err     error
 	at      time.Time
 	version version // of the widget, see cache
 	exact   bool
 }
 
-// A statsReading is an answer for callers without a token that is being read from the database.
-type statsReading struct {
-	taggedBody
-	err  error
-	done chan struct{} // closed once the others are set
-}
-
-func newStatsMemory(s *server) *statsMemory {
-	return &statsMemory{server: s, kept: map[statsKey]keptStats{}, readings: map[statsKey]*statsReading{}}
-}
-
-// recall returns an answer in memory that is younger than age, or exact. The key has all of the widget's row that an
-// answer depends on, so that a younger one is wrong in its counts only.
-func (m *statsMemory) recall(key statsKey, age time.Duration) (body taggedBody, ok bool) {
-	m.mu.RLock()
-	k, found := m.kept[key]
-	m.mu.RUnlock()
-	switch {
-	case !found:
-		return body, false
-	case m.steady().Sub(k.at) < age:
-		return k.taggedBody, true
-	}
-	return k.taggedBody, k.exact && m.store.cachesFresh() && k.version == m.store.drops.version(key.widget)
-}
-
-// await is recall for callers without a token. It waits for an answer that another caller reads just now, so that
-// of many callers at once only the first asks the database.
-func (m *statsMemory) await(ctx context.Context, key statsKey) (body taggedBody, ok bool) {
-	if body, ok = m.recall(key, statsAge); ok {
-		return body, ok
-	}
-	m.mu.RLock()
-	reading := m.readings[key]
-	m.mu.RUnlock()
-	if reading == nil {
+// recall returns an answer in memory that is exact, or to callers without a token one that is younger than statsAge.
+// These wait for one that another of them reads just now, so that of many callers at once only the first asks the
+// database. The key has all of the widget's row that an answer depends on, so that an old one is wrong in its counts
+// only.
+func (m *statsMemory) recall(ctx context.Context, key statsKey, anonymous bool) (body taggedBody, ok bool) {
+	m.mu.Lock()
+	k := m.kept[key]
+	m.mu.Unlock()
+	if k == nil {
 		return body, false
 	}
 	select {
-	case <-reading.done:
-		return reading.taggedBody, reading.err == nil
+	case <-k.done:
+	default:
+		if !anonymous {
+			return body, false
+		}
+	}
+	select {
+	case <-k.done:
 	case <-ctx.Done():
 		return body, false
 	}
+	if k.err != nil {
+		return body, false
+	}
+	fresh := anonymous && m.steady().Sub(k.at) < statsAge
+	return k.taggedBody, fresh || k.exact && m.store.cachesFresh() && k.version == m.store.drops.version(key.widget)
 }
 
-// read returns what f reads, and keeps it. For callers without a token others may wait for it (await).
+// read returns what f reads, and keeps it: for callers without a token from the beginning, so that others wait for it.
 func (m *statsMemory) read(key statsKey, anonymous bool, f func() (taggedBody, error)) (taggedBody, error) {
-	reading := &statsReading{done: make(chan struct{}), err: errStorage} // in case that f panics
-	if anonymous {
-		m.mu.Lock()
-		m.readings[key] = reading
-		m.mu.Unlock()
-	}
-	defer m.end(key, reading)
 	drops := &m.store.drops
-	k, dropped := keptStats{at: m.steady(), version: drops.version(key.widget)}, drops.any.Load()
-	if reading.taggedBody, reading.err = f(); reading.err == nil {
-		k.taggedBody, k.exact = reading.taggedBody, drops.any.Load() == dropped
+	k := &keptStats{done: make(chan struct{}), err: errStorage, // in case that f panics
+		at: m.steady(), version: drops.version(key.widget)}
+	defer close(k.done)
+	if anonymous {
 		m.keep(key, k)
 	}
-	return k.taggedBody, reading.err
-}
-
-// end ends a reading for those that wait for it.
-func (m *statsMemory) end(key statsKey, reading *statsReading) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.readings[key] == reading {
-		delete(m.readings, key)
+	before := drops.any.Load()
+	k.taggedBody, k.err = f()
+	if k.exact = drops.any.Load() == before; k.err == nil {
+		m.keep(key, k)
 	}
-	close(reading.done)
+	return k.taggedBody, k.err
 }
 
 // keep adds an answer to those in memory.
-func (m *statsMemory) keep(key statsKey, k keptStats) {
+func (m *statsMemory) keep(key statsKey, k *keptStats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	makeRoom(m.kept, key, maxKeptStats)

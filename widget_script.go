@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -176,16 +175,13 @@ func widgetSnippet(e *env) error {
 		if err != nil {
 			return err
 		}
-		origins, err := st.origins(anyAccount)
+		origins, err := st.origins(ownedBy(w.AccountID))
 		if err != nil {
 			return err
 		}
 		for _, o := range origins {
-			if o.AccountID == w.AccountID {
-				s.Origins = append(s.Origins, o.Origin)
-			}
+			s.Origins = append(s.Origins, o.Origin)
 		}
-		slices.Sort(s.Origins)
 		if len(s.Origins) == 0 {
 			fmt.Fprintf(e.stderr, "no site may use this widget yet: add the site's origin with "+
 				"'widgetd origin add https://www.example.com -account %s'\n", w.AccountID)
