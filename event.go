@@ -42,9 +42,8 @@ func (t *eventTable) add(name string) eventType {
 	return declared
 }
 
-// An event is one change, written in the transaction that made it. The database keeps one of
-// its ids as the subject: SubjectID, else LicenseID, else LeadID. It keeps DeviceID as a member
-// of data.
+// An event is one change, written in the transaction that made it. The database keeps SubjectID alone of the ids of its
+// subject (nameSubject), and DeviceID as a member of data.
 type event struct {
 	ID        string          `json:"id"`
 	At        stamp           `json:"at"`

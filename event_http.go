@@ -19,7 +19,7 @@ func eventWing(s *server) wing {
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) {
 				t.quiet()
-				return t.removeEvents(oldest(), sweptAtOnce)
+				return t.removeEvents(oldest(), sweptAtOnce), nil
 			},
 			func(t *tx) (n int64, err error) {
 				t.quiet()
@@ -30,7 +30,7 @@ func eventWing(s *server) wing {
 	}
 }
 
-// listEvents answers GET /events. It refuses a type that does not exist, which could never match anything.
+// listEvents refuses a type that does not exist, which could never match anything.
 func (s *server) listEvents(ctx context.Context, c *call) (any, error) {
 	filter := eventFilter{kind: c.in.parameter("type", isText(maxNameLength)),
 		licenseID: c.in.parameter("license_id", isID("lic")), deviceID: c.in.parameter("device_id", isID("dev")),

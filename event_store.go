@@ -18,7 +18,7 @@ func (t *tx) addEvent(e event) {
 	}
 	t.exec(`INSERT INTO events (id, at, type, account_id, subject_id, actor, data)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		t.newID("evt"), t.now, e.Type, e.AccountID, cmp.Or(e.SubjectID, e.LicenseID, e.LeadID), e.Actor, data)
+		t.newID("evt"), t.now, e.Type, e.AccountID, e.SubjectID, e.Actor, data)
 	t.written = append(t.written, writtenEvent{e.AccountID, string(e.Type)})
 }
 
@@ -111,18 +111,10 @@ func (t *tx) latestEvent() (seq int64, id string, err error) {
 }
 
 // removeEvents removes up to limit of the oldest events, those from before a time, and returns how
-// many. Old events that follow a newer one, as after the clock was set back, are left to removeEventsAfter.
-func (t *tx) removeEvents(before stamp, limit int64) (int64, error) {
-	var oldest string // compared as text, so that it need not be a valid time
-	err := t.one(`SELECT at FROM events ORDER BY seq LIMIT 1`, nil, &oldest)
-	if errors.Is(err, errNotFound) || err == nil && oldest >= before.String() {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
+// many. Old events that follow newer ones, as after the clock was set back, are left to removeEventsAfter.
+func (t *tx) removeEvents(before stamp, limit int64) int64 {
 	return t.exec(`DELETE FROM events WHERE seq IN
-		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit), nil
+		(SELECT seq FROM (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) WHERE at < ?1)`, before, limit)
 }
 
 // removeEventsAfter removes up to limit events from before a time among the maxListRows that follow number

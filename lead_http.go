@@ -22,7 +22,8 @@ type leadAPI struct {
 }
 
 func leadWing(s *server) wing {
-	a := &leadAPI{server: s, main: newCache[string, string](1)}
+	a := &leadAPI{server: s, trapped: trappedLeads{ids: map[[sha256.Size]byte]string{}},
+		main: newCache[string, string](1)}
 	return wing{routes: []route{
 		{pattern: "POST /widget/leads", token: tokenOptional, scope: scopeWriteLeads, origin: originListed,
 			address: "leads", bucket: bucketLeads, creates: true, members: []extraMember{{"ok", false}},
@@ -71,8 +72,7 @@ func (a *leadAPI) setOwner(c *call, of owner, l *lead) (err error) {
 	return err
 }
 
-// readLead reads the body of POST /widget/leads (contract, section 3). website is an input that only bots see, and
-// fill in.
+// readLead reads what a form sends (contract, section 3). website is an input that only bots see, and fill in.
 func readLead(in *input) (l lead, website string) {
 	l.Type = in.text("type", required, 32, checkLeadType)
 	l.Email = normalEmail(in.text("email", required, 254, checkEmail))
@@ -94,7 +94,7 @@ type leadResponse struct {
 // id would tell the bot that it was found out. When it is full, it forgets arbitrary ones.
 type trappedLeads struct {
 	mu  sync.Mutex
-	ids map[[sha256.Size]byte]trappedLead // by a hash of all that was sent
+	ids map[[sha256.Size]byte]string // by a hash of all that was sent
 }
 
 // pretend looks like addLead to the sender of a lead: it returns an id, and a new submission
@@ -103,32 +103,18 @@ func (m *trappedLeads) pretend(t *tx, l lead, website string) (id string) {
 	key := sha256.Sum256(append(l.digest(), website...))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if again, ok := m.ids[key]; ok && closerThan(dedupeWindow, again.at.Time, t.now.Time) {
-		return again.id
+	if again, ok := m.ids[key]; ok && closerThan(dedupeWindow, idTime("lead", again), t.exact) {
+		return again
 	}
-	if m.ids == nil {
-		m.ids = map[[sha256.Size]byte]trappedLead{}
-	}
-	for other := range m.ids {
-		if len(m.ids) < maxTrappedLeads {
-			break
-		}
-		delete(m.ids, other)
-	}
+	makeRoom(m.ids, key, maxTrappedLeads)
 	id = t.newID("lead")
-	m.ids[key] = trappedLead{id, t.now}
+	m.ids[key] = id
 	t.writeProbe()
 	return id
 }
 
-type trappedLead struct {
-	id string
-	at stamp // when it was first sent
-}
-
 const maxTrappedLeads = 10_000 // more than one account's limit lets in within dedupeWindow
 
-// listLeads answers GET /leads.
 func (s *server) listLeads(ctx context.Context, c *call) (any, error) {
 	filter := leadFilter{kind: c.in.parameter("type", checkLeadType),
 		since: c.in.moment("since"), until: c.in.moment("until")}

@@ -230,7 +230,7 @@ func patchLicense(t *tx, o owner, id string, set change, actor string) (*license
 }
 
 func licenseEvent(l *license, typ eventType, actor string, data ...string) event {
-	return event{Type: typ, AccountID: l.AccountID, LicenseID: l.ID, Actor: actor, Data: eventData(data...)}
+	return event{Type: typ, AccountID: l.AccountID, SubjectID: l.ID, Actor: actor, Data: eventData(data...)}
 }
 
 // renewLicense sets the end of a licence of an owner to a number of days after the later
