@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -59,12 +61,9 @@ func changeRate(t *tx, id string, rate int, actor string) error {
 	if err != nil || a.Rate == rate {
 		return err
 	}
-	if err := t.setRate(id, rate); err != nil {
-		return err
-	}
 	t.addEvent(accountEvent(id, eventAccountRateChanged, actor,
 		"from", strconv.Itoa(a.Rate), "to", strconv.Itoa(rate)))
-	return nil
+	return t.setRate(id, rate)
 }
 
 // changeIssuer sets whether the tokens of an account may issue its licences, with its event. A change without effect
@@ -83,15 +82,19 @@ func changeIssuer(t *tx, id string, issuer bool, actor string) error {
 var yesNo = map[bool]string{true: "yes", false: "no"}
 
 // closeAccount closes an account, with its event, and ends what it has of nouns (noun.close), such as sign-ins for
-// it, and live payments, whose money is released. Errors: those of tx.closeAccount. Closing it again changes nothing.
+// it, and live payments, whose money is released. Its rows stay. Closing it again changes nothing. Errors: errNotFound,
+// and one for the main account, which can't be closed.
 func closeAccount(t *tx, of []noun, id, actor string) error {
 	a, err := t.account(id)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case a.Main:
+		return errors.New("the main account can't be closed")
+	case !a.ClosedAt.IsZero():
+		return nil
 	}
-	if err := t.closeAccount(id); err != nil || !a.ClosedAt.IsZero() {
-		return err
-	}
+	t.setClosed(id, t.now)
 	for _, n := range of {
 		if n.close == nil {
 			continue
@@ -111,18 +114,20 @@ func reopenAccount(t *tx, id, actor string) error {
 	if err != nil || a.ClosedAt.IsZero() {
 		return err
 	}
-	t.reopenAccount(id)
+	t.setClosed(id, stamp{})
 	t.addEvent(accountEvent(id, eventAccountReopened, actor, "closed_at", a.ClosedAt.String()))
 	return nil
 }
 
-// held counts what an account has at now that stops working when it is closed (noun.holdings): by member, and as
-// a text for people, "2 tokens, 3 origins, 1 live payment (57.00 CHF released)".
-func held(q *queries, of []noun, account string, now stamp) (counts map[string]int, text string, err error) {
+// countHoldings counts what an account has at now that stops working when it is closed (noun.holdings): by member, and
+// as a text for people, "2 tokens, 3 origins, 1 live payment (57.00 CHF released)".
+func countHoldings(
+	q *queries, of []noun, account string, now stamp,
+) (counts map[string]int, text string, err error) {
 	counts = map[string]int{}
 	var texts []string
 	for _, h := range collectNouns(of, func(n *noun) []holding { return n.holdings }) {
-		if counts[h.member], err = q.countHeld(h, account, now); err != nil {
+		if counts[h.member], err = oneValue[int](q, h.query, account, now); err != nil {
 			return nil, "", err
 		}
 		if counts[h.member] == 0 {
@@ -143,30 +148,34 @@ func held(q *queries, of []noun, account string, now stamp) (counts map[string]i
 	return counts, cmp.Or(strings.Join(texts, ", "), "nothing"), nil
 }
 
-// addOrigin adds a normalised origin to an account, with its event. Errors: those of
-// tx.addOrigin. Adding it to the same account again changes nothing.
+// addOrigin adds a normalised origin to an account, with its event. Adding it to the same account again changes
+// nothing; one that belongs to another account is refused.
 func addOrigin(t *tx, accountID, origin, actor string) error {
-	owner, err := t.originAccount(origin)
-	if err != nil {
+	if err := t.openAccount(accountID); err != nil {
 		return err
 	}
-	if err := t.addOrigin(accountID, origin); err != nil || owner == accountID {
+	listedBy, err := t.originAccount(origin)
+	switch {
+	case err != nil || listedBy == accountID:
 		return err
+	case listedBy != "":
+		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
 	}
+	originTable.insert(t, &originRow{origin, accountID, t.now})
 	t.addEvent(accountEvent(accountID, eventOriginAdded, actor, "origin", origin))
 	return nil
 }
 
 // removeOrigin removes an origin, with its event, or returns errNotFound.
 func removeOrigin(t *tx, origin, actor string) error {
-	owner, err := t.originAccount(origin)
+	accountID, err := t.originAccount(origin)
 	if err != nil {
 		return err
 	}
-	if err := t.removeOrigin(origin); err != nil {
+	if err := t.deleteOrigin(origin); err != nil {
 		return err
 	}
-	t.addEvent(accountEvent(owner, eventOriginRemoved, actor, "origin", origin))
+	t.addEvent(accountEvent(accountID, eventOriginRemoved, actor, "origin", origin))
 	return nil
 }
 
@@ -183,27 +192,13 @@ func revokeToken(t *tx, jti, actor string) error {
 	if err != nil || !row.RevokedAt.IsZero() {
 		return err
 	}
-	if err := t.revokeToken(jti); err != nil {
-		return err
-	}
 	t.addEvent(tokenEvent(row, eventTokenRevoked, actor))
-	return nil
+	return t.setRevoked(jti)
 }
 
-const (
-	maxZone         = 64     // characters of the name of a time zone
-	maxLegalName    = 200    // characters
-	maxAddress      = 500    // characters, in lines
-	maxVATNumber    = 50     // characters
-	maxAcceptWithin = 10_080 // minutes: a week
-)
-
-// A settingsChange is a list of assignments to the settings of an account.
-type settingsChange []func(*accountSettings)
-
-// changeSettings changes settings of an account, with an event that names those that differ. A change
+// changeSettings changes settings of an account as set does, with an event that names those that differ. A change
 // without effect writes nothing. of are the nouns whose settingsHook is called. Errors: errAccount.
-func changeSettings(t *tx, of []noun, id string, change settingsChange, actor string) error {
+func changeSettings(t *tx, of []noun, id string, set func(*accountSettings), actor string) error {
 	if err := t.openAccount(id); err != nil {
 		return err
 	}
@@ -212,11 +207,9 @@ func changeSettings(t *tx, of []noun, id string, change settingsChange, actor st
 		return err
 	}
 	after := before
-	for _, set := range change {
-		set(&after)
-	}
-	changed := changedSettings(before, after)
-	if len(changed) == 0 {
+	set(&after)
+	changed := differenceOf(before.members(), after.members())
+	if len(changed.names) == 0 {
 		return nil
 	}
 	for i := range of {
@@ -227,21 +220,7 @@ func changeSettings(t *tx, of []noun, id string, change settingsChange, actor st
 			return err
 		}
 	}
-	t.saveSettings(id, after)
-	t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", strings.Join(changed, " ")))
+	t.saveSettings(id, &after)
+	t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", changed.text()))
 	return nil
-}
-
-// changedSettings returns the names of the settings that differ, sorted.
-func changedSettings(before, after accountSettings) []string {
-	text := func(p *string) string { return valueOr(p, "") }
-	return namesOfTrue(map[string]bool{
-		"accept_within": before.AcceptWithin != after.AcceptWithin,
-		"address":       text(before.Address) != text(after.Address),
-		"capture_on":    before.CaptureOn != after.CaptureOn,
-		"cut_off":       before.CutOff != after.CutOff,
-		"legal_name":    text(before.LegalName) != text(after.LegalName),
-		"vat_number":    text(before.VATNumber) != text(after.VATNumber),
-		"zone":          before.Zone != after.Zone,
-	})
 }

@@ -24,19 +24,20 @@ var (
 		help: "how long the token is valid: 720h, 90d"}
 	optClientID = option{name: "client-id", value: "ID",
 		help: "name of the program that uses the token; by default the account's id"}
-	optZone   = option{name: "zone", value: "ZONE", help: "time zone of the account: Europe/Zurich"}
-	optCutOff = option{name: "cut-off", value: "HH:MM",
+	optZone   = option{name: "zone", value: "ZONE", member: "zone", help: "time zone of the account: Europe/Zurich"}
+	optCutOff = option{name: "cut-off", value: "HH:MM", member: "cut_off",
 		help: "when the account's business day ends, in its time zone; by default 04:00"}
-	optLegalName = option{name: "legal-name", value: "NAME", help: "who sells, on receipts; an empty one removes it"}
-	optAddress   = option{name: "address", value: "TEXT",
+	optLegalName = option{name: "legal-name", value: "NAME", member: "legal_name",
+		help: "who sells, on receipts; an empty one removes it"}
+	optAddress = option{name: "address", value: "TEXT", member: "address",
 		help: "the account's address on receipts, lines separated by line breaks; an empty one removes it"}
-	optVATNumber = option{name: "vat-number", value: "TEXT",
+	optVATNumber = option{name: "vat-number", value: "TEXT", member: "vat_number",
 		help: "the account's VAT number on receipts; an empty one removes it"}
-	optCaptureOn = option{name: "capture-on", value: "WHEN",
+	optCaptureOn = option{name: "capture-on", value: "WHEN", member: "capture_on",
 		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
-	optAcceptWithin = option{name: "accept-within", value: "MINUTES",
+	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
 		help: "after how long an authorised order that nobody accepts is released"}
-	optIssuer = option{name: "issuer", value: "yes|no",
+	optIssuer = option{name: "issuer", value: "yes|no", member: "issuer", reads: asYesOrNo,
 		help: "whether the account's own tokens may issue and change its licences, with licenses:write; by default " +
 			"only those of the main account may"}
 	optNewKeys = option{name: "new-keys",
@@ -68,7 +69,7 @@ var accountCommands = []command{
 		"so many at once, and a sixtieth a second", nil, 2, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optIssuer,
-	}, 1, accountSet},
+	}, 1, routeCommand{route: "PATCH /account"}.run},
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
@@ -292,7 +293,7 @@ func accountShow(e *env) error {
 		if v.accountSettings, err = q.settings(id); err != nil {
 			return v, err
 		}
-		v.Has, text, err = held(q, e.nouns, id, newStamp(e.now()))
+		v.Has, text, err = countHoldings(q, e.nouns, id, newStamp(e.now()))
 		return v, err
 	})
 	if err != nil {
@@ -327,74 +328,6 @@ func (e *env) changeAccount(f func(*tx) error, now string) error {
 	})
 }
 
-// accountSet changes the settings that options name, and prints all.
-func accountSet(e *env) error {
-	change, err := e.settingsChange()
-	if err != nil {
-		return err
-	}
-	issuer, err := e.choice("issuer", []string{yesNo[true], yesNo[false]})
-	if err != nil {
-		return err
-	}
-	view, err := changed(e, func(t *tx) (*accountView, error) {
-		if err := changeSettings(t, e.nouns, e.args[0], change, e.actor()); err != nil {
-			return nil, err
-		}
-		if issuer != "" {
-			if err := changeIssuer(t, e.args[0], issuer == yesNo[true], e.actor()); err != nil {
-				return nil, err
-			}
-		}
-		return viewAccount(t.queries, e.args[0])
-	})
-	if err != nil {
-		return err
-	}
-	return e.printMembers(view)
-}
-
-// settingsChange returns the change to the settings of an account that options name. Errors: usageError.
-func (e *env) settingsChange() (c settingsChange, err error) {
-	for _, o := range []struct {
-		name  string
-		check textCheck
-		set   func(*accountSettings, string)
-	}{
-		{"zone", checkZone, func(s *accountSettings, v string) { s.Zone = v }},
-		{"cut-off", checkCutOff, func(s *accountSettings, v string) { s.CutOff = v }},
-		{"legal-name", shortText(maxLegalName), func(s *accountSettings, v string) { s.LegalName = nilIfEmpty(v) }},
-		{"address", shortLines(maxAddress), func(s *accountSettings, v string) { s.Address = nilIfEmpty(v) }},
-		{"vat-number", shortText(maxVATNumber), func(s *accountSettings, v string) { s.VATNumber = nilIfEmpty(v) }},
-		{"capture-on", oneOf(captureOnAccept, captureOnHandover),
-			func(s *accountSettings, v string) { s.CaptureOn = v }},
-	} {
-		if !e.given(o.name) {
-			continue
-		}
-		value := e.str(o.name)
-		if code, detail := o.check(value); code != "" {
-			return nil, usageError("-" + o.name + ": " + detail)
-		}
-		c = append(c, func(s *accountSettings) { o.set(s, value) })
-	}
-	within, err := e.optionalNumber("accept-within", 1, maxAcceptWithin)
-	if within != nil {
-		c = append(c, func(s *accountSettings) { s.AcceptWithin = *within })
-	}
-	return c, err
-}
-
-// shortText returns a check for a text of at most max characters, which may be empty.
-func shortText(max int) textCheck {
-	return func(s string) (code, detail string) { return checkText(s, optional, max) }
-}
-
-// shortLines is shortText for a text of several lines.
-func shortLines(max int) textCheck {
-	return func(s string) (code, detail string) { return checkLines(s, max) }
-}
-
 // accountClose closes an account once that is confirmed. Without -force and without a terminal it returns an error
 // that says what would stop.
 func accountClose(e *env) error {
@@ -404,7 +337,7 @@ func accountClose(e *env) error {
 		if err != nil {
 			return "", err
 		}
-		_, text, err := held(q, e.nouns, a.ID, newStamp(e.now()))
+		_, text, err := countHoldings(q, e.nouns, a.ID, newStamp(e.now()))
 		name = withName(a.ID, a.Name)
 		switch {
 		case err != nil || a.Main || !a.ClosedAt.IsZero():
@@ -421,7 +354,7 @@ func accountClose(e *env) error {
 	var stopped map[string]int
 	text := ""
 	err = e.change(func(t *tx) (err error) {
-		if stopped, text, err = held(t.queries, e.nouns, e.args[0], t.now); err != nil {
+		if stopped, text, err = countHoldings(t.queries, e.nouns, e.args[0], t.now); err != nil {
 			return err
 		}
 		return closeAccount(t, e.nouns, e.args[0], e.actor())

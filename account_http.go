@@ -37,7 +37,6 @@ func viewAccount(q *queries, id string) (*accountView, error) {
 	return &accountView{a.ID, a.Name, settings, a.Issuer}, err
 }
 
-// showAccount answers GET /account.
 func (s *server) showAccount(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
@@ -49,55 +48,26 @@ func (s *server) showAccount(ctx context.Context, c *call) (any, error) {
 	return viewAccount(s.store.queries, c.oneOwner(of).account)
 }
 
-// patchAccount answers PATCH /account.
+// patchAccount also takes issuer, of a command alone.
 func (s *server) patchAccount(ctx context.Context, c *call) (any, error) {
-	for _, name := range []string{"id", "name"} {
-		if c.in.has(name) {
-			c.in.wrong(name, "immutable", "This can't be changed here.")
-		}
+	set := c.in.change(new(accountSettings).members(), false, "id", "name")
+	issuer, givesIssuer := false, false
+	if c.isCommand() {
+		issuer, givesIssuer = c.in.boolTerm("issuer")
 	}
-	change := readSettings(c.in)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	id := c.oneOwner(of).account
 	return updated(ctx, s.store, func(t *tx) (*accountView, error) {
-		if err := changeSettings(t, s.nouns, id, change, actorToken(c)); err != nil {
+		err := changeSettings(t, s.nouns, id, func(s *accountSettings) { set.apply(s.members()) }, actorToken(c))
+		if err == nil && givesIssuer {
+			err = changeIssuer(t, id, issuer, actorToken(c))
+		}
+		if err != nil {
 			return nil, err
 		}
 		return viewAccount(t.queries, id)
 	})
-}
-
-// readSettings reads the settings that a PATCH changes; null removes a text.
-func readSettings(in *input) (c settingsChange) {
-	if in.has("zone") {
-		zone := in.text("zone", required, maxZone, checkZone)
-		c = append(c, func(s *accountSettings) { s.Zone = zone })
-	}
-	if in.has("cut_off") {
-		cutOff := in.text("cut_off", required, len("04:00"), checkCutOff)
-		c = append(c, func(s *accountSettings) { s.CutOff = cutOff })
-	}
-	if v, ok := in.textTerm("legal_name", maxLegalName, nil); ok {
-		c = append(c, func(s *accountSettings) { s.LegalName = v })
-	}
-	if in.isNull("address") {
-		c = append(c, func(s *accountSettings) { s.Address = nil })
-	} else if in.has("address") {
-		address := in.lines("address", maxAddress)
-		c = append(c, func(s *accountSettings) { s.Address = nilIfEmpty(address) })
-	}
-	if v, ok := in.textTerm("vat_number", maxVATNumber, nil); ok {
-		c = append(c, func(s *accountSettings) { s.VATNumber = v })
-	}
-	if in.has("capture_on") {
-		captureOn := in.text("capture_on", required, maxNameLength, oneOf(captureOnAccept, captureOnHandover))
-		c = append(c, func(s *accountSettings) { s.CaptureOn = captureOn })
-	}
-	if n := in.number("accept_within", 1, maxAcceptWithin); n != nil {
-		c = append(c, func(s *accountSettings) { s.AcceptWithin = *n })
-	}
-	return c
 }

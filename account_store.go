@@ -96,24 +96,9 @@ func (t *tx) setIssuer(id string, issuer bool) {
 	t.exec(`UPDATE accounts SET issuer = ? WHERE id = ?`, issuer, id)
 }
 
-// closeAccount closes an account: its tokens, origins, widgets, licences and webhooks stop
-// working, its rows stay. Closing it again changes nothing. Errors: errNotFound, and one for the
-// main account, which can't be closed.
-func (t *tx) closeAccount(id string) error {
-	a, err := t.account(id)
-	if err != nil {
-		return err
-	}
-	if a.Main {
-		return errors.New("the main account can't be closed")
-	}
-	t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ? AND closed_at IS NULL`, t.now, id)
-	return nil
-}
-
-// reopenAccount opens a closed account again.
-func (t *tx) reopenAccount(id string) {
-	t.exec(`UPDATE accounts SET closed_at = NULL WHERE id = ?`, id)
+// setClosed sets when an account was closed; the zero stamp opens it again.
+func (t *tx) setClosed(id string, at stamp) {
+	t.exec(`UPDATE accounts SET closed_at = ? WHERE id = ?`, at, id)
 }
 
 // endingTokens are those that the status command tells of. Short-lived ones are left to whoever renews them.
@@ -128,11 +113,6 @@ var (
 		`SELECT count(*) FROM tokens WHERE account_id = ?1 AND revoked_at IS NULL AND expires_at > ?2`, ""}
 	heldOrigins = holding{"origins", "origin", `SELECT count(*) FROM origins WHERE account_id = ?1`, ""}
 )
-
-// countHeld counts what an account holds at now.
-func (q *queries) countHeld(h holding, account string, now stamp) (n int, err error) {
-	return oneValue[int](q, h.query, account, now)
-}
 
 // A baseAddress is a base URL of the service: the current one, or an earlier one that
 // tokens may still name.
@@ -203,11 +183,15 @@ func (q *queries) originOwner(origin string) (id string, err error) {
 		WHERE o.origin = ? AND a.closed_at IS NULL`, origin)
 }
 
+// originTable describes the table origins.
+var originTable = newTable("origins", "o", func(o *originRow) []field {
+	return []field{{"origin", &o.Origin}, {"account_id", &o.AccountID}, {"created_at", &o.CreatedAt}}
+})
+
 // origins returns all origins, sorted.
 func (q *queries) origins(o owner) ([]originRow, error) {
-	query, args := o.narrow(`SELECT origin, account_id, created_at FROM origins WHERE 1`, `account_id`)
-	return collectShown(q, query+` ORDER BY origin`, args,
-		func(o *originRow) []any { return []any{&o.Origin, &o.AccountID, &o.CreatedAt} })
+	query, args := o.narrow(originTable.query+`WHERE 1`, `o.account_id`)
+	return collectShown(q, query+` ORDER BY o.origin`, args, originTable.dest)
 }
 
 // originAccount returns the account that has an origin, open or closed, or "" if none has it.
@@ -215,26 +199,8 @@ func (q *queries) originAccount(origin string) (id string, err error) {
 	return orNil(oneValue[string](q, `SELECT account_id FROM origins WHERE origin = ?`, origin))
 }
 
-// addOrigin adds a normalised origin to an account. Adding it to the same account again
-// changes nothing; an origin that belongs to another account is refused.
-func (t *tx) addOrigin(accountID, origin string) error {
-	if err := t.openAccount(accountID); err != nil {
-		return err
-	}
-	listedBy, err := t.originAccount(origin)
-	switch {
-	case err != nil || listedBy == accountID:
-		return err
-	case listedBy != "":
-		return fmt.Errorf("%s already belongs to %s: remove it there first", origin, listedBy)
-	}
-	t.exec(`INSERT INTO origins (origin, account_id, created_at) VALUES (?, ?, ?)`,
-		origin, accountID, t.now)
-	return nil
-}
-
-// removeOrigin removes an origin, or returns errNotFound.
-func (t *tx) removeOrigin(origin string) error {
+// deleteOrigin deletes an origin, or returns errNotFound.
+func (t *tx) deleteOrigin(origin string) error {
 	return requireRow(t.exec(`DELETE FROM origins WHERE origin = ?`, origin))
 }
 
@@ -297,9 +263,9 @@ func (t *tx) addToken(r tokenRow) error {
 	return nil
 }
 
-// revokeToken marks a token as revoked, so that it is refused from now on, or returns
+// setRevoked marks a token as revoked, so that it is refused from now on, or returns
 // errNotFound. A token that is already revoked keeps the time at which it was.
-func (t *tx) revokeToken(jti string) error {
+func (t *tx) setRevoked(jti string) error {
 	return requireRow(t.exec(`UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?`, t.now, jti))
 }
 
@@ -336,6 +302,12 @@ func (q *queries) neededKeys(but []string, now time.Time) ([]neededKey, error) {
 // answers, so that it means no limit.
 const maxRateOption = 1_000_000_000
 
+// When cards are charged.
+const (
+	captureOnAccept   = "accept"
+	captureOnHandover = "handover"
+)
+
 // An accountSettings holds the settings of an account that takes orders (contract, section 11).
 type accountSettings struct {
 	Zone         string  `json:"zone"`          // "Europe/Zurich"
@@ -347,17 +319,25 @@ type accountSettings struct {
 	AcceptWithin int     `json:"accept_within"` // minutes
 }
 
-// When cards are charged.
-const (
-	captureOnAccept   = "accept"
-	captureOnHandover = "handover"
-)
+// members are what callers set of the settings.
+func (s *accountSettings) members() []member {
+	return []member{
+		{name: "zone", at: &s.Zone, high: 64, check: checkZone},
+		{name: "cut_off", at: &s.CutOff, high: len("04:00"), check: checkCutOff},
+		{name: "legal_name", at: &s.LegalName, high: 200},
+		{name: "address", at: &s.Address, high: 500, lines: true},
+		{name: "vat_number", at: &s.VATNumber, high: 50},
+		{name: "capture_on", at: &s.CaptureOn, high: maxNameLength, check: oneOf(captureOnAccept, captureOnHandover)},
+		{name: "accept_within", at: &s.AcceptWithin, low: 1, high: 7 * 24 * 60},
+	}
+}
+
+// settingsTable describes the table account_settings.
+var settingsTable = newTable("account_settings", "s", func(s *accountSettings) []field { return fieldsOf(s.members()) })
 
 // settings returns the settings of an account, the defaults if it has none.
 func (q *queries) settings(accountID string) (s accountSettings, err error) {
-	err = q.one(`SELECT zone, cut_off, legal_name, address, vat_number, capture_on, accept_within
-		FROM account_settings WHERE account_id = ?`, []any{accountID},
-		&s.Zone, &s.CutOff, &s.LegalName, &s.Address, &s.VATNumber, &s.CaptureOn, &s.AcceptWithin)
+	err = q.one(settingsTable.query+`WHERE s.account_id = ?`, []any{accountID}, settingsTable.dest(&s)...)
 	if errors.Is(err, errNotFound) {
 		return accountSettings{Zone: "UTC", CutOff: "04:00", CaptureOn: captureOnAccept, AcceptWithin: 30}, nil
 	}
@@ -365,11 +345,8 @@ func (q *queries) settings(accountID string) (s accountSettings, err error) {
 }
 
 // saveSettings writes the settings of an account.
-func (t *tx) saveSettings(accountID string, s accountSettings) {
-	t.exec(`INSERT INTO account_settings
-		(account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account_id) DO UPDATE SET zone = excluded.zone,
-		cut_off = excluded.cut_off, legal_name = excluded.legal_name, address = excluded.address,
-		vat_number = excluded.vat_number, capture_on = excluded.capture_on, accept_within = excluded.accept_within`,
-		accountID, s.Zone, s.CutOff, s.LegalName, s.Address, s.VATNumber, s.CaptureOn, s.AcceptWithin)
+func (t *tx) saveSettings(accountID string, s *accountSettings) {
+	t.exec(`INSERT INTO account_settings (account_id) VALUES (?) ON CONFLICT DO NOTHING`, accountID)
+	settingsTable.update(t, s, `zone cut_off legal_name address vat_number capture_on accept_within`,
+		` WHERE account_id = ?`, accountID)
 }

@@ -24,7 +24,7 @@ func TestCache_followsAChangeOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	tenant := s.addAccount("tenant")
-	s.change(func(tx *tx) error { return tx.addOrigin(tenant, "https://tenant.example") })
+	s.change(func(tx *tx) error { return addOrigin(tx, tenant, "https://tenant.example", anActor) })
 	widget := s.addWidget(tenant)
 	id, key := s.addLicense(license{AccountID: tenant, terms: terms{MaxDevices: ptr(1)}})
 	lease := "Authorization: Bearer " + s.activate(key, "a").is(200).text("token")

@@ -228,7 +228,7 @@ func TestKeyring_saysWhatRetiringAKeyEndsAndThenEndsIt(t *testing.T) {
 		s.token(s.account, scopeStats)
 		revoked, err := s.keys.verify(s.token(s.account, scopeStats))
 		s.check(err)
-		s.change(func(t *tx) error { return t.revokeToken(revoked.ID) })
+		s.change(func(t *tx) error { return revokeToken(t, revoked.ID, anActor) })
 		first := s.keys.signer().kid
 		s.must("key", "add") // in the second of the first
 		s.must("key", "rotate", "-force")

@@ -117,7 +117,7 @@ func TestBooks_ofFiftyAccountsAreSentInTheMorningWithinTheLimits(t *testing.T) {
 			}
 			k.account = k.addAccount(fmt.Sprint("Trattoria ", i))
 			origin := fmt.Sprintf("https://trattoria%d.example", i)
-			k.change(func(t *tx) error { return t.addOrigin(k.account, origin) })
+			k.change(func(t *tx) error { return addOrigin(t, k.account, origin, anActor) })
 			k.connect()
 			k.remap(func(*bookMapping) {})
 			k.set(func(c *bookConnection) {

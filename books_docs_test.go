@@ -67,7 +67,7 @@ func usableAccounts(codes ...string) (all []bookAccount) {
 // make makes the orders of the worked day, and returns its report and what would be sent.
 func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 	s.t.Helper()
-	zone := settingsChange{func(a *accountSettings) { a.Zone = c.zone }}
+	zone := func(a *accountSettings) { a.Zone = c.zone }
 	s.change(func(t *tx) error { return changeSettings(t, nouns(), s.account, zone, anActor) })
 	line := func(name string, n, amount, rate int64, group string) orderLine {
 		return orderLine{Name: name, Quantity: n, UnitAmount: amount, VATRate: rate, Group: group}

@@ -142,7 +142,7 @@ func TestBooks_restWhileTheirAccountIsClosed(t *testing.T) {
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
 		there := func(o *order) { o.ReturnURL = "https://trattoria.example/thanks" }
 		k.account = k.addAccount("Trattoria")
-		k.change(func(t *tx) error { return t.addOrigin(k.account, "https://trattoria.example") })
+		k.change(func(t *tx) error { return addOrigin(t, k.account, "https://trattoria.example", anActor) })
 		k.connect()
 		k.remap(func(*bookMapping) {})
 		if k.product == productFortnox {

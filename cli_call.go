@@ -21,9 +21,9 @@ import (
 // who has the scope admin without a token, and whom events name as "command:USER". No bucket, limit, turn or deadline
 // holds a command up. The store locks and refuses what it locks and refuses for any other command.
 
-// A routeCommand is a command that calls a route. Its arguments fill the wildcards of the path, in their order; one
-// that is called JSON is the body, any other one the member of its name. Its options with a member are members of the
-// body, or parameters of a GET; -account is always the parameter account_id.
+// A routeCommand is a command that calls a route. Its arguments fill the wildcards of the path, in their order; of
+// others one that is called JSON is the body, ACCOUNT the parameter account_id, any other the member of its name. Its
+// options with a member are members of the body, or parameters of a GET; -account is always the parameter account_id.
 type routeCommand struct {
 	route string                         // "POST /licenses/{id}/suspend"
 	text  string                         // what people see of the answer, as "${id} is ${status}"; see fillText
@@ -107,6 +107,8 @@ func (e *env) request(route string) (*routeRequest, error) {
 		switch arg := e.args[i]; {
 		case i < len(wildcards):
 			r.path[wildcards[i]] = arg
+		case word == accountPlaceholder:
+			r.query.Set(optAccount.member, arg)
 		case word == "JSON":
 			r.body = arg
 		default:
@@ -240,8 +242,8 @@ func (k *keptAnswer) Write(b []byte) (int, error) { return k.body.Write(b) }
 // that can't be taken is a usageError that names its option or argument, unless it names what does not exist.
 func (e *env) explain(err error) error {
 	var ref *refusal
-	if !errors.As(err, &ref) {
-		return err
+	if !errors.As(err, &ref) || ref == errAccount {
+		return withNextStep(err)
 	}
 	if len(ref.fields) == 0 && ref.code.status != http.StatusNotFound {
 		return err
@@ -326,6 +328,14 @@ func unlessEmpty(text string) any {
 		return nil
 	}
 	return text
+}
+
+// asYesOrNo sends true or false. It refuses any other word.
+func asYesOrNo(_ *env, word string) (any, error) {
+	if word != "yes" && word != "no" {
+		return nil, usageError("give yes or no")
+	}
+	return word == "yes", nil
 }
 
 // asOneOf sends one of a few words. It refuses any other.

@@ -67,7 +67,7 @@ func (s *service) lastingCommands() []lasting {
 	s.change(func(t *tx) error {
 		t.addCounts(widgetID, counts{Views: 1}, nil, nil)
 		for origin, account := range map[string]string{"https://a.example": s.account, "https://t.example": tenant} {
-			if err := t.addOrigin(account, origin); err != nil {
+			if err := addOrigin(t, account, origin, anActor); err != nil {
 				return err
 			}
 		}
@@ -388,7 +388,7 @@ func TestRevenue_saysWhoseItIs(t *testing.T) {
 		s.change(func(t *tx) error {
 			o, origin := anOrder(account), "https://"+strings.ReplaceAll(account, "_", "-")+".example"
 			o.ReturnURL = origin + "/"
-			return errors.Join(t.addOrigin(account, origin), sellOutside(t, o, methodCash))
+			return errors.Join(addOrigin(t, account, origin, anActor), sellOutside(t, o, methodCash))
 		})
 	}
 	today := time.Now().UTC().Format(time.DateOnly)

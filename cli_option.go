@@ -77,15 +77,6 @@ func parsePrefixes(option string, texts []string) (all []netip.Prefix, err error
 	return all, nil
 }
 
-// optionalNumber is like number, but returns nil for an option that is empty.
-func (e *env) optionalNumber(name string, low, high int) (*int, error) {
-	if e.str(name) == "" {
-		return nil, nil
-	}
-	n, err := e.number(name, low, high)
-	return &n, err
-}
-
 // pastTime parses a moment in the past: a date (its first second in UTC), an
 // RFC 3339 time, or a duration back from now, as 7d. For "" it returns the zero stamp.
 func (e *env) pastTime(text string) (stamp, error) {

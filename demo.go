@@ -316,7 +316,7 @@ func (d *demo) seed(t *tx, keys *keyring) error {
 		})
 	}
 	before := t.at(-days(demoDays + 2))
-	if err := errors.Join(before.addOrigin(id, d.page), prepareOrders(before, id)); err != nil {
+	if err := errors.Join(addOrigin(before, id, d.page, actorCommand), prepareOrders(before, id)); err != nil {
 		return err
 	}
 	if err := past.addMonth(t, keys); err != nil {
@@ -462,7 +462,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	}
 	d.line = line.HTML
 	t.setBaseURL(d.base)
-	if err := t.addOrigin(d.account, d.page); err != nil {
+	if err := addOrigin(t, d.account, d.page, actorCommand); err != nil {
 		return err
 	}
 	_, d.key, err = addSampleLicense(t, &license{AccountID: d.account,

@@ -222,10 +222,10 @@ func endEarlierRun(t *tx, account string) error {
 
 // prepareOrders gives the demo's account what its receipts show.
 func prepareOrders(t *tx, account string) error {
-	return changeSettings(t, nouns(), account, settingsChange{func(s *accountSettings) {
+	return changeSettings(t, nouns(), account, func(s *accountSettings) {
 		s.Zone, s.LegalName = "Europe/Zurich", new("Trattoria Altstadt GmbH")
 		s.Address, s.VATNumber = new("Hauptgasse 12\n4500 Solothurn"), new("CHE-123.456.789 MWST")
-	}}, actorCommand)
+	}, actorCommand)
 }
 
 // docsReference begins the references of the orders for /docs, which the restaurant's side does not show.

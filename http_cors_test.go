@@ -74,7 +74,7 @@ func newSites(t testing.TB) *sites {
 	s.change(func(t *tx) error {
 		removed.RemovedAt = t.now
 		t.saveApp(removed)
-		return errors.Join(t.addOrigin(s.account, sharedSite), t.closeAccount(stranger))
+		return errors.Join(addOrigin(t, s.account, sharedSite, anActor), closeAccount(t, nouns(), stranger, anActor))
 	})
 	return f
 }

@@ -68,7 +68,7 @@ func TestIdempotencyKey_isItsCallersOwn(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	partner := s.addAccount("partner")
-	s.change(func(t *tx) error { return t.addOrigin(partner, "https://partner.example") })
+	s.change(func(t *tx) error { return addOrigin(t, partner, "https://partner.example", anActor) })
 	_, one := s.addLicense(license{})
 	_, two := s.addLicense(license{})
 	activate := func(key, fingerprint string) func(...string) answer {

@@ -292,7 +292,7 @@ func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 			s.sql(`UPDATE licenses SET state = ? WHERE id = ?`, l.State, ids[name])
 		}
 	}
-	s.change(func(t *tx) error { return t.closeAccount(closed) })
+	s.change(func(t *tx) error { return closeAccount(t, nouns(), closed, anActor) })
 	seen := map[string]bool{}
 	for name, id := range ids {
 		want, _, _ := strings.Cut(name, ":")
@@ -322,7 +322,7 @@ func TestLicense_filterByStatusChoosesWhatHasThatStatus(t *testing.T) {
 				State:    []string{"active", "active", "active", "active", "suspended", "revoked"}[r.IntN(6)],
 				StartsAt: moment(), ExpiresAt: moment(), terms: terms{GraceDays: r.IntN(3)}})
 		}
-		s.change(func(t *tx) error { return t.closeAccount(closed) })
+		s.change(func(t *tx) error { return closeAccount(t, nouns(), closed, anActor) })
 		all, err := s.store.licenses(licenseFilter{owner: anyAccount, now: now}, "", 1000)
 		s.check(err)
 		for status := range statusFilters {

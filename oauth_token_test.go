@@ -22,7 +22,7 @@ func TestTokenEndpoint_takesAnApplicationThatProvesItselfInOneHeader(t *testing.
 	web, secret := s.registerApp(own)
 	browser, _ := s.registerApp(inBrowsers)
 	closed, closedSecret := s.registerApp(own, func(p *app) { p.AccountID = s.addAccount("closed") })
-	s.change(func(t *tx) error { return t.closeAccount(closed.AccountID) })
+	s.change(func(t *tx) error { return closeAccount(t, nouns(), closed.AccountID, anActor) })
 	basic := func(text string) string {
 		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(text))
 	}

@@ -132,7 +132,7 @@ func TestOrder_erasingTakesNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	stranger := s.addAccount("stranger")
-	s.change(func(t *tx) error { return t.addOrigin(stranger, "https://other.example") })
+	s.change(func(t *tx) error { return addOrigin(t, stranger, "https://other.example", anActor) })
 	ada, without := s.guestNamed("Ada Keller", "+41 44 555 01 23"), s.guestNamed("100%", "none")
 	theirs := s.post("/orders", orderBody("return_url", `"https://other.example/"`), "Authorization: Bearer "+
 		s.token(stranger, scopeOrders+" "+scopeSelling)).is(200).text("id")

@@ -153,7 +153,7 @@ func TestOrder_paidLaterOfAClosedAccountIsCancelledAndItsGuestErased(t *testing.
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
 		tenant := s.addAccount("Trattoria")
-		s.change(func(t *tx) error { return t.addOrigin(tenant, "https://trattoria.example") })
+		s.change(func(t *tx) error { return addOrigin(t, tenant, "https://trattoria.example", anActor) })
 		make := func() *order {
 			o := anOrder(tenant)
 			o.Pay, o.ReturnURL = payLater, "https://trattoria.example/"

@@ -247,7 +247,7 @@ func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	other := s.addAccount("other")
-	s.change(func(t *tx) error { return t.addOrigin(other, "https://other.example") })
+	s.change(func(t *tx) error { return addOrigin(t, other, "https://other.example", anActor) })
 	line := func(quantity, unit, rate string) string {
 		return `[{"name":"x","quantity":` + quantity + `,"unit_amount":` + unit + `,"vat_rate":` + rate + `}]`
 	}
@@ -289,7 +289,7 @@ func TestOrder_hasAReferenceThatIsUniqueForItsAccount(t *testing.T) {
 	made := s.post("/orders", body, auth).is(200).text("id")
 	s.post("/orders", body, auth).is(409, "reference_used").holds(fmt.Sprintf("order_id=%q", made))
 	other := s.addAccount("other")
-	s.change(func(t *tx) error { return t.addOrigin(other, "https://other.example") })
+	s.change(func(t *tx) error { return addOrigin(t, other, "https://other.example", anActor) })
 	s.post("/orders", orderBody("reference", `"R-1"`, "return_url", `"https://other.example/"`),
 		"Authorization: Bearer "+s.token(other, scopeSelling)).is(200)
 }

@@ -76,7 +76,7 @@ func TestPayment_ofAnAccountThatIsClosedIsReleased(t *testing.T) {
 	t.Parallel()
 	ofEachProvider(t, func(s *shop) {
 		s.account = s.addAccount("a tenant")
-		s.change(func(t *tx) error { return t.addOrigin(s.account, "https://tenant.example") })
+		s.change(func(t *tx) error { return addOrigin(t, s.account, "https://tenant.example", anActor) })
 		s.connect(s.providerOfGuests())
 		home := func(o *order) { o.ReturnURL = "https://tenant.example/thanks" }
 		authorized, p := s.authorized(home)

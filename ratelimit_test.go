@@ -117,8 +117,8 @@ func TestBucket_thatIsChargedIsTheCallers(t *testing.T) {
 		for _, name := range []string{"token", "licence", "widget", "origin"} {
 			ids[name] = s.addAccount(name)
 		}
-		s.change(func(t *tx) error { return t.addOrigin(ids["origin"], "https://origin.example") })
-		s.change(func(t *tx) error { return t.addOrigin(ids["widget"], "https://widget.example") })
+		s.change(func(t *tx) error { return addOrigin(t, ids["origin"], "https://origin.example", anActor) })
+		s.change(func(t *tx) error { return addOrigin(t, ids["widget"], "https://widget.example", anActor) })
 		_, key := s.addLicense(license{AccountID: ids["licence"]})
 		widget := s.addWidget(ids["widget"])
 		const origin = "Origin: https://origin.example"

@@ -323,7 +323,7 @@ func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 				h.change(h.freezeSome)
 			case 7:
 				zone := zonesThatMove[h.random.IntN(len(zonesThatMove))]
-				change := settingsChange{func(s *accountSettings) { s.Zone = zone }}
+				change := func(s *accountSettings) { s.Zone = zone }
 				h.change(func(t *tx) error { return changeSettings(t, nouns(), h.account, change, anActor) })
 			}
 			if h.random.IntN(6) == 0 {
@@ -563,7 +563,7 @@ func TestRevenue_zoneCountsFromTheNextDayOn(t *testing.T) {
 	set := func(when, zone, cutOff string) {
 		t.Helper()
 		s.at(t, when, func(t *tx) error {
-			change := settingsChange{func(a *accountSettings) { a.Zone, a.CutOff = zone, cutOff }}
+			change := func(a *accountSettings) { a.Zone, a.CutOff = zone, cutOff }
 			return changeSettings(t, nouns(), s.account, change, anActor)
 		})
 	}
