@@ -16,11 +16,11 @@ func licenseWing(s *server) wing {
 		{pattern: "POST /licenses/{id}/renew", token: tokenRequired, scope: scopeIssuing, noBody: true,
 			creates: true, run: s.renewLicense},
 		{pattern: "POST /licenses/{id}/suspend", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			run: s.suspendLicense},
+			run: s.changeState("suspend")},
 		{pattern: "POST /licenses/{id}/reinstate", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			run: s.reinstateLicense},
+			run: s.changeState("reinstate")},
 		{pattern: "POST /licenses/{id}/revoke", token: tokenRequired, scope: scopeIssuing, noBody: true,
-			run: s.revokeLicense},
+			run: s.changeState("revoke")},
 		{pattern: "POST /licenses/{id}/rotate-key", token: tokenRequired, scope: scopeIssuing, noBody: true,
 			creates: true, run: s.rotateKey},
 		{pattern: "POST /licenses/{id}/reset-transfers", token: tokenRequired, scope: scopeAdmin, noBody: true,
@@ -60,27 +60,27 @@ func licenseNotFound(err error) error {
 	return replaced(err, errNotFound, &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."})
 }
 
-// changing is create for requests of scopeIssuing: it runs f, and answers an earlier call with the same
+// createAsIssuer is create for requests of scopeIssuing: it runs f, and answers an earlier call with the same
 // Idempotency-Key, only if the caller may change licences of an owner. Errors: not_an_issuer, those of create.
-func changing[Res any](ctx context.Context, s *server, c *call, of owner, f func(*tx) (Res, error)) (Res, error) {
+func createAsIssuer[Res any](ctx context.Context, s *server, c *call, of owner, f func(*tx) (Res, error)) (Res, error) {
 	ofOwner := replaysOf(of, anyReplay)
 	c.stillTrue = func(t *tx, answer []byte) (bool, error) {
-		if err := mayIssue(t.queries, c, of); err != nil {
+		if err := checkIssuer(t.queries, c, of); err != nil {
 			return false, err
 		}
 		return ofOwner(t, answer)
 	}
 	return create(ctx, s, c, func(t *tx) (res Res, err error) {
-		if err := mayIssue(t.queries, c, of); err != nil {
+		if err := checkIssuer(t.queries, c, of); err != nil {
 			return res, err
 		}
 		return f(t)
 	})
 }
 
-// mayIssue returns not_an_issuer unless the caller may change licences of an owner: a token of one account acts on
+// checkIssuer returns not_an_issuer unless the caller may change licences of an owner: a token of one account acts on
 // its own, and only if that is an issuer; a token for all accounts on the named one, and with the scope admin on any.
-func mayIssue(from *queries, c *call, of owner) error {
+func checkIssuer(from *queries, c *call, of owner) error {
 	if c.caller.all {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (s *server) createLicense(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return changing(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
 		l, key, err := sellLicense(t, account, set, actorToken(c))
 		if err != nil {
 			return nil, err
@@ -145,11 +145,11 @@ func (s *server) patchLicense(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// changeLicense runs f as changing does, and answers with the licence that f returns.
+// changeLicense runs f as createAsIssuer does, and answers with the licence that f returns.
 func (s *server) changeLicense(
 	ctx context.Context, c *call, of owner, f func(*tx) (*license, error),
 ) (*licenseDetail, error) {
-	return changing(ctx, s, c, of, func(t *tx) (*licenseDetail, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*licenseDetail, error) {
 		l, err := f(t)
 		if err != nil {
 			return nil, licenseNotFound(err)
@@ -158,7 +158,6 @@ func (s *server) changeLicense(
 	})
 }
 
-// renewLicense answers POST /licenses/{id}/renew.
 func (s *server) renewLicense(ctx context.Context, c *call) (any, error) {
 	days := c.in.number("days", 1, maxDurationDays)
 	of, err := s.admitOwner(ctx, c)
@@ -170,34 +169,20 @@ func (s *server) renewLicense(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// suspendLicense answers POST /licenses/{id}/suspend.
-func (s *server) suspendLicense(ctx context.Context, c *call) (any, error) {
-	return s.setState(ctx, c, "suspend")
-}
-
-// reinstateLicense answers POST /licenses/{id}/reinstate.
-func (s *server) reinstateLicense(ctx context.Context, c *call) (any, error) {
-	return s.setState(ctx, c, "reinstate")
-}
-
-// revokeLicense answers POST /licenses/{id}/revoke.
-func (s *server) revokeLicense(ctx context.Context, c *call) (any, error) {
-	return s.setState(ctx, c, "revoke")
-}
-
-// setState answers an action on a licence: suspend, reinstate or revoke.
-func (s *server) setState(ctx context.Context, c *call, action string) (any, error) {
-	reason := c.in.text("reason", optional, maxReason, nil)
-	of, err := s.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
+// changeState returns the handler of an action on a licence: suspend, reinstate or revoke.
+func (s *server) changeState(action string) handler {
+	return func(ctx context.Context, c *call) (any, error) {
+		reason := c.in.text("reason", optional, maxReason, nil)
+		of, err := s.admitOwner(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
+			return changeState(t, of, c.id(), action, reason, c.caller.admin(), actorToken(c))
+		})
 	}
-	return s.changeLicense(ctx, c, of, func(t *tx) (*license, error) {
-		return changeState(t, of, c.id(), action, reason, c.caller.admin(), actorToken(c))
-	})
 }
 
-// rotateKey answers POST /licenses/{id}/rotate-key.
 func (s *server) rotateKey(ctx context.Context, c *call) (any, error) {
 	oldUntil := c.in.timestamp("old_key_until")
 	endTokens, _ := c.in.boolTerm("end_tokens")
@@ -205,7 +190,7 @@ func (s *server) rotateKey(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return changing(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
 		l, key, err := rotateKey(t, of, c.id(), oldUntil, endTokens, actorToken(c))
 		if err != nil {
 			return nil, licenseNotFound(err)
@@ -214,7 +199,6 @@ func (s *server) rotateKey(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// resetTransfers answers POST /licenses/{id}/reset-transfers.
 func (s *server) resetTransfers(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
@@ -226,7 +210,6 @@ func (s *server) resetTransfers(ctx context.Context, c *call) (any, error) {
 	return new(newLicenseDetail(l, s.now())), nil
 }
 
-// listLicenses answers GET /licenses.
 func (s *server) listLicenses(ctx context.Context, c *call) (any, error) {
 	now := s.now()
 	filter := licenseFilter{now: newStamp(now), status: c.in.parameter("status", oneOf(statuses...)),
@@ -255,7 +238,6 @@ func (s *server) admitLicensePath(ctx context.Context, c *call) (*license, pageQ
 	return l, page, licenseNotFound(err)
 }
 
-// showLicense answers GET /licenses/{id}.
 func (s *server) showLicense(ctx context.Context, c *call) (any, error) {
 	l, _, err := s.admitLicensePath(ctx, c)
 	if err != nil {

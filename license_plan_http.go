@@ -22,7 +22,6 @@ func planWing(s *server) wing {
 	return wing{routes: routes}
 }
 
-// listPlans answers GET /plans.
 func (s *server) listPlans(ctx context.Context, c *call) (any, error) {
 	page := c.in.page("pln")
 	of, err := s.admitOwner(ctx, c)
@@ -32,7 +31,6 @@ func (s *server) listPlans(ctx context.Context, c *call) (any, error) {
 	return showRows(s.store.within(ctx).plans(of, page.before, page.limit))
 }
 
-// showPlan answers GET /plans/{id}.
 func (s *server) showPlan(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
@@ -52,7 +50,7 @@ func (s *server) createPlan(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return changing(ctx, s, c, of, func(t *tx) (*plan, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*plan, error) {
 		return createPlan(t, account, set, actorToken(c))
 	})
 }
@@ -63,23 +61,21 @@ func (s *server) patchPlan(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return changing(ctx, s, c, of, func(t *tx) (*plan, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*plan, error) {
 		return changePlan(t, of, c.id(), set, actorToken(c))
 	})
 }
 
-// retirePlan answers POST /plans/{id}/retire.
 func (s *server) retirePlan(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return changing(ctx, s, c, of, func(t *tx) (*plan, error) {
+	return createAsIssuer(ctx, s, c, of, func(t *tx) (*plan, error) {
 		return retirePlan(t, of, c.id(), actorToken(c))
 	})
 }
 
-// applyPlan answers POST /plans/{id}/apply.
 func (s *server) applyPlan(ctx context.Context, c *call) (any, error) {
 	var asked planApplication
 	asked.DryRun, _ = c.in.boolTerm("dry_run")
@@ -94,5 +90,5 @@ func (s *server) applyPlan(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	return applyPlan(ctx, s.store, of, c.id(), asked, after, actorToken(c),
-		func(from *queries) error { return mayIssue(from, c, of) })
+		func(from *queries) error { return checkIssuer(from, c, of) })
 }

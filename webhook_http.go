@@ -175,7 +175,6 @@ func (a *webhookAPI) checkHost(ctx context.Context, c *call, url string) error {
 	return nil
 }
 
-// createWebhook answers POST /webhooks.
 func (a *webhookAPI) createWebhook(ctx context.Context, c *call) (any, error) {
 	wanted := webhook{URL: a.readURL(c.in), Types: a.readTypes(c.in),
 		Description: nilIfEmpty(c.in.text("description", optional, maxWebhookText, nil))}
@@ -214,7 +213,6 @@ func (a *webhookAPI) readChange(in *input) change {
 	return set
 }
 
-// patchWebhook answers PATCH /webhooks/{id}.
 func (a *webhookAPI) patchWebhook(ctx context.Context, c *call) (any, error) {
 	set := a.readChange(c.in)
 	var asked webhook
@@ -247,7 +245,6 @@ func (a *webhookAPI) changeWebhook(ctx context.Context, c *call, f func(*tx) (*w
 	})
 }
 
-// showWebhook answers GET /webhooks/{id}.
 func (a *webhookAPI) showWebhook(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -260,7 +257,6 @@ func (a *webhookAPI) showWebhook(ctx context.Context, c *call) (any, error) {
 	return shownWebhook(w), nil
 }
 
-// removeWebhook answers DELETE /webhooks/{id}.
 func (a *webhookAPI) removeWebhook(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -271,7 +267,6 @@ func (a *webhookAPI) removeWebhook(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// enableWebhook answers POST /webhooks/{id}/enable.
 func (a *webhookAPI) enableWebhook(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -282,7 +277,6 @@ func (a *webhookAPI) enableWebhook(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// rotateSecret answers POST /webhooks/{id}/rotate-secret.
 func (a *webhookAPI) rotateSecret(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -306,7 +300,6 @@ type sentEvent struct {
 	EventID string `json:"event_id"`
 }
 
-// testWebhook answers POST /webhooks/{id}/test.
 func (a *webhookAPI) testWebhook(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -317,7 +310,6 @@ func (a *webhookAPI) testWebhook(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// retryDelivery answers POST /webhooks/{id}/deliveries/{delivery}/retry.
 func (a *webhookAPI) retryDelivery(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -334,7 +326,6 @@ func (a *webhookAPI) sendEvent(ctx context.Context, f func(*tx) (string, error))
 	return &sentEvent{id}, err
 }
 
-// replayEvents answers POST /webhooks/{id}/replay.
 func (a *webhookAPI) replayEvents(ctx context.Context, c *call) (any, error) {
 	since := c.in.timestamp("since")
 	if !c.in.has("since") {
@@ -351,7 +342,6 @@ func (a *webhookAPI) replayEvents(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// listWebhooks answers GET /webhooks.
 func (a *webhookAPI) listWebhooks(ctx context.Context, c *call) (any, error) {
 	page := c.in.page("whe")
 	of, err := a.admitOwner(ctx, c)
@@ -362,7 +352,6 @@ func (a *webhookAPI) listWebhooks(ctx context.Context, c *call) (any, error) {
 	return showPage(found, shownWebhook), err
 }
 
-// listDeliveries answers GET /webhooks/{id}/deliveries.
 func (a *webhookAPI) listDeliveries(ctx context.Context, c *call) (any, error) {
 	filter := deliveryFilter{webhookID: c.id(), eventID: c.in.parameter("event_id", isID("evt")),
 		outcome: c.in.parameter("outcome", oneOf(outcomeSucceeded, outcomeFailed))}
