@@ -108,7 +108,8 @@ var (
 		"This is not a licence key: a symbol is missing, wrong or swapped. "+
 			"Please compare it with the key you were given.")
 
-	errLicenseNotFound = &refusal{code: codeLicenseNotFound}
+	errLicenseNotFound = &refusal{code: codeLicenseNotFound} // with this key
+	errLicense         = &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."}
 )
 
 // The events of licences.
@@ -427,7 +428,7 @@ var stateEvents = map[string]eventType{
 }
 
 // changeState applies an action (suspend, reinstate or revoke) of the operator or of an issuer to a licence of an
-// owner, and returns the licence afterwards. Errors: errNotFound, those of nextState.
+// owner, and returns the licence afterwards. Errors: errLicense, those of nextState.
 func changeState(t *tx, o owner, licenseID, action, reason string, operator bool, actor string) (*license, error) {
 	l, err := t.license(o, licenseID)
 	if err != nil {

@@ -183,7 +183,7 @@ func (r *deviceRequest) read(q *queries) (f finding, err error) {
 	case r.keyHash != nil:
 		f.license, err = q.licenseByKey(*r.keyHash)
 	case r.token != nil:
-		f.license, err = q.license(anyAccount, r.token.License)
+		f.license, err = licenseTable.byID(q, anyAccount, r.token.License, errNotFound)
 	default:
 		err = errNotFound
 	}

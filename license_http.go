@@ -54,12 +54,6 @@ const (
 	maxTermsValues = 8300     // of JSON: 16 KiB of metadata may be 8,000 numbers
 )
 
-// licenseNotFound turns errNotFound into the refusal license_not_found, and returns any
-// other error as it is.
-func licenseNotFound(err error) error {
-	return replaced(err, errNotFound, &refusal{code: codeLicenseNotFound, detail: "There is no licence with this id."})
-}
-
 // createAsIssuer is create for requests of scopeIssuing: it runs f, and answers an earlier call with the same
 // Idempotency-Key, only if the caller may change licences of an owner. Errors: not_an_issuer, those of create.
 func createAsIssuer[Res any](ctx context.Context, s *server, c *call, of owner, f func(*tx) (Res, error)) (Res, error) {
@@ -152,7 +146,7 @@ func (s *server) changeLicense(
 	return createAsIssuer(ctx, s, c, of, func(t *tx) (*licenseDetail, error) {
 		l, err := f(t)
 		if err != nil {
-			return nil, licenseNotFound(err)
+			return nil, err
 		}
 		return new(newLicenseDetail(l, t.now.Time)), nil
 	})
@@ -193,7 +187,7 @@ func (s *server) rotateKey(ctx context.Context, c *call) (any, error) {
 	return createAsIssuer(ctx, s, c, of, func(t *tx) (*licenseWithKey, error) {
 		l, key, err := rotateKey(t, of, c.id(), oldUntil, endTokens, actorToken(c))
 		if err != nil {
-			return nil, licenseNotFound(err)
+			return nil, err
 		}
 		return &licenseWithKey{newLicenseDetail(l, t.now.Time), key}, nil
 	})
@@ -205,7 +199,7 @@ func (s *server) resetTransfers(ctx context.Context, c *call) (any, error) {
 	}
 	l, err := resetTransfers(ctx, s.store, c.id(), actorToken(c))
 	if err != nil {
-		return nil, licenseNotFound(err)
+		return nil, err
 	}
 	return new(newLicenseDetail(l, s.now())), nil
 }
@@ -235,7 +229,7 @@ func (s *server) admitLicensePath(ctx context.Context, c *call) (*license, pageQ
 		return nil, page, err
 	}
 	l, err := s.store.license(of, c.id())
-	return l, page, licenseNotFound(err)
+	return l, page, err
 }
 
 func (s *server) showLicense(ctx context.Context, c *call) (any, error) {

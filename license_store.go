@@ -33,9 +33,9 @@ func (q *queries) licenseByKey(hash [32]byte) (*license, error) {
 	return l, nil
 }
 
-// license returns a licence of an owner, or errNotFound.
+// license returns a licence of an owner, or errLicense.
 func (q *queries) license(o owner, id string) (*license, error) {
-	return licenseTable.byID(q, o, id, errNotFound)
+	return licenseTable.byID(q, o, id, errLicense)
 }
 
 // licenseOwner returns the account that owns a licence, or errNotFound.

@@ -211,7 +211,7 @@ func checkReference(q *queries, l *license) error {
 
 // patchLicense changes terms of a licence of an owner, and returns the licence
 // afterwards. A change without effect writes nothing, not even an event. Errors:
-// errNotFound, validation_failed, illegal_transition for a revoked licence.
+// errLicense, validation_failed, illegal_transition for a revoked licence.
 func patchLicense(t *tx, o owner, id string, set change, actor string) (*license, error) {
 	l, err := t.license(o, id)
 	if err != nil {
@@ -235,7 +235,7 @@ func licenseEvent(l *license, typ eventType, actor string, data ...string) event
 
 // renewLicense sets the end of a licence of an owner to a number of days after the later
 // of now and the old end; nil stands for the licence's own duration. Errors:
-// errNotFound, validation_failed when the licence has no duration and days are not
+// errLicense, validation_failed when the licence has no duration and days are not
 // given, illegal_transition when it is revoked or has no end.
 func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*license, error) {
 	l, err := t.license(o, id)
@@ -265,7 +265,7 @@ func renewLicense(t *tx, o owner, id string, addDays *int, actor string) (*licen
 // rotateKey gives a licence of an owner a new key, which is returned only here. The current key
 // works until oldUntil (the zero stamp: it stops working now), and earlier keys no longer than that.
 // endTokens ends all tokens that devices have been issued so far; the devices keep their seats.
-// Errors: errNotFound, illegal_transition when the licence is revoked, or its tokens were ended twice within a second.
+// Errors: errLicense, illegal_transition when the licence is revoked, or its tokens were ended twice within a second.
 func rotateKey(
 	t *tx, o owner, id string, oldUntil stamp, endTokens bool, actor string,
 ) (l *license, key string, err error) {
@@ -302,7 +302,7 @@ func rotateKey(
 
 // resetTransfers lets only the fingerprints of devices that hold a seat count for a licence from now on,
 // and returns the licence afterwards. It runs in transactions of a bounded number of rows, the last of
-// which writes the event. Errors: errNotFound.
+// which writes the event. Errors: errLicense.
 func resetTransfers(ctx context.Context, st *store, id, actor string) (l *license, err error) {
 	_, err = st.updateInParts(ctx, maxTransitions, func(t *tx) (n int64, err error) {
 		if l, err = t.license(anyAccount, id); err != nil {
