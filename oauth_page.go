@@ -104,7 +104,7 @@ func (s *server) askCode(ctx context.Context, c *call) (any, error) {
 // signinPage makes the page that asks for a code, and says which application led there. notice, the key of a text,
 // says what was wrong with the last code.
 func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
-	p := newOAuthPage(c.request, "title_signin")
+	p := newOAuthPage(c.request, signinTitle)
 	p.SignIn, p.Notice = r.link("signin"), notice
 	if len(r.query) > 0 && r.query.Get(booksSignin) == "" {
 		asked, fault, err := findApp(s.store.queries, r.query)
@@ -176,12 +176,12 @@ func (s *server) signOut(ctx context.Context, c *call) (any, error) {
 type consent struct {
 	title       string // of the page that answers, see consentTitle
 	fault       string // with faultTitle: key of the text for the application's developer
-	app         *app
-	redirectURI string // registered by the application
-	session     *session
+	App         *app
+	RedirectURI string // registered by the application
+	Session     *session
 
 	state     string // "": none
-	scope     string // in the order of appScopes
+	Scope     string // in the order of appScopes
 	challenge string // of PKCE
 
 	refused *authorizeError // what the application is told; nil: nothing, or code
@@ -189,12 +189,13 @@ type consent struct {
 	code    string          // for what was agreed to; "": nothing was
 }
 
-// The titles of the pages that answer a request for consent: one of them is shown if nobody can be asked.
+// The titles of pages. Those before consentTitle answer a request for consent if nobody can be asked.
 const (
 	faultTitle      = "title_fault"
 	signinTitle     = "title_signin"
 	unverifiedTitle = "title_unverified"
 	consentTitle    = "title_consent"
+	connectedTitle  = "title_connected"
 )
 
 // An authorizeError is an error that a redirect reports to the application (RFC 6749, section 4.1.2.1).
@@ -217,9 +218,9 @@ func (s *server) readConsent(q *queries, c *call, query url.Values) (*consent, e
 	case who == nil:
 		return &consent{title: signinTitle}, nil
 	case !asked.mayActFor(who.AccountID):
-		return &consent{title: unverifiedTitle, session: who}, nil
+		return &consent{title: unverifiedTitle, Session: who}, nil
 	}
-	wanted := &consent{title: consentTitle, app: asked, redirectURI: query.Get("redirect_uri"), session: who}
+	wanted := &consent{title: consentTitle, App: asked, RedirectURI: query.Get("redirect_uri"), Session: who}
 	wanted.refused = wanted.read(query, s.issuer())
 	return wanted, nil
 }
@@ -282,12 +283,12 @@ func (q *consent) read(query url.Values, issuer string) *authorizeError {
 	case given["resource"] != "" && given["resource"] != issuer:
 		return &authorizeError{"invalid_target", "The only resource is " + issuer + "."}
 	}
-	q.scope = scopesWithin(q.app.Scope, q.app.Scope)
-	registered := strings.Fields(q.scope)
+	q.Scope = scopesWithin(q.App.Scope, q.App.Scope)
+	registered := strings.Fields(q.Scope)
 	if given["scope"] != "" {
-		q.scope = scopesWithin(given["scope"], q.scope)
+		q.Scope = scopesWithin(given["scope"], q.Scope)
 	}
-	if q.scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
+	if q.Scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
 		return &authorizeError{"invalid_scope", "The application is not registered for this scope."}
 	}
 	return nil
@@ -306,12 +307,12 @@ func (q *consent) sendBack(issuer string, answer url.Values) *reply {
 		answer.Set("state", q.state)
 	}
 	separator := "?"
-	if _, query, has := strings.Cut(q.redirectURI, "?"); has {
+	if _, query, has := strings.Cut(q.RedirectURI, "?"); has {
 		if separator = "&"; query == "" || strings.HasSuffix(query, "&") {
 			separator = ""
 		}
 	}
-	return redirect(q.redirectURI+separator+answer.Encode(), "no-referrer")
+	return redirect(q.RedirectURI+separator+answer.Encode(), "no-referrer")
 }
 
 // answerConsent makes the answer: a page, or the redirect that tells the application.
@@ -325,7 +326,7 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 		return s.signinPage(c, r, "", http.StatusOK)
 	case q.title == unverifiedTitle:
 		p.Text, p.Tone = "text_unverified", toneBad
-		p.showSession(q.session, r)
+		p.showSession(q.Session, r)
 		return oauthTemplate.render(http.StatusForbidden, p)
 	case q.refused != nil:
 		e := url.Values{"error": {q.refused.code}, "error_description": {q.refused.description}}
@@ -333,8 +334,14 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 	case q.code != "":
 		return q.sendBack(s.issuer(), url.Values{"code": {q.code}}), nil
 	}
-	p.showSession(q.session, r)
-	p.Subject, p.Notice, p.Consent = printable(q.app.Name), q.notice, newConsentForm(r, q)
+	p.showSession(q.Session, r)
+	p.Subject, p.Notice, p.Consent, p.Action = printable(q.App.Name), q.notice, q, r.link("authorize")
+	p.Place, p.Goes = placeOf(q.RedirectURI)
+	if q.notice == "undecided" { // keep what the person has ticked
+		for _, scope := range p.Scopes(q.Scope) {
+			p.Unticked[scope] = r.form[scopeBox+scope] == ""
+		}
+	}
 	if q.notice != "" {
 		return oauthTemplate.render(http.StatusConflict, p)
 	}
@@ -366,9 +373,9 @@ func (q *consent) judge(form map[string]string) (agreed string, denied *authoriz
 			ticked = append(ticked, scope)
 		}
 	}
-	agreed = scopesWithin(strings.Join(ticked, " "), q.scope)
-	same := !hasForeign(ticked, strings.Fields(q.scope)) && // else a scope was not on the page
-		form["account"] == q.session.AccountID && form["app"] == q.app.UpdatedAt.String()
+	agreed = scopesWithin(strings.Join(ticked, " "), q.Scope)
+	same := !hasForeign(ticked, strings.Fields(q.Scope)) && // else a scope was not on the page
+		form["account"] == q.Session.AccountID && form["app"] == q.App.UpdatedAt.String()
 	switch decision := form["decision"]; {
 	case decision == "deny", decision == "allow" && same && agreed == "":
 		return "", errDenied, ""
@@ -397,8 +404,8 @@ func (s *server) takeConsent(ctx context.Context, c *call) (any, error) {
 			return q, nil
 		}
 		q.code = randomText(32)
-		t.addGrantCode(&grantCode{Hash: hashOf(q.code), AppID: q.app.ID, AccountID: q.session.AccountID,
-			RedirectURI: q.redirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.session.MadeBy,
+		t.addGrantCode(&grantCode{Hash: hashOf(q.code), AppID: q.App.ID, AccountID: q.Session.AccountID,
+			RedirectURI: q.RedirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.Session.MadeBy,
 			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
 		return q, nil
 	})
@@ -435,21 +442,11 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, zone := newOAuthPage(c.request, "title_connected"), shownZone(of.Zone)
+	p := newOAuthPage(c.request, connectedTitle)
 	p.showSession(who, &oauthPageRequest{})
-	p.Connected = &connectedList{}
-	for _, grants := range apps.rows {
-		of := grants[0].App
-		shown := newConnectedApp(of.Name, of.Owner, of.HomePage)
-		for _, g := range grants {
-			shown.Grants = append(shown.Grants, connectedGrant{ID: g.ID,
-				Scopes: strings.Fields(scopesWithin(g.Scope, g.Scope)),
-				Since:  p.moment(g.CreatedAt, zone), Used: p.moment(g.UsedAt, zone)})
-		}
-		p.Connected.Apps = append(p.Connected.Apps, shown)
-	}
+	p.Connected, p.zone = apps.rows, shownZone(of.Zone)
 	if apps.next != "" {
-		p.Connected.More = "./connected?after=" + apps.next
+		p.More = "./connected?after=" + apps.next
 	}
 	return oauthTemplate.render(http.StatusOK, p)
 }
@@ -481,68 +478,35 @@ type oauthPage struct {
 	SignOut   string // URL that the form to sign out posts to
 	SignIn    string // URL that the form with a code posts to
 	Asks      string // name of the application that asks to act for an account
-	Consent   *consentForm
-	Connected *connectedList
+	Consent   *consent
+	Action    string          // URL that the form which asks for consent posts to
+	Unticked  map[string]bool // scopes on that form
+	Place     string          // key of the text that says where the browser goes then
+	Goes      string          // host or scheme there
+	Connected [][]grant       // by application
+	More      string          // URL of the next page of these
+	zone      *time.Location
 }
 
-// A consentForm asks for consent.
-type consentForm struct {
-	Action    string // URL
-	AccountID string
-	App       connectedApp
-	Scopes    []string
-	Version   string // of the application
-	Unticked  map[string]bool
-	Verified  bool
-	Place     string // key of the text that says where the browser goes
-	Goes      string // host or scheme
-}
+// Safe returns a text that somebody else has chosen, for the template.
+func (p *oauthPage) Safe(text string) string { return printable(text) }
 
-// A connectedApp is an application and what it may do.
-type connectedApp struct {
-	Name, Owner, HomePage string
-	Grants                []connectedGrant
-}
+// Scopes returns the scopes of a space-separated list, for the template.
+func (p *oauthPage) Scopes(scope string) []string { return strings.Fields(scopesWithin(scope, scope)) }
 
-// newConnectedApp makes the texts of an application safe to show.
-func newConnectedApp(name, owner, homePage string) connectedApp {
-	return connectedApp{Name: printable(name), Owner: printable(owner), HomePage: printable(homePage)}
-}
-
-// A connectedGrant is what somebody has agreed to.
-type connectedGrant struct {
-	ID          string
-	Scopes      []string
-	Since, Used string
-}
-
-// A connectedList is a page of applications.
-type connectedList struct {
-	Apps []connectedApp
-	More string // URL of the next page
-}
+// Moment returns a time as people read it, for the template.
+func (p *oauthPage) Moment(at stamp) string { return p.moment(at, p.zone) }
 
 // newOAuthPage makes a page in the language that a request prefers.
 func newOAuthPage(r *http.Request, title string) *oauthPage {
 	lang := languageOf(r, pageLanguages[:ownerLanguages])
-	return &oauthPage{pageFrame: pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}}
+	frame := pageFrame{pageLanguage: lang, texts: textsByLanguage[lang]().OAuth, Title: title}
+	return &oauthPage{pageFrame: frame, Unticked: map[string]bool{}}
 }
 
 // showSession says on the page who has signed in, with a way out that leads back to what the request asks for.
 func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
 	p.Account, p.SignOut = printable(s.Account), r.link("signout")
-}
-
-// newConsentForm makes the form that asks for consent. It keeps what somebody who is undecided has ticked.
-func newConsentForm(r *oauthPageRequest, q *consent) *consentForm {
-	f := &consentForm{Action: r.link("authorize"), AccountID: q.session.AccountID, Scopes: strings.Fields(q.scope),
-		App: newConnectedApp(q.app.Name, q.app.Owner, q.app.HomePage), Unticked: map[string]bool{},
-		Version: q.app.UpdatedAt.String(), Verified: !q.app.VerifiedAt.IsZero()}
-	f.Place, f.Goes = placeOf(q.redirectURI)
-	for _, scope := range f.Scopes {
-		f.Unticked[scope] = q.notice == "undecided" && r.form[scopeBox+scope] == ""
-	}
-	return f
 }
 
 // placeOf says where an address that people are sent back to leads: the key of a text, and its host or scheme.
