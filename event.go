@@ -106,6 +106,20 @@ func eventData(pairs ...string) json.RawMessage {
 	return text
 }
 
+// actor returns the actor of events for the bearer of a token: "token tok_…", "operator tok_…" where the token has the
+// scope admin, or for an application's "app app_…". For a command it is "command:USER".
+func (c *caller) actor() string {
+	switch {
+	case c.command != "":
+		return c.command
+	case c.app != "":
+		return appActor(c.app)
+	case c.admin():
+		return actorOperator + " " + c.claims.ID
+	}
+	return "token " + c.claims.ID
+}
+
 // appActor returns the actor of events that an application causes.
 func appActor(appID string) string { return "app " + appID }
 

@@ -246,16 +246,5 @@ func showLimit(h http.Header, bucket string, rate int, v takeResult) {
 // isCommand reports whether the operator makes the call at the command line, see routeCommand.
 func (c *call) isCommand() bool { return c.caller != nil && c.caller.command != "" }
 
-// actorToken returns the actor of events for a call with a token: "token tok_…", "operator tok_…" where the
-// token has the scope admin, or for an application's "app app_…". For a command it is "command:USER".
-func actorToken(c *call) string {
-	switch {
-	case c.isCommand():
-		return c.caller.command
-	case c.caller.app != "":
-		return appActor(c.caller.app)
-	case c.caller.admin():
-		return actorOperator + " " + c.caller.claims.ID
-	}
-	return "token " + c.caller.claims.ID
-}
+// actorToken returns the actor of events for a call with a token.
+func actorToken(c *call) string { return c.caller.actor() }

@@ -310,17 +310,9 @@ func (p *app) members() []member {
 	}
 }
 
-// An appAuthor is who registers or changes an application: as events name it, whether it is an operator, and
-// which scopes it has.
-type appAuthor struct {
-	actor    string
-	operator bool // vouches for what it registers
-	has      func(scope string) bool
-}
-
-// permits returns a refusal (403) unless the author has every scope that an application gets for itself. Otherwise
+// checkOwnScope returns a refusal (403) unless a caller has every scope that an application gets for itself. Otherwise
 // a token that may only register applications could get more scopes by their client credentials.
-func (by appAuthor) permits(ownScope *string) error {
+func checkOwnScope(by *caller, ownScope *string) error {
 	for _, scope := range strings.Fields(valueOr(ownScope, "")) {
 		if !by.has(scope) {
 			return errScope(scope, "The application gets the scope "+scope+" for itself, which the token lacks.")
@@ -352,11 +344,11 @@ func checkOrigins(q *queries, p *app) error {
 // createApp registers an application with what somebody has chosen, normalised, and sets the rest of p. It returns
 // the client secret, which is shown once; "" for a public application. Errors: errAccount, errAppLimit, refusals
 // of an origin (422) and of a missing scope (403).
-func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
+func createApp(t *tx, p *app, by *caller) (secret string, err error) {
 	if err := t.openAccount(p.AccountID); err != nil {
 		return "", err
 	}
-	if err := by.permits(p.OwnScope); err != nil {
+	if err := checkOwnScope(by, p.OwnScope); err != nil {
 		return "", err
 	}
 	if err := checkOrigins(t.queries, p); err != nil {
@@ -370,15 +362,15 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 		return "", errAppLimit
 	}
 	p.Origins = append(codeList{}, slices.Sorted(slices.Values(p.Origins))...)
-	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor), t.now, t.now
-	if by.operator {
+	p.ID, p.MadeBy, p.CreatedAt, p.UpdatedAt = t.newID("app"), makerName(by.actor()), t.now, t.now
+	if by.admin() {
 		p.VerifiedAt = t.now
 	}
 	if !p.public() {
 		secret, p.SecretHash = newClientSecret()
 	}
 	t.addApp(p)
-	t.addEvent(appEvent(p, eventAppRegistered, by.actor,
+	t.addEvent(appEvent(p, eventAppRegistered, by.actor(),
 		"kind", p.Kind, "scope", p.Scope, "own_scope", valueOr(p.OwnScope, "")))
 	return secret, nil
 }
@@ -386,7 +378,7 @@ func createApp(t *tx, p *app, by appAuthor) (secret string, err error) {
 // patchApp changes an application of an owner and returns it. An operator vouches only for what it has seen: a
 // tenant's change of anything but own_scope ends the verification. A change without effect writes nothing. Errors:
 // errApp, refusals of members (422) and of a missing scope (403).
-func patchApp(t *tx, o owner, id string, set change, by appAuthor) (*app, error) {
+func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
 	before, err := t.usedApp(o, id)
 	if err != nil {
 		return nil, err
@@ -413,17 +405,17 @@ func patchApp(t *tx, o owner, id string, set change, by appAuthor) (*app, error)
 		return before, nil
 	}
 	if slices.Contains(changed, "own_scope") {
-		if err := by.permits(after.OwnScope); err != nil {
+		if err := checkOwnScope(by, after.OwnScope); err != nil {
 			return nil, err
 		}
 	}
-	unverified := !by.operator && !before.VerifiedAt.IsZero() && !slices.Equal(changed, []string{"own_scope"})
+	unverified := !by.admin() && !before.VerifiedAt.IsZero() && !slices.Equal(changed, []string{"own_scope"})
 	if unverified {
 		after.VerifiedAt = stamp{}
 	}
 	after.UpdatedAt = t.now
 	t.saveApp(&after)
-	t.addEvent(appEvent(&after, eventAppUpdated, by.actor,
+	t.addEvent(appEvent(&after, eventAppUpdated, by.actor(),
 		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
 	return &after, nil
 }
@@ -447,14 +439,14 @@ func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error)
 // rotateAppSecret gives an application of an owner a new client secret, and returns both. The previous secret is
 // accepted for appSecretOverlap, or with atOnce no longer; the one before it never is. Errors: errApp,
 // errAppPublic, a refusal of a missing scope (403).
-func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *app, secret string, err error) {
+func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by *caller) (p *app, secret string, err error) {
 	if p, err = t.usedApp(o, id); err != nil {
 		return nil, "", err
 	}
 	if p.public() {
 		return nil, "", errAppPublic
 	}
-	if err := by.permits(p.OwnScope); err != nil {
+	if err := checkOwnScope(by, p.OwnScope); err != nil {
 		return nil, "", err
 	}
 	p.EarlierHash, p.EarlierUntil = p.SecretHash, t.now.after(appSecretOverlap)
@@ -464,7 +456,7 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by appAuthor) (p *a
 	secret, p.SecretHash = newClientSecret()
 	p.UpdatedAt = t.now
 	t.saveApp(p)
-	t.addEvent(appEvent(p, eventAppSecretRotated, by.actor,
+	t.addEvent(appEvent(p, eventAppSecretRotated, by.actor(),
 		"at_once", trueOrNone(atOnce)))
 	return p, secret, nil
 }

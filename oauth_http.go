@@ -381,35 +381,32 @@ type appWithSecret struct {
 	ClientSecret *string `json:"client_secret"` // nil: a public application has none
 }
 
-// appAuthorOf returns the caller of a call as the author of its changes.
-func appAuthorOf(c *call) appAuthor {
-	return appAuthor{actor: actorToken(c), operator: c.caller.admin(), has: c.caller.has}
+// mayHaveAgain returns a refusal unless a caller may get an earlier answer with an application again.
+func mayHaveAgain(by *caller) func(*app) error {
+	return func(p *app) error { return checkOwnScope(by, p.OwnScope) }
 }
 
-// permitsReplay returns a refusal unless the author may get an earlier answer with an application again.
-func (by appAuthor) permitsReplay(p *app) error { return by.permits(p.OwnScope) }
-
-// createApp answers POST /apps.
 func (s *server) createApp(ctx context.Context, c *call) (any, error) {
 	var wanted app
 	c.in.change(wanted.members(), true)
+	if wanted.OwnScope == nil && c.in.given("own_scope") { // it is empty, so it is wrong as a scope, too
+		wanted.OwnScope = new("")
+	}
 	wanted.normalise(c.in.wrong)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	o := c.oneOwner(of) // an application belongs to one account: the caller's, if none is named
-	by := appAuthorOf(c)
-	c.stillTrue = replaysOf(o, by.permitsReplay)
+	c.stillTrue = replaysOf(o, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
 		p := wanted
 		p.AccountID = o.account
-		secret, err := createApp(t, &p, by)
+		secret, err := createApp(t, &p, c.caller)
 		return &appWithSecret{&p, nilIfEmpty(secret)}, err
 	})
 }
 
-// patchApp answers PATCH /apps/{id}.
 func (s *server) patchApp(ctx context.Context, c *call) (any, error) {
 	set := c.in.change(new(app).members(), false)
 	of, err := s.admitOwner(ctx, c)
@@ -417,11 +414,10 @@ func (s *server) patchApp(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	return updated(ctx, s.store, func(t *tx) (*app, error) {
-		return patchApp(t, of, c.id(), set, appAuthorOf(c))
+		return patchApp(t, of, c.id(), set, c.caller)
 	})
 }
 
-// showApp answers GET /apps/{id}.
 func (s *server) showApp(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
@@ -430,7 +426,6 @@ func (s *server) showApp(ctx context.Context, c *call) (any, error) {
 	return s.store.usedApp(of, c.id())
 }
 
-// removeApp answers DELETE /apps/{id}.
 func (s *server) removeApp(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
@@ -439,22 +434,19 @@ func (s *server) removeApp(ctx context.Context, c *call) (any, error) {
 	return noContent, s.store.update(ctx, func(t *tx) error { return removeApp(t, of, c.id(), actorToken(c)) })
 }
 
-// rotateAppSecret answers POST /apps/{id}/rotate-secret.
 func (s *server) rotateAppSecret(ctx context.Context, c *call) (any, error) {
 	now, _ := c.in.boolTerm("now") // the previous secret ends at once
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	by := appAuthorOf(c)
-	c.stillTrue = replaysOf(of, by.permitsReplay)
+	c.stillTrue = replaysOf(of, mayHaveAgain(c.caller))
 	return create(ctx, s, c, func(t *tx) (*appWithSecret, error) {
-		p, secret, err := rotateAppSecret(t, of, c.id(), now, by)
+		p, secret, err := rotateAppSecret(t, of, c.id(), now, c.caller)
 		return &appWithSecret{p, &secret}, err
 	})
 }
 
-// listApps answers GET /apps.
 func (s *server) listApps(ctx context.Context, c *call) (any, error) {
 	page := c.in.page("app")
 	of, err := s.admitOwner(ctx, c)
@@ -473,7 +465,6 @@ func grantWing(s *server) wing {
 	}}
 }
 
-// showGrant answers GET /grants/{id}.
 func (s *server) showGrant(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
@@ -482,7 +473,6 @@ func (s *server) showGrant(ctx context.Context, c *call) (any, error) {
 	return s.store.grant(of, c.id())
 }
 
-// revokeGrant answers DELETE /grants/{id}.
 func (s *server) revokeGrant(ctx context.Context, c *call) (any, error) {
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
@@ -495,7 +485,6 @@ func (s *server) revokeGrant(ctx context.Context, c *call) (any, error) {
 	return noContent, s.store.update(ctx, func(t *tx) error { return endGrant(t, of, c.id(), why, actorToken(c)) })
 }
 
-// listGrants answers GET /grants.
 func (s *server) listGrants(ctx context.Context, c *call) (any, error) {
 	ended := c.in.parameter("ended", oneOf("true", "false")) == "true" // those that have ended, too
 	page := c.in.page("grt")
@@ -512,8 +501,8 @@ func signinWing(s *server) wing {
 		creates: true, noBody: true, run: s.giveSigninCode}}}
 }
 
-// giveSigninCode answers POST /accounts/{id}/signin. Whoever has the code can agree to anything for the
-// account, so a token of one account does not get it, not even for that account.
+// giveSigninCode makes a code. Whoever has it can agree to anything for the account, so a token of one account does not
+// get it, not even for that account.
 func (s *server) giveSigninCode(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func oauthPageWing(s *server) wing {
 		{pattern: "POST /oauth/signin", run: s.takeCode},
 		{pattern: "POST /oauth/signout", run: s.signOut},
 		{pattern: "GET /oauth/connected", run: s.showConnected},
-		{pattern: "POST /oauth/connected", run: s.endConnected},
+		{pattern: "POST /oauth/connected", run: s.showConnected},
 	}
 	for i := range routes {
 		routes[i].free, routes[i].address, routes[i].page = true, "oauth page", "signin"
@@ -417,7 +417,7 @@ func (s *server) takeConsent(ctx context.Context, c *call) (any, error) {
 
 const connectedOnPage = 50 // applications
 
-// showConnected shows the applications that may act for the account.
+// showConnected shows the applications that may act for the account, or ends one of the account's grants.
 func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	r := readOAuthPage(c.in)
 	if err := s.admit(ctx, c); err != nil {
@@ -429,6 +429,11 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	}
 	if who == nil {
 		return s.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
+	}
+	if c.route.method() == http.MethodPost {
+		return seeOther("./connected"), s.store.update(ctx, func(t *tx) error {
+			return endGrant(t, ownedBy(who.AccountID), r.form["grant"], endedByOwner, actorPerson(who.MadeBy))
+		})
 	}
 	after, _ := onlyValue(r.query, "after")
 	if !validID("grt", after) {
@@ -449,24 +454,6 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 		p.More = "./connected?after=" + apps.next
 	}
 	return oauthTemplate.render(http.StatusOK, p)
-}
-
-// endConnected ends one of the account's grants.
-func (s *server) endConnected(ctx context.Context, c *call) (any, error) {
-	r := readOAuthPage(c.in)
-	if err := s.admit(ctx, c); err != nil {
-		return nil, err
-	}
-	who, err := s.signedIn(s.store.queries, c)
-	if err != nil {
-		return nil, err
-	}
-	if who == nil {
-		return s.signinPage(c, &oauthPageRequest{}, "", http.StatusOK)
-	}
-	return seeOther("./connected"), s.store.update(ctx, func(t *tx) error {
-		return endGrant(t, ownedBy(who.AccountID), r.form["grant"], endedByOwner, actorPerson(who.MadeBy))
-	})
 }
 
 // An oauthPage is what the template shows; an empty field is left out.
