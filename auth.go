@@ -416,7 +416,7 @@ func signFor(t *tx, keys *keyring, ttl time.Duration, c claims) (string, error) 
 func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued appToken, err error) {
 	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
 	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)
-	t.addAppToken(row)
+	appTokenTable.insert(t, &row)
 	token, err = signFor(t, keys, appTokenLife, claims{Subject: row.AccountID, ClientID: row.AppID, Scope: row.Scope,
 		ID: row.ID, Grant: valueOr(row.GrantID, "")})
 	return token, row, err

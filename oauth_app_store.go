@@ -185,31 +185,31 @@ type appToken struct {
 	Kid       string
 	CreatedAt stamp
 	ExpiresAt stamp
+
+	registered, own string // scopes of the application
 }
+
+// appTokenTable describes the table app_tokens.
+var appTokenTable = newTable("app_tokens", "t", func(r *appToken) []field {
+	return []field{{"id", &r.ID}, {"app_id", &r.AppID}, {"grant_id", &r.GrantID}, {"account_id", &r.AccountID},
+		{"scope", &r.Scope}, {"kid", &r.Kid}, {"created_at", &r.CreatedAt}, {"expires_at", &r.ExpiresAt},
+		{"p.scope", &r.registered}, {"coalesce(p.own_scope, '')", &r.own}}
+}, `JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id JOIN accounts o ON o.id = p.account_id
+	LEFT JOIN grants g ON g.id = t.grant_id`)
 
 // usableAppToken returns the row of an application's access token that works: it is not revoked, its grant has not
 // ended, its application is not removed, and neither its account nor the application's owner is closed. Its scope
 // is reduced to what the application is still registered for. Errors: errNotFound.
-func (q *queries) usableAppToken(jti string) (r appToken, err error) {
-	registered, own := "", ""
-	err = q.one(`SELECT t.id, t.app_id, t.grant_id, t.account_id, t.scope, t.kid, t.created_at, t.expires_at,
-		p.scope, coalesce(p.own_scope, '')
-		FROM app_tokens t JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id
-		JOIN accounts o ON o.id = p.account_id LEFT JOIN grants g ON g.id = t.grant_id
-		WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL AND o.closed_at IS NULL
-		AND p.removed_at IS NULL AND g.ended_at IS NULL`, []any{jti},
-		&r.ID, &r.AppID, &r.GrantID, &r.AccountID, &r.Scope, &r.Kid, &r.CreatedAt, &r.ExpiresAt, &registered, &own)
-	if r.Scope = scopesWithin(r.Scope, registered); r.GrantID == nil {
-		r.Scope = scopesWithin(r.Scope, own)
+func (q *queries) usableAppToken(jti string) (*appToken, error) {
+	r, err := appTokenTable.one(q, `WHERE t.id = ? AND t.revoked_at IS NULL AND a.closed_at IS NULL
+		AND o.closed_at IS NULL AND p.removed_at IS NULL AND g.ended_at IS NULL`, jti)
+	if err != nil {
+		return nil, err
 	}
-	return r, err
-}
-
-// addAppToken records an access token that is about to be issued.
-func (t *tx) addAppToken(r appToken) {
-	t.exec(`INSERT INTO app_tokens (id, app_id, grant_id, account_id, scope, kid, created_at, expires_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.ID, r.AppID, r.GrantID, r.AccountID, r.Scope, r.Kid, r.CreatedAt, r.ExpiresAt)
+	if r.Scope = scopesWithin(r.Scope, r.registered); r.GrantID == nil {
+		r.Scope = scopesWithin(r.Scope, r.own)
+	}
+	return r, nil
 }
 
 // revokeAppToken revokes an access token, if it is the application's and was not revoked before.

@@ -147,7 +147,7 @@ func readProof(c *call, f oauthForm) (*clientProof, error) {
 func (a *oauthAPI) authenticate(c *call, f oauthForm) (*app, error) {
 	proof, err := readProof(c, f)
 	if err != nil {
-		return nil, a.unproved(c, err)
+		return nil, cmp.Or(a.limitUnproved(c), err)
 	}
 	if validID("app", proof.id) {
 		p, err := a.cachedApp(proof.id)
@@ -162,13 +162,13 @@ func (a *oauthAPI) authenticate(c *call, f oauthForm) (*app, error) {
 		case p.public() && proof.secret == "" && !proof.basic:
 			return p, nil
 		case p.public() && proof.secret == "": // some libraries try this to find out which way is right
-			return nil, a.unproved(c, proof.refused)
+			return nil, cmp.Or(a.limitUnproved(c), proof.refused)
 		}
 	}
 	if err := a.countFailure(c, proof); err != nil {
 		return nil, err
 	}
-	return nil, a.unproved(c, proof.refused)
+	return nil, cmp.Or(a.limitUnproved(c), proof.refused)
 }
 
 // countFailure counts a proof that failed. Errors: rate_limited, where too many different ones have failed
@@ -187,10 +187,10 @@ func (a *oauthAPI) countFailure(c *call, proof *clientProof) error {
 	return nil
 }
 
-// unproved returns err, the refusal of a request that has not proved which application sends it, or
-// rate_limited, if too many such requests come from its address.
-func (a *oauthAPI) unproved(c *call, err error) error {
-	return cmp.Or(a.limitAddress("oauth", a.address(c.request), unprovedShare*a.anonymousRate), err)
+// limitUnproved counts a request that has not proved which application sends it. Errors: rate_limited, if too many
+// such requests come from its address.
+func (a *oauthAPI) limitUnproved(c *call) error {
+	return a.limitAddress("oauth", a.address(c.request), unprovedShare*a.anonymousRate)
 }
 
 // limitApp takes a token from the bucket of an application that has authenticated: without that, anybody could
@@ -212,7 +212,7 @@ func (a *oauthAPI) limitUse(c *call, p *app, by string) error {
 	case !p.public():
 		return nil // limitApp has
 	case by == "":
-		return a.unproved(c, nil)
+		return a.limitUnproved(c)
 	}
 	v := a.addressBuckets.take("grant "+p.ID+" "+by, grantRate, a.steady())
 	return errOver(v, limitNamed("grant", grantRate), "Too many requests under this grant.")

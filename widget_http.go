@@ -111,20 +111,20 @@ func (a *widgetAPI) countEvents(ctx context.Context, c *call) (any, error) {
 // showStats answers with statistics, as JSON or as a picture. Callers without a token get an answer about a widget from
 // memory for statsAge, whatever was counted since, and are then neither limited nor charged.
 func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
-	q := readStats(c.in)
+	q := readStats(c.in, a.now())
 	if strings.HasSuffix(c.route.pattern, ".svg") {
 		q.picture = pageLanguages[0]
 		if lang, ok := knownLanguage(c.in.parameter("lang", checkLanguage), pageLanguages); ok {
 			q.picture = lang
 		}
 	}
-	wrong, outOfRange := c.finish(), q.complete(a.now())
+	wrong := c.finish()
 	w, err := a.findWidget(q.widget)
 	if err != nil {
 		return nil, err
 	}
 	if c.caller == nil {
-		if w != nil && wrong == nil && outOfRange == nil {
+		if w != nil && wrong == nil && q.outOfRange == nil {
 			if body, ok := a.stats.recall(ctx, q.keyOf(w), true); ok {
 				return q.answer(c, body), nil
 			}
@@ -140,7 +140,7 @@ func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
 		return nil, wrong
 	}
 	of, err := a.ownerOf(c, q.account)
-	if err := cmp.Or(err, outOfRange); err != nil {
+	if err := cmp.Or(err, q.outOfRange); err != nil {
 		return nil, err
 	}
 	var body taggedBody
@@ -204,7 +204,7 @@ type eventReport struct {
 	widget string
 	events int // how many
 	counts counts
-	items  []nameCount
+	items  []nameCount // of which a name may appear again
 	pages  []nameCount
 }
 
@@ -223,10 +223,10 @@ func readEvents(in *input) (q eventReport) {
 		q.events++
 		q.counts.add(counted)
 		if item := event.text("item", optional, 100, nil); item != "" && counted.Views == 0 {
-			q.items = addName(q.items, item, counted)
+			q.items = append(q.items, nameCount{item, counted})
 		}
 		if page := event.text("page", optional, 2048, checkPage); page != "" {
-			q.pages = addName(q.pages, countedPage(page), counted)
+			q.pages = append(q.pages, nameCount{countedPage(page), counted})
 		}
 	}
 	return q
@@ -236,16 +236,6 @@ const (
 	maxWidgetEvents = 50  // in one request
 	maxCountedPage  = 200 // characters of a page that is counted under its own name
 )
-
-// addName adds to the counts of a name, of which a request has at most maxWidgetEvents.
-func addName(all []nameCount, name string, c counts) []nameCount {
-	i := slices.IndexFunc(all, func(n nameCount) bool { return n.Name == name })
-	if i < 0 {
-		return append(all, nameCount{name, c})
-	}
-	all[i].add(c)
-	return all
-}
 
 // countedPage returns the name under which a page is counted: its path, without what follows a ? or #,
 // since that may tell who the visitor is.
@@ -263,13 +253,12 @@ func countedPage(page string) string {
 type statsQuery struct {
 	account string // that is named; "": none
 	widget  string
-	from    time.Time // zero: not given
-	to      time.Time // zero: not given
 	statsRange
-	picture pageLanguage // of the picture that is asked for; "": JSON is
+	outOfRange error        // the refusal of the range; nil: it is right
+	picture    pageLanguage // of the picture that is asked for; "": JSON is
 }
 
-func readStats(in *input) *statsQuery {
+func readStats(in *input, now time.Time) *statsQuery {
 	q := &statsQuery{account: in.accountID(), widget: in.parameter("widget", isID("wgt"))}
 	q.Interval = cmp.Or(in.parameter("interval", oneOf(statsIntervals...)), "day")
 	q.Zone = time.UTC
@@ -281,7 +270,13 @@ func readStats(in *input) *statsQuery {
 		q.Zone = zone
 		return "", ""
 	})
-	q.from, q.to = in.date("from"), in.date("to")
+	from, to, parameter := in.date("from"), in.date("to"), "from"
+	if !to.IsZero() {
+		parameter = "to"
+	}
+	if detail := q.setDays(from, to, now); detail != "" {
+		q.outOfRange = errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
+	}
 	return q
 }
 
@@ -298,19 +293,6 @@ func (q *statsQuery) answer(c *call, body taggedBody) *reply {
 			header{"Content-Security-Policy", picturePolicy})
 	}
 	return answer
-}
-
-// complete sets the range of a query to its from and to, or refuses them (setDays).
-func (q *statsQuery) complete(now time.Time) error {
-	detail := q.setDays(q.from, q.to, now)
-	if detail == "" {
-		return nil
-	}
-	parameter := "from"
-	if !q.to.IsZero() {
-		parameter = "to"
-	}
-	return errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: detail})
 }
 
 // encode returns a report as a picture in a language, or as JSON if that is "".
