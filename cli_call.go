@@ -208,7 +208,7 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	}
 	kept := &keptAnswer{header: http.Header{}}
 	c := &call{route: rt, request: r, response: &response{ResponseWriter: kept}, caller: o.who, bearer: o.who,
-		now: o.server.now(), strict: true, in: newInput(nil, r, o.who)}
+		now: o.server.now(), strict: true, forced: o.env.on("force"), in: newInput(nil, r, o.who)}
 	if rt.takesJSON() {
 		c.body = []byte(sent.body)
 		if sent.body == "" {
@@ -344,7 +344,7 @@ func asOneOf(words []string) func(*env, string) (any, error) {
 		if word != "" && !slices.Contains(words, word) {
 			return nil, unknownWord("there is no", word, words)
 		}
-		return word, nil
+		return unlessEmpty(word), nil
 	}
 }
 

@@ -347,6 +347,20 @@ func TestToken_warnsOfALongLife(t *testing.T) {
 	}
 }
 
+func TestRefund_thatIsRepeatedAtOnceNeedsForce(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	o := anOrder(s.account)
+	s.change(func(t *tx) error {
+		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
+		return errors.Join(err, bringTo(t, o, orderPaid))
+	})
+	s.must("order", "refund", o.ID, "-amount", "9")
+	s.fails("asked for less than 10 seconds ago", "order", "refund", o.ID, "-amount", "9")
+	contains(t, s.must("order", "refund", o.ID, "-amount", "9", "-force"), " of 9.00 CHF is pending")
+	s.hasRows(2, `refunds`)
+}
+
 func TestCommand_amountsReadAlike(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -313,6 +313,7 @@ type call struct {
 	free      func()    // gives back the memory that parsed takes; nil: nothing was taken
 	leave     func()    // gives back the place of a question; nil: it has none
 	idemKey   string    // the Idempotency-Key; "": none
+	forced    bool      // by a command with -force
 	idemScope string    // within which the key is unique, where that is not the caller's account
 	replay    *reply    // the earlier answer, when the request repeats an Idempotency-Key
 

@@ -2,7 +2,7 @@ package main
 
 import (
 	"cmp"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,14 +10,20 @@ import (
 
 // The options of these commands.
 var (
-	optLines = option{name: "lines", value: "LINE:QUANTITY,…",
+	optLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asLines,
 		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
-	optAmount = option{name: "amount", value: "AMOUNT",
+	optAmount = option{name: "amount", value: "AMOUNT", member: "amount", reads: asAmount,
 		help: "how much to give back, as 12.50; without it and parts, all that is left"}
-	optDelivery = option{name: "delivery", value: "AMOUNT", help: "give back so much of the delivery"}
-	optTip      = option{name: "tip", value: "AMOUNT", help: "give back so much of the tip"}
-	optPayment  = option{name: "payment", value: "PAYMENT",
+	optDelivery = option{name: "delivery", value: "AMOUNT", member: "delivery", reads: asAmount,
+		help: "give back so much of the delivery"}
+	optTip = option{name: "tip", value: "AMOUNT", member: "tip", reads: asAmount,
+		help: "give back so much of the tip"}
+	optPayment = option{name: "payment", value: "PAYMENT", member: "payment_id", reads: asPayment,
 		help: "give back money of this payment, which is in review since it pays nothing"}
+	optRefundLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asRefundLines,
+		help: "give back these units or amounts of lines: 0:1,2=3.50", generalHelp: optLines.help}
+	optRejectReason = option{name: "reason", value: "TEXT", member: "reason", reads: asOneOf(rejectReasons),
+		help: "why: " + strings.Join(rejectReasons, ", "), generalHelp: optReason.help}
 	optOrderState = option{name: "state", value: "STATE", member: "state", reads: asOneOf(orderStates),
 		help: "show only orders in this state, as authorized"}
 	optReference = option{name: "reference", value: "TEXT", member: "reference",
@@ -37,23 +43,29 @@ var orderCommands = []command{
 		optSince, optUntil,
 	}, 0, listCommand{route: "GET /orders", prefix: "ord", cell: orderCell, columns: "ID CREATED=created_at STATE " +
 		"TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}.run},
-	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1, orderShow},
+	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1,
+		routeCommand{route: "GET /orders/{id}", show: showOrder}.run},
 	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
 		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
-	}, 1, orderAccept},
-	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1, orderCapture},
+	}, 1, routeCommand{route: "POST /orders/{id}/accept", show: showOrderState, after: noteDue}.run},
+	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1,
+		routeCommand{route: "POST /orders/{id}/capture", show: showOrderState, after: noteDue}.run},
 	{"order reject", "ORDER", "refuse an authorised order; its money is released", []option{
-		optReason.says("why: " + strings.Join(rejectReasons, ", ")),
-		{name: "text", value: "TEXT", help: "what the guest reads beside it, at most 200 characters"}, optUnasked,
-	}, 1, orderReject},
+		optRejectReason,
+		{name: "text", value: "TEXT", member: "text",
+			help: "what the guest reads beside it, at most 200 characters"}, optUnasked,
+	}, 1, routeCommand{route: "POST /orders/{id}/reject", before: confirmRejecting, show: showOrderState,
+		after: noteDue}.run},
 	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
-		optLines.says("give back these units or amounts of lines: 0:1,2=3.50"),
+		optRefundLines,
 		optDelivery,
 		optTip,
 		optAmount,
 		optPayment,
-		optReason.says("why, for people, at most 200 characters"), optUnasked,
-	}, 1, orderRefund},
+		optReason.says("why, for people, at most 200 characters"),
+		optUnasked.says("do not ask, and give back again what was given back less than 10 seconds ago"),
+	}, 1, routeCommand{route: "POST /orders/{id}/refunds", before: confirmRefund, show: showRefund,
+		after: noteRefund}.run},
 	{"order refunds", "", "print every refund, with the provider's ids, one JSON object a line or CSV", []option{
 		optCSV, optAccount.says("print only refunds of this account"),
 		optSince.says("print only refunds made since a date or an RFC 3339 time, or in the last days, as 7d"),
@@ -73,69 +85,77 @@ var orderCommands = []command{
 		nil, 1, orderSettle},
 }
 
-// explainOrderError turns the refusals of the rules of orders, which are worded for callers of the API, into
-// errors for the operator that name the next step.
-func explainOrderError(err error) error {
-	var ref *refusal
-	switch {
-	case errors.Is(err, errOrder):
-		return errors.New("not found: 'widgetd order list' prints what there is")
-	case errors.As(err, &ref) && ref.code == codeValidation && len(ref.fields) > 0:
-		name, _, _ := strings.Cut(strings.TrimPrefix(ref.fields[0].Pointer, "#/"), "/")
-		return usageError("-" + strings.TrimSuffix(name, "_id") + ": " + ref.fields[0].Detail)
-	case errors.As(err, &ref) && ref.code.status < 500:
-		return errors.New(ref.text())
-	}
-	return err
-}
+// asLines sends units of lines.
+func asLines(_ *env, text string) (any, error) { return readLineOptions(text, false) }
 
-// changeOrder runs f in a transaction and prints the order that f returns, for whose payment the running service
-// does the rest.
-func (e *env) changeOrder(f func(t *tx) (*order, error)) error {
-	return printChanged(e, func(t *tx) (*order, error) {
-		o, err := f(t)
-		if err != nil {
-			return nil, explainOrderError(err)
-		}
-		return viewOrder(t.queries, o)
-	}, func(o *order) string {
-		if p := o.Payment; p != nil && !p.DueAt.IsZero() && !p.DueAt.After(e.now()) {
-			e.noteQueued()
-		}
-		return fmt.Sprintf("%s is %s: %s", o.ID, o.State, formatMoney(o.Total, o.Currency))
-	})
-}
+// asRefundLines sends units or amounts of lines.
+func asRefundLines(_ *env, text string) (any, error) { return readLineOptions(text, true) }
 
-// lineQuantities returns what -lines names; nil if it is not given. If amounts is not nil, LINE=AMOUNT names an
-// amount of a line, and amounts gets one for each line, 0 beside a quantity. Errors: usageError, also if -lines is
-// given but names none, since an empty list would stand for the whole order.
-func (e *env) lineQuantities(amounts *[]int64) (all []lineQuantity, err error) {
+// readLineOptions reads the value of -lines. Errors: usageError, also if it names no line, since an empty list would
+// stand for the whole order.
+func readLineOptions(text string, amounts bool) (lines []map[string]int64, err error) {
 	form := "LINE:QUANTITY, as 0:1"
-	if amounts != nil {
+	if amounts {
 		form += ", or LINE=AMOUNT, as 0=3.50"
 	}
-	for _, part := range e.commaList("lines") {
-		line, text, byAmount := strings.Cut(part, "=")
-		amount, ok := parseAmount(text)
-		if ok = ok && amount > 0 && amounts != nil; !byAmount {
-			line, text, ok = strings.Cut(part, ":")
+	for _, part := range splitList(text) {
+		index, amount, byAmount := strings.Cut(part, "=")
+		index, units, byUnits := strings.Cut(index, ":")
+		line, wrong := strconv.ParseInt(index, 10, 64)
+		member, n, ok := "", int64(0), false
+		switch {
+		case byUnits && !byAmount:
+			n, err = strconv.ParseInt(units, 10, 64)
+			member, ok = "quantity", err == nil && n >= 0 && n <= maxQuantity
+		case byAmount && !byUnits && amounts:
+			n, ok = parseAmount(amount)
+			member, ok = "amount", ok && n > 0
 		}
-		index, bad := strconv.Atoi(line)
-		units := int64(0)
-		if !byAmount && ok {
-			units, err = strconv.ParseInt(text, 10, 64)
+		if !ok || wrong != nil {
+			return nil, usageError(fmt.Sprintf("%q is not %s", printable(part), form))
 		}
-		if !ok || bad != nil || err != nil || units < 0 || units > maxQuantity {
-			return nil, usageError(fmt.Sprintf("-lines: %q is not %s", printable(part), form))
-		}
-		if all = append(all, lineQuantity{index, units}); amounts != nil {
-			*amounts = append(*amounts, amount)
-		}
+		lines = append(lines, map[string]int64{"line": line, member: n})
 	}
-	if e.given("lines") && len(all) == 0 {
-		return nil, usageError("-lines: give " + form + ", or leave it out for all")
+	if len(lines) == 0 {
+		return nil, usageError("give " + form + ", or leave it out for all")
 	}
-	return all, nil
+	return lines, nil
+}
+
+// asAmount sends an amount of money.
+func asAmount(_ *env, text string) (any, error) {
+	if n, ok := parseAmount(text); ok && n > 0 {
+		return n, nil
+	}
+	return nil, usageError("give an amount as 12.50")
+}
+
+// asPayment sends the id of a payment.
+func asPayment(_ *env, text string) (any, error) {
+	if text == "" {
+		return nil, usageError("give the id of a payment, which 'widgetd order show' prints")
+	}
+	return text, nil
+}
+
+// showOrderState prints what an order has become.
+func showOrderState(e *env, o *jsonValue) error {
+	total, _ := integerMember(o, "total")
+	return e.print(nil, fillText("${id} is ${state}: "+formatMoney(total, memberAt(o, "currency").text), o))
+}
+
+// noteDue says so where the service is to ask the provider of the order's payment and none runs.
+func noteDue(e *env, _ *jsonValue) {
+	v, err := queried(e, func(q *queries) (*order, error) {
+		o, err := q.order(anyAccount, e.args[0])
+		if err != nil {
+			return nil, err
+		}
+		return viewOrder(q, o)
+	})
+	if err == nil && v.Payment != nil && !v.Payment.DueAt.IsZero() && !v.Payment.DueAt.After(e.now()) {
+		e.noteQueued()
+	}
 }
 
 // orderCell is a cellFunc.
@@ -150,27 +170,18 @@ func orderCell(member string, row *jsonValue) any {
 	return formatMoney(n, memberAt(row, "currency").text)
 }
 
-func orderShow(e *env) error {
-	return e.withStore(func(st *store) error {
-		o, err := st.order(anyAccount, e.args[0])
-		if err != nil {
-			return explainOrderError(err)
-		}
-		h, err := historyOf(st.queries, o)
-		if err != nil {
-			return err
-		}
-		details, err := orderDetails(h)
-		if err != nil {
-			return err
-		}
-		return e.printDetails(h, details)
-	})
+// showOrder prints an order.
+func showOrder(e *env, o *jsonValue) error {
+	var h orderHistory
+	if err := json.Unmarshal([]byte(o.raw), &h); err != nil {
+		return err
+	}
+	return e.printDetails(nil, orderDetails(&h, membersOf(o)))
 }
 
 // orderDetails returns what order show prints for people: the members, amounts with their currency, and lists
 // with one line for each element.
-func orderDetails(h *orderHistory) (details []detail, err error) {
+func orderDetails(h *orderHistory, members []detail) (details []detail) {
 	money := func(amount int64) string { return formatMoney(amount, h.Currency) }
 	amounts := map[string]string{"discount": money(h.Discount), "tip": money(h.Tip), "total": money(h.Total),
 		"ordered total": money(h.OrderedTotal), "refunded": money(h.Refunded)}
@@ -182,7 +193,6 @@ func orderDetails(h *orderHistory) (details []detail, err error) {
 		vat = append(vat, fmt.Sprintf("%s in %s at %s", money(v.VAT), money(v.Gross), formatRate(v.Rate)))
 	}
 	amounts["vat"] = cmp.Or(strings.Join(vat, "; "), "-")
-	members, err := memberDetails(h)
 	for _, d := range members {
 		switch d.label {
 		case "lines", "refunds", "payment", "payments", "disputes":
@@ -209,85 +219,74 @@ func orderDetails(h *orderHistory) (details []detail, err error) {
 	for _, d := range h.Disputes {
 		add("dispute", fmt.Sprintf("%s %s %s %s", d.ID, money(d.Amount), d.State, valueOr(d.Reason, "")))
 	}
-	return details, err
+	return details
 }
 
-func orderAccept(e *env) error {
-	lines, err := e.lineQuantities(nil)
-	if err != nil {
-		return err
-	}
-	return e.changeOrder(func(t *tx) (*order, error) {
-		return acceptOrder(t, anyAccount, e.args[0], lines, e.actor())
-	})
-}
-
-func orderCapture(e *env) error {
-	return e.changeOrder(func(t *tx) (*order, error) { return captureOrder(t, anyAccount, e.args[0]) })
-}
-
-func orderReject(e *env) error {
-	reason, err := e.choice("reason", rejectReasons)
-	if err != nil {
-		return err
-	}
-	text, err := e.text("text", maxOrderText)
-	if err != nil {
-		return err
-	}
-	why := rejection{nilIfEmpty(reason), nilIfEmpty(text)}
-	err = e.confirm(func(q *queries) (string, error) {
+// confirmRejecting asks before an order that was paid is rejected.
+func confirmRejecting(e *env, _ map[string]any) error {
+	return e.confirm(func(q *queries) (string, error) {
 		o, err := q.order(anyAccount, e.args[0])
 		if err != nil || !o.waits() || o.PaymentID == nil {
-			return "", explainOrderError(err)
+			return "", notUnless(err, errOrder) // which the route tells
 		}
 		return fmt.Sprintf("rejects %s for good, and the %s that the guest has paid by %s go back", o.ID,
 			formatMoney(o.Total, o.Currency), valueOr(o.Method, "")), nil
 	})
-	if err != nil {
-		return err
-	}
-	return e.changeOrder(func(t *tx) (*order, error) { return rejectOrder(t, anyAccount, e.args[0], why, e.actor()) })
 }
 
-func orderRefund(e *env) error {
-	w, err := e.refundWish()
+// confirmRefund asks before money is given back.
+func confirmRefund(e *env, body map[string]any) error {
+	if body["amount"] != nil && (body["lines"] != nil || body["delivery"] != nil || body["tip"] != nil) {
+		return usageError("give -amount or parts (-lines, -delivery, -tip), not both")
+	}
+	asked, err := parseJSON(encodeJSON(body))
 	if err != nil {
 		return err
 	}
-	w.once = true
-	refundIt := func(t *tx) (*order, *refund, error) { return refundOrder(t, anyAccount, e.args[0], w, e.actor()) }
-	err = e.confirm(func(*queries) (plan string, err error) {
+	in := newInput(&asked, nil, nil)
+	w := readRefund(in)
+	if err := in.err(); err != nil {
+		return err
+	}
+	w.once = !e.on("force")
+	return e.confirm(func(*queries) (plan string, err error) {
 		err = e.change(func(t *tx) error { // which is undone
-			o, f, err := refundIt(t)
+			o, f, err := refundOrder(t, anyAccount, e.args[0], w, e.actor())
 			if err == nil {
 				plan, err = refundPlan(t.queries, o, f)
 			}
-			return cmp.Or(explainOrderError(err), errTried)
+			return cmp.Or(err, errTried)
 		})
 		return plan, notUnless(err, errTried)
+	})
+}
+
+// showRefund prints what has become of a refund.
+func showRefund(e *env, f *jsonValue) error {
+	currency, err := queried(e, func(q *queries) (string, error) {
+		o, err := q.order(anyAccount, e.args[0])
+		if err != nil {
+			return "", err
+		}
+		return o.Currency, nil
 	})
 	if err != nil {
 		return err
 	}
-	currency := ""
-	return printChanged(e, func(t *tx) (refund, error) {
-		o, made, err := refundIt(t)
-		if err != nil {
-			return refund{}, explainOrderError(err)
-		}
-		currency = o.Currency
-		return viewRefund(*made), nil
-	}, func(f refund) string {
-		if f.State == refundPending {
-			e.noteQueued()
-		}
-		if valueOr(f.Failure, "") == reasonDenied {
-			return fmt.Sprintf("%s of %s waits: the provider refuses the connection's keys, 'widgetd status' names it",
-				f.ID, formatMoney(f.Amount, currency))
-		}
-		return fmt.Sprintf("%s of %s is %s", f.ID, formatMoney(f.Amount, currency), f.State)
-	})
+	amount, _ := integerMember(f, "amount")
+	text := "${id} of " + formatMoney(amount, currency) + " is ${state}"
+	if rawMember(f, "failure") == reasonDenied {
+		text = "${id} of " + formatMoney(amount, currency) +
+			" waits: the provider refuses the connection's keys, 'widgetd status' names it"
+	}
+	return e.print(nil, fillText(text, f))
+}
+
+// noteRefund says so where the service is to have the provider give money back and none runs.
+func noteRefund(e *env, f *jsonValue) {
+	if rawMember(f, "state") == refundPending {
+		e.noteQueued()
+	}
 }
 
 // refundPlan says what a refund of an order will give back, and how.
@@ -305,42 +304,6 @@ func refundPlan(q *queries, o *order, f *refund) (string, error) {
 	}
 	payers := map[string]string{methodCard: "card", methodMobile: "phone", methodTwint: "TWINT account"}
 	return text + " to the " + payers[p.Method] + " that paid", nil
-}
-
-// refundWish returns what the options ask to give back. Errors: usageError.
-func (e *env) refundWish() (w refundWish, err error) {
-	if w.lines, err = e.lineQuantities(&w.amounts); err != nil {
-		return w, err
-	}
-	amount := int64(0)
-	for _, o := range []struct {
-		name, text string
-		given      bool
-		into       *int64
-	}{
-		{"amount", e.str("amount"), e.given("amount"), &amount},
-		{"delivery", e.str("delivery"), e.given("delivery"), &w.delivery},
-		{"tip", e.str("tip"), e.given("tip"), &w.tip},
-	} {
-		var ok bool
-		if *o.into, ok = parseAmount(o.text); o.given && (!ok || *o.into == 0) {
-			return w, usageError("-" + o.name + ": give an amount as 12.50")
-		}
-	}
-	if amount > 0 {
-		w.amount = &amount
-	}
-	if w.aimed() && w.amount != nil {
-		return w, usageError("give -amount or parts (-lines, -delivery, -tip), not both")
-	}
-	if w.paymentID, err = e.filterID("payment", "pay"); err != nil {
-		return w, err
-	}
-	if e.given("payment") && w.paymentID == "" {
-		return w, usageError("-payment: give the id of a payment, which 'widgetd order show' prints")
-	}
-	w.reason, err = e.text("reason", maxOrderText)
-	return w, err
 }
 
 // guestFinder returns a function that finds the guests that the options name. Errors: usageError.
@@ -369,7 +332,7 @@ func (e *env) guestFinder() (func(*queries) (*foundGuests, error), error) {
 		}
 		o, err := q.order(search.owner, id)
 		if err != nil {
-			return nil, explainOrderError(err)
+			return nil, e.explain(err)
 		}
 		f := &foundGuests{similar: []similarGuest{}}
 		f.add(&foundGuest{orderID: o.ID, state: o.State})
@@ -425,7 +388,7 @@ func orderErase(e *env) error {
 func orderSettle(e *env) error {
 	asked, err := changed(e, func(t *tx) (int, error) {
 		asked, err := settleOrder(t, anyAccount, e.args[0])
-		return asked, explainOrderError(err)
+		return asked, e.explain(err)
 	})
 	if err != nil {
 		return err

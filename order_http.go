@@ -561,7 +561,7 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call) (any, error) {
 	return create(ctx, a.server, c, func(t *tx) (*refund, error) {
 		t.quiet()
 		w := wish
-		w.once = c.idemKey == ""
+		w.once = c.idemKey == "" && !c.forced
 		_, f, err := refundOrder(t, of, c.id(), w, actorToken(c))
 		if err != nil {
 			return nil, err
