@@ -95,8 +95,7 @@ func errHeldOffline(d *device) error {
 var (
 	deviceProblems problemTable
 
-	codeDeviceBlocked = deviceProblems.add(403, "device_blocked", "Device blocked",
-		verdictDetails["device_blocked"])
+	codeDeviceBlocked  = deviceProblems.add(403, "device_blocked", "Device blocked", verdictDetails["device_blocked"])
 	codeDeviceReleased = deviceProblems.add(403, "device_released", "Device released",
 		"The seat of this device was taken away, and its tokens ended with it. "+
 			"Activate it with the licence key, without a token.")
@@ -214,11 +213,11 @@ func (f *finding) judge(r *deviceRequest, now time.Time) {
 	f.code, f.valid = licenseVerdict(r, f, now)
 }
 
-// lookUp reads and judges a request in a transaction.
+// lookUp reads and judges a request in a transaction. Errors: also those of finding.err.
 func (r *deviceRequest) lookUp(t *tx) (finding, error) {
 	f, err := orNil(r.read(t.queries))
 	f.judge(r, t.now.Time)
-	return f, err
+	return f, cmp.Or(err, f.err())
 }
 
 // err returns nil if the request names a licence, else the refusal: key_malformed, license_not_found, or
@@ -241,9 +240,7 @@ func (f *finding) err() error {
 // checkActivation, seat_limit_reached and transfer_limit_reached (their transaction still commits, with the event),
 // held_offline, validation_failed for replace_device_id.
 func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
-	if f, err = r.lookUp(t); err == nil {
-		err = f.err()
-	}
+	f, err = r.lookUp(t)
 	if err == nil && f.license.Kind == kindFloating && !r.keepLapsed {
 		var released int
 		if released, err = releaseLapsed(t, f.license.ID); released > 0 {

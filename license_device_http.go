@@ -277,7 +277,7 @@ func (r *deviceRequest) stillActivated(t *tx, keys *keyring, answer []byte) (boo
 	}
 	now := deviceRequest{keyHash: r.keyHash, token: &c}
 	f, err := now.lookUp(t)
-	return f.valid && !f.otherToken && f.device != nil && c.Seq == f.device.LeaseSeq && c.Expires > t.now.Unix(), err
+	return f.valid && f.device != nil && c.Seq == f.device.LeaseSeq && c.Expires > t.now.Unix(), err
 }
 
 // idempotencyScope returns the scope within which an Idempotency-Key of an activation is unique: licence key,
@@ -367,30 +367,22 @@ func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newVerifyResponse(r, &f, c.now), nil
-}
-
-// newVerifyResponse returns the answer of verify to what was found.
-func newVerifyResponse(r *deviceRequest, f *finding, now time.Time) *verifyResponse {
 	res := &verifyResponse{Valid: f.valid, Code: f.code, Detail: verdictDetail(f.code, f.device),
-		CheckedAt: newStamp(now), Nonce: r.nonce}
-	if f.license == nil || r.malformed {
-		return res
+		CheckedAt: newStamp(c.now), Nonce: r.nonce}
+	if l := f.license; l != nil && !r.malformed {
+		res.License = new(newLicenseView(l, c.now))
 	}
-	res.License = new(newLicenseView(f.license, now))
-	if d := f.device; d != nil {
+	if d := f.device; d != nil && !r.malformed {
 		res.Device = &deviceState{d.ID, d.Name, d.State}
 	}
-	if f.valid {
-		left := f.license.leaseEnd(now).Sub(newStamp(now).Time)
-		res.RefreshAfter = int64(refreshAfter(left).Seconds())
-	}
-	if f.lease != nil {
-		res.Token = f.lease.token
-		res.ExpiresIn = f.lease.claims.Expires - now.Unix()
+	switch {
+	case f.lease != nil:
+		res.Token, res.ExpiresIn = f.lease.token, f.lease.claims.Expires-c.now.Unix()
 		res.RefreshAfter = f.lease.claims.RefreshAfter
+	case f.valid:
+		res.RefreshAfter = refreshAfter(f.license.leaseEnd(c.now).Unix() - c.now.Unix())
 	}
-	return res
+	return res, nil
 }
 
 // touchDevice records that a device was seen, with at most one write a minute, and sets f.lease if the answer needs
@@ -448,9 +440,6 @@ func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
 	}
 	return updated(ctx, a.store, func(t *tx) (res deactivateResponse, err error) {
 		f, err := r.lookUp(t)
-		if err == nil {
-			err = f.err()
-		}
 		if err != nil {
 			return res, err
 		}

@@ -127,20 +127,16 @@ func (t *tx) takeFingerprint(f *finding, before device) {
 // expireFingerprints stops counting the fingerprints of a licence whose counts_until is not after until, up to
 // limit each of devices without a seat and of former fingerprints, and returns how many they were. licenseID ""
 // means any licence. It finds the rows by indexes, so it costs the same however many others count.
-func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) (expired int) {
+func (t *tx) expireFingerprints(licenseID string, until stamp, limit int) int {
 	of, args := ``, []any{until, limit}
 	if licenseID != "" {
 		of, args = `license_id = ? AND `, []any{licenseID, until, limit}
 	}
-	for _, change := range []string{
-		`UPDATE devices SET counts_until = NULL WHERE id IN (
-			SELECT id FROM devices WHERE ` + of + countDue + ` LIMIT ?)`,
-		`DELETE FROM past_fingerprints WHERE (license_id, fingerprint) IN (
-			SELECT license_id, fingerprint FROM past_fingerprints WHERE ` + of + `counts_until <= ? LIMIT ?)`,
-	} {
-		expired += int(t.exec(change, args...))
-	}
-	return expired
+	changed := t.exec(`UPDATE devices SET counts_until = NULL WHERE id IN (
+		SELECT id FROM devices WHERE `+of+countDue+` LIMIT ?)`, args...)
+	removed := t.exec(`DELETE FROM past_fingerprints WHERE (license_id, fingerprint) IN (
+		SELECT license_id, fingerprint FROM past_fingerprints WHERE `+of+`counts_until <= ? LIMIT ?)`, args...)
+	return int(changed + removed)
 }
 
 // nextFingerprintEnd returns when more than leaving of the fingerprints that count for a licence without holding a

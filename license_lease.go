@@ -3,7 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"fmt"
-	"reflect"
+	"slices"
 	"sync"
 	"time"
 )
@@ -78,8 +78,9 @@ func (c *leaseCache) put(deviceID string, l *lease) {
 }
 
 // get returns the cached lease of a device if it is younger than leaseReuse, and one signed at the same time with the
-// key kid for the address base would have the same claims; else nil. It compares the claims and not updated_at,
-// which somebody who changes a row in the sqlite3 shell may leave alone.
+// key kid for the address base would say the same; else nil. It compares what the lease says and not updated_at,
+// which somebody who changes a row in the sqlite3 shell may leave alone, and not whether a commit has dropped the rows:
+// those of other devices do, and within leaseReuse a device gets the same lease again.
 func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) *lease {
 	c.mu.Lock()
 	kept := c.leases[d.ID]
@@ -87,9 +88,11 @@ func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time)
 	if kept == nil || kept.kid != kid || !closerThan(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now) {
 		return nil
 	}
-	same := leaseClaims(l, d, time.Unix(kept.claims.IssuedAt, 0), "")
-	same.Issuer, same.Audience, same.ID = base, base, kept.claims.ID
-	if !reflect.DeepEqual(&same, &kept.claims) {
+	was, is := &kept.claims, leaseClaims(l, d, time.Unix(kept.claims.IssuedAt, 0), "")
+	if was.Issuer != base || was.Subject != is.Subject || was.License != is.License || was.Seq != is.Seq ||
+		was.Fingerprint != is.Fingerprint || was.Product != is.Product || was.Expires != is.Expires ||
+		was.LicenseEnd != is.LicenseEnd || was.GraceEnd != is.GraceEnd || was.RefreshAfter != is.RefreshAfter ||
+		!slices.Equal(was.Entitlements, is.Entitlements) {
 		return nil
 	}
 	return kept
@@ -113,10 +116,10 @@ func (l *license) beforeGraceEnds(end stamp) stamp {
 // time between two writes of verify about the same device.
 const leaseReuse = time.Minute
 
-// refreshAfter returns how long after iat a device should ask for a new lease: a day, or half the duration of the
-// lease if that is less, but at least leaseReuse, before which it would get the same lease again.
-func refreshAfter(lease time.Duration) time.Duration {
-	return max(min(24*time.Hour, lease/2).Truncate(time.Second), leaseReuse)
+// refreshAfter returns how many seconds after its beginning a device should ask for a new lease: a day, or half of the
+// seconds that the lease lasts if that is less, but at least leaseReuse, before which it would get the same lease again.
+func refreshAfter(lasts int64) int64 {
+	return max(min(24*60*60, lasts/2), int64(leaseReuse/time.Second))
 }
 
 // leaseClaims are the claims of the device token that is the lease of d on l
@@ -135,7 +138,7 @@ func leaseClaimsUntil(end stamp, l *license, d *device, now time.Time, nonce str
 		IssuedAt: max(now.Unix(), l.TokensEndAt.Unix()+1), // see license.TokensEndAt
 		Expires:  end.Unix(), Fingerprint: base64.RawURLEncoding.EncodeToString(d.Fingerprint),
 		Product: l.Product, Entitlements: l.Entitlements, Seq: d.LeaseSeq, Nonce: nonce}
-	c.RefreshAfter = int64(refreshAfter(time.Duration(c.Expires-c.IssuedAt) * time.Second).Seconds())
+	c.RefreshAfter = refreshAfter(c.Expires - c.IssuedAt)
 	if !l.ExpiresAt.IsZero() {
 		c.LicenseEnd, c.GraceEnd = l.ExpiresAt.Unix(), l.graceUntil().Unix()
 	}
