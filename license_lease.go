@@ -116,8 +116,9 @@ func (l *license) beforeGraceEnds(end stamp) stamp {
 // time between two writes of verify about the same device.
 const leaseReuse = time.Minute
 
-// refreshAfter returns how many seconds after its beginning a device should ask for a new lease: a day, or half of the
-// seconds that the lease lasts if that is less, but at least leaseReuse, before which it would get the same lease again.
+// refreshAfter returns how many seconds after the beginning of a lease its device should ask for a new one: a day, or
+// half of the seconds that the lease lasts if that is less, but at least leaseReuse, before which it would get the
+// same lease again.
 func refreshAfter(lasts int64) int64 {
 	return max(min(24*60*60, lasts/2), int64(leaseReuse/time.Second))
 }
