@@ -484,7 +484,7 @@ func tokenIssue(e *env) error {
 			return err
 		}
 		t.addEvent(tokenEvent(&row, eventTokenIssued, e.actor(),
-			"expires_at", row.ExpiresAt.String(), "all_accounts", trueOrNone(row.AllAccounts)))
+			"expires_at", row.ExpiresAt.String(), "all_accounts", trueOrEmpty(row.AllAccounts)))
 		return nil
 	})
 	if err != nil {

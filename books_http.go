@@ -36,7 +36,7 @@ func booksWing(s *server, b *books) wing {
 			{pattern: "DELETE " + connection, run: a.disconnect},
 			{pattern: "GET " + connection + "/accounts", run: a.showChart},
 			{pattern: "GET " + connection + "/mapping", run: a.showMapping},
-			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues, late: true,
+			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues, readsLater: true,
 				run: a.saveMapping},
 			{pattern: "GET " + connection + "/preview/{date}", run: a.preview},
 			{pattern: "GET " + connection + "/exports", question: true, run: a.listExports},
@@ -362,7 +362,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
 func (a *booksAPI) mayFinish(c *call, q *comeBackQuery) error {
 	begun, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
 	if err != nil {
-		return notUnless(err, errNotFound) // callback reports that the state is unknown
+		return except(err, errNotFound) // callback reports that the state is unknown
 	}
 	if begun.ofApp() { // its state leads to followLink, which makes another one for the owner
 		return errBooksState

@@ -240,7 +240,7 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 		}
 		return b.update(ctx, func(t *tx) error {
 			// errChanged: it was connected anew meanwhile, or disconnected
-			return notUnless(t.saveBookTokens(c, sealed), errChanged)
+			return except(t.saveBookTokens(c, sealed), errChanged)
 		})
 	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
 		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
@@ -277,7 +277,7 @@ func renewalPause(lasted time.Duration) (time.Duration, bool) {
 func scheduleRenewal(t *tx, id string) error {
 	lost, err := t.renewalLostAt(id)
 	if err != nil {
-		return notUnless(err, errNotFound) // it was connected anew meanwhile, or disconnected
+		return except(err, errNotFound) // it was connected anew meanwhile, or disconnected
 	}
 	due := stamp{}
 	if pause, ok := renewalPause(t.now.Sub(lost.Time)); ok {

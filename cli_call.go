@@ -183,7 +183,7 @@ func (e *env) asOperator(keys func(*env) (*keyring, error), f func(*routeCaller)
 			return err
 		}
 		main, err := st.mainAccount()
-		if notUnless(err, errNotFound) != nil {
+		if except(err, errNotFound) != nil {
 			return err
 		}
 		who := &caller{claims: claims{Subject: main, Scope: scopeAdmin}, all: true, command: e.actor()}

@@ -104,13 +104,13 @@ type env struct {
 	typed          map[string]string // the options that were typed, by name
 	values         map[string]string // of every option that the command takes, see take
 	now            func() time.Time
-	opened         *store              // the database, while withStore has it open
-	installed      string              // directory of the installation: installedDir; "": none is looked for
-	uid            int                 // of the user as whom the program acts
-	caller         string              // name of the user who called it, see callingUser
-	canAsk         bool                // standard input and standard error are terminals
-	files          map[string]string   // paths of the database ("db") and the key file ("key"), see locate
-	held           map[string]heldFile // files that the operator has named, see becomeOwner
+	opened         *store                // the database, while withStore has it open
+	installed      string                // directory of the installation: installedDir; "": none is looked for
+	uid            int                   // of the user as whom the program acts
+	caller         string                // name of the user who called it, see callingUser
+	canAsk         bool                  // standard input and standard error are terminals
+	files          map[string]string     // paths of the database ("db") and the key file ("key"), see locate
+	openFiles      map[string]openedFile // files that the operator has named, see becomeOwner
 }
 
 // actor returns the actor of the events that a command writes.

@@ -138,7 +138,7 @@ func (e *env) becomeOwner(dir string) error {
 
 // explainPermission adds to an error why a program that root runs was not allowed to write a file, and where it may.
 func (e *env) explainPermission(err error, path string) error {
-	if e.held == nil || !errors.Is(err, fs.ErrPermission) {
+	if e.openFiles == nil || !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return fmt.Errorf("%w: the user %s, to whom the database belongs, writes it: name a file where that user may, "+
@@ -289,19 +289,19 @@ var fileOptions = []string{"secrets", "secret-file", "set", "public"}
 // namesFile reports whether the argument of a command is a file that it reads.
 func (c *command) namesFile() bool { return c.name == "license import" }
 
-// A heldFile is what came of opening a file.
-type heldFile struct {
+// An openedFile is what came of opening a file.
+type openedFile struct {
 	file *os.File
 	err  error
 }
 
 // holdNamedFiles opens the files that the operator has named for reading.
 func (e *env) holdNamedFiles() {
-	e.held = map[string]heldFile{}
+	e.openFiles = map[string]openedFile{}
 	hold := func(name string) {
 		if name != "" && name != "-" {
 			file, err := e.source(name)
-			e.held[name] = heldFile{file, err}
+			e.openFiles[name] = openedFile{file, err}
 		}
 	}
 	for _, name := range fileOptions {
@@ -318,14 +318,14 @@ func (e *env) open(name string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(e.stdin), nil
 	}
-	held, opened := e.held[name]
+	kept, opened := e.openFiles[name]
 	if !opened {
-		held.file, held.err = e.source(name)
+		kept.file, kept.err = e.source(name)
 	}
-	if held.err != nil {
-		return nil, held.err
+	if kept.err != nil {
+		return nil, kept.err
 	}
-	return held.file, nil
+	return kept.file, nil
 }
 
 // maxSimilar is how many others a command that erases lists that resemble what it erased.

@@ -41,9 +41,9 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 	case licenseID == "" && f.deviceID != "":
 		return p, nil // nothing happens to a device that does not exist
 	case licenseID == "":
-		list.along(f.owner.narrow(``, `account_id`))
+		list.byIndex(f.owner.narrow(``, `account_id`))
 		if f.kind != "" {
-			list.along(` AND type = ?`, []any{f.kind})
+			list.byIndex(` AND type = ?`, []any{f.kind})
 		}
 	case account != "" && !f.owner.owns(account):
 		return p, nil // an empty page with a cursor would tell that the licence has many events
@@ -150,7 +150,7 @@ func (q *queries) licenseOfEvents(licenseID, deviceID string) (id, account strin
 	if id != "" && err == nil {
 		account, err = q.licenseOwner(id)
 	}
-	return id, account, notUnless(err, errNotFound)
+	return id, account, except(err, errNotFound)
 }
 
 func (e *event) dest() []any {

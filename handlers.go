@@ -37,25 +37,25 @@ type wing struct {
 // handler, its only function. The mux, the methods in answers to preflights, the legacy paths and the tests of the
 // documents all use this table.
 type route struct {
-	pattern  string        // as net/http's, with a path relative to the base address
-	token    tokenRule     // whether it needs a bearer token
-	scope    string        // scopes that a token must have, space-separated; "": none
-	ownScope string        // scope without which a token of an application or for all accounts is ignored; "": none
-	origin   originRule    // which Origins it accepts
-	address  string        // name of the rate limit by address for anonymous callers, before the body; "": none
-	bucket   string        // the account's bucket for calls without a token of its own; "": bucketAccount
-	free     bool          // never charged to an account
-	open     bool          // scripts of every site may read the answer, not only those of listed origins
-	beacon   bool          // also accepts JSON as text/plain, which needs no preflight
-	noBody   bool          // every member may be absent, so that an empty body stands for {}
-	creates  bool          // each request adds something: honours Idempotency-Key
-	careful  bool          // moves money or makes something: refuses members that are nearly known ones
-	body     int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
-	values   int           // most JSON values in a body; 0: maxBodyValues
-	late     bool          // members are read after the charge, too, so the parsed body is kept until run returns
-	raw      bool          // takes a body of any type as it is (call.body), for signatures over its bytes
-	question bool          // reads a list or a range: has its turn (doors), and ends after questionTimeout
-	members  []extraMember // extra members of every problem on its path
+	pattern    string        // as net/http's, with a path relative to the base address
+	token      tokenRule     // whether it needs a bearer token
+	scope      string        // scopes that a token must have, space-separated; "": none
+	ownScope   string        // scope without which a token of an application or for all accounts is ignored; "": none
+	origin     originRule    // which Origins it accepts
+	address    string        // name of the rate limit by address for anonymous callers, before the body; "": none
+	bucket     string        // the account's bucket for calls without a token of its own; "": bucketAccount
+	free       bool          // never charged to an account
+	open       bool          // scripts of every site may read the answer, not only those of listed origins
+	beacon     bool          // also accepts JSON as text/plain, which needs no preflight
+	noBody     bool          // every member may be absent, so that an empty body stands for {}
+	creates    bool          // each request adds something: honours Idempotency-Key
+	careful    bool          // moves money or makes something: refuses members that are nearly known ones
+	body       int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
+	values     int           // most JSON values in a body; 0: maxBodyValues
+	readsLater bool          // members are read after the charge, too, so the parsed body is kept until run returns
+	raw        bool          // takes a body of any type as it is (call.body), for signatures over its bytes
+	question   bool          // reads a list or a range: has its turn (doors), and ends after questionTimeout
+	members    []extraMember // extra members of every problem on its path
 
 	// page and form are names of wing.refusals, which show every refusal on its path; all routes of one path have the
 	// same. With either, the route takes a form instead of JSON, whose fields are read like members that are strings.
@@ -206,7 +206,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
 	s.log = slog.New(s.told)
 	s.startClock()
-	s.outbound.held = st.waits
+	s.outbound.blocked = st.waits
 	st.met.tellOf(func(row *unreadableRow) { // past the teller, which would count the tables together
 		log.Warn("a row can't be read: lists leave it out, and what needs it fails: run 'widgetd check'",
 			"table", row.table, "id", row.id, "error", row.cause)

@@ -30,7 +30,7 @@ func (c *call) finish() error {
 	if c.route.token == tokenRequired {
 		c.in.refuseUnknownParameters()
 	}
-	if !c.route.late {
+	if !c.route.readsLater {
 		c.dropParsed()
 	}
 	return c.in.err()
@@ -180,7 +180,7 @@ func (s *server) payer(c *call, id string) (account, error) {
 	}
 	a, err := s.cachedAccount(id)
 	c.response.account = a.ID
-	return a, notUnless(err, errNotFound) // a device token's account may be missing in a database that was restored
+	return a, except(err, errNotFound) // a device token's account may be missing in a database that was restored
 }
 
 // chargeShare is charge for calls without a token whose addresses share a bucket (contract, section 2). While

@@ -189,7 +189,7 @@ func (s *server) withOrigin(w *response, r *http.Request) *http.Request {
 	if origin, err := parseOrigin(values[0]); err == nil && len(values) == 1 {
 		check.origin = origin
 		check.account, check.err = s.origins.loadBy(s.store, origin, s.store.originOwner)
-		check.err = notUnless(check.err, errNotFound)
+		check.err = except(check.err, errNotFound)
 	}
 	if check.account != "" {
 		allowOrigin(w, r)

@@ -77,9 +77,9 @@ type leadFilter struct {
 // for ("" for the newest). For since and until see firstSince.
 func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead], err error) {
 	list := listQuery{columns: `SELECT ` + leadColumns + ` FROM leads`, table: `leads`, key: `seq`}
-	list.along(f.owner.narrow(``, `account_id`))
+	list.byIndex(f.owner.narrow(``, `account_id`))
 	if f.kind != "" {
-		list.along(` AND type = ?`, []any{f.kind})
+		list.byIndex(` AND type = ?`, []any{f.kind})
 	}
 	if err := q.scopeTimes(&list, `created_at`, f.since, f.until); err != nil {
 		return p, err

@@ -143,7 +143,7 @@ func confirmRevoking(e *env, _ map[string]any) error {
 	return e.confirm(func(q *queries) (string, error) {
 		l, err := q.license(anyAccount, e.args[0])
 		if err != nil || l.State == statusRevoked {
-			return "", notUnless(err, errLicense) // which the route tells
+			return "", except(err, errLicense) // which the route tells
 		}
 		return fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
 			countOf(l.SeatsUsed, "device")), nil

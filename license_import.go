@@ -431,7 +431,7 @@ func (row *importRow) plan(account, id string) (*plan, error) {
 	p, known := row.plans[id]
 	if !known {
 		var err error
-		if p, err = row.store.plan(anyAccount, id); notUnless(err, errPlan) != nil {
+		if p, err = row.store.plan(anyAccount, id); except(err, errPlan) != nil {
 			return nil, err
 		}
 		row.plans[id] = p

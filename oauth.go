@@ -339,7 +339,7 @@ func findRevoked(q *queries, keys *keyring, appID, token string) (grantID, jti s
 	}
 	c, wrong := keys.verify(token)
 	if !errors.Is(err, errGrantUnknown) || wrong != nil || c.ClientID != appID || c.isDevice() {
-		return "", "", notUnless(err, errGrantUnknown)
+		return "", "", except(err, errGrantUnknown)
 	}
 	return c.Grant, c.ID, nil
 }

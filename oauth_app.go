@@ -416,7 +416,7 @@ func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
 	after.UpdatedAt = t.now
 	t.saveApp(&after)
 	t.addEvent(appEvent(&after, eventAppUpdated, by.actor(),
-		"changed", strings.Join(changed, " "), "unverified", trueOrNone(unverified)))
+		"changed", strings.Join(changed, " "), "unverified", trueOrEmpty(unverified)))
 	return &after, nil
 }
 
@@ -457,7 +457,7 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by *caller) (p *app
 	p.UpdatedAt = t.now
 	t.saveApp(p)
 	t.addEvent(appEvent(p, eventAppSecretRotated, by.actor(),
-		"at_once", trueOrNone(atOnce)))
+		"at_once", trueOrEmpty(atOnce)))
 	return p, secret, nil
 }
 

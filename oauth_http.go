@@ -151,7 +151,7 @@ func (a *oauthAPI) authenticate(c *call, f oauthForm) (*app, error) {
 	}
 	if validID("app", proof.id) {
 		p, err := a.cachedApp(proof.id)
-		if notUnless(err, errApp) != nil {
+		if except(err, errApp) != nil {
 			return nil, err
 		}
 		c.app = p // so that a script of its own origins can read why it is refused

@@ -257,7 +257,7 @@ func confirmRefund(e *env, body map[string]any) error {
 			}
 			return cmp.Or(err, errTried)
 		})
-		return plan, notUnless(err, errTried)
+		return plan, except(err, errTried)
 	})
 }
 

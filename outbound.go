@@ -40,8 +40,8 @@ type outbound struct {
 
 	reach reachability // whether calls fail alike
 
-	held   func() bool  // whether nothing may be called at the moment; nil: never
-	flying atomic.Int64 // calls that are under way
+	blocked func() bool  // whether nothing may be called at the moment; nil: never
+	flying  atomic.Int64 // calls that are under way
 }
 
 // The bounds of an outbound.
@@ -170,9 +170,9 @@ func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, 
 	if code != "" {
 		return nil, &outboundError{outboundRefused, errors.New(detail)}
 	}
-	o.flying.Add(1) // before held is asked: whoever finds no call then knows that none begins
+	o.flying.Add(1) // before blocked is asked: whoever finds no call then knows that none begins
 	defer o.flying.Add(-1)
-	if o.held != nil && o.held() {
+	if o.blocked != nil && o.blocked() {
 		return nil, &outboundError{outboundCanceled, errors.New("the peer may do it")}
 	}
 	limited, cancel := context.WithTimeout(ctx, o.limit)

@@ -405,7 +405,7 @@ func paymentDisconnect(e *env) error {
 	err := e.confirm(func(q *queries) (string, error) {
 		c, err := q.paymentConnection(anyAccount, e.args[0])
 		if err != nil || !c.RemovedAt.IsZero() {
-			return "", notUnless(err, errNotFound) // which withConnection says
+			return "", except(err, errNotFound) // which withConnection says
 		}
 		return "disconnects " + withName(c.ID, c.Provider) + ": guests can't pay with it any more", nil
 	})

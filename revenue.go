@@ -526,7 +526,7 @@ func recordOrders(ctx context.Context, st *store, most int) error {
 func (r *recorder) recordOrder(id string) error {
 	p, err := r.paidOrder(id)
 	if err != nil {
-		return notUnless(err, errOrder)
+		return except(err, errOrder)
 	}
 	if err := r.recordSource(p, factSale, p.dueSale()); err != nil {
 		return err

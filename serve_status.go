@@ -296,7 +296,7 @@ func backupStatus(v *statusView, to *statusReport) error {
 		return err
 	}
 	at, err := v.lastEventAt(main, eventBackupWritten)
-	if err = notUnless(err, errNotFound); err != nil {
+	if err = except(err, errNotFound); err != nil {
 		return err
 	}
 	to.set("last_backup_at", at)

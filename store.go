@@ -409,8 +409,8 @@ func (l *listQuery) scope(condition string, args []any) {
 	l.scopeArgs = append(l.scopeArgs, args...)
 }
 
-// along adds an indexedScope, unless the condition is "".
-func (l *listQuery) along(condition string, args []any) {
+// byIndex adds an indexedScope, unless the condition is "".
+func (l *listQuery) byIndex(condition string, args []any) {
 	if condition != "" {
 		l.indexed = append(l.indexed, indexedScope{condition, args})
 	}
@@ -421,9 +421,9 @@ func (l *listQuery) filter(condition string, args ...any) {
 	l.filterArgs = append(l.filterArgs, args...)
 }
 
-// within returns the WHERE for the rows of a scope whose key is below before and, unless that is nil, at least
+// bounds returns the WHERE for the rows of a scope whose key is below before and, unless that is nil, at least
 // lowest. Each end has one bound: of two, SQLite would use either, and read all rows up to the other.
-func (l *listQuery) within(scope indexedScope, before, lowest any) (where string, args []any) {
+func (l *listQuery) bounds(scope indexedScope, before, lowest any) (where string, args []any) {
 	where = ` WHERE ` + l.key + ` < ?` + l.scopes + scope.condition
 	args = slices.Concat([]any{before}, l.scopeArgs, scope.args)
 	if lowest != nil {
@@ -453,7 +453,7 @@ func readPage[T any, K string | int64](
 	best := 0
 	if l.filters != "" || len(l.indexed) > 1 {
 		for i, scope := range l.indexed {
-			where, args := l.within(scope, before, lowest)
+			where, args := l.bounds(scope, before, lowest)
 			end, err := orNil(oneValue[K](q, `SELECT `+l.key+` FROM `+l.table+where+order+` OFFSET ?`,
 				append(args, 1, maxListRows-1)...))
 			if err != nil {
@@ -467,7 +467,7 @@ func readPage[T any, K string | int64](
 			lowest = next
 		}
 	}
-	where, args := l.within(l.indexed[best], before, lowest)
+	where, args := l.bounds(l.indexed[best], before, lowest)
 	for i, scope := range l.indexed {
 		if i != best { // the + keeps SQLite from using its index
 			l.filter(strings.Replace(scope.condition, ` AND `, ` AND +`, 1), scope.args...)
@@ -879,8 +879,8 @@ func blanked(column, filler string) string {
 	return `substr(printf('%.*c', ` + size + `, '` + filler + `'), 1, ` + size + `)`
 }
 
-// notUnless returns err, or nil if err is the sentinel, which its caller does not regard as a failure.
-func notUnless(err, sentinel error) error { return replaced(err, sentinel, nil) }
+// except returns err, or nil if err is the sentinel, which its caller does not regard as a failure.
+func except(err, sentinel error) error { return replaced(err, sentinel, nil) }
 
 // replaced returns err, or other if err is the sentinel.
 func replaced(err, sentinel, other error) error {
@@ -902,8 +902,8 @@ func updated[T any](ctx context.Context, s *store, f func(*tx) (T, error)) (resu
 // maxCounted is how many rows of a kind status counts at most.
 const maxCounted = 10_000
 
-// trueOrNone returns the value of a boolean member for eventData: "true", or "", which leaves the member out.
-func trueOrNone(is bool) string {
+// trueOrEmpty returns the value of a boolean member for eventData: "true", or "", which leaves the member out.
+func trueOrEmpty(is bool) string {
 	if is {
 		return "true"
 	}

@@ -27,7 +27,7 @@ func (e epoch) String() string { return fmt.Sprintf("%d-%s", e.Number, e.Name) }
 // epoch returns the epoch of the database; zero if it was never promoted.
 func (q *queries) epoch() (e epoch, err error) {
 	err = q.one(`SELECT number, name, known, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.Known, &e.BeganAt)
-	return e, notUnless(err, errNotFound)
+	return e, except(err, errNotFound)
 }
 
 // learnEpoch notes that another machine has an epoch of this number.

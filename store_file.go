@@ -410,7 +410,7 @@ func (s *store) checkSchema() error {
 	}
 	var main string
 	err = s.writer.queries.one(`SELECT id FROM accounts WHERE is_main = 1`, nil, &main)
-	return notUnless(err, errNotFound)
+	return except(err, errNotFound)
 }
 
 // close runs the queued writes, checkpoints and closes the file. When somebody else has a

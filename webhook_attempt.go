@@ -261,7 +261,7 @@ func recordTest(t *tx, a *attempt) error {
 func (w *webhookWorker) recordFailure(t *tx, a *attempt) error {
 	hook, err := t.webhookOfQueue(a.queue)
 	if err != nil {
-		return notUnless(err, errNotFound) // it is not enabled any more
+		return except(err, errNotFound) // it is not enabled any more
 	}
 	since := hook.FailingSince
 	if since.IsZero() || since.After(t.now.Time) { // the clock was set back

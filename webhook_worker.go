@@ -655,7 +655,7 @@ func (w *webhookWorker) sweep(ctx context.Context) error {
 			err = w.removeInParts(ctx, func(t *tx) (int64, error) { return t.removeRetries(queue), nil })
 		}
 		if err != nil {
-			return notUnless(err, errNotFound)
+			return except(err, errNotFound)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (t *tx) addWidget(accountID, name string, publicOrders bool, actor string) 
 	}
 	w := &widget{t.newID("wgt"), accountID, name, publicOrders, t.now}
 	widgetTable.insert(t, w)
-	t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", trueOrNone(publicOrders)))
+	t.addEvent(widgetEvent(w, eventWidgetCreated, actor, "public_orders", trueOrEmpty(publicOrders)))
 	return w.ID, nil
 }
 
