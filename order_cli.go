@@ -227,7 +227,7 @@ func confirmRejecting(e *env, _ map[string]any) error {
 	return e.confirm(func(q *queries) (string, error) {
 		o, err := q.order(anyAccount, e.args[0])
 		if err != nil || !o.waits() || o.PaymentID == nil {
-			return "", notUnless(err, errOrder) // which the route tells
+			return "", except(err, errOrder) // which the route tells
 		}
 		return fmt.Sprintf("rejects %s for good, and the %s that the guest has paid by %s go back", o.ID,
 			formatMoney(o.Total, o.Currency), valueOr(o.Method, "")), nil
