@@ -147,7 +147,7 @@ func (c *bookConnection) show() *bookConnection {
 	return c
 }
 
-// listConnections answers GET /books/connections. An account has one for each product at most.
+// listConnections lists the connections of an account, one for each product at most.
 func (a *booksAPI) listConnections(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -168,7 +168,6 @@ func (a *booksAPI) admitConnection(ctx context.Context, c *call) (owner, *bookCo
 	return of, b, err
 }
 
-// connect answers POST /books/connections.
 func (a *booksAPI) connect(ctx context.Context, c *call) (any, error) {
 	product := c.in.text("product", required, 20, oneOf(bookProducts...))
 	of, err := a.admitOwner(ctx, c)
@@ -178,7 +177,6 @@ func (a *booksAPI) connect(ctx context.Context, c *call) (any, error) {
 	return a.books.authorize(ctx, c.oneOwner(of).account, product, a.issuer(), actorToken(c))
 }
 
-// showConnection answers GET /books/connections/{id}.
 func (a *booksAPI) showConnection(ctx context.Context, c *call) (any, error) {
 	_, b, err := a.admitConnection(ctx, c)
 	if err != nil {
@@ -187,7 +185,6 @@ func (a *booksAPI) showConnection(ctx context.Context, c *call) (any, error) {
 	return b.show(), nil
 }
 
-// disconnect answers DELETE /books/connections/{id}.
 func (a *booksAPI) disconnect(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -320,7 +317,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 	return redirect(made.AuthorizeURL, pageReferrers), nil
 }
 
-// comeBack answers GET /books/callback/{product} with a page that shows the result.
+// comeBack answers with a page that shows the result.
 func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
 	q := readComeBack(c.in)
 	if err := a.admit(ctx, c); err != nil {
@@ -382,7 +379,6 @@ type datePreview struct {
 	Entries []bookPreview `json:"entries"` // one for each currency
 }
 
-// preview answers GET /books/connections/{id}/preview/{date}.
 func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
 	date := c.in.pathDate("date")
 	_, b, err := a.admitConnection(ctx, c)
@@ -407,7 +403,6 @@ func (b *books) previewNow(ctx context.Context, c *bookConnection, date business
 var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSending, exportUnknown, exportPosted,
 	exportFailed, exportReversed}
 
-// listExports answers GET /books/connections/{id}/exports.
 func (a *booksAPI) listExports(ctx context.Context, c *call) (any, error) {
 	filter := exportFilter{connectionID: c.id(), state: c.in.parameter("state", oneOf(exportStates...))}
 	page := c.in.page("exp")
@@ -425,7 +420,6 @@ type dateExports struct {
 	Data      []bookExport `json:"data"`
 }
 
-// requestExport answers POST /books/connections/{id}/exports.
 func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
 	date := c.in.text("date", required, 10, checkBusinessDate)
 	of, err := a.admitOwner(ctx, c)
@@ -447,7 +441,6 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
 	return made, err
 }
 
-// retryExport answers POST /books/connections/{id}/exports/{export}/retry.
 func (a *booksAPI) retryExport(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -460,7 +453,6 @@ func (a *booksAPI) retryExport(ctx context.Context, c *call) (any, error) {
 	return x, err
 }
 
-// reverseExport answers POST /books/connections/{id}/exports/{export}/reverse.
 func (a *booksAPI) reverseExport(ctx context.Context, c *call) (any, error) {
 	date := c.in.text("date", optional, 10, checkBusinessDate) // "": that of the entry
 	of, err := a.admitOwner(ctx, c)
@@ -515,7 +507,6 @@ func viewChart(date businessDate, chart *bookChart) *chartView {
 	return v
 }
 
-// showChart answers GET /books/connections/{id}/accounts.
 func (a *booksAPI) showChart(ctx context.Context, c *call) (any, error) {
 	on := c.in.date("date")
 	_, b, err := a.admitConnection(ctx, c)
@@ -566,7 +557,6 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 	return &m, nil
 }
 
-// showMapping answers GET /books/connections/{id}/mapping.
 func (a *booksAPI) showMapping(ctx context.Context, c *call) (any, error) {
 	suggest := c.in.parameter("suggest", oneOf("true", "false")) == "true"
 	_, b, err := a.admitConnection(ctx, c)

@@ -43,7 +43,7 @@ func readCarried(text string) (*deviceRequest, error) {
 	return readActivation(in, true), in.err()
 }
 
-// askRequest answers GET /activate with the empty form.
+// askRequest answers with the empty form.
 func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
 	return activateTemplate.render(http.StatusOK, newActivatePage(c.request, "title_activate"))
 }
 
-// carry answers POST /activate with the lease of the device that made the request, or with what is wrong.
+// carry answers with the lease of the device that made the request, or with what is wrong.
 func (a *deviceAPI) carry(ctx context.Context, c *call) (any, error) {
 	p := newActivatePage(c.request, "title_activate")
 	p.Request = c.in.field("request")

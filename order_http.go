@@ -295,7 +295,6 @@ func referenceTaken(c *call, err error) error {
 	return err
 }
 
-// createOrder answers POST /orders.
 func (a *orderAPI) createOrder(ctx context.Context, c *call) (any, error) {
 	q := readNewOrder(c.in)
 	of, err := a.admitOwner(ctx, c)
@@ -374,7 +373,6 @@ func (r dayRange) ids(q *queries, prefix, accountID string) (ids idRange, err er
 	return ids, nil
 }
 
-// listOrders answers GET /orders.
 func (a *orderAPI) listOrders(ctx context.Context, c *call) (any, error) {
 	filter := orderFilter{state: c.in.parameter("state", oneOf(orderStates...)),
 		reference: c.in.parameter("reference", isText(maxOrderText)),
@@ -397,7 +395,6 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call) (any, error) {
 	return showRows(listPage[order]{views, found.next}, err)
 }
 
-// listRefunds answers GET /refunds.
 func (a *orderAPI) listRefunds(ctx context.Context, c *call) (any, error) {
 	filter := refundFilter{state: c.in.parameter("state", oneOf(refundPending, refundSucceeded, refundFailed))}
 	days, page := c.in.dayRange(), c.in.page("ref")
@@ -413,7 +410,6 @@ func (a *orderAPI) listRefunds(ctx context.Context, c *call) (any, error) {
 	return showRows(from.refunds(filter, page.before, page.limit))
 }
 
-// showOrder answers GET /orders/{id}.
 func (a *orderAPI) showOrder(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -457,7 +453,6 @@ func (in *input) lineQuantities(least int64) (all []lineQuantity) {
 	return all
 }
 
-// acceptOrder answers POST /orders/{id}/accept.
 func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
 	lines := c.in.lineQuantities(0)
 	of, err := a.admitOwner(ctx, c)
@@ -469,7 +464,6 @@ func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// captureOrder answers POST /orders/{id}/capture.
 func (a *orderAPI) captureOrder(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -487,7 +481,6 @@ func readRejection(in *input) (why rejection) {
 	return why
 }
 
-// rejectOrder answers POST /orders/{id}/reject.
 func (a *orderAPI) rejectOrder(ctx context.Context, c *call) (any, error) {
 	why := readRejection(c.in)
 	of, err := a.admitOwner(ctx, c)
@@ -499,7 +492,6 @@ func (a *orderAPI) rejectOrder(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// cancelOrder answers POST /orders/{id}/cancel.
 func (a *orderAPI) cancelOrder(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -543,7 +535,7 @@ func (w *refundWish) readLines(in *input) {
 	}
 }
 
-// refundOrder answers POST /orders/{id}/refunds with the refund.
+// refundOrder answers with the refund.
 func (a *orderAPI) refundOrder(ctx context.Context, c *call) (any, error) {
 	wish := readRefund(c.in)
 	of, err := a.admitOwner(ctx, c)
@@ -570,7 +562,6 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// markPaid answers POST /orders/{id}/paid.
 func (a *orderAPI) markPaid(ctx context.Context, c *call) (any, error) {
 	method := c.in.text("method", required, maxNameLength, oneOf(outsideMethods...))
 	at := c.in.timestamp("paid_at")
@@ -583,7 +574,6 @@ func (a *orderAPI) markPaid(ctx context.Context, c *call) (any, error) {
 	})
 }
 
-// undoPaid answers DELETE /orders/{id}/paid.
 func (a *orderAPI) undoPaid(ctx context.Context, c *call) (any, error) {
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {

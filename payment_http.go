@@ -65,7 +65,6 @@ func paymentMetrics(st *store) []metric {
 		}}}
 }
 
-// listPayments answers GET /payments.
 func (a *paymentAPI) listPayments(ctx context.Context, c *call) (any, error) {
 	filter := paymentFilter{state: c.in.parameter("state", oneOf(paymentStates...)),
 		method: c.in.parameter("method", oneOf(methodCard, methodMobile, methodTwint))}
@@ -85,12 +84,10 @@ func (a *paymentAPI) listPayments(ctx context.Context, c *call) (any, error) {
 // noticeRate is how many webhooks with a wrong signature an address may send a minute before it gets a 429.
 const noticeRate = 60
 
-// takeStripeNotice answers POST /payments/stripe/{connection}.
 func (a *paymentAPI) takeStripeNotice(ctx context.Context, c *call) (any, error) {
 	return a.takeNotice(ctx, c, providerStripe)
 }
 
-// takeVippsNotice answers POST /payments/vipps/{connection}.
 func (a *paymentAPI) takeVippsNotice(ctx context.Context, c *call) (any, error) {
 	return a.takeNotice(ctx, c, providerVipps)
 }

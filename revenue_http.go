@@ -289,7 +289,6 @@ func newDateRange(from, to time.Time, today businessDate) (r dateRange, wrong st
 	return dateRange{from.Format(time.DateOnly), to.Format(time.DateOnly)}, ""
 }
 
-// listDays answers GET /revenue/days.
 func (a *revenueAPI) listDays(ctx context.Context, c *call) (any, error) {
 	from, to := c.in.date("from"), c.in.date("to") // zero: not given
 	of, err := a.admitOwner(ctx, c)
@@ -314,7 +313,6 @@ func (a *revenueAPI) listDays(ctx context.Context, c *call) (any, error) {
 	return &list[revenueDay]{Data: all}, err
 }
 
-// showDay answers GET /revenue/days/{date}.
 func (a *revenueAPI) showDay(ctx context.Context, c *call) (any, error) {
 	date := c.in.pathDate("date")
 	of, err := a.admitOwner(ctx, c)
