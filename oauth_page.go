@@ -159,16 +159,10 @@ func (s *server) signOut(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	if secret := s.secretOf(c.request); secret != "" {
-		err := s.store.update(ctx, func(t *tx) error {
-			t.removeSession(secret)
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return seeOther(r.link("signin")).withCookie(s.cookie("", -time.Second)), nil
+	return seeOther(r.link("signin")).withCookie(s.cookie("", -time.Second)), s.store.update(ctx, func(t *tx) error {
+		t.removeSession(s.secretOf(c.request))
+		return nil
+	})
 }
 
 // A consent is what an application asks of somebody who has signed in (RFC 6749, section 4.1.1), and how that is
@@ -184,9 +178,8 @@ type consent struct {
 	Scope     string // in the order of appScopes
 	challenge string // of PKCE
 
-	refused *authorizeError // what the application is told; nil: nothing, or code
-	notice  string          // key of the text why nothing was agreed to; "": nothing was decided yet
-	code    string          // for what was agreed to; "": nothing was
+	answer url.Values // what a redirect tells the application: an error or a code; nil: nothing was decided yet
+	notice string     // key of the text why nothing was agreed to; "": none is shown
 }
 
 // The titles of pages. Those before consentTitle answer a request for consent if nobody can be asked.
@@ -198,10 +191,10 @@ const (
 	connectedTitle  = "title_connected"
 )
 
-// An authorizeError is an error that a redirect reports to the application (RFC 6749, section 4.1.2.1).
-type authorizeError struct{ code, description string }
-
-var errDenied = &authorizeError{"access_denied", "The owner of the account has not agreed."}
+// authorizeError returns an error as a redirect reports it to the application (RFC 6749, section 4.1.2.1).
+func authorizeError(code, description string) url.Values {
+	return url.Values{"error": {code}, "error_description": {description}}
+}
 
 // readConsent returns what a request asks for. Nothing is redirected before the application and its redirect URI are
 // known to be right and somebody has signed in, since that could be abused for links that seem to lead here (RFC 9700,
@@ -221,7 +214,7 @@ func (s *server) readConsent(q *queries, c *call, query url.Values) (*consent, e
 		return &consent{title: unverifiedTitle, Session: who}, nil
 	}
 	wanted := &consent{title: consentTitle, App: asked, RedirectURI: query.Get("redirect_uri"), Session: who}
-	wanted.refused = wanted.read(query, s.issuer())
+	wanted.answer = wanted.read(query, s.issuer())
 	return wanted, nil
 }
 
@@ -258,30 +251,30 @@ func onlyValue(query url.Values, name string) (value string, once bool) {
 
 // read reads the rest of a request; issuer is the resource that tokens are for. It returns what is wrong.
 // Parameters that are empty are absent, and those that are not known, such as prompt, are ignored.
-func (q *consent) read(query url.Values, issuer string) *authorizeError {
+func (q *consent) read(query url.Values, issuer string) url.Values {
 	given := map[string]string{}
 	for _, name := range []string{"state", "response_type", "response_mode", "scope", "code_challenge",
 		"code_challenge_method", "resource"} {
 		value, once := onlyValue(query, name)
 		if !once {
 			q.state = given["state"]
-			return &authorizeError{"invalid_request", "The parameter " + name + " is given twice."}
+			return authorizeError("invalid_request", "The parameter "+name+" is given twice.")
 		}
 		given[name] = value
 	}
 	q.state, q.challenge = given["state"], given["code_challenge"]
 	switch {
 	case given["response_type"] == "":
-		return &authorizeError{"invalid_request", "The response_type must be given: code."}
+		return authorizeError("invalid_request", "The response_type must be given: code.")
 	case given["response_type"] != "code":
-		return &authorizeError{"unsupported_response_type", "The response_type must be code."}
+		return authorizeError("unsupported_response_type", "The response_type must be code.")
 	case given["response_mode"] != "" && given["response_mode"] != "query":
-		return &authorizeError{"invalid_request", "The only response_mode is query."}
+		return authorizeError("invalid_request", "The only response_mode is query.")
 	case given["code_challenge_method"] != "S256" || !isChallenge(q.challenge):
-		return &authorizeError{"invalid_request",
-			"PKCE is needed: a code_challenge of 43 characters, with the code_challenge_method S256."}
+		return authorizeError("invalid_request",
+			"PKCE is needed: a code_challenge of 43 characters, with the code_challenge_method S256.")
 	case given["resource"] != "" && given["resource"] != issuer:
-		return &authorizeError{"invalid_target", "The only resource is " + issuer + "."}
+		return authorizeError("invalid_target", "The only resource is "+issuer+".")
 	}
 	q.Scope = scopesWithin(q.App.Scope, q.App.Scope)
 	registered := strings.Fields(q.Scope)
@@ -289,7 +282,7 @@ func (q *consent) read(query url.Values, issuer string) *authorizeError {
 		q.Scope = scopesWithin(given["scope"], q.Scope)
 	}
 	if q.Scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
-		return &authorizeError{"invalid_scope", "The application is not registered for this scope."}
+		return authorizeError("invalid_scope", "The application is not registered for this scope.")
 	}
 	return nil
 }
@@ -300,11 +293,11 @@ func isChallenge(s string) bool {
 	return err == nil && len(sum) == sha256.Size && len(s) == base64.RawURLEncoding.EncodedLen(sha256.Size)
 }
 
-// sendBack returns the redirect that gives the application an answer. A query that the redirect URI has stays.
-func (q *consent) sendBack(issuer string, answer url.Values) *reply {
-	answer.Set("iss", issuer) // RFC 9207
+// sendBack returns the redirect that gives the application its answer. A query that the redirect URI has stays.
+func (q *consent) sendBack(issuer string) *reply {
+	q.answer.Set("iss", issuer) // RFC 9207
 	if q.state != "" {
-		answer.Set("state", q.state)
+		q.answer.Set("state", q.state)
 	}
 	separator := "?"
 	if _, query, has := strings.Cut(q.RedirectURI, "?"); has {
@@ -312,7 +305,7 @@ func (q *consent) sendBack(issuer string, answer url.Values) *reply {
 			separator = ""
 		}
 	}
-	return redirect(q.RedirectURI+separator+answer.Encode(), "no-referrer")
+	return redirect(q.RedirectURI+separator+q.answer.Encode(), "no-referrer")
 }
 
 // answerConsent makes the answer: a page, or the redirect that tells the application.
@@ -328,11 +321,8 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 		p.Text, p.Tone = "text_unverified", toneBad
 		p.showSession(q.Session, r)
 		return oauthTemplate.render(http.StatusForbidden, p)
-	case q.refused != nil:
-		e := url.Values{"error": {q.refused.code}, "error_description": {q.refused.description}}
-		return q.sendBack(s.issuer(), e), nil
-	case q.code != "":
-		return q.sendBack(s.issuer(), url.Values{"code": {q.code}}), nil
+	case q.answer != nil:
+		return q.sendBack(s.issuer()), nil
 	}
 	p.showSession(q.Session, r)
 	p.Subject, p.Notice, p.Consent, p.Action = printable(q.App.Name), q.notice, q, r.link("authorize")
@@ -363,10 +353,10 @@ func (s *server) askConsent(ctx context.Context, c *call) (any, error) {
 // scopeBox and a scope together name a checkbox of the form that asks for consent.
 const scopeBox = "allow:"
 
-// judge decides about the form of the page that asks for consent: which scope is agreed to, else what the application
+// decide judges the form of the page that asks for consent: which scope is agreed to, else what the application
 // is told, or which notice is shown on the page. If somebody else has signed in since the page was made, or the
 // application has changed, nothing is agreed to.
-func (q *consent) judge(form map[string]string) (agreed string, denied *authorizeError, notice string) {
+func (q *consent) decide(form map[string]string) (agreed string, denied url.Values, notice string) {
 	var ticked []string
 	for name := range form {
 		if scope, ok := strings.CutPrefix(name, scopeBox); ok {
@@ -378,7 +368,7 @@ func (q *consent) judge(form map[string]string) (agreed string, denied *authoriz
 		form["account"] == q.Session.AccountID && form["app"] == q.App.UpdatedAt.String()
 	switch decision := form["decision"]; {
 	case decision == "deny", decision == "allow" && same && agreed == "":
-		return "", errDenied, ""
+		return "", authorizeError("access_denied", "The owner of the account has not agreed."), ""
 	case !same:
 		return "", nil, "changed"
 	case decision != "allow":
@@ -396,15 +386,16 @@ func (s *server) takeConsent(ctx context.Context, c *call) (any, error) {
 	}
 	q, err := updated(ctx, s.store, func(t *tx) (*consent, error) {
 		q, err := s.readConsent(t.queries, c, r.query)
-		if err != nil || q.title != consentTitle || q.refused != nil {
+		if err != nil || q.title != consentTitle || q.answer != nil {
 			return q, err
 		}
 		var scope string
-		if scope, q.refused, q.notice = q.judge(r.form); scope == "" {
+		if scope, q.answer, q.notice = q.decide(r.form); scope == "" {
 			return q, nil
 		}
-		q.code = randomText(32)
-		t.addGrantCode(&grantCode{Hash: hashOf(q.code), AppID: q.App.ID, AccountID: q.Session.AccountID,
+		code := randomText(32)
+		q.answer = url.Values{"code": {code}}
+		t.addGrantCode(&grantCode{Hash: hashOf(code), AppID: q.App.ID, AccountID: q.Session.AccountID,
 			RedirectURI: q.RedirectURI, Challenge: q.challenge, Scope: scope, AgreedBy: q.Session.MadeBy,
 			CreatedAt: t.now, ExpiresAt: t.now.after(grantCodeLife)})
 		return q, nil
