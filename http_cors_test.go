@@ -72,8 +72,7 @@ func newSites(t testing.TB) *sites {
 	f := &sites{service: s, app: of(s.account, appSite, sharedSite), other: of(s.account, otherSite)}
 	removed, _ := of(s.account, removedSite), of(stranger, closedSite)
 	s.change(func(t *tx) error {
-		removed.RemovedAt = t.now
-		t.saveApp(removed)
+		t.exec(`UPDATE apps SET removed_at = ? WHERE id = ?`, t.now, removed.ID)
 		return errors.Join(addOrigin(t, s.account, sharedSite, anActor), closeAccount(t, nouns(), stranger, anActor))
 	})
 	return f
