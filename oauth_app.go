@@ -379,7 +379,7 @@ func createApp(t *tx, p *app, by *caller) (secret string, err error) {
 // tenant's change of anything but own_scope ends the verification. A change without effect writes nothing. Errors:
 // errApp, refusals of members (422) and of a missing scope (403).
 func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
-	before, err := t.usedApp(o, id)
+	before, err := t.app(o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -423,7 +423,7 @@ func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
 // verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or with
 // undo no longer, and returns it. Existing grants stay. Errors: errApp.
 func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error) {
-	p, err := t.usedApp(o, id)
+	p, err := t.app(o, id)
 	if err != nil || p.VerifiedAt.IsZero() == undo {
 		return p, err
 	}
@@ -440,7 +440,7 @@ func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error)
 // accepted for appSecretOverlap, or with atOnce no longer; the one before it never is. Errors: errApp,
 // errAppPublic, a refusal of a missing scope (403).
 func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by *caller) (p *app, secret string, err error) {
-	if p, err = t.usedApp(o, id); err != nil {
+	if p, err = t.app(o, id); err != nil {
 		return nil, "", err
 	}
 	if p.public() {
@@ -464,13 +464,11 @@ func rotateAppSecret(t *tx, o owner, id string, atOnce bool, by *caller) (p *app
 // removeApp removes an application of an owner: none of its tokens, codes and secrets works from the commit on.
 // oauthSweeps end and remove what is left of it. Errors: errApp.
 func removeApp(t *tx, o owner, id, actor string) error {
-	p, err := t.usedApp(o, id)
+	p, err := t.app(o, id)
 	if err != nil {
 		return err
 	}
-	p.RemovedAt, p.UpdatedAt, p.Origins = t.now, t.now, nil
-	p.SecretHash, p.EarlierHash, p.EarlierUntil = nil, nil, stamp{}
-	t.saveApp(p)
+	t.markAppRemoved(id)
 	t.addEvent(appEvent(p, eventAppRemoved, actor))
 	return nil
 }

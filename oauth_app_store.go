@@ -30,11 +30,9 @@ type app struct {
 	MadeBy       makerName `json:"made_by"`
 	CreatedAt    stamp     `json:"created_at"`
 	UpdatedAt    stamp     `json:"updated_at"`
-	RemovedAt    stamp     `json:"-"`
 	SecretHash   []byte    `json:"-"` // SHA-256 of its secret; nil: it has none
 	EarlierHash  []byte    `json:"-"` // of the previous secret
 	Owner        string    `json:"-"` // name of the account that owns it
-	OwnerClosed  bool      `json:"-"`
 }
 
 // A makerName is the actor who made a row. Callers see it as publicActor returns it.
@@ -51,20 +49,16 @@ var appTable = newTable("apps", "p", func(p *app) []field {
 		{"scope", &p.Scope}, {"own_scope", &p.OwnScope}, {"secret_hash", &p.SecretHash},
 		{"earlier_secret_hash", &p.EarlierHash}, {"earlier_secret_until", &p.EarlierUntil},
 		{"verified_at", &p.VerifiedAt}, {"made_by", &p.MadeBy}, {"created_at", &p.CreatedAt},
-		{"updated_at", &p.UpdatedAt}, {"removed_at", &p.RemovedAt}, {"a.name", &p.Owner},
-		{"a.closed_at IS NOT NULL", &p.OwnerClosed}}
+		{"updated_at", &p.UpdatedAt}, {"a.name", &p.Owner}}
 }, "JOIN accounts a ON a.id = p.account_id")
 
 // public reports whether the application can keep no secret.
 func (p *app) public() bool { return p.Kind != appWeb }
 
-// works reports whether anything of the application works: it is not removed, and its owner not closed.
-func (p *app) works() bool { return p.RemovedAt.IsZero() && !p.OwnerClosed }
-
-// mayActFor reports whether an account can agree to the application: until an operator vouches for it, only
+// mayActFor reports whether an account can agree to an application that works: until an operator vouches for it, only
 // the one that owns it.
 func (p *app) mayActFor(accountID string) bool {
-	return p.works() && (!p.VerifiedAt.IsZero() || p.AccountID == accountID)
+	return !p.VerifiedAt.IsZero() || p.AccountID == accountID
 }
 
 // listsOrigin reports whether the application runs on the site with a normalised origin.
@@ -108,26 +102,18 @@ var (
 	errAppPublic = &refusal{code: codeAppSecret}
 )
 
-// app returns an application, removed or not. Errors: errApp.
-func (q *queries) app(o owner, id string) (*app, error) { return appTable.byID(q, o, id, errApp) }
-
-// usedApp returns an application that is not removed. Errors: errApp.
-func (q *queries) usedApp(o owner, id string) (*app, error) {
-	p, err := q.app(o, id)
-	if err == nil && !p.RemovedAt.IsZero() {
-		return nil, errApp
-	}
-	return p, err
+// app returns an application that is not removed. Errors: errApp.
+func (q *queries) app(o owner, id string) (*app, error) {
+	condition, args := o.narrow(`WHERE p.id = ? AND p.removed_at IS NULL`, `p.account_id`, id)
+	p, err := appTable.one(q, condition, args...)
+	return p, replaced(err, errNotFound, errApp)
 }
 
 // workingApp returns an application of which anything works: it is not removed, and its owner not closed. Errors:
 // errApp.
 func (q *queries) workingApp(id string) (*app, error) {
-	p, err := q.usedApp(anyAccount, id)
-	if err == nil && !p.works() {
-		return nil, errApp
-	}
-	return p, err
+	p, err := appTable.one(q, `WHERE p.id = ? AND p.removed_at IS NULL AND a.closed_at IS NULL`, id)
+	return p, replaced(err, errNotFound, errApp)
 }
 
 // apps returns a page of the applications of an owner that are not removed, newest first, starting after the
@@ -167,12 +153,16 @@ func (t *tx) setAppOrigins(p *app) {
 
 // saveApp writes what can change of an application.
 func (t *tx) saveApp(p *app) {
-	t.exec(`UPDATE apps SET name = ?, home_page = ?, redirect_uris = ?, scope = ?,
-		own_scope = ?, secret_hash = ?, earlier_secret_hash = ?, earlier_secret_until = ?, verified_at = ?,
-		updated_at = ?, removed_at = ? WHERE id = ?`,
-		p.Name, p.HomePage, p.RedirectURIs, p.Scope, p.OwnScope, p.SecretHash, p.EarlierHash,
-		p.EarlierUntil, p.VerifiedAt, p.UpdatedAt, p.RemovedAt, p.ID)
+	appTable.update(t, p, "name home_page scope own_scope secret_hash earlier_secret_hash earlier_secret_until "+
+		"verified_at updated_at", `, redirect_uris = ? WHERE id = ?`, p.RedirectURIs, p.ID)
 	t.setAppOrigins(p)
+}
+
+// markAppRemoved removes an application, with its secrets and origins.
+func (t *tx) markAppRemoved(id string) {
+	t.exec(`UPDATE apps SET removed_at = ?1, updated_at = ?1, secret_hash = NULL, earlier_secret_hash = NULL,
+		earlier_secret_until = NULL WHERE id = ?2`, t.now, id)
+	t.exec(`DELETE FROM app_origins WHERE app_id = ?`, id)
 }
 
 // An appToken is the record of an access token of an application; the token itself is not stored.

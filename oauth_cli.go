@@ -87,7 +87,7 @@ func appRemove(e *env) error {
 		route: "DELETE /apps/{id}",
 		before: func(*env, map[string]any) error {
 			return e.confirm(func(q *queries) (string, error) {
-				p, err := q.usedApp(anyAccount, e.args[0])
+				p, err := q.app(anyAccount, e.args[0])
 				if err != nil {
 					return "", err
 				}

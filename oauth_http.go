@@ -43,14 +43,8 @@ func oauthWing(s *server) wing {
 	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}}
 }
 
-// An oauthFailure is the answer to a request that is refused (RFC 6749, section 5.2).
-type oauthFailure struct {
-	Error       string `json:"error"`
-	Description string `json:"error_description"`
-}
-
-// refuseOAuth makes the answer to a refusal. It is a refusalForm. A refusal that is not among oauthErrors gets one
-// of the names of RFC 6749, section 4.1.2.1.
+// refuseOAuth makes the answer to a refusal (RFC 6749, section 5.2). It is a refusalForm. A refusal that is not among
+// oauthErrors gets one of the names of section 4.1.2.1.
 func refuseOAuth(_ *http.Request, ref *refusal, _ string) *reply {
 	status, name, text := ref.code.status, ref.code.name, ref.text()
 	if !slices.Contains(oauthErrors, ref.code) {
@@ -70,7 +64,8 @@ func refuseOAuth(_ *http.Request, ref *refusal, _ string) *reply {
 			status = http.StatusBadRequest
 		}
 	}
-	return &reply{status: status, body: encodeJSON(oauthFailure{name, plainDescription(text)}),
+	body := encodeJSON(map[string]string{"error": name, "error_description": plainDescription(text)})
+	return &reply{status: status, body: body,
 		headers: []header{{"Content-Type", "application/json"}, {"Pragma", "no-cache"}}}
 }
 
@@ -423,7 +418,7 @@ func (s *server) showApp(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.store.usedApp(of, c.id())
+	return s.store.app(of, c.id())
 }
 
 func (s *server) removeApp(ctx context.Context, c *call) (any, error) {
