@@ -234,13 +234,17 @@ func baseURLSet(e *env) error {
 	if err != nil {
 		return usageError(err.Error())
 	}
-	return e.changeConfirmed(func(q *queries) (string, error) {
+	err = e.confirm(func(q *queries) (string, error) {
 		known, err := q.baseURLs()
 		if err != nil || len(known) == 0 || !known[0].Current || known[0].URL == base {
 			return "", err
 		}
 		return "has new tokens, leases and links name " + base + " instead of " + known[0].URL, nil
-	}, func(t *tx) (string, error) {
+	})
+	if err != nil {
+		return err
+	}
+	return e.changeNamed(func(t *tx) (string, error) {
 		t.setBaseURL(base)
 		return "base address " + base + " set", nil
 	})
@@ -434,7 +438,7 @@ func originRemove(e *env) error {
 	if err != nil {
 		return err
 	}
-	return e.changeConfirmed(func(q *queries) (string, error) {
+	err = e.confirm(func(q *queries) (string, error) {
 		id, err := q.originAccount(origin)
 		if err != nil {
 			return "", err
@@ -442,7 +446,11 @@ func originRemove(e *env) error {
 		a, err := q.account(id) // errNotFound if nobody has the origin
 		return fmt.Sprintf("removes the origin %s of %s, so that browsers can't call the service from its pages",
 			origin, withName(a.ID, a.Name)), err
-	}, func(t *tx) (string, error) {
+	})
+	if err != nil {
+		return err
+	}
+	return e.changeNamed(func(t *tx) (string, error) {
 		return "origin " + origin + " removed", removeOrigin(t, origin, e.actor())
 	})
 }

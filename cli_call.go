@@ -29,12 +29,15 @@ type routeCommand struct {
 	text  string                         // what people see of the answer, as "${id} is ${status}"; see fillText
 	keys  func(e *env) (*keyring, error) // reads the key file; nil: the route does not need it
 
-	// before is called first, with the members of the body. It asks for a yes, and refuses or sets what the route does
-	// not. nil: nothing does.
+	// before is called first, with the members of the body, and refuses or sets what the route does not. nil: nothing
+	// does.
 	before func(e *env, body map[string]any) error
 
-	// show prints the answer to people in place of text; of one without a body (204) it prints JSON, too. nil: text
-	// does, or without text a line for each member.
+	// plan says what the command does, for confirm, and names what it does that to, for text as ${name}. nil: it does
+	// not ask.
+	plan func(e *env, q *queries) (name, plan string, err error)
+
+	// show prints the answer to people in place of text. nil: text does, or without text a line for each member.
 	show func(e *env, answer *jsonValue) error
 
 	// after says on standard error what is left to do once the answer is printed. nil: nothing is.
@@ -52,6 +55,15 @@ func (c routeCommand) run(e *env) error {
 			return e.explain(err)
 		}
 	}
+	if c.plan != nil {
+		err := e.confirm(func(q *queries) (plan string, err error) {
+			r.path["name"], plan, err = c.plan(e, q)
+			return plan, err
+		})
+		if err != nil {
+			return e.explain(err)
+		}
+	}
 	var answer []byte
 	err = e.asOperator(c.keys, func(o *routeCaller) error {
 		answer, err = o.call(r)
@@ -65,10 +77,7 @@ func (c routeCommand) run(e *env) error {
 
 // print prints the answer of the route: with -json as it is.
 func (c routeCommand) print(e *env, r *routeRequest, answer []byte) error {
-	switch {
-	case len(answer) == 0 && c.show != nil:
-		return c.show(e, nil)
-	case len(answer) == 0:
+	if len(answer) == 0 {
 		return e.done(os.Expand(c.text, func(name string) string { return r.path[name] }))
 	}
 	v, err := parseJSON(answer)

@@ -312,15 +312,6 @@ func changed[T any](e *env, f func(*tx) (T, error)) (result T, err error) {
 	return result, err
 }
 
-// printChanged is changed, and prints what f has returned: with -json as it is, else as text puts it.
-func printChanged[T any](e *env, f func(*tx) (T, error), text func(T) string) error {
-	result, err := changed(e, f)
-	if err != nil {
-		return err
-	}
-	return e.print(result, text(result))
-}
-
 // changeNamed is change for a command that has no result. f returns the line that names what was changed; see done.
 func (e *env) changeNamed(f func(*tx) (string, error)) error {
 	line, err := changed(e, f)
@@ -328,14 +319,6 @@ func (e *env) changeNamed(f func(*tx) (string, error)) error {
 		return err
 	}
 	return e.done(line)
-}
-
-// changeConfirmed is changeNamed once the plan is confirmed.
-func (e *env) changeConfirmed(plan func(*queries) (string, error), f func(*tx) (string, error)) error {
-	if err := e.confirm(plan); err != nil {
-		return err
-	}
-	return e.changeNamed(f)
 }
 
 // done ends a command that has no result: it prints a line that names what was changed, or {"ok":true} with -json.

@@ -203,15 +203,6 @@ func wrap(text string, n int) (lines []string) {
 	return append(lines, line)
 }
 
-// printMembers is printDetails for the members of a value that encodes to a JSON object.
-func (e *env) printMembers(v any) error {
-	members, err := memberDetails(v)
-	if err != nil {
-		return err
-	}
-	return e.printDetails(v, members)
-}
-
 // memberDetails returns the members of a value that encodes to a JSON object, as details.
 func memberDetails(v any) ([]detail, error) {
 	object, err := parseJSON(encodeJSON(v))

@@ -709,14 +709,15 @@ const docsPath = "quiet"
 // receiverHandler receives the demo's webhooks, verifies them and prints a line of each.
 func (d *demo) receiverHandler(out io.Writer, now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/{$}", webhookListener(d.secret, http.StatusNoContent, lineWriter{out}, now))
+	mux.Handle("/{$}", &webhookReceiver{secret: d.secret, status: http.StatusNoContent,
+		out: lineWriter{out}, now: now})
 	mux.HandleFunc("POST /"+docsPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	return mux
 }
 
-// A lineWriter writes what webhookListener prints of a request as one line: its time, type and id, and the result.
+// A lineWriter writes what a webhookReceiver prints of a request as one line: its time, type and id, and the result.
 type lineWriter struct{ out io.Writer }
 
 // Write writes one request.

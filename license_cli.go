@@ -94,7 +94,7 @@ var licenseCommands = []command{
 	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1,
 		routeCommand{route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"}.run},
 	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1,
-		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", before: confirmRevoking}.run},
+		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", plan: planRevoking}.run},
 	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens},
 		1, routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
 			before: checkOldKeyUntil}.run},
@@ -138,16 +138,14 @@ func showNewLicense(e *env, made *jsonValue) error {
 	return e.print(nil, fillText(text, made))
 }
 
-// confirmRevoking asks before a licence is revoked.
-func confirmRevoking(e *env, _ map[string]any) error {
-	return e.confirm(func(q *queries) (string, error) {
-		l, err := q.license(anyAccount, e.args[0])
-		if err != nil || l.State == statusRevoked {
-			return "", except(err, errLicense) // which the route tells
-		}
-		return fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
-			countOf(l.SeatsUsed, "device")), nil
-	})
+// planRevoking says what revoking a licence does. Of one that does not exist the route tells.
+func planRevoking(e *env, q *queries) (_, plan string, err error) {
+	l, err := q.license(anyAccount, e.args[0])
+	if err != nil || l.State == statusRevoked {
+		return "", "", except(err, errLicense)
+	}
+	return "", fmt.Sprintf("ends %s for good, and its %s with it", withName("the licence "+l.ID, l.Product),
+		countOf(l.SeatsUsed, "device")), nil
 }
 
 // checkOldKeyUntil refuses an end of the old key that has passed, which a slip of the year may be.
@@ -273,8 +271,13 @@ var (
 var deviceCommands = []command{
 	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
 		listOfDevices.run},
-	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1, deviceRelease},
-	{"device block", "DEVICE", "block a device until it is released", nil, 1, deviceBlock},
+	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1,
+		changeDevice("released", func(t *tx, l *license, d *device, actor string) {
+			if d.State != deviceReleased {
+				releaseSeat(t, l, d, "operator", eventDeviceReleased, actor)
+			}
+		})},
+	{"device block", "DEVICE", "block a device until it is released", nil, 1, changeDevice("blocked", blockDevice)},
 	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, listCommand{
 		export: true, pages: paged(exportedDevices), columns: "license_id id name state platform app_version " +
 			"fingerprint activated_at last_seen_at released_at released_by clone_suspected_at offline_until"}.run},
@@ -419,36 +422,22 @@ var listOfDevices = listCommand{route: "GET /licenses/{id}/devices", prefix: "de
 	"PLATFORM VERSION=app_version FINGERPRINT ACTIVATED=activated_at SEEN=last_seen_at OFFLINE_UNTIL " +
 	"RELEASED=released_at BY=released_by"}
 
-// changeDevice runs f in a transaction, with the device that the command names and its licence. did says what f does.
-func (e *env) changeDevice(did string, f func(*tx, *license, *device) error) error {
-	return e.changeNamed(func(t *tx) (string, error) {
-		d, err := t.deviceByID(anyAccount, e.args[0])
-		if err != nil {
-			return "", err
-		}
-		l, err := t.license(anyAccount, d.LicenseID)
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("device %s of %s %s", withName(d.ID, valueOr(d.Name, "no name")), l.ID, did), f(t, l, d)
-	})
-}
-
-func deviceRelease(e *env) error {
-	return e.changeDevice("released", func(t *tx, l *license, d *device) error {
-		if d.State == deviceReleased {
-			return nil
-		}
-		releaseSeat(t, l, d, "operator", eventDeviceReleased, e.actor())
-		return nil
-	})
-}
-
-func deviceBlock(e *env) error {
-	return e.changeDevice("blocked", func(t *tx, l *license, d *device) error {
-		blockDevice(t, l, d, e.actor())
-		return nil
-	})
+// changeDevice makes a command that calls f with the device that it names, and its licence. did says what f does.
+func changeDevice(did string, f func(t *tx, l *license, d *device, actor string)) func(*env) error {
+	return func(e *env) error {
+		return e.changeNamed(func(t *tx) (string, error) {
+			d, err := t.deviceByID(anyAccount, e.args[0])
+			if err != nil {
+				return "", err
+			}
+			l, err := t.license(anyAccount, d.LicenseID)
+			if err != nil {
+				return "", err
+			}
+			f(t, l, d, e.actor())
+			return fmt.Sprintf("device %s of %s %s", withName(d.ID, valueOr(d.Name, "no name")), l.ID, did), nil
+		})
+	}
 }
 
 // An exportedDevice is a device with the licence it belongs to.

@@ -39,7 +39,8 @@ var appCommands = []command{
 		"give an application another secret, shown once; the one before is taken too for a week",
 		[]option{optNow}, 1, routeCommand{route: "POST /apps/{id}/rotate-secret", show: showAppSecret}.run},
 	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
-		[]option{optUnasked}, 1, appRemove},
+		[]option{optUnasked}, 1, routeCommand{route: "DELETE /apps/{id}", text: "application ${name} removed",
+			plan: planRemovingApp}.run},
 }
 
 // commaBefore matches the commas of a list of addresses that separate two, not those within one.
@@ -69,36 +70,30 @@ func showAppSecret(e *env, p *jsonValue) error {
 }
 
 func appVerify(e *env) error {
-	return printChanged(e, func(t *tx) (*app, error) {
+	p, err := changed(e, func(t *tx) (*app, error) {
 		p, err := verifyApp(t, anyAccount, e.args[0], e.on("undo"), e.actor())
 		return p, e.explain(err)
-	}, func(p *app) string {
-		who := "every account can agree to it"
-		if p.VerifiedAt.IsZero() {
-			who = "only the account that owns it can agree to it"
-		}
-		return fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who)
 	})
+	if err != nil {
+		return err
+	}
+	who := "every account can agree to it"
+	if p.VerifiedAt.IsZero() {
+		who = "only the account that owns it can agree to it"
+	}
+	return e.print(p, fmt.Sprintf("%s (%s): %s", p.ID, printable(p.Name), who))
 }
 
-func appRemove(e *env) error {
-	name := ""
-	return routeCommand{
-		route: "DELETE /apps/{id}",
-		before: func(*env, map[string]any) error {
-			return e.confirm(func(q *queries) (string, error) {
-				p, err := q.app(anyAccount, e.args[0])
-				if err != nil {
-					return "", err
-				}
-				name = withName(p.ID, p.Name)
-				grants, webhooks, err := q.countOfApp(p.ID)
-				return fmt.Sprintf("removes the application %s for good, with %s and %s", name,
-					countOf(grants, "grant"), countOf(webhooks, "webhook")), err
-			})
-		},
-		show: func(*env, *jsonValue) error { return e.done("application " + name + " removed") },
-	}.run(e)
+// planRemovingApp says what removing an application does.
+func planRemovingApp(e *env, q *queries) (name, plan string, err error) {
+	p, err := q.app(anyAccount, e.args[0])
+	if err != nil {
+		return "", "", err
+	}
+	name = withName(p.ID, p.Name)
+	grants, webhooks, err := q.countOfApp(p.ID)
+	return name, fmt.Sprintf("removes the application %s for good, with %s and %s", name,
+		countOf(grants, "grant"), countOf(webhooks, "webhook")), err
 }
 
 // The options of these commands.

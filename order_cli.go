@@ -54,7 +54,7 @@ var orderCommands = []command{
 		optRejectReason,
 		{name: "text", value: "TEXT", member: "text",
 			help: "what the guest reads beside it, at most 200 characters"}, optUnasked,
-	}, 1, routeCommand{route: "POST /orders/{id}/reject", before: confirmRejecting, show: showOrderState,
+	}, 1, routeCommand{route: "POST /orders/{id}/reject", plan: planRejecting, show: showOrderState,
 		after: noteDue}.run},
 	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
 		optRefundLines,
@@ -222,16 +222,14 @@ func orderDetails(h *orderHistory, members []detail) (details []detail) {
 	return details
 }
 
-// confirmRejecting asks before an order that was paid is rejected.
-func confirmRejecting(e *env, _ map[string]any) error {
-	return e.confirm(func(q *queries) (string, error) {
-		o, err := q.order(anyAccount, e.args[0])
-		if err != nil || !o.waits() || o.PaymentID == nil {
-			return "", except(err, errOrder) // which the route tells
-		}
-		return fmt.Sprintf("rejects %s for good, and the %s that the guest has paid by %s go back", o.ID,
-			formatMoney(o.Total, o.Currency), valueOr(o.Method, "")), nil
-	})
+// planRejecting says what rejecting an order that was paid does. Of one that does not exist the route tells.
+func planRejecting(e *env, q *queries) (_, plan string, err error) {
+	o, err := q.order(anyAccount, e.args[0])
+	if err != nil || !o.waits() || o.PaymentID == nil {
+		return "", "", except(err, errOrder)
+	}
+	return "", fmt.Sprintf("rejects %s for good, and the %s that the guest has paid by %s go back", o.ID,
+		formatMoney(o.Total, o.Currency), valueOr(o.Method, "")), nil
 }
 
 // confirmRefund asks before money is given back.

@@ -78,17 +78,20 @@ func backupCommand(e *env) error {
 // clockAccept stores the time of the machine's clock in the file, even if the stored time is later. A running
 // service notices that within a second.
 func clockAccept(e *env) error {
-	return printChanged(e, func(t *tx) (map[string]stamp, error) {
-		before, err := t.clockSeen()
+	var before stamp
+	at, err := changed(e, func(t *tx) (at stamp, err error) {
+		before, err = t.clockSeen()
 		t.setClock(t.now)
-		return map[string]stamp{"seen_at": t.now, "before": before}, err
-	}, func(times map[string]stamp) string {
-		text := fmt.Sprintf("%s is taken for right", times["seen_at"])
-		if before := times["before"]; !before.IsZero() {
-			text += fmt.Sprintf("; the time that the service saw last was %s", before)
-		}
-		return text
+		return t.now, err
 	})
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s is taken for right", at)
+	if !before.IsZero() {
+		text += fmt.Sprintf("; the time that the service saw last was %s", before)
+	}
+	return e.print(map[string]stamp{"seen_at": at, "before": before}, text)
 }
 
 // noteBackup writes the event that tells the status command when the last backup was taken. It

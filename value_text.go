@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
 	"regexp"
 	"slices"
@@ -105,12 +104,6 @@ func valueOr[T any](p *T, otherwise T) T {
 		return otherwise
 	}
 	return *p
-}
-
-// namesOfTrue returns the names that are true, sorted.
-func namesOfTrue(names map[string]bool) []string {
-	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
-	return slices.Sorted(maps.Keys(names))
 }
 
 func isNotVisible(r rune) bool { return r <= ' ' || r > '~' }

@@ -78,7 +78,8 @@ var webhookCommands = []command{
 		routeCommand{route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
 			after: noteSending}.run},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
-		[]option{optUnasked}, 1, webhookRemove},
+		[]option{optUnasked}, 1, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${name} removed",
+			plan: planRemovingWebhook}.run},
 }
 
 // noteSending says so where the service is to send something and none runs.
@@ -161,24 +162,16 @@ func webhookCell(member string, row *jsonValue) any {
 	return nil
 }
 
-func webhookRemove(e *env) error {
-	id, name := e.args[0], ""
-	return routeCommand{
-		route: "DELETE /webhooks/{id}",
-		before: func(*env, map[string]any) error {
-			return e.confirm(func(q *queries) (string, error) {
-				w, err := q.webhook(anyAccount, id)
-				if err != nil {
-					return "", err
-				}
-				name = withName(id, w.host())
-				waiting, err := q.countRetries(id)
-				return fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
-					countOf(waiting, "event")), err
-			})
-		},
-		show: func(*env, *jsonValue) error { return e.done("webhook " + name + " removed") },
-	}.run(e)
+// planRemovingWebhook says what removing a webhook does.
+func planRemovingWebhook(e *env, q *queries) (name, plan string, err error) {
+	w, err := q.webhook(anyAccount, e.args[0])
+	if err != nil {
+		return "", "", err
+	}
+	name = withName(w.ID, w.host())
+	waiting, err := q.countRetries(w.ID)
+	return name, fmt.Sprintf("removes the webhook %s for good; still to be sent again to it: %s", name,
+		countOf(waiting, "event")), err
 }
 
 // webhookStatus is what the status command says of webhooks.
@@ -278,20 +271,14 @@ func (e *env) webhookSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// webhookListener returns a receiver of webhooks, for people to see what arrives. It verifies each
-// request with the secret, prints it to out as text, and answers with the status, or with 401 for
-// one that does not verify, and 400, 405 or 413 for one that is no webhook. now is the clock that the
-// times of webhooks are compared with.
-func webhookListener(secret []byte, status int, out io.Writer, now func() time.Time) http.Handler {
-	return &webhookReceiver{secret: secret, status: status, out: out, now: now}
-}
-
-// A webhookReceiver is the handler of webhookListener.
+// A webhookReceiver is the handler of a receiver of webhooks, for people to see what arrives. It verifies each request
+// with the secret, prints it to out, and answers with the status, or with 401 for one that does not verify, and 400,
+// 405 or 413 for one that is no webhook.
 type webhookReceiver struct {
 	secret []byte
 	status int
-	now    func() time.Time
-	json   bool // print one JSON object a line
+	now    func() time.Time // the clock that the times of webhooks are compared with
+	json   bool             // print one JSON object a line, not text
 
 	mu  sync.Mutex // guards out
 	out io.Writer

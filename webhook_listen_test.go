@@ -30,7 +30,9 @@ func receive(
 	}
 	r.Header = header
 	answer = httptest.NewRecorder()
-	webhookListener(secret, status, &out, func() time.Time { return vectorTime }).ServeHTTP(answer, r)
+	receiver := &webhookReceiver{secret: secret, status: status, out: &out,
+		now: func() time.Time { return vectorTime }}
+	receiver.ServeHTTP(answer, r)
 	return answer, out.String()
 }
 
