@@ -276,7 +276,7 @@ func activateDevice(t *tx, keys *keyring, r *deviceRequest) (f finding, err erro
 	d.LastSeenAt = t.now
 	t.startLicense(l)
 	recordPresentedSeq(t, l, d, r.token)
-	if f.lease, err = keys.nextLease(t, l, d, r.nonce, r.offline); err != nil {
+	if err = f.nextLease(t, keys, r.nonce, r.offline); err != nil {
 		return f, err
 	}
 	t.saveDevice(before, d)
@@ -530,7 +530,7 @@ func recordSeen(t *tx, keys *keyring, r *deviceRequest) (f finding, err error) {
 	d.AppVersion = cmp.Or(r.appVersion, d.AppVersion)
 	recordPresentedSeq(t, l, d, r.token)
 	if f.wantsLease(r, t.now.Time) && d.leaseStale(l, keys.signer().kid, t.now.Time) {
-		if f.lease, err = keys.nextLease(t, l, d, r.nonce, false); err != nil {
+		if err = f.nextLease(t, keys, r.nonce, false); err != nil {
 			return f, err
 		}
 	}

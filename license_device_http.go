@@ -408,12 +408,12 @@ func (a *deviceAPI) touchDevice(ctx context.Context, r *deviceRequest, f *findin
 	}
 	base := a.routing.Load().bases[0].URL
 	if f.lease == nil && r.nonce == "" {
-		if f.lease = a.leases.get(f.license, f.device, base, kid, now); f.lease != nil {
+		if f.lease = a.leases.get(f, base, kid, now); f.lease != nil {
 			return nil
 		}
 	}
 	if f.lease == nil {
-		f.lease, err = keys.signLease(f.license, leaseClaims(f.license, f.device, now, r.nonce), base, now)
+		err = f.signLease(keys, leaseClaims(f.license, f.device, now, r.nonce), base, now)
 	}
 	if err == nil && r.nonce == "" {
 		a.leases.put(f.device.ID, f.lease)

@@ -15,15 +15,17 @@ type lease struct {
 	kid    string // of the key that signed it
 }
 
-// signLease signs the claims of a lease on l. base is the address of the service, which becomes issuer and audience.
-func (k *keyring) signLease(l *license, c claims, base string, now time.Time) (*lease, error) {
+// signLease signs the claims of a lease, and sets f.lease. base is the address of the service, which becomes issuer and
+// audience.
+func (f *finding) signLease(keys *keyring, c claims, base string, now time.Time) error {
 	c.Issuer, c.Audience, c.ID = base, base, newID("tok", now)
-	token, err := k.sign(c)
+	token, err := keys.sign(c)
 	if err != nil {
-		return nil, fmt.Errorf("sign a lease: the product and entitlements of %s are too long, so shorten these: %w",
-			l.ID, err)
+		return fmt.Errorf("sign a lease: the product and entitlements of %s are too long, so shorten these: %w",
+			f.license.ID, err)
 	}
-	return &lease{token: token, claims: c, kid: k.signer().kid}, nil
+	f.lease = &lease{token: token, claims: c, kid: keys.signer().kid}
+	return nil
 }
 
 // leaseStale reports whether d needs a new lease because its last one is at least leaseReuse old,
@@ -33,29 +35,28 @@ func (d *device) leaseStale(l *license, kid string, now time.Time) bool {
 		l.leaseEnd(now).After(d.LeaseExpiresAt.after(leaseReuse).Time)
 }
 
-// nextLease signs a lease with d's next lease number, and records it in the fields of d, which the
+// nextLease signs a lease with the device's next lease number, and records it in the fields of f.device, which the
 // caller must save. An offline lease keeps a floating seat until its end, whatever other leases follow.
-func (k *keyring) nextLease(t *tx, l *license, d *device, nonce string, offline bool) (*lease, error) {
+func (f *finding) nextLease(t *tx, keys *keyring, nonce string, offline bool) error {
 	bases, err := t.baseURLs()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	l, d := f.license, f.device
 	d.LeaseSeq++
-	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = k.signer().kid, t.now, l.leaseEnd(t.now.Time)
+	d.LeaseKid, d.LeasedAt, d.LeaseExpiresAt = keys.signer().kid, t.now, l.leaseEnd(t.now.Time)
 	if offline {
 		d.LeaseExpiresAt = l.beforeGraceEnds(t.now.after(days(l.OfflineDays)))
 		if !d.LeaseExpiresAt.Before(d.OfflineUntil.Time) {
 			d.OfflineUntil, d.OfflineKid = d.LeaseExpiresAt, d.LeaseKid
 		}
 	}
-	if d.LeaseExpiresAt.After(d.CountsUntil.Time) {
-		d.CountsUntil = d.LeaseExpiresAt
-	}
+	d.CountsUntil = stamp{later(d.CountsUntil.Time, d.LeaseExpiresAt.Time)}
 	d.LapsesAt = stamp{}
 	if l.Kind == kindFloating {
 		d.LapsesAt = stamp{later(d.LeaseExpiresAt.Time, d.OfflineUntil.Time)}
 	}
-	return k.signLease(l, leaseClaimsUntil(d.LeaseExpiresAt, l, d, t.now.Time, nonce), bases[0].URL, t.now.Time)
+	return f.signLease(keys, leaseClaimsUntil(d.LeaseExpiresAt, l, d, t.now.Time, nonce), bases[0].URL, t.now.Time)
 }
 
 // maxNonce is how many characters a nonce has at most, all of them visible ASCII.
@@ -81,14 +82,14 @@ func (c *leaseCache) put(deviceID string, l *lease) {
 // key kid for the address base would say the same; else nil. It compares what the lease says and not updated_at,
 // which somebody who changes a row in the sqlite3 shell may leave alone, and not whether a commit has dropped the rows:
 // those of other devices do, and within leaseReuse a device gets the same lease again.
-func (c *leaseCache) get(l *license, d *device, base, kid string, now time.Time) *lease {
+func (c *leaseCache) get(f *finding, base, kid string, now time.Time) *lease {
 	c.mu.Lock()
-	kept := c.leases[d.ID]
+	kept := c.leases[f.device.ID]
 	c.mu.Unlock()
 	if kept == nil || kept.kid != kid || !closerThan(leaseReuse, time.Unix(kept.claims.IssuedAt, 0), now) {
 		return nil
 	}
-	was, is := &kept.claims, leaseClaims(l, d, time.Unix(kept.claims.IssuedAt, 0), "")
+	was, is := &kept.claims, leaseClaims(f.license, f.device, time.Unix(kept.claims.IssuedAt, 0), "")
 	if was.Issuer != base || was.Subject != is.Subject || was.License != is.License || was.Seq != is.Seq ||
 		was.Fingerprint != is.Fingerprint || was.Product != is.Product || was.Expires != is.Expires ||
 		was.LicenseEnd != is.LicenseEnd || was.GraceEnd != is.GraceEnd || was.RefreshAfter != is.RefreshAfter ||
