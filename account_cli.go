@@ -51,50 +51,50 @@ var accountCommands = []command{
 	{"init", "", "create the database, the key file and the main account; existing ones are never changed",
 		[]option{optBaseURL, optName, optOrigin,
 			optForce.says("create another installation although " + installedDir + " has one"), optNewKeys,
-		}, 0, initCommand},
-	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, 0, listCommand{
+		}, initCommand},
+	{"base-url show", "", "show the base address, and earlier ones that tokens may still name", nil, listCommand{
 		columns: "URL CURRENT",
 		pages:   whole(func(q *queries, _ owner) ([]baseAddress, error) { return q.baseURLs() })}.run},
 	{"base-url set", "URL", "set the base address; tokens may go on naming the previous one",
-		[]option{optUnasked}, 1, baseURLSet},
+		[]option{optUnasked}, baseURLSet},
 	{"base-url remove", "URL", "stop accepting tokens that name an earlier base address",
-		nil, 1, baseURLRemove},
+		nil, baseURLRemove},
 	{"account add", "NAME", "open an account",
-		[]option{optUnasked.says("do not ask when another account has the name")}, 1, accountAdd},
-	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, 0, listCommand{
+		[]option{optUnasked.says("do not ask when another account has the name")}, accountAdd},
+	{"account list", "", "list accounts, oldest first", []option{optAllRows, optSince, optUntil}, listCommand{
 		prefix: "acct", columns: "ID NAME MAIN RATE CREATED=created_at CLOSED=closed_at",
 		pages: whole(func(q *queries, _ owner) ([]account, error) { return q.accounts() })}.run},
-	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, 1, accountShow},
+	{"account show", "ACCOUNT", "show an account, its settings, and what it has", nil, accountShow},
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
-		"so many at once, and a sixtieth a second", nil, 2, accountRate},
+		"so many at once, and a sixtieth a second", nil, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optIssuer,
-	}, 1, routeCommand{route: "PATCH /account"}.run},
+	}, routeCommand{route: "PATCH /account"}.run},
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
 			"working, but are kept; money that is authorised for its orders is released",
 		[]option{optUnasked.says("close it without asking; where nobody can be asked, it is not closed without this")},
-		1, accountClose},
+		accountClose},
 	{"account signin", "ACCOUNT",
 		"print a code with which one person can sign in for an account, within 15 minutes, and then agree that " +
 			"applications act for it",
-		nil, 1, accountSignin.run},
+		nil, accountSignin.run},
 	{"account reopen", "ACCOUNT", "open a closed account again; what stopped with it works again",
-		nil, 1, accountReopen},
+		nil, accountReopen},
 	{"origin add", "ORIGIN", "let browsers call the service from an account's site",
-		[]option{optAccount.says("the account that the origin belongs to")}, 1, originAdd},
+		[]option{optAccount.says("the account that the origin belongs to")}, originAdd},
 	{"origin list", "", "list origins", []option{optAllRows, optAccount.says("show only origins of this account")},
-		0, listCommand{columns: "ORIGIN ACCOUNT=account_id CREATED=created_at", pages: whole((*queries).origins)}.run},
-	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked}, 1,
+		listCommand{columns: "ORIGIN ACCOUNT=account_id CREATED=created_at", pages: whole((*queries).origins)}.run},
+	{"origin remove", "ORIGIN", "stop letting browsers call the service from a site", []option{optUnasked},
 		originRemove},
 	{"token issue", "", "print a new bearer token",
 		[]option{optAccount.says("the account that the token acts for"), optScope, optTTL, optClientID, optAllAccounts},
-		0, tokenIssue},
+		tokenIssue},
 	{"token list", "", "list tokens, newest first", []option{
 		optAllRows, optAccount.says("show only tokens of this account"), optSince, optUntil,
-	}, 0, listCommand{prefix: "tok", pages: paged((*queries).tokens), columns: "ID CLIENT=client_id SCOPE " +
+	}, listCommand{prefix: "tok", pages: paged((*queries).tokens), columns: "ID CLIENT=client_id SCOPE " +
 		"ALL-ACCOUNTS=all_accounts EXPIRES=expires_at REVOKED=revoked_at ACCOUNT=account_id"}.run},
-	{"token revoke", "TOKEN", "refuse a token from now on", nil, 1, tokenRevoke},
+	{"token revoke", "TOKEN", "refuse a token from now on", nil, tokenRevoke},
 }
 
 // initCommand creates the database and the key file, whichever is missing. It fails when

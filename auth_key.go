@@ -53,15 +53,15 @@ var (
 
 // The operator's commands on the key file.
 var keyCommands = []command{
-	{"key list", "", "list the keys, the signing key first", nil, 0, keyList},
-	{"key public", "", "print the public keys as PEM, the signing key first", nil, 0, keyPublic},
-	{"key add", "", "add a key that verifies tokens but does not sign them yet", nil, 0, keyAdd},
+	{"key list", "", "list the keys, the signing key first", nil, keyList},
+	{"key public", "", "print the public keys as PEM, the signing key first", nil, keyPublic},
+	{"key add", "", "add a key that verifies tokens but does not sign them yet", nil, keyAdd},
 	{"key rotate", "", "sign with the newest key from now on; it must be a day old", []option{
 		optForce.says("use the newest key although it was added less than a day ago"),
-	}, 0, keyRotate},
+	}, keyRotate},
 	{"key retire", "KID", "remove a key; refused while unexpired tokens are signed with it", []option{
 		optForce.says("remove the key although unexpired tokens and leases end with it"),
-	}, 1, keyRetire},
+	}, keyRetire},
 }
 
 // loadKeys loads the key file and returns its path. It must not be called while the caller has the database

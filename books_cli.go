@@ -49,35 +49,34 @@ var booksCommands = []command{
 	{"books app set", "xero|fortnox", "set the application that you have registered with the maker", []option{
 		optSecrets.says("- for standard input, as your shell opens it (-secrets - <xero.txt), or a file that only " +
 			"the user who runs the command can read, with lines client_id= and client_secret="),
-	}, 1, booksAppSet},
-	{"books app list", "", "list the applications that are set", nil, 0, listCommand{
+	}, booksAppSet},
+	{"books app list", "", "list the applications that are set", nil, listCommand{
 		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
 		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() }),
 	}.run},
 	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books",
-		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
-		1, booksConnect},
+		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...), booksConnect},
 	{"books list", "", "list the connections with books, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")},
 		listCommand{prefix: "bkc", columns: "ID PRODUCT STATE COMPANY=organisation.name CURRENCY " +
 			"MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id", pages: whole(shownConnections)}.run},
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
-	}, 1, booksSet},
+	}, booksSet},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
-		append([]option{optSuggest, optMapping}, ledgerOptions...), 1, booksMapping},
+		append([]option{optSuggest, optMapping}, ledgerOptions...), booksMapping},
 	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
-		ledgerOptions, 2, booksPreview},
-	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil, 2, booksExport},
+		ledgerOptions, booksPreview},
+	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil, booksExport},
 	{"books export list", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
-	}, 0, listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}.run},
-	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil, 1,
+	}, listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}.run},
+	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil,
 		booksRetry},
 	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
-		[]option{optReverseDate}, 1, booksReverse},
+		[]option{optReverseDate}, booksReverse},
 	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
-		append([]option{optUnasked}, ledgerOptions...), 1, booksDisconnect},
+		append([]option{optUnasked}, ledgerOptions...), booksDisconnect},
 }
 
 // explainBooksError turns the refusals of the rules of books, which are worded for callers of the API, into errors for

@@ -61,10 +61,9 @@ func (o option) variable() string {
 // A command is a command of the program, named by one to three words.
 type command struct {
 	name    string   // "version", "license add" or "books app set"
-	args    string   // placeholders of its arguments in the help: "ID N"
+	args    string   // placeholders of its arguments: "ID N"
 	help    string   // what it does, in one line
 	options []option // besides commonOptions
-	nargs   int      // how many arguments it requires
 	run     func(*env) error
 }
 
@@ -85,6 +84,11 @@ var commonOptions = []option{optDB, optKey, optJSON, optWide}
 
 // acceptedOptions returns the common options and the command's own.
 func (c *command) acceptedOptions() []option { return slices.Concat(commonOptions, c.options) }
+
+// nargs returns how many arguments the command requires: [COMMAND] is none.
+func (c *command) nargs() int {
+	return len(strings.Fields(c.args)) - strings.Count(c.args, "[")
+}
 
 // asks reports whether the command asks for a typed yes before it moves money or does what can't be undone.
 func (c *command) asks() bool {
@@ -144,7 +148,7 @@ func findCommand(commands []command, args []string) (*command, []string) {
 		name, rest := strings.Join(args[:words], " "), args[words:]
 		old := oldNames[name]
 		for i := range commands {
-			if c := &commands[i]; c.name == name || c.name == old && (len(rest) == c.nargs ||
+			if c := &commands[i]; c.name == name || c.name == old && (len(rest) == c.nargs() ||
 				!slices.ContainsFunc(commands, func(other command) bool { return other.startsWith(name) })) {
 				return c, rest
 			}
@@ -245,7 +249,7 @@ func (e *env) take(args []string) error {
 			e.values[o.name] = e.typed[o.name]
 		}
 	}
-	if e.args = args; len(args) != e.command.nargs {
+	if e.args = args; len(args) != e.command.nargs() {
 		return usageError("usage: widgetd " + e.command.usage())
 	}
 	return nil

@@ -424,7 +424,7 @@ func TestCommand_takesItsOldNames(t *testing.T) {
 			t.Errorf("%q is to be %q, which is no command", old, name)
 			continue
 		}
-		args := slices.Repeat([]string{"x"}, c.nargs)
+		args := slices.Repeat([]string{"x"}, c.nargs())
 		found, rest := findCommand(commands, append(strings.Fields(old), args...))
 		if found != c || !slices.Equal(rest, args) {
 			t.Errorf("%q finds %v, %q", old, found, rest)
@@ -527,8 +527,8 @@ func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T
 				t.Errorf("%s %q: %v is taken for a wrong command line, or it printed %s", c.name, args, err, out)
 			}
 		}
-		wrong := [][]string{{"-nonsense"}, slices.Repeat([]string{"x"}, c.nargs+1)}
-		if c.nargs > 0 {
+		wrong := [][]string{{"-nonsense"}, slices.Repeat([]string{"x"}, c.nargs()+1)}
+		if c.nargs() > 0 {
 			wrong = append(wrong, nil)
 		}
 		if c.name == "help" {

@@ -12,11 +12,11 @@ import (
 
 // The commands about the program itself.
 var helpCommands = []command{
-	{"version", "", "print the version of this program", nil, 0, showVersion},
+	{"version", "", "print the version of this program", nil, showVersion},
 	{"help", "[COMMAND]", "list the commands, those that begin with a word, or the options of one", []option{
 		{name: "all", help: "print all commands and all options"},
 		{name: "markdown", help: "print all commands and all options as Markdown, as docs/operating.md has them"},
-	}, 0, showHelp},
+	}, showHelp},
 }
 
 // What 'widgetd help' lists: the words with which commands begin, and what they are about. Those of the first

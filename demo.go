@@ -109,7 +109,7 @@ var demoCommands = []command{
 	{"demo", "", "run a service with sample data, serve a page that uses it, and print curl lines to paste",
 		[]option{
 			optAddr.says("where to listen; the page and a receiver of webhooks take the next ports"), optDir, optLog,
-		}, 0, demoCommand},
+		}, demoCommand},
 }
 
 // demoCommand runs a service with sample data until the context ends. Without -dir it then

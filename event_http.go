@@ -94,9 +94,9 @@ var eventCommands = []command{
 	{"event list", "", "show what happened and who did it, newest first", []option{
 		optLimit, optType, optAccount.says("show only events of this account"), optLicense, optDevice, optSince,
 		optUntil,
-	}, 0, listCommand{columns: "ID AT TYPE SUBJECT=subject_id DEVICE=device_id ACTOR DATA ACCOUNT=account_id",
+	}, listCommand{columns: "ID AT TYPE SUBJECT=subject_id DEVICE=device_id ACTOR DATA ACCOUNT=account_id",
 		cell: eventCell, pages: eventPages}.run},
-	{"event show", "EVENT", "show all of an event", nil, 1, eventShow},
+	{"event show", "EVENT", "show all of an event", nil, eventShow},
 }
 
 // eventPages reads the events that the options of event list leave.

@@ -165,7 +165,7 @@ func TestEveryCommand_thatListsShowsOneAccountAlone(t *testing.T) {
 	for _, c := range commandsOf(nouns()) {
 		list := c.name
 		hasAccount := slices.ContainsFunc(c.options, func(o option) bool { return o.name == "account" })
-		if !hasAccount || c.nargs > 0 || !strings.HasSuffix(list, " list") && list != "lead export" {
+		if !hasAccount || c.nargs() > 0 || !strings.HasSuffix(list, " list") && list != "lead export" {
 			continue
 		}
 		args := append(strings.Fields(list), "-json", "-account")

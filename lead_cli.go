@@ -16,18 +16,17 @@ var leadCommands = []command{
 	{"lead list", "", "list leads, newest first", []option{
 		optLimit, optType.says("show only leads of this type, as newsletter"),
 		optSince, optUntil, optAccount.says("show only leads of this account"),
-	}, 0, listCommand{route: "GET /leads",
+	}, listCommand{route: "GET /leads",
 		columns: "ID POSTED=created_at TYPE EMAIL SOURCE PAGE FIELDS ACCOUNT=account_id"}.run},
 	{"lead export", "", "print all leads, one JSON object a line or CSV", []option{optCSV,
-		optAccount.says("print only leads of this account"), optSince, optUntil}, 0,
+		optAccount.says("print only leads of this account"), optSince, optUntil},
 		listCommand{route: "GET /leads", export: true,
 			columns: "id account_id type email source page fields created_at"}.run},
 	{"lead erase", "EMAIL", "remove every lead of an address, compared without case, from the database file and " +
 		"its write-ahead log, and list addresses that resemble it",
-		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")},
-		1, leadsErase},
+		[]option{optLitestream.says("leave the write-ahead log to Litestream, which truncates it later")}, leadsErase},
 	{"lead purge", "", "remove leads that are older than a given age",
-		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, 0, leadsPurge},
+		[]option{optOlderThan, optDryRun.says("only say how many leads would be removed"), optUnasked}, leadsPurge},
 }
 
 func leadsErase(e *env) error {

@@ -49,7 +49,7 @@ func legacyWing(s *server) wing {
 // The operator's command on legacy paths.
 var legacyCommands = []command{
 	{"legacy list", "", "show who still calls /api/legacy/, the latest day first", []option{optAllRows,
-		optAccount.says("show only calls of this account")}, 0,
+		optAccount.says("show only calls of this account")},
 		listCommand{columns: "DAY PATH CALLER CALLS LAST=last_at", pages: whole((*queries).legacyCalls)}.run},
 }
 

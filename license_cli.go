@@ -76,41 +76,41 @@ var licenseCommands = []command{
 		optExpires, optGraceDays, optDurationDays, optFromActivation, optLeaseHours, optOfflineDays,
 		optEntitlements, optTrial,
 		optMetadata, optForce.says("issue a licence whose end is in the past"),
-	}, 0, routeCommand{route: "POST /licenses", before: checkEnd, show: showNewLicense}.run},
+	}, routeCommand{route: "POST /licenses", before: checkEnd, show: showNewLicense}.run},
 	{"license list", "", "list licences, newest first", []option{
 		optAccount.says("only licences of this account"),
 		optProduct.says("only licences for this product"),
 		optCustomer.says("only licences of exactly this customer"),
 		optStatus, optSearch, optLimit, optSince, optUntil,
-	}, 0, listCommand{route: "GET /licenses", prefix: "lic", columns: "ID PRODUCT PLAN CUSTOMER STATUS " +
+	}, listCommand{route: "GET /licenses", prefix: "lic", columns: "ID PRODUCT PLAN CUSTOMER STATUS " +
 		"USED=seats.used OF=max_devices KEY=key_hint EXPIRES=expires_at ACCOUNT=account_id"}.run},
-	{"license show", "LICENSE", "show a licence and its devices", nil, 1, licenseShow},
-	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil, 2,
+	{"license show", "LICENSE", "show a licence and its devices", nil, licenseShow},
+	{"license set", "LICENSE JSON", "change terms, as PATCH /licenses/{id} does", nil,
 		routeCommand{route: "PATCH /licenses/{id}", text: "${id} is ${status}"}.run},
-	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays}, 1,
+	{"license renew", "LICENSE", "extend a licence beyond its end", []option{optDays},
 		routeCommand{route: "POST /licenses/{id}/renew", text: "${id} ends at ${expires_at}"}.run},
-	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason}, 1,
+	{"license suspend", "LICENSE", "suspend an active licence", []option{optReason},
 		routeCommand{route: "POST /licenses/{id}/suspend", text: "${id} is ${status}"}.run},
-	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason}, 1,
+	{"license reinstate", "LICENSE", "make a suspended licence active again", []option{optReason},
 		routeCommand{route: "POST /licenses/{id}/reinstate", text: "${id} is ${status}"}.run},
-	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked}, 1,
+	{"license revoke", "LICENSE", "end a licence for good", []option{optReason, optUnasked},
 		routeCommand{route: "POST /licenses/{id}/revoke", text: "${id} is ${status}", plan: planRevoking}.run},
 	{"license rotate-key", "LICENSE", "give a licence a new key, shown once", []option{optOldKeyUntil, optEndTokens},
-		1, routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
+		routeCommand{route: "POST /licenses/{id}/rotate-key", text: "key: ${key}  (shown once)",
 			before: checkOldKeyUntil}.run},
-	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil, 1,
+	{"license reset-transfers", "LICENSE", "have only the machines that hold seats count from now on", nil,
 		routeCommand{route: "POST /licenses/{id}/reset-transfers",
 			text: "${id} has only the holders of its seats count"}.run},
 	{"license limit-transfers", "", "limit the transfers of licences that have no limit, to the default", []option{
 		optAccount.says("only licences of this account"), optDryRun,
-	}, 0, licenseLimitTransfers},
+	}, licenseLimitTransfers},
 	{"license import", "FILE.csv", "import licences with their keys; - <FILE.csv has your shell open it", []option{
 		optAccount.says("account of the rows that name none"),
 		optProduct.says("product of the rows that name none"),
 		optSkipExisting, optDryRun, optForce.says("import licences whose end is in the past, too"),
-	}, 1, licenseImport},
+	}, licenseImport},
 	{"license export", "", "print all licences, one JSON object a line or CSV", []option{optCSV,
-		optAccount.says("print only licences of this account"), optSince, optUntil}, 0,
+		optAccount.says("print only licences of this account"), optSince, optUntil},
 		listCommand{route: "GET /licenses", export: true, prefix: "lic", cell: exportedTerm,
 			columns: "id account_id product plan plan_id reference kind customer state status reason trial " +
 				"max_devices max_transfers starts_at expires_at grace_days duration_days expiry_basis lease_hours " +
@@ -269,20 +269,20 @@ var (
 
 // The operator's commands on devices and their leases.
 var deviceCommands = []command{
-	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil}, 1,
+	{"device list", "LICENSE", "list a licence's devices, newest first", []option{optLimit, optSince, optUntil},
 		listOfDevices.run},
-	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil, 1,
+	{"device release", "DEVICE", "release a device's seat, or unblock a blocked device", nil,
 		changeDevice("released", func(t *tx, l *license, d *device, actor string) {
 			if d.State != deviceReleased {
 				releaseSeat(t, l, d, "operator", eventDeviceReleased, actor)
 			}
 		})},
-	{"device block", "DEVICE", "block a device until it is released", nil, 1, changeDevice("blocked", blockDevice)},
-	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, 0, listCommand{
+	{"device block", "DEVICE", "block a device until it is released", nil, changeDevice("blocked", blockDevice)},
+	{"device export", "", "print all devices, one JSON object a line or CSV", []option{optCSV}, listCommand{
 		export: true, pages: paged(exportedDevices), columns: "license_id id name state platform app_version " +
 			"fingerprint activated_at last_seen_at released_at released_by clone_suspected_at offline_until"}.run},
 	{"lease inspect", "LEASE", "explain a device token and check it, without the database",
-		[]option{optPublic, optFingerprint, optAudience}, 1, leaseInspect},
+		[]option{optPublic, optFingerprint, optAudience}, leaseInspect},
 }
 
 // claimMeanings explain the claims of a device token, in the order they are shown.

@@ -11,18 +11,18 @@ import (
 // The operator's commands on plans.
 var planCommands = []command{
 	{"plan add", "JSON", "make a plan with a name, a product and other terms, as POST /plans does",
-		[]option{optAccount}, 1, routeCommand{route: "POST /plans", text: "${id}"}.run},
+		[]option{optAccount}, routeCommand{route: "POST /plans", text: "${id}"}.run},
 	{"plan list", "", "list plans, newest first", []option{
 		optAllRows, optAccount.says("only plans of this account"), optSince, optUntil,
-	}, 0, listCommand{route: "GET /plans", prefix: "pln", columns: "ID NAME PRODUCT DEVICES=max_devices " +
+	}, listCommand{route: "GET /plans", prefix: "pln", columns: "ID NAME PRODUCT DEVICES=max_devices " +
 		"DAYS=duration_days REVISION RETIRED=retired_at ACCOUNT=account_id"}.run},
-	{"plan show", "PLAN", "show a plan", nil, 1, routeCommand{route: "GET /plans/{id}"}.run},
+	{"plan show", "PLAN", "show a plan", nil, routeCommand{route: "GET /plans/{id}"}.run},
 	{"plan set", "PLAN JSON", "change the name or terms of a plan, as PATCH /plans/{id} does; licences keep theirs",
-		nil, 2, routeCommand{route: "PATCH /plans/{id}", text: "${id} (${name}) has revision ${revision}"}.run},
-	{"plan retire", "PLAN", "make no more licences from a plan", nil, 1,
+		nil, routeCommand{route: "PATCH /plans/{id}", text: "${id} (${name}) has revision ${revision}"}.run},
+	{"plan retire", "PLAN", "make no more licences from a plan", nil,
 		routeCommand{route: "POST /plans/{id}/retire", text: "${id} (${name}) is retired"}.run},
 	{"plan apply", "PLAN", "give the terms of a plan to the licences that were made from it, but for dates, duration " +
-		"and trial", []option{optDryRun, optUnasked}, 1, planApply},
+		"and trial", []option{optDryRun, optUnasked}, planApply},
 }
 
 // planApply applies a plan once it is confirmed what that does.

@@ -28,18 +28,18 @@ var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",
 		[]option{optAccount.says("the account that owns it"), optHomePage, optAppKind, optRedirectURI, optAppOrigin,
 			optScope.says("what it may ask for, separated by commas: " + strings.Join(appScopes, ", ")), optOwnScope,
-		}, 1, routeCommand{route: "POST /apps", show: showNewApp}.run},
+		}, routeCommand{route: "POST /apps", show: showNewApp}.run},
 	{"app list", "", "list applications, newest first",
-		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil}, 0,
+		[]option{optAllRows, optAccount.says("show only applications of this account"), optSince, optUntil},
 		listCommand{route: "GET /apps", prefix: "app", columns: "ID NAME KIND VERIFIED=verified_at SCOPE " +
 			"HOME-PAGE=home_page ACCOUNT=account_id"}.run},
 	{"app verify", "APP", "vouch for an application of a tenant, so that every account can agree to it",
-		[]option{optUndo}, 1, appVerify},
+		[]option{optUndo}, appVerify},
 	{"app rotate-secret", "APP",
 		"give an application another secret, shown once; the one before is taken too for a week",
-		[]option{optNow}, 1, routeCommand{route: "POST /apps/{id}/rotate-secret", show: showAppSecret}.run},
+		[]option{optNow}, routeCommand{route: "POST /apps/{id}/rotate-secret", show: showAppSecret}.run},
 	{"app remove", "APP", "remove an application; nothing of it works from then on, and every grant of it ends",
-		[]option{optUnasked}, 1, routeCommand{route: "DELETE /apps/{id}", text: "application ${name} removed",
+		[]option{optUnasked}, routeCommand{route: "DELETE /apps/{id}", text: "application ${name} removed",
 			plan: planRemovingApp}.run},
 }
 
@@ -104,10 +104,10 @@ var optEnded = option{name: "ended", member: "ended", reads: sending("true"),
 var grantCommands = []command{
 	{"grant list", "", "list which applications may act for which accounts, newest first", []option{
 		optLimit, optAccount.says("show only what this account has agreed to"), optEnded, optSince, optUntil,
-	}, 0, listCommand{route: "GET /grants", prefix: "grt", columns: "ID APPLICATION=app.name OWNER=app.owner SCOPE " +
+	}, listCommand{route: "GET /grants", prefix: "grt", columns: "ID APPLICATION=app.name OWNER=app.owner SCOPE " +
 		"USED=used_at EXPIRES=expires_at ENDED=ended_at WHY=ended_by ACCOUNT=account_id"}.run},
 	{"grant revoke", "GRANT", "end a grant, and with it its tokens and the webhooks that were made under it",
-		nil, 1, routeCommand{route: "DELETE /grants/{id}", text: "grant ${id} revoked"}.run},
+		nil, routeCommand{route: "DELETE /grants/{id}", text: "grant ${id} revoked"}.run},
 }
 
 // accountSignin prints a new code to sign in with, which is stored nowhere.

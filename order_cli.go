@@ -41,20 +41,20 @@ var orderCommands = []command{
 		optReference,
 		optAccount.says("show only orders of this account"),
 		optSince, optUntil,
-	}, 0, listCommand{route: "GET /orders", prefix: "ord", cell: orderCell, columns: "ID CREATED=created_at STATE " +
+	}, listCommand{route: "GET /orders", prefix: "ord", cell: orderCell, columns: "ID CREATED=created_at STATE " +
 		"TOTAL REFUNDED METHOD PAYMENT=payment.state REFERENCE ACCOUNT=account_id"}.run},
-	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil, 1,
+	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil,
 		routeCommand{route: "GET /orders/{id}", show: showOrder}.run},
 	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
 		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
-	}, 1, routeCommand{route: "POST /orders/{id}/accept", show: showOrderState, after: noteDue}.run},
-	{"order capture", "ORDER", "capture the money of an accepted order", nil, 1,
+	}, routeCommand{route: "POST /orders/{id}/accept", show: showOrderState, after: noteDue}.run},
+	{"order capture", "ORDER", "capture the money of an accepted order", nil,
 		routeCommand{route: "POST /orders/{id}/capture", show: showOrderState, after: noteDue}.run},
 	{"order reject", "ORDER", "refuse an authorised order; its money is released", []option{
 		optRejectReason,
 		{name: "text", value: "TEXT", member: "text",
 			help: "what the guest reads beside it, at most 200 characters"}, optUnasked,
-	}, 1, routeCommand{route: "POST /orders/{id}/reject", plan: planRejecting, show: showOrderState,
+	}, routeCommand{route: "POST /orders/{id}/reject", plan: planRejecting, show: showOrderState,
 		after: noteDue}.run},
 	{"order refund", "ORDER", "give money of an order back: all that is left, lines or an amount", []option{
 		optRefundLines,
@@ -64,13 +64,13 @@ var orderCommands = []command{
 		optPayment,
 		optReason.says("why, for people, at most 200 characters"),
 		optUnasked.says("do not ask, and give back again what was given back less than 10 seconds ago"),
-	}, 1, routeCommand{route: "POST /orders/{id}/refunds", before: confirmRefund, show: showRefund,
+	}, routeCommand{route: "POST /orders/{id}/refunds", before: confirmRefund, show: showRefund,
 		after: noteRefund}.run},
 	{"order refunds", "", "print every refund, with the provider's ids, one JSON object a line or CSV", []option{
 		optCSV, optAccount.says("print only refunds of this account"),
 		optSince.says("print only refunds made since a date or an RFC 3339 time, or in the last days, as 7d"),
 		optUntil.says("print only refunds made until the end of a date (UTC), or until an RFC 3339 time"),
-	}, 0, listCommand{route: "GET /refunds", export: true, prefix: "ref", cell: amountCells("amount", "tip"),
+	}, listCommand{route: "GET /refunds", export: true, prefix: "ref", cell: amountCells("amount", "tip"),
 		columns: "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
 			"source reason made_by created_at ended_at"}.run},
 	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
@@ -80,9 +80,9 @@ var orderCommands = []command{
 		{name: "order", value: "ORDER", help: "the guest of this order"},
 		optAccount.says("erase only guests of this account"),
 		optLitestream.says("leave the write-ahead log to Litestream, which truncates it later"), optUnasked,
-	}, 0, orderErase},
+	}, orderErase},
 	{"order settle", "ORDER", "have the running service ask the provider now how the payments of an order stand",
-		nil, 1, orderSettle},
+		nil, orderSettle},
 }
 
 // asLines sends units of lines.

@@ -31,27 +31,27 @@ var (
 var paymentCommands = []command{
 	{"payment connect", "stripe|vipps", "take payments by card (stripe) or by mobile phone (vipps)",
 		append([]option{optAccount.says("the account whose money it is"), optSecrets, optMethods},
-			providerOptions...), 1, paymentConnect},
+			providerOptions...), paymentConnect},
 	{"payment set", "CONNECTION", "change by which methods guests can pay with a connection",
-		append([]option{optMethods}, providerOptions...), 1, paymentSet},
+		append([]option{optMethods}, providerOptions...), paymentSet},
 	{"payment list", "", "list the connections with payment providers, newest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")}, 0,
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")},
 		paymentList},
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
-		providerOptions, 1, paymentCheck},
+		providerOptions, paymentCheck},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
 		"at the provider or the key file was lost; its payments go on, also those of a disconnected one",
-		append([]option{optSecrets}, providerOptions...), 1, paymentReconnect},
+		append([]option{optSecrets}, providerOptions...), paymentReconnect},
 	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
 		append([]option{
 			optUnasked.says("do not ask, and disconnect it although our webhook can't be removed at the provider"),
-		}, providerOptions...), 1, paymentDisconnect},
+		}, providerOptions...), paymentDisconnect},
 	{"payment export", "", "print every payment that was captured, with the provider's ids, to reconcile payouts: " +
 		"one JSON object a line, or CSV",
 		[]option{optCSV, optAccount.says("print only payments of this account"),
 			optSince.says("print only payments begun since a date or an RFC 3339 time, or in the last days, as 7d"),
 			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
-		}, 0, listCommand{export: true, prefix: "pay", cell: amountCells("captured", "refunded", "amount"),
+		}, listCommand{export: true, prefix: "pay", cell: amountCells("captured", "refunded", "amount"),
 			columns: "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
 				"refund_ids captured_at method test amount created_at", pages: paged(capturedPayments)}.run},
 }

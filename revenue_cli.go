@@ -16,17 +16,17 @@ var revenueCommands = []command{
 		optAllRows, optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
 		optAccount.says("the account whose revenue it is"),
-	}, 0, revenueList},
+	}, revenueList},
 	{"revenue show", "DATE", "show what a business day has brought, line by line", []option{
 		optAccount.says("the account whose revenue it is"),
-	}, 1, revenueShow},
+	}, revenueShow},
 	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, " +
 		"way of paying, kind, rate of VAT and group: one JSON object a line, or CSV", []option{
 		optCSV,
 		optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
 		optAccount.says("the account whose revenue it is"),
-	}, 0, revenueExport},
+	}, revenueExport},
 }
 
 // withRevenue calls f with the account that -account names, after recording everything that is due.

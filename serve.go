@@ -110,7 +110,7 @@ var (
 )
 
 // The command that serves. The demo command, which also serves, is in demo.go.
-var serveCommands = []command{{"serve", "", "run the service", serveOptions, 0, serveCommand}}
+var serveCommands = []command{{"serve", "", "run the service", serveOptions, serveCommand}}
 
 // serveCommand runs the service until e.ctx ends.
 func serveCommand(e *env) error {

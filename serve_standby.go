@@ -38,11 +38,11 @@ var (
 var standbyCommands = []command{
 	{"promote", "", "begin a new epoch: have this machine serve the stopped file in place of the other machine",
 		[]option{optPeer, optForce.says("promote also while the peer serves, a copy of an earlier epoch, or without " +
-			"a key that unexpired tokens and leases need")}, 0, promoteCommand},
+			"a key that unexpired tokens and leases need")}, promoteCommand},
 	{"peer follow", "", "ask the peer, which serves, for its epoch, and name it in the file for the follower",
-		[]option{optPeer}, 0, peerFollow},
+		[]option{optPeer}, peerFollow},
 	{"peer ignore", "", "have the running service go on without an answer of its peer, until its next start",
-		nil, 0, peerIgnore},
+		nil, peerIgnore},
 }
 
 // epochStatus is what the status command says of the epoch; null: the database was never promoted.

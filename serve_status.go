@@ -22,7 +22,7 @@ import (
 // The operator's command on everything at once.
 var statusCommands = []command{
 	{"status", "", "show on one screen how the service is, who calls, what was refused and what needs doing",
-		[]option{optCheck}, 0, statusShow},
+		[]option{optCheck}, statusShow},
 }
 
 var optCheck = option{name: "check", help: "print one line, for monitoring, and tell by the exit status: " +

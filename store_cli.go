@@ -47,12 +47,12 @@ var (
 // The operator's commands on the database file.
 var storeCommands = []command{
 	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
-		[]option{optDryRun, optNoCopy}, 0, upgradeCommand},
+		[]option{optDryRun, optNoCopy}, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
-		nil, 1, backupCommand},
+		nil, backupCommand},
 	{"clock accept", "", "take the machine's clock for right, so that a running service goes on with what it holds",
-		nil, 0, clockAccept},
-	{"check", "", "check the whole database and the key file, and print what is wrong", nil, 0, checkCommand},
+		nil, clockAccept},
+	{"check", "", "check the whole database and the key file, and print what is wrong", nil, checkCommand},
 }
 
 func backupCommand(e *env) error {

@@ -819,7 +819,7 @@ func TestUpgrade_isWhatEveryOtherCommandAsksForAndNoneChangesAnOlderDatabase(t *
 		case c.name == "payment connect":
 			args = append(args, "stripe", "-account", "acct_00000000000000000000000001", "-secrets", secrets)
 		case argumentsOf[c.name] == "":
-			args = append(args, slices.Repeat([]string{"x"}, c.nargs)...)
+			args = append(args, slices.Repeat([]string{"x"}, c.nargs())...)
 		}
 		out, err := o.try(args...)
 		if c.name == "check" && err != nil {

@@ -43,42 +43,42 @@ var webhookCommands = []command{
 	{"webhook add", "URL", "send events to an address; the secret that signs them is shown once", []option{
 		optAccount.says("the account whose events are sent"), optTypes, optDescription,
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, 1, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, after: noteSending,
+	}, routeCommand{route: "POST /webhooks", keys: (*env).keyFile, after: noteSending,
 		text: "id:     ${id}\nsecret: ${secret}  (shown once)\nnext:   the service sends a test, and events once it " +
 			"is answered with 2xx: 'widgetd webhook show ${id}'"}.run},
 	{"webhook list", "", "list webhooks, newest first, with the events that wait and when one was last accepted",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only webhooks of this account"),
-			optWebhookState, optFailing}, 0, listCommand{prefix: "whe", pages: webhookPages, cell: webhookCell,
+			optWebhookState, optFailing}, listCommand{prefix: "whe", pages: webhookPages, cell: webhookCell,
 			columns: "ID STATE REASON FAILING-SINCE=failing_since WAITING LAST-SUCCESS=last_success_at HOST TYPES " +
 				"ACCOUNT=account_id"}.run},
-	{"webhook show", "WEBHOOK", "show a webhook", nil, 1, routeCommand{route: "GET /webhooks/{id}"}.run},
+	{"webhook show", "WEBHOOK", "show a webhook", nil, routeCommand{route: "GET /webhooks/{id}"}.run},
 	{"webhook set", "WEBHOOK", "change the address, types or description of a webhook", []option{
 		optURL, optTypes, optDescription.says("another description; an empty one removes it"),
 		optOutboundAllow.says("what the service may reach besides public addresses, as for serve"),
-	}, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: wantChange,
+	}, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: wantChange,
 		after: noteSending}.run},
 	{"webhook test", "WEBHOOK", "send a test to a webhook; a pending one is enabled if it answers with 2xx",
-		nil, 1, routeCommand{route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending}.run},
+		nil, routeCommand{route: "POST /webhooks/{id}/test", show: showSentEvent, after: noteSending}.run},
 	{"webhook enable", "WEBHOOK", "send a test to a disabled webhook, which enables it if it answers with 2xx",
-		nil, 1, routeCommand{route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending}.run},
+		nil, routeCommand{route: "POST /webhooks/{id}/enable", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook disable", "WEBHOOK", "send a webhook no more events; those until it is enabled can be replayed",
-		nil, 1, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: setDisabled}.run},
+		nil, routeCommand{route: "PATCH /webhooks/{id}", text: "${id} is ${state}", before: setDisabled}.run},
 	{"webhook rotate-secret", "WEBHOOK",
-		"give a webhook another secret, shown once; the one before signs too for a day", nil, 1,
+		"give a webhook another secret, shown once; the one before signs too for a day", nil,
 		routeCommand{route: "POST /webhooks/{id}/rotate-secret", keys: (*env).keyFile,
 			text: "secret: ${secret}  (shown once)\nthe one before signs too until ${previous_secret_until}"}.run},
 	{"webhook replay", "WEBHOOK", "send events again, those that the webhook has accepted too",
-		[]option{optReplaySince}, 1,
+		[]option{optReplaySince},
 		routeCommand{route: "POST /webhooks/{id}/replay", text: "${id} is ${state}", after: noteSending}.run},
 	{"webhook delivery list", "WEBHOOK", "show the attempts to send events to a webhook, newest first",
-		[]option{optLimit, optFailed, optSince, optUntil}, 1,
+		[]option{optLimit, optFailed, optSince, optUntil},
 		listCommand{route: "GET /webhooks/{id}/deliveries", prefix: "whd", columns: "DELIVERY=id AT TYPE ATTEMPT " +
 			"STATUS ERROR MS=duration_ms NEXT=next_attempt_at EVENT=event_id ANSWER"}.run},
-	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil, 2,
+	{"webhook delivery retry", "WEBHOOK DELIVERY", "send the event of a delivery again, at once", nil,
 		routeCommand{route: "POST /webhooks/{id}/deliveries/{delivery}/retry", show: showSentEvent,
 			after: noteSending}.run},
 	{"webhook remove", "WEBHOOK", "remove a webhook; what was still to be sent to it is not sent",
-		[]option{optUnasked}, 1, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${name} removed",
+		[]option{optUnasked}, routeCommand{route: "DELETE /webhooks/{id}", text: "webhook ${name} removed",
 			plan: planRemovingWebhook}.run},
 }
 
@@ -202,7 +202,7 @@ var (
 // The command for partners to try webhooks with.
 var webhookListenCommands = []command{
 	{"webhook listen", "", "receive webhooks, verify and print them, to try them out",
-		[]option{optListenAddr, optWebhookSecret, optSecretFile, optAnswer}, 0, webhookListen},
+		[]option{optListenAddr, optWebhookSecret, optSecretFile, optAnswer}, webhookListen},
 }
 
 // The bounds of the receiver.

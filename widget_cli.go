@@ -22,19 +22,19 @@ var (
 // The operator's commands on widgets.
 var widgetCommands = []command{
 	{"widget add", "NAME", "add a widget",
-		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, 1, widgetAdd},
+		[]option{optAccount.says("the account that the widget belongs to"), optPublicOrders}, widgetAdd},
 	{"widget list", "", "list widgets, oldest first",
-		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")}, 0,
+		[]option{optAllRows, optSince, optUntil, optAccount.says("show only widgets of this account")},
 		listCommand{prefix: "wgt", columns: "ID NAME PUBLIC-ORDERS=public_orders CREATED=created_at ACCOUNT=account_id",
 			pages: whole((*queries).widgets)}.run},
 	{"widget snippet", "WIDGET", "print the line to paste into a page, and what its Content-Security-Policy must allow",
-		nil, 1, widgetSnippet},
-	{"widget rename", "WIDGET NAME", "give a widget another name", nil, 2, widgetRename},
+		nil, widgetSnippet},
+	{"widget rename", "WIDGET NAME", "give a widget another name", nil, widgetRename},
 	{"widget remove", "WIDGET", "remove a widget with everything that it counted",
 		[]option{optUnasked.says("do not ask; where nobody can be asked, remove it although it has counted something")},
-		1, widgetRemove},
+		widgetRemove},
 	{"widget stats", "", "show what widgets counted, with a bar for each day",
-		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, 0, statsShow},
+		[]option{optWidget, optFromDay, optToDay, optInterval, optTimezone}, statsShow},
 }
 
 func widgetAdd(e *env) error {
