@@ -21,7 +21,7 @@ const (
 func appNoun() noun {
 	return noun{
 		name:     "app",
-		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s), oauthMetaWing(s)} },
+		wings:    func(s *server) []wing { return []wing{appWing(s), oauthWing(s)} },
 		commands: appCommands,
 		ids:      []idKind{{"APP", "app", "apps"}},
 		problems: appProblems,

@@ -68,13 +68,13 @@ func (p *app) listsOrigin(origin string) bool { return slices.Contains(p.Origins
 // have at all (appScopes), each once, in the order of appScopes.
 func scopesWithin(scope, allowed string) string {
 	asked, may := strings.Fields(scope), strings.Fields(allowed)
-	var within []string
+	var both []string
 	for _, s := range appScopes {
 		if slices.Contains(asked, s) && slices.Contains(may, s) {
-			within = append(within, s)
+			both = append(both, s)
 		}
 	}
-	return strings.Join(within, " ")
+	return strings.Join(both, " ")
 }
 
 // hasForeign reports whether a list has a scope that is not among others.

@@ -30,7 +30,10 @@ type oauthAPI struct {
 	proofs *lookupGuard // the failed proofs of applications
 }
 
-// oauthWing makes the routes of the token and revocation endpoints.
+// oauthWing makes the routes of the token and revocation endpoints, and the root paths of the metadata. There is
+// metadata of the current base address only: a client must refuse metadata whose issuer is not the one that it asked
+// for (RFC 8414, section 3.3), and codes and tokens name the current one, so an answer for an earlier one would be of
+// no use to anybody.
 func oauthWing(s *server) wing {
 	a := &oauthAPI{s, newLookupGuard(s.failedLookupRate, s.steady())}
 	routes := []route{
@@ -40,7 +43,10 @@ func oauthWing(s *server) wing {
 	for i := range routes { // authenticate and limitUse limit them
 		routes[i].free, routes[i].origin, routes[i].form = true, originApp, "oauth"
 	}
-	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}}
+	return wing{routes: routes, refusals: map[string]refusalForm{"oauth": refuseOAuth}, roots: []rootPath{
+		{path: serverMetadataPath, ofBase: true, open: true, serve: s.showServerMetadata},
+		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.showResourceMetadata},
+	}}
 }
 
 // refuseOAuth makes the answer to a refusal (RFC 6749, section 5.2). It is a refusalForm. A refusal that is not among
@@ -278,16 +284,6 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
 
 // serverMetadataPath stands before the path of the base address, which is the issuer (RFC 8414, section 3.1).
 const serverMetadataPath = "/.well-known/oauth-authorization-server"
-
-// oauthMetaWing makes the root paths of the metadata. There is metadata of the current base address only: a
-// client must refuse metadata whose issuer is not the one that it asked for (RFC 8414, section 3.3), and codes
-// and tokens name the current one, so an answer for an earlier one would be of no use to anybody.
-func oauthMetaWing(s *server) wing {
-	return wing{roots: []rootPath{
-		{path: serverMetadataPath, ofBase: true, open: true, serve: s.showServerMetadata},
-		{path: resourceMetadataPath, ofBase: true, open: true, serve: s.showResourceMetadata},
-	}}
-}
 
 // The serverMetadata are the members of RFC 8414, section 2, and RFC 9207, section 3, that apply here.
 type serverMetadata struct {

@@ -308,17 +308,16 @@ func (r *statsReport) encode(lang pageLanguage) taggedBody {
 
 // A statsKey is all that the answer about a widget's statistics depends on, except for the counts.
 type statsKey struct {
-	widget, name   string
-	zone, interval string
-	from, to       time.Time
-	withOrders     bool
-	withPages      bool
-	picture        pageLanguage // "": JSON
+	widget, name string
+	statsRange   // whose zone there is once, see loadZone
+	withOrders   bool
+	withPages    bool
+	picture      pageLanguage // "": JSON
 }
 
 // keyOf returns the key of what everybody may read of a widget.
 func (q *statsQuery) keyOf(w *widget) statsKey {
-	return statsKey{w.ID, w.Name, q.Zone.String(), q.Interval, q.From, q.To, w.PublicOrders, false, q.picture}
+	return statsKey{w.ID, w.Name, q.statsRange, w.PublicOrders, false, q.picture}
 }
 
 const (
