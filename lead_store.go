@@ -96,104 +96,57 @@ const erasedAtOnce = 200
 // between; after an error, those that are left are found again. Until the WAL is
 // truncated, it still holds the address.
 func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased int64, err error) {
+	numbers, err := s.within(ctx).leadsOfAddress(o, email)
 	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
 	// and SQLite leaves the bytes where a row was.
-	blank := func(t *tx, found []leadAddress) int64 { return t.blankLeads(email, found) }
-	for _, change := range []func(*tx, []leadAddress) int64{blank, (*tx).deleteLeads} {
-		erased = 0
-		for _, r := range leadRanges(email) {
-			end, err := inParts(ctx, s.writer, func(t *tx, at leadErasing) (leadErasing, bool, error) {
-				if at.place.digest != nil {
-					r.after = at.place
-				}
-				found, err := t.leadsInRange(o, r, erasedAtOnce)
-				at.changed += change(t, found)
-				if len(found) < erasedAtOnce {
-					return at, false, err
-				}
-				return leadErasing{found[len(found)-1].leadPlace, at.changed}, true, err
-			})
-			if err != nil {
-				return 0, err
-			}
-			erased += end.changed
+	for _, change := range []func(*tx, []int64) int64{(*tx).blankLeads, (*tx).deleteLeads} {
+		if err != nil {
+			return 0, err
 		}
+		type progress struct {
+			done    int
+			changed int64
+		}
+		var end progress
+		end, err = inParts(ctx, s.writer, func(t *tx, at progress) (progress, bool, error) {
+			next := min(at.done+erasedAtOnce, len(numbers))
+			return progress{next, at.changed + change(t, numbers[at.done:next])}, next < len(numbers), nil
+		})
+		erased = end.changed
 	}
-	return erased, nil
+	return erased, err
 }
 
-// A leadErasing is how far erasing has come in a leadRange.
-type leadErasing struct {
-	place   leadPlace // without a digest: at the beginning
-	changed int64
-}
-
-// A leadPlace is a place in the order of the index on digests.
-type leadPlace struct {
-	digest []byte
-	seq    int64
-}
-
-// A leadRange is a part of the index on digests: what comes after a place, up to a digest.
-type leadRange struct {
-	after leadPlace
-	last  []byte
-}
-
-// leadRanges returns where the leads of an address are: among those that have its digest, and
-// among those without one, whose address somebody has changed with the sqlite3 shell.
-func leadRanges(email string) []leadRange {
+// leadsOfAddress returns the numbers of an owner's leads that have the address, and of those that were overwritten when
+// erasing was interrupted. They are among those that have the digest of the address, and among those without one,
+// whose address somebody has changed with the sqlite3 shell.
+func (q *queries) leadsOfAddress(o owner, email string) (numbers []int64, err error) {
 	half, none := addressDigest(email), make([]byte, 16)
-	return []leadRange{
-		{leadPlace{slices.Concat(half, make([]byte, 8)), 0}, slices.Concat(half, bytes.Repeat([]byte{0xff}, 8))},
-		{leadPlace{none, 0}, none},
-	}
+	query, args := o.narrow(`SELECT seq, email FROM leads WHERE (digest >= ? AND digest <= ? OR digest = ?)`,
+		`+account_id`, slices.Concat(half, none[:8]), slices.Concat(half, bytes.Repeat([]byte{0xff}, 8)), none)
+	err = q.each(query, args, func(scan func(...any) error) error {
+		var seq int64
+		var found string
+		err := scan(&seq, &found)
+		if err == nil && (emailKey(found) == emailKey(email) || strings.Trim(found, "x") == "") {
+			numbers = append(numbers, seq) // else the digest matched by chance, or is missing
+		}
+		return err
+	})
+	return numbers, err
 }
 
-// A leadAddress is what erasing reads of a lead.
-type leadAddress struct {
-	leadPlace
-	email string
-}
-
-// leadsInRange returns the first leads of an owner in a range, up to limit of them.
-func (q *queries) leadsInRange(o owner, r leadRange, limit int) ([]leadAddress, error) {
-	const columns = `SELECT digest, seq, email FROM leads WHERE `
-	// If the query compared pairs, SQLite would go through all leads with the digest of the place each time.
-	same, args := o.narrow(columns+`digest = ? AND seq > ?`, `+account_id`, r.after.digest, r.after.seq)
-	later, more := o.narrow(columns+`digest > ? AND digest <= ?`, `+account_id`, r.after.digest, r.last)
-	return collect(q, same+` UNION ALL `+later+` ORDER BY digest, seq LIMIT ?`, slices.Concat(args, more, []any{limit}),
-		func(l *leadAddress) []any { return []any{&l.digest, &l.seq, &l.email} })
-}
-
-// blankLeads overwrites the personal data in those of the leads that have the address, in place:
-// the values that it writes have the same length.
-func (t *tx) blankLeads(email string, leads []leadAddress) int64 {
+// blankLeads overwrites the personal data in leads, in place: the values that it writes have the same length.
+func (t *tx) blankLeads(numbers []int64) int64 {
 	return t.exec(`UPDATE leads SET email = `+blanked("email", "x")+`, source = `+blanked("source", "x")+`,
 		page = '/' || substr(`+blanked("page", "x")+`, 2),
 		fields = '{' || substr(`+blanked("fields", " ")+`, 3) || '}' WHERE seq IN (SELECT value FROM json_each(?))`,
-		numbersOf(leads, func(l leadAddress) bool {
-			return emailKey(l.email) == emailKey(email) // else the digest matched by chance, or is missing
-		}))
+		string(encodeJSON(numbers)))
 }
 
-// numbersOf returns the numbers of the leads that are chosen, as a JSON array.
-func numbersOf(leads []leadAddress, chosen func(leadAddress) bool) string {
-	numbers := []int64{}
-	for _, l := range leads {
-		if chosen(l) {
-			numbers = append(numbers, l.seq)
-		}
-	}
-	return string(encodeJSON(numbers))
-}
-
-// deleteLeads removes those of the leads that blankLeads has overwritten, and returns how many.
-func (t *tx) deleteLeads(leads []leadAddress) (deleted int64) {
-	return t.exec(`DELETE FROM leads WHERE seq IN (SELECT value FROM json_each(?))`,
-		numbersOf(leads, func(l leadAddress) bool {
-			return strings.Trim(l.email, "x") == "" // else another address, or added since
-		}))
+// deleteLeads removes leads that blankLeads has overwritten, and returns how many.
+func (t *tx) deleteLeads(numbers []int64) (deleted int64) {
+	return t.exec(`DELETE FROM leads WHERE seq IN (SELECT value FROM json_each(?))`, string(encodeJSON(numbers)))
 }
 
 // A similarAddress is an address that resembles another one.
