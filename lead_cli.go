@@ -100,12 +100,10 @@ func leadsPurge(e *env) error {
 			return e.print(map[string]any{"would_purge": n, "dry_run": true},
 				countOf(n, "lead")+" would be removed; this was a dry run: nothing was changed")
 		}
-		end, err := inParts(e.ctx, st.writer, func(t *tx, at leadPurge) (leadPurge, bool, error) {
-			return t.purgeLeads(anyAccount, before, at)
-		})
+		purged, err := st.purgeLeads(e.ctx, anyAccount, before)
 		if err != nil {
 			return err
 		}
-		return e.print(map[string]int64{"purged": end.purged}, countOf(end.purged, "lead")+" removed")
+		return e.print(map[string]int64{"purged": purged}, countOf(purged, "lead")+" removed")
 	})
 }

@@ -87,34 +87,41 @@ func (q *queries) leads(f leadFilter, before string, limit int) (p listPage[lead
 	return readNumbered(q, list, "lead", before, limit, (*lead).dest, func(l lead) int64 { return l.seq })
 }
 
-// erasedAtOnce is how many leads of an address one transaction of erasing takes: so few that other writes wait less
-// than 100 ms whatever leads hold (BenchmarkErase).
-const erasedAtOnce = 200
-
 // eraseLeads removes every lead of an owner that has the address, compared without case, and
 // returns how many there were. It does so in short transactions, so that other writes go on in
 // between; after an error, those that are left are found again. Until the WAL is
 // truncated, it still holds the address.
 func (s *store) eraseLeads(ctx context.Context, o owner, email string) (erased int64, err error) {
 	numbers, err := s.within(ctx).leadsOfAddress(o, email)
-	// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
-	// and SQLite leaves the bytes where a row was.
-	for _, change := range []func(*tx, []int64) int64{(*tx).blankLeads, (*tx).deleteLeads} {
-		if err != nil {
-			return 0, err
-		}
-		type progress struct {
-			done    int
-			changed int64
-		}
-		var end progress
-		end, err = inParts(ctx, s.writer, func(t *tx, at progress) (progress, bool, error) {
-			next := min(at.done+erasedAtOnce, len(numbers))
-			return progress{next, at.changed + change(t, numbers[at.done:next])}, next < len(numbers), nil
-		})
-		erased = end.changed
+	if err == nil {
+		// All rows are overwritten before the first is deleted: deleting moves rows to other pages,
+		// and SQLite leaves the bytes where a row was.
+		_, err = s.changeLeads(ctx, numbers, (*tx).blankLeads)
 	}
-	return erased, err
+	if err != nil {
+		return 0, err
+	}
+	return s.changeLeads(ctx, numbers, (*tx).deleteLeads)
+}
+
+// leadsAtOnce is how many leads one transaction erases or purges: so few that other writes wait less than 100 ms
+// whatever leads hold (BenchmarkErase).
+const leadsAtOnce = 200
+
+// changeLeads calls change with the leads of these numbers, leadsAtOnce in each transaction, and returns how many it
+// has changed.
+func (s *store) changeLeads(
+	ctx context.Context, numbers []int64, change func(t *tx, numbers []int64) int64,
+) (changed int64, err error) {
+	type progress struct {
+		done    int
+		changed int64
+	}
+	end, err := inParts(ctx, s.writer, func(t *tx, at progress) (progress, bool, error) {
+		next := min(at.done+leadsAtOnce, len(numbers))
+		return progress{next, at.changed + change(t, numbers[at.done:next])}, next < len(numbers), nil
+	})
+	return end.changed, err
 }
 
 // leadsOfAddress returns the numbers of an owner's leads that have the address, and of those that were overwritten when
@@ -185,27 +192,15 @@ func (q *queries) similarAddresses(o owner, email string, max int) (similar []si
 	return similar, more, err
 }
 
-// purgedAtOnce is how many leads one transaction looks at to purge.
-const purgedAtOnce = 1_000
-
-// A leadPurge is how far purging has come.
-type leadPurge struct {
-	after  int64 // number of the last lead that was looked at
-	purged int64 // how many were removed
-}
-
-// purgeLeads looks at the next purgedAtOnce leads and removes those of an owner that were posted before a time. It
-// returns how far purging has come, and whether more are left. See inParts.
-func (t *tx) purgeLeads(o owner, before stamp, at leadPurge) (next leadPurge, more bool, err error) {
-	last, err := oneValue[int64](t.queries,
-		`SELECT coalesce(max(seq), 0) FROM (SELECT seq FROM leads WHERE seq > ? ORDER BY seq LIMIT ?)`,
-		at.after, purgedAtOnce)
-	if err != nil || last == 0 {
-		return at, false, err
+// purgeLeads removes the leads of an owner that were posted before a time, and returns how many. It first reads all
+// leads.
+func (s *store) purgeLeads(ctx context.Context, o owner, before stamp) (purged int64, err error) {
+	query, args := o.narrow(`SELECT seq FROM leads WHERE created_at < ?`, `account_id`, before)
+	numbers, err := collect(s.within(ctx), query, args, func(seq *int64) []any { return []any{seq} })
+	if err != nil {
+		return 0, err
 	}
-	query, args := o.narrow(`DELETE FROM leads WHERE seq > ? AND seq <= ? AND created_at < ?`, `+account_id`,
-		at.after, last, before)
-	return leadPurge{last, at.purged + t.exec(query, args...)}, true, nil
+	return s.changeLeads(ctx, numbers, (*tx).deleteLeads)
 }
 
 // countLeads returns how many leads of an owner were created before a time.

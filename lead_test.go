@@ -300,10 +300,10 @@ func TestErase_findsAnAddressThatTheShellWrote(t *testing.T) {
 	s.sql(`UPDATE leads SET email = 'Eve@example.com' WHERE email = 'ada@example.com'`)
 	s.sql(`INSERT INTO leads (id, account_id, type, email, created_at)
 		SELECT 'lead_00000000000000000000000000', account_id, type, 'eve@example.com', created_at FROM leads LIMIT 1`)
-	s.sql(manyRows(erasedAtOnce+10)+`
+	s.sql(manyRows(leadsAtOnce+10)+`
 		INSERT INTO leads (id, account_id, type, email, created_at)
 		SELECT printf('lead_%026d', i), ?, 'demo', i || '@example.com', '2020-01-01T00:00:00Z' FROM n`, s.account)
-	s.sql(`UPDATE leads SET email = 'eve@example.com' WHERE email = '` + fmt.Sprint(erasedAtOnce+10) + `@example.com'`)
+	s.sql(`UPDATE leads SET email = 'eve@example.com' WHERE email = '` + fmt.Sprint(leadsAtOnce+10) + `@example.com'`)
 	// This one stays, although it has no digest and no address.
 	s.sql(`UPDATE leads SET email = 'unknown' WHERE email = '1@example.com'`)
 	auth := s.auth(s.account, scopeWriteLeads)
@@ -313,7 +313,7 @@ func TestErase_findsAnAddressThatTheShellWrote(t *testing.T) {
 	}{{"ada@example.com", 0}, {"EVE@example.com", 3}, {"eve@example.com", 0}, {"7@example.com", 1}} {
 		s.post("/leads/erase", `{"email":"`+c.email+`"}`, auth).is(200).says(fmt.Sprintf("{\"erased\":%d}\n", c.want))
 	}
-	s.counts(erasedAtOnce+9, `SELECT count(*) FROM leads`)
+	s.counts(leadsAtOnce+9, `SELECT count(*) FROM leads`)
 	equal(t, "files with it", traces(t, s.dir, "eve@example.com"), nil)
 }
 
