@@ -141,15 +141,6 @@ func unknownWord(what, word string, known []string) error {
 	return fmt.Errorf("%s %q: take one of %s", what, printable(word), strings.Join(known, ", "))
 }
 
-// text returns an option whose value is stored as it is, after the checks that a string of
-// a request body must pass (checkText): at most max characters, no control characters.
-func (e *env) text(name string, max int) (string, error) {
-	if _, detail := checkText(e.str(name), optional, max); detail != "" {
-		return "", usageError("-" + name + ": " + detail)
-	}
-	return e.str(name), nil
-}
-
 // filterID returns an option that names a row to filter by; "" means that it was not given.
 // A malformed id is a usageError, because it would silently match nothing.
 func (e *env) filterID(name, prefix string) (string, error) {

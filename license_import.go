@@ -72,9 +72,9 @@ func importLicenses(e *env, sizes importSizes) error {
 	if err != nil {
 		return err
 	}
-	product, err := e.text("product", maxNameLength)
-	if err != nil {
-		return err
+	product := e.str("product")
+	if _, detail := checkText(product, optional, maxNameLength); detail != "" {
+		return usageError("-product: " + detail)
 	}
 	file, err := e.open(e.args[0])
 	if err != nil {
