@@ -68,7 +68,6 @@ const (
 	actorCommand  = "command"
 	actorOperator = "operator" // whoever used a command or a token with the scope admin
 	actorTime     = "time"
-	actorService  = "service"  // on its own, since something was wrong
 	actorReceiver = "receiver" // of a webhook, by its answers
 	actorProvider = "provider" // of payments, or a guest who has paid there
 )

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 )
@@ -46,13 +45,10 @@ func (s *server) listEvents(ctx context.Context, c *call) (any, error) {
 	}
 	filter.owner = of
 	found, err := s.store.within(ctx).events(filter, page.before, page.limit)
-	if err != nil {
-		return nil, fmt.Errorf("list events: %w", err)
-	}
 	return showPage(found, func(e event) event {
 		e.Actor = publicActor(e.Actor)
 		return e
-	}), nil
+	}), err
 }
 
 // typeNames returns event types as texts.

@@ -34,12 +34,19 @@ func leadWing(s *server) wing {
 }
 
 // createLead stores what a site's form or an account's software sent; it is on disk before the answer. What a bot
-// sent is answered in the same way and not stored.
+// sent is answered in the same way and not stored. The lead is of the account of the token, else the one that lists the
+// Origin, else the main account.
 func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
 	l, website := readLead(c.in)
 	of, err := a.admitOwner(ctx, c)
-	if err == nil {
-		err = a.setOwner(c, of, &l)
+	if err != nil {
+		return nil, err
+	}
+	switch l.AccountID = c.origin.account; {
+	case c.caller != nil:
+		l.AccountID, l.sender = c.oneOwner(of).account, actorToken(c)
+	case l.AccountID == "":
+		l.AccountID, err = a.main.loadBy(a.store, "", func(string) (string, error) { return a.store.mainAccount() })
 	}
 	if err != nil {
 		return nil, err
@@ -58,18 +65,6 @@ func (a *leadAPI) createLead(ctx context.Context, c *call) (any, error) {
 		id, err := add(l)
 		return &leadResponse{OK: true, ID: id}, err
 	})
-}
-
-// setOwner sets whose a lead is, and who sends it: the account of the token, else the one that lists the Origin,
-// else the main account.
-func (a *leadAPI) setOwner(c *call, of owner, l *lead) (err error) {
-	switch l.AccountID = c.origin.account; {
-	case c.caller != nil:
-		l.AccountID, l.sender = c.oneOwner(of).account, actorToken(c)
-	case l.AccountID == "":
-		l.AccountID, err = a.main.loadBy(a.store, "", func(string) (string, error) { return a.store.mainAccount() })
-	}
-	return err
 }
 
 // readLead reads what a form sends (contract, section 3). website is an input that only bots see, and fill in.

@@ -211,23 +211,19 @@ var signinCodeTable, sessionTable = signinTable("signin_codes"), signinTable("se
 // lastingSignin selects the code or session with a hash, if it lasts at a time and its account is open.
 const lastingSignin = `WHERE s.hash = ? AND s.expires_at > ? AND a.closed_at IS NULL`
 
-// signinCode returns the code with a hash, if it has not expired at now and its account is open, else errNotFound.
-func (q *queries) signinCode(hash []byte, now stamp) (*session, error) {
-	return signinCodeTable.one(q, lastingSignin, hash, now)
-}
-
 // session returns the session with a secret, if it lasts at now and its account is open, else errNotFound.
 func (q *queries) session(secret string, now stamp) (*session, error) {
 	return sessionTable.one(q, lastingSignin, hashOf(secret), now)
 }
 
-// takeSigninCode removes the code that signinCode returns.
+// takeSigninCode removes the code with a hash and returns it, if it has not expired and its account is open, else
+// errNotFound.
 func (t *tx) takeSigninCode(hash []byte) (*session, error) {
-	c, err := t.signinCode(hash, t.now)
-	if err != nil {
-		return nil, err
+	c, err := signinCodeTable.one(t.queries, lastingSignin, hash, t.now)
+	if err == nil {
+		t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash)
 	}
-	return c, requireRow(t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash))
+	return c, err
 }
 
 // addSigninCode inserts a code, of which the account keeps the newest maxSigninCodes.
