@@ -434,7 +434,7 @@ type cache[K comparable, V any] struct {
 
 type cached[V any] struct {
 	value   V
-	rowID   string  // of the licence that the value depends on; "": anything else
+	rowID   string  // of the licence or widget that the value depends on; "": anything else
 	version version // when the value was read
 }
 
@@ -455,7 +455,7 @@ func (c *cache[K, V]) get(st *store, key K) (v V, ok bool) {
 }
 
 // load returns the value of a key. Without a valid entry it calls read and keeps the value.
-// rowID is the id of the licence that the value depends on, or "" if it depends on anything else.
+// rowID is the id of the licence or widget that the value depends on, or "" if it depends on anything else.
 // Errors are not kept.
 func (c *cache[K, V]) load(st *store, key K, read func() (value V, rowID string, err error)) (V, error) {
 	if v, ok := c.get(st, key); ok {

@@ -26,7 +26,8 @@ type widgetAPI struct {
 
 func widgetWing(s *server) wing {
 	a := &widgetAPI{server: s, widgets: newCache[string, *widget](1_000),
-		stats: &statsMemory{server: s, kept: map[statsKey]*keptStats{}}}
+		stats: &statsMemory{server: s, exact: newCache[statsKey, taggedBody](maxKeptStats),
+			recent: map[statsKey]*recentStats{}}}
 	return wing{routes: []route{
 		{pattern: "POST /widget/events", origin: originRequired, beacon: true, creates: true, bucket: bucketWidgets,
 			run: a.countEvents},
@@ -125,7 +126,7 @@ func (a *widgetAPI) showStats(ctx context.Context, c *call) (any, error) {
 	}
 	if c.caller == nil {
 		if w != nil && wrong == nil && q.outOfRange == nil {
-			if body, ok := a.stats.recall(ctx, q.keyOf(w), true); ok {
+			if body, ok := a.stats.recall(ctx, q.keyOf(w)); ok {
 				return q.answer(c, body), nil
 			}
 		}
@@ -163,20 +164,21 @@ func (a *widgetAPI) oneWidgetStats(
 	key := q.keyOf(w)
 	if c.caller != nil {
 		key.withOrders, key.withPages = true, q.picture == ""
-		if body, ok := a.stats.recall(ctx, key, false); ok {
-			return body, nil
-		}
 	}
-	return a.stats.read(key, c.caller == nil, func() (taggedBody, error) {
+	read := func() (taggedBody, string, error) {
 		if err := a.enter(ctx, c); err != nil {
-			return taggedBody{}, err
+			return taggedBody{}, "", err
 		}
 		report, err := reportWidget(a.store.within(ctx), w, q.statsRange, key.withOrders, key.withPages)
 		if err != nil {
-			return taggedBody{}, err
+			return taggedBody{}, "", err
 		}
-		return report.encode(q.picture), nil
-	})
+		return report.encode(q.picture), w.ID, nil
+	}
+	if c.caller != nil {
+		return a.stats.exact.load(a.store, key, read)
+	}
+	return a.stats.read(key, read)
 }
 
 // errStatsOfNone is the refusal of a call that names no widget and has no token.
@@ -325,78 +327,52 @@ const (
 	maxKeptStats = 500
 )
 
-// A statsMemory keeps what was answered about widgets. It holds at most maxKeptStats answers; a new one evicts an
-// arbitrary other.
+// A statsMemory keeps what was answered about widgets, maxKeptStats of each kind.
 type statsMemory struct {
 	*server
-	mu   sync.Mutex
-	kept map[statsKey]*keptStats
+	exact  *cache[statsKey, taggedBody] // serves every caller until something of the widget is counted
+	mu     sync.Mutex
+	recent map[statsKey]*recentStats // a new one evicts an arbitrary other
 }
 
-// keptStats is an answer, and from when it is. An answer that is exact serves every caller until something of the
-// widget is counted.
-type keptStats struct {
+// recentStats is an answer that serves callers without a token for statsAge. The key has all of the widget's row that
+// it depends on, so that an old one is wrong in its counts only.
+type recentStats struct {
 	done chan struct{} // closed once the answer has been read; the rest is set by then
 	taggedBody
-	err     error
-	at      time.Time
-	version version // of the widget, see cache
-	exact   bool
+	err error
+	at  time.Time
 }
 
-// recall returns an answer in memory that is exact, or to callers without a token one that is younger than statsAge.
-// These wait for one that another of them reads just now, so that of many callers at once only the first asks the
-// database. The key has all of the widget's row that an answer depends on, so that an old one is wrong in its counts
-// only.
-func (m *statsMemory) recall(ctx context.Context, key statsKey, anonymous bool) (body taggedBody, ok bool) {
+// recall returns an answer in memory for a caller without a token. It waits for one that another of them reads just
+// now, so that of many callers at once only the first asks the database.
+func (m *statsMemory) recall(ctx context.Context, key statsKey) (body taggedBody, ok bool) {
 	m.mu.Lock()
-	k := m.kept[key]
+	r := m.recent[key]
 	m.mu.Unlock()
-	if k == nil {
-		return body, false
-	}
-	select {
-	case <-k.done:
-	default:
-		if !anonymous {
+	if r != nil {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
 			return body, false
 		}
+		if r.err == nil && m.steady().Sub(r.at) < statsAge {
+			return r.taggedBody, true
+		}
 	}
-	select {
-	case <-k.done:
-	case <-ctx.Done():
-		return body, false
-	}
-	if k.err != nil {
-		return body, false
-	}
-	fresh := anonymous && m.steady().Sub(k.at) < statsAge
-	return k.taggedBody, fresh || k.exact && m.store.cachesFresh() && k.version == m.store.drops.version(key.widget)
+	return m.exact.get(m.store, key)
 }
 
-// read returns what f reads, and keeps it: for callers without a token from the beginning, so that others wait for it.
-func (m *statsMemory) read(key statsKey, anonymous bool, f func() (taggedBody, error)) (taggedBody, error) {
-	drops := &m.store.drops
-	k := &keptStats{done: make(chan struct{}), err: errStorage, // in case that f panics
-		at: m.steady(), version: drops.version(key.widget)}
-	defer close(k.done)
-	if anonymous {
-		m.keep(key, k)
-	}
-	before := drops.any.Load()
-	k.taggedBody, k.err = f()
-	if k.exact = drops.any.Load() == before; k.err == nil {
-		m.keep(key, k)
-	}
-	return k.taggedBody, k.err
-}
-
-// keep adds an answer to those in memory.
-func (m *statsMemory) keep(key statsKey, k *keptStats) {
+// read returns what f reads for a caller without a token, see cache.load, and lets others wait for it.
+func (m *statsMemory) read(key statsKey, f func() (taggedBody, string, error)) (taggedBody, error) {
+	r := &recentStats{done: make(chan struct{}), err: errStorage, at: m.steady()} // the error is in case that f panics
+	defer close(r.done)
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	makeRoom(m.kept, key, maxKeptStats)
-	m.kept[key] = k
+	makeRoom(m.recent, key, maxKeptStats)
+	m.recent[key] = r
+	m.mu.Unlock()
+	r.taggedBody, r.err = m.exact.load(m.store, key, f)
+	return r.taggedBody, r.err
 }
 
 // The picture of statistics: a bar for each interval, as an SVG image that works in an <img>. It is 400
