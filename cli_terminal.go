@@ -252,8 +252,8 @@ func countsText(names []string, counts map[string]int64) string {
 	return cmp.Or(strings.Join(texts, ", "), "none")
 }
 
-// stampCell returns a time, "" for the zero stamp.
-func stampCell(s stamp) string {
+// stampText returns a time, "" for the zero stamp.
+func stampText(s stamp) string {
 	if s.IsZero() {
 		return ""
 	}

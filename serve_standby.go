@@ -53,7 +53,7 @@ func epochStatus(v *statusView, to *statusReport) error {
 		return err
 	}
 	to.set("epoch", e)
-	line := fmt.Sprintf("%s, since %s", e, stampCell(e.BeganAt))
+	line := fmt.Sprintf("%s, since %s", e, stampText(e.BeganAt))
 	if e.superseded() {
 		line += fmt.Sprintf("; another machine has %d", e.Known)
 		to.ask("another machine was promoted: stop this one, and make it the standby")

@@ -300,7 +300,7 @@ func backupStatus(v *statusView, to *statusReport) error {
 		return err
 	}
 	to.set("last_backup_at", at)
-	to.say("%s", cmp.Or(stampCell(at), "never"))
+	to.say("%s", cmp.Or(stampText(at), "never"))
 	switch age := v.now.Sub(at.Time); {
 	case v.service != nil && v.service.Litestream:
 	case at.IsZero():
