@@ -313,6 +313,20 @@ func (p *machinePark) tryActivation(m *machine, headers []string, members ...any
 	}
 }
 
+// A lease that has lapsed no longer counts, also before the service has released its seat.
+func TestTransfer_lapsedLeaseDoesNotCountInTheActivationThatReleasesItsSeat(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		_, key := s.addLicense(license{terms: terms{Kind: kindFloating, MaxDevices: ptr(1), MaxTransfers: ptr(0),
+			LeaseHours: 1}})
+		s.activate(key, "a").is(200, "activated")
+		time.Sleep(2 * time.Hour)
+		s.activate(key, "a").is(200, "reactivated")
+		time.Sleep(2 * time.Hour)
+		s.activate(key, "b").is(200, "activated")
+	})
+}
+
 func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	for how, take := range map[string]func(s *service, id, key, device string){
