@@ -159,19 +159,13 @@ func (s *snippet) text() string {
 
 // widgetSnippet prints what a partner pastes into a page.
 func widgetSnippet(e *env) error {
-	return e.withStore(func(st *store) error {
+	return e.asOperator(nil, func(o *routeCaller) error {
+		st := o.server.store
 		w, err := st.widget(e.args[0])
 		if err != nil {
 			return err
 		}
-		bases, err := st.baseURLs()
-		if err != nil {
-			return err
-		}
-		if len(bases) == 0 || !bases[0].Current {
-			return errNoBaseURL
-		}
-		s, err := newSnippet(w.ID, bases[0].URL)
+		s, err := newSnippet(w.ID, o.server.routing.Load().bases[0].URL)
 		if err != nil {
 			return err
 		}
