@@ -191,14 +191,12 @@ func (t *tx) endTokens(l *license) error {
 	return nil
 }
 
-// withoutTransferLimit returns up to limit licences of an owner that limit devices but not transfers
-// and are not revoked, in the order of their ids, starting after the id after. It also reads all
-// licences in between, some two seconds for a million, which will do for a command that is run once.
-func (q *queries) withoutTransferLimit(o owner, after string, limit int) ([]*license, error) {
-	query, args := o.narrow(licenseTable.query+`WHERE l.id > ?
-		AND l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`,
-		`l.account_id`, after)
-	return collect(q, query+` ORDER BY l.id LIMIT ?`, append(args, limit), licenseTable.destNew)
+// withoutTransferLimit returns the ids of an owner's licences that limit devices but not transfers and are not revoked.
+// It reads all licences, some two seconds for a million, which will do for a command that is run once.
+func (q *queries) withoutTransferLimit(o owner) ([]string, error) {
+	query, args := o.narrow(`SELECT l.id FROM licenses l
+		WHERE l.max_devices IS NOT NULL AND l.max_transfers IS NULL AND l.state <> 'revoked'`, `l.account_id`)
+	return q.texts(query, args...)
 }
 
 // The conditions for time-driven transitions; every ? is the present time. graceDue and

@@ -321,31 +321,22 @@ func resetTransfers(ctx context.Context, st *store, id, actor string) (l *licens
 // not transfers, with its event, and returns how many there were. With dryRun it only counts them.
 // It runs in transactions of a bounded number of rows.
 func limitTransfers(ctx context.Context, st *store, o owner, dryRun bool, actor string) (limited int, err error) {
-	type place struct {
-		after   string
-		limited int
+	ids, err := st.within(ctx).withoutTransferLimit(o)
+	if err != nil || dryRun {
+		return len(ids), err
 	}
-	end, err := inParts(ctx, st.writer, func(t *tx, at place) (place, bool, error) {
-		page, err := t.withoutTransferLimit(o, at.after, maxTransitions)
-		if err == nil && !dryRun {
-			err = limitTransfersOf(t, page, actor)
+	return inParts(ctx, st.writer, func(t *tx, done int) (int, bool, error) {
+		next := min(done+maxTransitions, len(ids))
+		for _, id := range ids[done:next] {
+			l, err := t.license(anyAccount, id)
+			if err == nil && l.MaxTransfers == nil {
+				least := defaultTransfers(l.MaxDevices)
+				_, err = patchLicense(t, anyAccount, id, change{{name: "max_transfers", at: &least}}, actor)
+			}
+			if err != nil {
+				return done, false, err
+			}
 		}
-		if at.limited += len(page); len(page) < maxTransitions {
-			return at, false, err
-		}
-		return place{page[len(page)-1].ID, at.limited}, true, err
+		return next, next < len(ids), nil
 	})
-	return end.limited, err
-}
-
-// limitTransfersOf gives the default max_transfers to some licences, with their events.
-func limitTransfersOf(t *tx, rows []*license, actor string) error {
-	for _, l := range rows {
-		least := defaultTransfers(l.MaxDevices)
-		set := change{{name: "max_transfers", at: &least}}
-		if _, err := patchLicense(t, anyAccount, l.ID, set, actor); err != nil {
-			return err
-		}
-	}
-	return nil
 }
