@@ -306,8 +306,7 @@ type serverMetadata struct {
 	ServiceDocumentation string   `json:"service_documentation"`
 }
 
-// showServerMetadata answers GET /.well-known/oauth-authorization-server, followed by the path of the current
-// base address (RFC 8414).
+// showServerMetadata shows the metadata of the authorization server (RFC 8414).
 func (s *server) showServerMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL
@@ -335,8 +334,7 @@ type resourceMetadata struct {
 	Documentation string   `json:"resource_documentation"`
 }
 
-// showResourceMetadata answers GET /.well-known/oauth-protected-resource, followed by the path of the current
-// base address (RFC 9728).
+// showResourceMetadata shows the metadata of what tokens are for (RFC 9728).
 func (s *server) showResourceMetadata(w *response, _ *http.Request) {
 	rt := s.routing.Load()
 	base := rt.bases[0].URL

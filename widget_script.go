@@ -104,7 +104,7 @@ func (a *scriptAPI) prepare(bases []baseAddress) (paths []string, err error) {
 	return paths, nil
 }
 
-// serveScript answers GET and HEAD for the paths of scripts.
+// serveScript sends the script of a path.
 func (a *scriptAPI) serveScript(w *response, r *http.Request) {
 	f := (*a.files.Load())[r.URL.Path]
 	if f == nil { // the base addresses have just changed
