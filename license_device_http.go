@@ -93,12 +93,18 @@ const knownDeviceRate = 300
 // admitDevice ends the reading of a device's request, looks it up, applies the rule against guessing keys, and charges
 // the call. With an account's own token a licence is found only if it belongs to an account on which the token may
 // act. A request with invalid members is refused before any look-up, so that the RateLimit headers of its answer
-// reveal nothing about a key (contract, section 1).
-func (a *deviceAPI) admitDevice(c *call, r *deviceRequest) (f finding, err error) {
+// reveal nothing about a key (contract, section 1). n says whether a device that only its fingerprint names is looked
+// up, too: where a transaction does that later it would cost an activation a twentieth, so it is left out then unless
+// it may pass the rule.
+func (a *deviceAPI) admitDevice(c *call, r *deviceRequest, n need) (f finding, err error) {
 	if err := c.finish(); err != nil {
 		return f, err
 	}
-	if f, err = a.cachedRows(r); err != nil {
+	known := r
+	if n == optional && a.lookups.limited(a.address(c.request), a.steady()) == 0 {
+		known = &deviceRequest{keyHash: r.keyHash, token: r.token}
+	}
+	if f, err = a.cachedRows(known); err != nil {
 		return f, err
 	}
 	if f.license != nil && c.bearsOwnToken() && !c.caller.all && f.license.AccountID != c.caller.claims.Subject {
@@ -229,7 +235,7 @@ func (a *deviceAPI) activate(ctx context.Context, c *call) (any, error) {
 
 // giveSeat carries an activation out.
 func (a *deviceAPI) giveSeat(ctx context.Context, c *call, r *deviceRequest) (*activateResponse, error) {
-	f, err := a.admitDevice(c, r)
+	f, err := a.admitDevice(c, r, optional)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +363,7 @@ func (a *deviceAPI) verify(ctx context.Context, c *call) (any, error) {
 	r.nonce = c.in.text("nonce", optional, maxNonce, checkNonce)
 	r.appVersion = nilIfEmpty(c.in.text("app_version", optional, 100, nil))
 	r.licenseOnly = c.bearsOwnToken() && c.caller.has(scopeLicenses)
-	f, err := a.admitDevice(c, r)
+	f, err := a.admitDevice(c, r, required)
 	if err == nil && !r.malformed && f.comesFromHolder(c.now) && !a.signingHeld() {
 		err = a.touchDevice(ctx, r, &f, c.now)
 	}
@@ -431,7 +437,7 @@ type deactivateResponse struct {
 // changes.
 func (a *deviceAPI) deactivate(ctx context.Context, c *call) (any, error) {
 	r := readDevice(c.in, required)
-	f, err := a.admitDevice(c, r)
+	f, err := a.admitDevice(c, r, optional)
 	if err == nil {
 		err = f.err()
 	}
