@@ -12,7 +12,7 @@ import (
 // listed once. From the list come the columns of the table, what is read of a request or of a row of CSV, what a change
 // alters, and the data of its event.
 type member struct {
-	name string // "offline_days"
+	name string // "max_devices"
 
 	// at is where the row has the value. A *string is never empty; in a new row null counts as left out. A **string,
 	// **int or *stamp may be null. Others are *int, *bool, *codeList (a list of texts) and *jsonText (an object).
