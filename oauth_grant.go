@@ -255,18 +255,25 @@ func makeSigninCode(t *tx, keys *keyring, accountID, actor string) (*newSignin, 
 	return made, nil
 }
 
+// findSigninCode returns the code that somebody has typed. Errors: errSigninCode.
+func findSigninCode(q *queries, keys *keyring, typed string, now stamp) (*session, error) {
+	plain, ok := parseSigninCode(typed)
+	if !ok {
+		return nil, errSigninCode
+	}
+	c, err := q.signinCode(keys.signinHash(plain), now)
+	return c, replaced(err, errNotFound, errSigninCode)
+}
+
 // signIn uses up a code that somebody has typed and begins a session. It returns the secret that the browser
 // keeps, which is new each time and stored nowhere. before is the secret that the browser had until now; its
 // session ends. Errors: errSigninCode, after which the code, if there is one, can still be used.
 func signIn(t *tx, keys *keyring, typed, before string) (secret string, err error) {
-	plain, ok := parseSigninCode(typed)
-	if !ok {
-		return "", errSigninCode
-	}
-	c, err := t.takeSigninCode(keys.signinHash(plain))
+	c, err := findSigninCode(t.queries, keys, typed, t.now)
 	if err != nil {
-		return "", replaced(err, errNotFound, errSigninCode)
+		return "", err
 	}
+	t.removeSigninCode(c.Hash)
 	t.removeSession(before)
 	secret = randomText(32)
 	t.addSession(&session{Hash: hashOf(secret), AccountID: c.AccountID, MadeBy: c.MadeBy,

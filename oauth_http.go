@@ -241,6 +241,10 @@ func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
 	if wrong := f.check(a.issuer()); wrong != nil {
 		return nil, cmp.Or(a.limitUse(c, p, ""), wrong)
 	}
+	// What proves nothing does not reach the writer, however often it is sent.
+	if v := judgeTokenRequest(a.store.queries, p.ID, f, newStamp(c.now)); v.refused != nil && v.by == "" {
+		return nil, cmp.Or(a.limitUse(c, p, ""), v.refused)
+	}
 	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) {
 		v := judgeTokenRequest(t.queries, p.ID, f, t.now)
 		if err := a.limitUse(c, p, v.by); err != nil {
@@ -264,18 +268,18 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
 	if f["token"] == "" {
 		return nil, cmp.Or(a.limitUse(c, p, ""), errParameter("token", "present"))
 	}
-	return &reply{status: http.StatusOK}, a.store.update(ctx, func(t *tx) error {
-		grantID, jti, err := findRevoked(t.queries, a.keys.Load(), p.ID, f["token"])
-		err = cmp.Or(a.limitUse(c, p, cmp.Or(grantID, jti)), err)
-		switch {
-		case err != nil:
-			return err
-		case jti != "":
+	grantID, jti, err := findRevoked(a.store.queries, a.keys.Load(), p.ID, f["token"])
+	err = cmp.Or(a.limitUse(c, p, cmp.Or(grantID, jti)), err)
+	ended := &reply{status: http.StatusOK}
+	if err != nil || grantID == "" && jti == "" {
+		return ended, err
+	}
+	return ended, a.store.update(ctx, func(t *tx) error {
+		if jti != "" {
 			t.revokeAppToken(p.ID, jti)
-		case grantID != "":
-			return endGrant(t, anyAccount, grantID, endedByApp, appActor(p.ID))
+			return nil
 		}
-		return nil
+		return endGrant(t, anyAccount, grantID, endedByApp, appActor(p.ID))
 	})
 }
 

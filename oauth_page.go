@@ -132,9 +132,13 @@ func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	secret, err := updated(ctx, s.store, func(t *tx) (string, error) {
-		return signIn(t, s.keys.Load(), r.form["code"], s.secretOf(c.request))
-	})
+	secret := ""
+	_, err := findSigninCode(s.store.queries, s.keys.Load(), r.form["code"], newStamp(c.now))
+	if err == nil { // wrong ones do not reach the writer, however often they are sent
+		secret, err = updated(ctx, s.store, func(t *tx) (string, error) {
+			return signIn(t, s.keys.Load(), r.form["code"], s.secretOf(c.request))
+		})
+	}
 	if errors.Is(err, errSigninCode) {
 		if err := s.limitAddress("signin", s.address(c.request), signinTries); err != nil {
 			return nil, err

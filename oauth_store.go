@@ -216,15 +216,13 @@ func (q *queries) session(secret string, now stamp) (*session, error) {
 	return sessionTable.one(q, lastingSignin, hashOf(secret), now)
 }
 
-// takeSigninCode removes the code with a hash and returns it, if it has not expired and its account is open, else
-// errNotFound.
-func (t *tx) takeSigninCode(hash []byte) (*session, error) {
-	c, err := signinCodeTable.one(t.queries, lastingSignin, hash, t.now)
-	if err == nil {
-		t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash)
-	}
-	return c, err
+// signinCode returns the code with a hash, if it lasts at now and its account is open, else errNotFound.
+func (q *queries) signinCode(hash []byte, now stamp) (*session, error) {
+	return signinCodeTable.one(q, lastingSignin, hash, now)
 }
+
+// removeSigninCode removes the code with a hash.
+func (t *tx) removeSigninCode(hash []byte) { t.exec(`DELETE FROM signin_codes WHERE hash = ?`, hash) }
 
 // addSigninCode inserts a code, of which the account keeps the newest maxSigninCodes.
 func (t *tx) addSigninCode(c *session) {
