@@ -36,28 +36,35 @@ type terms struct {
 	Entitlements codeList `json:"entitlements"`
 }
 
+// What members of licences may be. They are made once, since a licence that is read lists its members.
+var (
+	checkKind   = oneOf(kindNodeLocked, kindFloating)
+	checkBasis  = oneOf(basisIssue, basisFirstActivation)
+	checkPlanID = isID("pln")
+)
+
 func (s *terms) members() []member {
-	return []member{
+	return append(make([]member, 0, 18), []member{ // with room for those that only a licence has
 		{name: "product", at: &s.Product, atFirst: true, high: maxNameLength},
-		{name: "kind", at: &s.Kind, atFirst: true, high: maxNameLength, check: oneOf(kindNodeLocked, kindFloating)},
+		{name: "kind", at: &s.Kind, atFirst: true, high: maxNameLength, check: checkKind},
 		{name: "trial", at: &s.Trial},
 		{name: "max_devices", at: &s.MaxDevices, low: 1, high: maxCount},
 		{name: "max_transfers", at: &s.MaxTransfers, high: maxCount},
 		{name: "grace_days", at: &s.GraceDays, hasDefault: true, high: maxGraceDays},
 		{name: "duration_days", at: &s.DurationDays, low: 1, high: maxDurationDays},
 		{name: "expiry_basis", at: &s.ExpiryBasis, atFirst: true, high: maxNameLength,
-			check: oneOf(basisIssue, basisFirstActivation)},
+			check: checkBasis},
 		{name: "lease_hours", at: &s.LeaseHours, hasDefault: true, low: 1, high: maxLeaseHours},
 		{name: "offline_days", at: &s.OfflineDays, hasDefault: true, high: maxOfflineDays},
 		{name: "entitlements", at: &s.Entitlements, high: maxCodes, each: maxCodeLength, checkList: checkCodes},
-	}
+	}...)
 }
 
 // members are what callers set of a licence.
 func (l *license) members() []member {
 	return append(l.terms.members(),
 		member{name: "plan", at: &l.Plan, high: maxNameLength},
-		member{name: "plan_id", at: &l.PlanID, atFirst: true, high: maxNameLength, check: isID("pln")},
+		member{name: "plan_id", at: &l.PlanID, atFirst: true, high: maxNameLength, check: checkPlanID},
 		member{name: "reference", at: &l.Reference, atFirst: true, high: maxReference},
 		member{name: "customer", at: &l.Customer, high: maxCustomer, private: true},
 		member{name: "starts_at", at: &l.StartsAt},
