@@ -507,13 +507,6 @@ func (in *input) has(name string) bool { _, ok := in.find(name); return ok }
 // accountID reads ?account_id=, the account that a call acts on; see server.ownerOf.
 func (in *input) accountID() string { return in.parameter("account_id", isID("acct")) }
 
-func (in *input) textTerm(name string, max int, check textCheck) (*string, bool) {
-	if !in.has(name) || in.isNull(name) {
-		return nil, in.has(name)
-	}
-	return nilIfEmpty(in.text(name, optional, max, check)), true
-}
-
 func (in *input) boolTerm(name string) (value, present bool) {
 	if v := in.member(name, jsonBool, optional); v != nil {
 		return v.boolean, true
