@@ -511,6 +511,7 @@ func TestOpenAPI_saysOfMembersWhatTheirListsSay(t *testing.T) {
 		{"NewApp", new(app).members(), true},
 		{"AppChange", new(app).members(), false},
 		{"WebhookChange", new(webhook).members(), false},
+		{"AccountChange", new(accountSettings).members(), false},
 	} {
 		schema := child(openapiDocument(), "components", "schemas", c.schema)
 		properties, needs := child(schema, "properties"), texts(schema, "required")
