@@ -74,29 +74,6 @@ var (
 	eventOrderEnding       = orderEvents.add("order.authorization_ending") // a day before it lapses
 )
 
-// The states of an order.
-const (
-	orderOpen         = "open"       // it can be paid
-	orderAuthorized   = "authorized" // its money is reserved; the restaurant is to accept it
-	orderAccepted     = "accepted"   // by the restaurant; its money is not captured yet
-	orderPaid         = "paid"
-	orderPartRefunded = "part_refunded"
-	orderRefunded     = "refunded"
-	orderCancelled    = "cancelled"
-	orderExpired      = "expired" // not paid, not accepted or not captured in time
-)
-
-// orderStates are the states of an order, in the order in which it may pass them.
-var orderStates = []string{orderOpen, orderAuthorized, orderAccepted, orderPaid, orderPartRefunded,
-	orderRefunded, orderCancelled, orderExpired}
-
-// What an order waits to become once the attempt to pay it is closed at its provider (order.Closing).
-const (
-	closingExpired = "expired" // to expire
-	closingPaid    = "paid"    // to be marked as paid outside
-	closingMethod  = "method"  // to be paid by another method
-)
-
 // How an order is paid.
 const (
 	methodCard     = "card"
@@ -226,14 +203,6 @@ type lineView struct {
 type deliveryView struct {
 	Amount  int64 `json:"amount"` // before its part of the discount
 	VATRate int64 `json:"vat_rate"`
-}
-
-// dead reports whether the order was cancelled or has expired, so that nothing is to be paid for it any more.
-func (o *order) dead() bool { return o.State == orderCancelled || o.State == orderExpired }
-
-// settled reports whether the order was paid.
-func (o *order) settled() bool {
-	return o.State == orderPaid || o.State == orderPartRefunded || o.State == orderRefunded
 }
 
 // A refund is money of an order that is given back.
@@ -372,24 +341,19 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 			return "", err
 		}
 	}
-	if o.Total == 0 {
-		o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, new(methodNone), t.now, t.now
-		if o.Seller, err = t.sellerOf(o.AccountID); err != nil {
-			return "", err
-		}
-	}
 	if err := checkWantedAt(t, o.WantedAt); err != nil {
 		return "", err
 	}
 	t.addOrder(o)
+	t.addEvent(totalEvent(o, eventOrderCreated, actor))
+	if o.Total == 0 {
+		err = o.enter(t, orderPaid, stateEntry{actor: actor, method: methodNone, paidAt: t.now})
+		t.saveOrder(o)
+	}
 	if who != (guest{}) {
 		t.addCustomer(o, who)
 	}
-	t.addEvent(totalEvent(o, eventOrderCreated, actor))
-	if o.State != orderOpen {
-		t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", *o.Method))
-	}
-	return k, nil
+	return k, err
 }
 
 // originOf returns the origin of a web address, in its normal form. It reports false for anything else.
@@ -482,100 +446,6 @@ func (o *order) lower(lines []lineQuantity) error {
 	return nil
 }
 
-// acceptOrder accepts an order of an owner that waits for that; lines names the lines of which fewer units are
-// accepted. If the account captures cards on acceptance, or their reservation would end before the order is wanted,
-// its money is captured; one that was charged already is paid, even if a refund of it takes long. An order whose
-// payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
-// order_state, a refusal that names the lines that are wrong.
-func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
-	o, p, err := orderAndPayment(t, by, id)
-	if err != nil {
-		return nil, err
-	}
-	late := o.charged() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
-	if p != nil && p.State == paymentReview && !late {
-		return o, acceptFromReview(t, o, p, lines, actor)
-	}
-	if !o.waits() {
-		return nil, errOrderState(o, "Only an authorized one, or an open one that is paid later, can be accepted.")
-	}
-	if err := o.lower(lines); err != nil {
-		return nil, err
-	}
-	if p == nil {
-		keepAccepted(t, o, actor)
-		return o, nil
-	}
-	settings, err := t.settings(o.AccountID)
-	if err != nil {
-		return nil, err
-	}
-	o.Capture = findMethod(p.Method).early &&
-		(settings.CaptureOn == captureOnAccept || o.endsEarly(p.lapses(t.now).Time))
-	if keepAccepted(t, o, actor); !o.charged() {
-		return o, nil
-	}
-	return o, payCharged(t, o, p, actor)
-}
-
-// waits reports whether the order waits for the restaurant to accept it.
-func (o *order) waits() bool {
-	return o.State == orderAuthorized || o.State == orderOpen && o.Pay == payLater
-}
-
-// keepAccepted writes that an order was accepted.
-func keepAccepted(t *tx, o *order, actor string) {
-	o.State, o.AcceptedAt = orderAccepted, t.now
-	t.saveOrder(o)
-	if o.PaymentID != nil {
-		t.lookAt(*o.PaymentID)
-	}
-	ordered := strconv.FormatInt(o.OrderedTotal, 10)
-	t.addEvent(totalEvent(o, eventOrderAccepted, actor, "ordered_total", ordered))
-}
-
-// acceptFromReview accepts an order in spite of what is wrong with its payment. If exactly its total was
-// captured, the order becomes paid, even if it is dead; if at least its total is authorised, the total is
-// captured. Errors: as acceptOrder.
-func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
-	refunds, err := t.refundsOf(o.ID)
-	if err != nil {
-		return err
-	}
-	if more := exceeding(o, p, refunds); more > 0 {
-		return errOrderState(o, formatMoney(more, o.Currency)+" more than its total was captured: give that back with "+
-			"a refund, here or on the provider's pages, and it is paid. Or cancel the order, and refund all.")
-	}
-	if err := o.lower(lines); err != nil {
-		return err
-	}
-	sameCurrency := p.Currency == o.Currency && valueOr(p.Reason, "") != reasonOtherCurrency
-	switch {
-	case !o.settled() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
-		if slices.ContainsFunc(refunds, func(f refund) bool { return f.State != refundFailed }) {
-			return errOrderState(o, "Some of what was captured is being given back: refund the rest.")
-		}
-		t.setPaymentState(p.ID, paymentCaptured)
-		return markPaid(t, o, p.Method, p.CapturedAt, actor)
-	case !o.dead() && !o.settled() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
-		t.setPaymentState(p.ID, paymentAuthorized)
-		o.Capture = true
-		o.dropClosing()
-		o.Method = &p.Method
-		if o.AuthorizedAt.IsZero() {
-			o.AuthorizedAt = t.now
-		}
-		keepAccepted(t, o, actor)
-		return nil
-	}
-	return errOrderState(o, fmt.Sprintf("Its payment is in review (%s), and what is authorised or captured "+
-		"does not pay its total. Accept fewer units, or cancel the order and refund what was captured.",
-		valueOr(p.Reason, "no reason")))
-}
-
-// dropClosing drops what was to happen once the order's attempt is closed.
-func (o *order) dropClosing() { o.Closing, o.OutsideMethod, o.OutsideAt = nil, nil, stamp{} }
-
 // sellerOf returns what a receipt says of an account at present.
 func (q *queries) sellerOf(accountID string) (*seller, error) {
 	a, err := q.account(accountID)
@@ -584,167 +454,4 @@ func (q *queries) sellerOf(accountID string) (*seller, error) {
 	}
 	of, err := q.settings(accountID)
 	return &seller{valueOr(of.LegalName, a.Name), of.Address, of.VATNumber, of.Zone}, err
-}
-
-// orderAndPayment returns an order of an owner and the last attempt to pay it, nil if there is none.
-// Errors: errOrder.
-func orderAndPayment(t *tx, by owner, id string) (*order, *payment, error) {
-	o, err := t.order(by, id)
-	if err != nil || o.PaymentID == nil {
-		return o, nil, err
-	}
-	p, err := t.payment(*o.PaymentID)
-	return o, p, err
-}
-
-// captureOrder requests that the money of an accepted order of an owner be captured. A repeated request changes
-// nothing. Errors: errOrder; order_state, also while its payment is in review.
-func captureOrder(t *tx, by owner, id string) (*order, error) {
-	o, p, err := orderAndPayment(t, by, id)
-	switch {
-	case err != nil:
-		return nil, err
-	case o.State != orderAccepted || p == nil:
-		return nil, errOrderState(o, "Only an accepted one that is paid online can be captured.")
-	case p.State == paymentReview:
-		return nil, errOrderState(o, fmt.Sprintf("Its payment is in review (%s), so nothing is captured. Once that is "+
-			"settled at the provider, accept it again, with fewer units if less is reserved; else cancel it.",
-			valueOr(p.Reason, "no reason")))
-	case o.Capture:
-		return o, nil
-	}
-	o.Capture = true
-	t.saveAndLook(o, *o.PaymentID)
-	return o, nil
-}
-
-// endOrder writes that an order was cancelled or has expired, and schedules a look at its attempt, so that the
-// money is released. What was charged already is given back.
-func endOrder(t *tx, o *order, state string, told event) error {
-	o.State, o.EndedAt, o.Capture, o.Refunded = state, t.now, false, 0 // what is given back pays for nothing
-	o.dropClosing()
-	t.saveOrder(o)
-	if o.PaymentID != nil {
-		p, err := t.payment(*o.PaymentID)
-		if err == nil && o.charged() {
-			err = releaseCharged(t, o, p, told.Actor)
-		}
-		if err != nil {
-			return err
-		}
-		t.lookAt(p.ID)
-	}
-	t.addEvent(told)
-	return nil
-}
-
-// rejectReasons are why a restaurant may refuse an order.
-var rejectReasons = []string{"sold_out", "closed", "too_busy", "too_far", "address", "other"}
-
-// A rejection is what a restaurant says when it refuses an order: one of rejectReasons, and a text for the guest, each
-// nil for nothing.
-type rejection struct{ reason, text *string }
-
-// rejectOrder cancels an order of an owner that waits to be accepted, whose money is then released. Errors:
-// errOrder, order_state.
-func rejectOrder(t *tx, by owner, id string, why rejection, actor string) (*order, error) {
-	o, err := t.order(by, id)
-	if err != nil {
-		return nil, err
-	}
-	if !o.waits() {
-		return nil, errOrderState(o, "Only an authorized one, or an open one that is paid later, can be rejected.")
-	}
-	data := []string{"reason", "rejected"}
-	if o.RejectReason, o.RejectText = why.reason, why.text; why.reason != nil {
-		data = append(data, "reject_reason", *why.reason)
-	}
-	if why.text != nil { // which is personal, so it is to be erased, even if nothing else is known of the guest
-		t.ensureCustomer(o)
-	}
-	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, data...))
-}
-
-// cancelOrder cancels an order of an owner that is not paid. The attempt to pay it is then closed, and money that
-// is authorised is released. Errors: errOrder; order_state, also while its money is being captured.
-func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
-	o, p, err := orderAndPayment(t, by, id)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case o.settled() && valueOr(o.Method, "") != methodNone: // one whose total is 0 is paid, but has no money
-		return nil, errOrderState(o, "Give its money back with a refund instead.")
-	case o.dead():
-		return nil, errOrderState(o, "It can't be cancelled any more.")
-	case o.Capture && p != nil && p.live():
-		return nil, errOrderState(o, "Its money is being captured: wait until it is paid, then refund it.")
-	}
-	return o, endOrder(t, o, orderCancelled, totalEvent(o, eventOrderCancelled, actor, "reason", "cancelled"))
-}
-
-// expireOrder expires an open order: at once, or if an attempt is live, once that is closed (closingExpired).
-func expireOrder(t *tx, o *order) error {
-	live, err := t.livePayment(o.ID)
-	if err != nil {
-		return err
-	}
-	if live == nil {
-		reason := "not_paid"
-		if o.Pay == payLater {
-			reason = "not_accepted"
-		}
-		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", reason))
-	}
-	o.Closing = new(closingExpired)
-	t.saveAndLook(o, live.ID)
-	return nil
-}
-
-// expireOrders expires up to limit open orders whose time is over, and returns how many there were.
-func expireOrders(t *tx, limit int64) (int64, error) {
-	return eachOrder(t, t.overdueOrders, limit, expireOrder)
-}
-
-// releaseUnaccepted expires up to limit authorised orders that nobody has accepted in time, and returns how many
-// there were. Their money is then released.
-func releaseUnaccepted(t *tx, limit int64) (int64, error) {
-	return eachOrder(t, t.unacceptedOrders, limit, func(t *tx, o *order) error {
-		return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime, "reason", "not_accepted"))
-	})
-}
-
-// eachOrder calls f with up to limit orders whose ids find returns, and returns how many there were. Errors: as
-// eachDue.
-func eachOrder(
-	t *tx, find func(limit int64) ([]string, error), limit int64, f func(*tx, *order) error,
-) (int64, error) {
-	found, err := find(limit)
-	if err != nil {
-		return 0, err
-	}
-	return int64(len(found)), t.eachDue(found, func(id string) error {
-		o, err := t.order(anyAccount, id)
-		if err != nil {
-			return err
-		}
-		return f(t, o)
-	})
-}
-
-// settleOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
-// attempts there are. Errors: errOrder.
-func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
-	o, err := t.order(by, id)
-	if err != nil {
-		return 0, err
-	}
-	all, err := t.paymentsOf(o.ID)
-	if err != nil {
-		return 0, err
-	}
-	for i := range all {
-		t.lookAt(all[i].ID)
-	}
-	return len(all), nil
 }

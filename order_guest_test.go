@@ -284,7 +284,7 @@ func (s *shop) learnsNothing(pay string) {
 		"cancel":  func(id string) answer { return s.post("/orders/"+id+"/cancel", "", writer).is(200) },
 		"expire": func(id string) answer {
 			s.changeOrder(id, func(t *tx, o *order) error {
-				return endOrder(t, o, orderExpired, totalEvent(o, eventOrderExpired, actorTime))
+				return endOrder(t, o, orderExpired, "not_paid", actorTime)
 			})
 			if pay == payOnline {
 				return answer{}

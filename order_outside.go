@@ -49,16 +49,10 @@ func waitForAcceptance(t *tx, o *order) error {
 }
 
 // markPaid writes that an order was paid.
-func markPaid(t *tx, o *order, method string, at stamp, actor string) (err error) {
-	if o.Seller, err = t.sellerOf(o.AccountID); err != nil {
-		return err
-	}
-	o.State, o.Method, o.PaidAt, o.EndedAt = orderPaid, &method, at, t.now
-	o.Capture = false
-	o.dropClosing()
+func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
+	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: method, paidAt: at})
 	t.saveOrder(o)
-	t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", method))
-	return nil
+	return err
 }
 
 // payOutside marks an order of an owner as paid outside, by methodCash, methodTerminal, methodVoucher or methodOther:
@@ -194,8 +188,7 @@ func cancelLater(t *tx, accountID string) error {
 	all, err := t.laterOrders(accountID, maxOpenOrders)
 	for i := range all {
 		if err == nil {
-			told := totalEvent(&all[i], eventOrderCancelled, actorTime, "reason", "account_closed")
-			err = endOrder(t, &all[i], orderCancelled, told)
+			err = endOrder(t, &all[i], orderCancelled, "account_closed", actorTime)
 		}
 	}
 	return err

@@ -680,15 +680,7 @@ func (o *order) count(refunds []refund) error {
 			done += amount
 		}
 	}
-	switch {
-	case !o.settled():
-	case done == 0:
-		o.State = orderPaid
-	case done < o.Total:
-		o.State = orderPartRefunded
-	default:
-		o.State = orderRefunded
-	}
+	o.follow(done)
 	return nil
 }
 
@@ -732,17 +724,12 @@ func releaseCharged(t *tx, o *order, p *payment, actor string) error {
 
 // payCharged writes that an order is paid which was charged and has been accepted.
 func payCharged(t *tx, o *order, p *payment, actor string) error {
-	o.State, o.EndedAt, o.Capture = orderPaid, t.now, false
-	var err error
-	if o.Seller, err = t.sellerOf(o.AccountID); err != nil {
+	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: p.Method, paidAt: o.PaidAt})
+	if err != nil {
 		return err
 	}
 	t.dropFoundParts(o.ID)
-	if err := releaseCharged(t, o, p, actor); err != nil {
-		return err
-	}
-	t.addEvent(totalEvent(o, eventOrderPaid, actor, "method", p.Method))
-	return nil
+	return releaseCharged(t, o, p, actor)
 }
 
 // A balance is the money of an attempt, as far as it matters for what its order accounts for.

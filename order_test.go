@@ -52,7 +52,7 @@ func bringTo(t *tx, o *order, state string) error {
 		return nil
 	}
 	if state == orderCancelled || state == orderExpired {
-		return endOrder(t, o, state, totalEvent(o, eventOrderCancelled, anActor))
+		return endOrder(t, o, state, "cancelled", anActor)
 	}
 	if err := addAttempt(t, o, paymentAuthorized); err != nil {
 		return err

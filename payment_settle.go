@@ -70,10 +70,13 @@ func (s *settlement) addOrderEvent(kind eventType, data ...string) {
 	s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
 }
 
-// addTotalEvent is addOrderEvent with the order's total among the data.
-func (s *settlement) addTotalEvent(kind eventType, data ...string) {
-	data = append([]string{"payment_id", s.payment.ID}, data...)
-	s.addEvent(totalEvent(s.order, kind, actorProvider, data...))
+// enter has the order enter a state because of the attempt. more are further data of the event.
+func (s *settlement) enter(state string, more ...string) error {
+	with := stateEntry{actor: actorProvider, data: append([]string{"payment_id", s.payment.ID}, more...)}
+	if state == orderAuthorized || state == orderPaid {
+		with.method, with.paidAt = s.payment.Method, s.payment.CapturedAt
+	}
+	return s.order.enter(s.tx, state, with)
 }
 
 // money returns an amount and the order's currency as data of an event.
@@ -190,7 +193,9 @@ func (s *settlement) decideApproved() error {
 	}
 	if p.State == paymentCreated || p.State == paymentPending {
 		p.State, p.AuthorizedAt = paymentAuthorized, s.now
-		s.authorizeOrder()
+		if err := s.authorizeOrder(); err != nil {
+			return err
+		}
 	}
 	return s.decideAuthorized()
 }
@@ -208,12 +213,11 @@ func (s *settlement) leaveUnknown() {
 
 // authorizeOrder makes an open order, whose money is authorised or was charged, wait for the restaurant to accept it.
 // What was to happen once the attempt was closed is dropped, since the guest has paid.
-func (s *settlement) authorizeOrder() {
+func (s *settlement) authorizeOrder() error {
 	o := s.order
 	if o.State != orderOpen || s.closed {
-		return
+		return nil
 	}
-	o.State, o.AuthorizedAt = orderAuthorized, s.now
 	lapses := s.payment.CaptureBefore
 	if lapses.IsZero() && !s.payment.atOnce() {
 		lapses = s.now.after(s.provider.reserves(s.payment.Currency))
@@ -222,9 +226,8 @@ func (s *settlement) authorizeOrder() {
 	if s.payment.atOnce() {
 		o.PaidAt = s.payment.CapturedAt
 	}
-	o.PaymentID, o.Method = &s.payment.ID, &s.payment.Method
-	o.dropClosing()
-	s.addTotalEvent(eventOrderAuthorized, "method", s.payment.Method)
+	o.PaymentID = &s.payment.ID
+	return s.enter(orderAuthorized)
 }
 
 // decideAuthorized decides about money that can be captured: it is captured if that was requested, released if
@@ -232,7 +235,9 @@ func (s *settlement) authorizeOrder() {
 func (s *settlement) decideAuthorized() error {
 	o, p := s.order, s.payment
 	if s.closed && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
-		s.cancelOrder()
+		if err := s.enter(orderCancelled); err != nil { // its account is closed
+			return err
+		}
 	}
 	switch {
 	case o.dead(), o.settled(), o.PaymentID == nil || *o.PaymentID != p.ID, !p.EndedAt.IsZero():
@@ -265,13 +270,6 @@ func (s *settlement) capture() error {
 	return nil
 }
 
-// cancelOrder cancels the order, because its account is closed or somebody has cancelled its payment at
-// the provider, or given all of it back there.
-func (s *settlement) cancelOrder() {
-	s.order.State, s.order.EndedAt, s.order.Refunded = orderCancelled, s.now, 0
-	s.addTotalEvent(eventOrderCancelled)
-}
-
 // warnOfEnd writes an event, once, when an authorisation is about to lapse.
 func (s *settlement) warnOfEnd() {
 	p := s.payment
@@ -301,10 +299,13 @@ func (s *settlement) decideCaptured() error {
 	s.takeDisputes()
 	accepting := o.State == orderAuthorized || o.State == orderAccepted
 	givenBack := accepting && valueOr(o.PaymentID, "") == p.ID && p.Refunded >= p.Captured // on the provider's pages
-	if givenBack || s.closed && p.atOnce() && (accepting || o.State == orderOpen) {
-		s.cancelOrder()
-	}
 	var err error
+	if givenBack || s.closed && p.atOnce() && (accepting || o.State == orderOpen) {
+		err = s.enter(orderCancelled)
+	}
+	if err != nil {
+		return err
+	}
 	if s.refunds, err = divideRefunds(s.tx, s.order, p); err == nil { // the order may be paid or dead by now
 		err = s.release()
 	}
@@ -450,24 +451,17 @@ func (s *settlement) payOrder() error {
 		s.review(reasonPaidTwice)
 		return nil
 	case p.Captured != o.Total && p.Captured-p.Refunded != o.Total:
+		var err error
 		if o.State == orderOpen { // nobody else may pay it meanwhile
-			s.authorizeOrder()
+			err = s.authorizeOrder()
 		}
 		s.review(reasonCaptureDiffers)
-		return nil
-	case p.atOnce():
-		s.authorizeOrder()
-		return nil
-	}
-	var err error
-	if o.Seller, err = s.sellerOf(o.AccountID); err != nil {
 		return err
+	case p.atOnce():
+		return s.authorizeOrder()
 	}
-	o.State, o.PaidAt, o.EndedAt = orderPaid, p.CapturedAt, s.now
-	o.PaymentID, o.Method, o.Capture = &p.ID, &p.Method, false
-	o.dropClosing()
-	s.addTotalEvent(eventOrderPaid, "method", p.Method)
-	return nil
+	o.PaymentID = &p.ID
+	return s.enter(orderPaid)
 }
 
 // addCaptureEvent records, as an operation, a capture that somebody has made on the provider's own pages.
@@ -511,12 +505,9 @@ func (s *settlement) end(state, reason string) error {
 	case o.State == orderOpen:
 		return s.afterClosing()
 	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
-		o.State, o.EndedAt = orderExpired, s.now
-		s.addTotalEvent(eventOrderExpired, "reason", "authorization_lapsed")
-		return nil
+		return s.enter(orderExpired, "reason", "authorization_lapsed")
 	case o.State == orderAuthorized || o.State == orderAccepted:
-		s.cancelOrder()
-		return nil
+		return s.enter(orderCancelled)
 	}
 	return nil
 }
@@ -528,12 +519,9 @@ func (s *settlement) afterClosing() error {
 	o.Closing = nil
 	switch {
 	case s.closed:
-		s.cancelOrder()
-		return nil
+		return s.enter(orderCancelled)
 	case closing == closingExpired:
-		o.State, o.EndedAt = orderExpired, s.now
-		s.addTotalEvent(eventOrderExpired, "reason", "not_paid")
-		return nil
+		return s.enter(orderExpired, "reason", "not_paid")
 	case closing == closingPaid:
 		return finishPayOutside(s.tx, o, actorProvider)
 	}
