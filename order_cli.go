@@ -74,7 +74,7 @@ var orderCommands = []command{
 		columns: "id order_id reference account_id payment_id provider_id method currency amount tip state failure " +
 			"source reason made_by created_at ended_at"}.run},
 	{"order erase", "", "remove what is known of guests, by name, telephone number or order, from the database file " +
-		"and its write-ahead log, and list names or numbers that resemble the erased one", []option{
+		"and its write-ahead log", []option{
 		{name: "name", value: "NAME", help: "the guests with this name, compared without case"},
 		{name: "phone", value: "NUMBER", help: "the guests with this telephone number, compared by its digits"},
 		{name: "order", value: "ORDER", help: "the guest of this order"},
@@ -326,13 +326,13 @@ func (e *env) guestFinder() (func(*queries) (*foundGuests, error), error) {
 	}
 	return func(q *queries) (*foundGuests, error) {
 		if id == "" {
-			return search.search(e.ctx, q, maxSimilar)
+			return search.search(e.ctx, q)
 		}
 		o, err := q.order(search.owner, id)
 		if err != nil {
 			return nil, e.explain(err)
 		}
-		f := &foundGuests{similar: []similarGuest{}}
+		f := &foundGuests{}
 		f.add(&foundGuest{orderID: o.ID, state: o.State})
 		return f, nil
 	}, nil
@@ -367,19 +367,8 @@ func orderErase(e *env) error {
 			return err
 		}
 		note, copies := e.eraseFromWAL(st, "what was known of them")
-		text := countOf(erased, "guest") + " erased; " + note
-		if len(f.similar) > 0 {
-			text += "\nnot erased, but alike; if one is the same person, erase it in its own spelling:"
-		}
-		for _, s := range f.similar {
-			text += fmt.Sprintf("\n  %s: %d, the last %s", printable(valueOr(s.Name, valueOr(s.Phone, ""))),
-				s.Orders, s.ID)
-		}
-		if f.more {
-			text += fmt.Sprintf("\n  and others: these are %d", len(f.similar))
-		}
-		return e.print(map[string]any{"erased": erased, "under_way": f.underWay, "note": note, "copies": copies,
-			"similar": f.similar, "more_similar": f.more}, text)
+		return e.print(map[string]any{"erased": erased, "under_way": f.underWay, "note": note, "copies": copies},
+			countOf(erased, "guest")+" erased; "+note)
 	})
 }
 

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // Guests: who placed an order and how they get it. All of it is personal. Only callers that can read orders see it,
@@ -118,34 +116,21 @@ type guestSearch struct {
 // would be that of everybody who has written none.
 const leastPhoneDigits = 5
 
-// finds reports whether a guest is one that is searched for, or else one that resembles it.
-func (s *guestSearch) finds(g *foundGuest) (found, alike bool) {
-	switch name, phone := valueOr(g.name, ""), valueOr(g.phone, ""); {
+// finds reports whether a guest is one that is searched for.
+func (s *guestSearch) finds(g *foundGuest) bool {
+	switch {
 	case !s.owner.owns(g.accountID):
+		return false
 	case s.name != "":
-		found, alike = nameKey(name) == nameKey(s.name), alikeNames(name, s.name)
-	default:
-		key, wanted := phoneKey(phone), phoneKey(s.phone)
-		found = key == wanted
-		alike = len(key) >= leastPhoneDigits && lastDigits(key) == lastDigits(wanted)
+		return nameKey(valueOr(g.name, "")) == nameKey(s.name)
 	}
-	return found, alike && !found
+	return phoneKey(valueOr(g.phone, "")) == phoneKey(s.phone)
 }
 
 // The guests that a search has found.
 type foundGuests struct {
 	orderIDs []string
 	underWay int // of these orders
-	similar  []similarGuest
-	more     bool // there are others that are similar
-}
-
-// A similarGuest is a name or a telephone number that resembles the one that is searched for.
-type similarGuest struct {
-	Name   *string `json:"name,omitempty"`
-	Phone  *string `json:"phone,omitempty"`
-	Orders int     `json:"orders"` // that have it
-	ID     string  `json:"id"`     // of the last of them
 }
 
 // add counts a guest whose order it is.
@@ -156,56 +141,18 @@ func (f *foundGuests) add(o *foundGuest) {
 	}
 }
 
-// addSimilar counts what resembles the one that is searched for, of up to max different texts.
-func (f *foundGuests) addSimilar(g similarGuest, max int) {
-	same := func(s similarGuest) bool {
-		return valueOr(s.Name, "") == valueOr(g.Name, "") && valueOr(s.Phone, "") == valueOr(g.Phone, "")
-	}
-	at := slices.IndexFunc(f.similar, same)
-	if at < 0 && len(f.similar) == max {
-		f.more = true
-		return
-	}
-	if at < 0 {
-		at, f.similar = len(f.similar), append(f.similar, g)
-	}
-	f.similar[at].Orders++
-	f.similar[at].ID = g.ID
-}
-
-// search finds guests, and up to max names or telephone numbers of others that are similar. See eachGuest for what it
-// costs.
-func (s *guestSearch) search(ctx context.Context, q *queries, max int) (*foundGuests, error) {
-	f := &foundGuests{similar: []similarGuest{}}
+// search finds guests. See eachGuest for what it costs.
+func (s *guestSearch) search(ctx context.Context, q *queries) (*foundGuests, error) {
+	f := &foundGuests{}
 	return f, q.eachGuest(ctx, func(g *foundGuest) {
-		switch found, alike := s.finds(g); {
-		case found:
+		if s.finds(g) {
 			f.add(g)
-		case alike && s.name != "":
-			f.addSimilar(similarGuest{Name: g.name, ID: g.orderID}, max)
-		case alike:
-			f.addSimilar(similarGuest{Phone: g.phone, ID: g.orderID}, max)
 		}
 	})
 }
 
 // nameKey returns a name for comparing, without case and with single spaces.
 func nameKey(name string) string { return strings.ToLower(strings.Join(strings.Fields(name), " ")) }
-
-// alikeNames reports whether all words of one name are in the other, in any order, without case or punctuation.
-func alikeNames(a, b string) bool {
-	words := func(name string) []string {
-		return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
-			return !unicode.IsLetter(r) && !unicode.IsDigit(r)
-		})
-	}
-	few, many := words(a), words(b)
-	if len(few) > len(many) {
-		few, many = many, few
-	}
-	missing := func(word string) bool { return !slices.Contains(many, word) }
-	return len(few) > 0 && !slices.ContainsFunc(few, missing)
-}
 
 // phoneKey returns the digits of a telephone number, without what stands for dialling abroad and without a zero in
 // brackets, which is not dialled from there: +41 (0)44 and 0041 44 are the same.
@@ -218,6 +165,3 @@ func phoneKey(phone string) string {
 	}, strings.Replace(phone, "(0)", "", 1))
 	return strings.TrimPrefix(digits, "00")
 }
-
-// lastDigits returns the end of a telephone number, which is the same with and without the code of its country.
-func lastDigits(key string) string { return key[max(0, len(key)-7):] }

@@ -118,7 +118,7 @@ func TestOrder_guestIsErasedOnRequest(t *testing.T) {
 		}
 	}
 	got := s.must("order", "erase", "-phone", "0041 79 111 22 33", "-json")
-	if !strings.Contains(got, `"erased":1`) || !strings.Contains(got, `"similar":[]`) || len(s.known()) > 0 {
+	if !strings.Contains(got, `"erased":1`) || len(s.known()) > 0 {
 		t.Errorf("answered %s, left %v", got, s.known())
 	}
 	last := s.guestNamed("Ada Keller", "")
@@ -143,9 +143,7 @@ func TestOrder_erasingTakesNobodyElse(t *testing.T) {
 	for _, phone := range []string{"044 555 01 23", "5550123", "+41 44 555 01 2", "%555%0123"} {
 		s.must("order", "erase", "-phone", phone)
 	}
-	contains(t, s.must("order", "erase", "-name", "keller, ADA"), "0 guests erased", "not erased, but alike",
-		"Ada Keller: 2")
-	contains(t, s.must("order", "erase", "-phone", "044 555 01 23"), "alike", "+41 44 555 01 23: 2")
+	contains(t, s.must("order", "erase", "-name", "keller, ADA"), "0 guests erased")
 	for _, args := range [][]string{{}, {"-name", "  "}, {"-name", "Ada", "-phone", "0445550123"}} {
 		s.fails("give one of -name, -phone and -order", append([]string{"order", "erase"}, args...)...)
 	}
