@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -400,10 +399,6 @@ func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
 
 func booksExport(e *env) error {
 	date, err := e.businessDate()
-	if err != nil {
-		return err
-	}
-	err = e.withStore(func(st *store) error { return recordOrders(e.ctx, st, math.MaxInt) })
 	if err != nil {
 		return err
 	}

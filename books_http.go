@@ -389,12 +389,11 @@ func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
 	return &datePreview{date, all}, err
 }
 
-// previewNow is preview, after the revenue of the latest orders has been recorded.
+// previewNow is preview of what is in the books' company now.
 func (b *books) previewNow(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
 	if c.OrganisationID == nil {
 		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
 	}
-	recordForReading(ctx, b.store, b.log)
 	all, err := b.preview(ctx, c, date)
 	return all, booksRefusal(err)
 }
@@ -424,9 +423,6 @@ func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
 	date := c.in.text("date", required, 10, checkBusinessDate)
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
-		return nil, err
-	}
-	if err := recordOrders(ctx, a.store, recordedByRequest); err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(of, anyReplay)

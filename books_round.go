@@ -17,13 +17,12 @@ import (
 // and looks for those whose answer was lost.
 
 const (
-	lostAnswerAfter  = 2 * time.Minute  // an export that is being sent for longer has lost its answer
-	notFoundAfter    = 10 * time.Minute // an entry not found this long after it was sent is not in the books
-	heldRecheck      = 30 * time.Minute // between two checks whether the reason of a held export is gone
-	backlogPause     = time.Second      // to wait for the facts of orders to be written
-	othersFirst      = 2 * time.Second  // added to the pause of the one export that got no answer
-	maxBacklogAtOnce = 500              // orders whose facts are written while a day is frozen
-	maxExportDetail  = 500              // characters
+	lostAnswerAfter = 2 * time.Minute  // an export that is being sent for longer has lost its answer
+	notFoundAfter   = 10 * time.Minute // an entry not found this long after it was sent is not in the books
+	heldRecheck     = 30 * time.Minute // between two checks whether the reason of a held export is gone
+	changedPause    = time.Second      // until an entry is made again that has changed
+	othersFirst     = 2 * time.Second  // added to the pause of the one export that got no answer
+	maxExportDetail = 500              // characters
 )
 
 // retryPauses are how long an export waits after a look-up or an attempt that got no answer.
@@ -308,13 +307,6 @@ func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenu
 // freezeEntry makes the entry of a day again, from everything that has happened until now, and freezes the day.
 // Errors: errChanged if that is not possible yet.
 func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
-	left, err := recordBacklog(t, maxBacklogAtOnce)
-	if err == nil && left {
-		err = errChanged
-	}
-	if err != nil {
-		return nil, err
-	}
 	now, err := t.usedBookConnection(anyAccount, c.ID)
 	if err != nil {
 		return nil, err
@@ -359,7 +351,7 @@ func (r *exportRound) send(
 		}
 		later = err != nil || !bytes.Equal(encodeJSON(entry), want)
 		if later { // it is made and checked again; what prepare has written stays
-			x.DueAt = t.now.after(backlogPause)
+			x.DueAt = t.now.after(changedPause)
 			return nil
 		}
 		body := r.ledgers[r.connection.Product].encode(entry)

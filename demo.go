@@ -325,7 +325,7 @@ func (d *demo) seed(t *tx, keys *keyring) error {
 	if err := past.write(t); err != nil {
 		return err
 	}
-	return bookAll(t)
+	return t.end()
 }
 
 // at returns the same transaction with its time shifted, for data of the past.

@@ -398,9 +398,6 @@ func (d *demo) handleBooks(mux *http.ServeMux, s *server) {
 
 // books returns what the page shows, with a business day opened: yesterday if date is not valid.
 func (d *demo) books(ctx context.Context, st *store, now time.Time, date businessDate) (*demoBooks, error) {
-	if err := recordOrders(ctx, st, recordedByRequest); err != nil {
-		return nil, err
-	}
 	q := st.within(ctx)
 	calendar, err := q.businessCalendar(d.account)
 	if err != nil {

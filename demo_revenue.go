@@ -205,12 +205,3 @@ func disputeSample(t *tx, orderID string) error {
 	t.addEvent(told)
 	return nil
 }
-
-// bookAll records the revenue of all orders.
-func bookAll(t *tx) error {
-	for {
-		if left, err := recordBacklog(t, recordedAtOnce); err != nil || !left {
-			return err
-		}
-	}
-}

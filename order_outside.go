@@ -145,6 +145,7 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, err
 	}
 	t.saveOrder(o)
+	t.noteRevenue(o.ID)
 	t.addEvent(totalEvent(o, eventOrderUnpaid, actor, "method", method))
 	return o, nil
 }

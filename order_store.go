@@ -42,6 +42,9 @@ func (t *tx) saveOrder(o *order) {
 		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)
 	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
 		o.eraseAt(), o.ID)
+	if !o.PaidAt.IsZero() {
+		t.noteRevenue(o.ID)
+	}
 }
 
 // saveAndLook writes what can change in an order, and has the provider of an attempt to pay it asked.

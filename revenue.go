@@ -23,8 +23,8 @@ func revenueNoun() noun {
 }
 
 // Revenue days (contract, section 12): the revenue of an account's orders on each business day, in each currency.
-// Triggers note in revenue_backlog which orders' money has moved; recordBacklog then writes what is due as facts,
-// which never change, and adds their figures to the sums of a day that is not frozen.
+// The transaction that changes an order whose money has moved also writes what is due as facts, which never change, and
+// adds their figures to the sums of a day that is not frozen.
 
 const (
 	// revenueGrace is how long a business day stays open after its cut-off.
@@ -479,47 +479,43 @@ type recorder struct {
 // An accountDay names a row of revenue_days.
 type accountDay struct{ account, date, currency string }
 
-// recordBacklog takes up to limit orders out of the backlog and records what is due of them. It reports whether
-// more are left. Errors: as eachDue.
-func recordBacklog(t *tx, limit int64) (left bool, err error) {
-	ids, err := t.backlog(limit)
-	if err != nil || len(ids) == 0 {
-		return false, err
-	}
-	r := &recorder{t, map[string]*businessCalendar{}, map[accountDay]bool{}, map[accountDay]map[string]bool{}}
-	if err := t.eachDue(ids, func(id string) error {
-		if err := r.recordOrder(id); err != nil {
-			return err
-		}
-		t.leaveBacklog(id)
-		return nil
-	}); err != nil {
-		return false, err
-	}
-	return t.hasBacklog()
+// noteRevenue has what is due of an order recorded at the end of the job. Whoever changes an order that is paid, or
+// was, calls it.
+func (t *tx) noteRevenue(orderID string) {
+	t.atEnd("revenue "+orderID, func() error { return recordRevenue(t, orderID) })
 }
 
-// recordedAtOnce is how many orders of the backlog one transaction takes, some 20 ms of the writer.
-const recordedAtOnce = 100
-
-// recordOrders records up to most orders of the backlog, in transactions between which others can write.
-func recordOrders(ctx context.Context, st *store, most int) error {
-	for most > 0 {
-		waits, err := st.within(ctx).hasBacklog()
-		if err != nil || !waits {
-			return err
-		}
-		if err := st.update(ctx, func(t *tx) error {
-			t.quiet()
-			_, err := recordBacklog(t, recordedAtOnce)
-			return err
-		}); err == nil {
-			most -= recordedAtOnce
-		} else if !errors.Is(err, errAside) {
-			return err
-		}
+// recordRevenue records what is due of an order. If that can't be told, the order waits in the backlog, and what else
+// the job has done stays: a guest can pay all the same. Errors: those of the store.
+func recordRevenue(t *tx, orderID string) error {
+	r := &recorder{t, map[string]*businessCalendar{}, map[accountDay]bool{}, map[accountDay]map[string]bool{}}
+	err := r.recordOrder(orderID)
+	_, unreadable := errors.AsType[*unreadableRow](err)
+	if err != nil && (unreadable || !isStorageError(err)) {
+		t.addBacklog(orderID)
+		return nil
 	}
-	return nil
+	return err
+}
+
+// retriedAtOnce is how many orders of the backlog one transaction tries again, some 20 ms of the writer.
+const retriedAtOnce = 100
+
+// retryRevenue tries to record the orders of the backlog again.
+func retryRevenue(ctx context.Context, st *store) error {
+	_, err := inParts(ctx, st.writer, func(t *tx, after string) (last string, more bool, err error) {
+		t.quiet()
+		ids, err := t.backlog(after, retriedAtOnce)
+		for _, id := range ids {
+			last = id
+			if err == nil {
+				t.leaveBacklog(id)
+				err = recordRevenue(t, id)
+			}
+		}
+		return last, len(ids) == retriedAtOnce, err
+	})
+	return err
 }
 
 // recordOrder records what is due of an order. For an order that no longer exists, nothing is due.

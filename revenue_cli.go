@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -29,26 +28,23 @@ var revenueCommands = []command{
 	}, revenueExport},
 }
 
-// withRevenue calls f with the account that -account names, after recording everything that is due.
+// withRevenue calls f with the account that -account names, and says which one that is.
 func (e *env) withRevenue(f func(st *store, accountID string) error) error {
 	id, err := e.needAccount()
 	if err != nil {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		if err := e.readyRevenue(st, id); err != nil {
+		if err := e.nameRevenueAccount(st, id); err != nil {
 			return err
 		}
 		return f(st, id)
 	})
 }
 
-// readyRevenue records everything that is due, and says on standard error if that fails. If -account is not given and
-// there is more than one account, it says there which one is shown, or if that has no revenue, which ones have some.
-func (e *env) readyRevenue(st *store, accountID string) error {
-	if err := recordOrders(e.ctx, st, math.MaxInt); err != nil && e.ctx.Err() == nil {
-		fmt.Fprintf(e.stderr, "%s, so what moved last may be missing: %v\n", faultRevenue, err)
-	}
+// nameRevenueAccount says on standard error, if -account is not given and there is more than one account, which one is
+// shown, or if that has no revenue, which ones have some.
+func (e *env) nameRevenueAccount(st *store, accountID string) error {
 	if e.str("account") != "" {
 		return nil
 	}

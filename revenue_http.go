@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -14,7 +13,7 @@ type revenueAPI struct{ *server }
 
 // revenueWing makes the routes of revenue days, and the chore that records the revenue of orders.
 func revenueWing(s *server) wing {
-	a := &revenueAPI{s}
+	a, retry := &revenueAPI{s}, &revenueRetry{server: s}
 	return wing{
 		routes: []route{
 			{pattern: "GET /revenue/days", token: tokenRequired, scope: scopeRevenue, question: true,
@@ -22,11 +21,8 @@ func revenueWing(s *server) wing {
 			{pattern: "GET /revenue/days/{date}", token: tokenRequired, scope: scopeRevenue, question: true,
 				run: a.showDay},
 		},
-		chores: []chore{{
-			fault: faultRevenue,
-			run:   func(ctx context.Context) error { return recordOrders(ctx, s.store, recordedByChore) },
-		}},
-		metrics: []metric{{"widgetd_revenue_backlog", "gauge", "Orders whose money has moved and is not recorded yet.",
+		chores: []chore{{fault: faultRevenue, timeDriven: true, run: retry.run}},
+		metrics: []metric{{"widgetd_revenue_backlog", "gauge", "Orders whose revenue could not be recorded.",
 			func() []string {
 				n, err := s.store.countBacklog()
 				if err != nil {
@@ -38,20 +34,24 @@ func revenueWing(s *server) wing {
 }
 
 const (
-	recordedByChore   = 1_000 // orders at most per run, so that other chores get their turn
-	recordedByRequest = 1_000 // orders at most per request, so that callers see what they have just done
-	maxRevenueDays    = 400   // of one request
-	maxLateShown      = 100   // facts of a day
+	maxRevenueDays = 400 // of one request
+	maxLateShown   = 100 // facts of a day
 
 	faultRevenue = "revenue can't be recorded"
 )
 
-// recordForReading is recordOrders for whoever only reads: if that fails they get what is recorded, and the fault
-// goes to the log.
-func recordForReading(ctx context.Context, st *store, log *slog.Logger) {
-	if err := recordOrders(ctx, st, recordedByRequest); err != nil && ctx.Err() == nil {
-		log.Warn(faultRevenue, "error", err)
+// A revenueRetry tries the backlog again when the service starts, and then each hour.
+type revenueRetry struct {
+	*server
+	triedAt time.Time // by the steady clock
+}
+
+func (r *revenueRetry) run(ctx context.Context) error {
+	if closerThan(time.Hour, r.triedAt, r.steady()) {
+		return nil
 	}
+	r.triedAt = r.steady()
+	return retryRevenue(ctx, r.store)
 }
 
 // The states of a revenue day.
@@ -308,7 +308,6 @@ func (a *revenueAPI) listDays(ctx context.Context, c *call) (any, error) {
 		}
 		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
 	}
-	recordForReading(ctx, a.store, a.log)
 	all, err := revenueDays(a.store.within(ctx), id, r.from, r.to, a.now())
 	return &list[revenueDay]{Data: all}, err
 }
@@ -320,7 +319,6 @@ func (a *revenueAPI) showDay(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	id := c.oneOwner(of).account
-	recordForReading(ctx, a.store, a.log)
 	return reportDate(a.store.within(ctx), id, date, a.now())
 }
 

@@ -37,21 +37,19 @@ func (q *queries) accountsWithRevenue(first string, limit int) ([]account, error
 		ORDER BY a.id <> ?, a.name, a.id LIMIT ?`, first, limit)
 }
 
-// hasBacklog reports whether there are orders whose money has moved and that were neither recorded since nor set aside.
-func (q *queries) hasBacklog() (has bool, err error) {
-	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM revenue_backlog
-		WHERE order_id NOT IN (SELECT value FROM json_each(?)))`, q.met.setAsideIDs())
-}
-
 // countBacklog returns how many orders are in the backlog, up to maxCounted.
 func (q *queries) countBacklog() (int, error) {
 	return oneValue[int](q, `SELECT count(*) FROM (SELECT 1 FROM revenue_backlog LIMIT ?)`, maxCounted)
 }
 
-// backlog returns the ids of up to limit orders of the backlog that were not set aside.
-func (t *tx) backlog(limit int64) ([]string, error) {
-	return t.texts(`SELECT order_id FROM revenue_backlog WHERE order_id NOT IN (SELECT value FROM json_each(?))
-		ORDER BY order_id LIMIT ?`, t.met.setAsideIDs(), limit)
+// backlog returns the ids of up to limit orders of the backlog, in their order, after the id after.
+func (q *queries) backlog(after string, limit int64) ([]string, error) {
+	return q.texts(`SELECT order_id FROM revenue_backlog WHERE order_id > ? ORDER BY order_id LIMIT ?`, after, limit)
+}
+
+// addBacklog adds an order to the backlog, unless it is there.
+func (t *tx) addBacklog(orderID string) {
+	t.exec(`INSERT OR IGNORE INTO revenue_backlog (order_id) VALUES (?)`, orderID)
 }
 
 // leaveBacklog takes an order out of the backlog.

@@ -6,7 +6,7 @@
 -- A row may be changed with the sqlite3 shell too: the service sees it within a second.
 
 PRAGMA application_id = 2003068788; -- "wdgt"
-PRAGMA user_version = 12;
+PRAGMA user_version = 13;
 
 CREATE TABLE accounts (
   id          TEXT PRIMARY KEY CHECK (id LIKE 'acct\_%' ESCAPE '\'), -- acct_…
@@ -600,8 +600,8 @@ CREATE TABLE account_zones (
   PRIMARY KEY (account_id, from_date)
 ) STRICT, WITHOUT ROWID;
 
--- Orders whose money has moved and that were not looked at since. What is due is then written into
--- revenue_facts and taken out here. Triggers add to it, so that whoever changes an order needs not.
+-- Orders whose revenue could not be recorded, since a row of them can't be read. They are tried again each hour and
+-- when the service starts.
 CREATE TABLE revenue_backlog (
   order_id    TEXT PRIMARY KEY                                       -- the order
 ) STRICT, WITHOUT ROWID;
@@ -756,25 +756,6 @@ CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT 
 CREATE TRIGGER accounts_closed AFTER UPDATE OF closed_at ON accounts WHEN new.closed_at IS NOT NULL AND old.closed_at IS NULL BEGIN
   UPDATE payments SET due_at = new.closed_at, revision = revision + 1
     WHERE account_id = new.id AND state IN ('created', 'pending', 'authorized');
-END;
-
--- What triggers note for revenue_backlog: an order that is paid or is not any more, a refund that is done or
--- failed after that, or whose VAT is computed anew, and a dispute that is opened or decided. They have no OR IGNORE, which an upsert that
--- fires them would override.
-CREATE TRIGGER orders_payment_changed AFTER UPDATE OF state, paid_at ON orders WHEN new.paid_at IS NOT old.paid_at OR (new.state IN ('paid', 'part_refunded', 'refunded')) <> (old.state IN ('paid', 'part_refunded', 'refunded')) BEGIN
-  INSERT INTO revenue_backlog (order_id) SELECT new.id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.id);
-END;
-CREATE TRIGGER refunds_added AFTER INSERT ON refunds WHEN new.state = 'succeeded' BEGIN
-  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
-END;
-CREATE TRIGGER refunds_changed AFTER UPDATE OF state, vat, tip ON refunds WHEN (new.state = 'succeeded') <> (old.state = 'succeeded') OR new.state = 'succeeded' AND (new.vat <> old.vat OR new.tip <> old.tip) BEGIN
-  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
-END;
-CREATE TRIGGER disputes_added AFTER INSERT ON disputes BEGIN
-  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
-END;
-CREATE TRIGGER disputes_changed AFTER UPDATE OF state, amount, taken ON disputes BEGIN
-  INSERT INTO revenue_backlog (order_id) SELECT new.order_id WHERE NOT EXISTS (SELECT 1 FROM revenue_backlog WHERE order_id = new.order_id);
 END;
 
 -- Applications of others that may act for accounts (OAuth 2.0). An application that is removed stays until

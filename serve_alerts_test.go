@@ -147,7 +147,10 @@ var causes = map[string]func(t *testing.T) (before, after map[string]string){
 		s.accept(o.ID)
 		s.check(s.engine.settleOrder(s.t.Context(), o.ID))
 	}),
-	"WidgetdRevenueLate": inShopCause(func(s *shop) { s.paid() }), // no chore records it
+	"WidgetdRevenueLate": inShopCause(func(s *shop) {
+		s.paid()
+		s.sql(`INSERT INTO revenue_backlog SELECT id FROM orders`)
+	}),
 	"WidgetdBooksHeld": inBubbleCause(func(s *service) {
 		s.change(func(t *tx) error {
 			c, err := addBooks(t, s.keys, s.account, productXero, nil)

@@ -559,7 +559,8 @@ type effects struct {
 	failed               error  // of the first write that failed
 	total                total  // to be merged with those of the other jobs and written; nil: none
 	written              []writtenEvent
-	shared, hasSavepoint bool // with other jobs, so that it needs a savepoint before its first write; it has it
+	endings              []jobEnding // what is to be done at the job's end
+	shared, hasSavepoint bool        // with other jobs, so that it needs a savepoint before its first write; it has it
 }
 
 // newID makes an id with the transaction's time in it.
@@ -605,6 +606,11 @@ func storageError(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w (%w)", kind, err)
+}
+
+// isStorageError reports whether an error is that the database can't be read or written, as storageError says.
+func isStorageError(err error) bool {
+	return errors.Is(err, errBusy) || errors.Is(err, errStorage) || errors.Is(err, errStorageFull)
 }
 
 // malformedJSON is SQLite's message when a JSON function gets text that is not JSON. This program

@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -221,6 +222,32 @@ func (t *tx) try(query string, args ...any) (changed int64, err error) {
 	}
 	t.hasChanged = t.hasChanged || changed > 0
 	return changed, t.fault(query, err)
+}
+
+// A jobEnding is what a job does at its end.
+type jobEnding struct {
+	key string
+	run func() error
+}
+
+// atEnd has f run at the end of the job, before its transaction is committed: once for each key, however often it is
+// called with that. An error of f is one of the job.
+func (t *tx) atEnd(key string, f func() error) {
+	if !slices.ContainsFunc(t.endings, func(e jobEnding) bool { return e.key == key }) {
+		t.endings = append(t.endings, jobEnding{key, f})
+	}
+}
+
+// end does what atEnd was given. The writer calls it; a job does that goes on with what it brings about.
+func (t *tx) end() error {
+	for len(t.endings) > 0 {
+		next := t.endings[0]
+		t.endings = t.endings[1:]
+		if err := next.run(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A job is a function to be run in a transaction, and its result.
@@ -590,8 +617,11 @@ func (w *writer) runJob(j *job, shared bool) (err error) {
 	}()
 	now := w.now()
 	j.effects = effects{shared: shared}
-	err = j.run(&tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now})
-	return cmp.Or(j.effects.failed, err)
+	t := &tx{queries: w.queries, effects: &j.effects, now: newStamp(now), exact: now}
+	if err = j.run(t); keepsWrites(err) {
+		err = cmp.Or(t.end(), err)
+	}
+	return cmp.Or(t.failed, err)
 }
 
 // lockedSince returns since when the writer has been waiting for another process's write lock, or
