@@ -271,7 +271,6 @@ type bookExport struct {
 	Request      *string         `json:"-"`         // exactly what was sent last
 	EntryID      *string         `json:"entry_id"`  // in the books
 	EntryURL     *string         `json:"entry_url"` // no column; nil: not posted, or the product has none
-	MappingAt    stamp           `json:"-"`
 	Attempts     int64           `json:"attempts"`
 	Changes      int64           `json:"-"`      // grows with each change
 	DueAt        stamp           `json:"due_at"` // when the worker turns to it next; zero: never

@@ -320,7 +320,6 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 		return nil, errChanged
 	}
 	entry.Year = year
-	x.MappingAt = now.MappingAt
 	t.freezeDay(c.AccountID, x.Date, x.Currency)
 	return entry, nil
 }

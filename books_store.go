@@ -286,7 +286,7 @@ var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
 		{"entry", (*optionalJSON)(&x.Entry)}, {"request", &x.Request}, {"entry_id", &x.EntryID},
 		{`(SELECT '` + xeroJournalPage + `' || x.entry_id FROM books_connections c
 			WHERE c.id = x.connection_id AND c.product = 'xero')`, &x.EntryURL},
-		{"mapping_at", &x.MappingAt}, {"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
+		{"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
 		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
 		{"reversed_at", &x.ReversedAt}}
 })
@@ -334,7 +334,7 @@ func (q *queries) bookExports(f exportFilter, before string, limit int) (p listP
 
 // saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.
 func (t *tx) saveExport(x *bookExport) error {
-	if exportTable.update(t, x, `entry_date state reason detail entry request entry_id mapping_at attempts
+	if exportTable.update(t, x, `entry_date state reason detail entry request entry_id attempts
 		due_at held_at sent_at posted_at reversed_at`, `, changes = changes + 1 WHERE id = ? AND changes = ?`,
 		x.ID, x.Changes) == 0 {
 		return errChanged
@@ -419,7 +419,7 @@ func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []s
 func (q *queries) unsentDays(
 	c *bookConnection, from, before businessDate, limit int,
 ) (days []revenueDayKey, err error) {
-	err = q.each(`SELECT d.date, d.currency, s.method, s.test, s.what, s.rate, s.group_name, s.gross, s.vat, s.facts
+	err = q.each(`SELECT d.date, d.currency, s.method, s.test, s.what, s.rate, s.group_name, s.gross, s.vat
 		FROM revenue_days d JOIN revenue_sums s
 			ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
 		WHERE d.account_id = ? AND d.date >= ? AND d.date < ?

@@ -72,7 +72,6 @@ type revenueSum struct {
 	Method string // methodCard, …
 	Test   bool   // paid with test keys, so no money moved
 	figure
-	Facts int64 // how many were added up
 }
 
 // A revenueTotals holds the totals of a day.

@@ -19,11 +19,11 @@ func newRevenueYear(b *testing.B, withFacts bool) (s *service, first time.Time) 
 		s.sql(`INSERT INTO revenue_days (account_id, date, currency) VALUES (?, ?, 'CHF')`, s.account, date)
 		s.sql(manyRows(30)+`INSERT INTO revenue_sums SELECT ?, ?, 'CHF', iif(n.i % 2, 'card', 'cash'), 0,
 			CASE n.i % 5 WHEN 0 THEN 'refund' WHEN 1 THEN 'delivery' ELSE 'sale' END, n.i * 10, 'food', n.i * 1000,
-			n.i * 50, 100 FROM n`, s.account, date)
+			n.i * 50 FROM n`, s.account, date)
 		if withFacts {
 			s.sql(manyRows(1000)+`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at,
-				method, test, figures, recorded_at) SELECT ?1, ?2, 'sale', 'CHF', ?3, ?3, ?4, 'card', 0,
-				'[{"what":"sale","rate":260,"group":"food","gross":3515,"vat":89},{"what":"tip","gross":200}]', ?4
+				method, test, figures) SELECT ?1, ?2, 'sale', 'CHF', ?3, ?3, ?4, 'card', 0,
+				'[{"what":"sale","rate":260,"group":"food","gross":3515,"vat":89},{"what":"tip","gross":200}]'
 				FROM n`, s.account, o.ID, date, date+"T12:00:00Z")
 		}
 	}

@@ -109,9 +109,9 @@ func (q *queries) lateFacts(accountID string, date businessDate, currency string
 // addFact inserts a fact.
 func (t *tx) addFact(f *revenueFact) {
 	t.exec(`INSERT INTO revenue_facts (account_id, order_id, source, currency, date, own_date, at, method,
-		test, figures, recorded_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		test, figures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		f.AccountID, f.OrderID, f.Source, f.Currency, f.Date, f.OwnDate, f.At, f.Method, f.Test,
-		jsonList[figure]{&f.Figures}, t.now)
+		jsonList[figure]{&f.Figures})
 }
 
 // addRevenueDay inserts the row of a day on which something counts, unless it exists.
@@ -123,10 +123,10 @@ func (t *tx) addRevenueDay(day accountDay) {
 // addSum adds a figure of a fact to the sums of a day.
 func (t *tx) addSum(day accountDay, f *revenueFact, sum figure) {
 	t.exec(`INSERT INTO revenue_sums
-		(account_id, date, currency, method, test, what, rate, group_name, gross, vat, facts)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+		(account_id, date, currency, method, test, what, rate, group_name, gross, vat)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (account_id, date, currency, method, test, what, rate, group_name) DO UPDATE SET
-		gross = gross + excluded.gross, vat = vat + excluded.vat, facts = facts + 1`,
+		gross = gross + excluded.gross, vat = vat + excluded.vat`,
 		day.account, day.date, day.currency, f.Method, f.Test, sum.What, sum.Rate, sum.Group, sum.Gross, sum.VAT)
 }
 
@@ -139,13 +139,13 @@ func (t *tx) dayGroups(day accountDay) ([]string, error) {
 
 // revenueSums returns the sums of a business day that are not 0, by way of paying, kind, rate and group.
 func (q *queries) revenueSums(accountID string, date businessDate, currency string) ([]revenueSum, error) {
-	return collect(q, `SELECT method, test, what, rate, group_name, gross, vat, facts FROM revenue_sums
+	return collect(q, `SELECT method, test, what, rate, group_name, gross, vat FROM revenue_sums
 		WHERE account_id = ? AND date = ? AND currency = ? AND (gross <> 0 OR vat <> 0)
 		ORDER BY method, test, what, rate, group_name`, []any{accountID, date, currency}, (*revenueSum).dest)
 }
 
 func (s *revenueSum) dest() []any {
-	return []any{&s.Method, &s.Test, &s.What, &s.Rate, &s.Group, &s.Gross, &s.VAT, &s.Facts}
+	return []any{&s.Method, &s.Test, &s.What, &s.Rate, &s.Group, &s.Gross, &s.VAT}
 }
 
 // revenueDayKeys returns the business days of an account from one date to another on which something

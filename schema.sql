@@ -619,8 +619,7 @@ CREATE TABLE revenue_facts (
   at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it happened
   method      TEXT NOT NULL CHECK (method IN ('card', 'mobile', 'twint', 'cash', 'terminal', 'voucher', 'other')), -- how it was paid
   test        INTEGER NOT NULL CHECK (test IN (0, 1)),               -- 1: with test keys, so no money moved
-  figures     TEXT NOT NULL CHECK (json_type(figures) = 'array'),    -- [{"what":"sale","rate":260,"group":"food","gross":3700,"vat":94}]; see revenue_sums
-  recorded_at TEXT NOT NULL CHECK (recorded_at IS strftime('%Y-%m-%dT%H:%M:%SZ', recorded_at, '+0 days')) -- when it was written
+  figures     TEXT NOT NULL CHECK (json_type(figures) = 'array')     -- [{"what":"sale","rate":260,"group":"food","gross":3700,"vat":94}]; see revenue_sums
 ) STRICT;
 CREATE INDEX revenue_facts_order ON revenue_facts (order_id);
 CREATE INDEX revenue_facts_day ON revenue_facts (account_id, date, own_date);
@@ -647,7 +646,6 @@ CREATE TABLE revenue_sums (
   group_name  TEXT NOT NULL,                                         -- of sales and their refunds: food; '': none
   gross       INTEGER NOT NULL,                                      -- VAT included
   vat         INTEGER NOT NULL,                                      -- of gross
-  facts       INTEGER NOT NULL,                                      -- how many were added up
   PRIMARY KEY (account_id, date, currency, method, test, what, rate, group_name)
 ) STRICT, WITHOUT ROWID;
 
@@ -737,7 +735,6 @@ CREATE TABLE books_exports (
   entry         TEXT CHECK (json_type(entry) = 'object'),            -- the entry line by line, as it was sent last
   request       TEXT,                                                -- exactly what was sent last
   entry_id      TEXT,                                                -- in the books: a ManualJournalID, or series, number and year of a voucher
-  mapping_at    TEXT CHECK (mapping_at IS strftime('%Y-%m-%dT%H:%M:%SZ', mapping_at, '+0 days')), -- the mapping that was used
   attempts      INTEGER NOT NULL DEFAULT 0,                          -- how often it was sent
   changes       INTEGER NOT NULL DEFAULT 0,                          -- grows with each change
   due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')), -- when it is looked at next; NULL: not any more

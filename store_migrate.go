@@ -51,7 +51,8 @@ var releasedSchemas = map[int]releasedSchema{
 	8: {does: "plans, references and offline leases of licences; fulfilment, payment at the door and reasons of orders",
 		fill: "schema/from8.sql",
 		gone: []string{"trigger orders_payment_changed", "trigger refunds_added", "trigger refunds_changed",
-			"trigger disputes_added", "trigger disputes_changed"},
+			"trigger disputes_added", "trigger disputes_changed", "revenue_facts.recorded_at", "revenue_sums.facts",
+			"books_exports.mapping_at"},
 		parts: 496},
 }
 
@@ -420,7 +421,8 @@ func (m *migration) takeOff() (declarations []string, err error) {
 // carryOver fills a new table from the old one by the names of its columns, and drops the old one, unless that is gone
 // already. Columns that are new have their default.
 func (m *migration) carryOver(table string) error {
-	columns, err := m.texts(`SELECT name FROM pragma_table_info('old_' || ?)`, table)
+	columns, err := m.texts(`SELECT name FROM pragma_table_info('old_' || ?1)
+		WHERE name IN (SELECT name FROM pragma_table_info(?1))`, table)
 	if err != nil || len(columns) == 0 {
 		return err
 	}

@@ -322,7 +322,8 @@ func TestUpgrade_namesAHundredInvalidTimesAndCountsTheRestButRefusesAnyOtherFaul
 var goneTables = map[int][]string{1: {"item_names", "item_counts"}}
 
 // goneColumns are columns of a version that the present one has not, and whose values it does not keep either.
-var goneColumns = map[int][]string{1: {"leads.email_key"}}
+var goneColumns = map[int][]string{1: {"leads.email_key"},
+	8: {"revenue_facts.recorded_at", "revenue_sums.facts", "books_exports.mapping_at"}} // which nothing has read
 
 // movedColumns are columns of a version that the present one keeps in another way, and how they are read from it.
 var movedColumns = map[int]map[string]string{1: {
