@@ -181,7 +181,8 @@ func (s *service) manyDays() (connections []*bookConnection) {
 		s.sql(manyRows(*bookedDays)+`INSERT INTO revenue_days (account_id, date, currency)
 			SELECT ?, date('2021-01-01', (i - 1) || ' days'), 'CHF' FROM n`, account)
 		s.sql(`INSERT INTO revenue_sums (account_id, date, currency, method, test, what, rate, group_name, gross, vat)
-			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75 FROM revenue_days WHERE account_id = ?`, account)
+			SELECT account_id, date, currency, 'card', 0, 'sale', 810, '', 1000, 75
+			FROM revenue_days WHERE account_id = ?`, account)
 		s.sql(`INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, entry_date, state,
 			sync_key, created_at) SELECT 'exp_' || ?1 || date, ?2, account_id, date, currency, 1, date, 'posted', date,
 			'2026-01-01T00:00:00Z' FROM revenue_days WHERE account_id = ?1`, account, c.ID)
