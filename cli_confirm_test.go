@@ -350,11 +350,7 @@ func TestToken_warnsOfALongLife(t *testing.T) {
 func TestRefund_thatIsRepeatedAtOnceNeedsForce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	o := anOrder(s.account)
-	s.change(func(t *tx) error {
-		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
-		return errors.Join(err, bringTo(t, o, orderPaid))
-	})
+	o := s.orderIn(orderPaid)
 	s.must("order", "refund", o.ID, "-amount", "9")
 	s.fails("asked for less than 10 seconds ago", "order", "refund", o.ID, "-amount", "9")
 	contains(t, s.must("order", "refund", o.ID, "-amount", "9", "-force"), " of 9.00 CHF is pending")
@@ -364,11 +360,7 @@ func TestRefund_thatIsRepeatedAtOnceNeedsForce(t *testing.T) {
 func TestCommand_amountsReadAlike(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	o := anOrder(s.account)
-	s.change(func(t *tx) error {
-		_, err := createOrder(t, o, guest{}, minOrderLife, anActor)
-		return errors.Join(err, bringTo(t, o, orderPaid))
-	})
+	o := s.orderIn(orderPaid)
 	refunded, _ := s.noting("order", "refund", o.ID, "-amount", "9")
 	contains(t, refunded, " of 9.00 CHF is pending")
 	list, show := s.must("order", "list", "-wide"), s.must("order", "show", o.ID, "-wide")

@@ -105,8 +105,8 @@ func eventData(pairs ...string) json.RawMessage {
 	return text
 }
 
-// actor returns the actor of events for the bearer of a token: "token tok_…", "operator tok_…" where the token has the
-// scope admin, or for an application's "app app_…". For a command it is "command:USER".
+// actor returns the actor of events for the bearer of a token: "token tok_…", "operator tok_…" where the token has
+// the scope admin, or for an application's "app app_…". For a command it is "command:USER".
 func (c *caller) actor() string {
 	switch {
 	case c.command != "":

@@ -299,13 +299,12 @@ func (s *settlement) decideCaptured() error {
 	s.takeDisputes()
 	accepting := o.State == orderAuthorized || o.State == orderAccepted
 	givenBack := accepting && valueOr(o.PaymentID, "") == p.ID && p.Refunded >= p.Captured // on the provider's pages
-	var err error
 	if givenBack || s.closed && p.atOnce() && (accepting || o.State == orderOpen) {
-		err = s.enter(orderCancelled)
+		if err := s.enter(orderCancelled); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
+	var err error
 	if s.refunds, err = divideRefunds(s.tx, s.order, p); err == nil { // the order may be paid or dead by now
 		err = s.release()
 	}

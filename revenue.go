@@ -467,14 +467,6 @@ func (p *paidOrder) dueDispute(d *dispute) dueFact {
 	return due
 }
 
-// A recorder writes facts in one transaction.
-type recorder struct {
-	*tx
-	calendars map[string]*businessCalendar
-	frozen    map[accountDay]bool
-	groups    map[accountDay]map[string]bool // the groups that the sums of a day have
-}
-
 // An accountDay names a row of revenue_days.
 type accountDay struct{ account, date, currency string }
 
@@ -487,8 +479,7 @@ func (t *tx) noteRevenue(orderID string) {
 // recordRevenue records what is due of an order. If that can't be told, the order waits in the backlog, and what else
 // the job has done stays: a guest can pay all the same. Errors: those of the store.
 func recordRevenue(t *tx, orderID string) error {
-	r := &recorder{t, map[string]*businessCalendar{}, map[accountDay]bool{}, map[accountDay]map[string]bool{}}
-	err := r.recordOrder(orderID)
+	err := recordOrder(t, orderID)
 	_, unreadable := errors.AsType[*unreadableRow](err)
 	if err != nil && (unreadable || !isStorageError(err)) {
 		t.addBacklog(orderID)
@@ -518,25 +509,25 @@ func retryRevenue(ctx context.Context, st *store) error {
 }
 
 // recordOrder records what is due of an order. For an order that no longer exists, nothing is due.
-func (r *recorder) recordOrder(id string) error {
-	p, err := r.paidOrder(id)
+func recordOrder(t *tx, id string) error {
+	p, err := t.paidOrder(id)
 	if err != nil {
 		return except(err, errOrder)
 	}
-	if err := r.recordSource(p, factSale, p.dueSale()); err != nil {
+	if err := recordSource(t, p, factSale, p.dueSale()); err != nil {
 		return err
 	}
 	for i := range p.refunds {
 		due, err := p.dueRefund(&p.refunds[i])
 		if err == nil {
-			err = r.recordSource(p, p.refunds[i].ID, due)
+			err = recordSource(t, p, p.refunds[i].ID, due)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	for i := range p.disputes {
-		if err := r.recordSource(p, p.disputes[i].ID, p.dueDispute(&p.disputes[i])); err != nil {
+		if err := recordSource(t, p, p.disputes[i].ID, p.dueDispute(&p.disputes[i])); err != nil {
 			return err
 		}
 	}
@@ -545,7 +536,7 @@ func (r *recorder) recordOrder(id string) error {
 
 // recordSource records what is due of one source: nothing if that is recorded, otherwise a fact that takes back
 // what is recorded, and one with what is due.
-func (r *recorder) recordSource(p *paidOrder, source string, due dueFact) error {
+func recordSource(t *tx, p *paidOrder, source string, due dueFact) error {
 	method, before := valueOr(p.Method, methodNone), p.recorded[source]
 	done := false
 	for _, net := range slices.Clone(before) {
@@ -562,7 +553,7 @@ func (r *recorder) recordSource(p *paidOrder, source string, due dueFact) error 
 		if len(due.figures) == 0 && !due.undoneAt.IsZero() {
 			at = due.undoneAt
 		}
-		if err := r.write(p, &revenueFact{Source: source, At: at, Method: net.method, Test: net.test,
+		if err := writeFact(t, p, &revenueFact{Source: source, At: at, Method: net.method, Test: net.test,
 			Figures: negated(net.figures)}); err != nil {
 			return err
 		}
@@ -574,79 +565,46 @@ func (r *recorder) recordSource(p *paidOrder, source string, due dueFact) error 
 	if takenBack && !due.againAt.IsZero() {
 		due.at = due.againAt
 	}
-	return r.write(p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
+	return writeFact(t, p, &revenueFact{Source: source, At: due.at, Method: method, Test: p.test, Figures: due.figures})
 }
 
-// write writes a fact of an order and adds its figures to the sums of the day on which it counts: its own day, or
+// writeFact writes a fact of an order and adds its figures to the sums of the day on which it counts: its own day, or
 // today if that is frozen, or the next day that is not frozen if today is frozen too.
-func (r *recorder) write(p *paidOrder, f *revenueFact) error {
+func writeFact(t *tx, p *paidOrder, f *revenueFact) error {
 	f.AccountID, f.OrderID, f.Currency = p.AccountID, p.ID, p.Currency
-	calendar, err := r.calendarOf(f.AccountID)
+	calendar, err := t.businessCalendar(f.AccountID)
 	if err != nil {
 		return err
 	}
 	f.OwnDate = calendar.dateOf(f.At.Time)
 	f.Date = f.OwnDate
 	for {
-		frozen, err := r.isFrozen(accountDay{f.AccountID, f.Date, f.Currency})
+		frozenAt, err := t.frozenDay(f.AccountID, f.Date, f.Currency)
 		if err != nil {
 			return err
 		}
-		if !frozen {
+		if frozenAt.IsZero() {
 			break
 		}
-		f.Date = max(dateAfter(f.Date), calendar.dateOf(r.now.Time))
+		f.Date = max(dateAfter(f.Date), calendar.dateOf(t.now.Time))
 	}
-	r.addFact(f)
+	t.addFact(f)
 	p.record(f)
 	day := accountDay{f.AccountID, f.Date, f.Currency}
-	r.addRevenueDay(day)
-	groups, err := r.groupsOf(day)
+	t.addRevenueDay(day)
+	groups, err := t.dayGroups(day)
 	if err != nil {
 		return err
 	}
 	for _, sum := range f.Figures {
-		if sum.Group != "" && !groups[sum.Group] {
-			if len(groups) >= maxDayGroups {
-				sum.Group = ""
-			} else {
-				groups[sum.Group] = true
-			}
+		switch {
+		case sum.Group == "" || slices.Contains(groups, sum.Group):
+		case len(groups) >= maxDayGroups:
+			sum.Group = ""
+		default:
+			groups = append(groups, sum.Group)
 		}
-		r.addSum(day, f, sum)
+		t.addSum(day, f, sum)
 	}
 	return nil
-}
-
-// calendarOf returns the calendar of an account.
-func (r *recorder) calendarOf(accountID string) (c *businessCalendar, err error) {
-	if c = r.calendars[accountID]; c == nil {
-		c, err = r.businessCalendar(accountID)
-		r.calendars[accountID] = c
-	}
-	return c, err
-}
-
-// isFrozen reports whether a day is frozen, so that nothing is added to it any more.
-func (r *recorder) isFrozen(day accountDay) (bool, error) {
-	if frozen, known := r.frozen[day]; known {
-		return frozen, nil
-	}
-	at, err := r.frozenDay(day.account, day.date, day.currency)
-	r.frozen[day] = !at.IsZero()
-	return r.frozen[day], err
-}
-
-// groupsOf returns the groups that the sums of a day have.
-func (r *recorder) groupsOf(day accountDay) (map[string]bool, error) {
-	if known := r.groups[day]; known != nil {
-		return known, nil
-	}
-	names, err := r.dayGroups(day)
-	all := map[string]bool{}
-	for _, name := range names {
-		all[name] = true
-	}
-	r.groups[day] = all
-	return all, err
 }
