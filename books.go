@@ -338,40 +338,12 @@ func (s *ledgerSession) pause(ctx context.Context) error {
 	return s.wait(ctx)
 }
 
-// ledgerBusy is the reason of a ledgerError for too many requests: the answer is 429, which does not prove that
-// nothing was written, or there is no status, since the request would have had to wait for too long and was not sent.
-const ledgerBusy = "rate_limited"
-
-// A ledgerError says why the books have not done what they were asked. Unless it is refused, nobody knows whether
-// something was written: neither 429 nor a refused token proves that nothing was.
-type ledgerError struct {
-	status     int           // HTTP status; 0: there was no answer
-	reason     string        // one of the held reasons, ledgerBusy, a code of the product, or outboundError.reason
-	detail     string        // for people, from the product's own message; "": none
-	retryAfter time.Duration // how long the product asks to wait; 0: it does not say
-	denied     bool          // the access token was refused and has to be replaced
-	refused    bool          // nothing was written, and nothing will be when the same is sent again
-	removed    bool          // the product says that the application was removed there: its owner has to connect again
-}
-
-func (e *ledgerError) Error() string {
-	if e.detail == "" {
-		return e.reason
-	}
-	return e.reason + ": " + e.detail
-}
-
-// A grantError is the refusal of a product to issue tokens (RFC 6749, section 5.2). After invalid_grant the owner
-// has to connect again; after any of operatorsGrantErrors the operator has to do something.
-type grantError struct{ code string }
-
-func (e *grantError) Error() string { return "the tokens are refused: " + e.code }
-
 // appSecrets are the client id and the client secret of an application.
 type appSecrets struct{ clientID, clientSecret string }
 
 // A ledger is the client of a product. Its methods keep no state and do not retry. Requests time out as outbound's
-// do. Errors: a *ledgerError; of exchange and renew also a *grantError.
+// do. Errors: an *outboundError; of exchange and renew, vendorOwnerGone says that the owner has to agree again, and
+// vendorDenied that the application is refused (RFC 6749, section 5.2).
 type ledger interface {
 	// authorizeURL returns the address to which the owner is sent (RFC 6749, section 4.1.1, and RFC 7636).
 	authorizeURL(app appSecrets, redirectURL, state, challenge string) string
@@ -396,7 +368,7 @@ type ledger interface {
 	encode(entry *bookEntry) string
 
 	// post writes an entry. key is its idempotency key, where the product has those. It returns the id of the
-	// entry in the books. If it is unknown whether the entry was written, the error does not have refused set.
+	// entry in the books. Unless the error is final, it is unknown whether the entry was written.
 	post(ctx context.Context, s *ledgerSession, entry *bookEntry, body, key string) (id string, err error)
 
 	// find looks for an entry whose narration has a sync key, among those of its date and of the days

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,8 +65,7 @@ func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error)
 	}
 	all, err := q.openBooks()
 	for _, c := range all {
-		var refused *ledgerError
-		if _, err := openTokens(keys, c); errors.As(err, &refused) && refused.reason == reasonUnsealable {
+		if _, err := openTokens(keys, c); reasonOf(err) == reasonUnsealable {
 			const text = "the tokens of the connection %s with books were sealed with another key file: %s"
 			lines = append(lines, fmt.Sprintf(text, c.ID, connectAgain(c)))
 		}
@@ -112,7 +112,7 @@ func (b *books) authorize(ctx context.Context, accountID, product, base, actor s
 		return nil, errBooksOff
 	}
 	app, err := b.appSecrets(product)
-	if _, refused := errors.AsType[*ledgerError](err); refused {
+	if _, refused := errors.AsType[*outboundError](err); refused {
 		return nil, &refusal{code: codeBooksNotSet}
 	}
 	if err != nil {
@@ -204,7 +204,7 @@ func (b *books) exchange(
 	}
 	verifier, err := b.keys().unsealFor(sealedBooksVerifier, hex.EncodeToString(a.StateHash), a.Sealed)
 	if err != nil {
-		return nil, nil, &ledgerError{reason: reasonUnsealable}
+		return nil, nil, &outboundError{reason: reasonUnsealable}
 	}
 	l := b.ledgers[a.Product]
 	if tokens, err = l.exchange(ctx, app, a.RedirectURL, code, string(verifier)); err != nil {
@@ -503,23 +503,32 @@ func (t *bookTokens) LogValue() slog.Value { return slog.StringValue("[tokens]")
 // The client's side of OAuth 2.0 that both products share (RFC 6749; contract, section 12).
 
 const (
-	maxOAuthWord    = 100
-	maxTokenAnswer  = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
-	maxAccessToken  = 16 << 10
-	maxRefreshToken = 4 << 10
-	maxTokenLife    = 24 * time.Hour
+	maxTokenAnswer = 32 << 10 // bytes; Xero's access tokens are JWTs of some 2 KB
+	maxTokenLife   = 24 * time.Hour
 )
 
-// grantErrors are the errors of token endpoints that no retry mends: invalid_grant is for the owner of the
-// connection to resolve, the others for the operator (RFC 6749, section 5.2).
-var grantErrors = []string{"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope"}
-
-// operatorsGrantErrors are those about which only the operator can do something.
+// operatorsGrantErrors are the errors of token endpoints that no retry mends and about which only the operator can do
+// something. The only other one, invalid_grant, is for the owner of the connection to resolve (RFC 6749, section 5.2).
 var operatorsGrantErrors = []string{"invalid_client", "unauthorized_client", "invalid_scope"}
+
+// classifyGrant sets the outcome and the reason of a token endpoint's answer whose status is not 2xx.
+func classifyGrant(answer *outboundAnswer, failed *outboundError) {
+	var said struct {
+		Error string `json:"error"`
+	}
+	failed.reason = "token_endpoint"
+	switch {
+	case json.Unmarshal(answer.body, &said) != nil:
+	case said.Error == "invalid_grant":
+		failed.outcome, failed.reason = vendorOwnerGone, said.Error
+	case slices.Contains(operatorsGrantErrors, said.Error):
+		failed.outcome, failed.reason, failed.detail = vendorDenied, reasonAppRefused, said.Error
+	}
+}
 
 // requestTokens posts a form to a token endpoint. The application authenticates by HTTP Basic, both halves
 // form-encoded (RFC 6749, section 2.3.1). now is the wall clock from which the tokens' life counts, which is usual
-// if the answer does not say. Errors: a *ledgerError, a *grantError.
+// if the answer does not say. Errors: an *outboundError, see ledger.
 func requestTokens(
 	ctx context.Context, out *outbound, endpoint string, app appSecrets, form url.Values, header http.Header,
 	usual time.Duration, now func() time.Time,
@@ -533,28 +542,25 @@ func requestTokens(
 	header.Set("Accept", "application/json")
 	asked := now()
 	body := []byte(form.Encode())
-	answer, err := out.do(ctx, outboundRequest{http.MethodPost, endpoint, header, body, maxTokenAnswer})
+	q := outboundRequest{http.MethodPost, endpoint, header, body, maxTokenAnswer}
+	answer, err := out.ask(ctx, q, asked, classifyGrant)
 	if err != nil {
-		return nil, unanswered(err)
+		return nil, err
 	}
-	said, err := parseJSON(answer.body)
-	if answer.status != http.StatusOK {
-		if code := textMember(&said, "error", maxOAuthWord); err == nil && isGrantError(code) {
-			return nil, &grantError{code}
-		}
-		wait, _ := retryAfter(answer.header, now())
-		return nil, &ledgerError{status: answer.status, reason: "token_endpoint", retryAfter: wait}
+	var given struct {
+		Access  string      `json:"access_token"`
+		Refresh string      `json:"refresh_token"`
+		Kind    string      `json:"token_type"`
+		Seconds json.Number `json:"expires_in"` // some put it in quotes
 	}
-	tokens := &bookTokens{
-		Access:  textMember(&said, "access_token", maxAccessToken),
-		Refresh: textMember(&said, "refresh_token", maxRefreshToken),
+	if json.Unmarshal(answer.body, &given) != nil || given.Access == "" || !strings.EqualFold(given.Kind, "Bearer") {
+		return nil, malformedAnswer(answer.status)
 	}
-	if kind := textMember(&said, "token_type", maxOAuthWord); err != nil || tokens.Access == "" ||
-		!strings.EqualFold(kind, "Bearer") {
-		return nil, malformedLedger(answer.status)
+	lasts := usual
+	if seconds, err := given.Seconds.Int64(); err == nil {
+		lasts = time.Duration(min(max(seconds, 0), int64(maxTokenLife/time.Second))) * time.Second
 	}
-	tokens.ExpiresAt = newStamp(asked.Add(tokenLife(&said, usual)))
-	return tokens, nil
+	return &bookTokens{Access: given.Access, Refresh: given.Refresh, ExpiresAt: newStamp(asked.Add(lasts))}, nil
 }
 
 // authorizeQuery returns the query of the address to which an owner is sent (RFC 6749, section 4.1.1, and RFC 7636,
@@ -568,34 +574,4 @@ func authorizeQuery(app appSecrets, scope, redirectURL, state, challenge string)
 func codeGrantForm(redirectURL, code, verifier string) url.Values {
 	return url.Values{"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {redirectURL},
 		"code_verifier": {verifier}}
-}
-
-// tokenLife returns how long the access token of an answer lasts, at most maxTokenLife; usual if it does not say.
-func tokenLife(answer *jsonValue, usual time.Duration) time.Duration {
-	seconds, said := integerMember(answer, "expires_in")
-	if !said {
-		return usual
-	}
-	return time.Duration(min(max(seconds, 0), int64(maxTokenLife/time.Second))) * time.Second
-}
-
-func isGrantError(code string) bool { return slices.Contains(grantErrors, code) }
-
-// unanswered makes a ledgerError of a request that has no answer.
-func unanswered(err error) *ledgerError {
-	if broken, ok := errors.AsType[*outboundError](err); ok {
-		return &ledgerError{reason: broken.reason}
-	}
-	return &ledgerError{reason: outboundNoConnect}
-}
-
-// failedAnswer returns the error of an answer whose status is not 2xx, as far as HTTP says what went wrong.
-func failedAnswer(answer *outboundAnswer, now time.Time) *ledgerError {
-	wait, _ := retryAfter(answer.header, now)
-	return &ledgerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status), retryAfter: wait}
-}
-
-// malformedLedger returns the error of an answer that can't be used, though its status is 2xx.
-func malformedLedger(status int) *ledgerError {
-	return &ledgerError{status: status, reason: outboundMalformed}
 }

@@ -101,7 +101,7 @@ func TestBooks_tokensAreReplacedOnceAMinuteAtMost(t *testing.T) {
 				}
 				long := life == nil || life == notSaid || life == "1800" // the product's documented life
 				calls(map[bool]int{true: 1, false: 10}[long])
-				refused = &ledgerError{status: 401, denied: true}
+				refused = &outboundError{outcome: vendorDenied, status: 401}
 				calls(10)
 				if k.needsOwner() {
 					t.Error("it needs its owner")
@@ -456,7 +456,7 @@ func TestBooks_tokensAreReadOnlyWithTheirRowAndTheKeyFile(t *testing.T) {
 			"with another key file": second(openTokens(stranger, c)),
 			"in another row":        second(openTokens(k.keys, &moved)),
 		} {
-			var failed *ledgerError
+			var failed *outboundError
 			if !errors.As(err, &failed) || failed.reason != reasonUnsealable {
 				t.Errorf("%s: %v", what, err)
 			}

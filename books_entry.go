@@ -493,7 +493,7 @@ type bookPreview struct {
 }
 
 // preview returns the entries of a day as they would be sent now, one for each currency. It asks the books,
-// and changes nothing there. Errors: a *ledgerError.
+// and changes nothing there. Errors: an *outboundError.
 func (b *books) preview(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
 	days, err := b.store.revenueDayKeys(c.AccountID, date, date)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -82,7 +83,7 @@ func (f *fortnoxLedger) renew(
 	ctx context.Context, app appSecrets, c *bookConnection, _ *bookTokens,
 ) (*bookTokens, error) {
 	if c.OrganisationID == nil {
-		return nil, &ledgerError{reason: heldReconnect, refused: true}
+		return nil, &outboundError{outcome: vendorRefused, reason: heldReconnect}
 	}
 	form := url.Values{"grant_type": {"client_credentials"}, "scope": {fortnoxScope}}
 	return f.tokens(ctx, app, form, http.Header{"TenantId": {*c.OrganisationID}})
@@ -106,7 +107,8 @@ func (f *fortnoxLedger) disconnect(context.Context, *ledgerSession) error { retu
 
 // withdraw implements ledger.
 func (f *fortnoxLedger) withdraw(context.Context, *ledgerSession, string) error {
-	return &ledgerError{reason: "no_drafts", detail: "Fortnox has no drafts of vouchers.", refused: true}
+	return &outboundError{outcome: vendorRefused, reason: "no_drafts",
+		detail: "Fortnox has no drafts of vouchers."}
 }
 
 // pace implements ledger. Fortnox allows an application 25 requests in 5 seconds for a company, counting
@@ -122,14 +124,14 @@ func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) (
 	company, _ := body.member("CompanyInformation")
 	number, ok := integerMember(company, "DatabaseNumber")
 	if !ok || number <= 0 {
-		return nil, malformedLedger(http.StatusOK)
+		return nil, malformedAnswer(http.StatusOK)
 	}
 	name := textMember(company, "CompanyName", maxFortnoxText)
 	return []bookOrganisation{{ID: strconv.FormatInt(number, 10), Name: name}}, nil
 }
 
 // ask sends a request to a resource below /3/, a GET unless it has a body, and returns the body of its answer.
-// Errors: a *ledgerError, with the status 404 if the resource is not there.
+// Errors: an *outboundError.
 func (f *fortnoxLedger) ask(
 	ctx context.Context, s *ledgerSession, path string, query url.Values, body string,
 ) (*jsonValue, error) {
@@ -146,16 +148,14 @@ func (f *fortnoxLedger) ask(
 		method = http.MethodPost
 		header.Set("Content-Type", "application/json")
 	}
-	answer, err := f.out.do(ctx, outboundRequest{method, address, header, []byte(body), maxFortnoxAnswer})
+	q := outboundRequest{method, address, header, []byte(body), maxFortnoxAnswer}
+	answer, err := f.out.ask(ctx, q, f.now(), classifyFortnox)
 	if err != nil {
-		return nil, unanswered(err)
-	}
-	if answer.status < 200 || answer.status > 299 {
-		return nil, f.failure(answer)
+		return nil, err
 	}
 	value, err := parseJSON(answer.body)
 	if err != nil {
-		return nil, malformedLedger(answer.status)
+		return nil, malformedAnswer(answer.status)
 	}
 	return &value, nil
 }
@@ -191,36 +191,34 @@ var fortnoxWords = []struct {
 	{heldUnusable, []string{"kostnadsställe", "cost center", "cost centre", "konto", "account"}},
 }
 
-// failure returns the error for an answer whose status is not 2xx. It is a refusal only if Fortnox itself says so,
-// in its own form of errors: the answer may also come from a proxy in between.
-func (f *fortnoxLedger) failure(answer *outboundAnswer) *ledgerError {
-	failed := failedAnswer(answer, f.now())
-	body, _ := parseJSON(answer.body)
-	code, said := int64(0), false
-	if information, ok := body.member("ErrorInformation"); ok {
-		if code, said = integerMember(information, "Code"); !said {
-			code, said = integerMember(information, "code") // some answers write it like this
-		}
-		failed.detail = textMember(information, "Message", maxFortnoxText)
-		if failed.detail == "" {
-			failed.detail = textMember(information, "message", maxFortnoxText)
+// classifyFortnox sets the outcome and the reason of an answer whose status is not 2xx. It is a refusal only if Fortnox
+// itself says so, in its own form of errors, whose members some answers write in lower case: the answer may also come
+// from a proxy in between.
+func classifyFortnox(answer *outboundAnswer, failed *outboundError) {
+	var said struct {
+		ErrorInformation struct {
+			Code    *int64
+			Message string
 		}
 	}
+	json.Unmarshal(answer.body, &said) // it stays empty if this fails
+	code, own := valueOr(said.ErrorInformation.Code, 0), said.ErrorInformation.Code != nil
+	failed.detail = cutText(said.ErrorInformation.Message, maxFortnoxText)
 	switch {
 	case answer.status == http.StatusTooManyRequests:
-		failed.reason = ledgerBusy
-		if failed.retryAfter == 0 {
-			failed.retryAfter = fortnoxWindow
-		}
+		failed.outcome, failed.reason = vendorBusy, reasonRateLimited
+		failed.wait = cmp.Or(failed.wait, fortnoxWindow)
 	case answer.status == http.StatusUnauthorized, code == fortnoxNoLogin, code == fortnoxNoLogin2:
-		failed.denied = true
-	case answer.status == http.StatusForbidden && !said && failed.detail == "": // a proxy in between
+		failed.outcome = vendorDenied
 	case answer.status == http.StatusForbidden:
-		failed.reason, failed.refused, failed.removed = heldReconnect, true, true
-	case answer.refuses(said && code != fortnoxSystemException):
-		failed.reason, failed.refused = fortnoxReason(code, failed.detail), true
+		if own || failed.detail != "" {
+			failed.outcome, failed.reason = vendorOwnerGone, heldReconnect
+		}
+	default:
+		if failed.outcome = answer.outcome(own && code != fortnoxSystemException); failed.final() {
+			failed.reason = fortnoxReason(code, failed.detail)
+		}
 	}
-	return failed
 }
 
 // fortnoxReason returns why Fortnox refuses something.
@@ -249,14 +247,14 @@ func (f *fortnoxLedger) page(
 	}
 	list, ok := body.member(member)
 	if !ok || list.kind != jsonArray {
-		return nil, 0, malformedLedger(http.StatusOK)
+		return nil, 0, malformedAnswer(http.StatusOK)
 	}
 	meta, _ := body.member("MetaInformation")
 	total, ok := integerMember(meta, "@TotalPages")
 	if !ok { // without a count, only a page that is not full can be the last one
 		total = 1
 		if len(list.list) >= fortnoxPage {
-			return nil, 0, malformedLedger(http.StatusOK)
+			return nil, 0, malformedAnswer(http.StatusOK)
 		}
 	}
 	return list.list, int(min(max(total, 1), 1<<20)), nil
@@ -273,7 +271,7 @@ func (f *fortnoxLedger) all(
 			return nil, err
 		}
 		if all = append(all, items...); len(all) > max || pages > max/fortnoxPage {
-			return nil, &ledgerError{reason: outboundTooLarge, detail: "more than " + strconv.Itoa(max) + " " + path}
+			return nil, &outboundError{reason: outboundTooLarge, detail: "more than " + strconv.Itoa(max) + " " + path}
 		}
 	}
 	return all, nil
@@ -294,7 +292,7 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 		if end := textMember(period, "EndDate", maxFortnoxText); isBusinessDate(end) {
 			chart.LockedUntil = end
 		} else if end != "" {
-			return nil, malformedLedger(http.StatusOK)
+			return nil, malformedAnswer(http.StatusOK)
 		}
 	}
 	query := url.Values{}
@@ -335,7 +333,7 @@ func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date bus
 	}
 	years, ok := body.member("FinancialYears")
 	if !ok || years.kind != jsonArray {
-		return malformedLedger(http.StatusOK)
+		return malformedAnswer(http.StatusOK)
 	}
 	for _, year := range years.list {
 		from, to := textMember(&year, "FromDate", maxFortnoxText), textMember(&year, "ToDate", maxFortnoxText)
@@ -458,7 +456,7 @@ func (f *fortnoxLedger) post(
 	ctx context.Context, s *ledgerSession, entry *bookEntry, body, _ string,
 ) (id string, err error) {
 	if reason, detail := fortnoxRefuses(entry); reason != "" {
-		return "", &ledgerError{reason: reason, detail: detail, refused: true}
+		return "", &outboundError{outcome: vendorRefused, reason: reason, detail: detail}
 	}
 	query := url.Values{"financialyear": {strconv.FormatInt(entry.Year, 10)}}
 	answer, err := f.ask(ctx, s, "vouchers", query, body)
@@ -471,7 +469,7 @@ func (f *fortnoxLedger) post(
 			return made.ID, nil
 		}
 	}
-	return "", malformedLedger(http.StatusCreated)
+	return "", malformedAnswer(http.StatusCreated)
 }
 
 // fortnoxRefuses returns why Fortnox can't take an entry; "": it may.
@@ -586,7 +584,7 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	}
 	voucher, ok := parseFortnoxVoucher(body, year)
 	if !ok || voucher.ID != id {
-		return nil, malformedLedger(http.StatusOK)
+		return nil, malformedAnswer(http.StatusOK)
 	}
 	return voucher, nil
 }
@@ -603,7 +601,7 @@ func (f *fortnoxLedger) find(
 ) (*bookedEntry, error) {
 	date, err := time.Parse(time.DateOnly, entry.Date)
 	if err != nil {
-		return nil, &ledgerError{reason: "date", detail: "It is not a date.", refused: true}
+		return nil, &outboundError{outcome: vendorRefused, reason: "date", detail: "It is not a date."}
 	}
 	path := "vouchers/sublist/" + url.PathEscape(entry.Series)
 	query := url.Values{
@@ -612,7 +610,7 @@ func (f *fortnoxLedger) find(
 		"todate":        {date.AddDate(0, 0, fortnoxDaysAround).Format(time.DateOnly)},
 	}
 	first, pages, err := f.page(ctx, s, path, query, "Vouchers", 1)
-	if failed, ok := err.(*ledgerError); ok && failed.reason == fortnoxBadParameter {
+	if reasonOf(err) == fortnoxBadParameter {
 		query.Del("fromdate")
 		query.Del("todate")
 		first, pages, err = f.page(ctx, s, path, query, "Vouchers", 1)
@@ -626,7 +624,7 @@ func (f *fortnoxLedger) find(
 	asked := 1
 	for number := pages; number > 1; number-- { // lower numbers come first
 		if asked == maxFortnoxPages {
-			return nil, &ledgerError{reason: "too_many_vouchers",
+			return nil, &outboundError{reason: "too_many_vouchers",
 				detail: "There are too many vouchers in the series to search."}
 		}
 		asked++

@@ -66,14 +66,14 @@ func (s *fortnoxSide) wholeLife() {
 	s.at = s.at.Add(5 * time.Second)
 	s.fake.lock("2026-11-30")
 	_, err := s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
-	isLedgerError(s.t, err, ledgerError{status: 400, reason: heldLocked, refused: true})
+	isVendorError(s.t, err, vendorRefused, 400, heldLocked)
 	s.fake.lock("")
 	s.fake.deactivate(3001)
 	_, err = s.post(s.t.Context(), s.s, entry, s.encode(entry), "")
-	isLedgerError(s.t, err, ledgerError{status: 400, reason: heldUnusable, refused: true})
+	isVendorError(s.t, err, vendorRefused, 400, heldUnusable)
 	s.fake.forgetTokens()
 	_, err = s.read(s.t.Context(), s.s, id)
-	isLedgerError(s.t, err, ledgerError{status: 401, reason: "http_401", denied: true})
+	isVendorError(s.t, err, vendorDenied, 401, "http_401")
 }
 
 // isJudged reports an error unless a request and an answer that break the description are found.

@@ -495,13 +495,13 @@ func callBooks(t testing.TB, product, address, call string) string {
 
 // meansFailure returns what an error of a client of books says; "": there is none.
 func meansFailure(err error) string {
-	if failed, ok := errors.AsType[*ledgerError](err); ok {
+	if failed, ok := errors.AsType[*outboundError](err); ok {
 		text := failed.reason
 		for _, flag := range []struct {
 			name string
 			set  bool
-		}{{"refused", failed.refused}, {"denied", failed.denied}, {"removed", failed.removed},
-			{"again in " + failed.retryAfter.String(), failed.retryAfter > 0}} {
+		}{{"refused", failed.final()}, {"denied", failed.outcome == vendorDenied},
+			{"removed", failed.outcome == vendorOwnerGone}, {"again in " + failed.wait.String(), failed.wait > 0}} {
 			if flag.set {
 				text += ", " + flag.name
 			}

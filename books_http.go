@@ -104,7 +104,7 @@ func booksMetrics(st *store) []metric {
 
 // booksRefusal turns errors of the books into refusals for the caller. Other errors are returned as they are.
 func booksRefusal(err error) error {
-	var failed *ledgerError
+	var failed *outboundError
 	if !errors.As(err, &failed) {
 		return err
 	}
@@ -116,7 +116,7 @@ func booksRefusal(err error) error {
 	case reasonAppNotSet, reasonAppRefused:
 		return &refusal{code: codeBooksNotSet}
 	}
-	return &refusal{code: codeBooksUnavailable, retryAfter: failed.retryAfter}
+	return &refusal{code: codeBooksUnavailable, retryAfter: failed.wait}
 }
 
 // show sets what only callers see of a connection, and returns it.

@@ -73,7 +73,7 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 	default:
 		err = r.change(ctx, x, func(*tx) error { x.DueAt = stamp{}; return nil })
 	}
-	var failed *ledgerError
+	var failed *outboundError
 	switch {
 	case errors.As(err, &failed):
 		return false, r.unanswered(ctx, x, failed)
@@ -98,14 +98,14 @@ func (r *exportRound) change(ctx context.Context, x *bookExport, f func(t *tx) e
 
 // unanswered notes that the books gave no usable answer about an export, and postpones all exports of its connection.
 // That one waits a little longer than the others, so that they get their turn in case only it has the problem.
-func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *ledgerError) error {
+func (r *exportRound) unanswered(ctx context.Context, x *bookExport, why *outboundError) error {
 	if why.reason == heldReconnect {
 		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
 	}
 	r.log.Warn("books give no usable answer", "connection", x.ConnectionID, "product", r.connection.Product,
 		"status", why.status, "error", why.reason)
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
-		pause := cmp.Or(why.retryAfter, pauseAfter(r.connection.FailingSince, t.now))
+		pause := cmp.Or(why.wait, pauseAfter(r.connection.FailingSince, t.now))
 		t.postponeExports(r.connection.ID, t.now.after(pause))
 		t.postponeExport(x.ID, t.now.after(max(pause, r.pauseFor(x, t.now))+othersFirst))
 		t.setBooksFailing(r.connection.ID, t.now)
@@ -192,7 +192,7 @@ func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookCha
 	return chart, err
 }
 
-// chart reads what the books of a connection report about themselves, for entries of a date. Errors: a *ledgerError.
+// chart reads what the books of a connection report about themselves, for entries of a date. Errors: an *outboundError.
 func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate) (chart *bookChart, err error) {
 	err = b.ask(ctx, c.ID, func(s *ledgerSession) (err error) {
 		chart, err = b.ledgers[c.Product].chart(ctx, s, date)
@@ -216,7 +216,7 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 	})
 }
 
-// prepareDay sends the entry of a day if nothing is missing, or holds it. Errors: errChanged, a *ledgerError.
+// prepareDay sends the entry of a day if nothing is missing, or holds it. Errors: errChanged, an *outboundError.
 func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 	c := r.connection
 	calendar, err := r.store.businessCalendar(c.AccountID)
@@ -327,7 +327,7 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 // send notes that an entry is being sent, and sends it, unless the books have it already: a database that was
 // restored from a backup does not know what was sent since, and a refusal may have come from a proxy in between.
 // prepare makes the entry again in the transaction; it is sent only if it equals the one that was checked. Errors:
-// errChanged, a *ledgerError.
+// errChanged, an *outboundError.
 func (r *exportRound) send(
 	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
 ) error {
@@ -368,7 +368,7 @@ func (r *exportRound) send(
 	return r.post(ctx, x)
 }
 
-// find looks in the books for the entry of an export; nil: it is not there. Errors: a *ledgerError.
+// find looks in the books for the entry of an export; nil: it is not there. Errors: an *outboundError.
 func (r *exportRound) find(ctx context.Context, x *bookExport, entry *bookEntry) (found *bookedEntry, err error) {
 	err = r.ask(ctx, func(s *ledgerSession) (err error) {
 		found, err = r.ledgers[r.connection.Product].find(ctx, s, entry, x.SyncKey)
@@ -385,7 +385,7 @@ func (x *bookExport) idempotencyKey() string {
 }
 
 // post sends the entry that is stored with an export. It is sent again only after lookUp has not found it, unless
-// the books themselves refuse it, or it was not sent at all. Errors: errChanged, a *ledgerError, those of the store.
+// the books themselves refuse it, or it was not sent at all. Errors: errChanged, an *outboundError, those of the store.
 func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {
@@ -399,23 +399,23 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 	if err == nil {
 		return r.posted(ctx, x, id)
 	}
-	refused, ok := errors.AsType[*ledgerError](err)
+	refused, ok := errors.AsType[*outboundError](err)
 	switch {
 	case !ok:
 		return err
-	case refused.reason == ledgerBusy && refused.status == 0: // it was not sent
+	case refused.outcome == vendorBusy && refused.status == 0: // it was not sent
 		if err := r.change(ctx, x, func(*tx) error { x.State = exportReady; return nil }); err != nil {
 			return err
 		}
 		return refused
-	case !refused.refused:
+	case !refused.final():
 		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
 			"error", refused.reason)
 		err := r.change(ctx, x, func(t *tx) error {
 			x.State, x.DueAt = exportUnknown, t.now.after(retryPauses[0])
 			return nil
 		})
-		if err != nil || refused.reason != ledgerBusy && !refused.denied {
+		if err != nil || refused.outcome != vendorBusy && refused.outcome != vendorDenied {
 			return err
 		}
 		return refused // all other exports would get the same answer
@@ -426,7 +426,7 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 
 // holdOrFail holds an export that the books refuse for one of heldReasons, which may pass, and fails one that they
 // refuse for another reason, until somebody retries it.
-func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *ledgerError) error {
+func (r *exportRound) holdOrFail(ctx context.Context, x *bookExport, why *outboundError) error {
 	if slices.Contains(heldReasons, why.reason) {
 		return r.hold(ctx, x, why.reason, cmp.Or(why.detail, "The books refuse the entry for this reason."))
 	}
@@ -471,7 +471,7 @@ func markReversed(t *tx, c *bookConnection, id string) error {
 
 // lookUp looks in the books for an entry whose answer was lost. If it is not there ten minutes after it was sent,
 // the same bytes are sent again under the same key; or the export is removed, see reasonDisconnected. Errors:
-// errChanged, a *ledgerError.
+// errChanged, an *outboundError.
 func (r *exportRound) lookUp(ctx context.Context, x *bookExport) error {
 	entry, err := x.sentEntry()
 	if err != nil {
@@ -524,7 +524,7 @@ func (r *exportRound) voided(ctx context.Context, x *bookExport, id string) erro
 }
 
 // prepareReversal reverses the entry of another export, if it is still in the books as it was sent: it deletes a
-// draft, and sends a reversing entry for any other. Errors: errChanged, a *ledgerError.
+// draft, and sends a reversing entry for any other. Errors: errChanged, an *outboundError.
 func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error {
 	c := r.connection
 	if !c.NeedsReconnectAt.IsZero() {
@@ -547,9 +547,9 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 		}
 		return err
 	})
-	var refused *ledgerError
+	var refused *outboundError
 	switch {
-	case errors.As(err, &refused) && refused.refused:
+	case errors.As(err, &refused) && refused.final():
 		return r.holdOrFail(ctx, x, refused)
 	case err != nil:
 		return err
@@ -559,7 +559,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 		return r.hold(ctx, x, heldEdited, "The entry was changed in the books: reverse it there.")
 	case found.Draft:
 		err := r.write(ctx, func(s *ledgerSession) error { return ledger.withdraw(ctx, s, found.ID) })
-		if errors.As(err, &refused) && refused.refused {
+		if errors.As(err, &refused) && refused.final() {
 			return r.holdOrFail(ctx, x, refused)
 		}
 		if err != nil {

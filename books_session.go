@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 )
@@ -25,6 +24,8 @@ const (
 	reasonAppRefused = "app_refused"
 	reasonOff        = "off"
 	reasonNewRefused = "new_token_refused"
+
+	reasonRateLimited = "rate_limited" // too many requests, by the product's answer or by what it allows
 )
 
 // A bookPace holds the times of the last requests to one company, including those of requests that still wait.
@@ -34,7 +35,7 @@ type bookPace struct {
 }
 
 // pace returns once another request may be made for a connection. If that is only after ctx ends, it returns an
-// error at once. Errors: a *ledgerError, ledgerBusy.
+// error at once. Errors: an *outboundError with vendorBusy and no status.
 func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	requests, in := b.ledgers[c.Product].pace()
 	b.mu.Lock()
@@ -46,14 +47,14 @@ func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	b.mu.Unlock()
 	wait, ok := p.reserve(ctx, b.steady(), requests, in)
 	if !ok {
-		return &ledgerError{reason: ledgerBusy, retryAfter: wait}
+		return &outboundError{outcome: vendorBusy, reason: reasonRateLimited, wait: wait}
 	}
 	if wait <= 0 {
 		return nil
 	}
 	select {
 	case <-ctx.Done():
-		return &ledgerError{reason: ledgerBusy}
+		return &outboundError{outcome: vendorBusy, reason: reasonRateLimited}
 	case <-time.After(wait):
 		return nil
 	}
@@ -79,18 +80,18 @@ func (p *bookPace) reserve(
 	return wait, true
 }
 
-// appSecrets returns the application of a product. Errors: a *ledgerError.
+// appSecrets returns the application of a product. Errors: an *outboundError.
 func (b *books) appSecrets(product string) (app appSecrets, err error) {
 	row, err := b.store.booksApp(product)
 	if errors.Is(err, errNotFound) {
-		return app, &ledgerError{reason: reasonAppNotSet}
+		return app, &outboundError{reason: reasonAppNotSet}
 	}
 	if err != nil {
 		return app, err
 	}
 	secret, err := b.keys().unsealFor(sealedBooksApp, product, row.Sealed)
 	if err != nil {
-		return app, &ledgerError{reason: reasonUnsealable}
+		return app, &outboundError{reason: reasonUnsealable}
 	}
 	return appSecrets{row.ClientID, string(secret)}, nil
 }
@@ -101,29 +102,29 @@ func sealTokens(keys *keyring, connectionID string, tokens *bookTokens) ([]byte,
 	return keys.sealFor(sealedBooksConnection, connectionID, plain), err
 }
 
-// openTokens returns the tokens of a connection. Errors: a *ledgerError.
+// openTokens returns the tokens of a connection. Errors: an *outboundError.
 func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
 	if c.Sealed == nil {
-		return nil, &ledgerError{reason: heldReconnect, refused: true}
+		return nil, &outboundError{outcome: vendorOwnerGone, reason: heldReconnect}
 	}
 	plain, err := keys.unsealFor(sealedBooksConnection, c.ID, c.Sealed)
 	tokens := &bookTokens{}
 	if err != nil || json.Unmarshal(plain, tokens) != nil {
-		return nil, &ledgerError{reason: reasonUnsealable}
+		return nil, &outboundError{reason: reasonUnsealable}
 	}
 	return tokens, nil
 }
 
 // ask calls f with a session of a connection in use. f must be safe to call twice: if the product refuses the
 // access token, ask replaces it and calls f once more. If the product says that the application was removed there,
-// that is noted. Errors: those of f, a *ledgerError, errBooksConnection.
+// that is noted. Errors: those of f, an *outboundError, errBooksConnection.
 func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
 	s, err := b.session(ctx, id, -1)
 	if err != nil {
 		return err
 	}
 	err = f(s)
-	if refused, ok := errors.AsType[*ledgerError](err); ok && refused.denied {
+	if vendorSaid(err) == vendorDenied {
 		if s, err = b.session(ctx, id, s.connection.Tokens); err != nil {
 			return err
 		}
@@ -145,7 +146,7 @@ func (b *books) askOnce(ctx context.Context, id string, f func(*ledgerSession) e
 // noteRemoved notes that the owner of a session's connection has to connect it again, if an error of the books says
 // that the application was removed there. It returns the error.
 func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) error {
-	if failed, ok := errors.AsType[*ledgerError](err); !ok || !failed.removed {
+	if vendorSaid(err) != vendorOwnerGone {
 		return err
 	}
 	if noted := b.needOwner(context.WithoutCancel(ctx), s.connection, err); noted != nil {
@@ -168,7 +169,7 @@ func (t *bookTokens) justRenewed(now time.Time) bool {
 // of the original.
 func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSession, error) {
 	if b.off() {
-		return nil, &ledgerError{reason: reasonOff}
+		return nil, &outboundError{reason: reasonOff}
 	}
 	for {
 		c, err := b.store.usedBookConnection(anyAccount, id)
@@ -176,7 +177,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 			return nil, err
 		}
 		if !c.NeedsReconnectAt.IsZero() {
-			return nil, &ledgerError{reason: heldReconnect, refused: true}
+			return nil, &outboundError{outcome: vendorOwnerGone, reason: heldReconnect}
 		}
 		tokens, err := openTokens(b.keys(), c)
 		if err != nil {
@@ -188,7 +189,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, nil
 		}
 		if isNew {
-			return nil, &ledgerError{reason: reasonNewRefused}
+			return nil, &outboundError{reason: reasonNewRefused}
 		}
 		mine, err := b.claimTokens(ctx, c)
 		if err != nil {
@@ -202,7 +203,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 		}
 		select { // somebody else replaces them
 		case <-ctx.Done():
-			return nil, &ledgerError{reason: outboundTimeout}
+			return nil, &outboundError{reason: outboundTimeout}
 		case <-time.After(tokenPoll):
 		}
 	}
@@ -222,7 +223,7 @@ func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, 
 // renew replaces the tokens of a connection, which the caller has claimed. The new ones are on disk when it
 // returns. A failure that only the owner can resolve, by connecting again, is noted and never retried; after any
 // other the worker retries as renewalPause says. Cancelling ctx does not stop it: tokens that were replaced but
-// not written would be lost. Errors: a *ledgerError, those of the store.
+// not written would be lost. Errors: an *outboundError, those of the store.
 func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) error {
 	ctx = context.WithoutCancel(ctx)
 	app, err := b.appSecrets(c.Product)
@@ -230,7 +231,6 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 	if err == nil {
 		tokens, err = b.ledgers[c.Product].renew(ctx, app, c, old)
 	}
-	var grant *grantError
 	switch {
 	case err == nil:
 		tokens.LinkID, tokens.RenewedAt = old.LinkID, b.now()
@@ -242,11 +242,10 @@ func (b *books) renew(ctx context.Context, c *bookConnection, old *bookTokens) e
 			// errChanged: it was connected anew meanwhile, or disconnected
 			return except(t.saveBookTokens(c, sealed), errChanged)
 		})
-	case errors.As(err, &grant) && !slices.Contains(operatorsGrantErrors, grant.code):
-		return errors.Join(b.needOwner(ctx, c, grant), &ledgerError{reason: heldReconnect, refused: true})
-	case errors.As(err, &grant): // the operator's secrets are wrong: the owner can't help that
+	case vendorSaid(err) == vendorOwnerGone:
+		return errors.Join(b.needOwner(ctx, c, err), &outboundError{outcome: vendorOwnerGone, reason: heldReconnect})
+	case vendorSaid(err) == vendorDenied: // the operator's secrets are wrong: the owner can't help that
 		b.log.Warn(faultBooksTokens, "error", fmt.Errorf("%s: %w", c.Product, err))
-		err = &ledgerError{reason: reasonAppRefused, detail: grant.code}
 	}
 	return errors.Join(err, b.update(ctx, func(t *tx) error {
 		t.dropTokenClaim(c.ID, c.Tokens)
@@ -299,7 +298,7 @@ func (b *books) renewLost(ctx context.Context, id string) error {
 	later := b.update(context.WithoutCancel(ctx), func(t *tx) error { // even if the product was not asked
 		return scheduleRenewal(t, id)
 	})
-	if _, known := errors.AsType[*ledgerError](err); known || errors.Is(err, errBooksConnection) {
+	if _, known := errors.AsType[*outboundError](err); known || errors.Is(err, errBooksConnection) {
 		err = nil
 	}
 	return errors.Join(err, later)

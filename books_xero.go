@@ -84,7 +84,7 @@ func (x *xeroLedger) exchange(
 	tokens, err := requestTokens(ctx, x.out, x.token, app, codeGrantForm(redirectURL, code, verifier), nil,
 		xeroTokenLife, x.now)
 	if err == nil && tokens.Refresh == "" { // the connection would end with the access token
-		return nil, &ledgerError{status: http.StatusOK, reason: "no_refresh_token"}
+		return nil, &outboundError{status: http.StatusOK, reason: "no_refresh_token"}
 	}
 	return tokens, err
 }
@@ -94,7 +94,7 @@ func (x *xeroLedger) renew(
 	ctx context.Context, app appSecrets, _ *bookConnection, old *bookTokens,
 ) (*bookTokens, error) {
 	if old.Refresh == "" {
-		return nil, &grantError{"invalid_grant"}
+		return nil, &outboundError{outcome: vendorOwnerGone, reason: "invalid_grant"}
 	}
 	tokens, err := requestTokens(ctx, x.out, x.token, app, url.Values{
 		"grant_type":    {"refresh_token"},
@@ -107,8 +107,7 @@ func (x *xeroLedger) renew(
 	return tokens, nil
 }
 
-// send sends a request, for a company if tenant is not empty. Errors: a *ledgerError, also for a status other
-// than 2xx.
+// send sends a request, for a company if tenant is not empty. Errors: an *outboundError.
 func (x *xeroLedger) send(
 	ctx context.Context, access, tenant string, q outboundRequest,
 ) (*outboundAnswer, error) {
@@ -123,18 +122,11 @@ func (x *xeroLedger) send(
 	if len(q.body) > 0 {
 		q.header.Set("Content-Type", "application/json")
 	}
-	answer, err := x.out.do(ctx, q)
-	if err != nil {
-		return nil, unanswered(err)
-	}
-	if failed := x.failure(answer); failed != nil {
-		return nil, failed
-	}
-	return answer, nil
+	return x.out.ask(ctx, q, x.now(), classifyXero)
 }
 
 // ask sends a request for the company of a session and returns the elements of a list in its answer, which
-// are objects. Errors: a *ledgerError.
+// are objects. Errors: an *outboundError.
 func (x *xeroLedger) ask(
 	ctx context.Context, s *ledgerSession, list string, q outboundRequest,
 ) ([]jsonValue, error) {
@@ -150,43 +142,36 @@ func (x *xeroLedger) ask(
 	elements, ok := body.member(list)
 	if err != nil || !ok || elements.kind != jsonArray ||
 		slices.ContainsFunc(elements.list, func(v jsonValue) bool { return v.kind != jsonObject }) {
-		return nil, malformedLedger(answer.status)
+		return nil, malformedAnswer(answer.status)
 	}
 	return elements.list, nil
 }
 
-// failure returns what an answer says went wrong, or nil if its status is 2xx.
-func (x *xeroLedger) failure(answer *outboundAnswer) *ledgerError {
-	status := answer.status
-	if status >= 200 && status < 300 {
-		return nil
-	}
-	failed := failedAnswer(answer, x.now())
+// classifyXero sets the outcome and the reason of an answer whose status is not 2xx.
+func classifyXero(answer *outboundAnswer, failed *outboundError) {
 	body, _ := parseJSON(answer.body)
 	own := len(xeroMessages(&body)) > 0 || rawMember(&body, "Title") != "" || string(answer.body) == xeroMissing
-	switch {
-	case status == http.StatusBadRequest && own:
-		return xeroInvalid(status, &body)
-	case status == http.StatusTooManyRequests:
-		failed.reason = ledgerBusy
-		if failed.retryAfter == 0 {
-			failed.retryAfter = xeroWait(answer.header.Get("X-Rate-Limit-Problem"))
+	switch answer.status {
+	case http.StatusBadRequest:
+		if own {
+			xeroInvalid(failed, &body)
 		}
-	case status == http.StatusUnauthorized &&
-		!strings.Contains(answer.header.Get("WWW-Authenticate"), "insufficient_scope"): // RFC 6750, section 3.1
-		failed.denied = true
-	case status == http.StatusUnauthorized: // another token would not help
-		failed.reason, failed.refused = heldReconnect, true
-		failed.detail = cutMessage(rawMember(&body, "Detail"))
-	case status == http.StatusForbidden:
-		failed.detail = cutMessage(rawMember(&body, "Detail"))
-		if failed.removed = failed.detail == xeroRemoved; failed.removed {
-			failed.reason, failed.refused = heldReconnect, true
+	case http.StatusTooManyRequests:
+		failed.outcome, failed.reason = vendorBusy, reasonRateLimited
+		failed.wait = cmp.Or(failed.wait, xeroWait(answer.header.Get("X-Rate-Limit-Problem")))
+	case http.StatusUnauthorized:
+		failed.outcome = vendorDenied
+		if strings.Contains(answer.header.Get("WWW-Authenticate"), "insufficient_scope") { // RFC 6750, section 3.1
+			failed.outcome, failed.reason = vendorRefused, heldReconnect // another token would not help
+			failed.detail = cutMessage(rawMember(&body, "Detail"))
+		}
+	case http.StatusForbidden:
+		if failed.detail = cutMessage(rawMember(&body, "Detail")); failed.detail == xeroRemoved {
+			failed.outcome, failed.reason = vendorOwnerGone, heldReconnect
 		}
 	default:
-		failed.refused = answer.refuses(own)
+		failed.outcome = answer.outcome(own)
 	}
-	return failed
 }
 
 // xeroMissing is the body by which Xero says that something does not exist, the only one that is no JSON.
@@ -208,10 +193,10 @@ func xeroWait(problem string) time.Duration {
 	return time.Minute
 }
 
-// xeroInvalid makes an error of what Xero says is wrong with a request: in an answer with 400, or in the only
-// journal of an answer with 200 that does not summarize errors.
-func xeroInvalid(status int, body *jsonValue) *ledgerError {
-	failed := &ledgerError{status: status, reason: "validation", refused: true}
+// xeroInvalid sets the outcome and the reason by what Xero says is wrong with a request: in an answer with 400, or in
+// the only journal of an answer with 200 that does not summarize errors.
+func xeroInvalid(failed *outboundError, body *jsonValue) *outboundError {
+	failed.outcome, failed.reason = vendorRefused, "validation"
 	messages := xeroMessages(body)
 	for _, m := range messages {
 		if failed.detail == "" {
@@ -224,7 +209,7 @@ func xeroInvalid(status int, body *jsonValue) *ledgerError {
 	}
 	if strings.Contains(strings.ToLower(strings.Join(messages, "\n")), "idempotency") {
 		// Something else was sent before under the same key, and may have been written.
-		failed.reason, failed.refused = "idempotency_key", false
+		failed.outcome, failed.reason = vendorUnknown, "idempotency_key"
 	}
 	return failed
 }
@@ -277,7 +262,7 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 	}
 	body, err := parseJSON(slices.Concat([]byte(`{"all":`), answer.body, []byte(`}`)))
 	if all, ok := body.member("all"); err != nil || !ok || all.kind != jsonArray {
-		return nil, malformedLedger(answer.status)
+		return nil, malformedAnswer(answer.status)
 	}
 	event := xeroEvent(tokens.Access)
 	var found, agreed []bookOrganisation
@@ -306,7 +291,7 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 // (RFC 7519), which came over TLS from its issuer, so its signature is not verified.
 func xeroEvent(access string) string {
 	parts := strings.Split(access, ".")
-	if len(parts) != 3 || len(access) > maxAccessToken {
+	if len(parts) != 3 || len(access) > maxTokenAnswer {
 		return ""
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
@@ -324,7 +309,7 @@ func xeroEvent(access string) string {
 // person who agreed.
 func (x *xeroLedger) disconnect(ctx context.Context, s *ledgerSession) error {
 	if s.linkID == "" {
-		return &ledgerError{reason: "no_link", refused: true}
+		return &outboundError{outcome: vendorRefused, reason: "no_link"}
 	}
 	address := x.connections + "/" + url.PathEscape(s.linkID)
 	_, err := x.send(ctx, s.access, "", outboundRequest{method: http.MethodDelete, url: address})
@@ -332,13 +317,6 @@ func (x *xeroLedger) disconnect(ctx context.Context, s *ledgerSession) error {
 		return nil
 	}
 	return err
-}
-
-// isMissing reports whether the books themselves say that something does not exist. A 404 from a proxy in between
-// proves nothing, and an entry that is taken as missing may be written again.
-func isMissing(err error) bool {
-	failed, ok := err.(*ledgerError)
-	return ok && failed.refused && failed.status == http.StatusNotFound
 }
 
 // chart implements ledger. It is the same for each date.
@@ -357,10 +335,10 @@ func (x *xeroLedger) chart(ctx context.Context, s *ledgerSession, _ businessDate
 			return nil, err
 		}
 		if len(list) > maxXeroAccounts {
-			return nil, &ledgerError{status: http.StatusOK, reason: outboundTooLarge}
+			return nil, &outboundError{status: http.StatusOK, reason: outboundTooLarge}
 		}
 		if !part.read(chart, list) {
-			return nil, malformedLedger(http.StatusOK)
+			return nil, malformedAnswer(http.StatusOK)
 		}
 	}
 	return chart, nil
@@ -521,13 +499,13 @@ func (x *xeroLedger) post(
 		return "", err
 	}
 	if len(list) != 1 {
-		return "", malformedLedger(http.StatusOK)
+		return "", malformedAnswer(http.StatusOK)
 	}
 	if len(listMember(&list[0], "ValidationErrors")) > 0 {
-		return "", xeroInvalid(http.StatusOK, &list[0])
+		return "", xeroInvalid(malformedAnswer(http.StatusOK), &list[0])
 	}
 	if id = textMember(&list[0], "ManualJournalID", maxXeroID); id == "" {
-		return "", malformedLedger(http.StatusOK)
+		return "", malformedAnswer(http.StatusOK)
 	}
 	return id, nil
 }
@@ -540,7 +518,7 @@ func (x *xeroLedger) find(
 ) (*bookedEntry, error) {
 	day, err := time.Parse(time.DateOnly, entry.Date)
 	if err != nil {
-		return nil, &ledgerError{reason: "date", refused: true}
+		return nil, &outboundError{outcome: vendorRefused, reason: "date"}
 	}
 	at := func(days int) string { return day.AddDate(0, 0, days).Format("DateTime(2006, 1, 2)") }
 	query := url.Values{
@@ -563,7 +541,7 @@ func (x *xeroLedger) find(
 			booked, ok := parseXeroJournal(&v)
 			switch {
 			case !ok:
-				return nil, malformedLedger(http.StatusOK)
+				return nil, malformedAnswer(http.StatusOK)
 			case booked.Deleted:
 				deleted = booked
 			case len(booked.Entry.Lines) == 0: // the list is only a summary
@@ -576,7 +554,7 @@ func (x *xeroLedger) find(
 			return deleted, nil
 		}
 	}
-	return nil, &ledgerError{status: http.StatusOK, reason: "too_many_entries"}
+	return nil, &outboundError{status: http.StatusOK, reason: "too_many_entries"}
 }
 
 // read implements ledger.
@@ -594,7 +572,7 @@ func (x *xeroLedger) read(ctx context.Context, s *ledgerSession, id string) (*bo
 			return booked, nil
 		}
 	}
-	return nil, malformedLedger(http.StatusOK)
+	return nil, malformedAnswer(http.StatusOK)
 }
 
 // parseXeroJournal reads a manual journal. It reports false for one that can't be understood. The amounts that it
@@ -665,7 +643,7 @@ func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) 
 	case booked == nil || booked.Deleted:
 		return nil
 	case !booked.Draft:
-		return &ledgerError{reason: "not_a_draft", refused: true}
+		return &outboundError{outcome: vendorRefused, reason: "not_a_draft"}
 	}
 	deleted := xeroJournal{ManualJournalID: id, Narration: booked.Entry.Narration, Status: "DELETED"}
 	list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{
@@ -677,9 +655,9 @@ func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) 
 	case err != nil:
 		return err
 	case len(list) == 1 && len(listMember(&list[0], "ValidationErrors")) > 0:
-		return xeroInvalid(http.StatusOK, &list[0])
+		return xeroInvalid(malformedAnswer(http.StatusOK), &list[0])
 	case len(list) != 1 || rawMember(&list[0], "Status") != "DELETED":
-		return malformedLedger(http.StatusOK)
+		return malformedAnswer(http.StatusOK)
 	}
 	return nil
 }

@@ -113,15 +113,6 @@ func TestXero_callsXerosHosts(t *testing.T) {
 	}
 }
 
-// isGrantErrorOf reports an error unless err is the refusal of tokens with a code.
-func isGrantErrorOf(t testing.TB, err error, code string) {
-	t.Helper()
-	var refused *grantError
-	if !errors.As(err, &refused) || refused.code != code {
-		t.Errorf("%v, not %s", err, code)
-	}
-}
-
 func TestXero_findsByTheWholeKey(t *testing.T) {
 	t.Parallel()
 	s := newXeroSide(t).connect()
@@ -154,20 +145,14 @@ func TestXero_findsByTheWholeKey(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	e.Date = "22.11.2026"
-	isLedgerError(t, second(s.find(t.Context(), s.s, e, xeroDayKey)), ledgerError{reason: "date", refused: true})
+	isVendorError(t, second(s.find(t.Context(), s.s, e, xeroDayKey)), vendorRefused, 0, "date")
 }
 
-// isLedgerError compares an error with the one that is wanted, but for its detail.
-func isLedgerError(t testing.TB, err error, want ledgerError) {
+// isVendorError reports an error unless err is that of a call with an outcome, a status (0: none) and a reason.
+func isVendorError(t testing.TB, err error, outcome vendorOutcome, status int, reason string) {
 	t.Helper()
-	var got *ledgerError
-	if !errors.As(err, &got) {
-		t.Errorf("%v is no ledgerError", err)
-		return
-	}
-	plain := *got
-	plain.detail = ""
-	if plain != want {
-		t.Errorf("%+v, not %+v", *got, want)
+	got, ok := errors.AsType[*outboundError](err)
+	if !ok || got.outcome != outcome || got.status != status || got.reason != reason {
+		t.Errorf("%+v (%v), not outcome %d, status %d, reason %s", got, err, outcome, status, reason)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -66,14 +67,14 @@ func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer)
 }
 
 // does carries out an operation, which must succeed.
-func (s *stripeTest) does(kind string, p *payment, amount int64) sendResult {
+func (s *stripeTest) does(kind string, p *payment, amount int64) sentOperation {
 	s.t.Helper()
 	op := testOperation(kind, p, amount)
-	result := s.client.send(s.t.Context(), s.c, op, s.client.call(op, p, s.order, testReturnURL))
-	if result.outcome != sendDone {
-		s.t.Fatalf("%s: %+v", kind, result)
+	sent, err := s.client.send(s.t.Context(), s.c, op, s.client.call(op, p, s.order, testReturnURL))
+	if err != nil {
+		s.t.Fatalf("%s: %v", kind, err)
 	}
-	return result
+	return sent
 }
 
 func testOperation(kind string, p *payment, amount int64) *paymentOperation {
@@ -289,8 +290,9 @@ func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
 		if c.p.IntentID == nil && c.kind == opCapture {
 			call.Path = "/v1/payment_intents/pi_none/capture"
 		}
-		if r := s.client.send(t.Context(), s.c, op, call); r.outcome != sendRefused || r.reason != c.reason {
-			t.Errorf("%s: %+v", c.name, r)
+		_, err := s.client.send(t.Context(), s.c, op, call)
+		if failed, ok := errors.AsType[*outboundError](err); !ok || !failed.final() || failed.reason != c.reason {
+			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 	s.does(opRefund, refunded, 1)

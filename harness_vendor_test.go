@@ -263,24 +263,37 @@ func fetched(t testing.TB, address string) (status int, header http.Header, body
 }
 
 // sentText says what came of an operation of a payment.
-func sentText(r sendResult) string {
-	text := []string{"unknown", "done", "refused", "stale", "denied"}[r.outcome]
-	for _, more := range []string{r.reason, r.sessionID, r.refundID, r.url} {
+func sentText(sent sentOperation, err error) string {
+	failed, _ := errors.AsType[*outboundError](err)
+	text := "done"
+	switch {
+	case failed == nil:
+		failed = &outboundError{}
+	case failed.final():
+		text = "refused"
+	case failed.outcome == vendorStale:
+		text = "stale"
+	case failed.outcome == vendorDenied:
+		text = "denied"
+	default:
+		text = "unknown"
+	}
+	for _, more := range []string{failed.reason, sent.sessionID, sent.refundID, sent.url} {
 		if more != "" {
 			text += " " + more
 		}
 	}
-	if r.retryAfter > 0 {
-		text += ", again in " + r.retryAfter.String()
+	if failed.wait > 0 {
+		text += ", again in " + failed.wait.String()
 	}
 	return text
 }
 
 // reportText says how an attempt to pay is: its phase, what is authorised, captured and given back, and how.
 func reportText(r *paymentReport, err error) string {
-	if failed, ok := errors.AsType[*providerError](err); ok {
+	if failed, ok := errors.AsType[*outboundError](err); ok {
 		text := failed.reason
-		if failed.denied {
+		if failed.outcome == vendorDenied {
 			text += ", denied"
 		}
 		if failed.wait > 0 {

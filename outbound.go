@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -57,65 +56,6 @@ const (
 	maxHostName         = 253              // characters (RFC 1035, section 3.1, without the lengths)
 	maxRetryAfter       = 24 * time.Hour
 )
-
-// The reasons of an outboundError.
-const (
-	outboundTimeout   = "timeout"
-	outboundNoAddress = "no_public_address" // the host has no address, or none that may be called
-	outboundNoConnect = "connection"        // refused, reset or closed without an answer
-	outboundTLS       = "tls"               // no TLS 1.2 or later, or a certificate that can't be verified
-	outboundTooLarge  = "answer_too_large"
-	outboundMalformed = "malformed_answer" // what came back is not HTTP/1.1
-	outboundRefused   = "address_refused"  // checkURL refuses the URL
-	outboundCanceled  = "canceled"         // the caller's context was canceled, or nothing may be called
-)
-
-// An outboundRequest is one request to send.
-type outboundRequest struct {
-	method, url string
-	header      http.Header // User-Agent is added where there is none
-	body        []byte
-	largest     int64 // bytes of the answer's body that are read; 0: maxOutboundBody
-}
-
-// bodyText returns v as JSON, for the body of a request.
-func bodyText(v any) string { return strings.TrimSpace(string(encodeJSON(v))) }
-
-// An outboundAnswer is what came back.
-type outboundAnswer struct {
-	status int
-	header http.Header
-	body   []byte // at most outboundRequest.largest bytes, as they were sent: compressed ones stay so
-	inner  bool   // it came from an address that only -outbound-allow admits, so its body must not be shown
-}
-
-// passingStatuses are the statuses below 500 that do not mean that the request itself is wrong, and say nothing about
-// whether it was carried out.
-var passingStatuses = []int{
-	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests,
-}
-
-// refuses reports whether an answer is the refusal of who was asked: nothing was done, and nothing will be when the
-// same is sent again. Only an answer in their own form is, which own says; any other may be of a proxy in between.
-func (a *outboundAnswer) refuses(own bool) bool {
-	return own && a.status >= 400 && a.status < 500 && !slices.Contains(passingStatuses, a.status)
-}
-
-// deniesKeys is refuses for the credentials of a request.
-func (a *outboundAnswer) deniesKeys(own bool) bool {
-	return own && (a.status == http.StatusUnauthorized || a.status == http.StatusForbidden)
-}
-
-// An outboundError says why there is no answer.
-type outboundError struct {
-	reason string // one of the constants above
-	err    error
-}
-
-func (e *outboundError) Error() string { return e.reason + ": " + e.err.Error() }
-
-// Unwrap returns the error below.
-func (e *outboundError) Unwrap() error { return e.err }
 
 // newOutbound makes a client. allow are the ranges of -outbound-allow.
 func newOutbound(allow []netip.Prefix) *outbound {
@@ -168,12 +108,12 @@ func requestContext(dialing context.Context) context.Context {
 func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, error) {
 	normal, code, detail := o.checkURL(q.url)
 	if code != "" {
-		return nil, &outboundError{outboundRefused, errors.New(detail)}
+		return nil, noAnswer(outboundRefused, errors.New(detail))
 	}
 	o.flying.Add(1) // before blocked is asked: whoever finds no call then knows that none begins
 	defer o.flying.Add(-1)
 	if o.blocked != nil && o.blocked() {
-		return nil, &outboundError{outboundCanceled, errors.New("the peer may do it")}
+		return nil, noAnswer(outboundCanceled, errors.New("the peer may do it"))
 	}
 	limited, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
@@ -185,17 +125,17 @@ func (o *outbound) do(ctx context.Context, q outboundRequest) (*outboundAnswer, 
 	var known *outboundError
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-		err = &outboundError{outboundCanceled, err}
+		err = noAnswer(outboundCanceled, err)
 	case limited.Err() != nil || isTimeout(err):
-		err = &outboundError{outboundTimeout, err}
+		err = noAnswer(outboundTimeout, err)
 	case errors.As(err, &known):
 		err = known
 	case isConnectionFailure(err):
-		err = &outboundError{outboundNoConnect, err}
+		err = noAnswer(outboundNoConnect, err)
 	case strings.Contains(err.Error(), "response headers exceeded"): // net/http has no error value for it
-		err = &outboundError{outboundTooLarge, err}
+		err = noAnswer(outboundTooLarge, err)
 	default:
-		err = &outboundError{outboundMalformed, err}
+		err = noAnswer(outboundMalformed, err)
 	}
 	if fault, says := faultOfCall(err); says {
 		o.reach.note(hostOf(normal), fault)
@@ -213,7 +153,7 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	}})
 	req, err := http.NewRequestWithContext(ctx, q.method, target, bytes.NewReader(q.body))
 	if err != nil {
-		return nil, &outboundError{outboundRefused, err}
+		return nil, noAnswer(outboundRefused, err)
 	}
 	if q.header != nil {
 		req.Header = q.header.Clone()
@@ -237,10 +177,10 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		return nil, &outboundError{outboundMalformed, errors.New("it switches to another protocol")}
+		return nil, noAnswer(outboundMalformed, errors.New("it switches to another protocol"))
 	}
 	if resp.StatusCode < 100 { // net/http takes any three digits
-		return nil, &outboundError{outboundMalformed, errors.New("its status is none of HTTP")}
+		return nil, noAnswer(outboundMalformed, errors.New("its status is none of HTTP"))
 	}
 	answer.status, answer.header = resp.StatusCode, resp.Header
 	largest := cmp.Or(q.largest, maxOutboundBody)
@@ -250,7 +190,9 @@ func (o *outbound) exchange(ctx context.Context, target string, q outboundReques
 	}
 	if int64(len(answer.body)) > largest {
 		answer.body = answer.body[:largest]
-		return answer, &outboundError{outboundTooLarge, fmt.Errorf("the body has more than %d bytes", largest)}
+		err := noAnswer(outboundTooLarge, fmt.Errorf("the body has more than %d bytes", largest))
+		err.status = answer.status
+		return answer, err
 	}
 	return answer, nil
 }
@@ -293,12 +235,12 @@ func (o *outbound) dial(ctx context.Context, address string, secure bool) (net.C
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(absolute(host), port))
 	var lookup *net.DNSError
 	if errors.As(err, &lookup) && !lookup.IsTimeout {
-		err = &outboundError{outboundNoAddress, err}
+		err = noAnswer(outboundNoAddress, err)
 	}
 	return conn, err
 }
 
-var errRefusedAddress = &outboundError{outboundNoAddress, errors.New("the host has an address that may not be called")}
+var errRefusedAddress = noAnswer(outboundNoAddress, errors.New("the host has an address that may not be called"))
 
 // dialTLS is dial for https: it also shakes hands and verifies the certificate. http.Transport would
 // do that in a goroutine that outlives the request.
@@ -317,7 +259,7 @@ func (o *outbound) dialTLS(ctx context.Context, address string) (net.Conn, error
 		if isConnectionFailure(err) && !alert {
 			return nil, err
 		}
-		return nil, &outboundError{outboundTLS, err}
+		return nil, noAnswer(outboundTLS, err)
 	}
 	return conn, nil
 }
@@ -544,32 +486,4 @@ func (o *outbound) literal(host string) (normal, code, detail string) {
 		return "", "ip_address_not_allowed", "The host must be a name, not an IP address."
 	}
 	return normal, "", ""
-}
-
-// jittered returns d and up to a tenth more, at random, so that requests that failed together are not
-// retried together.
-func jittered(d time.Duration) time.Duration {
-	if d <= 0 {
-		return d
-	}
-	return d + rand.N(d/10+1)
-}
-
-// retryAfter returns how long from now an answer asks to wait, at most maxRetryAfter: its header
-// Retry-After, in seconds or as a date (RFC 9110, section 10.2.3). A date in the past is 0. It
-// reports false if there is none that can be read.
-func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
-	text := strings.TrimSpace(h.Get("Retry-After"))
-	if text != "" && strings.Trim(text, "0123456789") == "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if most := int64(maxRetryAfter / time.Second); err != nil || n > most { // err: it overflows an int64
-			n = most
-		}
-		return time.Duration(n) * time.Second, true
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0, false
-	}
-	return min(max(at.Sub(now), 0), maxRetryAfter), true
 }

@@ -232,28 +232,11 @@ type providerCall struct {
 	Body        string `json:"body,omitempty"`
 }
 
-// A sendOutcome is the outcome of sending an operation.
-type sendOutcome int
-
-const (
-	sendUnknown sendOutcome = iota // no usable answer: whether the provider has acted is not known; send the same again
-	sendDone                       // the provider has acted
-	sendRefused                    // the provider has not acted, and will not when it is sent again
-	sendStale                      // the key replays an earlier failure: read the provider's state, then use a new key
-	sendDenied                     // the provider refuses the connection's keys
-)
-
-// A sendResult is the result of sending an operation.
-type sendResult struct {
-	outcome    sendOutcome
-	status     int           // HTTP status; 0: there was no answer
-	reason     string        // why it was refused or has no answer: a code of the provider, or outboundError.reason
-	retryAfter time.Duration // how long the provider asks to wait; 0: it does not
-
-	// After opCreate.
-	sessionID, url string
-	// After opRefund: the provider's id of the refund, if it has one.
-	refundID string
+// A sentOperation is the answer to an operation that a provider has carried out.
+type sentOperation struct {
+	status         int    // HTTP status
+	sessionID, url string // after opCreate
+	refundID       string // after opRefund: the provider's id of the refund, if it has one
 }
 
 // leftURL returns where a guest comes back to who has left a provider's page instead of paying, if the provider
@@ -350,7 +333,7 @@ type paymentNotice struct {
 }
 
 // A provider is the client of a payment provider. Its methods keep no state but access tokens. None of them
-// retries. Requests have the timeouts of outbound.
+// retries. Requests have the timeouts of outbound. Errors: an *outboundError, unless one says so.
 type provider interface {
 	// takes reports whether an amount in a currency can be paid with it by a method.
 	takes(method, currency string, amount int64) bool
@@ -367,10 +350,9 @@ type provider interface {
 	call(op *paymentOperation, p *payment, o *order, returnURL string) providerCall
 
 	// send sends the request of an operation under its id as the idempotency key.
-	send(ctx context.Context, c *openConnection, op *paymentOperation, call providerCall) sendResult
+	send(ctx context.Context, c *openConnection, op *paymentOperation, call providerCall) (sentOperation, error)
 
-	// look reads the state of an attempt. An error means that it could not be read: an *outboundError,
-	// or a *providerError.
+	// look reads the state of an attempt.
 	look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error)
 
 	// notice checks the signature of a webhook and returns what it is about. now is the wall clock.
@@ -406,18 +388,6 @@ const longestWait = 15 * time.Minute * 10 / 11
 // keysLast is how long an operation whose answer was lost is sent again under its key. Stripe forgets keys
 // after 24 hours.
 const keysLast = 23 * time.Hour
-
-// A providerError is an unusable answer of a provider: its status is not 2xx, or its body is malformed.
-type providerError struct {
-	status int    // HTTP status
-	reason string // the provider's code, or "malformed_answer"
-	denied bool   // it refuses the connection's keys
-	own    bool   // of Vipps: it has their form, so it is no answer of a proxy in between
-	wait   time.Duration
-}
-
-// Error implements error.
-func (e *providerError) Error() string { return "the provider answers " + e.reason }
 
 // errNotice refuses a webhook of a provider whose signature is not right. It does not say why.
 var errNotice = &refusal{code: codeNotice}

@@ -97,9 +97,9 @@ func (e *env) readSecrets(provider string) (s connectionSecrets, err error) {
 
 // explainProviderError turns an error of a provider's client into one that names the next step.
 func explainProviderError(provider string, err error) error {
-	var failed *providerError
+	var failed *outboundError
 	switch {
-	case errors.As(err, &failed) && failed.denied:
+	case vendorSaid(err) == vendorDenied:
 		return fmt.Errorf("%s refuses the keys: %w", provider, err)
 	case errors.As(err, &failed) && failed.reason == "webhook_gone":
 		return fmt.Errorf("%s has our webhook no more: run 'widgetd payment reconnect ID -secrets FILE'", provider)

@@ -319,7 +319,7 @@ func TestPaymentReconnect_readsAPaymentBeforeItTakesKeys(t *testing.T) {
 		"client_reference_id": {c.objects("order", "list")[0]["id"].(string)}})
 	session, _ := parseJSON(known.body)
 	c.change(func(t *tx) error {
-		t.exec(`UPDATE payments SET session_id = ?`, vippsText(&session, "id", maxVippsText))
+		t.exec(`UPDATE payments SET session_id = ?`, rawMember(&session, "id"))
 		return nil
 	})
 	c.sandbox.sessions[0].reference = c.paymentID()
@@ -361,7 +361,7 @@ func TestPaymentDisconnect_needsForceWhereTheProviderDoesNotAnswer(t *testing.T)
 	id := c.object(c.connectLine("vipps")...)["id"].(string)
 	c.vipps.strikes(func(vendorRequest, bool) *vendorFault { return answersWith(503, nil, "") })
 	c.fails("add -force", c.called("payment", "disconnect", id)...)
-	c.fails("vipps: the provider answers http_503", c.called("payment", "check", id)...)
+	c.fails("vipps: the answer is http_503", c.called("payment", "check", id)...)
 	left := c.object(c.called("payment", "disconnect", id, "-force")...)["left"].(string)
 	if !strings.Contains(left, "at vipps yourself") {
 		t.Errorf("%q", left)

@@ -68,7 +68,7 @@ const (
 
 // failsFor reports whether an error is a provider's answer, for a reason.
 func failsFor(err error, reason string) bool {
-	failed, ok := errors.AsType[*providerError](err)
+	failed, ok := errors.AsType[*outboundError](err)
 	return ok && failed.reason == reason
 }
 

@@ -217,13 +217,12 @@ func (p *payments) lookFailed(ctx context.Context, conn *openConnection, pay *pa
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var answer *providerError
 	wait := max(pollDelay(pay.Polls), resendFirst)
-	if errors.As(failure, &answer) {
-		wait = max(wait, min(answer.wait, longestWait))
-		if answer.denied {
+	if answer, ok := errors.AsType[*outboundError](failure); ok {
+		if answer.outcome == vendorDenied {
 			return errors.Join(p.noteDenied(conn, nil), p.postpone(pay, deniedDelay))
 		}
+		wait = max(wait, min(answer.wait, longestWait))
 	}
 	return p.postpone(pay, wait)
 }
@@ -276,10 +275,10 @@ func (p *payments) resume(
 			return false, p.lookFailed(ctx, conn, pay, err)
 		}
 		if report.shows(op) {
-			return p.finish(pay, conn, op, sendResult{outcome: sendDone, sessionID: report.sessionID, url: report.url})
+			return p.finish(pay, conn, op, sentOperation{sessionID: report.sessionID, url: report.url}, nil)
 		}
 		if old {
-			return p.finish(pay, conn, op, sendResult{outcome: sendStale, reason: "no_answer"})
+			return p.finish(pay, conn, op, sentOperation{}, &outboundError{outcome: vendorStale, reason: "no_answer"})
 		}
 	}
 	call := providerCall{}
@@ -288,7 +287,8 @@ func (p *payments) resume(
 		err = json.Unmarshal(plain, &call)
 	}
 	if err != nil {
-		return p.finish(pay, conn, op, sendResult{outcome: sendStale, reason: "request_unreadable"})
+		return p.finish(pay, conn, op, sentOperation{},
+			&outboundError{outcome: vendorStale, reason: "request_unreadable"})
 	}
 	return p.send(ctx, conn, pay, op, call)
 }
@@ -315,26 +315,28 @@ func (r *paymentReport) shows(op *paymentOperation) bool {
 func (p *payments) send(
 	ctx context.Context, conn *openConnection, pay *payment, op *paymentOperation, call providerCall,
 ) (again bool, err error) {
-	result := p.providers[pay.Provider].send(ctx, conn, op, call)
-	if result.outcome == sendUnknown && ctx.Err() != nil {
-		return false, ctx.Err() // it stays due, and is sent again
-	}
+	sent, err := p.providers[pay.Provider].send(ctx, conn, op, call)
+	failed, _ := errors.AsType[*outboundError](err)
 	switch {
-	case result.outcome == sendDenied && op.Kind == opCreate:
+	case failed == nil:
+	case failed.outcome == vendorDenied && op.Kind == opCreate:
 		// No guest was ever sent to it, so nobody can pay it: it fails, and the order does not wait for valid keys.
 		if err := p.noteDenied(conn, nil); err != nil {
 			return false, err
 		}
-		result.outcome = sendRefused
-	case result.outcome == sendDenied:
+		failed.outcome = vendorRefused
+	case failed.outcome == vendorDenied:
 		return false, errors.Join(p.noteDenied(conn, op), p.postpone(pay, deniedDelay))
+	case !failed.final() && failed.outcome != vendorStale && ctx.Err() != nil:
+		return false, ctx.Err() // it stays due, and is sent again
 	}
-	return p.finish(pay, conn, op, result)
+	return p.finish(pay, conn, op, sent, failed)
 }
 
-// finish processes the result of an operation. It reports whether the attempt is to be looked at now.
+// finish processes what has become of an operation; failed is nil if the provider has carried it out. It reports
+// whether the attempt is to be looked at now.
 func (p *payments) finish(
-	pay *payment, conn *openConnection, op *paymentOperation, result sendResult,
+	pay *payment, conn *openConnection, op *paymentOperation, sent sentOperation, failed *outboundError,
 ) (again bool, err error) {
 	err = p.update(context.Background(), func(t *tx) error {
 		s, err := loadSettlement(t, pay.ID, p.providers)
@@ -342,11 +344,11 @@ func (p *payments) finish(
 			return err
 		}
 		before := *s.payment
-		if again, err = s.finish(op, result); err != nil {
+		if again, err = s.finish(op, sent, failed); err != nil {
 			return err
 		}
 		p.logTrouble(&before, s.payment)
-		if result.outcome == sendDone {
+		if failed == nil {
 			err = setConnectionRefused(t, conn.paymentConnection, false)
 		}
 		return err
@@ -357,30 +359,34 @@ func (p *payments) finish(
 	return again, err
 }
 
-// finish processes the result of an operation, and reports whether the attempt is to be looked at now. Errors:
+// finish processes what has become of an operation, and reports whether the attempt is to be looked at now. Errors:
 // errChanged if the operation is finished already.
-func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool, err error) {
+func (s *settlement) finish(op *paymentOperation, sent sentOperation, failed *outboundError) (again bool, err error) {
 	p := s.payment
-	op.Error = nilIfEmpty(result.reason)
-	if result.status != 0 {
-		op.Status = &result.status
+	stale := failed != nil && failed.outcome == vendorStale
+	op.Error = nil
+	if failed != nil {
+		op.Error, sent.status = &failed.reason, failed.status
+	}
+	if sent.status != 0 {
+		op.Status = &sent.status
 	}
 	again = true
-	switch result.outcome {
-	case sendUnknown:
-		again = false
-		p.Polls++
-		wait := max(min(resendFirst<<min(p.Polls, 10), resendLongest), min(result.retryAfter, longestWait))
-		p.DueAt = s.in(jittered(wait))
-	case sendDone:
+	switch {
+	case failed == nil:
 		op.State, op.EndedAt = operationDone, s.now
-		s.done(op, result)
+		s.done(op, sent)
 		again = op.Kind != opCreate || p.State != paymentPending
-	default:
+	case failed.final() || stale:
 		op.State, op.EndedAt = operationRefused, s.now
-		if result.outcome == sendRefused {
+		if !stale {
 			err = s.refused(op)
 		}
+	default:
+		again = false
+		p.Polls++
+		wait := max(min(resendFirst<<min(p.Polls, 10), resendLongest), min(failed.wait, longestWait))
+		p.DueAt = s.in(jittered(wait))
 	}
 	if err != nil {
 		return false, err
@@ -398,26 +404,26 @@ func (s *settlement) finish(op *paymentOperation, result sendResult) (again bool
 		return false, err
 	}
 	s.saveOrder(s.order)
-	return again && p.EndedAt.IsZero() || result.outcome == sendStale, nil
+	return again && p.EndedAt.IsZero() || stale, nil
 }
 
 // done adopts the answer to an operation that the provider has carried out.
-func (s *settlement) done(op *paymentOperation, result sendResult) {
+func (s *settlement) done(op *paymentOperation, sent sentOperation) {
 	p := s.payment
 	switch op.Kind {
 	case opCreate:
-		if result.sessionID != "" {
-			p.SessionID = &result.sessionID
+		if sent.sessionID != "" {
+			p.SessionID = &sent.sessionID
 		}
-		if p.State == paymentCreated && result.url != "" {
-			p.State, p.URL, p.Polls = paymentPending, &result.url, 0
+		if p.State == paymentCreated && sent.url != "" {
+			p.State, p.URL, p.Polls = paymentPending, &sent.url, 0
 			p.DueAt = s.in(pollDelay(0))
 		}
 	case opRefund:
 		for i := range s.refunds {
 			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.ProviderID == nil {
-				if f.Failure = nil; result.refundID != "" {
-					f.ProviderID = new(s.freeID(result.refundID, result.refundID+"/"+op.ID))
+				if f.Failure = nil; sent.refundID != "" {
+					f.ProviderID = new(s.freeID(sent.refundID, sent.refundID+"/"+op.ID))
 				}
 				s.saveRefund(f)
 				return

@@ -169,9 +169,11 @@ func stripeSessionForm(op *paymentOperation, p *payment, o *order, returnURL str
 	return form
 }
 
-// request sends one request. key is its idempotency key; "": none. Errors: an *outboundError.
-func (s *stripeProvider) request(ctx context.Context, c *openConnection, key string, call providerCall) (
-	*outboundAnswer, error) {
+// read sends a request and decodes the answer. key is its idempotency key; "": none. It returns the status of the
+// answer. Errors: an *outboundError.
+func (s *stripeProvider) read(
+	ctx context.Context, c *openConnection, key string, call providerCall, into any,
+) (status int, err error) {
 	header := http.Header{
 		"Authorization":  {"Bearer " + c.secrets.Key},
 		"Stripe-Version": {stripeVersion},
@@ -182,8 +184,15 @@ func (s *stripeProvider) request(ctx context.Context, c *openConnection, key str
 	if key != "" {
 		header.Set("Idempotency-Key", key)
 	}
-	return s.outbound.do(ctx, outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body),
-		maxStripeAnswer})
+	q := outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body), maxStripeAnswer}
+	answer, err := s.outbound.ask(ctx, q, time.Now(), classifyStripe)
+	if err != nil {
+		return 0, err
+	}
+	if json.Unmarshal(answer.body, into) != nil {
+		return answer.status, malformedAnswer(answer.status)
+	}
+	return answer.status, nil
 }
 
 // A stripeObject is what the answers to operations have in common, and those about webhook endpoints.
@@ -198,35 +207,23 @@ type stripeObject struct {
 }
 
 // send implements provider.
-func (s *stripeProvider) send(ctx context.Context, c *openConnection, op *paymentOperation, call providerCall) (
-	result sendResult) {
-	answer, err := s.request(ctx, c, op.ID, call)
-	if answer != nil {
-		result.status = answer.status
-		result.retryAfter, _ = retryAfter(answer.header, time.Now())
+func (s *stripeProvider) send(
+	ctx context.Context, c *openConnection, op *paymentOperation, call providerCall,
+) (sent sentOperation, err error) {
+	var done stripeObject
+	if sent.status, err = s.read(ctx, c, op.ID, call, &done); err != nil {
+		return sent, err
 	}
-	var failure *outboundError
-	switch {
-	case errors.As(err, &failure):
-		result.reason = failure.reason
-		return result
-	case answer.status >= 200 && answer.status < 300:
-		var done stripeObject
-		if json.Unmarshal(answer.body, &done) != nil || !done.answers(op, call) {
-			result.reason = outboundMalformed
-			return result
-		}
-		result.outcome = sendDone
-		switch op.Kind {
-		case opCreate:
-			result.sessionID, result.url = done.ID, done.URL
-		case opRefund:
-			result.refundID = done.ID
-		}
-		return result
+	if !done.answers(op, call) {
+		return sent, malformedAnswer(sent.status)
 	}
-	result.outcome, result.reason = stripeRefusal(answer)
-	return result
+	switch op.Kind {
+	case opCreate:
+		sent.sessionID, sent.url = done.ID, done.URL
+	case opRefund:
+		sent.refundID = done.ID
+	}
+	return sent, nil
 }
 
 // answers reports whether an object is what the request of an operation asks for.
@@ -263,62 +260,31 @@ func isWebAddress(address string) bool {
 		strings.IndexFunc(address, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
 }
 
-// stripeRefusal returns the outcome of an operation whose answer is not a 2xx, and the reason. A 409 means that
-// another request with the key is in progress, or that an object is locked; Stripe keeps neither it nor a 429
-// under the key. A status that says nothing about the operation, such as 429, may come after Stripe has acted.
-func stripeRefusal(answer *outboundAnswer) (sendOutcome, string) {
-	reason, own := stripeReason(answer)
-	switch {
-	case answer.deniesKeys(own):
-		return sendDenied, reason
-	case answer.refuses(own):
-		return sendRefused, reason
-	case answer.status >= 500 && answer.header.Get("Idempotent-Replayed") == "true":
-		return sendStale, reason
-	}
-	return sendUnknown, reason
-}
-
-// stripeReason returns the code of a failure: Stripe's code, its type, or the status as "http_502". It never
-// returns Stripe's messages, which may contain details of a card. own reports whether the answer has Stripe's form.
-func stripeReason(answer *outboundAnswer) (reason string, own bool) {
-	var failure struct {
+// classifyStripe sets the outcome and the reason of an answer whose status is not 2xx. The reason is Stripe's code or
+// type, never its message, which may contain details of a card. A 409 means that another request with the key is in
+// progress, or that an object is locked; Stripe keeps neither it nor a 429 under the key.
+func classifyStripe(answer *outboundAnswer, failed *outboundError) {
+	var said struct {
 		Error *struct {
 			Type string `json:"type"`
 			Code string `json:"code"`
 		} `json:"error"`
 	}
-	status := fmt.Sprintf("http_%d", answer.status)
-	if json.Unmarshal(answer.body, &failure) != nil || failure.Error == nil {
-		return status, false
+	own := json.Unmarshal(answer.body, &said) == nil && said.Error != nil
+	if own {
+		code := said.Error.Code
+		if said.Error.Type == "idempotency_error" && answer.status == http.StatusBadRequest {
+			code = said.Error.Type
+		}
+		failed.reason = stripeName(code, stripeName(said.Error.Type, failed.reason))
 	}
-	if failure.Error.Type == "idempotency_error" && answer.status == http.StatusBadRequest {
-		return failure.Error.Type, true
+	failed.outcome = answer.outcome(own)
+	switch {
+	case failed.outcome == vendorMissing && failed.reason != "resource_missing": // of something else in the request
+		failed.outcome = vendorRefused
+	case answer.status >= 500 && answer.header.Get("Idempotent-Replayed") == "true":
+		failed.outcome = vendorStale
 	}
-	return stripeName(failure.Error.Code, stripeName(failure.Error.Type, status)), true
-}
-
-// read sends a request that is not an operation, and decodes its answer. Errors: an *outboundError or a
-// *providerError.
-func (s *stripeProvider) read(ctx context.Context, c *openConnection, key string, call providerCall, into any) error {
-	answer, err := s.request(ctx, c, key, call)
-	if err != nil {
-		return err
-	}
-	if answer.status < 200 || answer.status >= 300 {
-		wait, _ := retryAfter(answer.header, time.Now())
-		reason, own := stripeReason(answer)
-		return &providerError{status: answer.status, reason: reason, denied: answer.deniesKeys(own), wait: wait}
-	}
-	if json.Unmarshal(answer.body, into) != nil {
-		return malformedAnswer(answer.status)
-	}
-	return nil
-}
-
-// malformedAnswer returns the error for an answer that can't be what was asked for.
-func malformedAnswer(status int) error {
-	return &providerError{status: status, reason: outboundMalformed}
 }
 
 // get reads an object, or a page of a list.
@@ -326,7 +292,8 @@ func (s *stripeProvider) get(ctx context.Context, c *openConnection, path string
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	return s.read(ctx, c, "", providerCall{Method: http.MethodGet, Path: path}, into)
+	_, err := s.read(ctx, c, "", providerCall{Method: http.MethodGet, Path: path}, into)
+	return err
 }
 
 // notice implements provider. A body that is signed but is not an event names no attempt.
@@ -439,7 +406,7 @@ func (s *stripeProvider) connect(ctx context.Context, c *openConnection, webhook
 	if c.WebhookID != nil { // a new webhook is wanted, which that key would not make
 		key = newID("opr", time.Now())
 	}
-	if err := s.read(ctx, c, key, call, &made); err != nil {
+	if _, err := s.read(ctx, c, key, call, &made); err != nil {
 		return fmt.Errorf("registering the webhook: %w", err)
 	}
 	if made.Object != "webhook_endpoint" || !isStripeID("we_", made.ID) || made.URL != webhookURL ||
@@ -461,14 +428,15 @@ func (s *stripeProvider) tries(ctx context.Context, c *openConnection, returnURL
 	form := stripeSessionForm(&paymentOperation{Amount: 100}, p, &order{ID: "test"}, returnURL)
 	var made stripeObject
 	call := providerCall{http.MethodPost, stripeSessions, stripeFormType, form.Encode()}
-	if err := s.read(ctx, c, newID("opr", now), call, &made); err != nil {
+	if _, err := s.read(ctx, c, newID("opr", now), call, &made); err != nil {
 		return fmt.Errorf("trying TWINT (is it switched on at Stripe, under Settings, Payment methods?): %w", err)
 	}
 	if !isStripeID("cs_", made.ID) {
 		return fmt.Errorf("trying TWINT: %w", malformedAnswer(http.StatusOK))
 	}
 	call = providerCall{http.MethodPost, stripeSessions + "/" + made.ID + "/expire", stripeFormType, ""}
-	return s.read(ctx, c, newID("opr", now), call, &made)
+	_, err := s.read(ctx, c, newID("opr", now), call, &made)
+	return err
 }
 
 // stripeMode reports whether a key is a live one. It returns an error that says how to make one unless it is
@@ -509,20 +477,14 @@ func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) erro
 		return nil
 	}
 	call := providerCall{Method: http.MethodDelete, Path: stripeWebhooks + "/" + url.PathEscape(*c.WebhookID)}
-	err := s.read(ctx, c, "", call, new(stripeObject))
-	if isStripeMissing(err) {
+	_, err := s.read(ctx, c, "", call, new(stripeObject))
+	if isMissing(err) {
 		return nil
 	}
 	return err
 }
 
-// isStripeMissing reports whether Stripe says that there is no such object.
-func isStripeMissing(err error) bool {
-	var failure *providerError
-	return errors.As(err, &failure) && failure.status == http.StatusNotFound && failure.reason == "resource_missing"
-}
-
-// check implements provider. A *providerError may also have the reason webhook_gone, webhook_disabled or
+// check implements provider. An *outboundError may also have the reason webhook_gone, webhook_disabled or
 // webhook_address.
 func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
 	if err := s.readsAll(ctx, c); err != nil {
@@ -531,16 +493,16 @@ func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
 	var found stripeObject
 	err := s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
 	switch {
-	case c.WebhookID == nil || isStripeMissing(err):
-		return &providerError{status: http.StatusNotFound, reason: "webhook_gone"}
+	case c.WebhookID == nil || isMissing(err):
+		return &outboundError{status: http.StatusNotFound, reason: "webhook_gone"}
 	case err != nil:
 		return fmt.Errorf("reading the webhook: %w", err)
 	case found.Object != "webhook_endpoint" || found.ID != *c.WebhookID:
 		return fmt.Errorf("reading the webhook: %w", malformedAnswer(http.StatusOK))
 	case found.Status != "enabled":
-		return &providerError{status: http.StatusOK, reason: "webhook_disabled"}
+		return &outboundError{status: http.StatusOK, reason: "webhook_disabled"}
 	case c.WebhookURL != nil && found.URL != *c.WebhookURL:
-		return &providerError{status: http.StatusOK, reason: "webhook_address"}
+		return &outboundError{status: http.StatusOK, reason: "webhook_address"}
 	}
 	return nil
 }

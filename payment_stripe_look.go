@@ -88,7 +88,7 @@ func (s *stripeProvider) look(ctx context.Context, c *openConnection, p *payment
 		id = found
 	}
 	session, err := s.readSession(ctx, c, id, p.CapturedAt.IsZero())
-	if isStripeMissing(err) {
+	if isMissing(err) {
 		return &paymentReport{phase: phaseUnknown}, nil
 	}
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *stripeProvider) readSession(
 	path, expand := stripeSessions+"/"+url.PathEscape(id), "payment_intent.latest_charge"
 	if session = new(stripeSession); moved {
 		err = s.get(ctx, c, path, url.Values{"expand[]": {expand + ".balance_transaction"}}, session)
-		if failed, ok := errors.AsType[*providerError](err); !ok || failed.status != http.StatusForbidden {
+		if failed, ok := errors.AsType[*outboundError](err); !ok || failed.status != http.StatusForbidden {
 			return session, err
 		}
 	}
@@ -234,14 +234,14 @@ func (s *stripeSession) phase() (paymentPhase, bool) {
 // findSession looks for the session of an attempt whose creation was never answered. Stripe can't list sessions
 // by our id, so it lists those that were created in the period in which ours was requested. If an attempt has
 // several, a complete one goes first, then an open one. It returns "" if there is none. Errors: those of read,
-// and a *providerError with the reason too_many_sessions.
+// and one with the reason too_many_sessions.
 func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *payment) (id string, err error) {
 	query := url.Values{
 		"created[gte]": {strconv.FormatInt(p.CreatedAt.Add(-stripeClockSkew).Unix(), 10)},
 		"created[lte]": {strconv.FormatInt(p.CreatedAt.Add(keysLast+stripeClockSkew).Unix(), 10)},
 	}
 	rank, best := map[string]int{"expired": 1, "open": 2, "complete": 3}, 0
-	more := &providerError{status: http.StatusOK, reason: "too_many_sessions"}
+	more := &outboundError{status: http.StatusOK, reason: "too_many_sessions"}
 	err = readList(ctx, s, c, stripeSessions, query, stripeSessionsPage, more, func(o *stripeObject) (string, bool) {
 		if o.Object != "checkout.session" || !isStripeID("cs_", o.ID) {
 			return "", false
@@ -260,7 +260,7 @@ func (s *stripeProvider) findSession(ctx context.Context, c *openConnection, p *
 // readList reads a list, at most maxStripePages of it: if that is not all, it returns more. take is called with each
 // element and returns its id, or false for a malformed one. Errors: those of read, more.
 func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, path string, query url.Values,
-	pageSize int, more *providerError, take func(*T) (id string, ok bool)) error {
+	pageSize int, more *outboundError, take func(*T) (id string, ok bool)) error {
 	query.Set("limit", strconv.Itoa(pageSize))
 	for range maxStripePages {
 		var page stripePage[T]
@@ -328,7 +328,7 @@ var stripeRefundStates = map[string]string{
 func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to *paymentReport,
 	of *stripeCharge) error {
 	query := url.Values{"payment_intent": {to.intentID}}
-	more := &providerError{status: http.StatusOK, reason: "too_many_refunds"}
+	more := &outboundError{status: http.StatusOK, reason: "too_many_refunds"}
 	return readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, more, func(r *stripeRefund) (string, bool) {
 		state := stripeRefundStates[r.Status]
 		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID ||
@@ -414,7 +414,7 @@ func (d *stripeDispute) report(intentID string) (r disputeReport, ok bool) {
 // readDisputes adds the disputes of an attempt to a report.
 func (s *stripeProvider) readDisputes(ctx context.Context, c *openConnection, to *paymentReport) error {
 	query := url.Values{"payment_intent": {to.intentID}}
-	more := &providerError{status: http.StatusOK, reason: "too_many_disputes"}
+	more := &outboundError{status: http.StatusOK, reason: "too_many_disputes"}
 	return readList(ctx, s, c, stripeDisputes, query, stripeDisputesPage, more, func(d *stripeDispute) (string, bool) {
 		report, ok := d.report(to.intentID)
 		to.disputes = append(to.disputes, report)

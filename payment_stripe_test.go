@@ -262,7 +262,7 @@ func TestStripe_doesNotBelieveWhatCanNotBe(t *testing.T) {
 			texts := map[string]string{good: good, refunds: refunds, disputes: disputes}
 			texts[c[0]] = changed
 			got, err := look(t, texts[good], texts[refunds], texts[disputes])
-			var failure *providerError
+			var failure *outboundError
 			if !errors.As(err, &failure) || failure.reason != outboundMalformed || failure.status != 200 || got != nil {
 				t.Errorf("%+v %v", got, err)
 			}
@@ -471,7 +471,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	}
 
 	s.c = testConnection()
-	if err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the provider answers webhook_gone" {
+	if err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the answer is webhook_gone" {
 		t.Errorf("checking before connecting: %v", err)
 	}
 	s.c.secrets.Key = "rk_live_123"
@@ -502,14 +502,14 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	s.c.WebhookURL = ptr(hook)
 	checks("")
 	s.inside(func() { registered.url = "https://elsewhere.example/" })
-	checks("the provider answers webhook_address")
+	checks("the answer is webhook_address")
 	s.inside(func() { registered.url, registered.status = hook, "disabled" })
-	checks("the provider answers webhook_disabled")
+	checks("the answer is webhook_disabled")
 	s.inside(func() { registered.status = "enabled" })
 	if err := s.client.disconnect(t.Context(), s.c); err != nil || s.registered() != 0 {
 		t.Errorf("disconnecting: %v, with %d webhooks", err, s.registered())
 	}
-	checks("the provider answers webhook_gone")
+	checks("the answer is webhook_gone")
 	equal(t, "disconnecting what is gone", s.client.disconnect(t.Context(), s.c), nil)
 
 	s.watches(func(r *http.Request, _ *testAnswer) *testAnswer {
@@ -519,9 +519,8 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 		return nil
 	})
 	checks("reading /v1/disputes (the key needs the permissions Checkout Sessions: write")
-	var failure *providerError
 	fresh := testConnection()
-	if err := s.client.connect(t.Context(), fresh, hook); !errors.As(err, &failure) || !failure.denied ||
+	if err := s.client.connect(t.Context(), fresh, hook); vendorSaid(err) != vendorDenied ||
 		s.registered() != 0 || fresh.WebhookID != nil {
 		t.Errorf("a key without a permission: %v, with %d webhooks", err, s.registered())
 	}

@@ -6,12 +6,12 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,10 +28,8 @@ const vippsLive = "https://api.vipps.no"
 const (
 	maxVippsAmount      = 65_000_000       // by the API description, in the minor unit
 	maxVippsDescription = 100              // characters
-	maxVippsText        = 200              // characters of a code, a reference or a secret
-	maxVippsURL         = 4096             // characters: the token of a guest is part of it
+	maxVippsHeader      = 400              // characters of a header of a webhook
 	maxVippsTokens      = 1000             // connections whose access tokens are kept
-	maxVippsToken       = 8 << 10          // bytes of an access token
 	vippsTokenEarly     = 5 * time.Minute  // how long before its end a token is replaced
 	vippsTokenLeast     = 10 * time.Second // how long a token is used at least, even if it ends sooner
 	vippsTokenMost      = 24 * time.Hour
@@ -153,77 +151,42 @@ func vippsTitle(o *order) string {
 // send implements provider.
 func (v *vippsProvider) send(
 	ctx context.Context, c *openConnection, op *paymentOperation, call providerCall,
-) sendResult {
+) (sent sentOperation, err error) {
 	header := http.Header{"Idempotency-Key": {op.ID}}
 	if call.ContentType != "" {
 		header.Set("Content-Type", call.ContentType)
 	}
-	once := op.Kind != opCreate // creating may be repeated: a reference can't be used twice, and the guest waits
+	creates := op.Kind == opCreate // may be repeated: a reference can't be used twice, and the guest waits
 	q := outboundRequest{call.Method, v.base + call.Path, header, []byte(call.Body), 0}
-	answer, err := v.ask(ctx, c, q, once)
+	answer, err := v.ask(ctx, c, q, !creates)
+	if failed, ok := err.(*outboundError); ok && answer != nil {
+		// The first 401 does not prove that nothing was done: before the same is sent again, the payment is read with
+		// another token. A conflict means that the reference exists, or will in a moment; of all else it passes.
+		first := answer.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized
+		if !creates && (first || failed.outcome == vendorStale) {
+			failed.outcome = vendorUnknown
+		}
+	}
 	if err != nil {
-		return v.notSent(answer, err)
+		return sent, err
 	}
-	failed := v.failure(answer)
-	if failed == nil {
-		return vippsDone(op, answer)
-	}
-	result := sendResult{status: answer.status, reason: failed.reason, retryAfter: failed.wait}
-	switch {
-	case once && failed.status == http.StatusUnauthorized && valueOr(op.Status, 0) != http.StatusUnauthorized:
-		// It does not prove that nothing was done: before it is sent again, the payment is read with another
-		// token.
-	case failed.denied:
-		result.outcome, result.retryAfter = sendDenied, 0
-	case answer.status == http.StatusConflict && op.Kind == opCreate && failed.own:
-		// the reference exists, or will in a moment
-		result.outcome = sendStale
-	case answer.refuses(failed.own):
-		result.outcome, result.retryAfter = sendRefused, 0
-	}
-	return result
-}
-
-// notSent returns the result of an operation that has no answer of its own.
-func (v *vippsProvider) notSent(answer *outboundAnswer, err error) sendResult {
-	result := sendResult{reason: outboundMalformed}
-	if answer != nil {
-		result.status = answer.status
-	}
-	var broken *outboundError
-	var failed *providerError
-	switch {
-	case errors.As(err, &broken):
-		result.reason = broken.reason
-	case errors.As(err, &failed): // there is no access token
-		result.status, result.reason, result.retryAfter = failed.status, failed.reason, failed.wait
-		if failed.denied {
-			result.outcome = sendDenied
-		}
-	}
-	return result
-}
-
-// vippsDone returns the result of an operation whose answer has a status of 2xx.
-func vippsDone(op *paymentOperation, answer *outboundAnswer) sendResult {
-	result := sendResult{outcome: sendDone, status: answer.status}
-	reference := vippsReference(op.PaymentID)
-	ok := false
-	if op.Kind == opCreate {
-		body, err := parseJSON(answer.body)
-		result.url = vippsText(&body, "redirectUrl", maxVippsURL)
-		ok = err == nil && vippsText(&body, "reference", maxVippsText) == reference && isVippsURL(result.url)
-	} else {
-		var state vippsPayment
-		state, ok = parseVippsPayment(answer.body, reference)
-		if op.Kind == opRefund {
-			result.refundID = state.pspReference
-		}
+	var state vippsPayment
+	sent.status = answer.status
+	ok := json.Unmarshal(answer.body, &state) == nil
+	switch op.Kind {
+	case opCreate:
+		sent.url = state.RedirectURL
+		ok = ok && state.Reference == vippsReference(op.PaymentID) && isVippsURL(sent.url)
+	case opRefund:
+		sent.refundID = state.PSPReference
+		fallthrough
+	default:
+		ok = ok && state.isOf(op.PaymentID)
 	}
 	if !ok {
-		return sendResult{status: answer.status, reason: outboundMalformed}
+		return sent, malformedAnswer(answer.status)
 	}
-	return result
+	return sent, nil
 }
 
 // isVippsURL reports whether a guest can be sent to an address. At a sandbox it may be one with http.
@@ -232,25 +195,23 @@ func isVippsURL(text string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
-// failure returns what an answer says went wrong, or nil if its status is 2xx. From a problem (RFC 9457), which is
-// Vipps' form, it takes only the name of the type, since the other members are texts for people. Keys are also denied
-// in other forms of JSON, where tokens are given out and by the gateway before Vipps, or without a body.
-func (v *vippsProvider) failure(answer *outboundAnswer) *providerError {
-	if answer.status >= 200 && answer.status < 300 {
-		return nil
+// classifyVipps sets the outcome and the reason of an answer whose status is not 2xx. From a problem (RFC 9457), which
+// is Vipps' form, it takes only the name of the type, since the other members are texts for people. Keys are also
+// denied in other forms of JSON, where tokens are given out and by the gateway before Vipps, or without a body.
+func classifyVipps(answer *outboundAnswer, failed *outboundError) {
+	var problem struct{ Type, Title string }
+	err := json.Unmarshal(answer.body, &problem)
+	own := err == nil && problem.Type+problem.Title != ""
+	if name := problem.Type[strings.LastIndexAny(problem.Type, "/#:")+1:]; isVippsCode(name) {
+		failed.reason = name
 	}
-	failed := &providerError{status: answer.status, reason: "http_" + strconv.Itoa(answer.status)}
-	failed.wait, _ = retryAfter(answer.header, v.now())
-	problem, err := parseJSON(answer.body)
-	failed.denied = answer.deniesKeys(err == nil || len(answer.body) == 0)
-	if err == nil {
-		kind := vippsText(&problem, "type", maxOutboundURL)
-		failed.own = kind+rawMember(&problem, "title") != ""
-		if name := kind[strings.LastIndexAny(kind, "/#:")+1:]; isVippsCode(name) {
-			failed.reason = name
-		}
+	failed.outcome = answer.outcome(own)
+	switch {
+	case answer.status == http.StatusUnauthorized, answer.status == http.StatusForbidden:
+		failed.outcome = answer.outcome(err == nil || len(answer.body) == 0)
+	case answer.status == http.StatusConflict && own:
+		failed.outcome = vendorStale
 	}
-	return failed
 }
 
 // isVippsCode reports whether a text is a code that may be kept and shown.
@@ -261,7 +222,7 @@ func isVippsCode(s string) bool {
 
 // ask sends a request with an access token of a connection. If the token is not accepted, it is not used again;
 // unless the request may be sent once only, it asks for another one and sends the request once more. Errors: those
-// of outbound.do and token.
+// of token, without an answer, and of outbound.ask.
 func (v *vippsProvider) ask(
 	ctx context.Context, c *openConnection, q outboundRequest, once bool,
 ) (*outboundAnswer, error) {
@@ -275,13 +236,12 @@ func (v *vippsProvider) ask(
 			return nil, err
 		}
 		q.header.Set("Authorization", "Bearer "+token.text)
-		answer, err := v.out.do(ctx, q)
-		if again || err != nil || answer.status != http.StatusUnauthorized {
+		answer, err := v.out.ask(ctx, q, v.now(), classifyVipps)
+		if again || answer == nil || answer.status != http.StatusUnauthorized {
 			return answer, err
 		}
-		v.drop(c.ID, token)
-		if once {
-			return answer, nil
+		if v.drop(c.ID, token); once {
+			return answer, err
 		}
 	}
 }
@@ -299,7 +259,7 @@ func (c *openConnection) vippsHeaders(header http.Header) {
 }
 
 // token returns an access token of a connection that does not end soon. While one call asks for a token, others
-// wait for it. Errors: an *outboundError, or a *providerError.
+// wait for it. Errors: an *outboundError.
 func (v *vippsProvider) token(ctx context.Context, c *openConnection) (*vippsToken, error) {
 	for {
 		v.mu.Lock()
@@ -319,7 +279,7 @@ func (v *vippsProvider) token(ctx context.Context, c *openConnection) (*vippsTok
 		select {
 		case <-token.done:
 		case <-ctx.Done():
-			return nil, &outboundError{outboundCanceled, ctx.Err()}
+			return nil, noAnswer(outboundCanceled, ctx.Err())
 		}
 		var broken *outboundError
 		if errors.As(token.err, &broken) && broken.reason == outboundCanceled && ctx.Err() == nil {
@@ -367,76 +327,64 @@ func (v *vippsProvider) fetchToken(ctx context.Context, c *openConnection) (stri
 	}
 	c.vippsHeaders(header)
 	asked := v.now()
-	answer, err := v.out.do(ctx, outboundRequest{http.MethodPost, v.base + "/accesstoken/get", header, nil, 0})
+	q := outboundRequest{http.MethodPost, v.base + "/accesstoken/get", header, nil, 0}
+	answer, err := v.out.ask(ctx, q, asked, func(answer *outboundAnswer, failed *outboundError) {
+		classifyVipps(answer, failed)
+		if answer.status == http.StatusBadRequest && json.Valid(answer.body) { // the client_id is unknown
+			failed.outcome = vendorDenied
+		}
+	})
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	body, err := parseJSON(answer.body)
-	if failed := v.failure(answer); failed != nil {
-		unknown := answer.status == http.StatusBadRequest && err == nil // client_id
-		failed.denied = failed.denied || unknown
-		return "", time.Time{}, failed
+	var given struct {
+		Token   string      `json:"access_token"`
+		Seconds json.Number `json:"expires_in"` // Vipps sends digits in quotes
 	}
-	text := vippsText(&body, "access_token", maxVippsToken)
-	seconds := int64(0)
-	if lasts, ok := body.member("expires_in"); ok && lasts.kind == jsonString { // Vipps sends digits in quotes
-		seconds, _ = strconv.ParseInt(lasts.text, 10, 64)
-	} else if ok {
-		seconds, _ = lasts.integer()
-	}
-	if err != nil || text == "" || strings.Contains(text, " ") || seconds <= 0 {
+	err = json.Unmarshal(answer.body, &given)
+	seconds, _ := given.Seconds.Int64()
+	if err != nil || given.Token == "" || strings.IndexFunc(given.Token, isNotVisible) >= 0 || seconds <= 0 {
 		return "", time.Time{}, malformedAnswer(answer.status)
 	}
 	lasts := time.Duration(min(seconds, int64(vippsTokenMost/time.Second))) * time.Second
-	return text, asked.Add(max(lasts-vippsTokenEarly, vippsTokenLeast)), nil
+	return given.Token, asked.Add(max(lasts-vippsTokenEarly, vippsTokenLeast)), nil
 }
 
-// request is ask for a request with a body of JSON; "": with none. A status other than 2xx is a *providerError, beside
-// the answer.
+// request is ask for a request with a body of JSON; "": with none. It decodes the answer; nil: whatever it is.
 func (v *vippsProvider) request(
-	ctx context.Context, c *openConnection, method, path, body string,
-) (*outboundAnswer, error) {
+	ctx context.Context, c *openConnection, method, path, body string, into any,
+) error {
 	q := outboundRequest{method: method, url: v.base + path, body: []byte(body)}
 	if body != "" {
 		q.header = http.Header{"Content-Type": {"application/json"}}
 	}
 	answer, err := v.ask(ctx, c, q, false)
-	if err != nil {
-		return answer, err
+	if err == nil && into != nil && json.Unmarshal(answer.body, into) != nil {
+		err = malformedAnswer(answer.status)
 	}
-	if failed := v.failure(answer); failed != nil {
-		return answer, failed
-	}
-	return answer, nil
+	return err
 }
 
-// read sends a GET request and returns the answer. A status other than 2xx is a *providerError.
-func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string) (*outboundAnswer, error) {
-	return v.request(ctx, c, http.MethodGet, path, "")
+// read reads an object of the merchant.
+func (v *vippsProvider) read(ctx context.Context, c *openConnection, path string, into any) error {
+	return v.request(ctx, c, http.MethodGet, path, "", into)
 }
 
 // look implements provider. The operations are read from the list of events, but the amounts from the payment
 // itself, since that list may lack what has just happened.
 func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment) (*paymentReport, error) {
 	state, err := v.readState(ctx, c, p)
-	if isVippsNotFound(err) {
+	if isMissing(err) {
 		return &paymentReport{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	answer, err := v.read(ctx, c, vippsPath(p.ID, "/events"))
 	var events []vippsEvent
-	switch {
-	case isVippsNotFound(err): // the list is not written yet
-	case err != nil:
-		return nil, err
-	default:
-		var ok bool
-		if events, ok = parseVippsEvents(answer.body, vippsReference(p.ID), state.currency); !ok {
-			return nil, malformedAnswer(answer.status)
-		}
+	if err := v.read(ctx, c, vippsPath(p.ID, "/events"), &events); err != nil && !isMissing(err) {
+		return nil, err // if the list is missing, it is not written yet
 	}
+	events = slices.DeleteFunc(events, func(e vippsEvent) bool { return !e.counts(p, state.Amount.Currency) })
 	report := state.report()
 	if report.addVippsEvents(events); report.exceeds() { // perhaps something was given back between the two
 		if state, err = v.readState(ctx, c, p); err != nil {
@@ -445,25 +393,21 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 		report = state.report()
 		report.addVippsEvents(events)
 	}
-	lapses := vippsCaptureBefore(events, p, state.currency)
+	lapses := vippsCaptureBefore(events, p, state.Amount.Currency)
 	if report.authorized > 0 {
 		report.captureBefore = lapses
 	}
-	if report.phase == phaseCancelled && state.state == "AUTHORIZED" && vippsLapsed(events, lapses) {
+	if report.phase == phaseCancelled && state.State == "AUTHORIZED" && vippsLapsed(events, lapses) {
 		report.phase = phaseExpired
 	}
 	return report, nil
 }
 
 // readState reads the state of an attempt. Errors: those of read, also for a payment that can't be right.
-func (v *vippsProvider) readState(ctx context.Context, c *openConnection, p *payment) (vippsPayment, error) {
-	answer, err := v.read(ctx, c, vippsPath(p.ID, ""))
-	if err != nil {
-		return vippsPayment{}, err
-	}
-	state, ok := parseVippsPayment(answer.body, vippsReference(p.ID))
-	if !ok {
-		err = malformedAnswer(answer.status)
+func (v *vippsProvider) readState(ctx context.Context, c *openConnection, p *payment) (state vippsPayment, err error) {
+	err = v.read(ctx, c, vippsPath(p.ID, ""), &state)
+	if err == nil && !state.isOf(p.ID) {
+		err = malformedAnswer(http.StatusOK)
 	}
 	return state, err
 }
@@ -472,15 +416,9 @@ func (v *vippsProvider) readState(ctx context.Context, c *openConnection, p *pay
 // releases it under no key of ours; its clock may be a little ahead.
 func vippsLapsed(events []vippsEvent, lapses time.Time) bool {
 	return slices.ContainsFunc(events, func(e vippsEvent) bool {
-		return e.name == "EXPIRED" || e.name == "CANCELLED" && !validID("opr", e.key) && !lapses.IsZero() &&
-			e.at.After(lapses.Add(-vippsSkew))
+		return e.Name == "EXPIRED" || e.Name == "CANCELLED" && !validID("opr", e.Key) && !lapses.IsZero() &&
+			e.At.After(lapses.Add(-vippsSkew))
 	})
-}
-
-// isVippsNotFound reports whether Vipps says that something does not exist.
-func isVippsNotFound(err error) bool {
-	var failed *providerError
-	return errors.As(err, &failed) && failed.own && failed.status == http.StatusNotFound
 }
 
 // vippsCaptureBefore returns when an authorisation lapses. Vipps does not say, so it is computed from the event
@@ -492,8 +430,8 @@ func vippsCaptureBefore(events []vippsEvent, p *payment, currency string) time.T
 	}
 	since := p.CreatedAt.Time
 	for _, e := range events {
-		if e.name == "AUTHORIZED" {
-			since = e.at
+		if e.Name == "AUTHORIZED" {
+			since = e.At
 			break
 		}
 	}
@@ -503,11 +441,19 @@ func vippsCaptureBefore(events []vippsEvent, p *payment, currency string) time.T
 	return since.Add(limits.lasts)
 }
 
-// A vippsPayment is the state of a payment, as Vipps reports it.
+// A vippsPayment is the state of a payment, as Vipps reports it, also in answer to an operation.
 type vippsPayment struct {
-	state, pspReference, redirectURL, currency string
-
-	amount, authorized, captured, cancelled, refunded int64 // in the minor unit
+	Reference    string     `json:"reference"`
+	State        string     `json:"state"`
+	PSPReference string     `json:"pspReference"`
+	RedirectURL  string     `json:"redirectUrl"`
+	Amount       vippsMoney `json:"amount"`
+	Aggregate    struct {
+		Authorized vippsMoney `json:"authorizedAmount"`
+		Captured   vippsMoney `json:"capturedAmount"`
+		Cancelled  vippsMoney `json:"cancelledAmount"`
+		Refunded   vippsMoney `json:"refundedAmount"`
+	} `json:"aggregate"`
 }
 
 // vippsStates maps the states of a payment to phases, which report corrects by the amounts.
@@ -516,96 +462,69 @@ var vippsStates = map[string]paymentPhase{
 	"AUTHORIZED": phaseApproved,
 }
 
-// parseVippsPayment reads a payment, or the answer to a modification of it. It reports false if that is not
-// the payment with a reference, or its amounts contradict each other.
-func parseVippsPayment(text []byte, reference string) (p vippsPayment, ok bool) {
-	body, err := parseJSON(text)
-	if err != nil || vippsText(&body, "reference", maxVippsText) != reference {
-		return p, false
-	}
-	p.state = vippsText(&body, "state", maxVippsText)
-	p.pspReference = vippsText(&body, "pspReference", maxVippsText)
-	p.redirectURL = vippsText(&body, "redirectUrl", maxVippsURL)
-	p.amount, p.currency, ok = vippsAmount(&body, "amount")
-	aggregate, _ := body.member("aggregate")
-	if _, known := vippsStates[p.state]; !ok || !known || p.pspReference == "" || aggregate == nil {
-		return p, false
-	}
-	for name, into := range map[string]*int64{"authorizedAmount": &p.authorized, "capturedAmount": &p.captured,
-		"cancelledAmount": &p.cancelled, "refundedAmount": &p.refunded} {
-		value, currency, ok := vippsAmount(aggregate, name)
-		if !ok || currency != p.currency {
-			return p, false
+// isOf reports whether it is the payment of an attempt, and its amounts do not contradict each other.
+func (p *vippsPayment) isOf(paymentID string) bool {
+	a := &p.Aggregate
+	for _, amount := range []vippsMoney{p.Amount, a.Authorized, a.Captured, a.Cancelled, a.Refunded} {
+		if amount.Value < 0 || amount.Value > maxVippsAmount || amount.Currency != p.Amount.Currency {
+			return false
 		}
-		*into = value
 	}
-	rightURL := p.redirectURL == "" || isVippsURL(p.redirectURL)
-	paid := p.state != "AUTHORIZED" || p.authorized > 0
-	return p, rightURL && paid && p.captured+p.cancelled <= max(p.authorized, p.amount) && p.refunded <= p.captured
+	_, known := vippsStates[p.State]
+	paid := p.State != "AUTHORIZED" || a.Authorized.Value > 0
+	return known && paid && p.Reference == vippsReference(paymentID) && p.PSPReference != "" &&
+		len(p.Amount.Currency) == 3 && a.Captured.Value+a.Cancelled.Value <= max(a.Authorized.Value, p.Amount.Value) &&
+		a.Refunded.Value <= a.Captured.Value
 }
 
 // report returns what a payment's state means. The state stays AUTHORIZED after a capture, a refund and a
 // cancellation.
 func (p *vippsPayment) report() *paymentReport {
+	captured := p.Aggregate.Captured.Value
 	report := &paymentReport{
-		phase:    vippsStates[p.state],
-		amount:   p.amount,
-		currency: p.currency,
-		captured: p.captured,
-		refunded: p.refunded,
-		intentID: p.pspReference,
+		phase:    vippsStates[p.State],
+		amount:   p.Amount.Value,
+		currency: p.Amount.Currency,
+		captured: captured,
+		refunded: p.Aggregate.Refunded.Value,
+		intentID: p.PSPReference,
 	}
 	switch {
-	case p.state == "AUTHORIZED":
-		if report.authorized = max(p.authorized-p.captured-p.cancelled, 0); report.authorized+p.captured == 0 {
+	case p.State == "AUTHORIZED":
+		report.authorized = max(p.Aggregate.Authorized.Value-captured-p.Aggregate.Cancelled.Value, 0)
+		if report.authorized+captured == 0 {
 			report.phase = phaseCancelled
 		}
-	case p.captured > 0:
+	case captured > 0:
 		report.phase = phaseApproved
-	case p.state == "CREATED":
-		report.url = p.redirectURL
+	case p.State == "CREATED" && isVippsURL(p.RedirectURL):
+		report.url = p.RedirectURL
 	}
 	return report
 }
 
 // A vippsEvent is something that was done to a payment.
 type vippsEvent struct {
-	name, pspReference string
-	key                string // the idempotency key of the request; "": none
-	amount             int64
-	at                 time.Time
+	Reference    string     `json:"reference"`
+	Name         string     `json:"name"`
+	PSPReference string     `json:"pspReference"`
+	Key          string     `json:"idempotencyKey"` // of the request; "": none
+	Amount       vippsMoney `json:"amount"`
+	At           time.Time  `json:"timestamp"`
+	Success      bool       `json:"success"`
 }
 
-// parseVippsEvents reads the list of events of a payment and returns those that succeeded, in the order of the
-// list. It reports false for anything but a list. An event that lacks a member it needs is left out, since the
-// amounts are known without it.
-func parseVippsEvents(text []byte, reference, currency string) (events []vippsEvent, ok bool) {
-	body, err := parseJSON(slices.Concat([]byte(`{"events":`), text, []byte(`}`)))
-	if err != nil || len(body.members) != 1 || body.members[0].value.kind != jsonArray {
-		return nil, false
-	}
-	for _, v := range body.members[0].value.list {
-		e := vippsEvent{
-			name:         vippsText(&v, "name", maxVippsText),
-			pspReference: vippsText(&v, "pspReference", maxVippsText),
-			key:          vippsText(&v, "idempotencyKey", maxVippsText),
-		}
-		amount, in, hasAmount := vippsAmount(&v, "amount")
-		at, err := time.Parse(time.RFC3339, vippsText(&v, "timestamp", maxVippsText))
-		e.amount, e.at = amount, at
-		if !trueMember(&v, "success") || err != nil || e.pspReference == "" ||
-			!hasAmount || in != currency || vippsText(&v, "reference", maxVippsText) != reference {
-			continue
-		}
-		events = append(events, e)
-	}
-	return events, true
+// counts reports whether an event is of an attempt and has happened. One that lacks what it needs is left out, since
+// the amounts are known without it.
+func (e *vippsEvent) counts(p *payment, currency string) bool {
+	return e.Success && e.Reference == vippsReference(p.ID) && e.PSPReference != "" && !e.At.IsZero() &&
+		e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount
 }
 
 // same reports whether two events are one, told twice.
 func (e *vippsEvent) same(other *vippsEvent) bool {
-	return e.name == other.name && e.pspReference == other.pspReference && e.at.Equal(other.at) &&
-		e.amount == other.amount
+	return e.Name == other.Name && e.PSPReference == other.PSPReference && e.At.Equal(other.At) &&
+		e.Amount == other.Amount
 }
 
 // addVippsEvents adds what was done to a payment: the keys of our own operations, when it was captured, and each
@@ -614,49 +533,27 @@ func (e *vippsEvent) same(other *vippsEvent) bool {
 func (r *paymentReport) addVippsEvents(events []vippsEvent) {
 	var others []refundReport
 	for i, e := range events {
-		ours := validID("opr", e.key)
-		if ours && !slices.Contains(r.done, e.key) {
-			r.done = append(r.done, e.key)
+		ours := validID("opr", e.Key)
+		if ours && !slices.Contains(r.done, e.Key) {
+			r.done = append(r.done, e.Key)
 		}
-		if e.name == "CAPTURED" && e.at.After(r.capturedAt) {
-			r.capturedAt = e.at
+		if e.Name == "CAPTURED" && e.At.After(r.capturedAt) {
+			r.capturedAt = e.At
 		}
 		told := slices.ContainsFunc(events[:i], func(other vippsEvent) bool { return e.same(&other) })
-		if e.name != "REFUNDED" || e.amount <= 0 || told {
+		if e.Name != "REFUNDED" || e.Amount.Value <= 0 || told {
 			continue
 		}
-		refund := refundReport{providerID: e.pspReference, amount: e.amount, state: refundSucceeded, at: e.at,
-			longID: fmt.Sprintf("%s/%s/%d", e.pspReference, e.at.UTC().Format(time.RFC3339Nano), e.amount)}
+		refund := refundReport{providerID: e.PSPReference, amount: e.Amount.Value, state: refundSucceeded, at: e.At,
+			longID: fmt.Sprintf("%s/%s/%d", e.PSPReference, e.At.UTC().Format(time.RFC3339Nano), e.Amount.Value)}
 		if ours {
-			refund.operationID = e.key
+			refund.operationID = e.Key
 			r.refunds = append(r.refunds, refund)
 		} else {
 			others = append(others, refund)
 		}
 	}
 	r.refunds = append(r.refunds, others...)
-}
-
-// vippsText returns a member that is a text of at most max visible ASCII characters and spaces; "": there is
-// none.
-func vippsText(v *jsonValue, name string, max int) string {
-	m, ok := v.member(name)
-	if !ok || m.kind != jsonString || len(m.text) > max ||
-		strings.IndexFunc(m.text, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
-		return ""
-	}
-	return m.text
-}
-
-// vippsAmount returns a member that is an amount: {"currency":"NOK","value":49900}.
-func vippsAmount(v *jsonValue, name string) (value int64, currency string, ok bool) {
-	m, ok := v.member(name)
-	if !ok {
-		return 0, "", false
-	}
-	value, ok = integerMember(m, "value")
-	currency = vippsText(m, "currency", maxVippsText)
-	return value, currency, ok && value >= 0 && value <= maxVippsAmount && len(currency) == 3
 }
 
 // Webhooks of Vipps MobilePay: their signatures, and the Webhooks API, which registers our webhook when an
@@ -672,7 +569,7 @@ func (v *vippsProvider) notice(
 		return paymentNotice{}, errNotice
 	}
 	one := func(name string) string { // a header that appears only once
-		if values := r.Header.Values(name); len(values) == 1 && len(values[0]) <= 2*maxVippsText {
+		if values := r.Header.Values(name); len(values) == 1 && len(values[0]) <= maxVippsHeader {
 			return values[0]
 		}
 		return ""
@@ -683,11 +580,11 @@ func (v *vippsProvider) notice(
 	if !hmac.Equal([]byte(authorization), []byte(want.authorization)) || !sameHash {
 		return paymentNotice{}, errNotice
 	}
-	told, err := parseJSON(body)
-	if err != nil {
+	var told vippsEvent
+	if json.Unmarshal(body, &told) != nil {
 		return paymentNotice{}, nil // it is signed by Vipps, which would repeat it for a week if it were refused
 	}
-	return paymentNotice{paymentID: vippsPaymentID(vippsText(&told, "reference", maxVippsText))}, nil
+	return paymentNotice{paymentID: vippsPaymentID(told.Reference)}, nil
 }
 
 // A vippsSignature holds the headers that prove that a webhook is from Vipps.
@@ -726,19 +623,17 @@ var vippsWebhookID = lazyPattern(`^[A-Za-z0-9_-]{1,64}$`)
 func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookURL string) error {
 	v.drop(c.ID, nil)
 	body := bodyText(map[string]any{"url": webhookURL, "events": vippsEvents})
-	answer, err := v.request(ctx, c, http.MethodPost, vippsWebhooks, body)
+	var made struct{ ID, Secret string }
+	err := v.request(ctx, c, http.MethodPost, vippsWebhooks, body, &made)
 	if err == nil {
-		told, _ := parseJSON(answer.body)
-		id, secret := vippsText(&told, "id", maxVippsText), vippsText(&told, "secret", maxVippsText)
-		if vippsWebhookID().MatchString(id) && secret != "" {
-			c.Live, c.Name, c.WebhookID = v.base == vippsLive, c.secrets.MerchantSerial, &id
-			c.secrets.WebhookSecret = secret
+		if vippsWebhookID().MatchString(made.ID) && made.Secret != "" {
+			c.Live, c.Name, c.WebhookID = v.base == vippsLive, c.secrets.MerchantSerial, &made.ID
+			c.secrets.WebhookSecret = made.Secret
 			return nil
 		}
-		err = malformedAnswer(answer.status)
+		err = malformedAnswer(http.StatusOK)
 	}
-	var failed *providerError
-	if !errors.As(err, &failed) || !failed.own && !failed.denied || failed.status >= 500 {
+	if outcome := vendorSaid(err); outcome == vendorUnknown || outcome == vendorBusy {
 		if removed := v.removeWebhooks(ctx, c, webhookURL); removed != nil {
 			return fmt.Errorf("%w; and a webhook at %s may be left at Vipps, to be removed there: %w",
 				err, webhookURL, removed)
@@ -748,31 +643,27 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 }
 
 // A vippsWebhook is a webhook of a merchant.
-type vippsWebhook struct{ id, url string }
+type vippsWebhook struct{ ID, URL string }
 
 // webhooks returns the webhooks of a merchant, ours and others'.
-func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) (all []vippsWebhook, err error) {
-	answer, err := v.read(ctx, c, vippsWebhooks)
+func (v *vippsProvider) webhooks(ctx context.Context, c *openConnection) ([]vippsWebhook, error) {
+	var list struct{ Webhooks *[]vippsWebhook }
+	err := v.read(ctx, c, vippsWebhooks, &list)
+	if err == nil && list.Webhooks == nil {
+		err = malformedAnswer(http.StatusOK)
+	}
 	if err != nil {
 		return nil, err
 	}
-	body, err := parseJSON(answer.body)
-	list, ok := body.member("webhooks")
-	if err != nil || !ok || list.kind != jsonArray {
-		return nil, malformedAnswer(answer.status)
-	}
-	for _, w := range list.list {
-		all = append(all, vippsWebhook{vippsText(&w, "id", maxVippsText), vippsText(&w, "url", maxOutboundURL)})
-	}
-	return all, nil
+	return *list.Webhooks, nil
 }
 
 // removeWebhooks removes the webhooks of a merchant that post to an address.
 func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, webhookURL string) error {
 	all, err := v.webhooks(ctx, c)
 	for _, w := range all {
-		if w.url == webhookURL {
-			if err := v.removeWebhook(ctx, c, w.id); err != nil {
+		if w.URL == webhookURL {
+			if err := v.removeWebhook(ctx, c, w.ID); err != nil {
 				return err
 			}
 		}
@@ -783,10 +674,10 @@ func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, w
 // removeWebhook removes a webhook of a merchant, if it is there.
 func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id string) error {
 	if !vippsWebhookID().MatchString(id) {
-		return &providerError{reason: outboundMalformed}
+		return malformedAnswer(0)
 	}
-	_, err := v.request(ctx, c, http.MethodDelete, vippsWebhooks+"/"+id, "")
-	if isVippsNotFound(err) {
+	err := v.request(ctx, c, http.MethodDelete, vippsWebhooks+"/"+id, "", nil)
+	if isMissing(err) {
 		return nil
 	}
 	return err
@@ -814,7 +705,7 @@ func (v *vippsProvider) check(ctx context.Context, c *openConnection) error {
 	}
 	if c.WebhookID == nil || c.WebhookURL == nil ||
 		!slices.Contains(all, vippsWebhook{*c.WebhookID, *c.WebhookURL}) {
-		return &providerError{reason: "webhook_gone"}
+		return &outboundError{reason: "webhook_gone"}
 	}
 	return nil
 }

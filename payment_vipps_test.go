@@ -31,14 +31,15 @@ func newVippsSide(t testing.TB) *vippsSide {
 }
 
 // do sends a new operation on the attempt.
-func (s *vippsSide) do(kind string, amount int64) (*paymentOperation, sendResult) {
+func (s *vippsSide) do(kind string, amount int64) (*paymentOperation, sentOperation, error) {
 	s.t.Helper()
 	op := &paymentOperation{ID: newID("opr", s.at), PaymentID: s.p.ID, Kind: kind, Amount: amount}
-	return op, s.again(op)
+	sent, err := s.again(op)
+	return op, sent, err
 }
 
 // again sends an operation.
-func (s *vippsSide) again(op *paymentOperation) sendResult {
+func (s *vippsSide) again(op *paymentOperation) (sentOperation, error) {
 	s.t.Helper()
 	call := s.call(op, s.p, &order{ID: "ord_1"}, "https://www.example.com/return")
 	return s.send(s.t.Context(), s.c, op, call)
@@ -47,9 +48,9 @@ func (s *vippsSide) again(op *paymentOperation) sendResult {
 // done sends a new operation on the attempt, which must be carried out.
 func (s *vippsSide) done(kind string, amount int64) *paymentOperation {
 	s.t.Helper()
-	op, result := s.do(kind, amount)
-	if result.outcome != sendDone || result.reason != "" {
-		s.t.Fatalf("%s: %+v", kind, result)
+	op, _, err := s.do(kind, amount)
+	if err != nil {
+		s.t.Fatalf("%s: %v", kind, err)
 	}
 	return op
 }
@@ -91,8 +92,8 @@ func callVipps(t testing.TB, address, call string) string {
 	case "token":
 		call = opCreate
 	}
-	_, result := s.do(call, 5000)
-	return sentText(result)
+	_, sent, err := s.do(call, 5000)
+	return sentText(sent, err)
 }
 
 // is compares what is of interest in a report.
@@ -175,8 +176,8 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 		}
 		return nil
 	})
-	var failed *providerError
-	if _, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || !failed.denied {
+	var failed *outboundError
+	if _, err := s.look(t.Context(), s.c, s.p); !errors.As(err, &failed) || failed.outcome != vendorDenied {
 		t.Errorf("%v", err)
 	}
 	equal(t, "tokens, when every one is refused", s.fake.came("POST", vippsTokenPath), 4)
@@ -194,16 +195,12 @@ func TestVipps_whatMovesMoneyIsReadBeforeItIsSentAgainAfterA401(t *testing.T) {
 		}
 		return nil
 	})
-	if got := s.send(t.Context(), s.c, op, call); got.outcome != sendUnknown || got.status != 401 {
-		t.Errorf("%+v", got)
-	}
+	isVendorError(t, second(s.send(t.Context(), s.c, op, call)), vendorUnknown, 401, "http_401")
 	if n := s.fake.came("POST", call.Path); n != 1 {
 		t.Errorf("it was sent %d times", n)
 	}
 	op.Status = new(http.StatusUnauthorized) // as the first answer was written
-	if got := s.send(t.Context(), s.c, op, call); got.outcome != sendDenied {
-		t.Errorf("with another token: %+v", got)
-	}
+	isVendorError(t, second(s.send(t.Context(), s.c, op, call)), vendorDenied, 401, "http_401")
 	if tokens := s.fake.came("POST", vippsTokenPath); tokens != 2 {
 		t.Errorf("%d tokens", tokens)
 	}

@@ -193,7 +193,7 @@ func (s *service) callUnresolvable(hosts ...string) {
 	s.t.Helper()
 	out := s.server.outbound
 	out.secure.DialTLSContext = func(context.Context, string, string) (net.Conn, error) {
-		return nil, &outboundError{outboundNoAddress, &net.DNSError{Err: "server misbehaving", IsTemporary: true}}
+		return nil, noAnswer(outboundNoAddress, &net.DNSError{Err: "server misbehaving", IsTemporary: true})
 	}
 	for _, host := range hosts {
 		_, err := out.do(s.t.Context(), outboundRequest{method: "GET", url: "https://" + host + "/"})
