@@ -326,7 +326,7 @@ type ledgerSession struct {
 	access     string
 	linkID     string
 
-	// wait blocks until another request may be made for the company, see books.pace, or ctx ends.
+	// wait blocks until another request may be made for the company, see books.waitTurn, or ctx ends.
 	wait func(ctx context.Context) error // nil: nothing has to be waited for
 }
 

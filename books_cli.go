@@ -112,7 +112,6 @@ func (e *env) withBooks(f func(b *books) error) error {
 	defer out.close()
 	return e.withStore(func(st *store) error {
 		b := &books{ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
-			paces: map[string]*bookPace{},
 			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
 				now: e.now, steady: e.now, wake: make(chan struct{}, 1)}}
 		return explainBooksError(f(b))

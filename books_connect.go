@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -30,9 +29,6 @@ const (
 type books struct {
 	connector
 	ledgers map[string]ledger // by product
-
-	mu    sync.Mutex
-	paces map[string]*bookPace // by connection
 }
 
 // newLedgers makes the clients of all products, by name. The URLs replace the products' own addresses, for tests;

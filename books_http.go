@@ -68,8 +68,7 @@ func booksWing(s *server, b *books) wing {
 
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
-	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now),
-		paces: map[string]*bookPace{}}
+	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now)}
 }
 
 // expireLinks is the chore that removes links to connect books that nobody has used in time.

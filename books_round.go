@@ -23,13 +23,11 @@ const (
 	changedPause    = time.Second      // until an entry is made again that has changed
 	othersFirst     = 2 * time.Second  // added to the pause of the one export that got no answer
 	maxExportDetail = 500              // characters
-)
 
-// retryPauses are how long an export waits after a look-up or an attempt that got no answer.
-var retryPauses = []time.Duration{
-	10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
-	30 * time.Minute,
-}
+	retryFirst   = 10 * time.Second // after a look-up or an attempt that got no answer, see backoff
+	retryLongest = 30 * time.Minute
+	faultPause   = time.Minute // after a fault of the database
+)
 
 // An exportRound is one pass of the worker over the exports of a connection that are due.
 type exportRound struct {
@@ -81,7 +79,7 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 		return true, nil
 	}
 	return true, errors.Join(err, r.update(context.WithoutCancel(ctx), func(t *tx) error {
-		t.postponeExport(x.ID, t.now.after(retryPauses[2]))
+		t.postponeExport(x.ID, t.now.after(faultPause))
 		return nil
 	}))
 }
@@ -124,19 +122,12 @@ func (r *exportRound) pauseFor(x *bookExport, now stamp) time.Duration {
 	return pauseAfter(r.connection.FailingSince, now)
 }
 
-// pauseAfter returns the pause before something is retried that has failed since a time: the longer it has failed,
-// the longer the pause.
+// pauseAfter returns the pause before something is retried that has failed since a time; zero: since now.
 func pauseAfter(since, now stamp) time.Duration {
 	if since.IsZero() {
-		return retryPauses[0]
+		return retryFirst
 	}
-	lasted := now.Sub(since.Time)
-	for _, pause := range retryPauses {
-		if lasted < 3*pause {
-			return pause
-		}
-	}
-	return retryPauses[len(retryPauses)-1]
+	return backoff(now.Sub(since.Time), retryFirst, retryLongest)
 }
 
 // hold marks an export as held for a reason, with an event unless it was held for that reason before. One whose
@@ -412,7 +403,7 @@ func (r *exportRound) post(ctx context.Context, x *bookExport) error {
 		r.log.Warn("whether an entry is in the books is not known", "export", x.ID, "status", refused.status,
 			"error", refused.reason)
 		err := r.change(ctx, x, func(t *tx) error {
-			x.State, x.DueAt = exportUnknown, t.now.after(retryPauses[0])
+			x.State, x.DueAt = exportUnknown, t.now.after(retryFirst)
 			return nil
 		})
 		if err != nil || refused.outcome != vendorBusy && refused.outcome != vendorDenied {

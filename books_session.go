@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -28,29 +27,17 @@ const (
 	reasonRateLimited = "rate_limited" // too many requests, by the product's answer or by what it allows
 )
 
-// A bookPace holds the times of the last requests to one company, including those of requests that still wait.
-type bookPace struct {
-	sync.Mutex
-	sent []time.Time // the last ones, by the steady clock, the earliest first
-}
-
-// pace returns once another request may be made for a connection. If that is only after ctx ends, it returns an
+// waitTurn returns once another request may be made for a connection. If that is only after ctx ends, it returns an
 // error at once. Errors: an *outboundError with vendorBusy and no status.
-func (b *books) pace(ctx context.Context, c *bookConnection) error {
-	requests, in := b.ledgers[c.Product].pace()
-	b.mu.Lock()
-	p := b.paces[c.ID]
-	if p == nil {
-		p = &bookPace{}
-		b.paces[c.ID] = p
+func (b *books) waitTurn(ctx context.Context, c *bookConnection) error {
+	requests, within := b.ledgers[c.Product].pace()
+	most := roundLimit
+	if until, limited := ctx.Deadline(); limited {
+		most = time.Until(until)
 	}
-	b.mu.Unlock()
-	wait, ok := p.reserve(ctx, b.steady(), requests, in)
+	wait, ok := b.pace.reserve(c.ID, b.steady(), requests, within, most)
 	if !ok {
 		return &outboundError{outcome: vendorBusy, reason: reasonRateLimited, wait: wait}
-	}
-	if wait <= 0 {
-		return nil
 	}
 	select {
 	case <-ctx.Done():
@@ -58,26 +45,6 @@ func (b *books) pace(ctx context.Context, c *bookConnection) error {
 	case <-time.After(wait):
 		return nil
 	}
-}
-
-// reserve reserves the time of another request, where so many are allowed in a time, and returns how long it has
-// to wait. If that is longer than ctx lasts, it reserves nothing and reports false.
-func (p *bookPace) reserve(
-	ctx context.Context, now time.Time, requests int, in time.Duration,
-) (wait time.Duration, ok bool) {
-	p.Lock()
-	defer p.Unlock()
-	if len(p.sent) >= requests {
-		wait = max(in-now.Sub(p.sent[0]), 0)
-	}
-	if until, limited := ctx.Deadline(); limited && wait > 0 && time.Until(until) < wait {
-		return wait, false
-	}
-	if len(p.sent) >= requests {
-		p.sent = append(p.sent[:0], p.sent[1:]...)
-	}
-	p.sent = append(p.sent, now.Add(wait))
-	return wait, true
 }
 
 // appSecrets returns the application of a product. Errors: an *outboundError.
@@ -185,7 +152,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 		}
 		isNew := tokens.justRenewed(b.now())
 		if c.Tokens != stale && (isNew || tokens.ExpiresAt.Sub(b.now()) > tokenMargin) {
-			wait := func(ctx context.Context) error { return b.pace(ctx, c) }
+			wait := func(ctx context.Context) error { return b.waitTurn(ctx, c) }
 			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, nil
 		}
 		if isNew {

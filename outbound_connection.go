@@ -22,6 +22,7 @@ type connector struct {
 	doubted func() bool      // server.clockDoubted, while which nothing is done that can't be undone
 	idle    func() bool      // whether nothing outside is asked, since another service may work there; nil: never
 	wake    chan struct{}    // wakes the worker
+	pace    pacer
 }
 
 // off reports whether nothing outside may be asked at the moment.
@@ -41,6 +42,40 @@ func (c *connector) wakeUp() {
 	case c.wake <- struct{}{}:
 	default: // it has been woken and has not looked yet
 	}
+}
+
+// A pacer spaces what is asked of vendors. Its zero value is ready; it is safe for concurrent use.
+type pacer struct {
+	mu    sync.Mutex
+	asked map[string][]time.Time // by connection: the times of the last requests, the earliest first
+}
+
+// reserve reserves the time of another request of a connection, of which so many may be made within a time, and returns
+// how long that has to wait. If it is longer than most, it reserves nothing and reports false. now is by a clock that
+// is never set.
+func (p *pacer) reserve(
+	connection string, now time.Time, requests int, within, most time.Duration,
+) (wait time.Duration, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asked := p.asked[connection]
+	if len(asked) >= requests {
+		if wait = max(within-now.Sub(asked[0]), 0); wait > most {
+			return wait, false
+		}
+		asked = slices.Delete(asked, 0, 1)
+	}
+	if p.asked == nil {
+		p.asked = map[string][]time.Time{}
+	}
+	p.asked[connection] = append(asked, now.Add(wait))
+	return wait, true
+}
+
+// backoff returns how long to wait before what has failed for a time is tried again: as long as half of that, but at
+// least first and at most longest.
+func backoff(failed, first, longest time.Duration) time.Duration {
+	return min(max(failed/2, first), longest)
 }
 
 // A dueWorker does what has become due according to the file, several things at once, each under an id. One

@@ -42,7 +42,6 @@ func paymentsOf(s *server) *payments {
 	return &payments{
 		connector: s.connector(s.noPayments),
 		providers: newProviders(s.outbound, s.stripeURL, s.vippsURL, s.now),
-		locked:    map[string]*paymentLock{},
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 	settleRounds   = 6                // looks and operations in one call of settle; news leads to the next one
 	attemptLimit   = 12 * time.Second // how long the guest's browser waits for the provider
 	receiptLimit   = 4 * time.Second  // how long a page that the guest came back to waits
-	resendFirst    = 2 * time.Second  // after an operation without an answer; doubled each time
+	resendFirst    = 2 * time.Second  // after an operation without an answer, see backoff
 	resendLongest  = 5 * time.Minute
 	deniedDelay    = 5 * time.Minute // after a provider has refused the keys of a connection
 	faultConnected = "the secrets of a payment connection can't be read: connect it again"
@@ -45,41 +45,23 @@ var (
 type payments struct {
 	connector
 	providers map[string]provider // by name
-
-	mu     sync.Mutex
-	locked map[string]*paymentLock // attempts that are being settled
-}
-
-// A paymentLock is held while an attempt is settled.
-type paymentLock struct {
-	held    chan struct{} // holds a token while somebody has the lock
-	waiting int
+	locked    sync.Map            // by the id of an attempt that is being settled: a channel that is closed at the end
 }
 
 // lock takes the lock of an attempt, so that this process does not ask its provider about it twice at once.
 // Errors: that of ctx.
 func (p *payments) lock(ctx context.Context, id string) (unlock func(), err error) {
-	p.mu.Lock()
-	l := p.locked[id]
-	if l == nil {
-		l = &paymentLock{held: make(chan struct{}, 1)}
-		p.locked[id] = l
-	}
-	l.waiting++
-	p.mu.Unlock()
-	leave := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if l.waiting--; l.waiting == 0 {
-			delete(p.locked, id)
+	ended := make(chan struct{})
+	for {
+		other, locked := p.locked.LoadOrStore(id, ended)
+		if !locked {
+			return func() { p.locked.Delete(id); close(ended) }, nil
 		}
-	}
-	select {
-	case l.held <- struct{}{}:
-		return func() { <-l.held; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
+		select {
+		case <-other.(chan struct{}):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
@@ -385,7 +367,7 @@ func (s *settlement) finish(op *paymentOperation, sent sentOperation, failed *ou
 	default:
 		again = false
 		p.Polls++
-		wait := max(min(resendFirst<<min(p.Polls, 10), resendLongest), min(failed.wait, longestWait))
+		wait := max(backoff(s.exact.Sub(op.CreatedAt.Time), resendFirst, resendLongest), min(failed.wait, longestWait))
 		p.DueAt = s.in(jittered(wait))
 	}
 	if err != nil {
@@ -663,12 +645,12 @@ const faultPaymentsRead = "payments can't be read"
 const (
 	maxSettling           = 32  // attempts that the worker settles at once
 	maxSettlingConnection = 8   // of one connection
-	settleRate            = 20  // a second and connection, of one to three requests each; Stripe allows 100
-	settleRateOfTests     = 10  // with test keys, for which Stripe allows 25
-	settleBurst           = 10  // attempts at once, after a pause
+	settlesAtOnce         = 10  // of a connection, within settleWithin; of one to three requests each
 	dueAtOnce             = 256 // see duePayments
 	paymentTick           = 250 * time.Millisecond
-	settleLimit           = time.Minute // of one call of settle by the worker
+	settleWithin          = time.Second / 2 // Stripe allows 100 requests a second
+	testSettleWithin      = time.Second     // with test keys, for which Stripe allows 25
+	settleLimit           = time.Minute     // of one call of settle by the worker
 	faultSettle           = "a payment can't be settled"
 )
 
@@ -676,40 +658,23 @@ const (
 type paymentWorker struct {
 	*payments
 	dueWorker
-	paces map[string]pace // by connection
 }
 
 // newPaymentWorker makes the worker of payments.
 func newPaymentWorker(p *payments) *paymentWorker {
-	return &paymentWorker{payments: p, dueWorker: newDueWorker(paymentTick, maxSettling, false),
-		paces: map[string]pace{}}
+	return &paymentWorker{payments: p, dueWorker: newDueWorker(paymentTick, maxSettling, false)}
 }
 
 // run settles attempts until ctx ends.
 func (w *paymentWorker) run(ctx context.Context) { w.dueWorker.run(ctx, w.wake, w.startDue) }
 
-// A pace is the token bucket, of settleBurst, that limits how often a connection's provider is asked.
-type pace struct {
-	tokens float64
-	at     time.Time // by the steady clock
-}
-
 // mayAsk reports whether the provider of an attempt may be asked now, and counts that it is.
 func (w *paymentWorker) mayAsk(d duePayment) bool {
-	rate, now := float64(settleRateOfTests), w.steady()
+	within := testSettleWithin
 	if d.live {
-		rate = settleRate
+		within = settleWithin
 	}
-	p, known := w.paces[d.connectionID]
-	if p.tokens = min(settleBurst, p.tokens+now.Sub(p.at).Seconds()*rate); !known {
-		p.tokens = settleBurst
-	}
-	p.at = now
-	ok := p.tokens >= 1
-	if ok {
-		p.tokens--
-	}
-	w.paces[d.connectionID] = p
+	_, ok := w.pace.reserve(d.connectionID, w.steady(), settlesAtOnce, within, 0)
 	return ok
 }
 
