@@ -34,8 +34,7 @@ const (
 	maxDayGroups = 50
 )
 
-// The kinds of figures. Money is received by a sale, a delivery and a tip; it is given back by a refund of each
-// and by a dispute. A discount is informative only, since prices are already less their discount.
+// The kinds of figures, see figureKinds.
 const (
 	figureSale           = "sale"
 	figureDelivery       = "delivery"
@@ -47,6 +46,37 @@ const (
 	figureDispute        = "dispute"
 )
 
+// A figureKind says what figures of one kind count for.
+type figureKind struct {
+	sign  int64                       // of what they add to the money received; 0: they are informative only
+	taxed bool                        // they contain VAT
+	of    string                      // of refunds: the kind of what they give back
+	total func(*revenueTotals) *int64 // the total of a day to which they are added
+}
+
+// figureKinds are all kinds of figures. Money is received by a sale, a delivery and a tip; it is given back by a refund
+// of each and by a dispute. A discount is informative only, since prices are already less their discount.
+var figureKinds = map[string]figureKind{
+	figureSale:           {1, true, "", func(t *revenueTotals) *int64 { return &t.Sales }},
+	figureDelivery:       {1, true, "", func(t *revenueTotals) *int64 { return &t.Delivery }},
+	figureTip:            {1, false, "", func(t *revenueTotals) *int64 { return &t.Tips }},
+	figureDiscount:       {0, false, "", func(t *revenueTotals) *int64 { return &t.Discounts }},
+	figureRefund:         {-1, true, figureSale, func(t *revenueTotals) *int64 { return &t.Refunds }},
+	figureRefundDelivery: {-1, true, figureDelivery, func(t *revenueTotals) *int64 { return &t.Refunds }},
+	figureRefundTip:      {-1, false, figureTip, func(t *revenueTotals) *int64 { return &t.Refunds }},
+	figureDispute:        {-1, false, "", func(t *revenueTotals) *int64 { return &t.Disputes }},
+}
+
+// refundOf returns the kind of figures that give back what those of another kind have received.
+func refundOf(what string) string {
+	for refund, kind := range figureKinds {
+		if kind.of == what {
+			return refund
+		}
+	}
+	return ""
+}
+
 // A figure is one amount of a fact. A figure with the opposite sign takes it back when something has changed.
 type figure struct {
 	What  string `json:"what"`            // figureSale, …
@@ -57,15 +87,7 @@ type figure struct {
 }
 
 // received returns how much a figure adds to the money received; it is negative for what was given back.
-func (f *figure) received() int64 {
-	switch f.What {
-	case figureSale, figureDelivery, figureTip:
-		return f.Gross
-	case figureRefund, figureRefundDelivery, figureRefundTip, figureDispute:
-		return -f.Gross
-	}
-	return 0 // a discount
-}
+func (f *figure) received() int64 { return figureKinds[f.What].sign * f.Gross }
 
 // A revenueSum is the sum of the figures of a day, a currency and a way of paying.
 type revenueSum struct {
@@ -89,20 +111,9 @@ type revenueTotals struct {
 
 // add adds a sum of a day.
 func (t *revenueTotals) add(s *revenueSum) {
-	switch s.What {
-	case figureSale:
-		t.Sales, t.VAT = t.Sales+s.Gross, t.VAT+s.VAT
-	case figureDelivery:
-		t.Delivery, t.VAT = t.Delivery+s.Gross, t.VAT+s.VAT
-	case figureTip:
-		t.Tips += s.Gross
-	case figureDiscount:
-		t.Discounts += s.Gross
-	case figureDispute:
-		t.Disputes += s.Gross
-	default:
-		t.Refunds, t.VAT = t.Refunds+s.Gross, t.VAT-s.VAT
-	}
+	kind := figureKinds[s.What]
+	*kind.total(t) += s.Gross
+	t.VAT += kind.sign * s.VAT
 	t.Total += s.received()
 	if s.Test {
 		t.Test += s.received()
@@ -238,9 +249,6 @@ func saleFigures(o *order) []figure {
 		figure{What: figureDiscount, Gross: discount}))
 }
 
-// refundOfKind returns the kind of figure that gives back what another kind has received.
-var refundOfKind = map[string]string{figureSale: figureRefund, figureDelivery: figureRefundDelivery}
-
 // refundFigures returns the figures of a refund. left is what the order has sold and not given back yet. A refund
 // of lines or of the delivery gives back of their groups, as far as refunds by amount have left enough of them. Its
 // rest, and any other refund, is taken for each rate of VAT from all that is left, in proportion. What exceeds
@@ -287,7 +295,7 @@ func refundFigures(o *order, f *refund, left []figure) ([]figure, error) {
 			over = ofRate(soldFigures(o), sum.Rate)
 		}
 		for _, part := range spreadFigures(figureSale, sum, over) {
-			part.What = refundOfKind[part.What]
+			part.What = refundOf(part.What)
 			given = append(given, part)
 		}
 	}
@@ -378,10 +386,8 @@ func (p *paidOrder) left(released bool, beside *refund) []figure {
 			continue
 		}
 		for _, f := range p.counted(other.ID) {
-			for kind, refund := range refundOfKind {
-				if f.What == refund {
-					left = append(left, figure{kind, f.Rate, f.Group, -f.Gross, -f.VAT})
-				}
+			if kind := figureKinds[f.What]; kind.of != "" && kind.taxed {
+				left = append(left, figure{kind.of, f.Rate, f.Group, -f.Gross, -f.VAT})
 			}
 		}
 	}

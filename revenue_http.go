@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -147,13 +148,25 @@ func revenueDays(q *queries, accountID string, from, to businessDate, now time.T
 	if err != nil {
 		return nil, err
 	}
-	sums, err := q.revenueTotals(accountID, from, to)
-	days := make([]revenueDay, 0, len(sums))
+	keys, err := q.revenueDayKeys(accountID, from, to)
+	if err != nil {
+		return nil, err
+	}
+	sums, err := q.daySums(accountID, from, to)
+	totals := map[accountDay]revenueTotals{}
 	for i := range sums {
-		d := viewDay(c, accountID, sums[i].revenueDayKey, now)
-		d.Totals = sums[i].revenueTotals
+		day := accountDay{accountID, sums[i].date, sums[i].currency}
+		t := totals[day]
+		t.add(&sums[i].revenueSum)
+		totals[day] = t
+	}
+	days := make([]revenueDay, 0, len(keys))
+	for _, k := range keys {
+		d := viewDay(c, accountID, k, now)
+		d.Totals = totals[accountDay{accountID, k.Date, k.Currency}]
 		days = append(days, d)
 	}
+	slices.SortStableFunc(days, func(a, b revenueDay) int { return cmp.Compare(b.Date, a.Date) })
 	return days, err
 }
 
@@ -192,30 +205,20 @@ func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueRe
 		r.Totals.add(&s)
 		r.addPayment(&s)
 		figures = append(figures, s.figure)
-		sign := int64(1)
-		switch s.What {
-		case figureRefund, figureRefundDelivery:
-			sign = -1
-		case figureSale, figureDelivery:
-		default:
-			continue // has no VAT
+		if kind := figureKinds[s.What]; kind.taxed {
+			sum := rates[s.Rate]
+			rates[s.Rate] = vatSum{s.Rate, sum.Gross + kind.sign*s.Gross, sum.VAT + kind.sign*s.VAT}
 		}
-		sum := rates[s.Rate]
-		rates[s.Rate] = vatSum{s.Rate, sum.Gross + sign*s.Gross, sum.VAT + sign*s.VAT}
 	}
 	for _, f := range addFigures(figures) {
 		line := revenueLine{f.Rate, nilIfEmpty(f.Group), f.Gross, f.VAT}
-		switch f.What {
-		case figureSale:
+		switch kind := figureKinds[f.What]; {
+		case f.What == figureSale:
 			r.Sales = append(r.Sales, line)
-		case figureDelivery:
+		case f.What == figureDelivery:
 			r.Delivery = append(r.Delivery, line)
-		case figureRefund:
-			r.Refunds = append(r.Refunds, refundedLine{figureSale, line})
-		case figureRefundDelivery:
-			r.Refunds = append(r.Refunds, refundedLine{figureDelivery, line})
-		case figureRefundTip:
-			r.Refunds = append(r.Refunds, refundedLine{figureTip, line})
+		case kind.of != "":
+			r.Refunds = append(r.Refunds, refundedLine{kind.of, line})
 		}
 	}
 	for _, rate := range slices.Sorted(maps.Keys(rates)) {
@@ -232,7 +235,8 @@ func newReport(day revenueDay, sums []revenueSum, late []revenueFact) *revenueRe
 
 // addPayment adds a sum to its way of paying. The sums must come sorted by way of paying.
 func (r *revenueReport) addPayment(s *revenueSum) {
-	if s.What == figureDiscount {
+	kind := figureKinds[s.What]
+	if kind.sign == 0 {
 		return
 	}
 	last := len(r.Payments) - 1
@@ -241,13 +245,13 @@ func (r *revenueReport) addPayment(s *revenueSum) {
 		last++
 	}
 	m := &r.Payments[last]
-	switch s.What {
-	case figureSale, figureDelivery, figureTip:
+	switch {
+	case kind.sign > 0:
 		m.Received += s.Gross
-	case figureDispute:
-		m.Disputed += s.Gross
-	default:
+	case kind.of != "":
 		m.Refunded += s.Gross
+	default:
+		m.Disputed += s.Gross
 	}
 	m.Total += s.received()
 }

@@ -1,10 +1,5 @@
 package main
 
-import (
-	"cmp"
-	"slices"
-)
-
 // All SQL about revenue days.
 
 // zonesOf returns the time zones and cut-offs of an account, with the business days from which they apply, in
@@ -169,30 +164,18 @@ func (q *queries) frozenDay(accountID string, date businessDate, currency string
 		WHERE account_id = ? AND date = ? AND currency = ?`, accountID, date, currency))
 }
 
-// A daySums holds the totals of a day.
-type daySums struct {
-	revenueDayKey
-	revenueTotals
+// A daySum is a sum of a day and a currency, over all rates and groups.
+type daySum struct {
+	date     businessDate
+	currency string
+	revenueSum
 }
 
-// revenueTotals returns the business days of an account from one date to another on which something counts, with
-// the totals of each, newest first.
-func (q *queries) revenueTotals(accountID string, from, to businessDate) ([]daySums, error) {
-	const received = `CASE WHEN s.what IN ('sale', 'delivery', 'tip') THEN s.gross
-		WHEN s.what = 'discount' THEN 0 ELSE -s.gross END`
-	sum := func(kinds string) string { return `coalesce(sum(iif(s.what ` + kinds + `, s.gross, 0)), 0)` }
-	all, err := collect(q, `SELECT d.date, d.currency, d.frozen_at, `+sum(`= 'sale'`)+`, `+sum(`= 'delivery'`)+`,
-		`+sum(`= 'tip'`)+`, `+sum(`IN ('refund', 'refund_delivery', 'refund_tip')`)+`, `+sum(`= 'dispute'`)+`,
-		coalesce(sum(`+received+`), 0), coalesce(sum(iif(s.what IN ('refund', 'refund_delivery'), -s.vat, s.vat)), 0),
-		`+sum(`= 'discount'`)+`, coalesce(sum(iif(s.test, `+received+`, 0)), 0)
-		FROM revenue_days d LEFT JOIN revenue_sums s
-		ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
-		WHERE d.account_id = ? AND d.date BETWEEN ? AND ?
-		GROUP BY d.account_id, d.date, d.currency ORDER BY d.account_id, d.date, d.currency`,
-		[]any{accountID, from, to}, func(d *daySums) []any {
-			return []any{&d.Date, &d.Currency, &d.FrozenAt, &d.Sales, &d.Delivery, &d.Tips, &d.Refunds, &d.Disputes,
-				&d.Total, &d.VAT, &d.Discounts, &d.Test}
+// daySums returns the sums of the business days of an account from one date to another, by way of paying and kind.
+func (q *queries) daySums(accountID string, from, to businessDate) ([]daySum, error) {
+	return collect(q, `SELECT date, currency, method, test, what, sum(gross), sum(vat) FROM revenue_sums
+		WHERE account_id = ? AND date BETWEEN ? AND ? GROUP BY account_id, date, currency, method, test, what`,
+		[]any{accountID, from, to}, func(s *daySum) []any {
+			return []any{&s.date, &s.currency, &s.Method, &s.Test, &s.What, &s.Gross, &s.VAT}
 		})
-	slices.SortStableFunc(all, func(a, b daySums) int { return cmp.Compare(b.Date, a.Date) })
-	return all, err
 }
