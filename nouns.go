@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -22,6 +23,7 @@ type noun struct {
 	status   []statusLine      // what the status command says about it
 	rows     []rowReader       // read the rows of its tables, for the check command
 	check    rowCheck          // further checks by the check command; nil: only those that every table gets
+	retry    retrying          // what the check command tries again; nil: nothing
 	sealed   []string          // tables whose rows are useless with any other key file
 	ids      []idKind          // the kinds of ids that commands take
 	holdings []holding         // what stops working when the account that has it is closed
@@ -145,6 +147,9 @@ type rowReader func(q *queries) (faults []string, err error)
 // A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another
 // key file.
 type rowCheck func(q *queries, keys *keyring, now time.Time) (faults []string, err error)
+
+// A retrying tries again what could not be done, and returns a line for each thing that still can't.
+type retrying func(ctx context.Context, st *store) (faults []string, err error)
 
 // A closing ends what an account has of a noun, in the transaction that closes the account.
 type closing func(t *tx, accountID string) error

@@ -18,6 +18,7 @@ func revenueNoun() noun {
 		wings:    func(s *server) []wing { return []wing{revenueWing(s)} },
 		commands: revenueCommands,
 		rows:     []rowReader{factTable.unreadable},
+		retry:    checkBacklog,
 		settings: changeZone,
 	}
 }
@@ -486,12 +487,17 @@ func (t *tx) noteRevenue(orderID string) {
 // the job has done stays: a guest can pay all the same. Errors: those of the store.
 func recordRevenue(t *tx, orderID string) error {
 	err := recordOrder(t, orderID)
-	_, unreadable := errors.AsType[*unreadableRow](err)
-	if err != nil && (unreadable || !isStorageError(err)) {
+	if isUnrecordable(err) {
 		t.addBacklog(orderID)
 		return nil
 	}
 	return err
+}
+
+// isUnrecordable reports whether an error of recordOrder is one of the order's rows, not of the store.
+func isUnrecordable(err error) bool {
+	_, unreadable := errors.AsType[*unreadableRow](err)
+	return err != nil && (unreadable || !isStorageError(err))
 }
 
 // retriedAtOnce is how many orders of the backlog one transaction tries again, some 20 ms of the writer.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -315,4 +316,27 @@ func sumCell(member string, row *jsonValue) any {
 		return float64(n) / 100
 	}
 	return amountCells("gross", "vat", "total")(member, row)
+}
+
+// checkBacklog is a retrying. It records the orders of the backlog, and reports those of which it can't.
+func checkBacklog(ctx context.Context, st *store) (faults []string, err error) {
+	for after, ids := "", []string(nil); ; after = ids[len(ids)-1] {
+		if ids, err = st.backlog(after, retriedAtOnce); err != nil || len(ids) == 0 {
+			return faults, err
+		}
+		for _, id := range ids {
+			var why error
+			err := st.update(ctx, func(t *tx) error {
+				t.leaveBacklog(id)
+				why = recordOrder(t, id)
+				return why
+			})
+			switch {
+			case isUnrecordable(why):
+				faults = append(faults, fmt.Sprintf("revenue: of %s it can't be recorded: %v", id, why))
+			case err != nil:
+				return faults, err
+			}
+		}
+	}
 }

@@ -176,13 +176,23 @@ func checkCommand(e *env) error {
 	return nil
 }
 
-// faultsInRows reads all rows, and if it can, runs the checks that nouns have for them. It returns what that finds.
+// faultsInRows reads all rows, tries again what could not be done, and if nothing is wrong with either, runs the checks
+// that nouns have for rows. It returns what that finds.
 func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
 	err = e.withStore(func(st *store) error {
 		rows := newQueries(st.prepare) // which does not tell of the same rows on standard error
 		defer rows.close()
 		for _, unreadable := range collectNouns(e.nouns, func(n *noun) []rowReader { return n.rows }) {
 			lines, err := unreadable(rows)
+			if faults = append(faults, lines...); err != nil {
+				return err
+			}
+		}
+		for _, n := range e.nouns {
+			if n.retry == nil {
+				continue
+			}
+			lines, err := n.retry(e.ctx, st)
 			if faults = append(faults, lines...); err != nil {
 				return err
 			}
