@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"html"
 	"regexp"
@@ -103,8 +104,9 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 		s.t.Fatalf("%d days", len(day.Days))
 	}
 	checkHalves(s.t, &day.Days[0])
-	var text strings.Builder
-	day.Days[0].write(&text, 0)
+	e, printed, _ := s.envAt(false, strings.NewReader(""))
+	answer, err := parseJSON(encodeJSON(day))
+	s.check(errors.Join(err, showRevenue(e, &answer)))
 	sums, err := s.store.revenueSums(s.account, workedDay, c.currency)
 	s.check(err)
 	c.connection.AccountID = s.account
@@ -112,7 +114,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 	if preview.Entry == nil || len(preview.Issues) > 0 || preview.Entry.imbalance() != 0 {
 		s.t.Fatalf("%+v", preview)
 	}
-	return text.String(), preview
+	return printed.String(), preview
 }
 
 // rows returns the lines of an entry as the page has them.

@@ -106,11 +106,12 @@ type routeRequest struct {
 	query   url.Values
 	members map[string]any // of the body
 	body    string         // in place of members: as it was typed
+	whole   bool           // of a list: the route answers with all rows at once
 }
 
 // request returns what the command's line sends to a route.
 func (e *env) request(route string) (*routeRequest, error) {
-	r := &routeRequest{route, map[string]string{}, url.Values{}, map[string]any{}, ""}
+	r := &routeRequest{route, map[string]string{}, url.Values{}, map[string]any{}, "", false}
 	wildcards := wildcardsOf(route)
 	for i, word := range strings.Fields(e.command.args) {
 		switch arg := e.args[i]; {
@@ -374,6 +375,14 @@ func asObject(_ *env, text string) (any, error) {
 // sending has a switch send a value.
 func sending(value any) func(*env, string) (any, error) {
 	return func(*env, string) (any, error) { return value, nil }
+}
+
+// asDay sends a date as routes read it. Anything else goes as it is, for the route to refuse.
+func asDay(_ *env, text string) (any, error) {
+	if day, ok := parseDate(text); ok {
+		return day.day(), nil
+	}
+	return text, nil
 }
 
 // asTime has a time be sent as read reads it.

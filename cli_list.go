@@ -19,6 +19,7 @@ import (
 // each is an object on a line of its own.
 type listCommand struct {
 	route string                                     // that answers with them: "GET /licenses"
+	whole bool                                       // the route answers with all of them at once
 	pages func(e *env, q *queries) (rowPages, error) // what reads them, where no route does
 
 	// The titles of the columns, separated by spaces, each with the member that it shows unless that has the same
@@ -66,6 +67,7 @@ func (c listCommand) request(e *env) (*routeRequest, error) {
 	if err != nil || c.prefix != "" {
 		return r, err
 	}
+	r.whole = c.whole
 	since, until, err := e.timeSpan()
 	for name, at := range map[string]stamp{"since": since, "until": until} {
 		if !at.IsZero() {
@@ -145,7 +147,10 @@ func (e *env) rowLimit() (int, error) {
 // pages returns the pages of a list that a route answers with.
 func (o *routeCaller) pages(r *routeRequest) rowPages {
 	return func(cursor string, limit int) (rows []*jsonValue, next string, err error) {
-		if r.query.Set("limit", strconv.Itoa(limit)); cursor != "" {
+		if !r.whole {
+			r.query.Set("limit", strconv.Itoa(limit))
+		}
+		if cursor != "" {
 			r.query.Set("cursor", cursor)
 		}
 		answer, err := o.call(r)

@@ -44,8 +44,10 @@ var (
 	optDryRun = option{name: "dry-run", help: "check everything, change nothing"}
 	optReason = option{name: "reason", value: "TEXT", member: "reason",
 		help: "why, kept with the licence and in its event"}
-	optFromDay = option{name: "from", value: "DATE", help: "first day; by default 30 days end with the last one"}
-	optToDay   = option{name: "to", value: "DATE", help: "last day, included; by default today"}
+	optFromDay = option{name: "from", value: "DATE", member: "from", reads: asDay,
+		help: "first day; by default 30 days end with the last one"}
+	optToDay = option{name: "to", value: "DATE", member: "to", reads: asDay,
+		help: "last day, included; by default today"}
 	optSecrets = option{name: "secrets", value: "FILE",
 		help: "- for standard input, as your shell opens it (-secrets - <stripe.txt), or a file that only the user " +
 			"who runs the command can read, with lines of what the provider gave: " +

@@ -28,7 +28,7 @@ var demoPages = sync.OnceValue(func() *template.Template {
 		"negative": func(amount int64) string { return groupedAmount(-amount) },
 		"amount":   groupedAmount,
 		"actions":  func(state string) []string { return demoActions[state] },
-		"report":   demoReport,
+		"rate":     formatRate,
 	})
 	for _, name := range []string{"demo_books.html", "demo_connect.html", "demo_newsletter.html", "demo_orders.html",
 		"demo_pay.html"} {

@@ -408,8 +408,7 @@ func (d *demo) books(ctx context.Context, st *store, now time.Time, date busines
 		date = today.AddDate(0, 0, -1).Format(time.DateOnly)
 	}
 	shown := &demoBooks{Account: d.account, Date: date, Day: midnight(date).Format("Monday, 2 January 2006")}
-	from := today.AddDate(0, 0, -demoDays).Format(time.DateOnly)
-	days, err := revenueDays(q, d.account, from, today.Format(time.DateOnly), now)
+	days, err := revenueDays(q, d.account, today.AddDate(0, 0, -demoDays), today, now)
 	if err != nil {
 		return nil, err
 	}
@@ -442,13 +441,6 @@ func viewDemoDay(sums []revenueSum) demoDay {
 	r := newReport(revenueDay{}, sums, nil)
 	return demoDay{Sales: r.Totals.Sales + r.Totals.Delivery, Totals: r.Totals, Methods: r.Payments,
 		Total: groupedAmount(r.Totals.Total)}
-}
-
-// demoReport returns what 'widgetd revenue show' prints of a day in one currency.
-func demoReport(day revenueReport) string {
-	var text strings.Builder
-	day.write(&text, 0)
-	return text.String()
 }
 
 // openDay adds the reports and the entries of the day that is opened.

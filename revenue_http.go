@@ -142,17 +142,38 @@ func viewDay(c *businessCalendar, accountID string, k revenueDayKey, now time.Ti
 	return d
 }
 
-// revenueDays returns the days of an account from one date to another, newest first.
-func revenueDays(q *queries, accountID string, from, to businessDate, now time.Time) ([]revenueDay, error) {
+// defaultRevenueDays is how many days a list has if no first day is given.
+const defaultRevenueDays = 30
+
+// revenueDays returns the business days of an account from one date to another, newest first. A zero date is not given:
+// to is then the present day, and defaultRevenueDays end there. Errors: a refusal of the parameter from or to.
+func revenueDays(q *queries, accountID string, from, to, now time.Time) ([]revenueDay, error) {
 	c, err := q.businessCalendar(accountID)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := q.revenueDayKeys(accountID, from, to)
+	parameter, wrong := "to", ""
+	if to.IsZero() {
+		parameter, to = "from", midnight(c.dateOf(now))
+	}
+	if from.IsZero() {
+		from = to.AddDate(0, 0, 1-defaultRevenueDays)
+	}
+	switch {
+	case to.Before(from):
+		wrong = "The range ends before it begins."
+	case to.After(from.AddDate(0, 0, maxRevenueDays-1)):
+		wrong = fmt.Sprintf("The range has more than %d days.", maxRevenueDays)
+	}
+	if wrong != "" {
+		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
+	}
+	first, last := from.Format(time.DateOnly), to.Format(time.DateOnly)
+	keys, err := q.revenueDayKeys(accountID, first, last)
 	if err != nil {
 		return nil, err
 	}
-	sums, err := q.daySums(accountID, from, to)
+	sums, err := q.daySums(accountID, first, last)
 	totals := map[accountDay]revenueTotals{}
 	for i := range sums {
 		day := accountDay{accountID, sums[i].date, sums[i].currency}
@@ -269,50 +290,13 @@ func viewLate(f *revenueFact) lateFact {
 	return v
 }
 
-// A dateRange is a range of business days.
-type dateRange struct{ from, to businessDate }
-
-// defaultRevenueDays is how many days a list has if no first day is given.
-const defaultRevenueDays = 30
-
-// newDateRange returns the range of dates that are given, where zero means not given: by default
-// defaultRevenueDays that end at to, which is today by default. wrong says what is wrong with them; "": nothing.
-func newDateRange(from, to time.Time, today businessDate) (r dateRange, wrong string) {
-	if to.IsZero() {
-		to = midnight(today)
-	}
-	if from.IsZero() {
-		from = to.AddDate(0, 0, 1-defaultRevenueDays)
-	}
-	switch n := int(to.Sub(from).Hours()/24) + 1; {
-	case n < 1:
-		return r, "The range ends before it begins."
-	case n > maxRevenueDays:
-		return r, fmt.Sprintf("The range has more than %d days.", maxRevenueDays)
-	}
-	return dateRange{from.Format(time.DateOnly), to.Format(time.DateOnly)}, ""
-}
-
 func (a *revenueAPI) listDays(ctx context.Context, c *call) (any, error) {
 	from, to := c.in.date("from"), c.in.date("to") // zero: not given
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	id := c.oneOwner(of).account
-	calendar, err := a.store.within(ctx).businessCalendar(id)
-	if err != nil {
-		return nil, err
-	}
-	r, wrong := newDateRange(from, to, calendar.dateOf(a.now()))
-	if wrong != "" {
-		parameter := "from"
-		if !to.IsZero() {
-			parameter = "to"
-		}
-		return nil, errFields(fieldError{Parameter: parameter, Code: "out_of_range", Detail: wrong})
-	}
-	all, err := revenueDays(a.store.within(ctx), id, r.from, r.to, a.now())
+	all, err := revenueDays(a.store.within(ctx), c.oneOwner(of).account, from, to, a.now())
 	return &list[revenueDay]{Data: all}, err
 }
 
@@ -322,8 +306,7 @@ func (a *revenueAPI) showDay(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := c.oneOwner(of).account
-	return reportDate(a.store.within(ctx), id, date, a.now())
+	return reportDate(a.store.within(ctx), c.oneOwner(of).account, date, a.now())
 }
 
 // pathDate returns the business day in a part of the path.

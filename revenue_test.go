@@ -205,7 +205,8 @@ func (h *revenueHistory) brought() (amount int64) {
 // brought, and that frozen ones are as they were.
 func (h *revenueHistory) checkDays() {
 	h.t.Helper()
-	all, err := revenueDays(h.store.queries, h.account, firstDate, "9999-12-31", h.time)
+	first, last := h.time.AddDate(0, 0, 20-maxRevenueDays), h.time.AddDate(0, 0, 10)
+	all, err := revenueDays(h.store.queries, h.account, first, last, h.time)
 	h.check(err)
 	sum := int64(0)
 	for _, d := range all {
