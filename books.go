@@ -32,14 +32,79 @@ func booksNoun() noun {
 // one balanced entry. This file has what both products have in common; books_entry.go makes the entry of a day,
 // books_export.go exports it exactly once, books_xero.go and books_fortnox.go are the clients of the products.
 
-// The products.
-const (
-	productXero    = "xero"
-	productFortnox = "fortnox"
-)
+// bookProducts are the products that accounts can be connected with, each declared with its client.
+var bookProducts = []*bookProduct{&xeroProduct, &fortnoxProduct}
 
-// bookProducts are the products that accounts can be connected with.
-var bookProducts = []string{productXero, productFortnox}
+// A bookProduct declares a product, and what mappings and entries have to be for it.
+type bookProduct struct {
+	name  string // in paths, rows and commands: "xero"
+	title string // as people write it: "Xero"
+
+	// client makes the client. base replaces the product's own addresses, for tests; "": it does not. now is the wall
+	// clock.
+	client func(out *outbound, base string, now func() time.Time) ledger
+
+	requests int           // how many may be made for one company within a time
+	within   time.Duration // that time
+
+	entryPage string // the page of an entry for people, before its id; "": it has none
+	drafts    bool   // entries may be drafts: a connection says which with its status
+	series    bool   // entries belong to a series and a financial year: a connection names the series
+
+	// Amounts include VAT, and each line has a tax type. If not, VAT is booked on lines of its own, and the tax of a
+	// rule is the account of the VAT.
+	taxInside bool
+
+	account    textCheck // of the code of an account
+	tax        textCheck // of the tax of a rule
+	costCenter textCheck // of a cost centre; nil: any will do
+
+	standard *standardAccounts // those that the books of nearly all companies have; nil: there is no standard
+}
+
+// standardAccounts are the codes of a standard chart of accounts, for suggestions.
+type standardAccounts struct {
+	byRate                        map[int64]rateAccounts
+	tips, cash, voucher, clearing string
+}
+
+// rateAccounts are the accounts of sales at a rate of VAT, and of that VAT; "": it needs none.
+type rateAccounts struct{ sales, vat string }
+
+// productNames returns the names of all products.
+func productNames() (names []string) {
+	for _, p := range bookProducts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// productOf returns the product of a name, or nil.
+func productOf(name string) *bookProduct {
+	for _, p := range bookProducts {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// product returns the product that a connection is with.
+func (c *bookConnection) product() *bookProduct { return productOf(c.Product) }
+
+// option returns the option with the base address of everything of the product.
+func (p *bookProduct) option() option {
+	return option{name: p.name + "-url", value: "URL", hasVariable: true,
+		help: "base address of everything of " + p.title + ", for tests; by default its own"}
+}
+
+// bookOptions are the options of all products.
+func bookOptions() (all []option) {
+	for _, p := range bookProducts {
+		all = append(all, p.option())
+	}
+	return all
+}
 
 // The event types of books. Their data has no amounts.
 var (
@@ -305,7 +370,6 @@ type bookChart struct {
 	LockedUntil businessDate // the last day that is locked; "": none
 	Accounts    []bookAccount
 	TaxRates    []bookTaxRate // Xero
-	CostCenters []string      // Xero: none are read, since that needs another scope
 	Year        int64         // Fortnox: the id of the financial year of the date; 0: there is none
 	YearFrom    businessDate  // Fortnox: its first day
 	YearTo      businessDate  // Fortnox: its last day
@@ -380,7 +444,4 @@ type ledger interface {
 
 	// withdraw deletes a draft. Only called where read says that it is one.
 	withdraw(ctx context.Context, s *ledgerSession, id string) error
-
-	// pace returns how many requests may be made for one company within a time.
-	pace() (requests int, in time.Duration)
 }

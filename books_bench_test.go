@@ -236,7 +236,7 @@ func BenchmarkBooks_morning(b *testing.B) {
 		manyCompanies(k.xero, k.fortnox, 25)
 		days := map[string]businessDate{} // by connection
 		for i := range 50 {
-			k.product = bookProducts[i%2]
+			k.product = bookProducts[i%2].name
 			k.xero.consent, k.fortnox.owner = k.xero.companies[i/2:i/2+1], k.fortnox.companies[i/2]
 			account := k.object("account", "add", fmt.Sprint("Trattoria ", i))["id"].(string)
 			k.do("origin", "add", fmt.Sprintf("https://trattoria%d.example", i), "-account", account)

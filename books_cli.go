@@ -6,17 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 )
 
 // The options of these commands.
 var (
-	optXeroURL = option{name: "xero-url", value: "URL",
-		help: "base address of everything of Xero, for tests; by default Xero's own", hasVariable: true}
-	optFortnoxURL = option{name: "fortnox-url", value: "URL",
-		help: "base address of everything of Fortnox, for tests; by default Fortnox' own", hasVariable: true}
 	optSuggest = option{name: "suggest",
 		help: "print a mapping that the books' own chart of accounts suggests; it is not used until it is set"}
 	optMapping = option{name: "set", value: "FILE",
@@ -38,10 +33,19 @@ var (
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
 
 	// what commands that ask the books have in common
-	ledgerOptions = []option{
-		optOutboundAllow.says("what may be called besides public addresses, for tests"), optXeroURL, optFortnoxURL,
-	}
+	ledgerOptions = append([]option{
+		optOutboundAllow.says("what may be called besides public addresses, for tests"),
+	}, bookOptions()...)
 )
+
+// bookURLs returns what the options of products say, by name.
+func (e *env) bookURLs() map[string]string {
+	urls := map[string]string{}
+	for _, p := range bookProducts {
+		urls[p.name] = e.str(p.option().name)
+	}
+	return urls
+}
 
 // The operator's commands on books.
 var booksCommands = []command{
@@ -111,7 +115,7 @@ func (e *env) withBooks(f func(b *books) error) error {
 	out := newOutbound(allow)
 	defer out.close()
 	return e.withStore(func(st *store) error {
-		b := &books{ledgers: newLedgers(out, e.str("xero-url"), e.str("fortnox-url"), e.now),
+		b := &books{ledgers: newLedgers(out, e.bookURLs(), e.now),
 			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
 				now: e.now, steady: e.now, wake: make(chan struct{}, 1)}}
 		return explainBooksError(f(b))
@@ -120,8 +124,8 @@ func (e *env) withBooks(f func(b *books) error) error {
 
 // product returns the product that the command's first argument names. Errors: usageError.
 func (e *env) product() (string, error) {
-	if !slices.Contains(bookProducts, e.args[0]) {
-		return "", unknownWord("there is no product", e.args[0], bookProducts)
+	if productOf(e.args[0]) == nil {
+		return "", unknownWord("there is no product", e.args[0], productNames())
 	}
 	return e.args[0], nil
 }
@@ -261,7 +265,7 @@ func (e *env) readMappingFile(product string) (m bookMapping, err error) {
 		return m, usageError("the mapping must be a JSON object: " + err.Error())
 	}
 	in := newInput(&body, nil, nil)
-	m = readMapping(in, product)
+	m = readMapping(in, productOf(product))
 	return m, in.err()
 }
 

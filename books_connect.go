@@ -31,13 +31,14 @@ type books struct {
 	ledgers map[string]ledger // by product
 }
 
-// newLedgers makes the clients of all products, by name. The URLs replace the products' own addresses, for tests;
-// "": they do not. now is the wall clock.
-func newLedgers(out *outbound, xeroURL, fortnoxURL string, now func() time.Time) map[string]ledger {
-	return map[string]ledger{
-		productXero:    newXeroLedger(out, xeroURL, now),
-		productFortnox: newFortnoxLedger(out, fortnoxURL, now),
+// newLedgers makes the clients of all products, by name. bases has their base addresses by name, see
+// bookProduct.client.
+func newLedgers(out *outbound, bases map[string]string, now func() time.Time) map[string]ledger {
+	all := map[string]ledger{}
+	for _, p := range bookProducts {
+		all[p.name] = p.client(out, bases[p.name], now)
 	}
+	return all
 }
 
 // setBooksApp writes the application of a product.
@@ -415,9 +416,9 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	switch {
 	case err != nil:
 		return nil, err
-	case w.status != "" && c.Product != productXero:
+	case w.status != "" && !c.product().drafts:
 		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
-	case w.series != nil && c.Product != productFortnox:
+	case w.series != nil && !c.product().series:
 		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
 	case w == (connectionChange{organisation: w.organisation, history: w.history}):
 		return c, nil

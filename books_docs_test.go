@@ -238,7 +238,7 @@ func TestDocs_sayWhatExportsCanBe(t *testing.T) {
 			t.Errorf("the accounts %d to %d are missing", kept.from, kept.to)
 		}
 	}
-	for _, product := range bookProducts {
+	for _, product := range productNames() {
 		if !strings.Contains(chapter, "/v1/books/callback/"+product) {
 			t.Errorf("the address to which %s sends back is missing", product)
 		}

@@ -20,7 +20,7 @@ const (
 	maxEntryLines  = 1000
 	maxNarration   = 200          // characters: Fortnox' Description
 	maxLineText    = 100          // characters: Fortnox' TransactionInformation
-	xeroNoTax      = "NONE"       // TaxType of lines whose rule names none
+	noTax          = "NONE"       // tax type of lines whose rule names none, as Xero has it
 	heldUnbalanced = "unbalanced" // a mistake of ours: nothing is sent
 )
 
@@ -109,7 +109,7 @@ func (c *bookConnection) wantsAny(date businessDate, sums []revenueSum) bool {
 // issue. The caller sets Year. Amounts are in the minor unit.
 func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	sums []revenueSum) (*bookEntry, []entryIssue) {
-	b := entryBuilder{product: c.Product, mapping: c.Mapping}
+	b := entryBuilder{product: c.product(), mapping: c.Mapping}
 	for _, s := range sums {
 		switch {
 		case !c.wants(date, &s):
@@ -121,10 +121,10 @@ func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	}
 	entry := &bookEntry{Date: date, Currency: currency, Lines: b.finish()}
 	entry.Narration = narration("Revenue "+date+" "+currency, syncKey)
-	switch c.Product {
-	case productXero:
+	if b.product.drafts {
 		entry.Status = c.Status
-	case productFortnox:
+	}
+	if b.product.series {
 		entry.Series = valueOr(c.Series, "")
 	}
 	if off := entry.imbalance(); off != 0 && len(b.issues) == 0 {
@@ -188,7 +188,7 @@ var figurePlaces = map[string]figurePlace{
 
 // An entryBuilder adds sums up to lines.
 type entryBuilder struct {
-	product string
+	product *bookProduct
 	mapping *bookMapping
 	lines   []*draftLine
 	issues  entryIssues
@@ -204,7 +204,7 @@ func (b *entryBuilder) add(s *revenueSum) {
 	if clearing == nil {
 		b.issues.add(heldUnknownPayment, "No clearing account is named for payments by "+s.Method+".")
 	}
-	if rule != nil && b.product == productFortnox && s.VAT != 0 && rule.Tax == nil {
+	if rule != nil && !b.product.taxInside && s.VAT != 0 && rule.Tax == nil {
 		b.issues.add(heldUnmapped, "No account is named for the VAT of "+s.about()+".")
 	}
 	if len(b.issues) > 0 {
@@ -214,12 +214,11 @@ func (b *entryBuilder) add(s *revenueSum) {
 	b.line(place.clearingOrder, clearing, place.paid+s.Method, "", 0).net -= place.sign * s.Gross
 }
 
-// addRevenue adds a sum to the line of what it is for. At Xero the amount of that line includes VAT; at Fortnox it
-// does not, and the VAT goes to a line of its own.
+// addRevenue adds a sum to the line of what it is for. Unless amounts include VAT, that goes to a line of its own.
 func (b *entryBuilder) addRevenue(s *revenueSum, place figurePlace, rule *mappingRule) {
 	l := b.line(place.order, rule, place.prefix+rule.about(), valueOr(rule.Tax, ""), s.Rate)
 	l.net += place.sign * s.Gross
-	if b.product == productXero {
+	if b.product.taxInside {
 		l.VAT += place.sign * s.VAT
 		return
 	}
@@ -247,10 +246,10 @@ func (r *mappingRule) about() string {
 	return "sales " + formatRate(*r.VATRate)
 }
 
-// line returns the line of a rule and a text, and adds it if there is none yet. tax is a TaxType of Xero, where a
-// line without tax has xeroNoTax.
+// line returns the line of a rule and a text, and adds it if there is none yet. tax is its tax type; where lines have
+// one, a line without tax has noTax.
 func (b *entryBuilder) line(order int, rule *mappingRule, text, tax string, rate int64) *draftLine {
-	if tax = cmp.Or(tax, valueOr(rule.Tax, ""), xeroNoTax); b.product == productFortnox {
+	if tax = cmp.Or(tax, valueOr(rule.Tax, ""), noTax); !b.product.taxInside {
 		tax = "" // its lines name accounts only
 	}
 	text = strings.ToUpper(text[:1]) + text[1:]
@@ -379,7 +378,7 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 	if chart.LockedUntil != "" && entry.Date <= chart.LockedUntil {
 		issues.add(heldLocked, "The books are locked to "+chart.LockedUntil+".")
 	}
-	if c.Product == productFortnox {
+	if c.product().series {
 		switch {
 		case chart.Year == 0: // then its series are not known either
 			issues.add(heldNoYear, "The books have no financial year for "+entry.Date+".")
@@ -391,23 +390,20 @@ func checkEntry(c *bookConnection, entry *bookEntry, chart *bookChart) []entryIs
 		}
 	}
 	for i := range entry.Lines {
-		issues.addLine(c.Product, &entry.Lines[i], chart)
+		issues.addLine(c.product(), &entry.Lines[i], chart)
 	}
 	return issues
 }
 
-// addLine notes why the books would not accept a line: its account, its tax or its cost centre.
-func (all *entryIssues) addLine(product string, l *entryLine, chart *bookChart) {
+// addLine notes why the books would not accept a line: its account or its tax.
+func (all *entryIssues) addLine(product *bookProduct, l *entryLine, chart *bookChart) {
 	switch account := chart.account(l.Account); {
 	case account == nil:
 		all.add(heldUnusable, "The books have no account "+l.Account+".")
 	case !account.Usable:
 		all.add(heldUnusable, "The account "+l.Account+" can't be used: "+account.Why+".")
 	}
-	if product == productFortnox {
-		if l.CostCenter != "" && chart.CostCenters != nil && !slices.Contains(chart.CostCenters, l.CostCenter) {
-			all.add(heldUnusable, "The books have no cost centre "+l.CostCenter+".")
-		}
+	if !product.taxInside {
 		return
 	}
 	switch rate := chart.taxRate(l.Tax); {
@@ -416,7 +412,7 @@ func (all *entryIssues) addLine(product string, l *entryLine, chart *bookChart) 
 	case l.Rate != rate.Rate:
 		all.add(heldUnusable, "The tax rate "+l.Tax+" is "+formatRate(rate.Rate)+
 			", not "+formatRate(l.Rate)+".")
-	case l.Tax != xeroNoTax && !rate.Usable:
+	case l.Tax != noTax && !rate.Usable:
 		all.add(heldUnusable, "The tax rate "+l.Tax+" can't be used for revenue.")
 	}
 }
@@ -447,7 +443,7 @@ func (e *bookEntry) compared() (lines []entryLine) {
 	for _, l := range e.Lines {
 		if l.Debit != 0 || l.Credit != 0 {
 			tax := l.Tax
-			if tax == xeroNoTax { // the same as none
+			if tax == noTax { // the same as none
 				tax = ""
 			}
 			lines = append(lines, entryLine{Account: l.Account, Debit: l.Debit, Credit: l.Credit, Tax: tax,

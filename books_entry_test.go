@@ -368,7 +368,7 @@ func TestEntry_taxDiffersAsXeroRoundsByLine(t *testing.T) {
 
 // fortnoxChart is a chart of accounts that takes fortnoxMapping.
 func fortnoxChart() *bookChart {
-	chart := &bookChart{Currency: "SEK", Year: 3, Series: []string{"A", "W"}, CostCenters: []string{"N"}}
+	chart := &bookChart{Currency: "SEK", Year: 3, Series: []string{"A", "W"}}
 	for _, code := range []string{"1580", "1581", "1689", "2611", "2621", "2890", "3001", "3002", "3520"} {
 		chart.Accounts = append(chart.Accounts, bookAccount{Code: code, Usable: true})
 	}
@@ -387,8 +387,6 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		"nothing at Fortnox": {productFortnox, nil, "", ""},
 		"locked the day before": {productXero,
 			func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-21" }, "", ""},
-		"cost centres that are not read": {productFortnox,
-			func(_ *bookConnection, b *bookChart) { b.CostCenters = nil }, "", ""},
 		"another currency": {productXero, func(_ *bookConnection, b *bookChart) { b.Currency = "EUR" }, heldCurrency,
 			"The books are kept in EUR, and the revenue is in CHF. Nothing is converted."},
 		"locked": {productFortnox, func(_ *bookConnection, b *bookChart) { b.LockedUntil = "2026-11-22" }, heldLocked,
@@ -406,9 +404,6 @@ func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 		"a bank": {productXero, func(_ *bookConnection, b *bookChart) {
 			b.Accounts[6].Usable, b.Accounts[6].Why = false, "bank"
 		}, heldUnusable, "The account 610 can't be used: bank."},
-		"a cost centre that is gone": {productFortnox,
-			func(_ *bookConnection, b *bookChart) { b.CostCenters = []string{"S"} },
-			heldUnusable, "The books have no cost centre N."},
 		"a tax rate that is gone": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates = b.TaxRates[1:] },
 			heldUnusable, "The books have no tax rate OUTPUT2."},
 		"a tax rate that was changed": {productXero, func(_ *bookConnection, b *bookChart) { b.TaxRates[1].Rate = 250 },

@@ -37,7 +37,7 @@ func TestBooks_aDayArrivesOnceWhenItsGraceIsOver(t *testing.T) {
 		k.work(10 * time.Minute)
 		k.has(key, 1)
 		if all := k.exports(); len(all) != 1 || all[0].State != exportPosted || all[0].EntryID == nil ||
-			(k.product == productXero) != (valueOr(all[0].EntryURL, "") == xeroJournalPage+*all[0].EntryID) ||
+			(k.product == productXero) != (valueOr(all[0].EntryURL, "") == xeroProduct.entryPage+*all[0].EntryID) ||
 			(k.product == productFortnox) != (all[0].EntryURL == nil) {
 			t.Errorf("exports: %+v", all)
 		}
@@ -153,7 +153,7 @@ func TestBooks_aDayIsHeldUntilItsCauseIsGone(t *testing.T) {
 			mend: func(k *bookkeeper) { k.connect() },
 		},
 	} {
-		for _, product := range bookProducts {
+		for _, product := range productNames() {
 			if story.product != "" && story.product != product {
 				continue
 			}

@@ -24,6 +24,25 @@ const (
 	fortnoxAPIHost  = "https://api.fortnox.se"
 )
 
+const productFortnox = "fortnox"
+
+// fortnoxProduct declares Fortnox. Its pages have an id in their address that its API does not tell.
+var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
+	client: func(out *outbound, base string, now func() time.Time) ledger { return newFortnoxLedger(out, base, now) },
+
+	requests: 20, within: fortnoxWindow, // Fortnox takes 25, and counts everything that an application does there
+
+	series: true, account: checkFortnoxAccount, tax: checkFortnoxAccount,
+	standard: &standardAccounts{ // BAS, the chart of nearly all Swedish books
+		byRate: map[int64]rateAccounts{
+			2500: {"3001", "2611"}, 1200: {"3002", "2621"}, 600: {"3003", "2631"}, 0: {"3004", ""}},
+		tips: "2890", cash: "1910", voucher: "2421", clearing: "1580"},
+}
+
+// checkFortnoxAccount is a textCheck of the code of an account.
+var checkFortnoxAccount = checkedBy(func(s string) bool { _, ok := fortnoxAccount(s); return ok },
+	"invalid_account", "This must be an account from 1000 to 9999.")
+
 const (
 	fortnoxScope     = "bookkeeping companyinformation settings"
 	fortnoxCurrency  = "SEK" // that Swedish books are kept in: vouchers have no currency
@@ -110,10 +129,6 @@ func (f *fortnoxLedger) withdraw(context.Context, *ledgerSession, string) error 
 	return &outboundError{outcome: vendorRefused, reason: "no_drafts",
 		detail: "Fortnox has no drafts of vouchers."}
 }
-
-// pace implements ledger. Fortnox allows an application 25 requests in 5 seconds for a company, counting
-// everything that it does there.
-func (f *fortnoxLedger) pace() (requests int, in time.Duration) { return 20, fortnoxWindow }
 
 // organisations implements ledger.
 func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {

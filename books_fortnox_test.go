@@ -91,7 +91,7 @@ func TestFortnox_asksTheRealHosts(t *testing.T) {
 	if address != want || f.api != "https://api.fortnox.se" {
 		t.Errorf("%s\n%s", address, f.api)
 	}
-	if n, in := f.pace(); n != 20 || in != 5*time.Second {
+	if n, in := fortnoxProduct.requests, fortnoxProduct.within; n != 20 || in != 5*time.Second {
 		t.Errorf("%d in %s", n, in)
 	}
 }

@@ -36,13 +36,16 @@ const (
 	bookkeeperDay        = businessDate("2000-01-01") // the first business day, which ends at 04:00 UTC of the next
 )
 
+// bookkeeperURLs are the base addresses of the fakes.
+var bookkeeperURLs = map[string]string{productXero: bookkeeperXeroURL, productFortnox: bookkeeperFortnoxURL}
+
 // newBookkeeper makes a bookkeeper whose account is connected with a product, and whose mapping names
 // everything. It must be made in a bubble.
 func newBookkeeper(t testing.TB, product string) *bookkeeper {
 	t.Helper()
 	k := &bookkeeper{product: product, currency: "CHF", rate: 810}
 	k.service = newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow, o.xeroURL, o.fortnoxURL = demoOutbound, bookkeeperXeroURL, bookkeeperFortnoxURL
+		o.outboundAllow, o.bookURLs = demoOutbound, bookkeeperURLs
 	})
 	k.xero = makeXeroFake(t, time.Now, bookkeeperXeroURL)
 	k.fortnox = makeFortnoxFake(t, time.Now, bookkeeperFortnoxURL)
@@ -441,7 +444,7 @@ func answering(
 
 // eachProduct runs a test in a bubble with each product.
 func eachProduct(t *testing.T, f func(t *testing.T, k *bookkeeper)) {
-	for _, product := range bookProducts {
+	for _, product := range productNames() {
 		t.Run(product, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { f(t, newBookkeeper(t, product)) })
@@ -456,7 +459,7 @@ func answersNow() time.Time { return time.Date(2026, 11, 23, 6, 0, 0, 500, time.
 func callBooks(t testing.TB, product, address, call string) string {
 	t.Helper()
 	ctx, company := t.Context(), "company"
-	l := newLedgers(outboundTo(t, loopbackRange), address, address, answersNow)[product]
+	l := productOf(product).client(outboundTo(t, loopbackRange), address, answersNow)
 	entry := &bookEntry{Date: "2026-11-22", Currency: "SEK", Narration: "key", Series: "W", Year: 2,
 		Lines: []entryLine{{Account: "1910", Debit: 100}, {Account: "3001", Credit: 100}}}
 	tokens := &bookTokens{Access: "access", Refresh: "old"}

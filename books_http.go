@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func booksWing(s *server, b *books) wing {
 
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
-	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.xeroURL, s.fortnoxURL, s.now)}
+	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.bookURLs, s.now)}
 }
 
 // expireLinks is the chore that removes links to connect books that nobody has used in time.
@@ -127,7 +128,7 @@ func (c *bookConnection) show() *bookConnection {
 	if c.OrganisationID != nil {
 		c.Company = &bookOrganisation{ID: *c.OrganisationID, Name: c.Organisation}
 	}
-	if c.Product == productXero {
+	if c.product().drafts {
 		c.StatusView = &c.Status
 	}
 	if n := len(c.Former); n > 0 {
@@ -168,7 +169,7 @@ func (a *booksAPI) admitConnection(ctx context.Context, c *call) (owner, *bookCo
 }
 
 func (a *booksAPI) connect(ctx context.Context, c *call) (any, error) {
-	product := c.in.text("product", required, 20, oneOf(bookProducts...))
+	product := c.in.text("product", required, 20, oneOf(productNames()...))
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
@@ -278,9 +279,6 @@ func readComeBack(in *input) (q comeBackQuery) {
 	return q
 }
 
-// productNames are the products as people write them.
-var productNames = map[string]string{productXero: "Xero", productFortnox: "Fortnox"}
-
 // followLink answers GET /books/connect/{product}, where the links lead that applications have asked for. It redirects
 // people who have signed in for the account to the product, and others to the page to sign in first. So whoever asked
 // for the link can neither finish the connection, nor have the owner finish it with somebody else's company.
@@ -289,7 +287,7 @@ func (a *booksAPI) followLink(ctx context.Context, c *call) (any, error) {
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(bookProducts, q.product) {
+	if productOf(q.product) == nil {
 		return nil, &refusal{code: codeNotFound}
 	}
 	link, err := a.store.bookAuthorization(q.product, hashOf(q.state), newStamp(c.now))
@@ -322,7 +320,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(bookProducts, q.product) {
+	if productOf(q.product) == nil {
 		return nil, &refusal{code: codeNotFound}
 	}
 	var b *bookConnection
@@ -338,7 +336,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	p := &booksPage{Title: "Connected", Tone: toneGood, Facts: [][2]string{
-		{"Account", of.Name}, {"Software", productNames[b.Product]}, {"Company", b.Organisation}},
+		{"Account", of.Name}, {"Software", b.product().title}, {"Company", b.Organisation}},
 		Text: "Nothing is sent yet: first confirm which account of the books gets what, and then say from which " +
 			"day on revenue is sent."}
 	if b.SendFrom != nil {
@@ -548,7 +546,7 @@ func (b *books) suggestFor(ctx context.Context, c *bookConnection) (*bookMapping
 		}
 		seen = append(seen, slices.DeleteFunc(sums, func(s revenueSum) bool { return !c.wants(day.Date, &s) })...)
 	}
-	m := suggestMapping(c.Product, chart, seen)
+	m := suggestMapping(c.product(), chart, seen)
 	return &m, nil
 }
 
@@ -568,12 +566,12 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call) (any, error) {
 // saveMapping answers PUT /books/connections/{id}/mapping. What depends on the product is checked once the
 // connection's product is known.
 func (a *booksAPI) saveMapping(ctx context.Context, c *call) (any, error) {
-	readMapping(c.in, "")
+	readMapping(c.in, nil)
 	of, b, err := a.admitConnection(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	m := readMapping(c.in, b.Product)
+	m := readMapping(c.in, b.product())
 	if err := c.in.err(); err != nil {
 		return nil, err
 	}
@@ -586,9 +584,9 @@ func (a *booksAPI) saveMapping(ctx context.Context, c *call) (any, error) {
 	return &mappingView{Mapping: &m, ConfirmedAt: b.MappingAt}, nil
 }
 
-// readMapping reads {"lines":[…]} from the body of a request, for a product; "": it checks only what holds for
+// readMapping reads {"lines":[…]} from the body of a request, for a product; nil: it checks only what holds for
 // every product. Members that are null count as absent, so that a mapping can be sent back as it was answered.
-func readMapping(in *input, product string) bookMapping {
+func readMapping(in *input, product *bookProduct) bookMapping {
 	m := bookMapping{Lines: []mappingRule{}}
 	seen := map[string]bool{}
 	for _, line := range in.objects("lines", maxMappingRules) {
@@ -597,7 +595,7 @@ func readMapping(in *input, product string) bookMapping {
 		key := fmt.Sprintf("%s %d %t %q %s", r.Kind, valueOr(r.VATRate, -1), r.Group == nil,
 			valueOr(r.Group, ""), valueOr(r.Method, ""))
 		switch {
-		case product == "" || len(*in.errs) > before: // what the line is for is not known then
+		case product == nil || len(*in.errs) > before: // what the line is for is not known then
 		case seen[key]:
 			line.wrong("kind", "repeated", "Another line is for the same.")
 		default:
@@ -609,9 +607,10 @@ func readMapping(in *input, product string) bookMapping {
 }
 
 // readRule reads one line of a mapping.
-func readRule(in *input, product string) (r mappingRule) {
+func readRule(in *input, product *bookProduct) (r mappingRule) {
 	r.Kind = in.text("kind", required, 20, oneOf(ruleKinds...))
-	r.Account = in.text("account", required, 10, accountCheck(product))
+	of := cmp.Or(product, &bookProduct{})
+	r.Account = in.text("account", required, 10, of.account)
 	if in.ofKinds(product, "vat_rate", r.Kind, ruleSales, ruleDelivery) {
 		r.VATRate = new(in.amount("vat_rate", required, 0, maxVATRate))
 	}
@@ -623,28 +622,28 @@ func readRule(in *input, product string) (r mappingRule) {
 	}
 	readTax(in, product, &r)
 	if in.given("cost_center") {
-		r.CostCenter = nilIfEmpty(in.text("cost_center", required, maxCostCenter, costCenterCheck(product)))
+		r.CostCenter = nilIfEmpty(in.text("cost_center", required, maxCostCenter, of.costCenter))
 	}
 	return r
 }
 
-// readTax reads the tax of a line: a TaxType of Xero, or the account of the VAT at Fortnox, where a rate of 0
-// needs none.
-func readTax(in *input, product string, r *mappingRule) {
+// readTax reads the tax of a line: a tax type, or the account of the VAT, of which a rate of 0 needs none.
+func readTax(in *input, product *bookProduct, r *mappingRule) {
 	byRate := r.Kind == ruleSales || r.Kind == ruleDelivery
-	need := need(byRate && (product == productXero || product == productFortnox && valueOr(r.VATRate, 0) > 0))
-	if product == productFortnox && !in.ofKinds(product, "tax", r.Kind, ruleSales, ruleDelivery) {
+	of := cmp.Or(product, &bookProduct{taxInside: true})
+	need := need(product != nil && byRate && (of.taxInside || valueOr(r.VATRate, 0) > 0))
+	if !of.taxInside && !in.ofKinds(product, "tax", r.Kind, ruleSales, ruleDelivery) {
 		return
 	}
 	if need == required || in.given("tax") {
-		r.Tax = nilIfEmpty(in.text("tax", required, maxTaxType, taxCheck(product)))
+		r.Tax = nilIfEmpty(in.text("tax", required, maxTaxType, of.tax))
 	}
 }
 
 // ofKinds reports whether a member belongs to a line of a mapping of that kind. If it does not, but is given and
 // not null, that is noted as an error. Without a product it reports only whether the member is given.
-func (in *input) ofKinds(product, name, kind string, kinds ...string) bool {
-	if product == "" {
+func (in *input) ofKinds(product *bookProduct, name, kind string, kinds ...string) bool {
+	if product == nil {
 		return in.given(name)
 	}
 	if slices.Contains(kinds, kind) {

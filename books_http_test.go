@@ -34,7 +34,7 @@ func TestBooksHTTP_anOwnerConnectsMapsSeesAndSends(t *testing.T) {
 		page := k.opens(link.text("authorize_url")).is(200).has("Content-Type: text/html; charset=utf-8",
 			"Cache-Control: no-store")
 		if !strings.Contains(page.body, "<h1>Connected</h1>") || strings.Contains(page.body, "<script") ||
-			!strings.Contains(page.body, productNames[k.product]) {
+			!strings.Contains(page.body, productOf(k.product).title) {
 			t.Error(page.body)
 		}
 		c := k.asked("GET", "", "").is(200).json()["data"].([]any)[0].(map[string]any)
@@ -147,8 +147,7 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 		k.until("2000-01-02 12:00") // the access token has ended, and the day is due
 		how, err := usualServerOptions(commandsOf(nouns()))
 		k.check(err)
-		how.outboundAllow, how.xeroURL, how.fortnoxURL, how.noBooks = demoOutbound, bookkeeperXeroURL,
-			bookkeeperFortnoxURL, true
+		how.outboundAllow, how.bookURLs, how.noBooks = demoOutbound, bookkeeperURLs, true
 		original := k.server
 		k.server, err = newServer(k.store, k.keys, how, slog.New(slog.NewTextHandler(k.log, nil)), nouns())
 		k.check(err)

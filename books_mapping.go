@@ -30,62 +30,29 @@ func visible(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) })
 }
 
-// accountCheck returns a check for the code of an account at a product: Xero's have 1 to 10 visible
-// characters, Fortnox' are 1000 to 9999.
-func accountCheck(product string) textCheck {
-	return func(s string) (code, detail string) {
-		four := len(s) == 4 && s[0] != '0' && strings.Trim(s, "0123456789") == ""
-		switch {
-		case product == productFortnox && !four:
-			return "invalid_account", "This must be an account from 1000 to 9999."
-		case product == productXero && (!visible(s) || len([]rune(s)) > 10):
-			return "invalid_account", "This must be an account's code, of 1 to 10 visible characters."
+// checkedBy returns a textCheck of what a text has to be, with the code and the detail of what is not.
+func checkedBy(is func(s string) bool, code, detail string) textCheck {
+	return func(s string) (string, string) {
+		if is(s) {
+			return "", ""
 		}
-		return "", ""
+		return code, detail
 	}
-}
-
-// taxCheck returns a check for the tax of a rule: a TaxType of Xero, or an account of Fortnox.
-func taxCheck(product string) textCheck {
-	if product == productFortnox {
-		return accountCheck(product)
-	}
-	return func(s string) (code, detail string) {
-		if !visible(s) {
-			return "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2."
-		}
-		return "", ""
-	}
-}
-
-// costCenterCheck returns a check for a cost centre; Xero's are an option of a tracking category.
-func costCenterCheck(product string) textCheck {
-	return func(s string) (code, detail string) {
-		category, option, _ := strings.Cut(s, ":")
-		if product == productXero && (category == "" || option == "") {
-			return "invalid_cost_center", "This must be a tracking category and its option: Region:North."
-		}
-		return "", ""
-	}
-}
-
-// basRates are the accounts of sales and of VAT in the chart of accounts of Sweden, BAS, by rate.
-var basRates = map[int64]struct{ sales, vat string }{
-	2500: {"3001", "2611"}, 1200: {"3002", "2621"}, 600: {"3003", "2631"}, 0: {"3004", ""},
 }
 
 // A suggestion makes a mapping from a chart of accounts.
 type suggestion struct {
-	product string
-	chart   *bookChart
-	lines   []mappingRule
+	product  *bookProduct
+	standard standardAccounts // zero: there are none
+	chart    *bookChart
+	lines    []mappingRule
 }
 
 // suggestMapping suggests a mapping from the books' own chart, for the rates, groups and ways of paying of sums
 // that were seen; without any, for all rates that the chart has, and for payments by card and mobile phone. A rule
 // whose account would be ambiguous is left out, and so are accounts that entries can't use.
-func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMapping {
-	g := suggestion{product: product, chart: chart, lines: []mappingRule{}}
+func suggestMapping(product *bookProduct, chart *bookChart, seen []revenueSum) bookMapping {
+	g := suggestion{product, *cmp.Or(product.standard, &standardAccounts{}), chart, []mappingRule{}}
 	sales, deliveries := map[int64][]string{}, map[int64]bool{} // groups by rate
 	methods := []string{methodCard, methodMobile}
 	for _, s := range seen {
@@ -113,7 +80,7 @@ func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMap
 	for _, rate := range slices.Backward(slices.Sorted(maps.Keys(deliveries))) {
 		g.add(ruleDelivery, cmp.Or(g.named(accountWords()["delivery"], isRevenue), g.salesAccount(rate)), rate)
 	}
-	g.add(ruleTip, cmp.Or(g.named(accountWords()["tip"], isForTips), g.bas("2890")), 0)
+	g.add(ruleTip, cmp.Or(g.named(accountWords()["tip"], isForTips), g.usable(g.standard.tips)), 0)
 	g.add(ruleDispute, g.named(accountWords()["dispute"], isDisputed), 0)
 	for _, method := range methods {
 		g.payment(method)
@@ -123,8 +90,8 @@ func suggestMapping(product string, chart *bookChart, seen []revenueSum) bookMap
 
 // rates returns the rates of VAT that the books know.
 func (g *suggestion) rates() (rates []int64) {
-	if g.product == productFortnox {
-		return slices.Collect(maps.Keys(basRates))
+	if g.product.standard != nil {
+		return slices.Collect(maps.Keys(g.standard.byRate))
 	}
 	for _, r := range g.chart.TaxRates {
 		if r.Usable && r.Rate >= 0 && r.Rate <= maxVATRate {
@@ -158,7 +125,7 @@ func (g *suggestion) add(kind, account string, rate int64) bool {
 	if byRate {
 		r.VATRate = &rate
 	}
-	if byRate || g.product == productXero {
+	if byRate || g.product.taxInside {
 		tax, sure := g.tax(account, rate, byRate)
 		if !sure {
 			return false
@@ -171,16 +138,16 @@ func (g *suggestion) add(kind, account string, rate int64) bool {
 	return account != ""
 }
 
-// tax returns the tax of a rate, and whether it is unambiguous. At Xero it is that of the account itself if it has
-// the rate, else the only one for sales (OUTPUT, OUTPUT2, …), else the only one of that rate. At Fortnox it is the
-// account of the VAT.
+// tax returns the tax of a rate, and whether it is unambiguous. It is the standard account of the VAT; without a
+// standard the tax type of the account itself if it has the rate, else the only one for sales (OUTPUT, OUTPUT2, …),
+// else the only one of that rate.
 func (g *suggestion) tax(account string, rate int64, sales bool) (tax string, sure bool) {
-	if g.product == productFortnox {
-		vat, known := basRates[rate]
-		return vat.vat, known && (rate == 0 || g.bas(vat.vat) != "")
+	if g.product.standard != nil {
+		of, known := g.standard.byRate[rate]
+		return of.vat, known && (rate == 0 || g.usable(of.vat) != "")
 	}
 	if !sales {
-		for _, code := range []string{xeroNoTax, "BASEXCLUDED"} { // Australia has no NONE
+		for _, code := range []string{noTax, "BASEXCLUDED"} { // Australia has no NONE
 			if r := g.chart.taxRate(code); r != nil && r.Rate == 0 {
 				return code, true
 			}
@@ -207,11 +174,11 @@ func (g *suggestion) tax(account string, rate int64, sales bool) (tax string, su
 	return "", false
 }
 
-// salesAccount returns the account of sales at a rate: at Fortnox the one that BAS has for the rate; at Xero one
-// with a word for sales in its name, else the only revenue account.
+// salesAccount returns the account of sales at a rate: the standard one; without a standard one with a word for sales
+// in its name, else the only revenue account.
 func (g *suggestion) salesAccount(rate int64) string {
-	if g.product == productFortnox {
-		return g.bas(basRates[rate].sales)
+	if g.product.standard != nil {
+		return g.usable(g.standard.byRate[rate].sales)
 	}
 	if named := g.named(accountWords()["sales"], isRevenue); named != "" {
 		return named
@@ -234,21 +201,21 @@ func (g *suggestion) payment(method string) {
 	account := ""
 	switch method {
 	case methodCash:
-		account = cmp.Or(g.named(accountWords()["cash"], isCash), g.bas("1910"))
+		account = cmp.Or(g.named(accountWords()["cash"], isCash), g.usable(g.standard.cash))
 	case methodVoucher:
-		account = cmp.Or(g.named(accountWords()["voucher"], isVouchers), g.bas("2421"))
+		account = cmp.Or(g.named(accountWords()["voucher"], isVouchers), g.usable(g.standard.voucher))
 	case methodCard, methodMobile, methodTwint, methodTerminal:
 		account = cmp.Or(g.named(accountWords()[method], isClearing), g.named(accountWords()["clearing"], isClearing),
-			g.bas("1580"))
+			g.usable(g.standard.clearing))
 	}
 	if g.add(rulePayment, account, 0) {
 		g.lines[len(g.lines)-1].Method = &method
 	}
 }
 
-// bas returns an account of BAS if the books have it and entries can use it, and "" at another product.
-func (g *suggestion) bas(code string) string {
-	if a := g.chart.account(code); g.product != productFortnox || a == nil || !a.Usable {
+// usable returns a standard account if the books have it and entries can use it, else "".
+func (g *suggestion) usable(code string) string {
+	if a := g.chart.account(code); a == nil || !a.Usable {
 		return ""
 	}
 	return code

@@ -13,7 +13,7 @@ func mappingOf(t testing.TB, product, text string) (bookMapping, []string) {
 	body, err := parseJSON([]byte(text))
 	must(t, err)
 	in := newInput(&body, nil, nil)
-	m := readMapping(in, product)
+	m := readMapping(in, productOf(product))
 	var wrong []string
 	for _, e := range *in.errs {
 		wrong = append(wrong, strings.TrimPrefix(e.Pointer, "#/lines")+" "+e.Code)
@@ -122,7 +122,7 @@ delivery 0 3004 -
 tip 2890 -
 payment card 1580 -
 payment mobile 1580 -`
-	if got := rulesText(suggestMapping(productFortnox, chart, nil)); got != want {
+	if got := rulesText(suggestMapping(&fortnoxProduct, chart, nil)); got != want {
 		t.Errorf("without revenue:\n%s", got)
 	}
 	seen := []revenueSum{
@@ -138,10 +138,10 @@ payment card 1580 -
 payment mobile 1580 -
 payment cash 1910 -
 payment voucher 2421 -`
-	if got := rulesText(suggestMapping(productFortnox, chart, seen)); got != want {
+	if got := rulesText(suggestMapping(&fortnoxProduct, chart, seen)); got != want {
 		t.Errorf("with revenue:\n%s", got)
 	}
-	if got := suggestMapping(productFortnox, chartOf(), seen); len(got.Lines) != 0 || got.Lines == nil {
+	if got := suggestMapping(&fortnoxProduct, chartOf(), seen); len(got.Lines) != 0 || got.Lines == nil {
 		t.Errorf("of an empty chart: %v", got)
 	}
 }
@@ -171,11 +171,11 @@ dispute 310 NONE
 payment card 320 NONE
 payment mobile 330 NONE
 payment terminal 320 NONE`
-	if got := rulesText(suggestMapping(productXero, chart, seen)); got != want {
+	if got := rulesText(suggestMapping(&xeroProduct, chart, seen)); got != want {
 		t.Errorf("in German:\n%s", got)
 	}
 	chart.Accounts[4].Tax = "TAX7"
-	if got := rulesText(suggestMapping(productXero, chart, seen)); !strings.Contains(got, "sales 810 201 TAX7") {
+	if got := rulesText(suggestMapping(&xeroProduct, chart, seen)); !strings.Contains(got, "sales 810 201 TAX7") {
 		t.Errorf("with a tax of its own:\n%s", got)
 	}
 	for language, accounts := range map[string][]string{
@@ -193,7 +193,7 @@ payment terminal 320 NONE`
 		chart.TaxRates = rates
 		want := "sales 810 200 OUTPUT2\nsales 260 200 TAX8\ndelivery 810 210 OUTPUT2\ntip 825 NONE\n" +
 			"payment card 860 NONE\npayment mobile 860 NONE\npayment terminal 860 NONE"
-		if got := rulesText(suggestMapping(productXero, chart, seen)); got != want {
+		if got := rulesText(suggestMapping(&xeroProduct, chart, seen)); got != want {
 			t.Errorf("in %s:\n%s", language, got)
 		}
 	}
@@ -220,7 +220,7 @@ func TestMapping_suggestsNothingThatIsNotClear(t *testing.T) {
 	} {
 		chart := chartOf(c.accounts...)
 		chart.TaxRates = c.rates
-		if got := rulesText(suggestMapping(productXero, chart, seen)); got != c.want {
+		if got := rulesText(suggestMapping(&xeroProduct, chart, seen)); got != c.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}

@@ -170,7 +170,7 @@ func (r *exportRound) holdFor(ctx context.Context, x *bookExport, issues []entry
 // each financial year.
 func (r *exportRound) chartFor(ctx context.Context, date businessDate) (*bookChart, error) {
 	if r.chart != nil {
-		anyDate := r.connection.Product == productXero
+		anyDate := !r.connection.product().series
 		sameYear := r.chart.Year != 0 && r.chart.YearFrom <= date && date <= r.chart.YearTo
 		if anyDate || sameYear || r.chartDate == date {
 			return r.chart, nil

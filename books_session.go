@@ -30,12 +30,12 @@ const (
 // waitTurn returns once another request may be made for a connection. If that is only after ctx ends, it returns an
 // error at once. Errors: an *outboundError with vendorBusy and no status.
 func (b *books) waitTurn(ctx context.Context, c *bookConnection) error {
-	requests, within := b.ledgers[c.Product].pace()
+	product := c.product()
 	most := roundLimit
 	if until, limited := ctx.Deadline(); limited {
 		most = time.Until(until)
 	}
-	wait, ok := b.pace.reserve(c.ID, b.steady(), requests, within, most)
+	wait, ok := b.pace.reserve(c.ID, b.steady(), product.requests, product.within, most)
 	if !ok {
 		return &outboundError{outcome: vendorBusy, reason: reasonRateLimited, wait: wait}
 	}

@@ -284,12 +284,22 @@ var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
 		{"currency", &x.Currency}, {"revision", &x.Revision}, {"reverses", &x.Reverses}, {"entry_date", &x.EntryDate},
 		{"state", &x.State}, {"reason", &x.Reason}, {"detail", &x.Detail}, {"sync_key", &x.SyncKey},
 		{"entry", (*optionalJSON)(&x.Entry)}, {"request", &x.Request}, {"entry_id", &x.EntryID},
-		{`(SELECT '` + xeroJournalPage + `' || x.entry_id FROM books_connections c
-			WHERE c.id = x.connection_id AND c.product = 'xero')`, &x.EntryURL},
+		{entryURL(), &x.EntryURL},
 		{"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
 		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
 		{"reversed_at", &x.ReversedAt}}
 })
+
+// entryURL returns the SQL of the page of an export's entry for people.
+func entryURL() string {
+	cases := ""
+	for _, p := range bookProducts {
+		if p.entryPage != "" {
+			cases += ` WHEN '` + p.name + `' THEN '` + p.entryPage + `' || x.entry_id`
+		}
+	}
+	return `(SELECT CASE c.product` + cases + ` END FROM books_connections c WHERE c.id = x.connection_id)`
+}
 
 // bookExport returns an export of an owner, or errExport.
 func (q *queries) bookExport(o owner, id string) (*bookExport, error) {

@@ -25,9 +25,23 @@ const (
 	xeroAPI      = "https://api.xero.com"
 )
 
-// xeroJournalPage is the page of a manual journal for people, before its id. It opens in the company in which they are
-// at work. Fortnox has no such address: that of its pages has an id in it which its API does not tell.
-const xeroJournalPage = "https://go.xero.com/Journal/View.aspx?invoiceID="
+const productXero = "xero"
+
+// xeroProduct declares Xero. The page of a manual journal opens in the company in which people are at work.
+var xeroProduct = bookProduct{name: productXero, title: "Xero",
+	client: func(out *outbound, base string, now func() time.Time) ledger { return newXeroLedger(out, base, now) },
+
+	requests: 55, within: time.Minute, // Xero takes 60
+
+	entryPage: "https://go.xero.com/Journal/View.aspx?invoiceID=", drafts: true, taxInside: true,
+	account: checkedBy(func(s string) bool { return visible(s) && len([]rune(s)) <= 10 },
+		"invalid_account", "This must be an account's code, of 1 to 10 visible characters."),
+	tax: checkedBy(visible, "invalid_tax", "This must be a TaxType of the books, such as OUTPUT2."),
+	costCenter: checkedBy(func(s string) bool {
+		category, option, _ := strings.Cut(s, ":")
+		return category != "" && option != ""
+	}, "invalid_cost_center", "This must be a tracking category and its option: Region:North."),
+}
 
 // xeroScopes are those of applications made since March 2026. Older ones had accounting.transactions, which
 // the description still names.
@@ -43,7 +57,6 @@ const (
 	maxXeroName          = 200     // characters of a name, and of a message that is kept
 	xeroPage             = 100     // manual journals of a page
 	maxXeroPages         = 10      // that are looked through for one entry
-	xeroRequests         = 55      // for a company in a minute; Xero takes 60
 	xeroTokenLife        = 30 * time.Minute
 )
 
@@ -67,9 +80,6 @@ func newXeroLedger(out *outbound, base string, now func() time.Time) *xeroLedger
 		now:         now,
 	}
 }
-
-// pace implements ledger.
-func (x *xeroLedger) pace() (requests int, in time.Duration) { return xeroRequests, time.Minute }
 
 // authorizeURL implements ledger.
 func (x *xeroLedger) authorizeURL(app appSecrets, redirectURL, state, challenge string) string {
@@ -475,7 +485,7 @@ func (x *xeroLedger) encode(entry *bookEntry) string {
 		if line.Credit > 0 {
 			amount = "-" + formatAmount(line.Credit)
 		}
-		l := xeroLine{json.RawMessage(amount), line.Account, line.Text, cmp.Or(line.Tax, xeroNoTax), nil}
+		l := xeroLine{json.RawMessage(amount), line.Account, line.Text, cmp.Or(line.Tax, noTax), nil}
 		if line.CostCenter != "" {
 			category, option, _ := strings.Cut(line.CostCenter, ":")
 			l.Tracking = []xeroTracking{{category, option}}
@@ -622,7 +632,7 @@ func parseXeroLine(v *jsonValue, kind string) (line entryLine, ok bool) {
 	}
 	line.Debit, line.Credit = max(amount, 0), max(-amount, 0)
 	line.Account, line.Text = rawMember(v, "AccountCode"), rawMember(v, "Description")
-	if line.Tax = rawMember(v, "TaxType"); line.Tax == xeroNoTax || kind == "NoTax" {
+	if line.Tax = rawMember(v, "TaxType"); line.Tax == noTax || kind == "NoTax" {
 		line.Tax = ""
 	}
 	var centers []string

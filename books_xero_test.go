@@ -102,7 +102,7 @@ func TestXero_callsXerosHosts(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if n, in := x.pace(); n != 55 || in != time.Minute {
+	if n, in := xeroProduct.requests, xeroProduct.within; n != 55 || in != time.Minute {
 		t.Errorf("%d requests in %v", n, in)
 	}
 	address := x.authorizeURL(appSecrets{"id&1", "secret"}, "https://a.example/cb?x=1", "st+ate", "cha_ll-enge")

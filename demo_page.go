@@ -452,13 +452,13 @@ func (d *demo) openDay(q *queries, shown *demoBooks, now time.Time) error {
 	xero, fortnox, year := demoData().Xero, demoData().Fortnox, midnight(shown.Date).Format("2006")
 	fortnox.YearFrom, fortnox.YearTo = year+"-01-01", year+"-12-31"
 	charts := map[string]*bookChart{productXero: &xero, productFortnox: &fortnox}
-	for _, product := range bookProducts {
+	for _, product := range productNames() {
 		chart := charts[product]
 		sums, err := q.revenueSums(d.account, shown.Date, chart.Currency)
 		if err != nil {
 			return err
 		}
-		mapping := suggestMapping(product, chart, append(sums, shown.seen[chart.Currency]...))
+		mapping := suggestMapping(productOf(product), chart, append(sums, shown.seen[chart.Currency]...))
 		c := &bookConnection{AccountID: d.account, Product: product, Mapping: &mapping, Status: entryDraft,
 			Series: new("W"), Outside: true, Tests: true}
 		p := previewEntry(c, shown.Date, chart.Currency, sums, chart)

@@ -34,7 +34,8 @@ func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOption
 	t.Helper()
 	xero := newXeroFake(t, time.Now)
 	toLoopback := func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow, o.xeroURL = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, xero.base
+		o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		o.bookURLs = map[string]string{productXero: xero.base}
 	}
 	change = append(change, withoutAddressLimits, toLoopback)
 	f := &exampleFixture{service: newService(t, change...), real: map[string]string{}}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 )
@@ -149,7 +148,7 @@ func (s *server) takeCode(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	next := "./connected"
-	if product := r.query.Get(booksSignin); slices.Contains(bookProducts, product) {
+	if product := r.query.Get(booksSignin); productOf(product) != nil {
 		next = "../books/connect/" + product + "?" + url.Values{"state": {r.query.Get("state")}}.Encode()
 	} else if len(r.query) > 0 {
 		next = r.link("authorize")

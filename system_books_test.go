@@ -385,7 +385,7 @@ func (k *killedBookkeeper) requests(kind string) (bodies []string) {
 }
 
 func eachKilledBookkeeper(t *testing.T, f func(t *testing.T, k *killedBookkeeper)) {
-	for _, product := range bookProducts {
+	for _, product := range productNames() {
 		t.Run(product, func(t *testing.T) {
 			t.Parallel()
 			builtProgram(t)
