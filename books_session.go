@@ -179,10 +179,7 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 // claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
 func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
 	return mine, b.update(ctx, func(t *tx) error {
-		until := t.now.after(tokenClaim)
-		if mine = t.claimBookTokens(c.ID, c.Tokens, until); mine {
-			t.noteRenewal(c.ID, until) // in case this process ends before the answer comes
-		}
+		mine = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
 		return nil
 	})
 }
@@ -282,7 +279,6 @@ func (b *books) needOwner(ctx context.Context, c *bookConnection, why error) err
 		}
 		now.NeedsReconnectAt = t.now
 		t.saveBookConnection(now)
-		t.dropTokenClaim(now.ID, now.Tokens)
 		t.endRenewal(now.ID)
 		t.addEvent(booksEvent(now, eventBooksNeedOwner, actorProvider))
 		return nil

@@ -210,7 +210,6 @@ func (t *tx) saveFormerSwitches(c *bookConnection, from businessDate) {
 
 // removeBookConnection deletes the row of a connection that has no company, and so no exports.
 func (t *tx) removeBookConnection(id string) {
-	t.endRenewal(id)
 	t.exec(`DELETE FROM books_switches WHERE connection_id = ?`, id)
 	t.exec(`DELETE FROM books_connections WHERE id = ? AND organisation_id IS NULL`, id)
 }
@@ -218,52 +217,47 @@ func (t *tx) removeBookConnection(id string) {
 // saveBookTokens writes new tokens of a connection, nil to have none, unless they were replaced meanwhile, and
 // releases the claim on replacing them. Errors: errChanged.
 func (t *tx) saveBookTokens(c *bookConnection, sealed []byte) error {
-	if t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL
-		WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens) == 0 {
+	if t.exec(`UPDATE books_connections SET secrets = ?, tokens = tokens + 1, refreshing_until = NULL,
+		renewal_lost_at = NULL, renew_at = NULL WHERE id = ? AND tokens = ?`, sealed, c.ID, c.Tokens) == 0 {
 		return errChanged
 	}
-	t.endRenewal(c.ID)
 	c.Sealed, c.Tokens, c.RefreshingUntil = sealed, c.Tokens+1, stamp{}
 	return nil
-}
-
-// noteRenewal notes that the tokens of a connection are being replaced, and that the worker retries at due unless
-// an answer comes before. It keeps the lost_at of earlier attempts.
-func (t *tx) noteRenewal(id string, due stamp) {
-	t.exec(`INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES (?, ?, ?)
-		ON CONFLICT (connection_id) DO UPDATE SET due_at = excluded.due_at`, id, t.now, due)
 }
 
 // renewalLostAt returns since when attempts to replace the tokens of a connection have had no usable answer, or
 // errNotFound.
 func (q *queries) renewalLostAt(id string) (lost stamp, err error) {
-	return oneValue[stamp](q, `SELECT lost_at FROM books_renewals WHERE connection_id = ?`, id)
+	return oneValue[stamp](q, `SELECT renewal_lost_at FROM books_connections
+		WHERE id = ? AND renewal_lost_at IS NOT NULL`, id)
 }
 
 // postponeRenewal writes when the worker retries replacing tokens; the zero stamp: it does not.
 func (t *tx) postponeRenewal(id string, due stamp) {
-	t.exec(`UPDATE books_renewals SET due_at = ? WHERE connection_id = ?`, due, id)
+	t.exec(`UPDATE books_connections SET renew_at = ? WHERE id = ?`, due, id)
 }
 
-// endRenewal forgets that the tokens of a connection could not be replaced.
+// endRenewal releases the claim on replacing the tokens of a connection, which nobody tries again.
 func (t *tx) endRenewal(id string) {
-	t.exec(`DELETE FROM books_renewals WHERE connection_id = ?`, id)
+	t.exec(`UPDATE books_connections SET refreshing_until = NULL, renewal_lost_at = NULL, renew_at = NULL
+		WHERE id = ?`, id)
 }
 
 // dueRenewals returns up to limit connections whose tokens are to be replaced again at now, those that wait
 // longest first.
 func (q *queries) dueRenewals(now stamp, limit int) (ids []string, err error) {
-	return q.texts(`SELECT connection_id FROM books_renewals WHERE due_at <= ? ORDER BY due_at LIMIT ?`,
-		now, limit)
+	return q.texts(`SELECT id FROM books_connections WHERE renew_at <= ? ORDER BY renew_at LIMIT ?`, now, limit)
 }
 
 // claimBookTokens notes that somebody is replacing the tokens of a connection until a time, unless somebody else
-// is or they were replaced. It reports whether the caller has the claim. A stored claim that lasts longer than
-// until was made before the clock was set back, and does not count.
+// is or they were replaced. It reports whether the caller has the claim. If that has ended without an answer, the
+// worker tries again. A stored claim that lasts longer than until was made before the clock was set back, and does not
+// count.
 func (t *tx) claimBookTokens(id string, tokens int64, until stamp) (mine bool) {
-	return t.exec(`UPDATE books_connections SET refreshing_until = ?
-		WHERE id = ? AND tokens = ? AND (refreshing_until IS NULL OR refreshing_until <= ? OR refreshing_until > ?)`,
-		until, id, tokens, t.now, until) > 0
+	return t.exec(`UPDATE books_connections SET refreshing_until = ?1, renew_at = ?1,
+			renewal_lost_at = coalesce(renewal_lost_at, ?4) WHERE id = ?2 AND tokens = ?3
+		AND (refreshing_until IS NULL OR refreshing_until <= ?4 OR refreshing_until > ?1)`,
+		until, id, tokens, t.now) > 0
 }
 
 // dropTokenClaim releases a claim on replacing tokens that has not led to new ones.

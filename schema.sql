@@ -694,10 +694,13 @@ CREATE TABLE books_connections (
   outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too, see books_switches
   tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too, see books_switches
   created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
-  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it is not in use; NULL: it is
+  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it is not in use; NULL: it is
+  renewal_lost_at TEXT CHECK (renewal_lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renewal_lost_at, '+0 days')), -- since when replacing its tokens had no usable answer; NULL: the last one had
+  renew_at        TEXT CHECK (renew_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renew_at, '+0 days')) -- when the worker tries that again; NULL: whoever needs the tokens does
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
+CREATE INDEX books_connections_renewing ON books_connections (renew_at) WHERE renew_at IS NOT NULL;
 
 -- What the switches of connections with books were before they were changed: at most one row for each connection and
 -- business day. A connection without rows has had its own on all days.
@@ -708,15 +711,6 @@ CREATE TABLE books_switches (
   tests         INTEGER NOT NULL CHECK (tests IN (0, 1)),            -- as in books_connections
   PRIMARY KEY (connection_id, before_date)
 ) STRICT, WITHOUT ROWID;
-
--- Connections with books whose tokens are being replaced, or could not be: at most one row for each, of some
--- 100 bytes, gone with the next usable answer.
-CREATE TABLE books_renewals (
-  connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
-  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
-  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
-) STRICT, WITHOUT ROWID;
-CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
 
 -- What is written into books: the entries of days, and the entries that reverse them.
 CREATE TABLE books_exports (

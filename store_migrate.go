@@ -52,7 +52,8 @@ var releasedSchemas = map[int]releasedSchema{
 		fill: "schema/from8.sql",
 		gone: []string{"trigger orders_payment_changed", "trigger refunds_added", "trigger refunds_changed",
 			"trigger disputes_added", "trigger disputes_changed", "revenue_facts.recorded_at", "revenue_sums.facts",
-			"books_exports.mapping_at"},
+			"books_exports.mapping_at", "table books_renewals", "books_renewals.connection_id",
+			"books_renewals.lost_at", "books_renewals.due_at", "index books_renewals_due"},
 		parts: 496},
 }
 

@@ -245,6 +245,21 @@ func TestUpgrade_ofEveryDumpMakesThePresentSchemaAndKeepsEveryRow(t *testing.T) 
 	}
 }
 
+func TestUpgrade_keepsWhenTokensOfBooksAreAskedForAgain(t *testing.T) {
+	t.Parallel()
+	path := oldDatabase(t, 8)
+	raw(t, path, `INSERT INTO books_connections (id, account_id, product, removed_at, created_at)
+		SELECT 'bkc_3', id, 'xero', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z' FROM accounts LIMIT 1`)
+	upgraded(t, path, upgradeOptions{})
+	got, err := openTestStore(t, path, storeOptions{}).texts(`SELECT
+		concat_ws(' ', id, renewal_lost_at, 'again', renew_at) FROM books_connections ORDER BY id`)
+	if want := []string{"bkc_00000000000000000000000001 2026-11-20T10:00:00Z again",
+		"bkc_00000000000000000000000002 2026-11-20T10:00:00Z again 2026-11-20T10:00:40Z", "bkc_3 again",
+	}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestUpgrade_keepsNoWeakerRuleOfAnOldSchema(t *testing.T) {
 	t.Parallel()
 	path := oldDatabase(t, 8)
@@ -319,7 +334,7 @@ func TestUpgrade_namesAHundredInvalidTimesAndCountsTheRestButRefusesAnyOtherFaul
 }
 
 // goneTables are tables of a version that the present one has not, or whose rows it adds up.
-var goneTables = map[int][]string{1: {"item_names", "item_counts"}}
+var goneTables = map[int][]string{1: {"item_names", "item_counts"}, 8: {"books_renewals"}}
 
 // goneColumns are columns of a version that the present one has not, and whose values it does not keep either.
 var goneColumns = map[int][]string{1: {"leads.email_key"},

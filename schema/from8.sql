@@ -5,6 +5,11 @@ INSERT INTO refunds
   SELECT f.*, (SELECT account_id FROM old_orders o WHERE o.id = f.order_id), NULL, 0, NULL, 0 FROM old_refunds f;
 DROP TABLE old_refunds;
 
+INSERT INTO books_connections
+  SELECT c.*, r.lost_at, r.due_at FROM old_books_connections c LEFT JOIN old_books_renewals r ON r.connection_id = c.id;
+DROP TABLE old_books_connections;
+DROP TABLE old_books_renewals;
+
 -- Version 8 counted a dispute as taken until it was won.
 INSERT INTO disputes SELECT *, iif(state IN ('open', 'lost'), amount, 0), NULL FROM old_disputes;
 DROP TABLE old_disputes;

@@ -692,10 +692,13 @@ CREATE TABLE books_connections (
   outside         INTEGER NOT NULL DEFAULT 0 CHECK (outside IN (0, 1)), -- 1: what was paid outside is sent too, see books_switches
   tests           INTEGER NOT NULL DEFAULT 0 CHECK (tests IN (0, 1)), -- 1: what was paid with test keys is sent too, see books_switches
   created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
-  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when it is not in use; NULL: it is
+  removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it is not in use; NULL: it is
+  renewal_lost_at TEXT CHECK (renewal_lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renewal_lost_at, '+0 days')), -- since when replacing its tokens had no usable answer; NULL: the last one had
+  renew_at        TEXT CHECK (renew_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renew_at, '+0 days')) -- when the worker tries that again; NULL: whoever needs the tokens does
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
+CREATE INDEX books_connections_renewing ON books_connections (renew_at) WHERE renew_at IS NOT NULL;
 
 -- What the switches of connections with books were before they were changed: at most one row for each connection and
 -- business day. A connection without rows has had its own on all days.
@@ -706,15 +709,6 @@ CREATE TABLE books_switches (
   tests         INTEGER NOT NULL CHECK (tests IN (0, 1)),            -- as in books_connections
   PRIMARY KEY (connection_id, before_date)
 ) STRICT, WITHOUT ROWID;
-
--- Connections with books whose tokens are being replaced, or could not be: at most one row for each, of some
--- 100 bytes, gone with the next usable answer.
-CREATE TABLE books_renewals (
-  connection_id TEXT PRIMARY KEY REFERENCES books_connections (id),      -- of which connection
-  lost_at       TEXT NOT NULL CHECK (lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', lost_at, '+0 days')), -- since when there was no usable answer
-  due_at        TEXT CHECK (due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', due_at, '+0 days')) -- when the worker tries it again; NULL: whoever needs the tokens does
-) STRICT, WITHOUT ROWID;
-CREATE INDEX books_renewals_due ON books_renewals (due_at) WHERE due_at IS NOT NULL;
 
 -- What is written into books: the entries of days, and the entries that reverse them.
 CREATE TABLE books_exports (
@@ -1267,14 +1261,11 @@ INSERT INTO books_apps (product, client_id, secret, changed_at) VALUES ('xero', 
 INSERT INTO books_authorizations (state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000001', 'acct_00000000000000000000000001', 'xero', X'02', 'https://api.example.com/v1/books/callback/xero', 'cli:root', '2026-11-20T10:00:00Z', '2026-11-20T10:10:00Z');
 INSERT INTO books_authorizations (state_hash, account_id, product, verifier, redirect_url, made_by, created_at, expires_at) VALUES (X'0000000000000000000000000000000000000000000000000000000000000004', 'acct_00000000000000000000000001', 'fortnox', X'02', 'https://api.example.com/v1/books/callback/fortnox', 'cli:root', '2026-11-20T10:00:00Z', '2026-11-20T10:10:00Z');
 
-INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at) VALUES ('bkc_00000000000000000000000001', 'acct_00000000000000000000000001', 'xero', NULL, '', '[{"id":"t1","name":"Roma"}]', NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, 'draft', NULL, 0, 0, '2026-11-20T10:00:00Z', NULL);
-INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at) VALUES ('bkc_00000000000000000000000002', 'acct_00000000000000000000000001', 'fortnox', '123456', 'Roma AB', NULL, 'SEK', X'03', 2, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '{"lines":[]}', '2026-11-20T10:00:00Z', '2026-11-20', 'posted', 'W', 1, 1, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z');
+INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at, renewal_lost_at, renew_at) VALUES ('bkc_00000000000000000000000001', 'acct_00000000000000000000000001', 'xero', NULL, '', '[{"id":"t1","name":"Roma"}]', NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, 'draft', NULL, 0, 0, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
+INSERT INTO books_connections (id, account_id, product, organisation_id, organisation, choices, currency, secrets, tokens, refreshing_until, needs_reconnect_at, failing_since, mapping, mapping_at, send_from, status, series, outside, tests, created_at, removed_at, renewal_lost_at, renew_at) VALUES ('bkc_00000000000000000000000002', 'acct_00000000000000000000000001', 'fortnox', '123456', 'Roma AB', NULL, 'SEK', X'03', 2, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '{"lines":[]}', '2026-11-20T10:00:00Z', '2026-11-20', 'posted', 'W', 1, 1, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:40Z');
 
 INSERT INTO books_switches (connection_id, before_date, outside, tests) VALUES ('bkc_00000000000000000000000002', '2026-11-20', 1, 0);
 INSERT INTO books_switches (connection_id, before_date, outside, tests) VALUES ('bkc_00000000000000000000000002', '2026-11-21', 0, 1);
-
-INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES ('bkc_00000000000000000000000001', '2026-11-20T10:00:00Z', NULL);
-INSERT INTO books_renewals (connection_id, lost_at, due_at) VALUES ('bkc_00000000000000000000000002', '2026-11-20T10:00:00Z', '2026-11-20T10:00:40Z');
 
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000001', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-20', 'SEK', 1, NULL, '2026-11-20', 'waiting', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-20:r1', NULL, NULL, NULL, 0, 0, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000002', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-21', 'SEK', 1, NULL, '2026-11-21', 'held', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-21:r1', NULL, NULL, NULL, 1, 1, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
