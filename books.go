@@ -92,20 +92,6 @@ func productOf(name string) *bookProduct {
 // product returns the product that a connection is with.
 func (c *bookConnection) product() *bookProduct { return productOf(c.Product) }
 
-// option returns the option with the base address of everything of the product.
-func (p *bookProduct) option() option {
-	return option{name: p.name + "-url", value: "URL", hasVariable: true,
-		help: "base address of everything of " + p.title + ", for tests; by default its own"}
-}
-
-// bookOptions are the options of all products.
-func bookOptions() (all []option) {
-	for _, p := range bookProducts {
-		all = append(all, p.option())
-	}
-	return all
-}
-
 // The event types of books. Their data has no amounts.
 var (
 	booksEvents = eventTable{scope: scopeBooks}
@@ -143,6 +129,7 @@ var (
 
 	errBooksConnection = &refusal{code: codeBooksNotFound}
 	errExport          = &refusal{code: codeExportNotFound}
+	errNoCompany       = &refusal{code: codeBooksState, detail: "Choose a company first."}
 	errBooksOff        = &refusal{code: codeBooksUnavailable,
 		detail: "This service works on a copy of a database, and asks no books: it was started with -no-books."}
 )
@@ -216,6 +203,17 @@ type bookConnection struct {
 	NeedsReconnectAt stamp              `json:"needs_reconnect_at"`
 	CreatedAt        stamp              `json:"created_at"`
 	RemovedAt        stamp              `json:"-"`
+}
+
+// members lists what callers may set of a connection.
+func (c *bookConnection) members() []member {
+	return []member{
+		{name: "send_from", at: &c.SendFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
+		{name: "status", at: &c.Status, high: 10, check: oneOf(entryDraft, entryPosted)},
+		{name: "series", at: &c.Series, high: 10, check: notEmptyAnd(
+			checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W."))},
+		{name: "outside", at: &c.Outside}, {name: "tests", at: &c.Tests},
+	}
 }
 
 // formerSwitches are Outside and Tests of a connection on the business days before one, as far back as they held.

@@ -2,11 +2,10 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"strings"
 	"time"
 )
 
@@ -16,19 +15,21 @@ var (
 		help: "print a mapping that the books' own chart of accounts suggests; it is not used until it is set"}
 	optMapping = option{name: "set", value: "FILE",
 		help: "confirm the mapping that standard input has (-set - <mapping.json), or a file: JSON as -json prints it"}
-	optSendFrom = option{name: "send-from", value: "DATE",
+	optSendFrom = option{name: "send-from", value: "DATE", member: "send_from", reads: asFirstDay,
 		help: "first business day that is sent on its own, or never"}
-	optHistory = option{name: "history", help: "-send-from may be a day that is past"}
-	optCompany = option{name: "organisation", value: "ID",
+	optHistory = option{name: "history", member: "history", reads: sending(true),
+		help: "-send-from may be a day that is past"}
+	optCompany = option{name: "organisation", value: "ID", member: "organisation",
 		help: "the company, where access to several was granted: 'widgetd books list -json' prints them"}
-	optEntryStatus = option{name: "status", value: "STATUS", help: "at Xero: what entries become, draft or posted"}
-	optSeries      = option{name: "series", value: "CODE",
+	optEntryStatus = option{name: "status", value: "STATUS", member: "status",
+		help: "at Xero: what entries become, draft or posted"}
+	optSeries = option{name: "series", value: "CODE", member: "series",
 		help: "at Fortnox: the series of vouchers, which takes manual entries; best one of its own"}
-	optSendOutside = option{name: "outside", value: "yes|no",
+	optSendOutside = option{name: "outside", value: "yes|no", member: "outside", reads: asYesOrNo,
 		help: "whether what was paid outside is sent too, which a till usually books: of days from today on"}
-	optSendTests = option{name: "tests", value: "yes|no",
+	optSendTests = option{name: "tests", value: "yes|no", member: "tests", reads: asYesOrNo,
 		help: "whether what was paid with test keys is sent too: of days from today on"}
-	optReverseDate = option{name: "date", value: "DATE",
+	optReverseDate = option{name: "date", value: "DATE", member: "date",
 		help: "date of the reversal in the books; by default that of the entry"}
 	optExportState = option{name: "state", value: "STATE", help: "show only exports in this state, as held"}
 
@@ -38,13 +39,13 @@ var (
 	}, bookOptions()...)
 )
 
-// bookURLs returns what the options of products say, by name.
-func (e *env) bookURLs() map[string]string {
-	urls := map[string]string{}
+// bookOptions are the options with the base addresses of the products, see newLedgers.
+func bookOptions() (all []option) {
 	for _, p := range bookProducts {
-		urls[p.name] = e.str(p.option().name)
+		all = append(all, option{name: p.name + "-url", value: "URL", hasVariable: true,
+			help: "base address of everything of " + p.title + ", for tests; by default its own"})
 	}
-	return urls
+	return all
 }
 
 // The operator's commands on books.
@@ -57,69 +58,34 @@ var booksCommands = []command{
 		columns: "PRODUCT CLIENT=client_id CHANGED=changed_at",
 		pages:   whole(func(q *queries, _ owner) ([]booksApp, error) { return q.booksApps() }),
 	}.run},
-	{"books connect", "xero|fortnox", "print the address on which an account's owner connects its books",
-		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...), booksConnect},
+	{"books connect", "PRODUCT", "print the address on which an account's owner connects its books: xero or fortnox",
+		append([]option{optAccount.says("the account whose revenue is to be sent")}, ledgerOptions...),
+		routeCommand{route: "POST /books/connections", keys: (*env).keyFile, before: needApp,
+			text: "open until ${expires_at}:\n${authorize_url}"}.run},
 	{"books list", "", "list the connections with books, newest first",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")},
 		listCommand{prefix: "bkc", columns: "ID PRODUCT STATE COMPANY=organisation.name CURRENCY " +
 			"MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id", pages: whole(shownConnections)}.run},
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
 		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
-	}, booksSet},
+	}, routeCommand{route: "PATCH /books/connections/{id}", keys: (*env).keyFile, show: showSending}.run},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), booksMapping},
 	{"books preview", "CONNECTION DATE", "print the entry of a business day as it would be sent",
-		ledgerOptions, booksPreview},
-	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil, booksExport},
+		ledgerOptions, routeCommand{route: "GET /books/connections/{id}/preview/{date}", keys: (*env).keyFile,
+			show: showPreview}.run},
+	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil,
+		changeExports("POST /books/connections/{id}/exports")},
 	{"books export list", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
 	}, listCommand{prefix: "exp", columns: exportColumns, pages: exportPages}.run},
 	{"books export retry", "EXPORT", "have the running service look at a held, failed or unknown export now", nil,
-		booksRetry},
+		changeExports("POST /books/connections/{id}/exports/{export}/retry")},
 	{"books export reverse", "EXPORT", "have the running service reverse the entry of an export",
-		[]option{optReverseDate}, booksReverse},
+		[]option{optReverseDate}, changeExports("POST /books/connections/{id}/exports/{export}/reverse")},
 	{"books disconnect", "CONNECTION", "send nothing more with a connection; what was sent stays in the books",
-		append([]option{optUnasked}, ledgerOptions...), booksDisconnect},
-}
-
-// explainBooksError turns the refusals of the rules of books, which are worded for callers of the API, into errors for
-// the operator that name the next step.
-func explainBooksError(err error) error {
-	var ref *refusal
-	switch err = booksRefusal(err); {
-	case errors.Is(err, errBooksConnection):
-		return errors.New("not found, or disconnected already: 'widgetd books list' prints what there is")
-	case errors.Is(err, errExport):
-		return errors.New("not found: 'widgetd books export list' prints what there is")
-	case !errors.As(err, &ref):
-		return err
-	case ref.code == codeBooksNotSet:
-		return errors.New("the application is not set, or is refused: run 'widgetd books app set'")
-	case ref.code == codeValidation && len(ref.fields) > 0:
-		name := strings.ReplaceAll(strings.TrimPrefix(ref.fields[0].Pointer, "#/"), "_", "-")
-		return usageError(name + ": " + ref.fields[0].Detail)
-	}
-	return errors.New(ref.text())
-}
-
-// withBooks calls f with the engine of books. What it would log is discarded, since its errors say the same.
-func (e *env) withBooks(f func(b *books) error) error {
-	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
-	if err != nil {
-		return err
-	}
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	out := newOutbound(allow)
-	defer out.close()
-	return e.withStore(func(st *store) error {
-		b := &books{ledgers: newLedgers(out, e.bookURLs(), e.now),
-			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
-				now: e.now, steady: e.now, wake: make(chan struct{}, 1)}}
-		return explainBooksError(f(b))
-	})
+		append([]option{optUnasked}, ledgerOptions...), routeCommand{route: "DELETE /books/connections/{id}",
+			keys: (*env).keyFile, plan: planDisconnecting, text: "connection ${id} with books disconnected"}.run},
 }
 
 // product returns the product that the command's first argument names. Errors: usageError.
@@ -154,28 +120,17 @@ func booksAppSet(e *env) error {
 	})
 }
 
-func booksConnect(e *env) error {
+// needApp refuses to connect books with a product whose application is not set.
+func needApp(e *env, _ map[string]any) error {
 	product, err := e.product()
 	if err != nil {
 		return err
 	}
-	account, err := e.needAccount()
-	if err != nil {
-		return err
-	}
-	var link *bookLink
-	err = e.withBooks(func(b *books) error {
-		base, err := currentBase(b.store)
-		if err != nil {
-			return err
-		}
-		link, err = b.authorize(e.ctx, account, product, base, e.actor())
-		return err
+	_, err = queried(e, func(q *queries) (*booksApp, error) {
+		app, err := q.booksApp(product)
+		return app, replaced(err, errNotFound, errors.New("the application is not set: run 'widgetd books app set'"))
 	})
-	if err != nil {
-		return err
-	}
-	return e.print(link, "open until "+link.ExpiresAt.String()+":\n"+link.AuthorizeURL)
+	return err
 }
 
 // shownConnections returns the connections of an owner as books list prints them.
@@ -187,125 +142,79 @@ func shownConnections(q *queries, o owner) ([]*bookConnection, error) {
 	return all, err
 }
 
-// yesOrNo returns what an option says; nil: it is not given. Errors: usageError.
-func (e *env) yesOrNo(name string) (*bool, error) {
-	switch text := e.str(name); {
-	case !e.given(name):
-		return nil, nil
-	case text == "yes" || text == "no":
-		return new(text == "yes"), nil
+// asFirstDay sends the first business day that is sent on its own; never: null, for none.
+func asFirstDay(_ *env, text string) (any, error) {
+	if text == "never" {
+		return json.RawMessage("null"), nil
 	}
-	return nil, usageError("-" + name + ": give yes or no")
+	return text, nil
 }
 
-// connectionChange returns what the options say. Errors: usageError.
-func (e *env) connectionChange() (w connectionChange, err error) {
-	check := func(name, text string, check textCheck) {
-		if _, detail := check(text); detail != "" && err == nil {
-			err = usageError("-" + name + ": " + detail)
+// showSending prints from when on a connection sends.
+func showSending(e *env, c *jsonValue) error {
+	from := cmp.Or(memberAt(c, "send_from").text, "never")
+	return e.print(nil, fillText("${id} is ${state}; it sends from: ", c)+from)
+}
+
+// booksMapping prints or confirms the mapping of a connection.
+func booksMapping(e *env) error {
+	const route = "/books/connections/{id}/mapping"
+	r, err := e.request("GET " + route)
+	member := "mapping"
+	switch {
+	case err != nil:
+		return err
+	case e.given("set") && e.on("suggest"):
+		return usageError("-set and -suggest exclude each other")
+	case e.on("suggest"):
+		r.query.Set("suggest", "true")
+		member = "suggested"
+	case e.given("set"):
+		r.route = "PUT " + route
+		if r.body, err = e.readMapping(); err != nil {
+			return err
 		}
 	}
-	w.organisation, w.status, w.history = e.str("organisation"), e.str("status"), e.on("history")
-	if e.given("status") {
-		check("status", w.status, oneOf(entryDraft, entryPosted))
-	}
-	if e.given("send-from") {
-		if w.sendFrom = new(e.str("send-from")); *w.sendFrom == "never" {
-			*w.sendFrom = ""
-		} else {
-			check("send-from", *w.sendFrom, checkBusinessDate)
-		}
-	}
-	if e.given("series") {
-		w.series = new(e.str("series"))
-		check("series", *w.series, checkSeries)
-	}
+	answer, err := e.callRoute((*env).keyFile, r)
 	if err != nil {
-		return w, err
+		return err
 	}
-	if w.outside, err = e.yesOrNo("outside"); err == nil {
-		w.tests, err = e.yesOrNo("tests")
+	body, err := parseJSON(answer)
+	if err != nil {
+		return err
 	}
-	return w, err
+	m := memberAt(&body, member)
+	if m.kind == jsonNull {
+		return errors.New("no mapping was confirmed: -suggest prints one, and -set FILE confirms it")
+	}
+	if e.on("json") {
+		_, err := fmt.Fprintln(e.stdout, m.raw)
+		return err
+	}
+	const columns = "KIND RATE=vat_rate GROUP METHOD ACCOUNT TAX COST_CENTER"
+	return e.printRows(columns, ruleCell, elementsOf(memberAt(m, "lines")))
 }
 
-func booksSet(e *env) error {
-	wish, err := e.connectionChange()
-	if err != nil {
-		return err
-	}
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	c, err := changed(e, func(t *tx) (*bookConnection, error) {
-		c, err := changeBooks(t, keys, anyAccount, e.args[0], wish, e.actor())
-		return c, explainBooksError(err)
-	})
-	if err != nil {
-		return err
-	}
-	c.show()
-	return e.print(c, c.ID+" is "+c.State+"; it sends from: "+cmp.Or(valueOr(c.SendFrom, ""), "never"))
-}
-
-// readMappingFile returns the mapping that -set names.
-func (e *env) readMappingFile(product string) (m bookMapping, err error) {
+// readMapping returns the text of the mapping that -set names.
+func (e *env) readMapping() (string, error) {
 	file, err := e.open(e.str("set"))
 	if err != nil {
-		return m, err
+		return "", err
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxMappingBody))
 	if err != nil {
-		return m, fmt.Errorf("read the mapping: %w", err)
+		return "", fmt.Errorf("read the mapping: %w", err)
 	}
-	body, err := parseJSON(text)
-	if err != nil {
-		return m, usageError("the mapping must be a JSON object: " + err.Error())
-	}
-	in := newInput(&body, nil, nil)
-	m = readMapping(in, productOf(product))
-	return m, in.err()
+	return string(text), nil
 }
 
-func booksMapping(e *env) error {
-	if e.given("set") && e.on("suggest") {
-		return usageError("-set and -suggest exclude each other")
+// elementsOf returns the elements of an array.
+func elementsOf(array *jsonValue) (all []*jsonValue) {
+	for i := range array.list {
+		all = append(all, &array.list[i])
 	}
-	var m *bookMapping
-	err := e.withBooks(func(b *books) error {
-		c, err := b.store.usedBookConnection(anyAccount, e.args[0])
-		if err != nil {
-			return err
-		}
-		switch {
-		case e.on("suggest"):
-			m, err = b.suggestFor(e.ctx, c)
-		case e.given("set"):
-			var read bookMapping
-			if read, err = e.readMappingFile(c.Product); err != nil {
-				return err
-			}
-			m = &read
-			err = b.store.update(e.ctx, func(t *tx) error {
-				_, err := saveMapping(t, anyAccount, c.ID, m, e.actor())
-				return err
-			})
-		case c.Mapping == nil:
-			return errors.New("no mapping was confirmed: -suggest prints one, and -set FILE confirms it")
-		default:
-			m = c.Mapping
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if e.on("json") {
-		return e.print(m, "")
-	}
-	return printObjects(e, "KIND RATE=vat_rate GROUP METHOD ACCOUNT TAX COST_CENTER", ruleCell, m.Lines)
+	return all
 }
 
 // ruleCell is a cellFunc for the rules of a mapping.
@@ -321,39 +230,16 @@ func ruleCell(member string, row *jsonValue) any {
 	return nil
 }
 
-// businessDate returns the business day that the command's second argument names. Errors: usageError.
-func (e *env) businessDate() (businessDate, error) {
-	if _, detail := checkBusinessDate(e.args[1]); detail != "" {
-		return "", usageError("DATE: " + detail)
-	}
-	return e.args[1], nil
-}
-
-func booksPreview(e *env) error {
-	date, err := e.businessDate()
-	if err != nil {
-		return err
-	}
-	var all []bookPreview
-	err = e.withBooks(func(b *books) error {
-		c, err := b.store.usedBookConnection(anyAccount, e.args[0])
-		if err == nil {
-			all, err = b.previewNow(e.ctx, c, date)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if e.on("json") {
-		return e.print(datePreview{date, all}, "")
-	}
-	if len(all) == 0 {
+// showPreview prints the entries of a day, and what is missing.
+func showPreview(e *env, answer *jsonValue) error {
+	var day datePreview
+	err := json.Unmarshal([]byte(answer.raw), &day)
+	if err == nil && len(day.Entries) == 0 {
 		_, err = fmt.Fprintln(e.stdout, "nothing would be sent")
 	}
-	for i := range all {
+	for i := range day.Entries {
 		if err == nil {
-			err = e.printPreview(&all[i])
+			err = e.printPreview(&day.Entries[i])
 		}
 	}
 	return err
@@ -385,85 +271,47 @@ func (e *env) printPreview(p *bookPreview) error {
 const exportColumns = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID=entry_id BOOKS_URL=entry_url " +
 	"CONNECTION=connection_id"
 
-// changeExports runs f in a transaction and prints the exports that f returns, on which the running service works.
-func (e *env) changeExports(f func(t *tx) ([]bookExport, error)) error {
-	all, err := changed(e, func(t *tx) ([]bookExport, error) {
-		all, err := f(t)
-		return all, explainBooksError(err)
-	})
-	if err != nil {
-		return err
-	}
-	if len(all) > 0 {
-		defer e.noteQueued()
-	}
-	return printObjects(e, exportColumns, nil, all)
-}
-
-func booksExport(e *env) error {
-	date, err := e.businessDate()
-	if err != nil {
-		return err
-	}
-	return e.changeExports(func(t *tx) ([]bookExport, error) { return requestExport(t, anyAccount, e.args[0], date) })
-}
-
 // exportPages reads the exports that the options of books export list leave.
 func exportPages(e *env, q *queries) (rowPages, error) {
 	state, err := e.choice("state", exportStates)
 	if err != nil {
 		return nil, err
 	}
-	return paged(func(q *queries, o owner, before string, limit int) (listPage[bookExport], error) {
+	return paged(func(q *queries, o owner, before string, limit int) (listPage[*bookExport], error) {
 		return q.bookExports(exportFilter{owner: o, state: state}, before, limit)
 	})(e, q)
 }
 
-func booksRetry(e *env) error {
-	return e.changeExport(func(t *tx) (*bookExport, error) { return retryExport(t, anyAccount, "", e.args[0]) })
-}
-
-func booksReverse(e *env) error {
-	date, err := e.date("date")
-	if err != nil {
-		return err
-	}
-	on := ""
-	if !date.IsZero() {
-		on = date.Format(time.DateOnly)
-	}
-	return e.changeExport(func(t *tx) (*bookExport, error) {
-		return reverseExport(t, anyAccount, "", e.args[0], on)
-	})
-}
-
-// changeExport runs f in a transaction and prints the export that f returns.
-func (e *env) changeExport(f func(t *tx) (*bookExport, error)) error {
-	return e.changeExports(func(t *tx) ([]bookExport, error) {
-		x, err := f(t)
+// changeExports makes a command that calls a route which has the running service work on exports, and prints these.
+func changeExports(route string) func(e *env) error {
+	return func(e *env) error {
+		r, err := e.request(route)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return []bookExport{*x}, nil
-	})
+		answer, err := e.callRoute(nil, r)
+		if err != nil {
+			return err
+		}
+		x, err := parseJSON(answer)
+		if err != nil {
+			return err
+		}
+		defer e.noteQueued()
+		if of, many := x.member("data"); many {
+			return e.printRows(exportColumns, nil, elementsOf(of))
+		}
+		return e.printRows(exportColumns, nil, []*jsonValue{&x})
+	}
 }
 
-func booksDisconnect(e *env) error {
-	err := e.confirm(func(q *queries) (string, error) {
-		c, err := q.usedBookConnection(anyAccount, e.args[0])
-		if err != nil {
-			return "", explainBooksError(err)
-		}
-		return "disconnects the books " + withName(c.ID, c.Organisation) + ", and drops what was not sent to them", nil
-	})
+// planDisconnecting says what disconnecting books does.
+func planDisconnecting(e *env, q *queries) (_, plan string, err error) {
+	c, err := q.usedBookConnection(anyAccount, e.args[0])
 	if err != nil {
-		return err
+		return "", "", err
 	}
-	err = e.withBooks(func(b *books) error { return b.disconnect(e.ctx, anyAccount, e.args[0], e.actor()) })
-	if err != nil {
-		return err
-	}
-	return e.done("connection " + e.args[0] + " with books disconnected")
+	return "", "disconnects the books " + withName(c.ID, c.Organisation) + ", and drops what was not sent to them", nil
 }
 
 // booksStatus is what the status command says of books.

@@ -24,7 +24,7 @@ func comeBack(o *operator, f *xeroFake, authorize string) {
 	o.store(func(st *store) {
 		out := newOutbound(demoOutbound)
 		defer out.close()
-		b := &books{ledgers: newLedgers(out, map[string]string{productXero: f.base}, time.Now),
+		b := &books{ledgers: newLedgers(out, map[string]string{"xero-url": f.base}, time.Now),
 			connector: connector{store: st, keys: func() *keyring { return keys }, log: slog.New(slog.DiscardHandler),
 				now: time.Now, steady: time.Now, wake: make(chan struct{}, 1)}}
 		q := u.Query()

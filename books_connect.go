@@ -31,12 +31,12 @@ type books struct {
 	ledgers map[string]ledger // by product
 }
 
-// newLedgers makes the clients of all products, by name. bases has their base addresses by name, see
-// bookProduct.client.
-func newLedgers(out *outbound, bases map[string]string, now func() time.Time) map[string]ledger {
+// newLedgers makes the clients of all products, by name. urls has base addresses by the names of their options:
+// "xero-url"; see bookProduct.client.
+func newLedgers(out *outbound, urls map[string]string, now func() time.Time) map[string]ledger {
 	all := map[string]ledger{}
 	for _, p := range bookProducts {
-		all[p.name] = p.client(out, bases[p.name], now)
+		all[p.name] = p.client(out, urls[p.name+"-url"], now)
 	}
 	return all
 }
@@ -378,32 +378,9 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 
 // A connectionChange is what the owner of a connection wants to be different.
 type connectionChange struct {
-	organisation string
-	sendFrom     *businessDate // "": nothing is to be sent automatically; nil: no change
-	history      bool          // sendFrom may be a day that is past
-	status       string
-	series       *string // "": none; nil: no change
-	outside      *bool
-	tests        *bool
-}
-
-// apply applies the change to a connection, except for its company, see chooseOrganisation.
-func (w *connectionChange) apply(c *bookConnection) {
-	if w.status != "" {
-		c.Status = w.status
-	}
-	if w.series != nil {
-		c.Series = nilIfEmpty(*w.series)
-	}
-	if w.sendFrom != nil {
-		c.SendFrom = nilIfEmpty(*w.sendFrom)
-	}
-	if w.outside != nil {
-		c.Outside = *w.outside
-	}
-	if w.tests != nil {
-		c.Tests = *w.tests
-	}
+	organisation string // see chooseOrganisation; "": no change
+	set          change // its members
+	history      bool   // send_from may be a day that is past
 }
 
 // changeBooks makes a change that the owner of a connection wants, and returns the connection. Errors:
@@ -416,35 +393,35 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	switch {
 	case err != nil:
 		return nil, err
-	case w.status != "" && !c.product().drafts:
+	case w.set.has("status") && !c.product().drafts:
 		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
-	case w.series != nil && !c.product().series:
+	case w.set.has("series") && !c.product().series:
 		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
-	case w == (connectionChange{organisation: w.organisation, history: w.history}):
+	case len(w.set) == 0:
 		return c, nil
 	}
-	if w.sendFrom != nil {
-		if err := checkSendFrom(t, c, w); err != nil {
-			return nil, err
-		}
+	wanted := *c
+	w.set.apply(wanted.members())
+	if err := checkSendFrom(t, c, valueOr(wanted.SendFrom, ""), w.history); err != nil {
+		return nil, err
 	}
-	return changeConnection(t, o, c.ID, w.apply, actor)
+	return changeConnection(t, o, c.ID, func(c *bookConnection) { w.set.apply(c.members()) }, actor)
 }
 
-// checkSendFrom checks the first day that is to be sent automatically: past days are sent only on request. The day
-// that it is already can be named again.
-func checkSendFrom(t *tx, c *bookConnection, w connectionChange) error {
-	if *w.sendFrom == valueOr(c.SendFrom, "") || *w.sendFrom == "" {
+// checkSendFrom checks the first day that is to be sent automatically; "": none is. Past days are sent only if history
+// is asked for. The day that it is already can be named again.
+func checkSendFrom(t *tx, c *bookConnection, day businessDate, history bool) error {
+	if day == valueOr(c.SendFrom, "") || day == "" {
 		return nil
 	}
 	if c.OrganisationID == nil {
-		return &refusal{code: codeBooksState, detail: "Choose a company first."}
+		return errNoCompany
 	}
 	calendar, err := t.businessCalendar(c.AccountID)
 	if err != nil {
 		return err
 	}
-	if *w.sendFrom < calendar.dateOf(t.now.Time) && !w.history {
+	if day < calendar.dateOf(t.now.Time) && !history {
 		return errMember("send_from", "in_the_past",
 			"This day is past: say that history is to be sent, or name the present day or a later one.")
 	}

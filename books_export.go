@@ -73,7 +73,7 @@ func requestExport(t *tx, o owner, connectionID string, date businessDate) ([]bo
 		return nil, err
 	}
 	if c.OrganisationID == nil {
-		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
+		return nil, errNoCompany
 	}
 	calendar, err := t.businessCalendar(c.AccountID)
 	if err != nil {

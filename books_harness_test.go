@@ -37,7 +37,7 @@ const (
 )
 
 // bookkeeperURLs are the base addresses of the fakes.
-var bookkeeperURLs = map[string]string{productXero: bookkeeperXeroURL, productFortnox: bookkeeperFortnoxURL}
+var bookkeeperURLs = map[string]string{"xero-url": bookkeeperXeroURL, "fortnox-url": bookkeeperFortnoxURL}
 
 // newBookkeeper makes a bookkeeper whose account is connected with a product, and whose mapping names
 // everything. It must be made in a bubble.
@@ -45,7 +45,7 @@ func newBookkeeper(t testing.TB, product string) *bookkeeper {
 	t.Helper()
 	k := &bookkeeper{product: product, currency: "CHF", rate: 810}
 	k.service = newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow, o.bookURLs = demoOutbound, bookkeeperURLs
+		o.outboundAllow, o.urls = demoOutbound, bookkeeperURLs
 	})
 	k.xero = makeXeroFake(t, time.Now, bookkeeperXeroURL)
 	k.fortnox = makeFortnoxFake(t, time.Now, bookkeeperFortnoxURL)
@@ -248,7 +248,7 @@ func (k *bookkeeper) exported(id string) *bookExport {
 }
 
 // exports returns all exports, oldest first.
-func (k *bookkeeper) exports() []bookExport {
+func (k *bookkeeper) exports() []*bookExport {
 	k.t.Helper()
 	page, err := k.store.bookExports(exportFilter{owner: anyAccount}, "", 1000)
 	k.check(err)

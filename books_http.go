@@ -69,7 +69,7 @@ func booksWing(s *server, b *books) wing {
 
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
-	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.bookURLs, s.now)}
+	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.urls, s.now)}
 }
 
 // expireLinks is the chore that removes links to connect books that nobody has used in time.
@@ -197,32 +197,9 @@ func (a *booksAPI) disconnect(ctx context.Context, c *call) (any, error) {
 func readConnectionChange(in *input) (w connectionChange) {
 	in.answered("state")
 	w.organisation = in.text("organisation", optional, maxNameLength, nil)
-	if in.isNull("send_from") {
-		w.sendFrom = new("")
-	} else if in.has("send_from") {
-		w.sendFrom = new(in.text("send_from", required, 10, checkBusinessDate))
-	}
 	w.history, _ = in.boolTerm("history")
-	w.status = in.text("status", optional, 10, oneOf(entryDraft, entryPosted))
-	if in.isNull("series") {
-		w.series = new("")
-	} else if in.has("series") {
-		w.series = new(in.text("series", required, 10, checkSeries))
-	}
-	for name, to := range map[string]**bool{"outside": &w.outside, "tests": &w.tests} {
-		if value, present := in.boolTerm(name); present {
-			*to = &value
-		}
-	}
+	w.set = in.change(new(bookConnection).members(), false)
 	return w
-}
-
-// checkSeries is a textCheck for the code of a voucher series.
-func checkSeries(s string) (code, detail string) {
-	if !visible(s) {
-		return "invalid_series", "This must be the code of a voucher series, such as W."
-	}
-	return "", ""
 }
 
 // changeConnection answers PATCH /books/connections/{id}. Choosing a company that was connected before
@@ -389,7 +366,7 @@ func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
 // previewNow is preview of what is in the books' company now.
 func (b *books) previewNow(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
 	if c.OrganisationID == nil {
-		return nil, &refusal{code: codeBooksState, detail: "Choose a company first."}
+		return nil, errNoCompany
 	}
 	all, err := b.preview(ctx, c, date)
 	return all, booksRefusal(err)
@@ -476,7 +453,7 @@ type chartView struct {
 // chartOn reads the chart of a connection for a date; "" is the present business day. It returns the date, too.
 func (b *books) chartOn(ctx context.Context, c *bookConnection, date businessDate) (*bookChart, businessDate, error) {
 	if c.OrganisationID == nil {
-		return nil, "", &refusal{code: codeBooksState, detail: "Choose a company first."}
+		return nil, "", errNoCompany
 	}
 	if date == "" {
 		calendar, err := b.store.businessCalendar(c.AccountID)

@@ -147,7 +147,7 @@ func TestBooksHTTP_aServiceOnACopyAsksNothingAndSaysWhy(t *testing.T) {
 		k.until("2000-01-02 12:00") // the access token has ended, and the day is due
 		how, err := usualServerOptions(commandsOf(nouns()))
 		k.check(err)
-		how.outboundAllow, how.bookURLs, how.noBooks = demoOutbound, bookkeeperURLs, true
+		how.outboundAllow, how.urls, how.noBooks = demoOutbound, bookkeeperURLs, true
 		original := k.server
 		k.server, err = newServer(k.store, k.keys, how, slog.New(slog.NewTextHandler(k.log, nil)), nouns())
 		k.check(err)

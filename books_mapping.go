@@ -30,16 +30,6 @@ func visible(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) })
 }
 
-// checkedBy returns a textCheck of what a text has to be, with the code and the detail of what is not.
-func checkedBy(is func(s string) bool, code, detail string) textCheck {
-	return func(s string) (string, string) {
-		if is(s) {
-			return "", ""
-		}
-		return code, detail
-	}
-}
-
 // A suggestion makes a mapping from a chart of accounts.
 type suggestion struct {
 	product  *bookProduct

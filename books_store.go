@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
@@ -110,17 +109,16 @@ func (t *tx) removeBookAuthorizations(limit int64) int64 {
 
 // bookConnectionTable describes the table books_connections.
 var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnection) []field {
-	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"product", &c.Product},
+	return append(fieldsOf(c.members()), []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"product", &c.Product},
 		{"organisation_id", &c.OrganisationID}, {"organisation", &c.Organisation},
 		{"choices", optionalList[bookOrganisation]{&c.Choices}}, {"currency", &c.Currency}, {"secrets", &c.Sealed},
 		{"tokens", &c.Tokens}, {"refreshing_until", &c.RefreshingUntil}, {"needs_reconnect_at", &c.NeedsReconnectAt},
 		{"failing_since", &c.FailingSince}, {"mapping", jsonColumn[bookMapping]{&c.Mapping}},
-		{"mapping_at", &c.MappingAt}, {"send_from", &c.SendFrom}, {"status", &c.Status}, {"series", &c.Series},
-		{"outside", &c.Outside}, {"tests", &c.Tests}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
+		{"mapping_at", &c.MappingAt}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
 		{`(SELECT json_group_array(json_object('before', w.before_date,
 			'outside', json(iif(w.outside, 'true', 'false')), 'tests', json(iif(w.tests, 'true', 'false')))
 			ORDER BY w.before_date)
-			FROM books_switches w WHERE w.connection_id = b.id)`, jsonList[formerSwitches]{&c.Former}}}
+			FROM books_switches w WHERE w.connection_id = b.id)`, jsonList[formerSwitches]{&c.Former}}}...)
 })
 
 // optionalList is a column that holds a JSON array, or NULL for an empty list.
@@ -322,18 +320,15 @@ type exportFilter struct {
 
 // bookExports returns a page of exports, newest first, starting after the id before ("" for the newest). An
 // account has only a few for each business day and product, which bounds how many rows are read.
-func (q *queries) bookExports(f exportFilter, before string, limit int) (p listPage[bookExport], err error) {
-	list := exportTable.list()
-	list.scope(f.owner.narrow(``, `x.account_id`))
+func (q *queries) bookExports(f exportFilter, before string, limit int) (listPage[*bookExport], error) {
+	list := exportTable.ofOwner(f.owner)
 	if f.connectionID != "" {
 		list.filter(` AND x.connection_id = ?`, f.connectionID)
 	}
 	if f.state != "" {
 		list.filter(` AND x.state = ?`, f.state)
 	}
-	p.rows, p.next, err = readPage(q, list, cmp.Or(before, lastID), limit, exportTable.dest,
-		func(x bookExport) string { return x.ID })
-	return p, err
+	return exportTable.page(q, list, before, limit)
 }
 
 // saveExport writes what can change of an export, unless it has changed since it was read. Errors: errChanged.

@@ -21,7 +21,7 @@ import (
 // who has the scope admin without a token, and whom events name as "command:USER". No bucket, limit, turn or deadline
 // holds a command up. The store locks and refuses what it locks and refuses for any other command.
 
-// A routeCommand is a command that calls a route. Its arguments fill the wildcards of the path, in their order; of
+// A routeCommand is a command that calls a route. Its arguments fill the wildcards of the path, by name or in order; of
 // others one that is called JSON is the body, ACCOUNT the parameter account_id, any other the member of its name. Its
 // options with a member are members of the body, or parameters of a GET; -account is always the parameter account_id.
 type routeCommand struct {
@@ -64,15 +64,20 @@ func (c routeCommand) run(e *env) error {
 			return e.explain(err)
 		}
 	}
-	var answer []byte
-	err = e.asOperator(c.keys, func(o *routeCaller) error {
-		answer, err = o.call(r)
-		return err
-	})
+	answer, err := e.callRoute(c.keys, r)
 	if err != nil {
 		return err
 	}
 	return c.print(e, r, answer)
+}
+
+// callRoute calls a route as the operator and returns the body of its answer, see asOperator.
+func (e *env) callRoute(keys func(*env) (*keyring, error), r *routeRequest) (answer []byte, err error) {
+	err = e.asOperator(keys, func(o *routeCaller) error {
+		answer, err = o.call(r)
+		return err
+	})
+	return answer, err
 }
 
 // print prints the answer of the route: with -json as it is.
@@ -115,6 +120,8 @@ func (e *env) request(route string) (*routeRequest, error) {
 	wildcards := wildcardsOf(route)
 	for i, word := range strings.Fields(e.command.args) {
 		switch arg := e.args[i]; {
+		case slices.Contains(wildcards, strings.ToLower(word)):
+			r.path[strings.ToLower(word)] = arg
 		case i < len(wildcards):
 			r.path[wildcards[i]] = arg
 		case word == accountPlaceholder:
@@ -188,7 +195,8 @@ func (e *env) asOperator(keys func(*env) (*keyring, error), f func(*routeCaller)
 		return err
 	}
 	return e.explain(e.withStore(func(st *store) error {
-		s, err := newServer(st, ring, serverOptions{outboundAllow: allow}, slog.New(slog.DiscardHandler), e.nouns)
+		how := serverOptions{outboundAllow: allow, urls: e.values}
+		s, err := newServer(st, ring, how, slog.New(slog.DiscardHandler), e.nouns)
 		if err != nil {
 			return err
 		}

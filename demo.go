@@ -204,7 +204,7 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 		return nil, err
 	}
 	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
-	usual.bookURLs = map[string]string{productFortnox: d.ledger}
+	usual.urls = map[string]string{"fortnox-url": d.ledger}
 	usual.synchronised, usual.statusSocket = kernelSynchronised, socketPath(st.path)
 	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {

@@ -35,7 +35,7 @@ func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOption
 	xero := newXeroFake(t, time.Now)
 	toLoopback := func(_ *storeOptions, o *serverOptions) {
 		o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-		o.bookURLs = map[string]string{productXero: xero.base}
+		o.urls = map[string]string{"xero-url": xero.base}
 	}
 	change = append(change, withoutAddressLimits, toLoopback)
 	f := &exampleFixture{service: newService(t, change...), real: map[string]string{}}

@@ -141,10 +141,14 @@ type serverOptions struct {
 	failedLookupRate int            // different licence keys that may fail a minute and address
 	trusted          []netip.Prefix // proxies whose X-Forwarded-For is believed
 	outboundAllow    []netip.Prefix // what may be called besides public addresses
-	statusSocket     string         // path of the socket that 'widgetd status' asks; "": none
-	accessLog        bool           // log a line for each request
-	synchronised     func() bool    // whether the kernel says that the wall clock is right; nil: it never does
-	noRoots          bool           // this machine knows no certificate authority
+
+	// Base addresses that replace those of outside systems, for tests, by the names of their options: "xero-url".
+	urls map[string]string
+
+	statusSocket string      // path of the socket that 'widgetd status' asks; "": none
+	accessLog    bool        // log a line for each request
+	synchronised func() bool // whether the kernel says that the wall clock is right; nil: it never does
+	noRoots      bool        // this machine knows no certificate authority
 
 	// Values that work in the documentation's examples, by the name of the member or parameter; nil: there
 	// are none, and readers fill in their own.

@@ -224,18 +224,17 @@ var (
 
 // nounOptions are the options of serve that belong to nouns.
 type nounOptions struct {
-	expiringNotice   span              // how long before a licence's end license.expiring is written; zero: never
-	legacySunset     time.Time         // when the legacy paths end
-	noWebhooks       bool              // send no webhooks
-	noPayments       bool              // call no payment provider
-	stripeURL        string            // base address of Stripe
-	vippsURL         string            // base address of Vipps MobilePay
-	bookURLs         map[string]string // base addresses of products of books, by name
-	noBooks          bool              // call no accounting service
-	keepEvents       span              // how long events are kept
-	keepTokens       span              // how long tokens are kept after their end
-	securityContacts []string          // URIs for security.txt; none: there is no such file
-	contact          string            // URI of who gives tokens to partners; "": the pages name the operator
+	expiringNotice   span      // how long before a licence's end license.expiring is written; zero: never
+	legacySunset     time.Time // when the legacy paths end
+	noWebhooks       bool      // send no webhooks
+	noPayments       bool      // call no payment provider
+	stripeURL        string    // base address of Stripe
+	vippsURL         string    // base address of Vipps MobilePay
+	noBooks          bool      // call no accounting service
+	keepEvents       span      // how long events are kept
+	keepTokens       span      // how long tokens are kept after their end
+	securityContacts []string  // URIs for security.txt; none: there is no such file
+	contact          string    // URI of who gives tokens to partners; "": the pages name the operator
 }
 
 // serveOptions are the options of serve, in the order of its help.
@@ -295,7 +294,6 @@ func (e *env) readNounOptions() (o nounOptions, err error) {
 	}
 	o.noWebhooks, o.noPayments, o.noBooks = e.on("no-webhooks"), e.on("no-payments"), e.on("no-books")
 	o.stripeURL, o.vippsURL = e.str("stripe-url"), e.str("vipps-url")
-	o.bookURLs = e.bookURLs()
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))

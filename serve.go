@@ -177,6 +177,7 @@ func (e *env) readServerOptions() (o serverOptions, err error) {
 	if o.trusted, err = parsePrefixes("trusted-proxies", e.commaList("trusted-proxies")); err != nil {
 		return o, err
 	}
+	o.urls = e.values
 	o.outboundAllow, err = parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
 	return o, err
 }

@@ -319,7 +319,7 @@ func (k *killedBookkeeper) awaitExports(want string, f func(x *bookExport) bool)
 			must(k.t, err)
 			left := ""
 			for _, x := range page.rows {
-				if !f(&x) {
+				if !f(x) {
 					left += fmt.Sprintf("%s is %s (%s)\n", x.Date, x.State, valueOr(x.Reason, ""))
 				}
 			}

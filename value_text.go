@@ -57,6 +57,26 @@ func checkText(s string, n need, max int) (code, detail string) {
 	return "", ""
 }
 
+// checkedBy returns a textCheck of what a text has to be, with the code and the detail of what is not.
+func checkedBy(is func(s string) bool, code, detail string) textCheck {
+	return func(s string) (string, string) {
+		if is(s) {
+			return "", ""
+		}
+		return code, detail
+	}
+}
+
+// notEmptyAnd returns a textCheck of a text that must not be empty, and must pass check.
+func notEmptyAnd(check textCheck) textCheck {
+	return func(s string) (code, detail string) {
+		if code, detail = notEmpty(s); code == "" {
+			code, detail = check(s)
+		}
+		return code, detail
+	}
+}
+
 // notEmpty is a textCheck for a text that must not be empty.
 func notEmpty(s string) (code, detail string) {
 	if s == "" {
