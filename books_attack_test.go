@@ -421,7 +421,7 @@ func (h *bookHistory) trade() {
 				if err != nil {
 					return err
 				}
-				return refundDone(t, o, f, actorProvider)
+				return endRefund(t, o, f, "", actorProvider)
 			})
 		}
 	default:

@@ -175,7 +175,7 @@ func giveBackSample(t *tx, orderID string, w refundWish) error {
 	if err != nil {
 		return err
 	}
-	if err := refundDone(t, o, f, actorCommand); err != nil || f.PaymentID == nil {
+	if err := endRefund(t, o, f, "", actorCommand); err != nil || f.PaymentID == nil {
 		return err
 	}
 	paid, err := t.payment(*f.PaymentID)

@@ -22,11 +22,11 @@ const (
 	startNotice = 10 * time.Minute
 )
 
-// acceptDeadline returns until when the restaurant can accept an order that begins to wait for that now: for the
-// time that its account gives, in minutes, and if it is wanted later than that, until preorderNotice before, but no
-// later than endingNotice before the reservation of its money ends, at lapses (zero: it does not).
-func acceptDeadline(t *tx, o *order, within int, lapses stamp) stamp {
-	least := t.now.after(time.Duration(within) * time.Minute)
+// acceptDeadline returns until when the restaurant can accept an order that begins to wait for that now: for within
+// minutes, which its account gives, and if it is wanted later than that, until preorderNotice before, but no later than
+// endingNotice before the reservation of its money ends, at lapses (zero: it does not).
+func acceptDeadline(now stamp, o *order, within int, lapses stamp) stamp {
+	least := now.after(time.Duration(within) * time.Minute)
 	if o.WantedAt.IsZero() {
 		return least
 	}
@@ -43,7 +43,7 @@ func acceptDeadline(t *tx, o *order, within int, lapses stamp) stamp {
 // waitForAcceptance has an open order that is paid later wait for the restaurant.
 func waitForAcceptance(t *tx, o *order) error {
 	settings, err := t.settings(o.AccountID)
-	o.AcceptBy = acceptDeadline(t, o, settings.AcceptWithin, stamp{})
+	o.AcceptBy = acceptDeadline(t.now, o, settings.AcceptWithin, stamp{})
 	o.ExpiresAt = o.AcceptBy
 	return err
 }
@@ -58,7 +58,7 @@ func markPaid(t *tx, o *order, method string, at stamp, actor string) error {
 // payOutside marks an order of an owner as paid outside, by methodCash, methodTerminal, methodVoucher or methodOther:
 // an open one, an accepted one that is paid later, or one that expired unpaid within outsideFor. at is when it was
 // paid; the zero stamp means the time of the transaction. If an attempt to pay it online is live, that attempt is
-// closed first (closingPaid), and finishPayOutside does the rest. Errors: errOrder, order_state, a refusal of at.
+// closed first (closingPaid). Errors: errOrder, order_state, a refusal of at.
 func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*order, error) {
 	o, err := t.order(by, id)
 	if err == nil {
@@ -81,7 +81,7 @@ func payOutside(t *tx, by owner, id, method string, at stamp, actor string) (*or
 		return nil, err
 	}
 	if o.OutsideMethod, o.OutsideAt = &method, at; live == nil {
-		return o, finishPayOutside(t, o, actor)
+		return o, markPaid(t, o, method, at, actor)
 	}
 	o.Closing = new(closingPaid)
 	t.saveAndLook(o, live.ID)
@@ -107,13 +107,6 @@ func mayPayOutside(t *tx, o *order) error {
 		return errOrderState(o, "A guest has paid it online, and that money was not released yet, or is given back.")
 	}
 	return err
-}
-
-// finishPayOutside marks an order as paid outside, as was asked for, once no attempt to pay it is live.
-func finishPayOutside(t *tx, o *order, actor string) error {
-	method, at := valueOr(o.OutsideMethod, methodOther), o.OutsideAt
-	o.PaidFrom = new(o.State)
-	return markPaid(t, o, method, at, actor)
 }
 
 // paidOutside reports whether the order was paid without a provider, and not because its total is 0.

@@ -105,7 +105,7 @@ func (a *orderPages) lookUp(r *orderLink) (*order, error) {
 		o.AcceptBy = stamp{}
 	}
 	owner, err := a.cachedAccount(o.AccountID)
-	if err == nil && !owner.ClosedAt.IsZero() && !o.settled() {
+	if err == nil && !owner.ClosedAt.IsZero() && !o.wasPaid() {
 		err = errOrderPage
 	}
 	return o, err
@@ -346,7 +346,7 @@ var outcomeWaits = map[string]int{
 func outcomeOf(o *order, last *payment, now time.Time) string {
 	later, unpaid := o.Pay == payLater, o.PaidAt.IsZero()
 	switch {
-	case last != nil && last.State == paymentReview && !o.settled():
+	case last != nil && last.State == paymentReview && !o.wasPaid():
 		return outcomeReview
 	case o.State == orderOpen && later:
 		return outcomeLater
@@ -554,7 +554,7 @@ func (p *orderPage) showFulfilment(f *fulfilment) {
 func (p *orderPage) showOrder(refunds []refund) {
 	o := p.Order
 	p.Heading = "order"
-	if o.settled() {
+	if o.wasPaid() {
 		p.Heading = "receipt"
 		if o.Method != nil && *o.Method != methodNone {
 			p.PaidBy = "method_" + markOf(*o.Method, o.Currency)
@@ -570,7 +570,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 		}
 	}
 	for _, f := range refunds {
-		if o.settled() {
+		if o.wasPaid() {
 			f.Amount = f.ofOrder(o)
 		}
 		if f.Amount > 0 && f.State != refundFailed {
@@ -578,7 +578,7 @@ func (p *orderPage) showOrder(refunds []refund) {
 			remaining -= f.Amount
 		}
 	}
-	if o.settled() {
+	if o.wasPaid() {
 		p.Remaining = p.Amount(remaining)
 	}
 }

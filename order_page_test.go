@@ -376,7 +376,7 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 		if c.change != nil {
 			c.change(o)
 		}
-		if o.settled() {
+		if o.wasPaid() {
 			o.PaidAt = o.CreatedAt
 		}
 		if o.Pay == payLater {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -288,9 +289,25 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 // accepted; nil: whether it was paid without one.
 func (o *order) paidWith(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
-		return paymentID == nil && o.settled()
+		return paymentID == nil && o.wasPaid()
 	}
-	return (o.settled() || o.charged() && !o.dead()) && valueOr(o.PaymentID, "") == *paymentID
+	return (o.wasPaid() || o.charged() && !o.dead()) && valueOr(o.PaymentID, "") == *paymentID
+}
+
+// charged reports whether the order was charged by being paid, which is before it was accepted.
+func (o *order) charged() bool {
+	return !o.PaidAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
+}
+
+// chargedBy reports whether the order was charged by the attempt with an id, even if it is dead since.
+func (o *order) chargedBy(paymentID *string) bool {
+	return o.charged() && paymentID != nil && valueOr(o.PaymentID, "") == *paymentID
+}
+
+// soldBy reports whether the money of the attempt with an id is or was for the order, nil: of no attempt. Its refunds
+// are then divided.
+func (o *order) soldBy(paymentID *string) bool {
+	return o.paidWith(paymentID) || o.chargedBy(paymentID)
 }
 
 // ofOrder returns how much a refund gives back of the order's total: 0 if it failed.
@@ -299,6 +316,263 @@ func (f *refund) ofOrder(o *order) int64 {
 		return 0
 	}
 	return f.Amount - f.ReleasedAmount
+}
+
+// findRefund returns the refund with an id, nil if there is none.
+func findRefund(refunds []refund, id string) *refund {
+	for i := range refunds {
+		if refunds[i].ID == id {
+			return &refunds[i]
+		}
+	}
+	return nil
+}
+
+// An orderMoney is an order with the attempt whose money is concerned, and what was given back.
+type orderMoney struct {
+	order    *order
+	payment  *payment // nil: it was paid outside
+	refunds  []refund // of the order
+	stored   []refund // as they are stored
+	disputes []dispute
+	now      time.Time
+}
+
+// moneyOf reads the money of an order. p is an attempt to pay it; nil: the last one, unless it was paid outside.
+func moneyOf(t *tx, o *order, p *payment) (m *orderMoney, err error) {
+	m = &orderMoney{order: o, payment: p, now: t.exact}
+	if p == nil && o.PaymentID != nil && !o.paidOutside() {
+		if m.payment, err = t.payment(*o.PaymentID); err != nil {
+			return nil, err
+		}
+	}
+	if m.stored, err = t.refundsOf(o.ID); err != nil {
+		return nil, err
+	}
+	m.refunds = slices.Clone(m.stored)
+	m.disputes, err = t.disputesOf(o.ID)
+	return m, err
+}
+
+// current reports whether the attempt is the last one to pay the order.
+func (m *orderMoney) current() bool {
+	return m.payment != nil && valueOr(m.order.PaymentID, "") == m.payment.ID
+}
+
+// pays reports whether the attempt has paid the order, see paidWith.
+func (m *orderMoney) pays() bool { return m.order.paidWith(m.paymentID()) }
+
+// paymentID returns the id of the attempt, nil if the order was paid outside.
+func (m *orderMoney) paymentID() *string {
+	if m.payment == nil {
+		return nil
+	}
+	return &m.payment.ID
+}
+
+// refundOf returns the first refund of the money that is so, nil if there is none.
+func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
+	for i := range m.refunds {
+		if f := &m.refunds[i]; valueOr(f.PaymentID, "") == valueOr(m.paymentID(), "") && is(f) {
+			return f
+		}
+	}
+	return nil
+}
+
+// given returns what was given back of the money, that under way included: all of it, what was not accepted, and what
+// has been under way for longer than refundLate.
+func (m *orderMoney) given() (all, released, late int64) {
+	m.refundOf(func(f *refund) bool {
+		if f.State != refundFailed {
+			all, released = all+f.Amount, released+f.ReleasedAmount
+		}
+		if f.State == refundPending && !m.now.Before(f.CreatedAt.Add(refundLate)) {
+			late += f.Amount
+		}
+		return false
+	})
+	return all, released, late
+}
+
+// taken returns how much the bank has taken of the attempt for disputes, and has not put back.
+func (m *orderMoney) taken() int64 { return takenOf(m.disputes, valueOr(m.paymentID(), "")) }
+
+// keeps returns what the attempt has captured, less what was given back or is to be.
+func (m *orderMoney) keeps() int64 {
+	given, _, _ := m.given()
+	return m.payment.Captured - max(given, m.payment.Refunded)
+}
+
+// exceeding returns how much more than the order's total the attempt has captured and keeps, if it is in review since
+// that was captured on the provider's own pages; else 0.
+func (m *orderMoney) exceeding() int64 {
+	o, p := m.order, m.payment
+	if p.State != paymentReview || valueOr(p.Reason, "") != reasonCaptureDiffers || o.dead() || o.wasPaid() {
+		return 0
+	}
+	return max(0, m.keeps()-o.Total)
+}
+
+// unaccounted returns how much money the attempt holds that the order does not account for, see balance, and how much is
+// in refunds that have been under way for longer than refundLate.
+func (m *orderMoney) unaccounted() (amount, late int64) {
+	b := balance{pays: m.pays(), total: m.order.Total, captured: m.payment.Captured, taken: m.taken()}
+	b.back, b.released, b.late = m.given()
+	return b.unaccounted(), b.late
+}
+
+// asked returns a refund that was asked for by the same wish less than refundPause ago, nil if there is none: somebody
+// has pressed twice.
+func (m *orderMoney) asked(w *refundWish) *refund {
+	return m.refundOf(func(f *refund) bool {
+		return f.State != refundFailed && f.Asked != nil && bytes.Equal(f.Asked, w.asked()) &&
+			m.now.Sub(f.CreatedAt.Time) < refundPause
+	})
+}
+
+// wished makes the refund that w asks for. What the bank has taken for a dispute can't be given back again.
+func (m *orderMoney) wished(w refundWish) (*refund, error) {
+	o, p, taken, rest := m.order, m.payment, m.taken(), int64(0)
+	if p != nil {
+		if limit := findMethod(p.Method).refunds; limit > 0 && m.now.After(p.CapturedAt.Add(limit)) && p.Captured > 0 {
+			return nil, errOrderState(o, fmt.Sprintf("Payments by %s can be given back for %d days: "+
+				"give the money back outside.", p.Method, int(limit.Hours())/24))
+		}
+		if w.paymentID != "" && o.wasPaid() && m.pays() {
+			amount, late := m.unaccounted()
+			rest = amount - late
+		} else if !o.wasPaid() {
+			rest = m.exceeding() - taken
+		}
+	}
+	switch {
+	case rest > 0: // what was not accepted, and could not be given back at once
+	case o.charged() && !o.wasPaid() && !o.dead():
+		return nil, errOrderState(o, "Accept or reject it instead.")
+	case m.pays():
+		d := o.divide(p, m.refunds)
+		for i := range d.refunds {
+			if err := d.kept.takeLines(&d.refunds[i], o); err != nil {
+				return nil, err
+			}
+		}
+		d.kept.most -= max(0, taken-max(0, d.rest.most)) // what the bank took was first of what was not accepted
+		return d.kept.wish(w)
+	case !o.dead() && !o.wasPaid() || p == nil || p.Captured == 0:
+		return nil, errOrderState(o, "Nothing was paid that could be given back.")
+	default:
+		rest = max(0, m.keeps()-taken)
+	}
+	amount := valueOr(w.amount, rest)
+	switch {
+	case w.aimed():
+		return nil, errOrderState(o, "Refund an amount instead of parts.")
+	case amount > rest || amount <= 0:
+		return nil, errRefundTooLarge(rest, p.Currency)
+	}
+	return m.surplus(amount), nil
+}
+
+// surplus makes the refund of an amount that the attempt holds beyond what the order accounts for. If the order was
+// charged, it has its part of the VAT; otherwise what was captured is no revenue, and has none.
+func (m *orderMoney) surplus(amount int64) *refund {
+	o := m.order
+	if !o.soldBy(m.paymentID()) && (o.dead() || o.wasPaid()) {
+		return &refund{Amount: amount}
+	}
+	f := o.divide(m.payment, m.refunds).rest.takePart(amount)
+	f.Released, f.ReleasedAmount = true, amount
+	return &f
+}
+
+// release adds the refund that is to be made at once, if the attempt was captured by being paid and holds more than the
+// order accounts for: there was no authorisation of which that could be released. It adds none if somebody has to look at
+// the attempt, for more than a refund that takes long, or if such a refund has failed.
+func (m *orderMoney) release(actor string) {
+	p := m.payment
+	m.divide()
+	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
+	failed := m.refundOf(func(f *refund) bool { return f.State == refundFailed && f.Source == sourceOurs }) != nil
+	if amount, late := m.unaccounted(); p.atOnce() && !inReview && !failed && amount > late {
+		f := m.surplus(amount - late)
+		f.Source, f.MadeBy, f.Reason = sourceOurs, actor, new("not accepted")
+		m.add(f)
+		m.divide()
+	}
+}
+
+// add adds a refund, which is pending. It has no id before it is saved.
+func (m *orderMoney) add(f *refund) {
+	f.OrderID, f.AccountID, f.PaymentID, f.State = m.order.ID, m.order.AccountID, m.paymentID(), refundPending
+	if f.CreatedAt.IsZero() {
+		f.CreatedAt = newStamp(m.now)
+	}
+	m.refunds = append(m.refunds, *f)
+}
+
+// divide divides the refunds anew if they give back what the order was paid with.
+func (m *orderMoney) divide() {
+	if m.payment == nil || m.current() && !m.order.paidOutside() {
+		m.refunds = m.order.divide(m.payment, m.refunds).refunds
+	}
+}
+
+// save writes the refunds that are not as they are stored, each that has ended with its event, and the order, which
+// counts them.
+func (m *orderMoney) save(t *tx, actor string) error {
+	for i := range m.refunds {
+		f, before := &m.refunds[i], findRefund(m.stored, m.refunds[i].ID)
+		if before != nil {
+			t.saveRefund(f, before)
+		} else {
+			f.ID = cmp.Or(f.ID, t.newID("ref"))
+			t.addRefund(f)
+		}
+		if f.State != refundPending && (before == nil || f.State != before.State) {
+			t.addEvent(refundEvent(m.order, f, actor))
+		}
+	}
+	err := m.order.count(m.refunds)
+	t.saveOrder(m.order)
+	return err
+}
+
+// payCharged writes that an order is paid which was charged and has been accepted. The VAT and the tip in refunds that
+// were found are computed anew, since some of what they give back may not have been accepted.
+func payCharged(t *tx, o *order, p *payment, actor string) error {
+	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: p.Method, paidAt: o.PaidAt})
+	if err != nil {
+		return err
+	}
+	m, err := moneyOf(t, o, p)
+	if err != nil {
+		return err
+	}
+	for i := range m.refunds {
+		if f := &m.refunds[i]; f.Source == sourceProvider {
+			f.VAT, f.Tip = nil, 0
+		}
+	}
+	m.release(actor)
+	return m.save(t, actor)
+}
+
+// endRefund writes that a refund of an order has ended: it succeeded, or failed if failure says why. The amount of one
+// that has failed can be given back again.
+func endRefund(t *tx, o *order, f *refund, failure, actor string) error {
+	m, err := moneyOf(t, o, nil)
+	if err != nil {
+		return err
+	}
+	made := findRefund(m.refunds, f.ID)
+	made.end(failure, t.now)
+	m.divide()
+	if err := m.save(t, actor); err != nil {
+		return err
+	}
+	*f = *findRefund(m.refunds, f.ID)
+	return nil
 }
 
 // refundOrder gives back money of an order of an owner: of an order that is paid, or money that was captured but
@@ -316,23 +590,17 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if err != nil {
 		return nil, nil, err
 	}
-	refunds, err := t.refundsOf(o.ID)
+	m, err := moneyOf(t, o, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(refunds) >= maxRefunds {
+	if len(m.refunds) >= maxRefunds {
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
-	if w.once {
-		if err := w.refuseRepeated(t, p, refunds); err != nil {
-			return nil, nil, err
-		}
+	if earlier := m.asked(&w); w.once && earlier != nil {
+		return nil, nil, &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", earlier.ID}}}
 	}
-	disputes, err := t.disputesOf(o.ID)
-	if err != nil {
-		return nil, nil, err
-	}
-	f, err := wishedRefund(o, p, refunds, disputes, w, t.exact)
+	f, err := m.wished(w)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -346,31 +614,14 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 			f.Failure = new(reasonDenied) // until they are changed
 		}
 	}
-	if err := addRefundOf(t, o, p, f); err != nil {
-		return nil, nil, err
+	if m.add(f); p == nil {
+		m.refunds[len(m.refunds)-1].end("", t.now)
+	} else {
+		t.lookAt(p.ID)
 	}
-	if p == nil {
-		return o, f, refundDone(t, o, f, actor)
-	}
-	t.lookAt(p.ID)
-	return o, f, nil
-}
-
-// refuseRepeated returns the refusal of a wish that is like one of the last refundPause: somebody has pressed twice.
-// p is the attempt whose money goes back, refunds are those of the order.
-func (w *refundWish) refuseRepeated(t *tx, p *payment, refunds []refund) error {
-	paymentID := ""
-	if p != nil {
-		paymentID = p.ID
-	}
-	for i := range refunds {
-		f := &refunds[i]
-		if f.State != refundFailed && f.Asked != nil && bytes.Equal(f.Asked, w.asked()) &&
-			valueOr(f.PaymentID, "") == paymentID && t.exact.Sub(f.CreatedAt.Time) < refundPause {
-			return &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", f.ID}}}
-		}
-	}
-	return nil
+	m.divide()
+	err = m.save(t, actor)
+	return o, &m.refunds[len(m.refunds)-1], err
 }
 
 // asked returns what the wish asks for as JSON, alike for wishes that are alike; nil: for all that is left.
@@ -389,97 +640,6 @@ func attemptOf(t *tx, o *order, id string) (*payment, error) {
 		return nil, errMember("payment_id", "unknown_value", "The order has no such payment.")
 	}
 	return p, err
-}
-
-// wishedRefund makes the refund of an order that w asks for at now. p is the attempt whose money goes back, nil if it
-// was paid outside; refunds and disputes are those that the order has. What the bank has taken back for a dispute
-// can't be given back again.
-func wishedRefund(
-	o *order, p *payment, refunds []refund, disputes []dispute, w refundWish, now time.Time,
-) (*refund, error) {
-	var paymentID *string
-	taken, rest := int64(0), int64(0)
-	if p != nil {
-		paymentID, taken = &p.ID, takenOf(disputes, p.ID)
-		if limit := findMethod(p.Method).refunds; limit > 0 && now.After(p.CapturedAt.Add(limit)) && p.Captured > 0 {
-			return nil, errOrderState(o, fmt.Sprintf("Payments by %s can be given back for %d days: "+
-				"give the money back outside.", p.Method, int(limit.Hours())/24))
-		}
-		if w.paymentID != "" && o.settled() && o.paidWith(&p.ID) {
-			amount, late := unaccounted(o, p, refunds, disputes, now)
-			rest = amount - late
-		} else if !o.settled() {
-			rest = exceeding(o, p, refunds) - taken
-		}
-	}
-	switch {
-	case rest > 0 && w.aimed():
-		return nil, errOrderState(o, "Refund an amount instead of parts.")
-	case rest > 0: // what was not accepted, and could not be given back at once
-		return restRefund(o, p, refunds, rest, w.amount)
-	case o.charged() && !o.settled() && !o.dead():
-		return nil, errOrderState(o, "Accept or reject it instead.")
-	case o.paidWith(paymentID):
-		d := o.divide(p, refunds)
-		for i := range refunds {
-			if err := d.kept.takeLines(&refunds[i], o); err != nil {
-				return nil, err
-			}
-		}
-		d.kept.most -= max(0, taken-max(0, d.rest.most)) // the bank's first counts for what was not accepted
-		return d.kept.wish(w)
-	case !o.dead() && !o.settled() || p == nil || p.Captured == 0:
-		return nil, errOrderState(o, "Nothing was paid that could be given back.")
-	case w.aimed():
-		return nil, errOrderState(o, "Refund an amount instead of parts.")
-	}
-	return restRefund(o, p, refunds, max(0, p.keeps(refunds)-taken), w.amount)
-}
-
-// keeps returns what the attempt has captured, less what was given back or is to be.
-func (p *payment) keeps(refunds []refund) int64 {
-	ours := int64(0)
-	for i := range refunds {
-		if f := &refunds[i]; f.State != refundFailed && valueOr(f.PaymentID, "") == p.ID {
-			ours += f.Amount
-		}
-	}
-	return p.Captured - max(ours, p.Refunded)
-}
-
-// exceeding returns how much more than an order's total an attempt has captured and keeps, if it is in review since
-// that was captured on the provider's own pages; else 0.
-func exceeding(o *order, p *payment, refunds []refund) int64 {
-	if p.State != paymentReview || valueOr(p.Reason, "") != reasonCaptureDiffers || o.dead() || o.settled() {
-		return 0
-	}
-	return max(0, p.keeps(refunds)-o.Total)
-}
-
-// restRefund makes the refund of an amount, nil for all, of what is left of an attempt's money beyond what its order
-// accounts for. Errors: refund_too_large.
-func restRefund(o *order, p *payment, refunds []refund, left int64, wished *int64) (*refund, error) {
-	if amount := valueOr(wished, left); amount <= left && amount > 0 {
-		return notAcceptedRefund(o, p, refunds, amount), nil
-	}
-	return nil, errRefundTooLarge(left, p.Currency)
-}
-
-// What an attempt has captured is for the order's total, or for what was not accepted. There is something of the latter
-// where a method captures by being paid, which is before the restaurant has accepted the order: the sale then counts
-// when it is charged, and what is not accepted of it is given back by refunds, as the rest of an authorisation would be
-// released; or where somebody captures too much on the provider's own pages, which is no revenue. A refund gives back
-// of the one or of the other, and a single one of an attempt may give back all that is left of the latter and some of
-// the former. divide decides that, and stores it with each refund.
-
-// charged reports whether the order was charged by being paid, which is before it was accepted.
-func (o *order) charged() bool {
-	return !o.PaidAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
-}
-
-// chargedBy reports whether the order was charged by the attempt with an id, even if it is dead since.
-func (o *order) chargedBy(paymentID *string) bool {
-	return o.charged() && paymentID != nil && valueOr(o.PaymentID, "") == *paymentID
 }
 
 // asOrdered returns a copy of the order of which all is accepted.
@@ -508,71 +668,62 @@ func (o *order) notAccepted() *order {
 	return rest
 }
 
-// notAcceptedRefund makes the refund of an amount that an attempt holds beyond what its order accounts for. If the
-// order was charged, it has its part of the VAT; otherwise what was captured is no revenue, and has none.
-func notAcceptedRefund(o *order, p *payment, refunds []refund, amount int64) *refund {
-	if !o.chargedBy(&p.ID) && (o.dead() || o.settled() && !o.paidWith(&p.ID)) {
-		return &refund{Amount: amount}
-	}
-	f := o.divide(p, refunds).rest.takePart(amount)
-	f.Released, f.ReleasedAmount = true, amount
-	return &f
-}
-
 // A division is what the attempt that pays an order has captured, in two parts, and what its refunds give back of each.
 type division struct {
 	kept     *refundable // what is left of the order's total
 	rest     *refundable // what is left of what was not accepted; its most is the money, of which not all may be taxed
+	refunds  []refund    // with how much of each is of what was not accepted, the VAT and the tip in it
 	released []refund    // of each refund what it gives back of the rest
 }
 
-// divide divides what the attempt that pays an order, or has charged it, has captured, and each of its refunds. It
-// sets how much of a refund is of what was not accepted, and the VAT and the tip in it where that changes them.
-// p is nil for an order that was paid outside. What we give back stays as it was made; what was found gives back first
-// what was not accepted, as far as there is something left: always if it was made before the order was accepted, later
-// only if there was when it was found, or nothing is left of the total.
+// divide divides what the attempt that pays an order, or has charged it, has captured, and each of its refunds. p is nil
+// for an order that was paid outside. What we give back stays as it was made. What was found gives back first what was
+// not accepted, as far as there is something left: always if it was made before the order was accepted, later only if
+// there was when it was found, or nothing is left of the total.
 func (o *order) divide(p *payment, refunds []refund) *division {
-	d := &division{newRefundable(o), o.chargedRest(p), make([]refund, len(refunds))}
-	counts, anew, kept := make([]bool, len(refunds)), make([]bool, len(refunds)), make([]refund, len(refunds))
-	room, most := d.rest.most, o.Total
-	for _, source := range []string{sourceOurs, sourceProvider} {
-		for i := range refunds {
-			f := &refunds[i]
-			if f.Source != source || f.State == refundFailed || !o.paidWith(f.PaymentID) && !o.chargedBy(f.PaymentID) {
-				continue
-			}
-			released := f.ReleasedAmount
-			if source == sourceProvider {
-				released = f.releases(o, room, most)
-			}
-			counts[i], anew[i] = true, released != f.ReleasedAmount
-			room, most = room-released, most-(f.Amount-released)
-			f.ReleasedAmount, f.Released = released, released == f.Amount
-		}
-	}
-	renewed := slices.Clone(anew) // and one of both parts, which gives back all that is left of the rest
-	for i := range refunds {
-		if f := &refunds[i]; counts[i] {
-			if d.released[i] = *f; !f.Released {
-				d.released[i], renewed[i] = refund{Amount: f.ReleasedAmount}, true
-			}
+	n := len(refunds)
+	d := &division{newRefundable(o), o.chargedRest(p), slices.Clone(refunds), make([]refund, n)}
+	kept, anew, renewed, counted := make([]refund, n), make([]bool, n), make([]bool, n), d.shareOut(o)
+	for _, i := range counted {
+		f := &d.refunds[i]
+		anew[i] = f.ReleasedAmount != refunds[i].ReleasedAmount
+		if d.released[i], renewed[i] = *f, anew[i]; !f.Released { // one of both gives back all that is left of the rest
+			d.released[i], renewed[i] = refund{Amount: f.ReleasedAmount}, true
 		}
 	}
 	d.rest.takeAll(d.released, renewed)
-	for i := range refunds {
-		if f := &refunds[i]; counts[i] {
-			if kept[i] = f.less(&d.released[i]); kept[i].Amount == 0 {
-				kept[i].VAT, kept[i].Tip = nil, 0
-			}
+	for _, i := range counted {
+		if kept[i] = d.refunds[i].less(&d.released[i]); kept[i].Amount == 0 {
+			kept[i].VAT, kept[i].Tip = nil, 0
 		}
 	}
 	d.kept.takeAll(kept, anew)
-	for i := range refunds {
-		if f := &refunds[i]; counts[i] {
-			f.VAT, f.Tip = mergeVAT(d.released[i].VAT, kept[i].VAT, 1), d.released[i].Tip+kept[i].Tip
-		}
+	for _, i := range counted {
+		f, released := &d.refunds[i], &d.released[i]
+		f.VAT, f.Tip = mergeVAT(released.VAT, kept[i].VAT, 1), released.Tip+kept[i].Tip
 	}
 	return d
+}
+
+// shareOut sets how much of each refund is of what was not accepted, and returns the indexes of those that count.
+func (d *division) shareOut(o *order) (counted []int) {
+	room, most := d.rest.most, o.Total // what is left of both
+	for _, source := range []string{sourceOurs, sourceProvider} {
+		for i := range d.refunds {
+			f := &d.refunds[i]
+			if f.Source != source || f.State == refundFailed || !o.soldBy(f.PaymentID) {
+				continue
+			}
+			if source == sourceProvider {
+				f.ReleasedAmount = f.releases(o, room, most)
+			}
+			f.Released = f.ReleasedAmount == f.Amount
+			room, most = room-f.ReleasedAmount, most-(f.Amount-f.ReleasedAmount)
+			counted = append(counted, i)
+		}
+	}
+	slices.Sort(counted)
+	return counted
 }
 
 // chargedRest returns what an attempt has captured that is not for the order's total. Its VAT is that of what was
@@ -627,32 +778,6 @@ func (f *refund) less(part *refund) refund {
 	return rest
 }
 
-// divideRefunds divides the refunds of an order anew, writes those that this changes, has the order count them, and
-// returns them. p is an attempt that the transaction has changed and not written yet; nil: there is none.
-func divideRefunds(t *tx, o *order, p *payment) ([]refund, error) {
-	refunds, err := t.refundsOf(o.ID)
-	if err != nil {
-		return nil, err
-	}
-	if o.PaymentID == nil || o.paidOutside() {
-		p = nil
-	} else if p == nil || p.ID != *o.PaymentID {
-		if p, err = t.payment(*o.PaymentID); err != nil {
-			return nil, err
-		}
-	}
-	before := slices.Clone(refunds)
-	o.divide(p, refunds)
-	for i := range refunds {
-		f, old := &refunds[i], &before[i]
-		if f.ReleasedAmount == old.ReleasedAmount && f.Tip == old.Tip && slices.Equal(f.VAT, old.VAT) {
-			continue
-		}
-		t.saveRefundParts(f)
-	}
-	return refunds, o.count(refunds)
-}
-
 // count has the order count the refunds of its total, and its state follow those that succeeded.
 func (o *order) count(refunds []refund) error {
 	done := int64(0)
@@ -684,54 +809,6 @@ func (o *order) count(refunds []refund) error {
 	return nil
 }
 
-// releaseOf returns the refund that is to be made at once, of what an attempt that is captured by being paid holds
-// beyond what its order accounts for; nil if it holds no more, or somebody has to look at it, since it is in review
-// for more than a refund that takes long, or such a refund of ours has failed.
-func releaseOf(o *order, p *payment, refunds []refund, disputes []dispute, now time.Time) *refund {
-	inReview := p.State == paymentReview && valueOr(p.Reason, "") != reasonRefundPending
-	if !p.atOnce() || inReview || slices.ContainsFunc(refunds, func(f refund) bool {
-		return f.State == refundFailed && f.Source == sourceOurs && valueOr(f.PaymentID, "") == p.ID
-	}) {
-		return nil
-	}
-	amount, late := unaccounted(o, p, refunds, disputes, now)
-	if amount <= late {
-		return nil
-	}
-	f := notAcceptedRefund(o, p, refunds, amount-late)
-	f.Source, f.Reason = sourceOurs, new("not accepted")
-	return f
-}
-
-// releaseCharged gives back what an order that was charged does not account for any more, and saves the order.
-func releaseCharged(t *tx, o *order, p *payment, actor string) error {
-	refunds, err := divideRefunds(t, o, p)
-	if err != nil {
-		return err
-	}
-	disputes, err := t.disputesOf(o.ID)
-	if err != nil {
-		return err
-	}
-	f := releaseOf(o, p, refunds, disputes, t.exact)
-	if f == nil {
-		t.saveOrder(o)
-		return nil
-	}
-	f.MadeBy = actor
-	return addRefundOf(t, o, p, f)
-}
-
-// payCharged writes that an order is paid which was charged and has been accepted.
-func payCharged(t *tx, o *order, p *payment, actor string) error {
-	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: p.Method, paidAt: o.PaidAt})
-	if err != nil {
-		return err
-	}
-	t.dropFoundParts(o.ID)
-	return releaseCharged(t, o, p, actor)
-}
-
 // A balance is the money of an attempt, as far as it matters for what its order accounts for.
 type balance struct {
 	pays     bool  // the order was paid with it, or charged while it waits to be accepted
@@ -757,95 +834,27 @@ func (b *balance) unaccounted() int64 {
 	return min(rest+b.late, held)
 }
 
-// unaccounted returns how much money an attempt holds at now that its order does not account for, and how much is in
-// refunds that have been under way for longer than refundLate.
-func unaccounted(
-	o *order, p *payment, refunds []refund, disputes []dispute, now time.Time,
-) (amount, late int64) {
-	b := balance{pays: o.paidWith(&p.ID), total: o.Total, captured: p.Captured, taken: takenOf(disputes, p.ID)}
-	for i := range refunds {
-		f := &refunds[i]
-		if f.State == refundFailed || valueOr(f.PaymentID, "") != p.ID {
-			continue
-		}
-		b.back += f.Amount
-		b.released += f.ReleasedAmount
-		if f.State == refundPending && !now.Before(f.CreatedAt.Add(refundLate)) {
-			b.late += f.Amount
-		}
+// end has the refund end: it succeeded, or failed if failure says why, even after it had succeeded. It reports whether
+// it had not ended so before.
+func (f *refund) end(failure string, now stamp) bool {
+	state := refundSucceeded
+	if failure != "" {
+		state = refundFailed
 	}
-	return b.unaccounted(), b.late
+	if f.State == state {
+		return false
+	}
+	f.State, f.Failure, f.EndedAt = state, nilIfEmpty(failure), now
+	return true
 }
 
-// addRefundOf writes a new refund of an order, which is pending, and counts it. p is the attempt whose
-// money goes back; nil: it was paid outside.
-func addRefundOf(t *tx, o *order, p *payment, f *refund) error {
-	f.ID, f.OrderID, f.AccountID, f.State = t.newID("ref"), o.ID, o.AccountID, refundPending
-	if f.CreatedAt.IsZero() {
-		f.CreatedAt = t.now
-	}
-	if p != nil {
-		f.PaymentID = &p.ID
-	}
-	t.addRefund(f)
-	refunds, err := divideRefunds(t, o, p)
-	if err != nil {
-		return err
-	}
-	*f = refunds[slices.IndexFunc(refunds, func(made refund) bool { return made.ID == f.ID })]
-	t.saveOrder(o)
-	return nil
-}
-
-// addFoundRefund adds a refund that somebody made on the provider's own pages, and returns it. It is pending:
-// refundDone or refundUndone says what came of it. What exceeds the rest of the order has no VAT and no tip. As much
-// of it as there is left of that gives back what was not accepted.
-func addFoundRefund(t *tx, o *order, p *payment, r refundReport, actor string) (*refund, error) {
-	f := &refund{Amount: r.amount, Source: sourceProvider, MadeBy: actor, ProviderID: nilIfEmpty(r.providerID)}
-	if !r.at.IsZero() {
-		f.CreatedAt = newStamp(r.at)
-	}
-	if o.paidWith(&p.ID) || o.chargedBy(&p.ID) {
-		f.ReleasedAmount = r.amount // until it is divided
-	}
-	return f, addRefundOf(t, o, p, f)
-}
-
-// refundDone writes that a refund of an order succeeded, with its event. If it had succeeded before, nothing changes.
-func refundDone(t *tx, o *order, f *refund, actor string) error {
-	if f.State == refundSucceeded {
-		return nil
-	}
-	f.State, f.Failure, f.EndedAt = refundSucceeded, nil, t.now
-	return keepRefund(t, o, f, orderEvent(o, eventOrderRefunded, actor, refundData(o, f)...))
-}
-
-// refundUndone writes that a refund of an order failed, even after it had succeeded, with its event: its amount
-// can be given back again. failure says why, "" if that is not known. If it had failed before, nothing changes.
-func refundUndone(t *tx, o *order, f *refund, failure, actor string) error {
+// refundEvent returns the event that a refund of an order has ended.
+func refundEvent(o *order, f *refund, actor string) event {
+	data := []string{"refund_id", f.ID, "amount", strconv.FormatInt(f.Amount, 10), "currency", o.Currency}
 	if f.State == refundFailed {
-		return nil
+		return orderEvent(o, eventOrderRefundFailed, actor, append(data, "reason", valueOr(f.Failure, ""))...)
 	}
-	f.State, f.Failure, f.EndedAt = refundFailed, nilIfEmpty(failure), t.now
-	return keepRefund(t, o, f, orderEvent(o, eventOrderRefundFailed, actor,
-		append(refundData(o, f), "reason", failure)...))
-}
-
-// refundData returns the data of the events of a refund.
-func refundData(o *order, f *refund) []string {
-	return []string{"refund_id", f.ID, "amount", strconv.FormatInt(f.Amount, 10), "currency", o.Currency}
-}
-
-// keepRefund writes what came of a refund: the refund, its order, whose state follows the refunds that
-// succeeded unless it is dead, and the event.
-func keepRefund(t *tx, o *order, f *refund, told event) error {
-	t.saveRefund(f)
-	if _, err := divideRefunds(t, o, nil); err != nil {
-		return err
-	}
-	t.saveOrder(o)
-	t.addEvent(told)
-	return nil
+	return orderEvent(o, eventOrderRefunded, actor, data...)
 }
 
 // parts returns how much of the refund is taxed at some rate or is tip: all, unless it exceeds what was left.

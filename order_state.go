@@ -32,17 +32,22 @@ const (
 // dead reports whether the order was cancelled or has expired, so that nothing is to be paid for it any more.
 func (o *order) dead() bool { return o.State == orderCancelled || o.State == orderExpired }
 
-// settled reports whether the order was paid.
-func (o *order) settled() bool {
+// wasPaid reports whether the order was paid, even if all of it was given back since.
+func (o *order) wasPaid() bool {
 	return o.State == orderPaid || o.State == orderPartRefunded || o.State == orderRefunded
 }
 
+// accepting reports whether the order's money is authorised or was charged, and the restaurant has not been paid it yet.
+func (o *order) accepting() bool { return o.State == orderAuthorized || o.State == orderAccepted }
+
 // A stateEntry is what an order enters another state with.
 type stateEntry struct {
-	actor  string
-	method string   // by which it is paid, or to be paid; "": as before
-	paidAt stamp    // of orderPaid
-	data   []string // of the event, beside the order's total
+	actor     string
+	method    string   // by which it is paid, or to be paid; "": as before
+	paymentID *string  // of the attempt by which it is; nil: as before
+	paidAt    stamp    // of orderPaid, and of orderAuthorized if it was charged
+	acceptBy  stamp    // of orderAuthorized
+	data      []string // of the event, beside the order's total
 }
 
 // orderEntries tell that an order has entered a state. What refunds make of it, their own events tell.
@@ -54,30 +59,46 @@ var orderEntries = map[string]eventType{
 	orderExpired:    eventOrderExpired,
 }
 
-// enter has an order enter a state, with what goes with that, and writes the event. It alone changes the state, but for
-// follow and unmarkPaid. The caller saves the order.
-func (o *order) enter(t *tx, state string, with stateEntry) (err error) {
-	o.State = state
-	if with.method != "" {
+// become changes the state of an order, with what goes with that. It alone does, but for follow and unmarkPaid.
+func (o *order) become(state string, with stateEntry, now stamp) {
+	before := o.State
+	if o.State = state; with.method != "" {
 		o.Method = &with.method
 	}
-	data := with.data
+	if with.paymentID != nil {
+		o.PaymentID = with.paymentID
+	}
 	switch state {
 	case orderAuthorized:
-		o.AuthorizedAt = t.now
-		o.dropClosing() // since the guest has paid
+		o.AuthorizedAt, o.AcceptBy, o.PaidAt = now, with.acceptBy, with.paidAt
+	case orderAccepted:
+		o.AcceptedAt = now
+		return
+	case orderPaid:
+		o.PaidAt, o.EndedAt, o.Capture = with.paidAt, now, false
+		if o.paidOutside() {
+			o.PaidFrom = &before
+		}
+	case orderCancelled, orderExpired:
+		o.EndedAt, o.Capture, o.Refunded = now, false, 0 // what is given back pays for nothing
+	}
+	o.dropClosing()
+}
+
+// enter has an order enter a state, and writes the event. The caller saves the order.
+func (o *order) enter(t *tx, state string, with stateEntry) (err error) {
+	o.become(state, with, t.now)
+	data := with.data
+	switch state {
+	case orderOpen:
+		return nil
+	case orderAuthorized:
 		data = append(data, "method", *o.Method)
 	case orderAccepted:
-		o.AcceptedAt = t.now
 		data = append(data, "ordered_total", strconv.FormatInt(o.OrderedTotal, 10))
 	case orderPaid:
-		o.PaidAt, o.EndedAt, o.Capture = with.paidAt, t.now, false
-		o.dropClosing()
 		o.Seller, err = t.sellerOf(o.AccountID)
 		data = append(data, "method", *o.Method)
-	case orderCancelled, orderExpired:
-		o.EndedAt, o.Capture, o.Refunded = t.now, false, 0 // what is given back pays for nothing
-		o.dropClosing()
 	}
 	t.addEvent(totalEvent(o, orderEntries[state], with.actor, data...))
 	return err
@@ -86,7 +107,7 @@ func (o *order) enter(t *tx, state string, with stateEntry) (err error) {
 // follow has the state of an order that was paid follow how much of its total was given back.
 func (o *order) follow(back int64) {
 	switch {
-	case !o.settled():
+	case !o.wasPaid():
 	case back == 0:
 		o.State = orderPaid
 	case back < o.Total:
@@ -150,11 +171,11 @@ func keepAccepted(t *tx, o *order, actor string) error {
 // captured, the order becomes paid, even if it is dead; if at least its total is authorised, the total is
 // captured. Errors: as acceptOrder.
 func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
-	refunds, err := t.refundsOf(o.ID)
+	m, err := moneyOf(t, o, p)
 	if err != nil {
 		return err
 	}
-	if more := exceeding(o, p, refunds); more > 0 {
+	if more := m.exceeding(); more > 0 {
 		return errOrderState(o, formatMoney(more, o.Currency)+" more than its total was captured: give that back with "+
 			"a refund, here or on the provider's pages, and it is paid. Or cancel the order, and refund all.")
 	}
@@ -163,13 +184,13 @@ func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor s
 	}
 	sameCurrency := p.Currency == o.Currency && valueOr(p.Reason, "") != reasonOtherCurrency
 	switch {
-	case !o.settled() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
-		if slices.ContainsFunc(refunds, func(f refund) bool { return f.State != refundFailed }) {
+	case !o.wasPaid() && sameCurrency && p.Captured == o.Total && p.Refunded == 0:
+		if slices.ContainsFunc(m.refunds, func(f refund) bool { return f.State != refundFailed }) {
 			return errOrderState(o, "Some of what was captured is being given back: refund the rest.")
 		}
 		t.setPaymentState(p.ID, paymentCaptured)
 		return markPaid(t, o, p.Method, p.CapturedAt, actor)
-	case !o.dead() && !o.settled() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
+	case !o.dead() && !o.wasPaid() && sameCurrency && p.Captured == 0 && p.Authorized >= o.Total:
 		t.setPaymentState(p.ID, paymentAuthorized)
 		o.Capture = true
 		o.dropClosing()
@@ -230,12 +251,16 @@ func endOrder(t *tx, o *order, state, reason, actor string, more ...string) erro
 	if o.PaymentID == nil {
 		return nil
 	}
-	p, err := t.payment(*o.PaymentID)
-	if err == nil && o.charged() {
-		err = releaseCharged(t, o, p, actor)
-	}
 	t.lookAt(*o.PaymentID)
-	return err
+	if !o.charged() {
+		return nil
+	}
+	m, err := moneyOf(t, o, nil)
+	if err != nil {
+		return err
+	}
+	m.release(actor)
+	return m.save(t, actor)
 }
 
 // rejectReasons are why a restaurant may refuse an order.
@@ -270,7 +295,7 @@ func cancelOrder(t *tx, by owner, id, actor string) (*order, error) {
 		return nil, err
 	}
 	switch {
-	case o.settled() && valueOr(o.Method, "") != methodNone: // one whose total is 0 is paid, but has no money
+	case o.wasPaid() && valueOr(o.Method, "") != methodNone: // one whose total is 0 is paid, but has no money
 		return nil, errOrderState(o, "Give its money back with a refund instead.")
 	case o.dead():
 		return nil, errOrderState(o, "It can't be cancelled any more.")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 )
 
@@ -71,25 +72,18 @@ func (q *queries) refundsOf(orderID string) ([]refund, error) {
 // addRefund inserts a refund.
 func (t *tx) addRefund(f *refund) { refundTable.insert(t, f) }
 
-// saveRefund writes what can change in a refund, other than its parts.
-func (t *tx) saveRefund(f *refund) {
-	refundTable.update(t, f, `state failure provider_id ended_at`, ` WHERE id = ?`, f.ID)
+// saveRefund writes what can change in a refund, if it is not as it was.
+func (t *tx) saveRefund(f, before *refund) {
+	if !reflect.DeepEqual(f, before) {
+		refundTable.update(t, f, `state failure provider_id ended_at vat tip released released_amount`,
+			` WHERE id = ?`, f.ID)
+	}
 }
 
 // setRefundWaits notes that a pending refund waits for keys that its provider does not refuse. For an id of none it
 // does nothing.
 func (t *tx) setRefundWaits(id string) {
 	t.exec(`UPDATE refunds SET failure = ? WHERE id = ? AND state = 'pending'`, reasonDenied, id)
-}
-
-// saveRefundParts writes what a refund gives back: how much was not accepted, the VAT and the tip in it.
-func (t *tx) saveRefundParts(f *refund) {
-	refundTable.update(t, f, `vat tip released released_amount`, ` WHERE id = ?`, f.ID)
-}
-
-// dropFoundParts has the VAT and the tip in refunds of an order that were found computed anew by divide.
-func (t *tx) dropFoundParts(orderID string) {
-	t.exec(`UPDATE refunds SET vat = '[]', tip = 0 WHERE order_id = ? AND source = 'provider'`, orderID)
 }
 
 // orderByReference returns the id of the order of an account with that reference, or errNotFound.

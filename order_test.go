@@ -85,7 +85,7 @@ func bringTo(t *tx, o *order, state string) error {
 		return err
 	}
 	*o = *now
-	return refundDone(t, o, f, anActor)
+	return endRefund(t, o, f, "", anActor)
 }
 
 // addAttempt adds an attempt to pay an order by card, in a state.
@@ -509,13 +509,13 @@ func refundAtRandom(s *service, t *tx, random *rand.Rand) error {
 		}
 		switch random.IntN(4) {
 		case 0:
-			err = refundUndone(t, o, f, "declined", anActor)
+			err = endRefund(t, o, f, "declined", anActor)
 		case 1:
-			if err = refundDone(t, o, f, anActor); err == nil {
-				err = refundUndone(t, o, f, "later", anActor)
+			if err = endRefund(t, o, f, "", anActor); err == nil {
+				err = endRefund(t, o, f, "later", anActor)
 			}
 		default:
-			err = refundDone(t, o, f, anActor)
+			err = endRefund(t, o, f, "", anActor)
 		}
 		if err != nil {
 			return err
@@ -532,7 +532,7 @@ func refundAtRandom(s *service, t *tx, random *rand.Rand) error {
 		if err != nil || f.Amount != left {
 			return fmt.Errorf("what is left is %d, and the last refund %v, %w", left, f, err)
 		}
-		if err := refundDone(t, o, f, anActor); err != nil {
+		if err := endRefund(t, o, f, "", anActor); err != nil {
 			return err
 		}
 		if made, err = t.order(anyAccount, made.ID); err != nil {
@@ -627,7 +627,7 @@ func TestRefund_isAimedAtPartsOfTheOrder(t *testing.T) {
 		var f refund
 		made := s.post(path, c.body, auth).is(200).holds("amount="+c.amount, "vat="+c.vat, c.rest)
 		must(t, json.Unmarshal([]byte(made.body), &f))
-		s.changeOrder(o.ID, func(t *tx, o *order) error { return refundDone(t, o, &f, anActor) })
+		s.changeOrder(o.ID, func(t *tx, o *order) error { return endRefund(t, o, &f, "", anActor) })
 	}
 	for body, left := range map[string]string{`{"delivery":1}`: "0", `{"tip":1}`: "0",
 		`{"lines":[{"line":0,"amount":1}]}`: "0", `{"lines":[{"line":1,"amount":1520}]}`: "1519",
@@ -677,7 +677,7 @@ func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return refundUndone(t, s.row(o.ID), &all[6], reasonDeclined, anActor)
+			return endRefund(t, s.row(o.ID), &all[6], reasonDeclined, anActor)
 		})
 		s.post(path, `{"amount":300}`, auth).is(200) // since that one has failed
 

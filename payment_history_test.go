@@ -529,7 +529,7 @@ func (h *history) verify() {
 		h.t.Helper()
 		h.t.Errorf("history %d, the order is %s: %s", h.run.seed, o.State, fmt.Sprintf(format, args...))
 	}
-	if o.Closing != nil || !o.dead() && !o.settled() {
+	if o.Closing != nil || !o.dead() && !o.wasPaid() {
 		fail("it has not ended, closing %q", valueOr(o.Closing, ""))
 	}
 	given, held := int64(0), int64(0)
@@ -578,7 +578,7 @@ func (h *history) verify() {
 func (h *history) addsUp(o *order, held, refunds int64) {
 	h.t.Helper()
 	sold, total, revenue := map[int64]int64{}, int64(0), int64(0)
-	if o.settled() {
+	if o.wasPaid() {
 		sold[o.DeliveryRate] += o.Delivery
 		for _, l := range o.Lines {
 			sold[l.VATRate] += l.Accepted * l.UnitAmount
@@ -673,10 +673,10 @@ func (h *history) verifyEvents(o *order, refunds []refund) {
 	ended, paid := 0, n[eventOrderUnpaid]
 	if o.dead() {
 		ended = 1
-	} else if o.settled() {
+	} else if o.wasPaid() {
 		paid++
 	}
-	if n[eventOrderReview] > 0 && o.settled() {
+	if n[eventOrderReview] > 0 && o.wasPaid() {
 		ended = n[eventOrderCancelled] + n[eventOrderExpired] // before it was accepted all the same
 	}
 	if h.failed { // some that were done have failed since

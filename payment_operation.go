@@ -109,7 +109,7 @@ func (p *payments) round(ctx context.Context, id string) (again bool, err error)
 	if err != nil {
 		return false, p.lookFailed(ctx, conn, pay, err)
 	}
-	op, call, err := p.takeOver(pay, conn, report)
+	op, call, err := p.decide(pay, conn, report)
 	switch {
 	case errors.Is(err, errChanged):
 		return true, nil
@@ -134,31 +134,36 @@ func (p *payments) openConnection(pay *payment) (*openConnection, error) {
 	return conn, err
 }
 
-// takeOver decides about an attempt from its provider's report and saves that. It returns the operation to be
-// sent, nil if there is none. Errors: errChanged if the attempt has changed since pay was read.
-func (p *payments) takeOver(
+// decide decides about an attempt from its provider's report. It returns the operation to be sent, nil if there is
+// none. Errors: errChanged if the attempt has changed since pay was read.
+func (p *payments) decide(
 	pay *payment, conn *openConnection, report *paymentReport,
 ) (op *paymentOperation, call *providerCall, err error) {
 	err = p.update(context.Background(), func(t *tx) error {
-		s, err := loadSettlement(t, pay.ID, p.providers)
+		s, err := p.loadSettlement(t, pay.ID)
 		if err != nil {
 			return err
 		}
 		if s.payment.Revision != pay.Revision {
 			return errChanged
 		}
-		s.doubted = p.doubted()
 		before := *s.payment
-		if err := s.decide(report); err != nil {
+		s.adoptReport(report)
+		v := judge(&s.facts)
+		if v.payment.State != before.State {
+			v.payment.Polls = 0
+		}
+		if v.payment.DueAt = v.dueAt(t.exact); v.next == nil {
+			v.payment.Polls++
+		}
+		if err := s.carryOut(&v); err != nil {
 			return err
 		}
-		if err := setConnectionRefused(t, conn.paymentConnection, false); err != nil {
-			return err
+		if v.next != nil {
+			op, call = p.addOperation(t, &v.payment, s.order, v.next, "")
 		}
-		if op, call, err = s.save(p.keys(), before.State != s.payment.State); err == nil {
-			p.logTrouble(&before, s.payment)
-		}
-		return err
+		p.logTrouble(&before, &v.payment)
+		return setConnectionRefused(t, conn.paymentConnection, false)
 	})
 	return op, call, err
 }
@@ -229,19 +234,19 @@ func (p *payments) noteDenied(conn *openConnection, op *paymentOperation) error 
 func (p *payments) postpone(pay *payment, wait time.Duration) error {
 	pay.Polls++
 	return p.update(context.Background(), func(t *tx) error {
-		at := newStamp(t.exact.Add(jittered(wait) + time.Second - 1))
+		at := fromNow(t.exact, jittered(wait))
 		if t.postpone(pay, at); pay.Captured == 0 || pay.State == paymentReview {
 			return nil
 		}
-		s, err := loadSettlement(t, pay.ID, p.providers)
+		s, err := p.loadSettlement(t, pay.ID)
 		if err != nil {
 			return err
 		}
-		if s.weigh() {
-			return nil
+		if v := judge(&s.facts); v.review {
+			p.logTrouble(pay, &v.payment)
+			return s.carryOut(&v)
 		}
-		p.logTrouble(pay, s.payment)
-		return t.savePayment(s.payment)
+		return nil
 	})
 }
 
@@ -321,16 +326,31 @@ func (p *payments) finish(
 	pay *payment, conn *openConnection, op *paymentOperation, sent sentOperation, failed *outboundError,
 ) (again bool, err error) {
 	err = p.update(context.Background(), func(t *tx) error {
-		s, err := loadSettlement(t, pay.ID, p.providers)
+		s, err := p.loadSettlement(t, pay.ID)
 		if err != nil {
 			return err
 		}
 		before := *s.payment
-		if again, err = s.finish(op, sent, failed); err != nil {
+		s.adoptResult(op, sent, failed)
+		v := judge(&s.facts)
+		stale := failed != nil && failed.outcome == vendorStale
+		switch now := &v.payment; {
+		case failed != nil && !failed.final() && !stale:
+			now.Polls++
+			wait := max(backoff(t.exact.Sub(op.CreatedAt.Time), resendFirst, resendLongest), min(failed.wait, longestWait))
+			now.DueAt = fromNow(t.exact, jittered(wait))
+		case failed == nil && op.Kind == opCreate && now.State == paymentPending:
+			now.DueAt = fromNow(t.exact, pollDelay(0))
+		default:
+			now.DueAt, again = t.now, now.EndedAt.IsZero() || stale
+		}
+		if err := t.saveOperation(op); err != nil {
 			return err
 		}
-		p.logTrouble(&before, s.payment)
-		if failed == nil {
+		if err := s.carryOut(&v); err != nil {
+			return err
+		}
+		if p.logTrouble(&before, &v.payment); failed == nil {
 			err = setConnectionRefused(t, conn.paymentConnection, false)
 		}
 		return err
@@ -339,96 +359,6 @@ func (p *payments) finish(
 		return true, nil // another process has finished it
 	}
 	return again, err
-}
-
-// finish processes what has become of an operation, and reports whether the attempt is to be looked at now. Errors:
-// errChanged if the operation is finished already.
-func (s *settlement) finish(op *paymentOperation, sent sentOperation, failed *outboundError) (again bool, err error) {
-	p := s.payment
-	stale := failed != nil && failed.outcome == vendorStale
-	op.Error = nil
-	if failed != nil {
-		op.Error, sent.status = &failed.reason, failed.status
-	}
-	if sent.status != 0 {
-		op.Status = &sent.status
-	}
-	again = true
-	switch {
-	case failed == nil:
-		op.State, op.EndedAt = operationDone, s.now
-		s.done(op, sent)
-		again = op.Kind != opCreate || p.State != paymentPending
-	case failed.final() || stale:
-		op.State, op.EndedAt = operationRefused, s.now
-		if !stale {
-			err = s.refused(op)
-		}
-	default:
-		again = false
-		p.Polls++
-		wait := max(backoff(s.exact.Sub(op.CreatedAt.Time), resendFirst, resendLongest), min(failed.wait, longestWait))
-		p.DueAt = s.in(jittered(wait))
-	}
-	if err != nil {
-		return false, err
-	}
-	if p.Captured > 0 {
-		s.weigh()
-	}
-	if again {
-		p.DueAt = s.now
-	}
-	if err := s.saveOperation(op); err != nil {
-		return false, err
-	}
-	if err := s.savePayment(p); err != nil {
-		return false, err
-	}
-	s.saveOrder(s.order)
-	return again && p.EndedAt.IsZero() || stale, nil
-}
-
-// done adopts the answer to an operation that the provider has carried out.
-func (s *settlement) done(op *paymentOperation, sent sentOperation) {
-	p := s.payment
-	switch op.Kind {
-	case opCreate:
-		if sent.sessionID != "" {
-			p.SessionID = &sent.sessionID
-		}
-		if p.State == paymentCreated && sent.url != "" {
-			p.State, p.URL, p.Polls = paymentPending, &sent.url, 0
-			p.DueAt = s.in(pollDelay(0))
-		}
-	case opRefund:
-		for i := range s.refunds {
-			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.ProviderID == nil {
-				if f.Failure = nil; sent.refundID != "" {
-					f.ProviderID = new(s.freeID(sent.refundID, sent.refundID+"/"+op.ID))
-				}
-				s.saveRefund(f)
-				return
-			}
-		}
-	}
-}
-
-// refused does what follows when the provider refuses an operation for good. For captures and cancellations, the
-// provider's next report on the attempt decides that.
-func (s *settlement) refused(op *paymentOperation) error {
-	switch op.Kind {
-	case opCreate:
-		return s.end(paymentFailed, valueOr(op.Error, reasonRefused))
-	case opRefund:
-		for i := range s.refunds {
-			if f := &s.refunds[i]; f.ID == valueOr(op.RefundID, "") && f.State == refundPending {
-				s.undone = true
-				return refundUndone(s.tx, s.order, f, valueOr(op.Error, reasonRefused), actorProvider)
-			}
-		}
-	}
-	return nil
 }
 
 // A begunAttempt is what begin has found or made.
@@ -594,16 +524,13 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	}
 	pay := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: c.ID, Provider: c.Provider,
 		Method: method, State: paymentCreated, Amount: o.Total, Currency: o.Currency, Revision: 1, CreatedAt: t.now}
-	s := &settlement{tx: t, provider: p.providers[c.Provider], payment: pay, order: o}
-	pay.DueAt = s.in(pollDelay(0) + attemptLimit) // then the worker takes over, if this process has ended
+	pay.DueAt = fromNow(t.exact, pollDelay(0)+attemptLimit) // then the worker takes over, if this process has ended
 	t.addPayment(pay)
 	o.Attempts++
 	o.PaymentID = &pay.ID
 	t.saveOrder(o)
-	s.plan(opCreate, o.Total, nil)
 	begun.payment = pay
-	begun.op, begun.call = s.prepare(p.keys(), returnURL)
-	t.addOperation(begun.op)
+	begun.op, begun.call = p.addOperation(t, pay, o, &plannedOperation{kind: opCreate, amount: o.Total}, returnURL)
 	return nil
 }
 

@@ -8,110 +8,419 @@ import (
 	"time"
 )
 
-// Decisions about an attempt, based on its provider's report. settle, in payment_operation.go, asks the provider
-// and carries out what is decided here.
+// How an attempt is settled, in one transaction: its facts are loaded (loadSettlement), what has become known is
+// adopted (adoptReport, adoptResult), judge says what follows from that, and carryOut writes it. payment_operation.go
+// asks the provider, and sends it the operations.
 
-// A settlement is an attempt, its order and all that belongs to them, as one transaction sees them, with the
-// provider's report. decide changes them; save writes them.
-type settlement struct {
-	*tx
-	provider provider
-	report   *paymentReport
-	payment  *payment
-	order    *order
-	refunds  []refund
-	disputes []dispute
-	accepts  int      // minutes that the restaurant has to accept the order, once it is authorised
-	closed   bool     // the account is closed
-	behind   bool     // the report is older than an operation that the provider has carried out
-	doubted  bool     // the clock is in doubt, so no attempt ends because of the time
-	undone   bool     // a refund has failed
-	exceeds  bool     // the report lists more refunds than it says was given back
-	found    []string // ids of the refunds that the report has named so far
-	next     *plannedOperation
+// facts are all that is known of an attempt when it is judged.
+type facts struct {
+	orderMoney // with what the provider reports
+	operations []paymentOperation
+	report     *paymentReport // nil: the provider was not asked, or what it says is out of date
+	accepts    int            // minutes that the restaurant has to accept the order, once it is authorised
+	reserves   time.Duration  // how long the provider reserves the money at least
+	closed     bool           // the account is closed
+	doubted    bool           // the clock is in doubt, so no attempt ends because of the time
+	undone     bool           // a refund has failed just now
+}
+
+// A verdict is what follows from the facts of an attempt.
+type verdict struct {
+	payment payment           // as it is to be
+	money   orderMoney        // as it is to be; a refund without an id is to be made
+	review  bool              // somebody is to be told that the attempt is in review
+	warn    bool              // somebody is to be told that the authorisation is about to lapse
+	moves   []orderMove       // of the order, one after the other
+	next    *plannedOperation // what is to be asked of the provider; nil: nothing
+	behind  bool              // the report is older than an operation that the provider has carried out
+}
+
+// An orderMove is a state that an order is to enter.
+type orderMove struct {
+	state string
+	with  stateEntry
 }
 
 // A plannedOperation is what is to be asked of the provider next.
 type plannedOperation struct {
-	kind     string
-	amount   int64
-	refundID *string
+	kind   string
+	amount int64
+	refund *refund // with opRefund
 }
 
-// loadSettlement reads an attempt and what belongs to it. Errors: errNotFound.
-func loadSettlement(t *tx, paymentID string, of map[string]provider) (s *settlement, err error) {
-	s = &settlement{tx: t}
-	if s.payment, err = t.payment(paymentID); err != nil {
+// judge says what follows from the facts. It changes none of them.
+func judge(f *facts) verdict {
+	p, now, state, reason := *f.payment, newStamp(f.now), f.reported(), ""
+	v := verdict{moves: f.moves(state)}
+	after := f.after(v.moves)
+	if v.money = after.orderMoney; !isEnd(state) {
+		reason = reviewOf(after)
+	}
+	v.next, v.behind = after.operation(state, reason)
+	if v.next != nil && f.refusedTooOften(v.next.kind) {
+		v.next, reason = nil, cmp.Or(reason, reasonRefused)
+	}
+	switch {
+	case state == p.State:
+	case isEnd(state):
+		p.Reason, p.EndedAt, p.URL, p.Authorized = nilIfEmpty(f.endReason()), now, nil, 0
+	case f.approved():
+		if p.EndedAt = (stamp{}); state == paymentAuthorized && reason == "" && p.AuthorizedAt.IsZero() {
+			p.AuthorizedAt = now
+		}
+		p.Reason = nil
+	}
+	if f.approved() && p.Captured > 0 && (p.CapturedAt.IsZero() || after.order.State == orderPaid && len(v.moves) > 0) {
+		p.CapturedAt = f.capturedAt()
+	}
+	if p.State = state; reason != "" {
+		v.review = f.payment.State != paymentReview || f.undone
+		p.State, p.Reason = paymentReview, &reason
+	}
+	v.warn = p.State == paymentAuthorized && f.approved() && v.next == nil && !v.behind && !p.Warned &&
+		!p.CaptureBefore.IsZero() && !f.now.Before(p.CaptureBefore.Add(-endingNotice))
+	p.Warned = p.Warned || v.warn
+	v.payment = p
+	return v
+}
+
+// endStates are the states in which nothing was paid by an attempt and nothing will be, by what a provider reports.
+var endStates = map[paymentPhase]string{
+	phaseCancelled: paymentCancelled, phaseExpired: paymentExpired, phaseFailed: paymentFailed,
+}
+
+// isEnd reports whether a state of an attempt is one of endStates.
+func isEnd(state string) bool {
+	return state == paymentCancelled || state == paymentExpired || state == paymentFailed
+}
+
+// unknownFor is how long an attempt that the provider has confirmed, but does not find now, is still looked for,
+// counted from when it was begun: the guest may be paying it.
+const unknownFor = 30 * time.Minute
+
+// reported returns the state that the provider's report gives the attempt, if nobody has to look at it.
+func (f *facts) reported() string {
+	p, r := f.payment, f.report
+	switch {
+	case r == nil:
+	case endStates[r.phase] != "":
+		return endStates[r.phase]
+	case r.phase == phaseUnknown:
+		lost := p.State == paymentPending && f.now.Sub(p.CreatedAt.Time) >= unknownFor && !f.doubted
+		if lost || p.State == paymentCreated {
+			return paymentFailed
+		}
+	case r.phase == phaseOpen:
+		if p.State == paymentCreated {
+			return paymentPending
+		}
+	case p.Captured > 0 && p.Refunded >= p.Captured:
+		return paymentRefunded
+	case p.Captured > 0 && p.Refunded > 0:
+		return paymentPartRefunded
+	case p.Captured > 0:
+		return paymentCaptured
+	case f.current() && (p.EndedAt.IsZero() || f.order.State == orderOpen): // the guest may have paid after all
+		return paymentAuthorized
+	}
+	return p.State
+}
+
+// endReason returns why the attempt has ended.
+func (f *facts) endReason() string {
+	if f.report.phase == phaseUnknown {
+		return reasonUnknown
+	}
+	return f.report.reason
+}
+
+// approved reports whether the provider reports that money is authorised, or was captured.
+func (f *facts) approved() bool { return f.report != nil && f.report.phase == phaseApproved }
+
+// moves returns what becomes of the order if the provider's report gives the attempt a state.
+func (f *facts) moves(state string) []orderMove {
+	o, p := f.order, f.payment
+	switch {
+	case isEnd(state) && state != p.State:
+		return f.movesAtEnd(state)
+	case f.approved() && p.Captured > 0:
+		return f.movesByCapture()
+	case f.approved() && f.closed && (o.State == orderOpen || o.accepting()):
+		return []orderMove{f.move(orderCancelled)}
+	case f.approved() && state == paymentAuthorized && o.State == orderOpen && f.asksOther() == "":
+		return []orderMove{f.authorizes()}
+	}
+	return nil
+}
+
+// movesAtEnd returns what becomes of the order if the attempt ends by which it was to be paid.
+func (f *facts) movesAtEnd(state string) []orderMove {
+	o := f.order
+	closing := valueOr(o.Closing, "")
+	switch {
+	case !f.current() || o.State != orderOpen && !o.accepting():
+		return nil
+	case o.accepting() && state == paymentExpired:
+		return []orderMove{f.move(orderExpired, "reason", "authorization_lapsed")}
+	case o.accepting() || f.closed:
+		return []orderMove{f.move(orderCancelled)}
+	case closing == closingExpired:
+		return []orderMove{f.move(orderExpired, "reason", "not_paid")}
+	case closing == closingPaid:
+		return []orderMove{{orderPaid, stateEntry{actor: actorProvider, method: valueOr(o.OutsideMethod, methodOther),
+			paidAt: o.OutsideAt}}}
+	case closing == closingMethod:
+		return []orderMove{{state: orderOpen}}
+	}
+	return nil
+}
+
+// movesByCapture returns what becomes of the order if money was captured. An order whose method is captured by being
+// paid waits to be accepted, and so does one of which another amount than its total was captured, so that nobody else
+// pays it meanwhile. It is paid once what the attempt keeps has become its total.
+func (f *facts) movesByCapture() (moves []orderMove) {
+	o, p := f.order, f.payment
+	if f.asksOther() == "" && !o.dead() && !o.wasPaid() {
+		whole := p.Captured-p.Refunded == o.Total || p.Captured == o.Total && p.CapturedAt.IsZero()
+		switch {
+		case whole && !p.atOnce():
+			pays := f.move(orderPaid)
+			pays.with.method, pays.with.paymentID, pays.with.paidAt = p.Method, &p.ID, f.capturedAt()
+			return []orderMove{pays}
+		case o.State == orderOpen && !f.closed:
+			moves = []orderMove{f.authorizes()}
+		}
+	}
+	waits := o.accepting() || len(moves) > 0
+	givenBack := waits && (f.current() || len(moves) > 0) && p.Refunded >= p.Captured // on the provider's pages
+	if givenBack || f.closed && p.atOnce() && (waits || o.State == orderOpen) {
+		moves = append(moves, f.move(orderCancelled))
+	}
+	return moves
+}
+
+// move returns the move of the order to a state because of the attempt. more are further data of the event.
+func (f *facts) move(state string, more ...string) orderMove {
+	return orderMove{state, stateEntry{actor: actorProvider,
+		data: append([]string{"payment_id", f.payment.ID}, more...)}}
+}
+
+// authorizes returns the move by which the order begins to wait for the restaurant, since its money is authorised or was
+// charged.
+func (f *facts) authorizes() orderMove {
+	p, m, lapses := f.payment, f.move(orderAuthorized), f.payment.CaptureBefore
+	if p.atOnce() {
+		m.with.paidAt = f.capturedAt()
+	} else if lapses.IsZero() {
+		lapses = newStamp(f.now).after(f.reserves)
+	}
+	m.with.method, m.with.paymentID = p.Method, &p.ID
+	m.with.acceptBy = acceptDeadline(newStamp(f.now), f.order, f.accepts, lapses)
+	return m
+}
+
+// capturedAt returns when the attempt's money was captured: as the provider says, but no later than now and no earlier
+// than the attempt; now, if it does not say.
+func (f *facts) capturedAt() stamp {
+	now, at := newStamp(f.now), newStamp(f.report.capturedAt)
+	switch {
+	case at.IsZero(), at.After(now.Time):
+		return now
+	case at.Before(f.payment.CreatedAt.Time):
+		return f.payment.CreatedAt
+	}
+	return at
+}
+
+// after returns the facts once the order has made its moves: its refunds are divided anew, among them one that gives
+// back at once what the attempt holds too much, if it is captured by being paid: nothing of it could be released.
+func (f *facts) after(moves []orderMove) *facts {
+	then, o, p := *f, *f.order, f.payment
+	for _, m := range moves {
+		o.become(m.state, m.with, newStamp(f.now))
+	}
+	if then.order, then.refunds = &o, slices.Clone(f.refunds); p.Captured == 0 {
+		return &then
+	}
+	for i := range then.refunds {
+		if r := &then.refunds[i]; findRefund(f.stored, r.ID) == nil && o.soldBy(&p.ID) {
+			r.ReleasedAmount = r.Amount // until it is divided
+		}
+	}
+	if then.divide(); f.report != nil && f.asksOther() == "" {
+		then.release(actorProvider)
+	}
+	return &then
+}
+
+// asksOther returns why what the provider asks the guest for is not what the order costs, amount_differs or
+// currency_differs; "": it is, or somebody has accepted the order in spite of that.
+func (f *facts) asksOther() string {
+	p, r, reason := f.payment, f.report, valueOr(f.payment.Reason, "")
+	switch {
+	case f.current() && f.order.State == orderAccepted:
+	case r == nil || r.phase == phaseUnknown:
+		if p.State == paymentReview && (reason == reasonAmountDiffers || reason == reasonOtherCurrency) {
+			return reason
+		}
+	case r.currency != p.Currency:
+		return reasonOtherCurrency
+	case r.amount != p.Amount:
+		return reasonAmountDiffers
+	}
+	return ""
+}
+
+// reviewOf returns why somebody has to look at an attempt that has not ended; "": nobody has to. It says nothing of
+// operations that were refused.
+func reviewOf(f *facts) string {
+	o, p, asks := f.order, f.payment, f.asksOther()
+	unknown := f.report != nil && f.report.phase == phaseUnknown && p.State != paymentPending
+	amount, late := f.unaccounted()
+	switch {
+	case amount == 0 && p.Captured > 0 && f.refundsDiffer():
+		return reasonRefundsDiffer
+	case amount == 0 && unknown:
+		return reasonUnknown
+	case p.Captured == 0 && asks != "":
+		return asks
+	case p.Captured == 0 && f.toCapture() && o.Total > p.Authorized:
+		return reasonCaptureDiffers
+	case amount == 0 && !f.stillHeld():
+		return ""
+	case asks != "":
+		return asks
+	case late >= amount && late > 0:
+		return reasonRefundPending
+	case o.dead():
+		return reasonDeadOrder
+	case o.wasPaid() && !f.pays():
+		return reasonPaidTwice
+	}
+	return reasonCaptureDiffers
+}
+
+// stillHeld reports whether the provider still has to give back what an attempt in review holds for no order: our own
+// refund of it is under way, and until it is done another attempt could take the guest's money twice.
+func (f *facts) stillHeld() bool {
+	p := f.payment
+	return p.State == paymentReview && !f.pays() &&
+		p.Refunded+f.taken() < p.Captured
+}
+
+// refundsDiffer reports whether the provider lists more refunds than it says was given back, or has listed fewer for
+// refundsLag.
+func (f *facts) refundsDiffer() bool {
+	since := f.payment.RefundsDifferSince
+	return f.report != nil && f.report.exceeds() || !since.IsZero() && !f.now.Before(since.Add(refundsLag))
+}
+
+// toCapture reports whether somebody has requested that what is authorised be captured.
+func (f *facts) toCapture() bool {
+	return f.approved() && f.current() && f.order.State == orderAccepted && f.order.Capture
+}
+
+// operation returns what is to be asked of the provider; behind as in verdict. state is that of the attempt by the
+// provider's report, reason is why somebody has to look at it.
+func (f *facts) operation(state, reason string) (next *plannedOperation, behind bool) {
+	o, p := f.order, f.payment
+	switch {
+	case f.report == nil:
+	case f.report.phase == phaseOpen:
+		if reason != "" || state != paymentPending || o.State != orderOpen || o.Closing != nil || f.closed {
+			return &plannedOperation{kind: opExpire}, false
+		}
+	case !f.approved():
+	case p.Captured > 0:
+		if r := f.refundToMake(); r != nil {
+			return &plannedOperation{opRefund, r.Amount, r}, false
+		}
+		if p.Authorized > 0 && reason == "" { // release what was not accepted
+			return &plannedOperation{kind: opCancel}, false
+		}
+	case o.dead(), o.wasPaid(), !f.current(), isEnd(state):
+		return &plannedOperation{kind: opCancel}, false
+	case reason == "" && f.toCapture():
+		behind = slices.ContainsFunc(f.operations, func(op paymentOperation) bool {
+			return op.Kind == opCapture && op.State == operationDone
+		})
+		if !behind {
+			next = &plannedOperation{kind: opCapture, amount: o.Total}
+		}
+	}
+	return next, behind
+}
+
+// refundToMake returns the oldest refund of the attempt that the provider was not asked for yet, nil if there is none.
+func (f *facts) refundToMake() *refund {
+	return f.refundOf(func(r *refund) bool {
+		return r.State == refundPending && r.ProviderID == nil && r.Source == sourceOurs
+	})
+}
+
+// refusedTooOften reports whether the provider has refused operations of a kind, other than refunds, maxRefused times
+// since somebody last decided about the order. Those that it failed to answer are not counted.
+func (f *facts) refusedTooOften(kind string) bool {
+	decided, n := f.order.AcceptedAt, 0
+	if f.order.EndedAt.After(decided.Time) {
+		decided = f.order.EndedAt
+	}
+	for i := range f.operations {
+		if op := &f.operations[i]; op.Kind == kind && op.State == operationRefused && op.Status != nil &&
+			*op.Status < 500 && !op.CreatedAt.Before(decided.Time) {
+			n++
+		}
+	}
+	return n >= maxRefused && kind != opRefund
+}
+
+// A settlement is an attempt that is settled in a transaction.
+type settlement struct {
+	t *tx
+	facts
+}
+
+// loadSettlement reads the facts of an attempt. Errors: errNotFound.
+func (p *payments) loadSettlement(t *tx, paymentID string) (s *settlement, err error) {
+	s = &settlement{t: t, facts: facts{doubted: p.doubted()}}
+	pay, err := t.payment(paymentID)
+	if err != nil {
 		return nil, err
 	}
-	s.provider = of[s.payment.Provider]
-	if s.order, err = t.order(anyAccount, s.payment.OrderID); err != nil {
+	o, err := t.order(anyAccount, pay.OrderID)
+	if err != nil {
 		return nil, err
 	}
-	if s.refunds, err = t.refundsOf(s.order.ID); err != nil {
+	m, err := moneyOf(t, o, pay)
+	if err != nil {
 		return nil, err
 	}
-	if s.disputes, err = t.disputesOf(s.order.ID); err != nil {
+	s.orderMoney = *m
+	if s.operations, err = t.operationsOf(paymentID); err != nil {
 		return nil, err
 	}
 	a, err := t.account(s.order.AccountID)
 	if err != nil {
 		return nil, err
 	}
-	s.closed = !a.ClosedAt.IsZero()
 	settings, err := t.settings(s.order.AccountID)
-	s.accepts = settings.AcceptWithin
+	s.closed, s.accepts = !a.ClosedAt.IsZero(), settings.AcceptWithin
+	s.reserves = p.providers[s.payment.Provider].reserves(s.payment.Currency)
 	return s, err
 }
 
-// addOrderEvent writes an event about the order, with the attempt among its data.
-func (s *settlement) addOrderEvent(kind eventType, data ...string) {
-	data = append([]string{"payment_id", s.payment.ID}, data...)
-	s.addEvent(orderEvent(s.order, kind, actorProvider, data...))
-}
-
-// enter has the order enter a state because of the attempt. more are further data of the event.
-func (s *settlement) enter(state string, more ...string) error {
-	with := stateEntry{actor: actorProvider, data: append([]string{"payment_id", s.payment.ID}, more...)}
-	if state == orderAuthorized || state == orderPaid {
-		with.method, with.paidAt = s.payment.Method, s.payment.CapturedAt
+// adoptReport adopts the ids, the amounts, the refunds and the disputes that the provider reports. It ignores a report
+// that is out of date: captured money stays captured.
+func (s *settlement) adoptReport(r *paymentReport) {
+	p := s.payment
+	if r.phase != phaseUnknown && r.captured < p.Captured {
+		return
 	}
-	return s.order.enter(s.tx, state, with)
-}
-
-// money returns an amount and the order's currency as data of an event.
-func (s *settlement) money(amount int64) []string {
-	return []string{"amount", strconv.FormatInt(amount, 10), "currency", s.order.Currency}
-}
-
-// decide adopts the provider's report, and sets what is to be asked of the provider next. It ignores a report
-// that can't be true, so that the provider is asked again later.
-func (s *settlement) decide(report *paymentReport) error {
-	s.report = report
-	if report.phase != phaseUnknown && report.captured < s.payment.Captured {
-		return nil // captured money stays captured: this report is out of date
-	}
-	s.takeOver()
-	switch report.phase {
-	case phaseUnknown:
-		return s.unknown()
-	case phaseOpen:
-		s.decideOpen()
-		return nil
-	case phaseApproved:
-		return s.decideApproved()
-	}
-	return s.decideClosed()
-}
-
-// takeOver copies the ids and amounts of the report to the attempt.
-func (s *settlement) takeOver() {
-	p, r := s.payment, s.report
-	p.CheckedAt = s.now
+	s.report, p.CheckedAt = r, s.t.now
 	if r.phase == phaseUnknown {
 		return
 	}
-	p.Authorized, p.Captured, p.Refunded = r.authorized, r.captured, r.refunded
+	p.Authorized, p.Captured, p.Refunded, p.URL = r.authorized, r.captured, r.refunded, nilIfEmpty(r.url)
 	if r.sessionID != "" {
 		p.SessionID = &r.sessionID
 	}
@@ -121,535 +430,118 @@ func (s *settlement) takeOver() {
 	if !r.captureBefore.IsZero() {
 		p.CaptureBefore = newStamp(r.captureBefore)
 	}
-	p.URL = nilIfEmpty(r.url)
+	if r.phase == phaseApproved && p.Captured > 0 {
+		s.adoptCapture()
+		s.adoptRefunds()
+		s.adoptDisputes()
+	}
 }
 
-// unknownFor is how long an attempt that the provider has confirmed, but does not find now, is still looked for,
-// counted from when it was begun: the guest may be paying it.
-const unknownFor = 30 * time.Minute
-
-// unknown decides about an attempt that the provider does not know. An attempt that has ended may never have
-// reached the provider, so nothing follows from that.
-func (s *settlement) unknown() error {
+// adoptCapture records, as an operation, a capture that somebody has made on the provider's own pages.
+func (s *settlement) adoptCapture() {
 	p := s.payment
-	switch p.State {
-	case paymentPending:
-		if s.exact.Sub(p.CreatedAt.Time) < unknownFor || s.doubted {
-			return nil
-		}
-		return s.end(paymentFailed, reasonUnknown)
-	case paymentCreated:
-		return s.end(paymentFailed, reasonUnknown)
-	case paymentFailed, paymentCancelled, paymentExpired:
-		return nil
-	}
-	s.review(reasonUnknown)
-	return nil
-}
-
-// checkMoney marks the attempt for review if its amount or its currency at the provider is not ours.
-func (s *settlement) checkMoney() {
-	switch {
-	case s.report.currency != s.payment.Currency:
-		s.review(reasonOtherCurrency)
-		return
-	case s.report.amount != s.payment.Amount:
-		s.review(reasonAmountDiffers)
-		return
-	}
-}
-
-// asksOther reports whether the attempt, which is in review, is there because the provider asks the guest for
-// another amount or currency.
-func (p *payment) asksOther() bool {
-	reason := valueOr(p.Reason, "")
-	return reason == reasonAmountDiffers || reason == reasonOtherCurrency
-}
-
-// decideOpen decides about an attempt that the guest can still pay.
-func (s *settlement) decideOpen() {
-	if s.payment.State == paymentCreated {
-		s.payment.State = paymentPending
-	}
-	s.checkMoney()
-	o, p := s.order, s.payment
-	if p.State == paymentReview || !p.EndedAt.IsZero() || o.State != orderOpen || o.Closing != nil || s.closed {
-		s.plan(opExpire, 0, nil)
-	}
-}
-
-// decideApproved decides about an attempt whose money is authorised, or was captured.
-func (s *settlement) decideApproved() error {
-	p, o := s.payment, s.order
-	if !p.EndedAt.IsZero() && o.State == orderOpen && o.PaymentID != nil && *o.PaymentID == p.ID {
-		p.State, p.Reason, p.EndedAt = paymentPending, nil, stamp{} // the guest has paid after all
-	}
-	s.leaveUnknown()
-	if p.State == paymentCreated || p.State == paymentPending {
-		s.checkMoney()
-	}
-	if s.report.captured > 0 {
-		return s.decideCaptured()
-	}
-	if p.State == paymentCreated || p.State == paymentPending {
-		p.State, p.AuthorizedAt = paymentAuthorized, s.now
-		if err := s.authorizeOrder(); err != nil {
-			return err
-		}
-	}
-	return s.decideAuthorized()
-}
-
-// leaveUnknown takes an attempt out of review if it is there only because the provider did not know it for a while.
-func (s *settlement) leaveUnknown() {
-	p := s.payment
-	if p.State != paymentReview || valueOr(p.Reason, "") != reasonUnknown || valueOr(s.order.PaymentID, "") != p.ID {
-		return
-	}
-	if p.State, p.Reason = paymentAuthorized, nil; !p.CapturedAt.IsZero() {
-		p.State = paymentCaptured
-	}
-}
-
-// authorizeOrder makes an open order, whose money is authorised or was charged, wait for the restaurant to accept it.
-// What was to happen once the attempt was closed is dropped, since the guest has paid.
-func (s *settlement) authorizeOrder() error {
-	o := s.order
-	if o.State != orderOpen || s.closed {
-		return nil
-	}
-	lapses := s.payment.CaptureBefore
-	if lapses.IsZero() && !s.payment.atOnce() {
-		lapses = s.now.after(s.provider.reserves(s.payment.Currency))
-	}
-	o.AcceptBy = acceptDeadline(s.tx, o, s.accepts, lapses)
-	if s.payment.atOnce() {
-		o.PaidAt = s.payment.CapturedAt
-	}
-	o.PaymentID = &s.payment.ID
-	return s.enter(orderAuthorized)
-}
-
-// decideAuthorized decides about money that can be captured: it is captured if that was requested, released if
-// nothing is to be paid with it, and otherwise left waiting.
-func (s *settlement) decideAuthorized() error {
-	o, p := s.order, s.payment
-	if s.closed && (o.State == orderOpen || o.State == orderAuthorized || o.State == orderAccepted) {
-		if err := s.enter(orderCancelled); err != nil { // its account is closed
-			return err
-		}
-	}
-	switch {
-	case o.dead(), o.settled(), o.PaymentID == nil || *o.PaymentID != p.ID, !p.EndedAt.IsZero():
-		s.plan(opCancel, 0, nil)
-	case p.State == paymentReview:
-	case o.State == orderAccepted && o.Capture && o.Total > p.Authorized:
-		s.review(reasonCaptureDiffers)
-		return nil
-	case o.State == orderAccepted && o.Capture:
-		return s.capture()
-	default:
-		s.warnOfEnd()
-		return nil
-	}
-	return nil
-}
-
-// capture plans the capture of the order's total, unless that was done and the provider's report is older.
-func (s *settlement) capture() error {
-	operations, err := s.operationsOf(s.payment.ID)
-	if err != nil {
-		return err
-	}
-	s.behind = slices.ContainsFunc(operations, func(op paymentOperation) bool {
-		return op.Kind == opCapture && op.State == operationDone
-	})
-	if !s.behind {
-		s.plan(opCapture, s.order.Total, nil)
-	}
-	return nil
-}
-
-// warnOfEnd writes an event, once, when an authorisation is about to lapse.
-func (s *settlement) warnOfEnd() {
-	p := s.payment
-	if p.Warned || p.CaptureBefore.IsZero() || s.exact.Before(p.CaptureBefore.Add(-endingNotice)) {
-		return
-	}
-	p.Warned = true
-	s.addOrderEvent(eventOrderEnding, "capture_before", p.CaptureBefore.String())
-}
-
-// decideCaptured decides about captured money, and about what was given back of it.
-func (s *settlement) decideCaptured() error {
-	p, o := s.payment, s.order
-	rest := s.completesCapture()
-	if rest {
-		p.State, p.Reason = paymentCaptured, nil
-	}
-	if p.CapturedAt.IsZero() || rest {
-		p.CapturedAt, p.EndedAt = s.capturedAt(), stamp{}
-		if err := s.payOrder(); err != nil {
-			return err
-		}
-	}
-	if err := s.reconcileRefunds(); err != nil {
-		return err
-	}
-	s.takeDisputes()
-	accepting := o.State == orderAuthorized || o.State == orderAccepted
-	givenBack := accepting && valueOr(o.PaymentID, "") == p.ID && p.Refunded >= p.Captured // on the provider's pages
-	if givenBack || s.closed && p.atOnce() && (accepting || o.State == orderOpen) {
-		if err := s.enter(orderCancelled); err != nil {
-			return err
-		}
-	}
-	var err error
-	if s.refunds, err = divideRefunds(s.tx, s.order, p); err == nil { // the order may be paid or dead by now
-		err = s.release()
-	}
-	if err != nil {
-		return err
-	}
-	even := s.weigh()
-	if differs := s.refundsDiffer(); s.exceeds || differs {
-		even = false
-		s.review(reasonRefundsDiffer)
-	}
-	if even && s.mayLeaveReview() {
-		switch {
-		case p.Refunded >= p.Captured:
-			p.State = paymentRefunded
-		case p.Refunded > 0:
-			p.State = paymentPartRefunded
-		default:
-			p.State = paymentCaptured
-		}
-		p.Reason = nil
-	}
-	if f := s.refundToMake(); f != nil {
-		s.plan(opRefund, f.Amount, &f.ID)
-	} else if p.Authorized > 0 && p.State != paymentReview { // release what was not accepted
-		s.plan(opCancel, 0, nil)
-	}
-	return nil
-}
-
-// capturedAt returns when the attempt's money was captured: as the provider says, but no later than now and no earlier
-// than the attempt; now, if it does not say.
-func (s *settlement) capturedAt() stamp {
-	at := newStamp(s.report.capturedAt)
-	switch {
-	case at.IsZero(), at.After(s.now.Time):
-		return s.now
-	case at.Before(s.payment.CreatedAt.Time):
-		return s.payment.CreatedAt
-	}
-	return at
-}
-
-// refundsDiffer notes since when the provider says that more was given back than our refunds that are done or under
-// way, and reports whether that was more than refundsLag ago.
-func (s *settlement) refundsDiffer() bool {
-	p, ours := s.payment, int64(0)
-	for i := range s.refunds {
-		if f := &s.refunds[i]; f.State != refundFailed && s.ofPayment(f) {
-			ours += f.Amount
-		}
-	}
-	switch {
-	case p.Refunded <= ours:
-		p.RefundsDifferSince = stamp{}
-	case p.RefundsDifferSince.IsZero():
-		p.RefundsDifferSince = s.now
-	}
-	return !p.RefundsDifferSince.IsZero() && !s.exact.Before(p.RefundsDifferSince.Add(refundsLag))
-}
-
-// unaccounted is unaccounted for the attempt and its order.
-func (s *settlement) unaccounted() (amount, late int64) {
-	return unaccounted(s.order, s.payment, s.refunds, s.disputes, s.exact)
-}
-
-// release gives back at once what the attempt holds beyond what its order accounts for, if it is captured by being
-// paid: there was no authorisation that could be released.
-func (s *settlement) release() error {
-	f := releaseOf(s.order, s.payment, s.refunds, s.disputes, s.exact)
-	if f == nil {
-		return nil
-	}
-	f.MadeBy = actorProvider
-	err := addRefundOf(s.tx, s.order, s.payment, f)
-	s.refunds = append(s.refunds, *f)
-	return err
-}
-
-// weigh marks the attempt for review if its money differs from what its order accounts for, and reports whether
-// they agree. Whenever a refund has failed, it writes the event of the review again.
-func (s *settlement) weigh() (even bool) {
-	p := s.payment
-	amount, late := s.unaccounted()
-	if amount == 0 {
-		return true
-	}
-	reason := reasonCaptureDiffers
-	switch {
-	case late >= amount && late > 0:
-		reason = reasonRefundPending
-	case s.order.dead():
-		reason = reasonDeadOrder
-	case s.order.settled() && !s.order.paidWith(&p.ID):
-		reason = reasonPaidTwice
-	}
-	if p.State != paymentReview {
-		s.review(reason)
-		return false
-	}
-	if valueOr(p.Reason, reasonRefundPending) == reasonRefundPending {
-		p.Reason = &reason
-	}
-	if s.undone {
-		s.addOrderEvent(eventOrderReview, "reason", *p.Reason)
-	}
-	return false
-}
-
-// mayLeaveReview reports whether an attempt whose money is accounted for is not in review, or need not be any
-// more. Our own refund counts once the provider has it: until then another attempt could take money twice. What was
-// given back without a refund that we have accounts for nothing.
-func (s *settlement) mayLeaveReview() bool {
-	p := s.payment
-	reason := valueOr(p.Reason, "")
-	return p.State != paymentReview || p.RefundsDifferSince.IsZero() && (reason == reasonRefundPending ||
-		reason == reasonRefundsDiffer || p.Refunded+takenOf(s.disputes, p.ID) >= p.Captured ||
-		s.order.paidWith(&p.ID) && p.Authorized == 0)
-}
-
-// completesCapture reports whether an attempt is in review because another amount than the order's total was
-// captured, and what it keeps has become that: the rest was captured on the provider's own pages, or given back.
-func (s *settlement) completesCapture() bool {
-	p, o := s.payment, s.order
-	return p.State == paymentReview && valueOr(p.Reason, "") == reasonCaptureDiffers && !o.dead() && !o.settled() &&
-		p.Captured-p.Refunded == o.Total && valueOr(o.PaymentID, "") == p.ID
-}
-
-// payOrder marks the order as paid by the attempt, or the attempt for review if it can't be. An order whose method is
-// captured by being paid waits to be accepted instead, and money that it does not account for is given back.
-func (s *settlement) payOrder() error {
-	o, p := s.order, s.payment
-	if err := s.addCaptureEvent(); err != nil {
-		return err
-	}
-	switch {
-	case p.State == paymentReview && p.asksOther(), p.atOnce() && o.State != orderOpen:
-		return nil
-	case o.dead():
-		s.review(reasonDeadOrder)
-		return nil
-	case o.settled():
-		s.review(reasonPaidTwice)
-		return nil
-	case p.Captured != o.Total && p.Captured-p.Refunded != o.Total:
-		var err error
-		if o.State == orderOpen { // nobody else may pay it meanwhile
-			err = s.authorizeOrder()
-		}
-		s.review(reasonCaptureDiffers)
-		return err
-	case p.atOnce():
-		return s.authorizeOrder()
-	}
-	o.PaymentID = &p.ID
-	return s.enter(orderPaid)
-}
-
-// addCaptureEvent records, as an operation, a capture that somebody has made on the provider's own pages.
-func (s *settlement) addCaptureEvent() error {
-	if s.payment.atOnce() { // the guest has
-		return nil
-	}
-	operations, err := s.operationsOf(s.payment.ID)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(operations, func(op paymentOperation) bool {
+	ours := slices.ContainsFunc(s.operations, func(op paymentOperation) bool {
 		return op.Kind == opCapture && op.State != operationRefused
-	}) {
-		return nil
-	}
-	s.addOperation(&paymentOperation{ID: s.newID("opr"), PaymentID: s.payment.ID, Kind: opCapture,
-		Amount: s.report.captured, Source: sourceProvider, State: operationDone, CreatedAt: s.now, EndedAt: s.now})
-	return nil
-}
-
-// decideClosed decides about an attempt by which nothing was paid and nothing will be.
-func (s *settlement) decideClosed() error {
-	state := map[paymentPhase]string{
-		phaseCancelled: paymentCancelled, phaseExpired: paymentExpired, phaseFailed: paymentFailed,
-	}[s.report.phase]
-	return s.end(state, s.report.reason)
-}
-
-// end ends an attempt by which nothing was paid, and does what was waiting for that.
-func (s *settlement) end(state, reason string) error {
-	o, p := s.order, s.payment
-	ended := p.State == paymentCancelled || p.State == paymentExpired || p.State == paymentFailed
-	if ended && p.State == state {
-		return nil
-	}
-	p.State, p.Reason, p.EndedAt, p.URL, p.Authorized = state, nilIfEmpty(reason), s.now, nil, 0
-	switch {
-	case o.PaymentID == nil || *o.PaymentID != p.ID:
-		return nil
-	case o.State == orderOpen:
-		return s.afterClosing()
-	case (o.State == orderAuthorized || o.State == orderAccepted) && state == paymentExpired:
-		return s.enter(orderExpired, "reason", "authorization_lapsed")
-	case o.State == orderAuthorized || o.State == orderAccepted:
-		return s.enter(orderCancelled)
-	}
-	return nil
-}
-
-// afterClosing does what was to happen once the attempt of an open order was closed.
-func (s *settlement) afterClosing() error {
-	o := s.order
-	closing := valueOr(o.Closing, "")
-	o.Closing = nil
-	switch {
-	case s.closed:
-		return s.enter(orderCancelled)
-	case closing == closingExpired:
-		return s.enter(orderExpired, "reason", "not_paid")
-	case closing == closingPaid:
-		return finishPayOutside(s.tx, o, actorProvider)
-	}
-	return nil
-}
-
-// review marks the attempt as one that somebody has to look at, and writes an event.
-func (s *settlement) review(reason string) {
-	if s.payment.State == paymentReview {
+	})
+	if p.atOnce() || ours || !p.CapturedAt.IsZero() {
 		return
 	}
-	s.payment.State, s.payment.Reason = paymentReview, &reason
-	s.addOrderEvent(eventOrderReview, "reason", reason)
+	s.t.addOperation(&paymentOperation{ID: s.t.newID("opr"), PaymentID: p.ID, Kind: opCapture, Amount: p.Captured,
+		Source: sourceProvider, State: operationDone, CreatedAt: s.t.now, EndedAt: s.t.now})
 }
 
-// plan sets the operation that the provider is asked for next.
-func (s *settlement) plan(kind string, amount int64, refundID *string) {
-	s.next = &plannedOperation{kind, amount, refundID}
-}
-
-// refundToMake returns the oldest refund of the attempt that the provider was not asked for yet, nil if there is none.
-func (s *settlement) refundToMake() *refund {
-	for i := range s.refunds {
-		f := &s.refunds[i]
-		if f.State == refundPending && f.ProviderID == nil && f.Source == sourceOurs && s.ofPayment(f) {
-			return f
-		}
-	}
-	return nil
-}
-
-// ofPayment reports whether a refund gives the attempt's money back.
-func (s *settlement) ofPayment(f *refund) bool { return valueOr(f.PaymentID, "") == s.payment.ID }
-
-// reconcileRefunds adopts the provider's report on refunds. Refunds that we do not have were made by somebody on
-// the provider's own pages.
-func (s *settlement) reconcileRefunds() error {
-	s.exceeds = s.report.exceeds()
+// adoptRefunds adopts the refunds that the provider reports. Those that we do not have were made by somebody on the
+// provider's own pages. It notes since when the provider says that more was given back than they are.
+func (s *settlement) adoptRefunds() {
+	named := []string{} // ids of the refunds that the report has named so far
 	for _, told := range s.report.refunds {
-		f, err := s.findRefund(told)
-		if err != nil {
-			return err
-		}
+		f := s.ourRefund(told, named)
 		if f == nil {
-			if told.state == refundFailed || s.exceeds {
+			if told.state == refundFailed || s.report.exceeds() {
 				continue
 			}
-			told.providerID = s.freeID(told.providerID, told.longID)
-			if f, err = addFoundRefund(s.tx, s.order, s.payment, told, actorProvider); err != nil {
-				return err
-			}
-			s.refunds = append(s.refunds, *f)
+			s.refunds = append(s.refunds, s.foundRefund(told))
 			f = &s.refunds[len(s.refunds)-1]
-		}
-		if s.found = append(s.found, f.ID); f.ProviderID == nil || told.longID == "" {
+		} else if f.ProviderID == nil || told.longID == "" {
 			f.ProviderID = new(s.freeID(told.providerID, told.longID))
 		}
+		named = append(named, f.ID)
 		switch {
-		case told.state == refundSucceeded && f.State != refundSucceeded:
-			err = refundDone(s.tx, s.order, f, actorProvider)
-		case told.state == refundFailed && f.State != refundFailed:
+		case told.state == refundSucceeded:
+			f.end("", s.t.now)
+		case told.state == refundFailed && f.end(cmp.Or(told.reason, reasonDeclined), s.t.now):
 			s.undone = true
-			err = refundUndone(s.tx, s.order, f, cmp.Or(told.reason, reasonDeclined), actorProvider)
-		default:
-			s.saveRefund(f)
-		}
-		if err != nil {
-			return err
 		}
 	}
-	return nil
+	slices.SortFunc(s.refunds, func(a, b refund) int { return strings.Compare(a.ID, b.ID) })
+	p := s.payment
+	if given, _, _ := s.given(); p.Refunded <= given {
+		p.RefundsDifferSince = stamp{}
+	} else if p.RefundsDifferSince.IsZero() {
+		p.RefundsDifferSince = s.t.now
+	}
 }
 
-// findRefund returns our row of a refund that the provider reports, nil if there is none.
-func (s *settlement) findRefund(told refundReport) (*refund, error) {
+// foundRefund returns a refund that somebody made on the provider's own pages. It is pending, until it is known what
+// came of it.
+func (s *settlement) foundRefund(told refundReport) refund {
+	f := refund{ID: s.t.newID("ref"), OrderID: s.order.ID, AccountID: s.order.AccountID, PaymentID: &s.payment.ID,
+		Amount: told.amount, Source: sourceProvider, State: refundPending, MadeBy: actorProvider, CreatedAt: s.t.now,
+		ProviderID: new(s.freeID(told.providerID, told.longID))}
+	if !told.at.IsZero() {
+		f.CreatedAt = newStamp(told.at)
+	}
+	return f
+}
+
+// ourRefund returns our refund that the provider reports, nil if there is none. named are the ids of those that it has
+// reported before.
+func (s *settlement) ourRefund(told refundReport, named []string) *refund {
 	ours := told.refundID
 	if ours == "" && told.operationID != "" {
-		operations, err := s.operationsOf(s.payment.ID)
-		if err != nil {
-			return nil, err
-		}
-		for _, op := range operations {
+		for _, op := range s.operations {
 			if op.ID == told.operationID {
 				ours = valueOr(op.RefundID, "")
 			}
 		}
 	}
-	is := func(same func(f *refund, id string) bool) *refund {
-		for i := range s.refunds {
-			if f := &s.refunds[i]; s.ofPayment(f) && same(f, valueOr(f.ProviderID, "")) {
-				return f
-			}
-		}
-		return nil
-	}
-	f := is(func(f *refund, id string) bool {
+	f := s.refundOf(func(f *refund) bool {
+		id := valueOr(f.ProviderID, "")
 		return f.ID == ours || told.longID != "" && id == told.longID || told.longID == "" && id == told.providerID
 	})
 	if f != nil || told.longID == "" {
-		return f, nil
+		return f
 	}
-	return is(func(f *refund, id string) bool { // the parts after a slash are what tells it from others
-		id, _, _ = strings.Cut(id, "/")
+	return s.refundOf(func(f *refund) bool { // the parts after a slash are what tells it from others
+		id, _, _ := strings.Cut(valueOr(f.ProviderID, ""), "/")
 		at := f.Source == sourceOurs || f.CreatedAt.Equal(newStamp(told.at).Time)
-		return id == told.providerID && f.Amount == told.amount && at && !slices.Contains(s.found, f.ID)
-	}), nil
+		return id == told.providerID && f.Amount == told.amount && at && !slices.Contains(named, f.ID)
+	})
 }
 
 // freeID returns the provider's id of a refund, or the longer one if another refund of the attempt has it.
 func (s *settlement) freeID(id, longID string) string {
-	if longID != "" && slices.ContainsFunc(s.refunds, func(f refund) bool {
-		return s.ofPayment(&f) && valueOr(f.ProviderID, "") == id
-	}) {
+	taken := s.refundOf(func(f *refund) bool { return valueOr(f.ProviderID, "") == id }) != nil
+	if longID != "" && taken {
 		return longID
 	}
 	return id
 }
 
-// takeDisputes adopts the provider's report on disputes.
-func (s *settlement) takeDisputes() {
+// adoptDisputes adopts the disputes that the provider reports. An inquiry is no dispute of the order's until the bank
+// takes the money.
+func (s *settlement) adoptDisputes() {
 	for _, told := range s.report.disputes {
 		at := slices.IndexFunc(s.disputes, func(d dispute) bool {
 			return d.ID == told.id && d.PaymentID == s.payment.ID
 		})
 		if at < 0 {
+			at = len(s.disputes)
 			s.disputes = append(s.disputes, dispute{PaymentID: s.payment.ID, ID: told.id, OrderID: s.order.ID})
-			at = len(s.disputes) - 1
 		}
-		s.takeDispute(&s.disputes[at], told)
+		if d := &s.disputes[at]; d.adopt(told, s.t.now) {
+			s.saveDispute(d)
+		}
 	}
 	is := func(state string) func(dispute) bool { return func(d dispute) bool { return d.State == state } }
 	inquiry := is(disputeInquiry)
@@ -661,30 +553,34 @@ func (s *settlement) takeDisputes() {
 	}
 }
 
-// takeDispute adopts the provider's report on one dispute. An inquiry is no dispute of the order's until the bank
-// takes the money.
-func (s *settlement) takeDispute(d *dispute, told disputeReport) {
+// adopt adopts what a provider reports of the dispute, and reports whether that is news.
+func (d *dispute) adopt(told disputeReport, now stamp) bool {
 	due := newStamp(told.evidenceBy)
 	if d.State == told.state && d.Amount == told.amount && d.Taken == told.taken && d.EvidenceBy.Equal(due.Time) &&
 		d.ClosedAt.IsZero() != told.closed {
-		return
+		return false
 	}
 	d.State, d.Amount, d.Taken, d.EvidenceBy = told.state, told.amount, told.taken, due
 	d.Reason, d.OpenedAt = nilIfEmpty(told.reason), newStamp(told.at)
-	switch {
-	case !told.closed:
+	if !told.closed {
 		d.ClosedAt = stamp{}
-	case d.ClosedAt.IsZero():
-		d.ClosedAt = s.now
+	} else if d.ClosedAt.IsZero() {
+		d.ClosedAt = now
 	}
-	s.saveDispute(d)
+	return true
+}
+
+// saveDispute writes a dispute of which there is news, with its event.
+func (s *settlement) saveDispute(d *dispute) {
+	s.t.saveDispute(d)
 	kind := eventOrderInquiry
 	if d.State != disputeInquiry {
-		kind, s.order.Dispute = eventOrderDisputed, &d.State
+		kind, s.order.Dispute = eventOrderDisputed, new(d.State)
 	}
-	data := append(s.money(d.Amount), "dispute_id", d.ID, "state", d.State, "taken", strconv.FormatInt(d.Taken, 10))
-	if !due.IsZero() {
-		data = append(data, "evidence_by", due.String())
+	data := []string{"amount", strconv.FormatInt(d.Amount, 10), "currency", s.order.Currency, "dispute_id", d.ID,
+		"state", d.State, "taken", strconv.FormatInt(d.Taken, 10)}
+	if !d.EvidenceBy.IsZero() {
+		data = append(data, "evidence_by", d.EvidenceBy.String())
 	}
 	if !d.ClosedAt.IsZero() {
 		data = append(data, "closed_at", d.ClosedAt.String())
@@ -692,58 +588,102 @@ func (s *settlement) takeDispute(d *dispute, told disputeReport) {
 	s.addOrderEvent(kind, data...)
 }
 
-// save writes what decide has changed, when the provider is asked next, and the operation that is to be
-// sent, which it returns with its request; nil: none. Errors: errChanged.
-func (s *settlement) save(keys *keyring, changed bool) (*paymentOperation, *providerCall, error) {
+// adoptResult adopts what has become of an operation; failed is nil if the provider has carried it out. One that is
+// refused for good has come to nothing; what follows for captures and cancellations, the provider's next report decides.
+func (s *settlement) adoptResult(op *paymentOperation, sent sentOperation, failed *outboundError) {
+	op.Error = nil
+	if failed != nil {
+		op.Error, sent.status = &failed.reason, failed.status
+	}
+	if sent.status != 0 {
+		op.Status = &sent.status
+	}
+	switch {
+	case failed == nil:
+		op.State, op.EndedAt = operationDone, s.t.now
+		s.adoptAnswer(op, sent)
+	case failed.final(), failed.outcome == vendorStale:
+		op.State, op.EndedAt = operationRefused, s.t.now
+	}
+	if failed == nil || !failed.final() {
+		return
+	}
+	reason := cmp.Or(failed.reason, reasonRefused)
+	if r := findRefund(s.refunds, valueOr(op.RefundID, "")); r != nil && r.State == refundPending {
+		s.undone = r.end(reason, s.t.now)
+	}
+	if op.Kind == opCreate {
+		s.report = &paymentReport{phase: phaseFailed, reason: reason}
+	}
+}
+
+// adoptAnswer adopts the provider's answer to an operation that it has carried out.
+func (s *settlement) adoptAnswer(op *paymentOperation, sent sentOperation) {
 	p := s.payment
-	var op *paymentOperation
-	var call *providerCall
-	if s.next != nil {
-		tooOften, err := s.refusedTooOften()
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case tooOften:
-			s.next = nil
-			s.review(reasonRefused)
-		default:
-			op, call = s.prepare(keys, "")
+	if sent.sessionID != "" {
+		p.SessionID = &sent.sessionID
+	}
+	if p.State == paymentCreated && sent.url != "" {
+		p.State, p.URL, p.Polls = paymentPending, &sent.url, 0
+	}
+	if r := findRefund(s.refunds, valueOr(op.RefundID, "")); r != nil && r.ProviderID == nil {
+		if r.Failure = nil; sent.refundID != "" {
+			r.ProviderID = new(s.freeID(sent.refundID, sent.refundID+"/"+op.ID))
 		}
 	}
-	if changed {
-		p.Polls = 0
-	}
-	if p.DueAt = s.dueAt(); op == nil {
-		p.Polls++
-	}
-	if err := s.savePayment(p); err != nil {
-		return nil, nil, err
-	}
-	s.saveOrder(s.order)
-	if op != nil {
-		s.addOperation(op)
-		return op, call, nil
-	}
-	return nil, nil, nil
 }
 
-// refusedTooOften reports whether the provider has refused the next operation maxRefused times already, since
-// somebody last decided about the order.
-func (s *settlement) refusedTooOften() (bool, error) {
-	decided := s.order.AcceptedAt
-	if s.order.EndedAt.After(decided.Time) {
-		decided = s.order.EndedAt
+// carryOut writes what has been adopted and what a verdict says, with the events. Errors: errChanged.
+func (s *settlement) carryOut(v *verdict) error {
+	ends := func(m orderMove) bool { return m.state == orderCancelled || m.state == orderExpired }
+	for _, m := range v.moves {
+		if !ends(m) {
+			if err := s.order.enter(s.t, m.state, m.with); err != nil {
+				return err
+			}
+		}
 	}
-	n, err := s.refusedOperations(s.payment.ID, s.next.kind, decided)
-	return n >= maxRefused && s.next.kind != opRefund, err
+	if v.payment.Captured > 0 {
+		v.money.order = s.order
+		if err := v.money.save(s.t, actorProvider); err != nil {
+			return err
+		}
+	}
+	for _, m := range v.moves {
+		if ends(m) {
+			if err := s.order.enter(s.t, m.state, m.with); err != nil {
+				return err
+			}
+		}
+	}
+	if v.warn {
+		s.addOrderEvent(eventOrderEnding, "capture_before", v.payment.CaptureBefore.String())
+	}
+	if v.review {
+		s.addOrderEvent(eventOrderReview, "reason", *v.payment.Reason)
+	}
+	s.t.saveOrder(s.order)
+	return s.t.savePayment(&v.payment)
 }
 
-// prepare makes the next operation, with its request sealed.
-func (s *settlement) prepare(keys *keyring, returnURL string) (*paymentOperation, *providerCall) {
-	op := &paymentOperation{ID: s.newID("opr"), PaymentID: s.payment.ID, Kind: s.next.kind, Amount: s.next.amount,
-		RefundID: s.next.refundID, Source: sourceOurs, State: operationPending, CreatedAt: s.now}
-	call := s.provider.call(op, s.payment, s.order, returnURL)
-	op.Sealed = keys.sealFor(sealedOperation, op.ID, encodeJSON(call))
+// addOrderEvent writes an event about the order, with the attempt among its data.
+func (s *settlement) addOrderEvent(kind eventType, data ...string) {
+	data = append([]string{"payment_id", s.payment.ID}, data...)
+	s.t.addEvent(orderEvent(s.order, kind, actorProvider, data...))
+}
+
+// addOperation adds the operation that is to be asked of the provider of an attempt, with its request sealed.
+func (p *payments) addOperation(
+	t *tx, pay *payment, o *order, next *plannedOperation, returnURL string,
+) (*paymentOperation, *providerCall) {
+	op := &paymentOperation{ID: t.newID("opr"), PaymentID: pay.ID, Kind: next.kind, Amount: next.amount,
+		Source: sourceOurs, State: operationPending, CreatedAt: t.now}
+	if next.refund != nil {
+		op.RefundID = &next.refund.ID
+	}
+	call := p.providers[pay.Provider].call(op, pay, o, returnURL)
+	op.Sealed = p.keys().sealFor(sealedOperation, op.ID, encodeJSON(call))
+	t.addOperation(op)
 	return op, &call
 }
 
@@ -765,36 +705,36 @@ const (
 	weeklyLookFor  = 180 * 24 * time.Hour // after the money was captured; after that it is never looked at again
 )
 
-// dueAt returns when the provider is to be asked about the attempt next; zero: never again.
-func (s *settlement) dueAt() stamp {
-	p := s.payment
-	pending, hourly := false, s.in(authorizedLook)
-	if again := p.RefundsDifferSince.after(refundsLag); again.After(s.exact) {
+// dueAt returns when the provider is to be asked about the attempt next, after a look at now; zero: never again.
+func (v *verdict) dueAt(now time.Time) stamp {
+	p := &v.payment
+	pending, hourly := false, fromNow(now, authorizedLook)
+	if again := p.RefundsDifferSince.after(refundsLag); again.After(now) {
 		pending, hourly = true, again
 	}
-	for i := range s.refunds {
-		if f := &s.refunds[i]; f.State == refundPending && s.ofPayment(f) {
+	for i := range v.money.refunds {
+		if f := &v.money.refunds[i]; f.State == refundPending && valueOr(f.PaymentID, "") == p.ID {
 			pending = true
-			if late := f.CreatedAt.after(refundLate); late.After(s.exact) && late.Before(hourly.Time) {
+			if late := f.CreatedAt.after(refundLate); late.After(now) && late.Before(hourly.Time) {
 				hourly = late
 			}
 		}
 	}
-	held := s.exact.Sub(p.CapturedAt.Time)
+	held := now.Sub(p.CapturedAt.Time)
 	switch {
-	case s.next != nil, s.behind, p.State == paymentCreated, p.State == paymentPending:
-		return s.in(pollDelay(p.Polls))
+	case v.next != nil, v.behind, p.State == paymentCreated, p.State == paymentPending:
+		return fromNow(now, pollDelay(p.Polls))
 	case !p.EndedAt.IsZero():
 		return stamp{}
 	case p.CapturedAt.IsZero(), pending:
 		return hourly
 	case held < dailyLookFor:
-		return s.in(dailyLook)
+		return fromNow(now, dailyLook)
 	case held < weeklyLookFor:
-		return s.in(weeklyLook)
+		return fromNow(now, weeklyLook)
 	}
 	return stamp{}
 }
 
-// in returns the time d after that of the transaction, rounded up to a whole second.
-func (s *settlement) in(d time.Duration) stamp { return newStamp(s.exact.Add(d + time.Second - 1)) }
+// fromNow returns the time d after now, rounded up to a whole second.
+func fromNow(now time.Time, d time.Duration) stamp { return newStamp(now.Add(d + time.Second - 1)) }

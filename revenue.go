@@ -397,7 +397,7 @@ func (p *paidOrder) left(released bool, beside *refund) []figure {
 
 // counts reports whether the order has any revenue: it was paid, and its total was not 0, or it was charged.
 func (p *paidOrder) counts() bool {
-	return p.settled() && valueOr(p.Method, methodNone) != methodNone || p.charged()
+	return p.wasPaid() && valueOr(p.Method, methodNone) != methodNone || p.charged()
 }
 
 // dueSale returns what is to be recorded of the order's sale.

@@ -98,12 +98,12 @@ func (h *revenueHistory) move(t *tx, id string) error {
 	case o.State == orderOpen:
 		at := []stamp{{}, o.CreatedAt}[h.random.IntN(2)] // told at once, or perhaps after that day was frozen
 		_, err = payOutside(t, anyAccount, id, outsideMethods[h.random.IntN(4)], at, anActor)
-	case kind < 2 && o.settled() && o.Refunded < o.Total:
+	case kind < 2 && o.wasPaid() && o.Refunded < o.Total:
 		var f *refund
 		if o, f, err = refundOrder(t, anyAccount, id, randomWish(o, h.random), anActor); err != nil {
 			return nil // the lines do not fit any more
 		}
-		err = refundDone(t, o, f, anActor)
+		err = endRefund(t, o, f, "", anActor)
 	case kind == 2 && !o.paidOutside():
 		var refunds []refund
 		if refunds, err = t.refundsOf(id); err != nil || len(refunds) == 0 {
@@ -111,9 +111,9 @@ func (h *revenueHistory) move(t *tx, id string) error {
 		}
 		f := &refunds[h.random.IntN(len(refunds))]
 		if f.State == refundSucceeded {
-			return refundUndone(t, o, f, "later", anActor)
+			return endRefund(t, o, f, "later", anActor)
 		} else if o.Refunded+f.Amount <= o.Total && len(f.Lines) == 0 {
-			return refundDone(t, o, f, anActor)
+			return endRefund(t, o, f, "", anActor)
 		}
 	case kind == 3 && o.PaymentID != nil:
 		d := dispute{PaymentID: *o.PaymentID, ID: "dp_" + id, OrderID: id, Amount: 1 + h.random.Int64N(o.Total),
@@ -167,9 +167,9 @@ func (h *revenueHistory) answerCharged(t *tx, o *order, kind int) (err error) {
 		return err
 	}
 	if kind == 4 {
-		return refundUndone(t, o, &refunds[0], "declined", anActor)
+		return endRefund(t, o, &refunds[0], "declined", anActor)
 	}
-	return refundDone(t, o, &refunds[0], anActor)
+	return endRefund(t, o, &refunds[0], "", anActor)
 }
 
 // brought returns what all orders have brought by what they, their refunds and disputes say.
@@ -180,7 +180,7 @@ func (h *revenueHistory) brought() (amount int64) {
 		switch {
 		case o.charged():
 			amount += o.OrderedTotal
-		case !o.settled():
+		case !o.wasPaid():
 			continue
 		default:
 			amount += o.Total
@@ -273,7 +273,7 @@ func (h *revenueHistory) checkOrder(id string) {
 	want := []figure{}
 	if o.charged() {
 		want = saleFigures(o.asOrdered())
-	} else if o.settled() && *o.Method != methodNone {
+	} else if o.wasPaid() && *o.Method != methodNone {
 		want = saleFigures(o)
 	}
 	if got := addFigures(sale); !slices.Equal(got, want) {
@@ -467,17 +467,20 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 	if s.check(err); frozen.String() != "2026-05-02T07:00:00Z" {
 		t.Errorf("frozen at %s", frozen)
 	}
-	found := refundReport{providerID: "re_1", amount: 900, at: moment(t, "2026-05-01T13:00:00Z")}
+	f := &refund{Amount: 900, Source: sourceProvider, MadeBy: actorTime, CreatedAt: newStamp(moment(t, "2026-05-01T13:00:00Z"))}
 	s.at(t, "2026-05-04T12:00:00Z", func(t *tx) error { // found at the provider three days later
 		p, err := t.payment(*o.PaymentID)
 		if err != nil {
 			return err
 		}
-		f, err := addFoundRefund(t, o, p, found, actorTime)
+		m, err := moneyOf(t, o, p)
 		if err != nil {
 			return err
 		}
-		return refundDone(t, o, f, actorTime)
+		m.add(f)
+		m.refunds[0].end("", t.now)
+		m.divide()
+		return m.save(t, actorTime)
 	})
 	s.days("2026-05-01: CHF 59.00 0 late", "2026-05-04: CHF -9.00 1 late")
 	if after, err := s.store.revenueSums(s.account, "2026-05-01", "CHF"); err != nil || !slices.Equal(before, after) {
@@ -506,7 +509,7 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return refundUndone(t, now, &refunds[0], "later", actorTime)
+		return endRefund(t, now, &refunds[0], "later", actorTime)
 	})
 	s.days("2026-05-04: CHF -9.00 1 late", "2026-05-05: CHF 0.00 0 late", "2026-05-06: CHF 9.00 1 late")
 }
