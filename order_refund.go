@@ -414,8 +414,8 @@ func (m *orderMoney) exceeding() int64 {
 	return max(0, m.keeps()-o.Total)
 }
 
-// unaccounted returns how much money the attempt holds that the order does not account for, see balance, and how much is
-// in refunds that have been under way for longer than refundLate.
+// unaccounted returns how much money the attempt holds that the order does not account for, see balance, and how much
+// is in refunds that have been under way for longer than refundLate.
 func (m *orderMoney) unaccounted() (amount, late int64) {
 	b := balance{pays: m.pays(), total: m.order.Total, captured: m.payment.Captured, taken: m.taken()}
 	b.back, b.released, b.late = m.given()
@@ -486,9 +486,9 @@ func (m *orderMoney) surplus(amount int64) *refund {
 	return &f
 }
 
-// release adds the refund that is to be made at once, if the attempt was captured by being paid and holds more than the
-// order accounts for: there was no authorisation of which that could be released. It adds none if somebody has to look at
-// the attempt, for more than a refund that takes long, or if such a refund has failed.
+// release divides the refunds, and adds one that is to be made at once if the attempt was captured by being paid and
+// holds more than the order accounts for: there was no authorisation of which that could be released. It adds none if
+// somebody has to look at the attempt, for more than a refund that takes long, or if a refund of ours has failed.
 func (m *orderMoney) release(actor string) {
 	p := m.payment
 	m.divide()
@@ -676,10 +676,10 @@ type division struct {
 	released []refund    // of each refund what it gives back of the rest
 }
 
-// divide divides what the attempt that pays an order, or has charged it, has captured, and each of its refunds. p is nil
-// for an order that was paid outside. What we give back stays as it was made. What was found gives back first what was
-// not accepted, as far as there is something left: always if it was made before the order was accepted, later only if
-// there was when it was found, or nothing is left of the total.
+// divide divides what the attempt that pays an order, or has charged it, has captured, and each of its refunds. p is
+// nil for an order that was paid outside. What we give back stays as it was made. What was found gives back first what
+// was not accepted, as far as there is something left: always if it was made before the order was accepted, later only
+// if there was when it was found, or nothing is left of the total.
 func (o *order) divide(p *payment, refunds []refund) *division {
 	n := len(refunds)
 	d := &division{newRefundable(o), o.chargedRest(p), slices.Clone(refunds), make([]refund, n)}

@@ -37,7 +37,7 @@ func (o *order) wasPaid() bool {
 	return o.State == orderPaid || o.State == orderPartRefunded || o.State == orderRefunded
 }
 
-// accepting reports whether the order's money is authorised or was charged, and the restaurant has not been paid it yet.
+// accepting reports whether the order waits to be accepted, or to be paid since: its money is reserved, or was charged.
 func (o *order) accepting() bool { return o.State == orderAuthorized || o.State == orderAccepted }
 
 // A stateEntry is what an order enters another state with.

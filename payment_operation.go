@@ -337,8 +337,8 @@ func (p *payments) finish(
 		switch now := &v.payment; {
 		case failed != nil && !failed.final() && !stale:
 			now.Polls++
-			wait := max(backoff(t.exact.Sub(op.CreatedAt.Time), resendFirst, resendLongest), min(failed.wait, longestWait))
-			now.DueAt = fromNow(t.exact, jittered(wait))
+			wait := backoff(t.exact.Sub(op.CreatedAt.Time), resendFirst, resendLongest)
+			now.DueAt = fromNow(t.exact, jittered(max(wait, min(failed.wait, longestWait))))
 		case failed == nil && op.Kind == opCreate && now.State == paymentPending:
 			now.DueAt = fromNow(t.exact, pollDelay(0))
 		default:

@@ -205,8 +205,8 @@ func (f *facts) move(state string, more ...string) orderMove {
 		data: append([]string{"payment_id", f.payment.ID}, more...)}}
 }
 
-// authorizes returns the move by which the order begins to wait for the restaurant, since its money is authorised or was
-// charged.
+// authorizes returns the move by which the order begins to wait for the restaurant, since its money is authorised or
+// was charged.
 func (f *facts) authorizes() orderMove {
 	p, m, lapses := f.payment, f.move(orderAuthorized), f.payment.CaptureBefore
 	if p.atOnce() {
@@ -588,8 +588,8 @@ func (s *settlement) saveDispute(d *dispute) {
 	s.addOrderEvent(kind, data...)
 }
 
-// adoptResult adopts what has become of an operation; failed is nil if the provider has carried it out. One that is
-// refused for good has come to nothing; what follows for captures and cancellations, the provider's next report decides.
+// adoptResult adopts what has become of an operation; failed is nil if the provider has carried it out. An attempt or a
+// refund that is refused has failed. What follows for captures and cancellations, the provider's next report decides.
 func (s *settlement) adoptResult(op *paymentOperation, sent sentOperation, failed *outboundError) {
 	op.Error = nil
 	if failed != nil {

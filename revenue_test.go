@@ -467,7 +467,8 @@ func TestRevenue_lateFactsCountOnTheOpenDayAndLeaveTheFrozenOne(t *testing.T) {
 	if s.check(err); frozen.String() != "2026-05-02T07:00:00Z" {
 		t.Errorf("frozen at %s", frozen)
 	}
-	f := &refund{Amount: 900, Source: sourceProvider, MadeBy: actorTime, CreatedAt: newStamp(moment(t, "2026-05-01T13:00:00Z"))}
+	f := &refund{Amount: 900, Source: sourceProvider, MadeBy: actorTime,
+		CreatedAt: newStamp(moment(t, "2026-05-01T13:00:00Z"))}
 	s.at(t, "2026-05-04T12:00:00Z", func(t *tx) error { // found at the provider three days later
 		p, err := t.payment(*o.PaymentID)
 		if err != nil {
