@@ -50,38 +50,49 @@ type plannedOperation struct {
 
 // judge says what follows from the facts. It changes none of them.
 func judge(f *facts) verdict {
-	p, now, state, reason := *f.payment, newStamp(f.now), f.reported(), ""
+	state, reason := f.reported(), ""
 	v := verdict{moves: f.moves(state)}
 	after := f.after(v.moves)
-	if v.money = after.orderMoney; !isEnd(state) {
+	if !isEnd(state) {
 		reason = reviewOf(after)
 	}
 	v.next, v.behind = after.operation(state, reason)
 	if v.next != nil && f.refusedTooOften(v.next.kind) {
 		v.next, reason = nil, cmp.Or(reason, reasonRefused)
 	}
-	switch {
-	case state == p.State:
-	case isEnd(state):
-		p.Reason, p.EndedAt, p.URL, p.Authorized = nilIfEmpty(f.endReason()), now, nil, 0
-	case f.approved():
-		if p.EndedAt = (stamp{}); state == paymentAuthorized && reason == "" && p.AuthorizedAt.IsZero() {
-			p.AuthorizedAt = now
-		}
-		p.Reason = nil
+	v.payment, v.money = f.attempt(state, reason), after.orderMoney
+	if p := &v.payment; reason != "" {
+		v.review = f.payment.State != paymentReview || f.undone
+	} else if p.State == paymentAuthorized && f.approved() && v.next == nil && !v.behind {
+		v.warn = !p.Warned && !p.CaptureBefore.IsZero() && !f.now.Before(p.CaptureBefore.Add(-endingNotice))
+		p.Warned = p.Warned || v.warn
 	}
-	if f.approved() && p.Captured > 0 && (p.CapturedAt.IsZero() || after.order.State == orderPaid && len(v.moves) > 0) {
+	return v
+}
+
+// attempt returns the attempt as its state by the report makes it, and the reason for which somebody has to look at it.
+func (f *facts) attempt(state, reason string) payment {
+	p, now := *f.payment, newStamp(f.now)
+	if f.approved() && p.Captured > 0 && (p.CapturedAt.IsZero() || f.paysNow()) {
 		p.CapturedAt = f.capturedAt()
 	}
+	if state != p.State && isEnd(state) {
+		p.Reason, p.EndedAt, p.URL, p.Authorized = nilIfEmpty(f.report.reason), now, nil, 0
+		if f.report.phase == phaseUnknown {
+			p.Reason = new(reasonUnknown)
+		}
+	} else if state != p.State {
+		if p.Reason = nil; f.approved() {
+			p.EndedAt = stamp{}
+		}
+		if state == paymentAuthorized && reason == "" && p.AuthorizedAt.IsZero() {
+			p.AuthorizedAt = now
+		}
+	}
 	if p.State = state; reason != "" {
-		v.review = f.payment.State != paymentReview || f.undone
 		p.State, p.Reason = paymentReview, &reason
 	}
-	v.warn = p.State == paymentAuthorized && f.approved() && v.next == nil && !v.behind && !p.Warned &&
-		!p.CaptureBefore.IsZero() && !f.now.Before(p.CaptureBefore.Add(-endingNotice))
-	p.Warned = p.Warned || v.warn
-	v.payment = p
-	return v
+	return p
 }
 
 // endStates are the states in which nothing was paid by an attempt and nothing will be, by what a provider reports.
@@ -126,14 +137,6 @@ func (f *facts) reported() string {
 	return p.State
 }
 
-// endReason returns why the attempt has ended.
-func (f *facts) endReason() string {
-	if f.report.phase == phaseUnknown {
-		return reasonUnknown
-	}
-	return f.report.reason
-}
-
 // approved reports whether the provider reports that money is authorised, or was captured.
 func (f *facts) approved() bool { return f.report != nil && f.report.phase == phaseApproved }
 
@@ -175,21 +178,25 @@ func (f *facts) movesAtEnd(state string) []orderMove {
 	return nil
 }
 
-// movesByCapture returns what becomes of the order if money was captured. An order whose method is captured by being
-// paid waits to be accepted, and so does one of which another amount than its total was captured, so that nobody else
-// pays it meanwhile. It is paid once what the attempt keeps has become its total.
+// paysNow reports whether the order is paid with what the attempt has captured: its total, or as much more as was given
+// back of it. An order that is captured by being paid waits to be accepted instead.
+func (f *facts) paysNow() bool {
+	o, p := f.order, f.payment
+	whole := p.Captured-p.Refunded == o.Total || p.Captured == o.Total && p.CapturedAt.IsZero()
+	return whole && !p.atOnce() && f.asksOther() == "" && !o.dead() && !o.wasPaid()
+}
+
+// movesByCapture returns what becomes of the order if money was captured. One that is not paid with it waits to be
+// accepted, so that nobody else pays it meanwhile.
 func (f *facts) movesByCapture() (moves []orderMove) {
 	o, p := f.order, f.payment
-	if f.asksOther() == "" && !o.dead() && !o.wasPaid() {
-		whole := p.Captured-p.Refunded == o.Total || p.Captured == o.Total && p.CapturedAt.IsZero()
-		switch {
-		case whole && !p.atOnce():
-			pays := f.move(orderPaid)
-			pays.with.method, pays.with.paymentID, pays.with.paidAt = p.Method, &p.ID, f.capturedAt()
-			return []orderMove{pays}
-		case o.State == orderOpen && !f.closed:
-			moves = []orderMove{f.authorizes()}
-		}
+	switch {
+	case f.paysNow():
+		pays := f.move(orderPaid)
+		pays.with.method, pays.with.paymentID, pays.with.paidAt = p.Method, &p.ID, f.capturedAt()
+		return []orderMove{pays}
+	case o.State == orderOpen && !f.closed && f.asksOther() == "":
+		moves = []orderMove{f.authorizes()}
 	}
 	waits := o.accepting() || len(moves) > 0
 	givenBack := waits && (f.current() || len(moves) > 0) && p.Refunded >= p.Captured // on the provider's pages
