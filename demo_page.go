@@ -285,7 +285,7 @@ func (d *demo) payOrder(ctx context.Context, s *server, provider *testProvider, 
 	if !provider.tryCard(strings.TrimPrefix(at, d.provider+"/pay/"), true) {
 		return fmt.Errorf("nothing can be paid at %s", at)
 	}
-	return engine.settleOrder(ctx, id)
+	return engine.settleLive(ctx, id)
 }
 
 // prepareKinds adds an order of each kind that the restaurant's side shows: a delivery that is paid by card and waits,

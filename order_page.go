@@ -149,7 +149,7 @@ func (a *orderPages) settled(ctx context.Context, o *order) (*order, error) {
 		return o, nil
 	}
 	var refused *refusal
-	if err := a.payments.settleOrder(ctx, o.ID); err != nil && !errors.As(err, &refused) {
+	if err := a.payments.settleLive(ctx, o.ID); err != nil && !errors.As(err, &refused) {
 		return nil, err
 	}
 	return a.store.order(anyAccount, o.ID)

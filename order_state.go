@@ -354,9 +354,9 @@ func eachOrder(
 	})
 }
 
-// settleOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
+// lookAtOrder has the provider asked now about each attempt to pay an order of an owner, and returns how many
 // attempts there are. Errors: errOrder.
-func settleOrder(t *tx, by owner, id string) (attempts int, err error) {
+func lookAtOrder(t *tx, by owner, id string) (attempts int, err error) {
 	o, err := t.order(by, id)
 	if err != nil {
 		return 0, err

@@ -198,7 +198,7 @@ func (h *historyStep) pick(likely bool) (name string, act func() error) {
 	case n < 62:
 		return "look", func() error { return h.lookAtAll(engine) }
 	case n < 67:
-		return "guest returns", func() error { return engine.settleOrder(context.Background(), h.id) }
+		return "guest returns", func() error { return engine.settleLive(context.Background(), h.id) }
 	case n < 72:
 		return "time", h.chores
 	case n < 77:

@@ -534,9 +534,9 @@ func (p *payments) newAttempt(t *tx, o *order, method, returnURL string, begun *
 	return nil
 }
 
-// settleOrder settles the live attempt of an order, if there is one, for at most receiptLimit: the worker finds
+// settleLive settles the live attempt of an order, if there is one, for at most receiptLimit: the worker finds
 // out what is not known by then.
-func (p *payments) settleOrder(ctx context.Context, orderID string) error {
+func (p *payments) settleLive(ctx context.Context, orderID string) error {
 	live, err := p.store.livePayment(orderID)
 	if err != nil || live == nil || p.off() {
 		return err

@@ -278,21 +278,26 @@ func (f *facts) asksOther() string {
 	return ""
 }
 
-// reviewOf returns why somebody has to look at an attempt that has not ended; "": nobody has to. It says nothing of
-// operations that were refused.
+// reviewOf returns why somebody has to look at an attempt that has not ended, except for operations that were refused;
+// "": nobody has to.
 func reviewOf(f *facts) string {
 	o, p, asks := f.order, f.payment, f.asksOther()
 	unknown := f.report != nil && f.report.phase == phaseUnknown && p.State != paymentPending
+	if p.Captured == 0 {
+		switch {
+		case unknown:
+			return reasonUnknown
+		case asks == "" && f.toCapture() && o.Total > p.Authorized:
+			return reasonCaptureDiffers
+		}
+		return asks
+	}
 	amount, late := f.unaccounted()
 	switch {
-	case amount == 0 && p.Captured > 0 && f.refundsDiffer():
+	case amount == 0 && f.refundsDiffer():
 		return reasonRefundsDiffer
 	case amount == 0 && unknown:
 		return reasonUnknown
-	case p.Captured == 0 && asks != "":
-		return asks
-	case p.Captured == 0 && f.toCapture() && o.Total > p.Authorized:
-		return reasonCaptureDiffers
 	case amount == 0 && !f.stillHeld():
 		return ""
 	case asks != "":
@@ -307,12 +312,11 @@ func reviewOf(f *facts) string {
 	return reasonCaptureDiffers
 }
 
-// stillHeld reports whether the provider still has to give back what an attempt in review holds for no order: our own
-// refund of it is under way, and until it is done another attempt could take the guest's money twice.
+// stillHeld reports whether the provider still holds what an attempt in review has captured for no order. A refund of
+// ours that is under way changes that only once it is done: until then another attempt could take money twice.
 func (f *facts) stillHeld() bool {
 	p := f.payment
-	return p.State == paymentReview && !f.pays() &&
-		p.Refunded+f.taken() < p.Captured
+	return p.State == paymentReview && !f.pays() && p.Refunded+f.taken() < p.Captured
 }
 
 // refundsDiffer reports whether the provider lists more refunds than it says was given back, or has listed fewer for
@@ -339,8 +343,11 @@ func (f *facts) operation(state, reason string) (next *plannedOperation, behind 
 		}
 	case !f.approved():
 	case p.Captured > 0:
-		if r := f.refundToMake(); r != nil {
-			return &plannedOperation{opRefund, r.Amount, r}, false
+		toMake := f.refundOf(func(r *refund) bool {
+			return r.State == refundPending && r.ProviderID == nil && r.Source == sourceOurs
+		})
+		if toMake != nil {
+			return &plannedOperation{opRefund, toMake.Amount, toMake}, false
 		}
 		if p.Authorized > 0 && reason == "" { // release what was not accepted
 			return &plannedOperation{kind: opCancel}, false
@@ -356,13 +363,6 @@ func (f *facts) operation(state, reason string) (next *plannedOperation, behind 
 		}
 	}
 	return next, behind
-}
-
-// refundToMake returns the oldest refund of the attempt that the provider was not asked for yet, nil if there is none.
-func (f *facts) refundToMake() *refund {
-	return f.refundOf(func(r *refund) bool {
-		return r.State == refundPending && r.ProviderID == nil && r.Source == sourceOurs
-	})
 }
 
 // refusedTooOften reports whether the provider has refused operations of a kind, other than refunds, maxRefused times
@@ -528,9 +528,8 @@ func (s *settlement) ourRefund(told refundReport, named []string) *refund {
 
 // freeID returns the provider's id of a refund, or the longer one if another refund of the attempt has it.
 func (s *settlement) freeID(id, longID string) string {
-	taken := s.refundOf(func(f *refund) bool { return valueOr(f.ProviderID, "") == id }) != nil
-	if longID != "" && taken {
-		return longID
+	if s.refundOf(func(f *refund) bool { return valueOr(f.ProviderID, "") == id }) != nil {
+		return cmp.Or(longID, id)
 	}
 	return id
 }
@@ -547,15 +546,16 @@ func (s *settlement) adoptDisputes() {
 			s.disputes = append(s.disputes, dispute{PaymentID: s.payment.ID, ID: told.id, OrderID: s.order.ID})
 		}
 		if d := &s.disputes[at]; d.adopt(told, s.t.now) {
-			s.saveDispute(d)
+			s.tellDispute(d)
 		}
 	}
-	is := func(state string) func(dispute) bool { return func(d dispute) bool { return d.State == state } }
-	inquiry := is(disputeInquiry)
-	switch {
-	case slices.ContainsFunc(s.disputes, is(disputeOpen)):
+	open, taking := false, false
+	for _, d := range s.disputes {
+		open, taking = open || d.State == disputeOpen, taking || d.State != disputeInquiry
+	}
+	if open {
 		s.order.Dispute = new(disputeOpen)
-	case !slices.ContainsFunc(s.disputes, func(d dispute) bool { return !inquiry(d) }):
+	} else if !taking {
 		s.order.Dispute = nil // before version 9 an inquiry counted as a dispute
 	}
 }
@@ -577,8 +577,8 @@ func (d *dispute) adopt(told disputeReport, now stamp) bool {
 	return true
 }
 
-// saveDispute writes a dispute of which there is news, with its event.
-func (s *settlement) saveDispute(d *dispute) {
+// tellDispute writes a dispute of which there is news, with its event.
+func (s *settlement) tellDispute(d *dispute) {
 	s.t.saveDispute(d)
 	kind := eventOrderInquiry
 	if d.State != disputeInquiry {
@@ -642,26 +642,23 @@ func (s *settlement) adoptAnswer(op *paymentOperation, sent sentOperation) {
 
 // carryOut writes what has been adopted and what a verdict says, with the events. Errors: errChanged.
 func (s *settlement) carryOut(v *verdict) error {
-	ends := func(m orderMove) bool { return m.state == orderCancelled || m.state == orderExpired }
-	for _, m := range v.moves {
-		if !ends(m) {
-			if err := s.order.enter(s.t, m.state, m.with); err != nil {
-				return err
+	enter := func(ends bool) (err error) {
+		for _, m := range v.moves {
+			if err == nil && ends == (m.state == orderCancelled || m.state == orderExpired) {
+				err = s.order.enter(s.t, m.state, m.with)
 			}
 		}
+		return err
 	}
-	if v.payment.Captured > 0 {
-		v.money.order = s.order
-		if err := v.money.save(s.t, actorProvider); err != nil {
-			return err
-		}
+	err := enter(false)
+	if v.money.order = s.order; err == nil && v.payment.Captured > 0 {
+		err = v.money.save(s.t, actorProvider)
 	}
-	for _, m := range v.moves {
-		if ends(m) {
-			if err := s.order.enter(s.t, m.state, m.with); err != nil {
-				return err
-			}
-		}
+	if err == nil {
+		err = enter(true) // after the refunds by which all was given back
+	}
+	if err != nil {
+		return err
 	}
 	if v.warn {
 		s.addOrderEvent(eventOrderEnding, "capture_before", v.payment.CaptureBefore.String())
@@ -727,7 +724,7 @@ func (v *verdict) dueAt(now time.Time) stamp {
 			}
 		}
 	}
-	held := now.Sub(p.CapturedAt.Time)
+	age := now.Sub(p.CapturedAt.Time)
 	switch {
 	case v.next != nil, v.behind, p.State == paymentCreated, p.State == paymentPending:
 		return fromNow(now, pollDelay(p.Polls))
@@ -735,9 +732,9 @@ func (v *verdict) dueAt(now time.Time) stamp {
 		return stamp{}
 	case p.CapturedAt.IsZero(), pending:
 		return hourly
-	case held < dailyLookFor:
+	case age < dailyLookFor:
 		return fromNow(now, dailyLook)
-	case held < weeklyLookFor:
+	case age < weeklyLookFor:
 		return fromNow(now, weeklyLook)
 	}
 	return stamp{}

@@ -143,13 +143,6 @@ func (q *queries) hasDenied(connectionID string) (waits bool, err error) {
 		WHERE q.state = 'pending' AND q.error = ? AND p.connection_id = ?)`, reasonDenied, connectionID)
 }
 
-// refusedOperations counts the operations of an attempt and kind, made at a time or later, that the provider has
-// refused. Those that it failed to answer, whose keys can't be used again, are not counted.
-func (q *queries) refusedOperations(paymentID, kind string, since stamp) (n int, err error) {
-	return oneValue[int](q, `SELECT count(*) FROM payment_operations WHERE payment_id = ? AND kind = ?
-		AND state = 'refused' AND status < 500 AND created_at >= coalesce(?, '')`, paymentID, kind, since)
-}
-
 // A dispute is a payment that the guest has disputed with the bank.
 type dispute struct {
 	PaymentID string  `json:"payment_id"`
@@ -235,7 +228,7 @@ func (t *tx) saveConnectionKeys(c *paymentConnection) error {
 		c.RemovedAt.IsZero())), errNotFound, errChanged)
 }
 
-// keyWait is how soon whatever waits for the keys of a connection is due, since it is postponed by less.
+// keyWait is the time within which whatever waits for the keys of a connection is due: it is postponed by less.
 const keyWait = 2 * deniedDelay
 
 // lookAtConnection is look for what waits for the keys of a connection.

@@ -17,7 +17,7 @@ func (s *shop) noticers(p *payment, post func() int) []func() {
 			post()
 			s.engine.settle(context.Background(), p.ID) // as the worker that the webhook wakes
 		},
-		func() { other.settleOrder(context.Background(), p.OrderID) },
+		func() { other.settleLive(context.Background(), p.OrderID) },
 		func() { s.engine.settle(context.Background(), p.ID) },
 		func() { other.settle(context.Background(), p.ID) },
 	}

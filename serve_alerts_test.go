@@ -145,7 +145,7 @@ var causes = map[string]func(t *testing.T) (before, after map[string]string){
 		o, _ := s.authorized()
 		s.fail(opCapture, fault401)
 		s.accept(o.ID)
-		s.check(s.engine.settleOrder(s.t.Context(), o.ID))
+		s.check(s.engine.settleLive(s.t.Context(), o.ID))
 	}),
 	"WidgetdRevenueLate": inShopCause(func(s *shop) {
 		s.paid()
