@@ -405,8 +405,8 @@ type lineQuantity struct {
 }
 
 // checkLineQuantities returns the refusal of lines of a request, or nil: a line that the order does not have, a
-// line that is named twice, or a quantity below least or above what most returns for the line.
-func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(*orderLine) int64) error {
+// line that is named twice, or a quantity above what most returns for the line.
+func checkLineQuantities(o *order, lines []lineQuantity, most func(*orderLine) int64) error {
 	var wrong []fieldError
 	for i, l := range lines {
 		refuse := func(member, code, detail string) {
@@ -419,9 +419,8 @@ func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(
 			refuse("line", "unknown_value", fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1))
 		case slices.ContainsFunc(lines[:i], same):
 			refuse("line", "repeated", "This line appears twice.")
-		case l.Quantity < least || l.Quantity > most(&o.Lines[l.Line]):
-			refuse("quantity", "out_of_range",
-				fmt.Sprintf("This must be from %d to %d.", least, most(&o.Lines[l.Line])))
+		case l.Quantity > most(&o.Lines[l.Line]):
+			refuse("quantity", "out_of_range", fmt.Sprintf("This must be from 0 to %d.", most(&o.Lines[l.Line])))
 		}
 	}
 	if len(wrong) > 0 {
@@ -433,7 +432,7 @@ func checkLineQuantities(o *order, lines []lineQuantity, least int64, most func(
 // lower lowers the accepted quantities of an order, and with them its total. Lines that are not named keep
 // theirs. Errors: a refusal that names the lines that are wrong.
 func (o *order) lower(lines []lineQuantity) error {
-	if err := checkLineQuantities(o, lines, 0, func(l *orderLine) int64 { return l.Accepted }); err != nil {
+	if err := checkLineQuantities(o, lines, func(l *orderLine) int64 { return l.Accepted }); err != nil {
 		return err
 	}
 	for _, l := range lines {

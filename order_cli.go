@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -304,38 +305,52 @@ func refundPlan(q *queries, o *order, f *refund) (string, error) {
 	return text + " to the " + payers[p.Method] + " that paid", nil
 }
 
-// guestFinder returns a function that finds the guests that the options name. Errors: usageError.
-func (e *env) guestFinder() (func(*queries) (*foundGuests, error), error) {
+// leastPhoneDigits is how many digits a telephone number has at least by which guests are searched: without any, it
+// would be that of everybody who has written none.
+const leastPhoneDigits = 5
+
+// guestFinder returns a function that finds the orders of the guests that the options name, and how many of these
+// orders are under way. Errors: usageError.
+func (e *env) guestFinder() (find func(*queries) (orderIDs []string, underWay int, err error), err error) {
 	id, err := e.filterID("order", "ord")
 	if err != nil {
 		return nil, err
 	}
-	search := &guestSearch{name: nameKey(e.str("name")), phone: e.str("phone")}
+	name, phone := nameKey(e.str("name")), e.str("phone")
 	given := 0
-	for _, text := range []string{search.name, search.phone, id} {
+	for _, text := range []string{name, phone, id} {
 		given += min(1, len(text))
 	}
-	if given != 1 {
+	switch {
+	case given != 1:
 		return nil, usageError("give one of -name, -phone and -order")
-	}
-	if search.phone != "" && len(phoneKey(search.phone)) < leastPhoneDigits {
+	case phone != "" && len(phoneKey(phone)) < leastPhoneDigits:
 		return nil, usageError(fmt.Sprintf("-phone: a telephone number has at least %d digits", leastPhoneDigits))
 	}
-	if search.owner, err = e.filterAccount(); err != nil {
-		return nil, err
+	of, err := e.filterAccount()
+	match := func(g *foundGuest) bool {
+		if phone != "" {
+			return of.owns(g.accountID) && phoneKey(valueOr(g.phone, "")) == phoneKey(phone)
+		}
+		return of.owns(g.accountID) && nameKey(valueOr(g.name, "")) == name
 	}
-	return func(q *queries) (*foundGuests, error) {
+	return func(q *queries) (orderIDs []string, underWay int, err error) {
+		var found []foundGuest
 		if id == "" {
-			return search.search(e.ctx, q)
+			found, err = q.guestsThat(e.ctx, match)
+		} else if o, missing := q.order(of, id); missing == nil {
+			found = []foundGuest{{orderID: o.ID, state: o.State}}
+		} else {
+			err = e.explain(missing)
 		}
-		o, err := q.order(search.owner, id)
-		if err != nil {
-			return nil, e.explain(err)
+		for _, g := range found {
+			orderIDs = append(orderIDs, g.orderID)
+			if slices.Contains([]string{orderOpen, orderAuthorized, orderAccepted}, g.state) {
+				underWay++
+			}
 		}
-		f := &foundGuests{}
-		f.add(&foundGuest{orderID: o.ID, state: o.State})
-		return f, nil
-	}, nil
+		return orderIDs, underWay, err
+	}, err
 }
 
 func orderErase(e *env) error {
@@ -344,13 +359,13 @@ func orderErase(e *env) error {
 		return err
 	}
 	err = e.confirm(func(q *queries) (string, error) {
-		f, err := find(q)
-		if err != nil || len(f.orderIDs) == 0 {
+		orderIDs, underWay, err := find(q)
+		if err != nil || len(orderIDs) == 0 {
 			return "", err
 		}
-		text := "erases the guests of " + countOf(len(f.orderIDs), "order")
-		if f.underWay > 0 {
-			text += fmt.Sprintf(", %d of them under way: nobody will know who gets these, and where", f.underWay)
+		text := "erases the guests of " + countOf(len(orderIDs), "order")
+		if underWay > 0 {
+			text += fmt.Sprintf(", %d of them under way: nobody will know who gets these, and where", underWay)
 		}
 		return text, nil
 	})
@@ -358,16 +373,16 @@ func orderErase(e *env) error {
 		return err
 	}
 	return e.withStore(func(st *store) error {
-		f, err := find(st.queries)
+		orderIDs, underWay, err := find(st.queries)
 		if err != nil {
 			return err
 		}
-		erased, err := st.eraseGuests(e.ctx, f.orderIDs)
+		erased, err := st.eraseGuests(e.ctx, orderIDs)
 		if err != nil {
 			return err
 		}
 		note, copies := e.eraseFromWAL(st, "what was known of them")
-		return e.print(map[string]any{"erased": erased, "under_way": f.underWay, "note": note, "copies": copies},
+		return e.print(map[string]any{"erased": erased, "under_way": underWay, "note": note, "copies": copies},
 			countOf(erased, "guest")+" erased; "+note)
 	})
 }

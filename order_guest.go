@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"strings"
 	"time"
 )
@@ -104,51 +103,6 @@ func checkWantedAt(t *tx, at stamp) error {
 		return errMember("fulfilment/wanted_at", "out_of_range", "This is more than 60 days ahead.")
 	}
 	return nil
-}
-
-// A guestSearch says whose data is to be erased: every guest of an owner with a name, or else with a telephone number.
-type guestSearch struct {
-	owner       owner
-	name, phone string
-}
-
-// leastPhoneDigits is how many digits a telephone number has at least that guests are searched by: without any, it
-// would be that of everybody who has written none.
-const leastPhoneDigits = 5
-
-// finds reports whether a guest is one that is searched for.
-func (s *guestSearch) finds(g *foundGuest) bool {
-	switch {
-	case !s.owner.owns(g.accountID):
-		return false
-	case s.name != "":
-		return nameKey(valueOr(g.name, "")) == nameKey(s.name)
-	}
-	return phoneKey(valueOr(g.phone, "")) == phoneKey(s.phone)
-}
-
-// The guests that a search has found.
-type foundGuests struct {
-	orderIDs []string
-	underWay int // of these orders
-}
-
-// add counts a guest whose order it is.
-func (f *foundGuests) add(o *foundGuest) {
-	f.orderIDs = append(f.orderIDs, o.orderID)
-	if o.state == orderOpen || o.state == orderAuthorized || o.state == orderAccepted {
-		f.underWay++
-	}
-}
-
-// search finds guests. See eachGuest for what it costs.
-func (s *guestSearch) search(ctx context.Context, q *queries) (*foundGuests, error) {
-	f := &foundGuests{}
-	return f, q.eachGuest(ctx, func(g *foundGuest) {
-		if s.finds(g) {
-			f.add(g)
-		}
-	})
 }
 
 // nameKey returns a name for comparing, without case and with single spaces.

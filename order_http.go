@@ -422,11 +422,15 @@ func (a *orderAPI) showOrder(ctx context.Context, c *call) (any, error) {
 	return historyOf(a.store.queries, o)
 }
 
-// decide runs f in a transaction and answers with the order that f returns.
-func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, error)) (*order, error) {
+// decide runs f in a transaction, for an order of the owner on whom the call acts, and answers with what became of it.
+func (a *orderAPI) decide(ctx context.Context, c *call, f func(t *tx, by owner) (*order, error)) (any, error) {
+	by, err := a.admitOwner(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return updated(ctx, a.store, func(t *tx) (*order, error) {
 		t.quiet()
-		o, err := f(t)
+		o, err := f(t, by)
 		if err != nil {
 			return nil, err
 		}
@@ -438,66 +442,46 @@ func (a *orderAPI) decide(ctx context.Context, c *call, f func(*tx) (*order, err
 	})
 }
 
-// lineQuantities reads the optional member lines, which names units of lines of an order. The quantities
-// are least or more.
-func (in *input) lineQuantities(least int64) (all []lineQuantity) {
+// lineQuantities reads the optional member lines, which names units of lines of an order.
+func (in *input) lineQuantities() (all []lineQuantity) {
 	if !in.has("lines") {
 		return nil
 	}
 	for _, l := range in.objects("lines", maxOrderLines) {
 		all = append(all, lineQuantity{
 			Line:     int(l.amount("line", required, 0, maxOrderLines-1)),
-			Quantity: l.amount("quantity", required, least, maxQuantity),
+			Quantity: l.amount("quantity", required, 0, maxQuantity),
 		})
 	}
 	return all
 }
 
 func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
-	lines := c.in.lineQuantities(0)
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return a.decide(ctx, c, func(t *tx) (*order, error) {
-		return acceptOrder(t, of, c.id(), lines, actorToken(c))
+	lines := c.in.lineQuantities()
+	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
+		return acceptOrder(t, by, c.id(), lines, actorToken(c))
 	})
 }
 
 func (a *orderAPI) captureOrder(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return captureOrder(t, of, c.id()) })
-}
-
-// readRejection reads the body of POST /orders/{id}/reject.
-func readRejection(in *input) (why rejection) {
-	if in.has("reason") {
-		why.reason = nilIfEmpty(in.text("reason", required, maxNameLength, oneOf(rejectReasons...)))
-	}
-	why.text = nilIfEmpty(in.text("text", optional, maxOrderText, nil))
-	return why
+	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) { return captureOrder(t, by, c.id()) })
 }
 
 func (a *orderAPI) rejectOrder(ctx context.Context, c *call) (any, error) {
-	why := readRejection(c.in)
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
+	var why rejection
+	if c.in.has("reason") {
+		why.reason = nilIfEmpty(c.in.text("reason", required, maxNameLength, oneOf(rejectReasons...)))
 	}
-	return a.decide(ctx, c, func(t *tx) (*order, error) {
-		return rejectOrder(t, of, c.id(), why, actorToken(c))
+	why.text = nilIfEmpty(c.in.text("text", optional, maxOrderText, nil))
+	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
+		return rejectOrder(t, by, c.id(), why, actorToken(c))
 	})
 }
 
 func (a *orderAPI) cancelOrder(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return cancelOrder(t, of, c.id(), actorToken(c)) })
+	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
+		return cancelOrder(t, by, c.id(), actorToken(c))
+	})
 }
 
 // readRefund reads the body of POST /orders/{id}/refunds.
@@ -565,19 +549,11 @@ func (a *orderAPI) refundOrder(ctx context.Context, c *call) (any, error) {
 func (a *orderAPI) markPaid(ctx context.Context, c *call) (any, error) {
 	method := c.in.text("method", required, maxNameLength, oneOf(outsideMethods...))
 	at := c.in.timestamp("paid_at")
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return a.decide(ctx, c, func(t *tx) (*order, error) {
-		return payOutside(t, of, c.id(), method, at, actorToken(c))
+	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
+		return payOutside(t, by, c.id(), method, at, actorToken(c))
 	})
 }
 
 func (a *orderAPI) undoPaid(ctx context.Context, c *call) (any, error) {
-	of, err := a.admitOwner(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return a.decide(ctx, c, func(t *tx) (*order, error) { return undoPaid(t, of, c.id(), actorToken(c)) })
+	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) { return undoPaid(t, by, c.id(), actorToken(c)) })
 }

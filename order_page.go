@@ -265,7 +265,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
 	if payable(o, c.now) && what != outcomeReview {
 		p.Again = "../" + url.PathEscape(o.ID) + r.link()
 	}
-	if wait := outcomeWaits[what]; wait > 0 {
+	if wait := outcomes[what].wait; wait > 0 {
 		p.Wait, p.Look = wait, "return"+r.link()
 	}
 	return orderTemplate.render(http.StatusOK, p)
@@ -273,7 +273,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
 
 // showOutcome sets what a return page says of an order, whose last attempt is last; nil: there was none.
 func (p *orderPage) showOutcome(what string, last *payment) {
-	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomeTones[what]
+	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomes[what].tone
 	o := p.Order
 	switch what {
 	case orderAuthorized, outcomeCharged, outcomeLater:
@@ -313,33 +313,28 @@ const (
 	outcomeUnanswered = "unanswered" // the restaurant has not answered in time
 )
 
-// outcomeTones are the tones of what a return page says; what is not listed has none.
-var outcomeTones = map[string]string{
-	orderAuthorized:   toneGood,
-	outcomeCharged:    toneGood,
-	outcomeLater:      toneGood,
-	orderAccepted:     toneGood,
-	outcomeDoor:       toneGood,
-	orderPaid:         toneGood,
-	orderCancelled:    toneBad,
-	outcomeRefused:    toneBad,
-	outcomeUnanswered: toneBad,
-	orderExpired:      toneBad,
-	outcomeDeclined:   toneBad,
-	outcomeLeft:       toneBad,
-	outcomeLapsed:     toneBad,
-	outcomeReview:     toneBad,
-}
-
-// outcomeWaits are the seconds after which the script first looks for news of an order that waits for somebody.
-var outcomeWaits = map[string]int{
-	outcomePending:  3,
-	outcomeWaiting:  30,
-	orderAuthorized: 15,
-	outcomeCharged:  15,
-	outcomeLater:    15,
-	orderAccepted:   30,
-	outcomeDoor:     30,
+// outcomes are how a return page says what came of an order: in which tone, and after how many seconds the script first
+// looks for news, if the order waits for somebody.
+var outcomes = map[string]struct {
+	tone string
+	wait int
+}{
+	outcomePending:    {"", 3},
+	outcomeWaiting:    {"", 30},
+	orderAuthorized:   {toneGood, 15},
+	outcomeCharged:    {toneGood, 15},
+	outcomeLater:      {toneGood, 15},
+	orderAccepted:     {toneGood, 30},
+	outcomeDoor:       {toneGood, 30},
+	orderPaid:         {toneGood, 0},
+	orderCancelled:    {toneBad, 0},
+	outcomeRefused:    {toneBad, 0},
+	outcomeUnanswered: {toneBad, 0},
+	orderExpired:      {toneBad, 0},
+	outcomeDeclined:   {toneBad, 0},
+	outcomeLeft:       {toneBad, 0},
+	outcomeLapsed:     {toneBad, 0},
+	outcomeReview:     {toneBad, 0},
 }
 
 // outcomeOf returns what a return page says of an order, whose last attempt is last; nil: there was none.

@@ -220,7 +220,7 @@ func (left *refundable) part(name string, wished, rest int64) (int64, error) {
 // wrong, refund_too_large where less is left of a part, or refunds by amount have left less of its rate of VAT.
 func (left *refundable) byParts(w *refundWish) (*refund, error) {
 	o := left.order
-	if err := checkLineQuantities(o, w.lines, 0, func(*orderLine) int64 { return maxQuantity }); err != nil {
+	if err := checkLineQuantities(o, w.lines, func(*orderLine) int64 { return maxQuantity }); err != nil {
 		return nil, err
 	}
 	gross, all, lines := make([]int64, len(left.vat)), int64(0), []refundLine{}

@@ -264,7 +264,7 @@ func (t *tx) eraseCustomers(limit int64) (int64, error) {
 	if err != nil || len(due) == 0 {
 		return 0, err
 	}
-	return t.eraseGuests(due)
+	return t.eraseGuests(due), nil
 }
 
 // personalOrders are those of some orders that hold something about their guests themselves.
@@ -286,11 +286,11 @@ func (t *tx) blankGuests(orderIDs []string) {
 }
 
 // eraseGuests overwrites and removes what is known of the guests of orders, and returns how many there were.
-func (t *tx) eraseGuests(orderIDs []string) (int64, error) {
+func (t *tx) eraseGuests(orderIDs []string) int64 {
 	t.blankGuests(orderIDs)
 	ids := string(encodeJSON(orderIDs))
 	t.exec(`UPDATE orders SET reject_text = NULL`+personalOrders, ids)
-	return t.exec(`DELETE FROM order_customers WHERE order_id IN (SELECT value FROM json_each(?))`, ids), nil
+	return t.exec(`DELETE FROM order_customers WHERE order_id IN (SELECT value FROM json_each(?))`, ids)
 }
 
 // guestsAtOnce is how many guests one query reads that searches all, and how many one transaction erases.
@@ -303,9 +303,9 @@ type foundGuest struct {
 	name, phone               *string
 }
 
-// eachGuest calls f with every guest there is: those of orders that have not ended, or within keptCustomersFor. It
-// reads them with many short queries, a million in some five seconds.
-func (q *queries) eachGuest(ctx context.Context, f func(*foundGuest)) error {
+// guestsThat returns the guests that match, of all that there are: those of orders that have not ended, or within
+// keptCustomersFor. It reads them with many short queries, a million in some five seconds.
+func (q *queries) guestsThat(ctx context.Context, match func(*foundGuest) bool) (found []foundGuest, err error) {
 	for after := int64(0); ; {
 		all, err := collect(q, `SELECT c.seq, c.order_id, o.account_id, o.state, c.name, c.phone
 			FROM order_customers c CROSS JOIN orders o ON o.id = c.order_id
@@ -314,35 +314,32 @@ func (q *queries) eachGuest(ctx context.Context, f func(*foundGuest)) error {
 				return []any{&g.seq, &g.orderID, &g.accountID, &g.state, &g.name, &g.phone}
 			})
 		if err = errors.Join(err, ctx.Err()); err != nil {
-			return err
+			return nil, err
 		}
 		for i := range all {
-			f(&all[i])
+			if after = all[i].seq; match(&all[i]) {
+				found = append(found, all[i])
+			}
 		}
 		if len(all) < guestsAtOnce {
-			return nil
+			return found, nil
 		}
-		after = all[len(all)-1].seq
 	}
 }
 
 // eraseGuests removes what is known of the guests of orders, and returns of how many. It does so in short
 // transactions, so that other writes go on in between. Until the write-ahead log is truncated, it holds them.
 func (s *store) eraseGuests(ctx context.Context, orderIDs []string) (erased int64, err error) {
-	steps := []func(*tx, []string) (int64, error){(*tx).eraseGuests}
-	if len(orderIDs) > guestsAtOnce { // all rows are overwritten before the first is deleted: see eraseLeads
-		blank := func(t *tx, ids []string) (int64, error) {
-			t.blankGuests(ids)
-			return 0, nil
-		}
-		steps = slices.Insert(steps, 0, blank)
+	blank := func(t *tx, ids []string) int64 {
+		t.blankGuests(ids)
+		return 0
 	}
-	for _, step := range steps {
+	// All rows are overwritten before the first is deleted: see eraseLeads.
+	for _, step := range []func(*tx, []string) int64{blank, (*tx).eraseGuests} {
 		for ids := range slices.Chunk(orderIDs, guestsAtOnce) {
 			err := s.update(ctx, func(t *tx) error {
-				n, err := step(t, ids)
-				erased += n
-				return err
+				erased += step(t, ids)
+				return nil
 			})
 			if err != nil {
 				return erased, err
