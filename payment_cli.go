@@ -31,17 +31,17 @@ var (
 var paymentCommands = []command{
 	{"payment connect", "stripe|vipps", "take payments by card (stripe) or by mobile phone (vipps)",
 		append([]option{optAccount.says("the account whose money it is"), optSecrets, optMethods},
-			providerOptions...), paymentConnect},
+			providerOptions...), atProviders((*connectionCommand).connect)},
 	{"payment set", "CONNECTION", "change by which methods guests can pay with a connection",
-		append([]option{optMethods}, providerOptions...), paymentSet},
+		append([]option{optMethods}, providerOptions...), atProviders((*connectionCommand).setMethods)},
 	{"payment list", "", "list the connections with payment providers, newest first",
 		[]option{optAllRows, optSince, optUntil, optAccount.says("show only connections of this account")},
 		paymentList},
 	{"payment check", "CONNECTION", "ask a provider whether it accepts a connection's keys and has our webhook",
-		providerOptions, paymentCheck},
+		providerOptions, atProviders((*connectionCommand).check)},
 	{"payment reconnect", "CONNECTION", "give a connection other keys of the same account, after they were changed " +
 		"at the provider or the key file was lost; its payments go on, also those of a disconnected one",
-		append([]option{optSecrets}, providerOptions...), paymentReconnect},
+		append([]option{optSecrets}, providerOptions...), atProviders((*connectionCommand).reconnect)},
 	{"payment disconnect", "CONNECTION", "take no new payments with a connection; those under way go on",
 		append([]option{
 			optUnasked.says("do not ask, and disconnect it although our webhook can't be removed at the provider"),
@@ -72,15 +72,63 @@ type exportedPayment struct {
 	listedPayment
 }
 
-// withProviders calls f with the clients of all providers.
-func (e *env) withProviders(f func(of map[string]provider) error) error {
-	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
-	if err != nil {
-		return err
+// A connectionCommand is a command that asks a provider about a connection.
+type connectionCommand struct {
+	*env
+	*store
+	keys      *keyring
+	allow     []netip.Prefix // -outbound-allow
+	providers map[string]provider
+}
+
+// atProviders makes a command of f.
+func atProviders(f func(*connectionCommand) error) func(*env) error {
+	return func(e *env) error {
+		allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
+		if err != nil {
+			return err
+		}
+		_, keys, err := e.loadKeys()
+		if err != nil {
+			return err
+		}
+		out := newOutbound(allow)
+		defer out.close()
+		providers := newProviders(out, e.str("stripe-url"), e.str("vipps-url"), e.now)
+		return e.withStore(func(st *store) error { return f(&connectionCommand{e, st, keys, allow, providers}) })
 	}
-	out := newOutbound(allow)
-	defer out.close()
-	return f(newProviders(out, e.str("stripe-url"), e.str("vipps-url"), e.now))
+}
+
+// connection returns the connection that the first argument names, and reports whether its secrets can be read: another
+// key file may have sealed them. It is in use, or with removed it may be one that was disconnected and has payments.
+func (a *connectionCommand) connection(removed bool) (c *openConnection, readable bool, err error) {
+	row, err := a.paymentConnection(anyAccount, a.args[0])
+	gone := err == nil && !row.RemovedAt.IsZero()
+	if gone && removed {
+		var known *payment
+		known, err = a.knownPayment(row.ID)
+		gone = known == nil
+	}
+	if errors.Is(err, errNotFound) || gone && err == nil {
+		err = errors.New("not found, or disconnected already: 'widgetd payment list' prints what there is")
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	c, failed := row.open(a.keys)
+	if failed != nil {
+		c = &openConnection{paymentConnection: row}
+	}
+	return c, failed == nil, nil
+}
+
+// readableConnection is connection for what needs the secrets of one that is in use.
+func (a *connectionCommand) readableConnection() (*openConnection, error) {
+	c, readable, err := a.connection(false)
+	if err == nil && !readable {
+		err = errors.New(sealedElsewhere(c.ID))
+	}
+	return c, err
 }
 
 // readSecrets reads the secrets that -secrets names, for a provider.
@@ -122,30 +170,41 @@ func (c *paymentConnection) setState(readable bool) {
 	}
 }
 
-func paymentConnect(e *env) error {
-	name := e.args[0]
+func (a *connectionCommand) connect() error {
+	name := a.args[0]
 	if known := []string{providerStripe, providerVipps}; !slices.Contains(known, name) {
 		return unknownWord("there is no provider", name, known)
 	}
-	account, err := e.needAccount()
+	account, err := a.needAccount()
 	if err != nil {
 		return err
 	}
-	secrets, err := e.readSecrets(name)
+	secrets, err := a.readSecrets(name)
 	if err != nil {
 		return err
 	}
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	c := &openConnection{&paymentConnection{ID: newID("con", e.now()), AccountID: account, Provider: name,
-		CreatedAt: newStamp(e.now())}, secrets}
-	if err := c.setMethods(e.commaList("methods")); err != nil {
+	c := &openConnection{&paymentConnection{ID: newID("con", a.env.now()), AccountID: account, Provider: name,
+		CreatedAt: newStamp(a.env.now())}, secrets}
+	if err := c.setMethods(a.commaList("methods")); err != nil {
 		return usageError(err.Error())
 	}
-	err = e.withProviders(func(of map[string]provider) error {
-		return e.withStore(func(st *store) error { return e.connectProvider(st, of[name], c, keys) })
+	if err := a.openAccount(account); err != nil {
+		return err
+	}
+	used, err := a.usedConnections(account)
+	if err != nil {
+		return err
+	}
+	for _, other := range used { // an early check, before the provider is asked; addConnection decides
+		if other.Provider == name {
+			return errConnected
+		}
+	}
+	err = a.register(c, func() error {
+		if err := a.providers[name].tries(a.ctx, c, *c.WebhookURL); err != nil {
+			return explainProviderError(name, err)
+		}
+		return a.seal(c, addConnection)
 	})
 	if err != nil {
 		return err
@@ -155,81 +214,61 @@ func paymentConnect(e *env) error {
 		kind = "for tests: no money moves"
 	}
 	c.setState(true)
-	return e.print(c.paymentConnection,
-		fmt.Sprintf("id:      %s (%s)\nwebhook: %s", c.ID, kind, *c.WebhookURL))
+	return a.print(c.paymentConnection, fmt.Sprintf("id:      %s (%s)\nwebhook: %s", c.ID, kind, *c.WebhookURL))
 }
 
-// connectProvider connects an account with a provider, and saves the connection once the provider has answered.
-// If it can't be saved, the webhook that was registered at the provider is removed again.
-func (e *env) connectProvider(st *store, p provider, c *openConnection, keys *keyring) error {
-	if err := st.openAccount(c.AccountID); err != nil {
-		return err
-	}
-	address, err := e.webhookAddress(st, c.paymentConnection)
+// register has the provider of a connection post to our webhook, and calls save. If that fails, the webhook is removed
+// there again.
+func (a *connectionCommand) register(c *openConnection, save func() error) error {
+	base, err := currentBase(a.store)
 	if err != nil {
 		return err
 	}
-	used, err := st.usedConnections(c.AccountID)
+	address, err := providerWebhook(base, c.Provider, c.ID, a.allow)
 	if err != nil {
 		return err
 	}
-	for _, other := range used { // an early check, before the provider is asked; addConnection decides
-		if other.Provider == c.Provider {
-			return errConnected
-		}
-	}
-	if err := p.connect(e.ctx, c, address); err != nil {
+	p := a.providers[c.Provider]
+	if err := p.connect(a.ctx, c, address); err != nil {
 		return explainProviderError(c.Provider, err)
 	}
 	c.WebhookURL = &address
-	if err = explainProviderError(c.Provider, p.tries(e.ctx, c, address)); err == nil {
-		err = c.seal(keys)
-	}
-	if err == nil {
-		err = st.update(e.ctx, func(t *tx) error { return addConnection(t, c.paymentConnection, e.actor()) })
-	}
-	if err == nil {
+	if err = save(); err == nil {
 		return nil
 	}
-	if failed := p.disconnect(context.WithoutCancel(e.ctx), c); failed != nil {
+	if failed := p.disconnect(context.WithoutCancel(a.ctx), c); failed != nil {
 		return fmt.Errorf("%w; the webhook %s stays at %s (%w): remove it there", err, *c.WebhookID, c.Provider, failed)
 	}
 	return fmt.Errorf("%w; the webhook at %s was removed again", err, c.Provider)
 }
 
-// paymentSet changes by which methods guests can pay with a connection, once the provider takes them.
-func paymentSet(e *env) error {
-	return e.withConnection(false, func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
-		if opened == nil {
-			return errors.New(sealedElsewhere(c.ID))
-		}
-		if err := c.setMethods(e.commaList("methods")); err != nil {
-			return usageError(err.Error())
-		}
-		if len(c.Methods) == 0 {
-			return usageError("-methods: name the methods, as card,twint")
-		}
-		if err := p.tries(e.ctx, opened, valueOr(c.WebhookURL, "")); err != nil {
-			return explainProviderError(c.Provider, err)
-		}
-		if err := st.update(e.ctx, func(t *tx) error { return t.saveConnectionMethods(c) }); err != nil {
-			return err
-		}
-		return e.done("guests can pay with " + c.ID + " by " + strings.Join(c.Methods, " and "))
-	})
+// seal seals the secrets of a connection, and saves it. Errors: those of save.
+func (a *connectionCommand) seal(c *openConnection, save func(*tx, *paymentConnection, string) error) error {
+	if err := c.seal(a.keys); err != nil {
+		return err
+	}
+	return a.update(a.ctx, func(t *tx) error { return save(t, c.paymentConnection, a.actor()) })
 }
 
-// webhookAddress returns the address that the provider of a connection is to post to.
-func (e *env) webhookAddress(st *store, c *paymentConnection) (string, error) {
-	base, err := currentBase(st)
+// setMethods changes by which methods guests can pay with a connection, once the provider takes them.
+func (a *connectionCommand) setMethods() error {
+	c, err := a.readableConnection()
 	if err != nil {
-		return "", err
+		return err
 	}
-	allow, err := parsePrefixes("outbound-allow", e.commaList("outbound-allow"))
-	if err != nil {
-		return "", err
+	if err := c.setMethods(a.commaList("methods")); err != nil {
+		return usageError(err.Error())
 	}
-	return providerWebhook(base, c.Provider, c.ID, allow)
+	if len(c.Methods) == 0 {
+		return usageError("-methods: name the methods, as card,twint")
+	}
+	if err := a.providers[c.Provider].tries(a.ctx, c, valueOr(c.WebhookURL, "")); err != nil {
+		return explainProviderError(c.Provider, err)
+	}
+	if err := a.update(a.ctx, func(t *tx) error { return t.saveConnectionMethods(c.paymentConnection) }); err != nil {
+		return err
+	}
+	return a.done("guests can pay with " + c.ID + " by " + strings.Join(c.Methods, " and "))
 }
 
 // providerWebhook returns the address that a provider is to post to for a connection, below a base address. The
@@ -275,103 +314,58 @@ func paymentList(e *env) error {
 	return err
 }
 
-// withConnection calls f with a connection that the command's first argument names, its secrets, and the client of
-// its provider. It must be in use, or may be a removed one that has payments. opened is nil if the secrets were sealed
-// with another key file.
-func (e *env) withConnection(
-	removed bool, f func(st *store, c *paymentConnection, opened *openConnection, p provider) error,
-) error {
-	_, keys, err := e.loadKeys()
+func (a *connectionCommand) check() error {
+	c, err := a.readableConnection()
+	if err == nil {
+		err = explainProviderError(c.Provider, a.providers[c.Provider].check(a.ctx, c))
+	}
 	if err != nil {
 		return err
 	}
-	return e.withProviders(func(of map[string]provider) error {
-		return e.withStore(func(st *store) error {
-			c, err := st.paymentConnection(anyAccount, e.args[0])
-			gone := err == nil && !c.RemovedAt.IsZero()
-			if gone && removed {
-				var known *payment
-				known, err = st.knownPayment(c.ID)
-				gone = known == nil
+	return a.print(map[string]bool{"ok": true}, "ok: the provider accepts the keys, and has our webhook")
+}
+
+// reconnect gives a connection other keys. Before anything else they must read a payment that it has made. If it is in
+// use, its webhook is registered anew.
+func (a *connectionCommand) reconnect() error {
+	before, _, err := a.connection(true)
+	if err != nil {
+		return err
+	}
+	row := *before.paymentConnection
+	c := &openConnection{paymentConnection: &row}
+	if c.secrets, err = a.readSecrets(c.Provider); err != nil {
+		return err
+	}
+	if err := a.sameCompany(c); err != nil {
+		return err
+	}
+	if c.RemovedAt.IsZero() {
+		err = a.register(c, func() error {
+			if before.Live != c.Live || before.Name != c.Name { // as far as these tell
+				return errOtherAccount
 			}
-			if errors.Is(err, errNotFound) || gone && err == nil {
-				return errors.New("not found, or disconnected already: 'widgetd payment list' prints what there is")
-			}
-			if err != nil {
-				return err
-			}
-			opened, failed := c.open(keys)
-			if failed != nil {
-				opened = nil
-			}
-			return f(st, c, opened, of[c.Provider])
+			return a.seal(c, changeConnectionKeys)
 		})
-	})
-}
-
-func paymentCheck(e *env) error {
-	err := e.withConnection(false, func(_ *store, c *paymentConnection, opened *openConnection, p provider) error {
-		if opened == nil {
-			return errors.New(sealedElsewhere(c.ID))
-		}
-		return explainProviderError(c.Provider, p.check(e.ctx, opened))
-	})
+	} else {
+		err = a.seal(c, changeConnectionKeys)
+	}
 	if err != nil {
 		return err
 	}
-	return e.print(map[string]bool{"ok": true}, "ok: the provider accepts the keys, and has our webhook")
-}
-
-// paymentReconnect gives a connection other keys. Before anything else they must read a payment that it has made. If it
-// is in use, its webhook is registered anew.
-func paymentReconnect(e *env) error {
-	_, keys, err := e.loadKeys()
-	if err != nil {
-		return err
-	}
-	return e.withConnection(true, func(st *store, before *paymentConnection, _ *openConnection, p provider) error {
-		secrets, err := e.readSecrets(before.Provider)
-		if err != nil {
-			return err
-		}
-		row := *before
-		c := &openConnection{&row, secrets}
-		if err := e.sameCompany(st, p, c); err != nil {
-			return err
-		}
-		done := "connection " + withName(c.ID, c.Provider) + " has the new keys"
-		if !before.RemovedAt.IsZero() {
-			if err := e.keepKeys(st, c, keys); err != nil {
-				return err
-			}
-			return e.done(done)
-		}
-		address, err := e.webhookAddress(st, before)
-		if err != nil {
-			return err
-		}
-		if err := p.connect(e.ctx, c, address); err != nil {
-			return explainProviderError(c.Provider, err)
-		}
-		c.WebhookURL = &address
-		if err = errOtherAccount; before.Live == c.Live && before.Name == c.Name { // as far as these tell
-			err = e.keepKeys(st, c, keys)
-		}
-		if err != nil {
-			return errors.Join(err, p.disconnect(context.WithoutCancel(e.ctx), c))
-		}
-		// The previous webhook is removed: from now on its signature is refused.
-		if err := p.disconnect(e.ctx, &openConnection{before, secrets}); err != nil {
+	if c.RemovedAt.IsZero() { // the previous webhook is removed: from now on its signature is refused
+		before.secrets = c.secrets
+		if err := a.providers[c.Provider].disconnect(a.ctx, before); err != nil {
 			return fmt.Errorf("it has the new keys, but the webhook %s stays at %s (%w): remove it there",
 				valueOr(before.WebhookID, ""), c.Provider, err)
 		}
-		return e.done(done)
-	})
+	}
+	return a.done("connection " + withName(c.ID, c.Provider) + " has the new keys")
 }
 
 // sameCompany returns an error unless the provider knows the newest payment of a connection with its new keys.
 // Without one it does not know.
-func (e *env) sameCompany(st *store, p provider, c *openConnection) error {
+func (a *connectionCommand) sameCompany(c *openConnection) error {
 	if c.Provider == providerStripe {
 		if _, err := stripeMode(c.secrets.Key); err != nil {
 			return err
@@ -379,61 +373,57 @@ func (e *env) sameCompany(st *store, p provider, c *openConnection) error {
 	} else if c.Name != c.secrets.MerchantSerial {
 		return errOtherAccount
 	}
-	known, err := st.knownPayment(c.ID)
+	known, err := a.knownPayment(c.ID)
 	if err != nil || known == nil {
 		return err
 	}
-	report, err := p.look(e.ctx, c, known)
+	report, err := a.providers[c.Provider].look(a.ctx, c, known)
 	if err == nil && report.phase == phaseUnknown {
-		err = errOtherAccount
+		return errOtherAccount
 	}
-	if err != nil && !errors.Is(err, errOtherAccount) {
-		err = explainProviderError(c.Provider, err)
-	}
-	return err
+	return explainProviderError(c.Provider, err)
 }
 
-// keepKeys saves the new keys of a connection. Errors: those of changeConnectionKeys.
-func (e *env) keepKeys(st *store, c *openConnection, keys *keyring) error {
-	if err := c.seal(keys); err != nil {
-		return err
-	}
-	return st.update(e.ctx, func(t *tx) error { return changeConnectionKeys(t, c.paymentConnection, e.actor()) })
-}
-
+// paymentDisconnect disconnects a connection once that is confirmed.
 func paymentDisconnect(e *env) error {
 	err := e.confirm(func(q *queries) (string, error) {
 		c, err := q.paymentConnection(anyAccount, e.args[0])
 		if err != nil || !c.RemovedAt.IsZero() {
-			return "", except(err, errNotFound) // which withConnection says
+			return "", except(err, errNotFound) // which connection says
 		}
 		return "disconnects " + withName(c.ID, c.Provider) + ": guests can't pay with it any more", nil
 	})
 	if err != nil {
 		return err
 	}
-	left := "" // what is left at the provider
-	err = e.withConnection(false, func(st *store, c *paymentConnection, opened *openConnection, p provider) error {
-		var failed error
-		if opened != nil {
-			failed = explainProviderError(c.Provider, p.disconnect(e.ctx, opened))
-		}
-		if failed != nil && !e.on("force") {
-			return fmt.Errorf("our webhook can't be removed: %w: add -force to disconnect it all the same", failed)
-		}
-		if failed != nil || opened == nil && c.WebhookID != nil {
-			left = fmt.Sprintf("remove the webhook %s at %s yourself", valueOr(c.WebhookID, ""), c.Provider)
-		}
-		return st.update(e.ctx, func(t *tx) error { return removeConnection(t, c, e.actor()) })
-	})
+	return atProviders((*connectionCommand).disconnect)(e)
+}
+
+func (a *connectionCommand) disconnect() error {
+	c, readable, err := a.connection(false)
 	if err != nil {
 		return err
 	}
-	line := "connection " + e.args[0] + " disconnected"
-	if left == "" {
-		return e.done(line)
+	left := "" // what is left at the provider
+	var failed error
+	if readable {
+		failed = explainProviderError(c.Provider, a.providers[c.Provider].disconnect(a.ctx, c))
 	}
-	return e.print(map[string]any{"ok": true, "left": left}, line+"; "+left)
+	if failed != nil && !a.on("force") {
+		return fmt.Errorf("our webhook can't be removed: %w: add -force to disconnect it all the same", failed)
+	}
+	if failed != nil || !readable && c.WebhookID != nil {
+		left = fmt.Sprintf("remove the webhook %s at %s yourself", valueOr(c.WebhookID, ""), c.Provider)
+	}
+	err = a.update(a.ctx, func(t *tx) error { return removeConnection(t, c.paymentConnection, a.actor()) })
+	if err != nil {
+		return err
+	}
+	line := "connection " + c.ID + " disconnected"
+	if left == "" {
+		return a.done(line)
+	}
+	return a.print(map[string]any{"ok": true, "left": left}, line+"; "+left)
 }
 
 // paymentStatus is what the status command says of payments.
