@@ -92,7 +92,7 @@ func (c *workedCountry) make(s *service) (report string, preview bookPreview) {
 	sell("2026-11-20T18:40:00Z", c.second, order{Discount: 3000, Delivery: 4900, DeliveryRate: 2500, Lines: []orderLine{
 		line("Pizza", 1, 14900, c.food, "food"), line("Beer", 2, 6500, 2500, "drinks")}})
 	s.at(s.t, "2026-11-20T19:05:00Z", func(t *tx) error {
-		_, _, err := refundOrder(t, anyAccount, first, refundWish{lines: []lineQuantity{{1, 1}}}, anActor)
+		_, _, err := refundOrder(t, anyAccount, first, refundWish{lines: []linePart{{Line: 1, Quantity: 1}}}, anActor)
 		return err
 	})
 	sell("2026-11-20T19:30:00Z", methodCash, order{Lines: []orderLine{

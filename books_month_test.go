@@ -99,7 +99,7 @@ func (m *month) refund(o *monthOrder) {
 	case kind == 2 && o.tip > 0:
 		m.giveBack(o, refundWish{tip: o.tip - 1}, 0, o.tip-1)
 	default:
-		m.giveBack(o, refundWish{lines: []lineQuantity{{}}, amounts: []int64{amount}}, amount, 0)
+		m.giveBack(o, refundWish{lines: []linePart{{Amount: amount}}}, amount, 0)
 	}
 }
 

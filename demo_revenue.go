@@ -165,7 +165,7 @@ func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int
 	case c.Currency == "CHF" && ago == 12 && n == 0:
 		p.add(at.Add(days(4)), func(t *tx) error { return disputeSample(t, o.ID) })
 	case c.Currency == "CHF" && ago%5 == 1 && n == 1, c.Currency == "SEK" && ago%9 == 1 && n == 0:
-		giveBack(time.Hour, refundWish{lines: []lineQuantity{{0, 1}}, reason: "one was cold"})
+		giveBack(time.Hour, refundWish{lines: []linePart{{Quantity: 1}}, reason: "one was cold"})
 	}
 }
 

@@ -211,7 +211,7 @@ type refund struct {
 	OrderID    string          `json:"order_id"`
 	PaymentID  *string         `json:"payment_id"` // nil: it was paid outside
 	Amount     int64           `json:"amount"`
-	Lines      json.RawMessage `json:"lines"` // JSON of []refundLine; null: the refund is not by lines
+	Lines      json.RawMessage `json:"lines"` // JSON of []linePart; null: the refund is not by lines
 	VAT        []vatSum        `json:"vat"`   // of Amount
 	Tip        int64           `json:"tip"`   // of Amount
 	Reason     *string         `json:"reason"`
@@ -398,22 +398,23 @@ func mayOpen(t *tx, o *order) error {
 	return err
 }
 
-// A lineQuantity names units of a line of an order.
-type lineQuantity struct {
-	Line     int   `json:"line"` // index, from 0
-	Quantity int64 `json:"quantity"`
+// A linePart is a part of a line of an order: units of it or, in a refund, an amount.
+type linePart struct {
+	Line     int   `json:"line"`     // index, from 0
+	Quantity int64 `json:"quantity"` // 0: by amount
+	Amount   int64 `json:"amount"`
 }
 
-// checkLineQuantities returns the refusal of lines of a request, or nil: a line that the order does not have, a
+// checkLineParts returns the refusal of lines of a request, or nil: a line that the order does not have, a
 // line that is named twice, or a quantity above what most returns for the line.
-func checkLineQuantities(o *order, lines []lineQuantity, most func(*orderLine) int64) error {
+func checkLineParts(o *order, lines []linePart, most func(*orderLine) int64) error {
 	var wrong []fieldError
 	for i, l := range lines {
 		refuse := func(member, code, detail string) {
 			at := fmt.Sprintf("#/lines/%d/%s", i, member)
 			wrong = append(wrong, fieldError{Pointer: at, Code: code, Detail: detail})
 		}
-		same := func(other lineQuantity) bool { return other.Line == l.Line }
+		same := func(other linePart) bool { return other.Line == l.Line }
 		switch {
 		case l.Line < 0 || l.Line >= len(o.Lines):
 			refuse("line", "unknown_value", fmt.Sprintf("The order has the lines 0 to %d.", len(o.Lines)-1))
@@ -431,8 +432,8 @@ func checkLineQuantities(o *order, lines []lineQuantity, most func(*orderLine) i
 
 // lower lowers the accepted quantities of an order, and with them its total. Lines that are not named keep
 // theirs. Errors: a refusal that names the lines that are wrong.
-func (o *order) lower(lines []lineQuantity) error {
-	if err := checkLineQuantities(o, lines, func(l *orderLine) int64 { return l.Accepted }); err != nil {
+func (o *order) lower(lines []linePart) error {
+	if err := checkLineParts(o, lines, func(l *orderLine) int64 { return l.Accepted }); err != nil {
 		return err
 	}
 	for _, l := range lines {

@@ -244,7 +244,7 @@ type createdOrder struct {
 	PayURL *string `json:"pay_url"`
 }
 
-// hideGuest leaves out the guest and the payment of an order if the token of a call can't read orders.
+// hideGuest removes the guest and the payment from an order that is answered to a token that can't read orders.
 func hideGuest(q *queries, c *call, v *order) error {
 	if c.caller.has(scopeOrders) {
 		return nil
@@ -254,7 +254,7 @@ func hideGuest(q *queries, c *call, v *order) error {
 	return v.hideWanted(q)
 }
 
-// guestErased reports whether the guest of an order was erased, or never known, since an answer to its making.
+// guestErased reports whether nothing is known of the guest of an order, given the answer to the call that made it.
 func guestErased(t *tx, answer []byte) (bool, error) {
 	var made struct {
 		ID string `json:"id"`
@@ -266,8 +266,8 @@ func guestErased(t *tx, answer []byte) (bool, error) {
 	return len(guests) == 0 || guests[0].guest == (guest{}), err // an empty one stands for the text of a refusal
 }
 
-// hideGuestOfReplay leaves out the guest and the payment of an order in the answer to an earlier call: another token
-// may have made it, and the guest may have been erased since.
+// hideGuestOfReplay removes the guest and the payment of an order from a stored answer that is replayed. The call that
+// it answered may have had a token that can read orders, and the guest may have been erased since.
 func hideGuestOfReplay(q *queries, answer *reply) error {
 	var members map[string]json.RawMessage
 	var o order
@@ -285,8 +285,8 @@ func hideGuestOfReplay(q *queries, answer *reply) error {
 	return nil
 }
 
-// referenceTaken adapts the refusal of a reference that is in use to the caller: the account's own tokens learn
-// which order has it, an application only if it can read orders, since it may have guessed the reference.
+// referenceTaken removes from the refusal of a used reference which order has it, if the caller is an application that
+// can't read orders: it may have guessed the reference.
 func referenceTaken(c *call, err error) error {
 	var ref *refusal
 	if errors.As(err, &ref) && ref.code == codeReferenceUsed && c.caller.app != "" && !c.caller.has(scopeOrders) {
@@ -442,22 +442,31 @@ func (a *orderAPI) decide(ctx context.Context, c *call, f func(t *tx, by owner) 
 	})
 }
 
-// lineQuantities reads the optional member lines, which names units of lines of an order.
-func (in *input) lineQuantities() (all []lineQuantity) {
+// lineParts reads the optional member lines: units of lines of an order, or for a refund units or amounts.
+func (in *input) lineParts(refund bool) (all []linePart) {
 	if !in.has("lines") {
 		return nil
 	}
 	for _, l := range in.objects("lines", maxOrderLines) {
-		all = append(all, lineQuantity{
-			Line:     int(l.amount("line", required, 0, maxOrderLines-1)),
-			Quantity: l.amount("quantity", required, 0, maxQuantity),
-		})
+		part := linePart{Line: int(l.amount("line", required, 0, maxOrderLines-1))}
+		quantity, least := required, int64(0)
+		if refund {
+			least = 1
+			if l.has("amount") {
+				quantity, part.Amount = optional, l.amount("amount", required, 1, maxAmount)
+			}
+		}
+		part.Quantity = l.amount("quantity", quantity, least, maxQuantity)
+		if quantity == optional && l.has("quantity") {
+			l.wrong("amount", "conflict", "Give back units or an amount of a line, not both.")
+		}
+		all = append(all, part)
 	}
 	return all
 }
 
 func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
-	lines := c.in.lineQuantities()
+	lines := c.in.lineParts(false)
 	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
 		return acceptOrder(t, by, c.id(), lines, actorToken(c))
 	})
@@ -486,7 +495,7 @@ func (a *orderAPI) cancelOrder(ctx context.Context, c *call) (any, error) {
 
 // readRefund reads the body of POST /orders/{id}/refunds.
 func readRefund(in *input) (w refundWish) {
-	w.readLines(in)
+	w.lines = in.lineParts(true)
 	if n := in.number("amount", 1, maxAmount); n != nil {
 		w.amount = new(int64(*n))
 	}
@@ -499,24 +508,6 @@ func readRefund(in *input) (w refundWish) {
 	w.paymentID = in.text("payment_id", optional, maxNameLength, isID("pay"))
 	w.reason = in.text("reason", optional, maxOrderText, nil)
 	return w
-}
-
-// readLines reads the optional member lines: units or an amount of each.
-func (w *refundWish) readLines(in *input) {
-	if !in.has("lines") {
-		return
-	}
-	for _, l := range in.objects("lines", maxOrderLines) {
-		line := lineQuantity{Line: int(l.amount("line", required, 0, maxOrderLines-1))}
-		quantity, amount := required, int64(0)
-		if l.has("amount") {
-			quantity, amount = optional, l.amount("amount", required, 1, maxAmount)
-		}
-		if line.Quantity = l.amount("quantity", quantity, 1, maxQuantity); l.has("quantity") && l.has("amount") {
-			l.wrong("amount", "conflict", "Give back units or an amount of a line, not both.")
-		}
-		w.lines, w.amounts = append(w.lines, line), append(w.amounts, amount)
-	}
 }
 
 // refundOrder answers with the refund.

@@ -22,9 +22,9 @@ const (
 	startNotice = 10 * time.Minute
 )
 
-// acceptDeadline returns until when the restaurant can accept an order that begins to wait for that now: for within
-// minutes, which its account gives, and if it is wanted later than that, until preorderNotice before, but no later than
-// endingNotice before the reservation of its money ends, at lapses (zero: it does not).
+// acceptDeadline returns until when the restaurant can accept an order that begins to wait now. That is in as many
+// minutes as within, a setting of its account, or preorderNotice before the guest wants it if that is later. But a
+// reservation of money that ends at lapses (zero: there is none) has to be accepted endingNotice before.
 func acceptDeadline(now stamp, o *order, within int, lapses stamp) stamp {
 	least := now.after(time.Duration(within) * time.Minute)
 	if o.WantedAt.IsZero() {
@@ -143,16 +143,16 @@ func undoPaid(t *tx, by owner, id, actor string) (*order, error) {
 	return o, nil
 }
 
-// unmarkPaid gives an order the state that it had before it was marked as paid outside. One that had expired has
-// ended at the latest when it could not be paid any more, so that marking it again does not make outsideFor longer.
-// Errors: order_limit_reached.
+// unmarkPaid gives an order the state that it had before it was marked as paid outside. One that had expired then gets
+// the end that it had, or an earlier one: it can't be marked again for longer than outsideFor after that. Errors:
+// order_limit_reached.
 func unmarkPaid(t *tx, o *order) error {
 	o.State, o.PaidFrom = valueOr(o.PaidFrom, orderOpen), nil // before version 9 only open ones were marked
 	o.Method, o.PaidAt, o.EndedAt, o.Seller = nil, stamp{}, stamp{}, nil
 	switch o.State {
 	case orderExpired:
 		o.EndedAt = o.ExpiresAt
-		if !o.AuthorizedAt.IsZero() { // then it ended when its money was released
+		if !o.AuthorizedAt.IsZero() { // it ended when its money was released
 			p, err := t.payment(*o.PaymentID)
 			if err != nil {
 				return err

@@ -313,8 +313,8 @@ const (
 	outcomeUnanswered = "unanswered" // the restaurant has not answered in time
 )
 
-// outcomes are how a return page says what came of an order: in which tone, and after how many seconds the script first
-// looks for news, if the order waits for somebody.
+// outcomes are how a return page says what came of an order: in which tone, and after how many seconds the script
+// first looks for news, if the order waits for somebody.
 var outcomes = map[string]struct {
 	tone string
 	wait int

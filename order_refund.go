@@ -17,17 +17,9 @@ import (
 // captured but pays nothing, because the order is dead or was paid otherwise, count for neither. Each refund stores
 // the VAT and the tip in it, so that all of an order's refunds together give back exactly its VAT and its tip.
 
-// A refundLine is what a refund gives back of one line of its order.
-type refundLine struct {
-	Line     int   `json:"line"` // index, from 0
-	Quantity int64 `json:"quantity"`
-	Amount   int64 `json:"amount"`
-}
-
-// A refundWish says what is to be given back: parts of the order, an amount, or with neither all that is left.
+// A refundWish is a request for a refund: of parts of the order, of an amount, or with neither of all that is left.
 type refundWish struct {
-	lines     []lineQuantity // a quantity of 0: by amounts
-	amounts   []int64        // of lines, by the index in lines, instead of their quantities
+	lines     []linePart
 	delivery  int64
 	tip       int64
 	amount    *int64
@@ -53,14 +45,13 @@ func errRefundTooLarge(most int64, currency string) error {
 
 // A refundable is the part of an order that was not given back yet.
 type refundable struct {
-	order *order
-	vat   []vatSum // as order.VAT
-	tip   int64
-	most  int64         // limit of vat and tip together; below their sum if money was given back without either
-	lines map[int]int64 // the amounts given back by line, by the index of the line
-	units map[int]int64 // the part of lines that was given back for units
-
-	delivery int64 // that refunds of the delivery have given back
+	order    *order
+	vat      []vatSum // as order.VAT
+	tip      int64
+	most     int64         // limit of vat and tip together; below their sum if money was given back without either
+	lines    map[int]int64 // by the index of a line, how much refunds of that line have given back
+	units    map[int]int64 // of that, what was given back for units
+	delivery int64         // how much refunds of the delivery have given back
 }
 
 // newRefundable returns all of an order, of which nothing was given back.
@@ -104,8 +95,9 @@ func (left *refundable) takePart(amount int64) refund {
 	return *f
 }
 
-// takeAll takes off what refunds give back. Those that are marked are made anew after the others, and so is one that
-// was found and exceeded what was left, if there is more now: others have failed.
+// takeAll takes off what refunds give back. The VAT and the tip of those marked in anew are computed anew, after the
+// others were taken off. So are those of a refund that was found at the provider and exceeded what was left, if more
+// is left now, since others have failed.
 func (left *refundable) takeAll(refunds []refund, anew []bool) {
 	for i := range refunds {
 		if !anew[i] {
@@ -127,7 +119,7 @@ func (left *refundable) takeAll(refunds []refund, anew []bool) {
 }
 
 // lines returns what the refund gives back of each line; nil if it is not by lines.
-func (f *refund) lines() (lines []refundLine, err error) {
+func (f *refund) lines() (lines []linePart, err error) {
 	if len(f.Lines) > 0 {
 		if json.Unmarshal(f.Lines, &lines) != nil {
 			err = &unreadableRow{table: "refunds", id: f.ID, cause: "its lines are no list of lines"}
@@ -182,20 +174,18 @@ func (left *refundable) byAmount(amount int64) *refund {
 	return left.give(parts[:len(left.vat)], parts[len(left.vat)])
 }
 
-// line returns what the line of a wish gives back, of at most what the line's rate of VAT has left: an amount of it, or
+// line returns what a part of a line gives back, of at most what the line's rate of VAT has left: an amount of it, or
 // units, which cost what they do together with those given back before, as far as amounts of the line have left that.
 // Errors: refund_too_large, a refusal of the line.
-func (left *refundable) line(w *refundWish, i int, most int64) (int64, error) {
-	n, l := w.lines[i], &left.order.Lines[w.lines[i].Line]
+func (left *refundable) line(n linePart, most int64) (int64, error) {
+	l := &left.order.Lines[n.Line]
 	rest := max(0, l.part(l.Accepted)-left.lines[n.Line])
-	if n.Quantity == 0 && i < len(w.amounts) && w.amounts[i] > 0 {
-		return left.part(fmt.Sprintf("Line %d", n.Line), w.amounts[i], min(rest, most))
+	if n.Quantity == 0 && n.Amount > 0 {
+		return left.part(fmt.Sprintf("Line %d", n.Line), n.Amount, min(rest, most))
 	}
 	units := min(n.Quantity, l.Accepted-l.Refunded)
 	amount := max(0, min(l.part(l.Refunded+units)-left.units[n.Line], rest))
 	switch {
-	case n.Quantity == 0:
-		return 0, errMember(fmt.Sprintf("lines/%d/quantity", i), "out_of_range", "This must be 1 or more.")
 	case amount > most:
 		return 0, errRefundTooLarge(min(amount, left.amount()), left.order.Currency)
 	case units == n.Quantity:
@@ -220,10 +210,10 @@ func (left *refundable) part(name string, wished, rest int64) (int64, error) {
 // wrong, refund_too_large where less is left of a part, or refunds by amount have left less of its rate of VAT.
 func (left *refundable) byParts(w *refundWish) (*refund, error) {
 	o := left.order
-	if err := checkLineQuantities(o, w.lines, func(*orderLine) int64 { return maxQuantity }); err != nil {
+	if err := checkLineParts(o, w.lines, func(*orderLine) int64 { return maxQuantity }); err != nil {
 		return nil, err
 	}
-	gross, all, lines := make([]int64, len(left.vat)), int64(0), []refundLine{}
+	gross, all, lines := make([]int64, len(left.vat)), int64(0), []linePart{}
 	// most returns how much of rest can be given back at a rate beside the parts before, and add adds a part.
 	most := func(rate, rest int64) int64 {
 		if at := left.rate(rate); at >= 0 {
@@ -237,13 +227,13 @@ func (left *refundable) byParts(w *refundWish) (*refund, error) {
 		}
 		all += amount
 	}
-	for i, n := range w.lines {
+	for _, n := range w.lines {
 		rate := o.Lines[n.Line].VATRate
-		amount, err := left.line(w, i, most(rate, math.MaxInt64))
+		amount, err := left.line(n, most(rate, math.MaxInt64))
 		if err != nil {
 			return nil, err
 		}
-		lines = append(lines, refundLine{n.Line, n.Quantity, amount})
+		lines = append(lines, linePart{n.Line, n.Quantity, amount})
 		add(rate, amount)
 	}
 	delivery, err := left.part("The delivery", w.delivery, most(o.DeliveryRate, o.DeliveryGross-left.delivery))
@@ -285,8 +275,8 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 	return left.byAmount(amount), nil
 }
 
-// paidWith reports whether the attempt with an id has paid the order, or has been charged for it while it waits to be
-// accepted; nil: whether it was paid without one.
+// paidWith reports whether the order was paid with the attempt that has an id, or was charged by it and waits to be
+// accepted. For nil it reports whether the order was paid without an attempt.
 func (o *order) paidWith(paymentID *string) bool {
 	if paymentID == nil || o.paidOutside() {
 		return paymentID == nil && o.wasPaid()
@@ -294,12 +284,12 @@ func (o *order) paidWith(paymentID *string) bool {
 	return (o.wasPaid() || o.charged() && !o.dead()) && valueOr(o.PaymentID, "") == *paymentID
 }
 
-// charged reports whether the order was charged by being paid, which is before it was accepted.
+// charged reports whether the guest was charged at once, before the restaurant accepted the order.
 func (o *order) charged() bool {
 	return !o.PaidAt.IsZero() && findMethod(valueOr(o.Method, "")).atOnce
 }
 
-// chargedBy reports whether the order was charged by the attempt with an id, even if it is dead since.
+// chargedBy reports whether the guest was charged at once by the attempt with an id, even if the order is dead now.
 func (o *order) chargedBy(paymentID *string) bool {
 	return o.charged() && paymentID != nil && valueOr(o.PaymentID, "") == *paymentID
 }
@@ -398,7 +388,7 @@ func (m *orderMoney) given() (all, released, late int64) {
 // taken returns how much the bank has taken of the attempt for disputes, and has not put back.
 func (m *orderMoney) taken() int64 { return takenOf(m.disputes, valueOr(m.paymentID(), "")) }
 
-// keeps returns what the attempt has captured, less what was given back or is to be.
+// keeps returns what the attempt has captured, less what was given back or is to be given back.
 func (m *orderMoney) keeps() int64 {
 	given, _, _ := m.given()
 	return m.payment.Captured - max(given, m.payment.Refunded)
@@ -422,8 +412,8 @@ func (m *orderMoney) unaccounted() (amount, late int64) {
 	return b.unaccounted(), b.late
 }
 
-// asked returns a refund that was asked for by the same wish less than refundPause ago, nil if there is none: somebody
-// has pressed twice.
+// asked returns a refund that was asked for by the same wish less than refundPause ago, since somebody may have
+// clicked twice; nil if there is none.
 func (m *orderMoney) asked(w *refundWish) *refund {
 	return m.refundOf(func(f *refund) bool {
 		return f.State != refundFailed && f.Asked != nil && bytes.Equal(f.Asked, w.asked()) &&
@@ -447,7 +437,7 @@ func (m *orderMoney) wished(w refundWish) (*refund, error) {
 		}
 	}
 	switch {
-	case rest > 0: // what was not accepted, and could not be given back at once
+	case rest > 0: // it was not accepted, and could not be given back at once
 	case o.charged() && !o.wasPaid() && !o.dead():
 		return nil, errOrderState(o, "Accept or reject it instead.")
 	case m.pays():
@@ -457,7 +447,8 @@ func (m *orderMoney) wished(w refundWish) (*refund, error) {
 				return nil, err
 			}
 		}
-		d.kept.most -= max(0, taken-max(0, d.rest.most)) // what the bank took was first of what was not accepted
+		// What the bank has taken counts against what was not accepted first, and then against the total.
+		d.kept.most -= max(0, taken-max(0, d.rest.most))
 		return d.kept.wish(w)
 	case !o.dead() && !o.wasPaid() || p == nil || p.Captured == 0:
 		return nil, errOrderState(o, "Nothing was paid that could be given back.")
@@ -474,8 +465,8 @@ func (m *orderMoney) wished(w refundWish) (*refund, error) {
 	return m.surplus(amount), nil
 }
 
-// surplus makes the refund of an amount that the attempt holds beyond what the order accounts for. If the order was
-// charged, it has its part of the VAT; otherwise what was captured is no revenue, and has none.
+// surplus makes the refund of an amount that the attempt holds beyond what the order accounts for. If the guest was
+// charged at once, the refund has its part of the VAT; otherwise the amount was no revenue and has none.
 func (m *orderMoney) surplus(amount int64) *refund {
 	o := m.order
 	if !o.soldBy(m.paymentID()) && (o.dead() || o.wasPaid()) {
@@ -538,8 +529,8 @@ func (m *orderMoney) save(t *tx, actor string) error {
 	return err
 }
 
-// payCharged writes that an order is paid which was charged and has been accepted. The VAT and the tip in refunds that
-// were found are computed anew, since some of what they give back may not have been accepted.
+// payCharged writes that an order is paid whose guest was charged at once, now that it is accepted. The VAT and the
+// tip in refunds that were found are computed anew, since some of what they give back may not have been accepted.
 func payCharged(t *tx, o *order, p *payment, actor string) error {
 	err := o.enter(t, orderPaid, stateEntry{actor: actor, method: p.Method, paidAt: o.PaidAt})
 	if err != nil {
@@ -575,9 +566,9 @@ func endRefund(t *tx, o *order, f *refund, failure, actor string) error {
 	return nil
 }
 
-// refundOrder gives back money of an order of an owner: of an order that is paid, or money that was captured but
-// pays nothing, because the order is dead or was paid otherwise, so that the attempt is in review. The provider
-// is asked later (refundPending); money that was paid outside counts as given back at once. Errors: errOrder,
+// refundOrder gives back money of an order of an owner: of one that is paid; or money that was captured but pays
+// nothing, since the order is dead or was paid otherwise, so that the attempt is in review. The provider is asked
+// later (refundPending); what was paid outside counts as given back at once. Errors: errOrder,
 // order_state, refund_too_large, refund_limit_reached, a refusal that names the lines that are wrong.
 func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order, *refund, error) {
 	o, p, err := orderAndPayment(t, by, id)
@@ -624,13 +615,13 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	return o, &m.refunds[len(m.refunds)-1], err
 }
 
-// asked returns what the wish asks for as JSON, alike for wishes that are alike; nil: for all that is left.
+// asked returns the wish as JSON, which is the same for equal wishes; nil: it is for all that is left.
 func (w *refundWish) asked() json.RawMessage {
 	if !w.aimed() && w.amount == nil {
 		return nil
 	}
-	return bytes.TrimSpace(encodeJSON(map[string]any{"lines": w.lines, "amounts": w.amounts, "delivery": w.delivery,
-		"tip": w.tip, "amount": w.amount}))
+	return bytes.TrimSpace(encodeJSON(map[string]any{"lines": w.lines, "delivery": w.delivery, "tip": w.tip,
+		"amount": w.amount}))
 }
 
 // attemptOf returns an attempt to pay an order. Errors: a refusal of payment_id.
@@ -653,7 +644,7 @@ func (o *order) asOrdered() *order {
 	return &all
 }
 
-// notAccepted returns a copy of the order that has what was ordered and not accepted: all of it, if it is dead.
+// notAccepted returns a copy of the order with what was ordered and not accepted: all of it, if it is dead.
 func (o *order) notAccepted() *order {
 	rest := o.asOrdered()
 	if o.dead() {
@@ -668,18 +659,18 @@ func (o *order) notAccepted() *order {
 	return rest
 }
 
-// A division is what the attempt that pays an order has captured, in two parts, and what its refunds give back of each.
+// A division is the money that the attempt to pay an order has captured, in its two parts.
 type division struct {
 	kept     *refundable // what is left of the order's total
-	rest     *refundable // what is left of what was not accepted; its most is the money, of which not all may be taxed
-	refunds  []refund    // with how much of each is of what was not accepted, the VAT and the tip in it
+	rest     *refundable // what is left of the rest; its most is money, of which some may have no VAT
+	refunds  []refund    // with how much of each is of the rest, the VAT and the tip in it
 	released []refund    // of each refund what it gives back of the rest
 }
 
-// divide divides what the attempt that pays an order, or has charged it, has captured, and each of its refunds. p is
-// nil for an order that was paid outside. What we give back stays as it was made. What was found gives back first what
-// was not accepted, as far as there is something left: always if it was made before the order was accepted, later only
-// if there was when it was found, or nothing is left of the total.
+// divide divides the money that the attempt p to pay an order has captured, and each of its refunds. p is nil for an
+// order that was paid outside. A refund of ours stays as it was made. One that was found at the provider gives back the
+// rest first: always if it was made before the order was accepted, else as far as there was a rest when it was found,
+// or nothing is left of the total.
 func (o *order) divide(p *payment, refunds []refund) *division {
 	n := len(refunds)
 	d := &division{newRefundable(o), o.chargedRest(p), slices.Clone(refunds), make([]refund, n)}
@@ -687,7 +678,7 @@ func (o *order) divide(p *payment, refunds []refund) *division {
 	for _, i := range counted {
 		f := &d.refunds[i]
 		anew[i] = f.ReleasedAmount != refunds[i].ReleasedAmount
-		if d.released[i], renewed[i] = *f, anew[i]; !f.Released { // one of both gives back all that is left of the rest
+		if d.released[i], renewed[i] = *f, anew[i]; !f.Released { // one of both parts gives back all that is left of the rest
 			d.released[i], renewed[i] = refund{Amount: f.ReleasedAmount}, true
 		}
 	}
@@ -705,7 +696,7 @@ func (o *order) divide(p *payment, refunds []refund) *division {
 	return d
 }
 
-// shareOut sets how much of each refund is of what was not accepted, and returns the indexes of those that count.
+// shareOut sets how much of each refund is of the rest, and returns the indexes of those that count.
 func (d *division) shareOut(o *order) (counted []int) {
 	room, most := d.rest.most, o.Total // what is left of both
 	for _, source := range []string{sourceOurs, sourceProvider} {
@@ -742,8 +733,8 @@ func (o *order) chargedRest(p *payment) *refundable {
 	return left
 }
 
-// releases returns how much of a refund that was found gives back what was not accepted, of which room is left. Most is
-// left of the total: what exceeds it is of the former, as far as that goes.
+// releases returns how much of a refund that was found at the provider gives back of the rest, of which room is left.
+// most is left of the total: what exceeds that is of the rest, as far as there is one.
 func (f *refund) releases(o *order, room, most int64) int64 {
 	released := min(f.ReleasedAmount, room)
 	switch {
@@ -795,7 +786,8 @@ func (o *order) count(refunds []refund) error {
 		if err != nil {
 			return err
 		}
-		o.Refunded = min(o.Refunded+amount, o.Total) // a late one may be given back there beside it
+		// While one takes long, the same may be given back on the provider's pages, too.
+		o.Refunded = min(o.Refunded+amount, o.Total)
 		for _, l := range lines {
 			if l.Line < len(o.Lines) {
 				o.Lines[l.Line].Refunded += l.Quantity

@@ -122,7 +122,7 @@ func (o *order) follow(back int64) {
 // its money is captured; one that was charged already is paid, even if a refund of it takes long. An order whose
 // payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
 // order_state, a refusal that names the lines that are wrong.
-func acceptOrder(t *tx, by owner, id string, lines []lineQuantity, actor string) (*order, error) {
+func acceptOrder(t *tx, by owner, id string, lines []linePart, actor string) (*order, error) {
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func keepAccepted(t *tx, o *order, actor string) error {
 // acceptFromReview accepts an order in spite of what is wrong with its payment. If exactly its total was
 // captured, the order becomes paid, even if it is dead; if at least its total is authorised, the total is
 // captured. Errors: as acceptOrder.
-func acceptFromReview(t *tx, o *order, p *payment, lines []lineQuantity, actor string) error {
+func acceptFromReview(t *tx, o *order, p *payment, lines []linePart, actor string) error {
 	m, err := moneyOf(t, o, p)
 	if err != nil {
 		return err

@@ -192,8 +192,8 @@ func (q *queries) refunds(f refundFilter, before string, limit int) (p listPage[
 	return p, err
 }
 
-// overdueOrders returns the ids of up to limit open orders that are to expire, the longest overdue first, and that were
-// not set aside.
+// overdueOrders returns the ids of up to limit open orders that are to expire, the longest overdue first, and that
+// were not set aside.
 func (t *tx) overdueOrders(limit int64) ([]string, error) {
 	return t.texts(`SELECT id FROM orders WHERE state = 'open' AND closing IS NULL AND expires_at <= ?
 		AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY expires_at LIMIT ?`, t.now, t.met.setAsideIDs(), limit)

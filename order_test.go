@@ -432,10 +432,10 @@ func randomOrder(t *tx, account string, random *rand.Rand) (*order, error) {
 	if err := bringTo(t, o, orderAuthorized); err != nil {
 		return o, err
 	}
-	var lines []lineQuantity
+	var lines []linePart
 	for i, l := range o.Lines {
 		if random.IntN(3) == 0 {
-			lines = append(lines, lineQuantity{i, random.Int64N(l.Quantity + 1)})
+			lines = append(lines, linePart{Line: i, Quantity: random.Int64N(l.Quantity + 1)})
 		}
 	}
 	accepted, err := acceptOrder(t, anyAccount, o.ID, lines, anActor)
@@ -458,7 +458,7 @@ func randomWish(o *order, random *rand.Rand) (w refundWish) {
 	case 3:
 		for i := range o.Lines {
 			if random.IntN(2) == 0 {
-				w.lines, w.amounts = append(w.lines, lineQuantity{Line: i}), append(w.amounts, 1+random.Int64N(900))
+				w.lines = append(w.lines, linePart{Line: i, Amount: 1 + random.Int64N(900)})
 			}
 		}
 		w.delivery, w.tip = random.Int64N(2)*(1+random.Int64N(300)), random.Int64N(2)*(1+random.Int64N(80))
@@ -467,7 +467,7 @@ func randomWish(o *order, random *rand.Rand) (w refundWish) {
 	case 1:
 		for i, l := range o.Lines {
 			if left := l.Accepted - l.Refunded; left > 0 && random.IntN(2) == 0 {
-				w.lines = append(w.lines, lineQuantity{i, 1 + random.Int64N(left)})
+				w.lines = append(w.lines, linePart{Line: i, Quantity: 1 + random.Int64N(left)})
 			}
 		}
 	}
@@ -694,7 +694,7 @@ func TestRefund_askedForTwiceWithinTenSecondsIsMadeOnce(t *testing.T) {
 
 		s.twint()
 		o, _ = s.charged(func(o *order) { o.Tip = 1000 })
-		s.accept(o.ID, lineQuantity{0, 1})
+		s.accept(o.ID, linePart{Line: 0, Quantity: 1})
 		path = "/orders/" + o.ID + "/refunds"
 		s.post(path, `{"amount":1850}`, auth).is(200) // which nobody has asked for before
 		s.post(path, `{"amount":1850}`, auth).is(409, "refund_repeated")
@@ -717,9 +717,9 @@ func hintedWish(t testing.TB, ref *refusal) (w refundWish, some bool) {
 	most, line, units := ref.members[0].value.(int64), 0, int64(0)
 	switch n, _ := fmt.Sscanf(ref.detail, "Line %d has %d unit", &line, &units); {
 	case strings.Contains(ref.detail, "that were not given back"):
-		return refundWish{lines: []lineQuantity{{line, units}}}, units > 0
+		return refundWish{lines: []linePart{{Line: line, Quantity: units}}}, units > 0
 	case n > 0:
-		return refundWish{lines: []lineQuantity{{line, 0}}, amounts: []int64{most}}, most > 0
+		return refundWish{lines: []linePart{{Line: line, Amount: most}}}, most > 0
 	case strings.HasPrefix(ref.detail, "The delivery"):
 		return refundWish{delivery: most}, most > 0
 	case strings.HasPrefix(ref.detail, "The tip"):

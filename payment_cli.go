@@ -99,8 +99,9 @@ func atProviders(f func(*connectionCommand) error) func(*env) error {
 	}
 }
 
-// connection returns the connection that the first argument names, and reports whether its secrets can be read: another
-// key file may have sealed them. It is in use, or with removed it may be one that was disconnected and has payments.
+// connection returns the connection that the first argument names, and reports whether its secrets can be read:
+// another key file may have sealed them. It is in use, or with removed it may be one that was disconnected and has
+// payments.
 func (a *connectionCommand) connection(removed bool) (c *openConnection, readable bool, err error) {
 	row, err := a.paymentConnection(anyAccount, a.args[0])
 	gone := err == nil && !row.RemovedAt.IsZero()

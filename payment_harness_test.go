@@ -503,7 +503,7 @@ func (s *shop) handOver(p *payment) {
 }
 
 // accept accepts an order.
-func (s *shop) accept(id string, lines ...lineQuantity) {
+func (s *shop) accept(id string, lines ...linePart) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
 		_, err := acceptOrder(t, anyAccount, id, lines, actorCommand)

@@ -222,9 +222,9 @@ func (h *historyStep) pickDecision(most int) (name string, act func() error) {
 	}
 	switch n := h.below(most); {
 	case n < 5 || n < 6 && most > 6:
-		var lines []lineQuantity
+		var lines []linePart
 		if h.below(3) == 0 {
-			lines = [][]lineQuantity{{{0, 1}}, {{1, 0}}, {{0, 0}}}[h.below(3)]
+			lines = [][]linePart{{{0, 1, 0}}, {{1, 0, 0}}, {{0, 0, 0}}}[h.below(3)]
 		}
 		return "accept", func() error {
 			return h.decision(func(t *tx) error {

@@ -69,7 +69,7 @@ func TestTwint_refundsMadeThereAreOfWhatWasNotAcceptedAsFarAsThatGoes(t *testing
 		firstFree int64 // how much of the first refund that was found was released
 	}
 	noWine := func(s *shop, o *order, p *payment) {
-		s.accept(o.ID, lineQuantity{1, 0})
+		s.accept(o.ID, linePart{Line: 1, Quantity: 0})
 		s.settle(p)
 	}
 	inShops(t, map[string]telling{

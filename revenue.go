@@ -23,8 +23,8 @@ func revenueNoun() noun {
 	}
 }
 
-// Revenue days (contract, section 12): the revenue of an account's orders on each business day, in each currency.
-// The transaction that changes an order whose money has moved also writes what is due as facts, which never change, and
+// Revenue days (contract, section 12): the revenue of an account's orders on each business day, in each currency. The
+// transaction that changes an order whose money has moved also writes what is due as facts, which never change, and
 // adds their figures to the sums of a day that is not frozen.
 
 const (
@@ -55,8 +55,8 @@ type figureKind struct {
 	total func(*revenueTotals) *int64 // the total of a day to which they are added
 }
 
-// figureKinds are all kinds of figures. Money is received by a sale, a delivery and a tip; it is given back by a refund
-// of each and by a dispute. A discount is informative only, since prices are already less their discount.
+// figureKinds are all kinds of figures. Money is received by a sale, a delivery and a tip; it is given back by a
+// refund of each and by a dispute. A discount is informative only, since prices are already less their discount.
 var figureKinds = map[string]figureKind{
 	figureSale:           {1, true, "", func(t *revenueTotals) *int64 { return &t.Sales }},
 	figureDelivery:       {1, true, "", func(t *revenueTotals) *int64 { return &t.Delivery }},
@@ -311,12 +311,12 @@ func grossOf(all []figure) (sum int64) {
 	return sum
 }
 
-// A dueFact is what should be on record for one source.
+// A dueFact is what should be recorded of one source.
 type dueFact struct {
-	at       stamp
 	figures  []figure // nil: nothing
-	undoneAt stamp    // when it was taken back, if it was; zero: when it happened
-	againAt  stamp    // when it happened again after it was taken back; zero: the time at
+	at       stamp    // of the fact
+	undoneAt stamp    // of the fact that takes it back, if nothing is due any more; zero: that of what is taken back
+	againAt  stamp    // of the fact after it was taken back once, in place of at; zero: at
 }
 
 // A paidOrder is an order with everything that its revenue depends on.
@@ -330,7 +330,7 @@ type paidOrder struct {
 	sources  []string                 // of recorded, in order of writing
 }
 
-// A recordedNet is the sum of the recorded facts of one source for one way of paying.
+// A recordedNet is the sum of the facts of one source for one way of paying.
 type recordedNet struct {
 	method  string
 	test    bool
@@ -368,8 +368,9 @@ func (p *paidOrder) record(f *revenueFact) {
 	p.recorded[f.Source] = nets
 }
 
-// left returns what the order has sold, or what was charged and not accepted of it (released), less what recorded
-// refunds of it, other than beside, give back. One of both leaves nothing that was not accepted.
+// left returns what the order has sold, or with released what was charged and not accepted of it, less what the other
+// recorded refunds beside a refund give back of that. Once a refund gives back some of both, nothing is left of what
+// was not accepted, and left counts the two together.
 func (p *paidOrder) left(released bool, beside *refund) []figure {
 	left := soldFigures(p.order)
 	if released {
@@ -395,24 +396,26 @@ func (p *paidOrder) left(released bool, beside *refund) []figure {
 	return addFigures(left)
 }
 
-// counts reports whether the order has any revenue: it was paid, and its total was not 0, or it was charged.
+// counts reports whether the order has any revenue: it was paid and its total was not 0, or its guest was charged at
+// once.
 func (p *paidOrder) counts() bool {
 	return p.wasPaid() && valueOr(p.Method, methodNone) != methodNone || p.charged()
 }
 
 // dueSale returns what is to be recorded of the order's sale.
 func (p *paidOrder) dueSale() dueFact {
+	sold := p.order
+	if p.charged() { // refunds give back what was not accepted of it
+		sold = p.asOrdered()
+	}
 	if !p.counts() {
 		return dueFact{}
 	}
-	if p.charged() { // what was not accepted of it is given back by refunds
-		return dueFact{at: p.PaidAt, figures: saleFigures(p.asOrdered())}
-	}
-	return dueFact{at: p.PaidAt, figures: saleFigures(p.order)}
+	return dueFact{at: p.PaidAt, figures: saleFigures(sold)}
 }
 
-// dueRefund returns what is to be recorded of a refund. One that is recorded keeps its figures as long as it
-// counts and has the same parts.
+// dueRefund returns what is to be recorded of a refund. What is recorded of it stays as long as the refund counts and
+// has the same parts.
 func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	d = dueFact{at: f.CreatedAt, undoneAt: f.EndedAt, againAt: f.EndedAt}
 	if f.State != refundSucceeded || !p.counts() {
@@ -436,7 +439,7 @@ func (p *paidOrder) dueRefund(f *refund) (d dueFact, err error) {
 	return d, err
 }
 
-// partsOf returns what of a refund counts: what it gives back of what was charged and not accepted, and of the total.
+// partsOf returns the two parts of a refund that count: of what was charged and not accepted, and of the total.
 func (p *paidOrder) partsOf(f *refund) (released, kept refund) {
 	refunds := slices.Clone(p.refunds)
 	d := p.divide(p.payment, refunds)
@@ -450,7 +453,7 @@ func (p *paidOrder) partsOf(f *refund) (released, kept refund) {
 	return released, kept
 }
 
-// hasParts reports whether figures of a refund give back as much of each rate of VAT and of the tip as it does.
+// hasParts reports whether figures give back as much of each rate of VAT, and of the tip, as the refund does.
 func (f *refund) hasParts(figures []figure) bool {
 	parts := []figure{{What: figureRefundTip, Gross: f.Tip}, {Gross: f.Amount - f.parts()}}
 	for _, sum := range f.VAT {

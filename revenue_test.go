@@ -149,7 +149,7 @@ func chargedByTwint(t *tx, o *order) error {
 // answerCharged accepts an order that was charged, all or a part of it, or refuses it. What is then given back is
 // done now, or fails.
 func (h *revenueHistory) answerCharged(t *tx, o *order, kind int) (err error) {
-	switch lines := []lineQuantity{{0, o.Lines[0].Quantity - 1}}; {
+	switch lines := []linePart{{Quantity: o.Lines[0].Quantity - 1}}; {
 	case kind == 0:
 		o, err = plainReject(t, anyAccount, o.ID, anActor)
 	case kind < 3 && (len(o.Lines) > 1 || lines[0].Quantity > 0):
