@@ -678,7 +678,7 @@ func (o *order) divide(p *payment, refunds []refund) *division {
 	for _, i := range counted {
 		f := &d.refunds[i]
 		anew[i] = f.ReleasedAmount != refunds[i].ReleasedAmount
-		if d.released[i], renewed[i] = *f, anew[i]; !f.Released { // one of both parts gives back all that is left of the rest
+		if d.released[i], renewed[i] = *f, anew[i]; !f.Released { // one of both parts takes all of the rest
 			d.released[i], renewed[i] = refund{Amount: f.ReleasedAmount}, true
 		}
 	}
