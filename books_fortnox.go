@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -40,7 +41,7 @@ var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
 }
 
 // checkFortnoxAccount is a textCheck of the code of an account.
-var checkFortnoxAccount = checkedBy(func(s string) bool { _, ok := fortnoxAccount(s); return ok },
+var checkFortnoxAccount = checkedBy(func(s string) bool { _, ok := fortnoxNumber(s); return ok },
 	"invalid_account", "This must be an account from 1000 to 9999.")
 
 const (
@@ -132,26 +133,30 @@ func (f *fortnoxLedger) withdraw(context.Context, *ledgerSession, string) error 
 
 // organisations implements ledger.
 func (f *fortnoxLedger) organisations(ctx context.Context, tokens *bookTokens) ([]bookOrganisation, error) {
-	body, err := f.ask(ctx, &ledgerSession{access: tokens.Access}, "companyinformation", nil, "")
+	var answer struct {
+		CompanyInformation struct {
+			CompanyName    string
+			DatabaseNumber int64
+		}
+	}
+	err := f.ask(ctx, &ledgerSession{access: tokens.Access}, "companyinformation", nil, "", &answer)
+	company := answer.CompanyInformation
+	if err == nil && company.DatabaseNumber <= 0 {
+		err = malformedAnswer(http.StatusOK)
+	}
 	if err != nil {
 		return nil, err
 	}
-	company, _ := body.member("CompanyInformation")
-	number, ok := integerMember(company, "DatabaseNumber")
-	if !ok || number <= 0 {
-		return nil, malformedAnswer(http.StatusOK)
-	}
-	name := textMember(company, "CompanyName", maxFortnoxText)
-	return []bookOrganisation{{ID: strconv.FormatInt(number, 10), Name: name}}, nil
+	return []bookOrganisation{{ID: strconv.FormatInt(company.DatabaseNumber, 10), Name: company.CompanyName}}, nil
 }
 
-// ask sends a request to a resource below /3/, a GET unless it has a body, and returns the body of its answer.
-// Errors: an *outboundError.
+// ask sends a request to a resource below /3/, a GET unless it has a body, and reads its answer. Errors: an
+// *outboundError.
 func (f *fortnoxLedger) ask(
-	ctx context.Context, s *ledgerSession, path string, query url.Values, body string,
-) (*jsonValue, error) {
+	ctx context.Context, s *ledgerSession, path string, query url.Values, body string, read any,
+) error {
 	if err := s.pause(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	address := f.api + "/3/" + path
 	if len(query) > 0 {
@@ -165,14 +170,10 @@ func (f *fortnoxLedger) ask(
 	}
 	q := outboundRequest{method, address, header, []byte(body), maxFortnoxAnswer}
 	answer, err := f.out.ask(ctx, q, f.now(), classifyFortnox)
-	if err != nil {
-		return nil, err
+	if err == nil && json.Unmarshal(answer.body, read) != nil {
+		return malformedAnswer(answer.status)
 	}
-	value, err := parseJSON(answer.body)
-	if err != nil {
-		return nil, malformedAnswer(answer.status)
-	}
-	return &value, nil
+	return err
 }
 
 // fortnoxCodes are the error codes of Fortnox that matter here. The list in its guide has few of them, so other
@@ -250,43 +251,40 @@ func fortnoxReason(code int64, message string) string {
 	return "fortnox_" + strconv.FormatInt(code, 10)
 }
 
-// page asks for a page of a list, counted from 1, and returns its elements and how many pages there are.
-func (f *fortnoxLedger) page(
-	ctx context.Context, s *ledgerSession, path string, query url.Values, member string, number int,
-) (items []jsonValue, pages int, err error) {
+// askFortnox asks for a page of a list, counted from 1, and returns its elements and how many pages there are. Errors:
+// an *outboundError.
+func askFortnox[T any](
+	ctx context.Context, f *fortnoxLedger, s *ledgerSession, path string, query url.Values, name string, number int,
+) (items []T, pages int, err error) {
 	query.Set("limit", strconv.Itoa(fortnoxPage))
 	query.Set("page", strconv.Itoa(number))
-	body, err := f.ask(ctx, s, path, query, "")
-	if err != nil {
+	var body map[string]json.RawMessage
+	if err := f.ask(ctx, s, path, query, "", &body); err != nil {
 		return nil, 0, err
 	}
-	list, ok := body.member(member)
-	if !ok || list.kind != jsonArray {
+	var about struct {
+		Pages *int `json:"@TotalPages"`
+	}
+	json.Unmarshal(body["MetaInformation"], &about)
+	// Without a count, only a page that is not full can be the last one.
+	if json.Unmarshal(body[name], &items) != nil || items == nil || about.Pages == nil && len(items) >= fortnoxPage {
 		return nil, 0, malformedAnswer(http.StatusOK)
 	}
-	meta, _ := body.member("MetaInformation")
-	total, ok := integerMember(meta, "@TotalPages")
-	if !ok { // without a count, only a page that is not full can be the last one
-		total = 1
-		if len(list.list) >= fortnoxPage {
-			return nil, 0, malformedAnswer(http.StatusOK)
-		}
-	}
-	return list.list, int(min(max(total, 1), 1<<20)), nil
+	return items, max(valueOr(about.Pages, 1), 1), nil
 }
 
-// all returns the elements of a list that has at most max.
-func (f *fortnoxLedger) all(
-	ctx context.Context, s *ledgerSession, path string, query url.Values, member string, max int,
-) (all []jsonValue, err error) {
+// allOfFortnox returns the elements of a list that has at most maxFortnoxAccounts.
+func allOfFortnox[T any](
+	ctx context.Context, f *fortnoxLedger, s *ledgerSession, path string, query url.Values, name string,
+) (all []T, err error) {
+	const most = maxFortnoxAccounts
 	for number, pages := 1, 1; number <= pages; number++ {
-		var items []jsonValue
-		items, pages, err = f.page(ctx, s, path, query, member, number)
-		if err != nil {
+		var items []T
+		if items, pages, err = askFortnox[T](ctx, f, s, path, query, name, number); err != nil {
 			return nil, err
 		}
-		if all = append(all, items...); len(all) > max || pages > max/fortnoxPage {
-			return nil, &outboundError{reason: outboundTooLarge, detail: "more than " + strconv.Itoa(max) + " " + path}
+		if all = append(all, items...); len(all) > most || pages > most/fortnoxPage {
+			return nil, &outboundError{reason: outboundTooLarge, detail: "more than " + strconv.Itoa(most) + " " + path}
 		}
 	}
 	return all, nil
@@ -299,42 +297,42 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 	if err := f.readYear(ctx, s, date, chart); err != nil {
 		return nil, err
 	}
-	locked, err := f.ask(ctx, s, "settings/lockedperiod", nil, "")
-	if err != nil {
+	var locked struct{ LockedPeriod struct{ EndDate string } }
+	if err := f.ask(ctx, s, "settings/lockedperiod", nil, "", &locked); err != nil {
 		return nil, err
 	}
-	if period, ok := locked.member("LockedPeriod"); ok {
-		if end := textMember(period, "EndDate", maxFortnoxText); isBusinessDate(end) {
-			chart.LockedUntil = end
-		} else if end != "" {
-			return nil, malformedAnswer(http.StatusOK)
-		}
+	chart.LockedUntil = locked.LockedPeriod.EndDate
+	if chart.LockedUntil != "" && !isBusinessDate(chart.LockedUntil) {
+		return nil, malformedAnswer(http.StatusOK)
 	}
 	query := url.Values{}
 	if chart.Year != 0 {
 		query.Set("financialyear", strconv.FormatInt(chart.Year, 10))
 	}
-	accounts, err := f.all(ctx, s, "accounts", query, "Accounts", maxFortnoxAccounts)
+	accounts, err := allOfFortnox[fortnoxAccount](ctx, f, s, "accounts", query, "Accounts")
 	if err != nil {
 		return nil, err
 	}
-	for i := range accounts {
-		if account, ok := parseFortnoxAccount(&accounts[i]); ok {
-			chart.Accounts = append(chart.Accounts, account)
+	for _, a := range accounts {
+		if a.Number >= 1000 && a.Number <= 9999 { // vouchers can't name others
+			chart.Accounts = append(chart.Accounts, a.account())
 		}
 	}
 	if chart.Year == 0 {
 		return chart, nil
 	}
-	series, err := f.all(ctx, s, "voucherseries", query, "VoucherSeriesCollection", maxFortnoxAccounts)
+	type voucherSeries struct {
+		Code   string
+		Manual bool
+		Year   *int64
+	}
+	series, err := allOfFortnox[voucherSeries](ctx, f, s, "voucherseries", query, "VoucherSeriesCollection")
 	if err != nil {
 		return nil, err
 	}
-	for i := range series {
-		code := textMember(&series[i], "Code", 4*maxFortnoxSeries)
-		year, dated := integerMember(&series[i], "Year")
-		if code != "" && trueMember(&series[i], "Manual") && (!dated || year == chart.Year) {
-			chart.Series = append(chart.Series, code)
+	for _, one := range series {
+		if one.Code != "" && one.Manual && valueOr(one.Year, chart.Year) == chart.Year {
+			chart.Series = append(chart.Series, one.Code)
 		}
 	}
 	return chart, nil
@@ -342,22 +340,23 @@ func (f *fortnoxLedger) chart(ctx context.Context, s *ledgerSession, date busine
 
 // readYear reads the financial year that a date is in, if there is one.
 func (f *fortnoxLedger) readYear(ctx context.Context, s *ledgerSession, date businessDate, chart *bookChart) error {
-	body, err := f.ask(ctx, s, "financialyears", url.Values{"date": {date}}, "")
-	if err != nil {
-		return err
-	}
-	years, ok := body.member("FinancialYears")
-	if !ok || years.kind != jsonArray {
-		return malformedAnswer(http.StatusOK)
-	}
-	for _, year := range years.list {
-		from, to := textMember(&year, "FromDate", maxFortnoxText), textMember(&year, "ToDate", maxFortnoxText)
-		id, ok := integerMember(&year, "Id")
-		if ok && id > 0 && isBusinessDate(from) && isBusinessDate(to) && from <= date && date <= to {
-			chart.Year, chart.YearFrom, chart.YearTo = id, from, to
+	var answer struct {
+		FinancialYears []struct {
+			ID               int64
+			FromDate, ToDate businessDate
 		}
 	}
-	return nil
+	err := f.ask(ctx, s, "financialyears", url.Values{"date": {date}}, "", &answer)
+	if err == nil && answer.FinancialYears == nil {
+		err = malformedAnswer(http.StatusOK)
+	}
+	for _, y := range answer.FinancialYears {
+		dated := isBusinessDate(y.FromDate) && isBusinessDate(y.ToDate)
+		if y.ID > 0 && dated && y.FromDate <= date && date <= y.ToDate {
+			chart.Year, chart.YearFrom, chart.YearTo = y.ID, y.FromDate, y.ToDate
+		}
+	}
+	return err
 }
 
 // fortnoxKept are the accounts that other parts of the books maintain, so entries of ours must not name them: the
@@ -378,59 +377,64 @@ var fortnoxKept = []struct {
 	{2460, 2479, "payable"},
 }
 
-// parseFortnoxAccount parses an account of a list. It reports false for what vouchers can't name.
-func parseFortnoxAccount(v *jsonValue) (bookAccount, bool) {
-	number, ok := integerMember(v, "Number")
-	if !ok || number < 1000 || number > 9999 {
-		return bookAccount{}, false
-	}
-	account := bookAccount{
-		Code: strconv.FormatInt(number, 10),
-		Name: textMember(v, "Description", maxFortnoxText),
-		Tax:  textMember(v, "VATCode", maxFortnoxText),
-	}
+// A fortnoxAccount is an account of a list.
+type fortnoxAccount struct {
+	Number               int64
+	Description, VATCode string
+	Active               bool
+}
+
+// account returns it as an account of a chart.
+func (a *fortnoxAccount) account() bookAccount {
+	account := bookAccount{Code: strconv.FormatInt(a.Number, 10), Name: a.Description, Tax: a.VATCode}
 	for _, kept := range fortnoxKept {
-		if number >= kept.from && number <= kept.to {
+		if a.Number >= kept.from && a.Number <= kept.to {
 			account.Why = kept.why
 		}
 	}
-	if !trueMember(v, "Active") {
+	if !a.Active {
 		account.Why = "archived"
 	}
 	account.Usable = account.Why == ""
-	return account, true
+	return account
+}
+
+// A fortnoxVoucher is a voucher, as it is written and read. In a list it has no rows. One is named by its series, its
+// number and its financial year together: each year numbers anew.
+type fortnoxVoucher struct {
+	Description     string
+	TransactionDate businessDate
+	VoucherSeries   string
+	VoucherRows     []fortnoxRow `json:",omitempty"`
+
+	VoucherNumber int64 `json:",omitempty"` // of answers, as the others
+	Year          int64 `json:",omitempty"` // 0: it does not say
 }
 
 // A fortnoxRow is a row of a voucher.
 type fortnoxRow struct {
-	Account    int64       `json:"Account"`
-	Debit      json.Number `json:"Debit"`
-	Credit     json.Number `json:"Credit"`
-	CostCenter string      `json:"CostCenter,omitempty"`
-	Text       string      `json:"TransactionInformation,omitempty"`
+	Account    int64
+	Debit      json.Number
+	Credit     json.Number
+	CostCenter string `json:",omitempty"`
+	Text       string `json:"TransactionInformation,omitempty"`
+	Removed    bool   `json:",omitempty"` // of answers: somebody has struck it out
 }
 
 // encode implements ledger.
 func (f *fortnoxLedger) encode(entry *bookEntry) string {
-	type voucher struct {
-		Description     string       `json:"Description"`
-		TransactionDate businessDate `json:"TransactionDate"`
-		VoucherSeries   string       `json:"VoucherSeries"`
-		VoucherRows     []fortnoxRow `json:"VoucherRows"`
-	}
 	rows := make([]fortnoxRow, len(entry.Lines))
 	for i, line := range entry.Lines {
-		number, _ := fortnoxAccount(line.Account)
+		number, _ := fortnoxNumber(line.Account)
 		rows[i] = fortnoxRow{number, json.Number(formatAmount(line.Debit)), json.Number(formatAmount(line.Credit)),
-			line.CostCenter, cutText(fortnoxText(line.Text), maxFortnoxRowText)}
+			line.CostCenter, cutText(fortnoxText(line.Text), maxFortnoxRowText), false}
 	}
-	return bodyText(map[string]voucher{
-		"Voucher": {fortnoxDescription(entry.Narration), entry.Date, entry.Series, rows},
-	})
+	return bodyText(map[string]fortnoxVoucher{"Voucher": {Description: fortnoxDescription(entry.Narration),
+		TransactionDate: entry.Date, VoucherSeries: entry.Series, VoucherRows: rows}})
 }
 
-// fortnoxAccount parses the code of an account. It reports false for what vouchers can't name.
-func fortnoxAccount(code string) (int64, bool) {
+// fortnoxNumber parses the code of an account. It reports false for what vouchers can't name.
+func fortnoxNumber(code string) (int64, bool) {
 	n, err := strconv.ParseInt(code, 10, 64)
 	return n, err == nil && n >= 1000 && n <= 9999 && len(code) == 4
 }
@@ -474,17 +478,14 @@ func (f *fortnoxLedger) post(
 		return "", &outboundError{outcome: vendorRefused, reason: reason, detail: detail}
 	}
 	query := url.Values{"financialyear": {strconv.FormatInt(entry.Year, 10)}}
-	answer, err := f.ask(ctx, s, "vouchers", query, body)
-	if err != nil {
+	var made struct{ Voucher fortnoxVoucher }
+	if err := f.ask(ctx, s, "vouchers", query, body, &made); err != nil {
 		return "", err
 	}
-	if voucher, ok := answer.member("Voucher"); ok {
-		made, ok := parseFortnoxHead(voucher, entry.Year)
-		if ok && made.Entry.Series == entry.Series {
-			return made.ID, nil
-		}
+	if made.Voucher.VoucherNumber <= 0 || made.Voucher.VoucherSeries != entry.Series {
+		return "", malformedAnswer(http.StatusCreated)
 	}
-	return "", malformedAnswer(http.StatusCreated)
+	return made.Voucher.id(entry.Year), nil
 }
 
 // fortnoxRefuses returns why Fortnox can't take an entry; "": it may.
@@ -500,19 +501,16 @@ func fortnoxRefuses(entry *bookEntry) (reason, detail string) {
 		return "too_few_rows", ""
 	}
 	for _, line := range entry.Lines {
-		if _, ok := fortnoxAccount(line.Account); !ok {
+		if _, ok := fortnoxNumber(line.Account); !ok {
 			return heldUnusable, line.Account
 		}
 	}
 	return "", ""
 }
 
-// Vouchers of Fortnox as they are read. In a list they have no rows. One is named by its series, its number and its
-// financial year together: each year numbers anew.
-
-// fortnoxID returns the id of a voucher: "K-17-3".
-func fortnoxID(series string, number, year int64) string {
-	return series + "-" + strconv.FormatInt(number, 10) + "-" + strconv.FormatInt(year, 10)
+// id returns the id of a voucher: "K-17-3". year is the financial year in which it was asked for, if it names none.
+func (v *fortnoxVoucher) id(year int64) string {
+	return fmt.Sprintf("%s-%d-%d", v.VoucherSeries, v.VoucherNumber, cmp.Or(v.Year, year))
 }
 
 // parseFortnoxID parses the id of a voucher. Only a series may have a hyphen.
@@ -528,58 +526,25 @@ func parseFortnoxID(id string) (series string, number, year int64, ok bool) {
 	return series, number, year, err == nil && err2 == nil && year > 0 && number > 0 && series != ""
 }
 
-// parseFortnoxVoucher parses {"Voucher":{…}}. year is the financial year in which it was asked for, which is used
-// if the voucher names none.
-func parseFortnoxVoucher(body *jsonValue, year int64) (*bookedEntry, bool) {
-	voucher, ok := body.member("Voucher")
-	if !ok {
-		return nil, false
-	}
-	parsed, ok := parseFortnoxHead(voucher, year)
-	if !ok || !isBusinessDate(parsed.Entry.Date) {
-		return nil, false
-	}
-	rows, ok := voucher.member("VoucherRows")
-	if !ok || rows.kind != jsonArray {
-		return nil, false
-	}
-	for i := range rows.list {
-		row := &rows.list[i]
-		if trueMember(row, "Removed") { // somebody has struck it out
+// booked returns a voucher as an entry, see id. It reports false for one that can't be understood.
+func (v *fortnoxVoucher) booked(year int64) (*bookedEntry, bool) {
+	entry := bookEntry{Series: v.VoucherSeries, Narration: v.Description, Date: v.TransactionDate,
+		Currency: fortnoxCurrency, Year: cmp.Or(v.Year, year)}
+	for _, row := range v.VoucherRows {
+		if row.Removed {
 			continue
 		}
-		number, ok := integerMember(row, "Account")
-		debit, ok2 := amountMember(row, "Debit")
-		credit, ok3 := amountMember(row, "Credit")
-		if !ok || !ok2 || !ok3 {
+		debit, ok := hundredths(cmp.Or(row.Debit.String(), "0"))
+		credit, ok2 := hundredths(cmp.Or(row.Credit.String(), "0"))
+		if !ok || !ok2 {
 			return nil, false
 		}
-		line := entryLine{Account: strconv.FormatInt(number, 10), Debit: debit, Credit: credit,
-			Text:       textMember(row, "TransactionInformation", maxFortnoxText),
-			CostCenter: textMember(row, "CostCenter", maxFortnoxText)}
-		if debit < 0 || credit < 0 { // a negative amount is one on the other side
-			line.Debit, line.Credit = max(debit, 0)+max(-credit, 0), max(credit, 0)+max(-debit, 0)
-		}
-		parsed.Entry.Lines = append(parsed.Entry.Lines, line)
+		line := entryLine{Account: strconv.FormatInt(row.Account, 10), Text: row.Text, CostCenter: row.CostCenter,
+			// A negative amount is one on the other side.
+			Debit: max(debit, 0) + max(-credit, 0), Credit: max(credit, 0) + max(-debit, 0)}
+		entry.Lines = append(entry.Lines, line)
 	}
-	return parsed, true
-}
-
-// parseFortnoxHead parses those members of a voucher that lists have, too.
-func parseFortnoxHead(v *jsonValue, year int64) (*bookedEntry, bool) {
-	entry := bookEntry{
-		Series:    textMember(v, "VoucherSeries", 4*maxFortnoxSeries),
-		Narration: textMember(v, "Description", maxFortnoxText),
-		Date:      textMember(v, "TransactionDate", maxFortnoxText),
-		Currency:  fortnoxCurrency,
-		Year:      year,
-	}
-	if said, ok := integerMember(v, "Year"); ok && said > 0 {
-		entry.Year = said
-	}
-	number, ok := integerMember(v, "VoucherNumber")
-	return &bookedEntry{ID: fortnoxID(entry.Series, number, entry.Year), Entry: entry},
-		ok && number > 0 && entry.Series != ""
+	return &bookedEntry{ID: v.id(year), Entry: entry}, v.VoucherRows != nil && isBusinessDate(entry.Date)
 }
 
 // read implements ledger. A voucher can't be deleted.
@@ -590,14 +555,15 @@ func (f *fortnoxLedger) read(ctx context.Context, s *ledgerSession, id string) (
 	}
 	path := "vouchers/" + url.PathEscape(series) + "/" + strconv.FormatInt(number, 10)
 	query := url.Values{"financialyear": {strconv.FormatInt(year, 10)}}
-	body, err := f.ask(ctx, s, path, query, "")
+	var answer struct{ Voucher fortnoxVoucher }
+	err := f.ask(ctx, s, path, query, "", &answer)
 	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	voucher, ok := parseFortnoxVoucher(body, year)
+	voucher, ok := answer.Voucher.booked(year)
 	if !ok || voucher.ID != id {
 		return nil, malformedAnswer(http.StatusOK)
 	}
@@ -624,11 +590,14 @@ func (f *fortnoxLedger) find(
 		"fromdate":      {date.AddDate(0, 0, -fortnoxDaysAround).Format(time.DateOnly)},
 		"todate":        {date.AddDate(0, 0, fortnoxDaysAround).Format(time.DateOnly)},
 	}
-	first, pages, err := f.page(ctx, s, path, query, "Vouchers", 1)
+	vouchers := func(page int) ([]fortnoxVoucher, int, error) {
+		return askFortnox[fortnoxVoucher](ctx, f, s, path, query, "Vouchers", page)
+	}
+	first, pages, err := vouchers(1)
 	if reasonOf(err) == fortnoxBadParameter {
 		query.Del("fromdate")
 		query.Del("todate")
-		first, pages, err = f.page(ctx, s, path, query, "Vouchers", 1)
+		first, pages, err = vouchers(1)
 	}
 	if isMissing(err) { // the series is not there in that year, so there is no voucher in it
 		return nil, nil
@@ -643,7 +612,7 @@ func (f *fortnoxLedger) find(
 				detail: "There are too many vouchers in the series to search."}
 		}
 		asked++
-		items, _, err := f.page(ctx, s, path, query, "Vouchers", number)
+		items, _, err := vouchers(number)
 		if err != nil {
 			return nil, err
 		}
@@ -659,11 +628,10 @@ func (f *fortnoxLedger) find(
 
 // findFortnoxKey returns the id of the newest voucher of a list whose description has a sync key; "": none
 // has it.
-func findFortnoxKey(items []jsonValue, year int64, syncKey string) string {
+func findFortnoxKey(items []fortnoxVoucher, year int64, syncKey string) string {
 	for _, v := range slices.Backward(items) {
-		voucher, ok := parseFortnoxHead(&v, year)
-		if ok && voucher.Entry.Year == year && hasSyncKey(voucher.Entry.Narration, syncKey) {
-			return voucher.ID
+		if cmp.Or(v.Year, year) == year && hasSyncKey(v.Description, syncKey) {
+			return v.id(year)
 		}
 	}
 	return ""

@@ -53,7 +53,6 @@ const (
 	maxXeroConnections   = 1 << 20 // bytes of the list of connections
 	maxXeroOrganisations = 100     // of one consent; the rest is ignored
 	maxXeroAccounts      = 5000    // of a chart, and as many rates of tax
-	maxXeroID            = 100     // characters of an id or a code
 	maxXeroName          = 200     // characters of a name, and of a message that is kept
 	xeroPage             = 100     // manual journals of a page
 	maxXeroPages         = 10      // that are looked through for one entry
@@ -135,11 +134,11 @@ func (x *xeroLedger) send(
 	return x.out.ask(ctx, q, x.now(), classifyXero)
 }
 
-// ask sends a request for the company of a session and returns the elements of a list in its answer, which
-// are objects. Errors: an *outboundError.
-func (x *xeroLedger) ask(
-	ctx context.Context, s *ledgerSession, list string, q outboundRequest,
-) ([]jsonValue, error) {
+// askXero sends a request for the company of a session and returns the list of that name in its answer. Errors: an
+// *outboundError.
+func askXero[T any](
+	ctx context.Context, x *xeroLedger, s *ledgerSession, name string, q outboundRequest,
+) (list []T, err error) {
 	if err := s.pause(ctx); err != nil {
 		return nil, err
 	}
@@ -148,23 +147,42 @@ func (x *xeroLedger) ask(
 	if err != nil {
 		return nil, err
 	}
-	body, err := parseJSON(answer.body)
-	elements, ok := body.member(list)
-	if err != nil || !ok || elements.kind != jsonArray ||
-		slices.ContainsFunc(elements.list, func(v jsonValue) bool { return v.kind != jsonObject }) {
+	var body map[string]json.RawMessage
+	if json.Unmarshal(answer.body, &body) != nil || json.Unmarshal(body[name], &list) != nil || list == nil {
 		return nil, malformedAnswer(answer.status)
 	}
-	return elements.list, nil
+	return list, nil
+}
+
+// A xeroFailure is what Xero says is wrong with a request, in one of three forms.
+type xeroFailure struct {
+	Title, Detail, Message string
+	ValidationErrors       []xeroError
+	Elements               []struct{ ValidationErrors []xeroError }
+}
+
+type xeroError struct{ Message string }
+
+// readXeroFailure reads what Xero says is wrong; what is not there stays empty. The case of the names counts: a title
+// or a message may be of something in between.
+func readXeroFailure(body []byte) (said xeroFailure) {
+	var members map[string]json.RawMessage
+	json.Unmarshal(body, &members)
+	for name, to := range map[string]any{"Title": &said.Title, "Detail": &said.Detail, "Message": &said.Message,
+		"ValidationErrors": &said.ValidationErrors, "Elements": &said.Elements} {
+		json.Unmarshal(members[name], to)
+	}
+	return said
 }
 
 // classifyXero sets the outcome and the reason of an answer whose status is not 2xx.
 func classifyXero(answer *outboundAnswer, failed *outboundError) {
-	body, _ := parseJSON(answer.body)
-	own := len(xeroMessages(&body)) > 0 || rawMember(&body, "Title") != "" || string(answer.body) == xeroMissing
+	said := readXeroFailure(answer.body)
+	own := len(said.messages()) > 0 || said.Title != "" || string(answer.body) == xeroMissing
 	switch answer.status {
 	case http.StatusBadRequest:
 		if own {
-			xeroInvalid(failed, &body)
+			said.explain(failed)
 		}
 	case http.StatusTooManyRequests:
 		failed.outcome, failed.reason = vendorBusy, reasonRateLimited
@@ -173,10 +191,10 @@ func classifyXero(answer *outboundAnswer, failed *outboundError) {
 		failed.outcome = vendorDenied
 		if strings.Contains(answer.header.Get("WWW-Authenticate"), "insufficient_scope") { // RFC 6750, section 3.1
 			failed.outcome, failed.reason = vendorRefused, heldReconnect // another token would not help
-			failed.detail = cutMessage(rawMember(&body, "Detail"))
+			failed.detail = cutMessage(said.Detail)
 		}
 	case http.StatusForbidden:
-		if failed.detail = cutMessage(rawMember(&body, "Detail")); failed.detail == xeroRemoved {
+		if failed.detail = cutMessage(said.Detail); failed.detail == xeroRemoved {
 			failed.outcome, failed.reason = vendorOwnerGone, heldReconnect
 		}
 	default:
@@ -203,11 +221,11 @@ func xeroWait(problem string) time.Duration {
 	return time.Minute
 }
 
-// xeroInvalid sets the outcome and the reason by what Xero says is wrong with a request: in an answer with 400, or in
-// the only journal of an answer with 200 that does not summarize errors.
-func xeroInvalid(failed *outboundError, body *jsonValue) *outboundError {
+// explain sets the outcome and the reason of a request that Xero finds invalid: in an answer with 400, or in the only
+// journal of an answer with 200 that does not summarize errors.
+func (said *xeroFailure) explain(failed *outboundError) *outboundError {
 	failed.outcome, failed.reason = vendorRefused, "validation"
-	messages := xeroMessages(body)
+	messages := said.messages()
 	for _, m := range messages {
 		if failed.detail == "" {
 			failed.detail = cutMessage(m)
@@ -224,15 +242,15 @@ func xeroInvalid(failed *outboundError, body *jsonValue) *outboundError {
 	return failed
 }
 
-// xeroMessages returns the messages about what is wrong: first those about single elements, then those about the
-// whole request.
-func xeroMessages(body *jsonValue) (all []string) {
-	for _, v := range append(listMember(body, "Elements"), *body) {
-		for _, e := range listMember(&v, "ValidationErrors") {
-			all = append(all, rawMember(&e, "Message"))
+// messages returns the messages about what is wrong: first those about single elements, then those about the whole
+// request.
+func (said *xeroFailure) messages() (all []string) {
+	for _, of := range append(said.Elements, struct{ ValidationErrors []xeroError }{said.ValidationErrors}) {
+		for _, e := range of.ValidationErrors {
+			all = append(all, e.Message)
 		}
 	}
-	all = append(all, rawMember(body, "Message"), rawMember(body, "Detail"))
+	all = append(all, said.Message, said.Detail)
 	return slices.DeleteFunc(all, func(m string) bool { return m == "" })
 }
 
@@ -270,24 +288,19 @@ func (x *xeroLedger) organisations(ctx context.Context, tokens *bookTokens) ([]b
 	if err != nil {
 		return nil, err
 	}
-	body, err := parseJSON(slices.Concat([]byte(`{"all":`), answer.body, []byte(`}`)))
-	if all, ok := body.member("all"); err != nil || !ok || all.kind != jsonArray {
+	var list []struct{ ID, TenantID, TenantName, TenantType, AuthEventID string }
+	if json.Unmarshal(answer.body, &list) != nil || list == nil {
 		return nil, malformedAnswer(answer.status)
 	}
 	event := xeroEvent(tokens.Access)
 	var found, agreed []bookOrganisation
-	for _, v := range listMember(&body, "all") {
-		o := bookOrganisation{
-			ID:     textMember(&v, "tenantId", maxXeroID),
-			Name:   cutMessage(rawMember(&v, "tenantName")),
-			LinkID: textMember(&v, "id", maxXeroID),
-		}
-		if o.ID == "" || o.LinkID == "" || rawMember(&v, "tenantType") != "ORGANISATION" {
+	for _, c := range list {
+		if c.ID == "" || c.TenantID == "" || c.TenantType != "ORGANISATION" {
 			continue
 		}
-		o.Name = cmp.Or(o.Name, o.ID)
+		o := bookOrganisation{ID: c.TenantID, Name: cmp.Or(cutMessage(c.TenantName), c.TenantID), LinkID: c.ID}
 		found = append(found, o)
-		if event != "" && rawMember(&v, "authEventId") == event {
+		if event != "" && c.AuthEventID == event {
 			agreed = append(agreed, o)
 		}
 	}
@@ -305,14 +318,13 @@ func xeroEvent(access string) string {
 		return ""
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
+	var claims struct {
+		Event string `json:"authentication_event_id"`
+	}
+	if err != nil || json.Unmarshal(payload, &claims) != nil {
 		return ""
 	}
-	claims, err := parseJSON(payload)
-	if err != nil {
-		return ""
-	}
-	return textMember(&claims, "authentication_event_id", maxXeroID)
+	return claims.Event
 }
 
 // disconnect implements ledger. A token is never revoked, since that would end every connection of the
@@ -329,102 +341,90 @@ func (x *xeroLedger) disconnect(ctx context.Context, s *ledgerSession) error {
 	return err
 }
 
+// The company, the accounts and the rates of tax of Xero, as far as they are read.
+type (
+	xeroCompany struct{ BaseCurrency, PeriodLockDate, EndOfYearLockDate string }
+	xeroAccount struct{ Code, Name, Type, TaxType, Status, SystemAccount string }
+	xeroRate    struct {
+		TaxType, Name, Status         string
+		EffectiveRate, DisplayTaxRate json.RawMessage
+		CanApplyToRevenue             *bool // nil: it can
+	}
+)
+
 // chart implements ledger. It is the same for each date.
 func (x *xeroLedger) chart(ctx context.Context, s *ledgerSession, _ businessDate) (*bookChart, error) {
-	chart := &bookChart{}
-	for _, part := range []struct {
-		path, list string
-		read       func(chart *bookChart, list []jsonValue) bool
-	}{
-		{"/Organisation", "Organisations", readXeroOrganisation},
-		{"/Accounts", "Accounts", readXeroAccounts},
-		{"/TaxRates", "TaxRates", readXeroRates},
-	} {
-		list, err := x.ask(ctx, s, part.list, outboundRequest{method: http.MethodGet, url: part.path})
-		if err != nil {
-			return nil, err
-		}
-		if len(list) > maxXeroAccounts {
-			return nil, &outboundError{status: http.StatusOK, reason: outboundTooLarge}
-		}
-		if !part.read(chart, list) {
+	get := func(path string) outboundRequest { return outboundRequest{method: http.MethodGet, url: path} }
+	companies, err := askXero[xeroCompany](ctx, x, s, "Organisations", get("/Organisation"))
+	if err != nil {
+		return nil, err
+	}
+	accounts, err := askXero[xeroAccount](ctx, x, s, "Accounts", get("/Accounts"))
+	if err != nil {
+		return nil, err
+	}
+	rates, err := askXero[xeroRate](ctx, x, s, "TaxRates", get("/TaxRates"))
+	if err != nil {
+		return nil, err
+	}
+	if len(accounts) > maxXeroAccounts || len(rates) > maxXeroAccounts {
+		return nil, &outboundError{status: http.StatusOK, reason: outboundTooLarge}
+	}
+	if len(companies) != 1 || len(companies[0].BaseCurrency) != len("CHF") {
+		return nil, malformedAnswer(http.StatusOK)
+	}
+	chart := &bookChart{Currency: companies[0].BaseCurrency}
+	for _, text := range []string{companies[0].PeriodLockDate, companies[0].EndOfYearLockDate} {
+		date, ok := xeroDate(text)
+		if text != "" && !ok {
 			return nil, malformedAnswer(http.StatusOK)
 		}
+		if ok {
+			chart.LockedUntil = max(chart.LockedUntil, date)
+		}
 	}
+	chart.addXeroAccounts(accounts)
+	chart.addXeroRates(rates)
 	return chart, nil
 }
 
-// readXeroOrganisation reads the currency and the locked days of a company. It reports false if they can't
-// be read.
-func readXeroOrganisation(chart *bookChart, list []jsonValue) bool {
-	if len(list) != 1 {
-		return false
-	}
-	chart.Currency = textMember(&list[0], "BaseCurrency", len("CHF"))
-	for _, name := range []string{"PeriodLockDate", "EndOfYearLockDate"} {
-		text := rawMember(&list[0], name)
-		if text == "" {
-			continue
-		}
-		date, ok := xeroDate(text)
-		if !ok {
-			return false
-		}
-		chart.LockedUntil = max(chart.LockedUntil, date)
-	}
-	return chart.Currency != ""
-}
-
-// readXeroAccounts reads the accounts that have a code, by which lines name them.
-func readXeroAccounts(chart *bookChart, list []jsonValue) bool {
+// addXeroAccounts adds the accounts that have a code, by which lines name them.
+func (chart *bookChart) addXeroAccounts(list []xeroAccount) {
 	for _, v := range list {
-		a := bookAccount{
-			Code: textMember(&v, "Code", maxXeroID),
-			Name: cutMessage(rawMember(&v, "Name")),
-			Type: textMember(&v, "Type", maxXeroID),
-			Tax:  textMember(&v, "TaxType", maxXeroID),
-		}
-		if a.Code == "" {
-			continue
-		}
-		system := rawMember(&v, "SystemAccount")
+		a := bookAccount{Code: v.Code, Name: cutMessage(v.Name), Type: v.Type, Tax: v.TaxType}
 		switch {
-		case rawMember(&v, "Status") != "ACTIVE":
+		case a.Code == "":
+			continue
+		case v.Status != "ACTIVE":
 			a.Why = "archived"
 		case a.Type == "BANK":
 			a.Why = "bank"
-		case system == "DEBTORS":
+		case v.SystemAccount == "DEBTORS":
 			a.Why = "receivable"
-		case system == "CREDITORS":
+		case v.SystemAccount == "CREDITORS":
 			a.Why = "payable"
-		case system != "": // VAT, rounding, earnings: kept by Xero itself
+		case v.SystemAccount != "": // VAT, rounding, earnings: kept by Xero itself
 			a.Why = "system"
 		}
 		a.Usable = a.Why == ""
 		chart.Accounts = append(chart.Accounts, a)
 	}
-	return true
 }
 
-// readXeroRates reads the rates of tax. Those finer than a hundredth of a percent are skipped: no rate of ours is.
-func readXeroRates(chart *bookChart, list []jsonValue) bool {
+// addXeroRates adds the rates of tax. Those finer than a hundredth of a percent are skipped: no rate of ours is.
+func (chart *bookChart) addXeroRates(list []xeroRate) {
 	for _, v := range list {
-		r := bookTaxRate{Code: textMember(&v, "TaxType", maxXeroID), Name: cutMessage(rawMember(&v, "Name"))}
-		rate, ok := v.member("EffectiveRate")
-		if !ok {
-			rate, ok = v.member("DisplayTaxRate")
+		text := v.EffectiveRate
+		if text == nil {
+			text = v.DisplayTaxRate
 		}
-		if !ok || r.Code == "" {
+		rate, ok := hundredths(string(text))
+		if !ok || v.TaxType == "" || rate < 0 || rate > maxVATRate {
 			continue
 		}
-		if r.Rate, ok = hundredths(rate); !ok || r.Rate < 0 || r.Rate > maxVATRate {
-			continue
-		}
-		forRevenue, known := v.member("CanApplyToRevenue")
-		r.Usable = rawMember(&v, "Status") == "ACTIVE" && (!known || forRevenue.boolean)
-		chart.TaxRates = append(chart.TaxRates, r)
+		chart.TaxRates = append(chart.TaxRates, bookTaxRate{Code: v.TaxType, Name: cutMessage(v.Name), Rate: rate,
+			Usable: v.Status == "ACTIVE" && valueOr(v.CanApplyToRevenue, true)})
 	}
-	return true
 }
 
 // xeroDate returns the date of a text as Xero writes it: "/Date(1573755038314)/" and
@@ -461,6 +461,8 @@ type xeroJournal struct {
 	LineAmountTypes string `json:",omitempty"`
 	Status          string
 	JournalLines    []xeroLine `json:",omitempty"`
+
+	ValidationErrors []xeroError `json:",omitempty"` // of answers
 }
 
 type xeroLine struct {
@@ -468,7 +470,8 @@ type xeroLine struct {
 	AccountCode string
 	Description string
 	TaxType     string
-	Tracking    []xeroTracking `json:",omitempty"`
+	Tracking    []xeroTracking  `json:",omitempty"`
+	TaxAmount   json.RawMessage `json:",omitempty"` // of answers
 }
 
 type xeroTracking struct{ Name, Option string }
@@ -485,7 +488,7 @@ func (x *xeroLedger) encode(entry *bookEntry) string {
 		if line.Credit > 0 {
 			amount = "-" + formatAmount(line.Credit)
 		}
-		l := xeroLine{json.RawMessage(amount), line.Account, line.Text, cmp.Or(line.Tax, noTax), nil}
+		l := xeroLine{json.RawMessage(amount), line.Account, line.Text, cmp.Or(line.Tax, noTax), nil, nil}
 		if line.CostCenter != "" {
 			category, option, _ := strings.Cut(line.CostCenter, ":")
 			l.Tracking = []xeroTracking{{category, option}}
@@ -495,29 +498,45 @@ func (x *xeroLedger) encode(entry *bookEntry) string {
 	return bodyText(map[string][]xeroJournal{"ManualJournals": {j}})
 }
 
+// journal sends a request about one manual journal, and returns it as Xero answers with it. Errors: an *outboundError.
+func (x *xeroLedger) journal(ctx context.Context, s *ledgerSession, q outboundRequest) (*xeroJournal, error) {
+	list, err := askXero[xeroJournal](ctx, x, s, "ManualJournals", q)
+	if err == nil && len(list) != 1 {
+		err = malformedAnswer(http.StatusOK)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &list[0], nil
+}
+
+// write is journal for a request that changes it. Errors: also those that Xero finds in it.
+func (x *xeroLedger) write(ctx context.Context, s *ledgerSession, q outboundRequest) (*xeroJournal, error) {
+	j, err := x.journal(ctx, s, q)
+	if err == nil && len(j.ValidationErrors) > 0 {
+		said := xeroFailure{ValidationErrors: j.ValidationErrors}
+		return nil, said.explain(malformedAnswer(http.StatusOK))
+	}
+	return j, err
+}
+
 // post implements ledger. key has at most 128 characters.
 func (x *xeroLedger) post(
 	ctx context.Context, s *ledgerSession, _ *bookEntry, body, key string,
 ) (id string, err error) {
-	list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{
+	j, err := x.write(ctx, s, outboundRequest{
 		method: http.MethodPut,
 		url:    "/ManualJournals",
 		header: http.Header{"Idempotency-Key": {key}},
 		body:   []byte(body),
 	})
+	if err == nil && j.ManualJournalID == "" {
+		err = malformedAnswer(http.StatusOK)
+	}
 	if err != nil {
 		return "", err
 	}
-	if len(list) != 1 {
-		return "", malformedAnswer(http.StatusOK)
-	}
-	if len(listMember(&list[0], "ValidationErrors")) > 0 {
-		return "", xeroInvalid(malformedAnswer(http.StatusOK), &list[0])
-	}
-	if id = textMember(&list[0], "ManualJournalID", maxXeroID); id == "" {
-		return "", malformedAnswer(http.StatusOK)
-	}
-	return id, nil
+	return j.ManualJournalID, nil
 }
 
 // find implements ledger. It looks at the days before and after too, and at deleted entries; an entry that is not
@@ -540,15 +559,16 @@ func (x *xeroLedger) find(
 	for page := 1; page <= maxXeroPages; page++ {
 		query.Set("page", strconv.Itoa(page))
 		path := "/ManualJournals?" + strings.ReplaceAll(query.Encode(), "+", "%20")
-		list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{method: http.MethodGet, url: path})
+		list, err := askXero[xeroJournal](ctx, x, s, "ManualJournals",
+			outboundRequest{method: http.MethodGet, url: path})
 		if err != nil {
 			return nil, err
 		}
-		for _, v := range list {
-			if !hasSyncKey(rawMember(&v, "Narration"), syncKey) {
+		for _, j := range list {
+			if !hasSyncKey(j.Narration, syncKey) {
 				continue
 			}
-			booked, ok := parseXeroJournal(&v)
+			booked, ok := j.booked()
 			switch {
 			case !ok:
 				return nil, malformedAnswer(http.StatusOK)
@@ -570,41 +590,35 @@ func (x *xeroLedger) find(
 // read implements ledger.
 func (x *xeroLedger) read(ctx context.Context, s *ledgerSession, id string) (*bookedEntry, error) {
 	path := "/ManualJournals/" + url.PathEscape(id)
-	list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{method: http.MethodGet, url: path})
+	j, err := x.journal(ctx, s, outboundRequest{method: http.MethodGet, url: path})
 	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(list) == 1 {
-		if booked, ok := parseXeroJournal(&list[0]); ok {
-			return booked, nil
-		}
+	booked, ok := j.booked()
+	if !ok {
+		return nil, malformedAnswer(http.StatusOK)
 	}
-	return nil, malformedAnswer(http.StatusOK)
+	return booked, nil
 }
 
-// parseXeroJournal reads a manual journal. It reports false for one that can't be understood. The amounts that it
-// returns include VAT, however Xero shows them.
-func parseXeroJournal(v *jsonValue) (*bookedEntry, bool) {
-	status := rawMember(v, "Status")
-	date, ok := xeroDate(rawMember(v, "Date"))
-	booked := &bookedEntry{
-		ID:      textMember(v, "ManualJournalID", maxXeroID),
-		Deleted: status == "VOIDED" || status == "DELETED",
-		Draft:   status == "DRAFT",
-		Entry:   bookEntry{Date: date, Narration: rawMember(v, "Narration"), Status: entryPosted},
-	}
+// booked returns a manual journal as an entry. It reports false for one that can't be understood. Amounts include VAT,
+// however Xero shows them.
+func (j *xeroJournal) booked() (*bookedEntry, bool) {
+	date, ok := xeroDate(j.Date)
+	booked := &bookedEntry{ID: j.ManualJournalID, Draft: j.Status == "DRAFT",
+		Deleted: j.Status == "VOIDED" || j.Status == "DELETED",
+		Entry:   bookEntry{Date: date, Narration: j.Narration, Status: entryPosted}}
 	if booked.Draft {
 		booked.Entry.Status = entryDraft
 	}
-	if !ok || booked.ID == "" || status == "" {
+	if !ok || booked.ID == "" || j.Status == "" {
 		return nil, false
 	}
-	kind := rawMember(v, "LineAmountTypes")
-	for _, l := range listMember(v, "JournalLines") {
-		line, ok := parseXeroLine(&l, kind)
+	for _, l := range j.JournalLines {
+		line, ok := l.booked(j.LineAmountTypes)
 		if !ok {
 			return nil, false
 		}
@@ -615,32 +629,25 @@ func parseXeroJournal(v *jsonValue) (*bookedEntry, bool) {
 	return booked, true
 }
 
-// parseXeroLine reads a line of a manual journal whose amounts are "Inclusive", "Exclusive" or "NoTax".
-func parseXeroLine(v *jsonValue, kind string) (line entryLine, ok bool) {
-	amount := int64(0)
-	if m, has := v.member("LineAmount"); has {
-		if amount, ok = hundredths(m); !ok {
-			return line, false
-		}
-	}
-	if m, has := v.member("TaxAmount"); has && kind == "Exclusive" {
-		tax, ok := hundredths(m)
-		if !ok {
-			return line, false
-		}
+// booked returns a line of a manual journal whose amounts are "Inclusive", "Exclusive" or "NoTax".
+func (l *xeroLine) booked(kind string) (line entryLine, ok bool) {
+	amount, ok := hundredths(cmp.Or(string(l.LineAmount), "0"))
+	if ok && kind == "Exclusive" {
+		var tax int64
+		tax, ok = hundredths(cmp.Or(string(l.TaxAmount), "0"))
 		amount += tax
 	}
-	line.Debit, line.Credit = max(amount, 0), max(-amount, 0)
-	line.Account, line.Text = rawMember(v, "AccountCode"), rawMember(v, "Description")
-	if line.Tax = rawMember(v, "TaxType"); line.Tax == noTax || kind == "NoTax" {
+	line = entryLine{Account: l.AccountCode, Text: l.Description, Tax: l.TaxType,
+		Debit: max(amount, 0), Credit: max(-amount, 0)}
+	if line.Tax == noTax || kind == "NoTax" {
 		line.Tax = ""
 	}
 	var centers []string
-	for _, t := range listMember(v, "Tracking") {
-		centers = append(centers, rawMember(&t, "Name")+":"+rawMember(&t, "Option"))
+	for _, t := range l.Tracking {
+		centers = append(centers, t.Name+":"+t.Option)
 	}
 	line.CostCenter = strings.Join(centers, "; ")
-	return line, true
+	return line, ok
 }
 
 // withdraw implements ledger. Xero's description requires a narration in every journal, so the entry is read
@@ -656,18 +663,13 @@ func (x *xeroLedger) withdraw(ctx context.Context, s *ledgerSession, id string) 
 		return &outboundError{outcome: vendorRefused, reason: "not_a_draft"}
 	}
 	deleted := xeroJournal{ManualJournalID: id, Narration: booked.Entry.Narration, Status: "DELETED"}
-	list, err := x.ask(ctx, s, "ManualJournals", outboundRequest{
+	gone, err := x.write(ctx, s, outboundRequest{
 		method: http.MethodPost,
 		url:    "/ManualJournals/" + url.PathEscape(id),
 		body:   []byte(bodyText(map[string][]xeroJournal{"ManualJournals": {deleted}})),
 	})
-	switch {
-	case err != nil:
-		return err
-	case len(list) == 1 && len(listMember(&list[0], "ValidationErrors")) > 0:
-		return xeroInvalid(malformedAnswer(http.StatusOK), &list[0])
-	case len(list) != 1 || rawMember(&list[0], "Status") != "DELETED":
-		return malformedAnswer(http.StatusOK)
+	if err == nil && gone.Status != "DELETED" {
+		err = malformedAnswer(http.StatusOK)
 	}
-	return nil
+	return err
 }

@@ -479,7 +479,7 @@ func (f *xeroFake) createJournal(c *xeroFakeCompany, body []byte) vendorAnswer {
 	j := &xeroFakeJournal{f.newID(), a.Narration, a.Date, a.LineAmountTypes, a.Status, nil, f.now()}
 	var wrong []string
 	for _, l := range a.JournalLines {
-		amount, ok := hundredths(&jsonValue{kind: jsonNumber, text: l.LineAmount.String()})
+		amount, ok := hundredths(l.LineAmount.String())
 		if !ok {
 			wrong = append(wrong, "The amount "+l.LineAmount.String()+" is not valid.")
 		}

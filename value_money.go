@@ -134,13 +134,10 @@ func parseAmount(s string) (int64, bool) {
 	return n, err == nil && n <= maxAmount
 }
 
-// hundredths returns a number times 100, exactly. It reports false for a number that has a digit other
+// hundredths returns a number times 100, exactly. It reports false for a text that is no number, has a digit other
 // than 0 after its second decimal, has an exponent, or is above maxAmount.
-func hundredths(v *jsonValue) (int64, bool) {
-	if v.kind != jsonNumber {
-		return 0, false
-	}
-	text, negative := strings.CutPrefix(v.text, "-")
+func hundredths(text string) (int64, bool) {
+	text, negative := strings.CutPrefix(text, "-")
 	major, minor, _ := strings.Cut(text, ".")
 	minor = strings.TrimRight(minor, "0")
 	if len(minor) > 2 {
@@ -151,14 +148,4 @@ func hundredths(v *jsonValue) (int64, bool) {
 		n = -n
 	}
 	return n, ok
-}
-
-// amountMember returns a member that is an amount in kronor, converted to öre (see hundredths). A member
-// that is absent or null is 0.
-func amountMember(v *jsonValue, name string) (int64, bool) {
-	m, ok := v.member(name)
-	if !ok || m.kind == jsonNull {
-		return 0, true
-	}
-	return hundredths(m)
 }
