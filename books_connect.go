@@ -19,10 +19,9 @@ import (
 // Connecting accounts with their books, and what their owners decide about a connection (contract, section 12).
 
 const (
-	authorizationLife    = 10 * time.Minute
-	maxAuthorizations    = 20 // pending ones of an account; the oldest are dropped
-	disconnectLimit      = 20 * time.Second
-	maxBookOrganisations = 100 // to choose from
+	authorizationLife = 10 * time.Minute
+	maxAuthorizations = 20 // pending ones of an account; the oldest are dropped
+	disconnectLimit   = 20 * time.Second
 )
 
 // books is the engine of all connections with books.
@@ -183,7 +182,7 @@ func (b *books) callback(
 		return nil, errBooksNobody
 	}
 	c, err := updated(ctx, b.store, func(t *tx) (*bookConnection, error) {
-		return connectBooks(t, b.keys(), a, tokens, companies[:min(len(companies), maxBookOrganisations)])
+		return connectBooks(t, b.keys(), a, tokens, companies)
 	})
 	if err == nil {
 		b.wakeUp()

@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Entries of books (contract, section 12): the sums of a business day, by the rules of a mapping, as lines whose
@@ -109,13 +108,12 @@ func (c *bookConnection) wantsAny(date businessDate, sums []revenueSum) bool {
 // issue. The caller sets Year. Amounts are in the minor unit.
 func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 	sums []revenueSum) (*bookEntry, []entryIssue) {
+	if c.Mapping == nil {
+		return nil, []entryIssue{{heldUnmapped, "No mapping was confirmed yet."}}
+	}
 	b := entryBuilder{product: c.product(), mapping: c.Mapping}
 	for _, s := range sums {
-		switch {
-		case !c.wants(date, &s):
-		case c.Mapping == nil:
-			return nil, []entryIssue{{heldUnmapped, "No mapping of accounts is confirmed."}}
-		default:
+		if c.wants(date, &s) {
 			b.add(&s)
 		}
 	}
@@ -461,22 +459,12 @@ func (e *bookEntry) compared() (lines []entryLine) {
 // hasSyncKey reports whether a text has a sync key as a word of its own, so that the key of revision 1 is not
 // found within that of revision 12.
 func hasSyncKey(text, syncKey string) bool {
-	for at := 0; syncKey != ""; at++ {
-		i := strings.Index(text[at:], syncKey)
-		if i < 0 {
-			return false
-		}
-		at += i
-		last, _ := utf8.DecodeLastRuneInString(text[:at])
-		next, _ := utf8.DecodeRuneInString(text[at+len(syncKey):])
-		if !isWordLetter(last) && last != ':' && last != '-' && !isWordLetter(next) {
-			return true
-		}
+	if syncKey == "" || !strings.Contains(text, syncKey) {
+		return false
 	}
-	return false
+	whole := regexp.MustCompile(`(^|[^\pL\p{Nd}_:-])` + regexp.QuoteMeta(syncKey) + `([^\pL\p{Nd}_]|$)`)
+	return whole.MatchString(text)
 }
-
-func isWordLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // A bookPreview is the entry of a day and currency as it would be sent.
 type bookPreview struct {
@@ -524,10 +512,6 @@ func previewEntry(
 	c *bookConnection, date businessDate, currency string, sums []revenueSum, chart *bookChart,
 ) bookPreview {
 	p := bookPreview{Currency: currency, Issues: []entryIssue{}, Taxes: []lineTax{}}
-	if c.Mapping == nil {
-		p.Issues = append(p.Issues, entryIssue{heldUnmapped, "No mapping was confirmed yet."})
-		return p
-	}
 	entry, issues := buildEntry(c, date, currency, syncKey(c.AccountID, date, 1), sums)
 	p.Issues = append(p.Issues, issues...)
 	if entry == nil {

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -245,15 +243,14 @@ const (
 type booksWorker struct {
 	*books
 	dueWorker
-	enqueued time.Time        // when days were queued last, by the steady clock
-	turns    map[string]int64 // for each connection that is due, the number of its last turn
-	turn     int64            // how many turns there have been
-	renewing atomic.Bool      // tokens whose renewal failed before are being renewed now
+	enqueued time.Time   // when days were queued last, by the steady clock
+	last     string      // the connection whose exports were started last
+	renewing atomic.Bool // tokens whose renewal failed before are being renewed now
 }
 
 // newBooksWorker makes the worker of books.
 func newBooksWorker(b *books) *booksWorker {
-	return &booksWorker{books: b, dueWorker: newDueWorker(booksTick, maxExporting, true), turns: map[string]int64{}}
+	return &booksWorker{books: b, dueWorker: newDueWorker(booksTick, maxExporting, true)}
 }
 
 // run works until ctx ends.
@@ -338,8 +335,8 @@ func (w *booksWorker) startRenewals(ctx context.Context) {
 	})
 }
 
-// startDue starts work on the connections that have something due, those whose last turn is the longest ago first,
-// so that slow ones, or ones with much to send, do not keep the others waiting.
+// startDue starts work on the connections that have something due, in turn by their ids, so that slow ones, or ones
+// with much to send, do not keep the others waiting.
 func (w *booksWorker) startDue(ctx context.Context) {
 	if w.full() {
 		return
@@ -349,17 +346,16 @@ func (w *booksWorker) startDue(ctx context.Context) {
 		w.log.Warn(faultBooksRead, "error", err)
 		return
 	}
-	maps.DeleteFunc(w.turns, func(id string, _ int64) bool { return !w.runs(id) && !slices.Contains(due, id) })
-	slices.SortStableFunc(due, func(x, y string) int { return cmp.Compare(w.turns[x], w.turns[y]) })
-	for _, id := range due {
+	slices.Sort(due)
+	next := slices.IndexFunc(due, func(id string) bool { return id > w.last })
+	for _, id := range slices.Concat(due[max(next, 0):], due[:max(next, 0)]) {
 		if w.full() {
 			return
 		}
 		if w.runs(id) {
 			continue
 		}
-		w.turn++
-		w.turns[id] = w.turn
+		w.last = id
 		w.start(id, id, func() {
 			if err := w.export(ctx, id); err != nil && ctx.Err() == nil && !errors.Is(err, errBooksConnection) &&
 				!w.store.met.setAside(id, err) {

@@ -356,20 +356,14 @@ type datePreview struct {
 func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
 	date := c.in.pathDate("date")
 	_, b, err := a.admitConnection(ctx, c)
+	if err == nil && b.OrganisationID == nil {
+		err = errNoCompany
+	}
 	if err != nil {
 		return nil, err
 	}
-	all, err := a.books.previewNow(ctx, b, date)
-	return &datePreview{date, all}, err
-}
-
-// previewNow is preview of what is in the books' company now.
-func (b *books) previewNow(ctx context.Context, c *bookConnection, date businessDate) ([]bookPreview, error) {
-	if c.OrganisationID == nil {
-		return nil, errNoCompany
-	}
-	all, err := b.preview(ctx, c, date)
-	return all, booksRefusal(err)
+	all, err := a.books.preview(ctx, b, date)
+	return &datePreview{date, all}, booksRefusal(err)
 }
 
 // exportStates are the states of an export that a filter accepts.

@@ -47,7 +47,7 @@ func (r *exportRound) ask(ctx context.Context, f func(*ledgerSession) error) err
 
 // write is ask for an f that writes, see books.askOnce.
 func (r *exportRound) write(ctx context.Context, f func(*ledgerSession) error) error {
-	err := r.books.askOnce(ctx, r.connection.ID, f)
+	_, err := r.books.askOnce(ctx, r.connection.ID, -1, f)
 	r.answered = r.answered || err == nil
 	return err
 }
@@ -223,9 +223,6 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 	sums, err := r.store.revenueSums(c.AccountID, x.Date, x.Currency)
 	if err != nil {
 		return err
-	}
-	if c.Mapping == nil {
-		return r.hold(ctx, x, heldUnmapped, "No mapping was confirmed yet.")
 	}
 	entry, issues := buildEntry(c, x.Date, x.Currency, x.SyncKey, sums)
 	if len(issues) > 0 {

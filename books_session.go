@@ -83,50 +83,30 @@ func openTokens(keys *keyring, c *bookConnection) (*bookTokens, error) {
 }
 
 // ask calls f with a session of a connection in use. f must be safe to call twice: if the product refuses the
-// access token, ask replaces it and calls f once more. If the product says that the application was removed there,
-// that is noted. Errors: those of f, an *outboundError, errBooksConnection.
+// access token, ask replaces it and calls f once more. Errors: as askOnce.
 func (b *books) ask(ctx context.Context, id string, f func(*ledgerSession) error) error {
-	s, err := b.session(ctx, id, -1)
-	if err != nil {
-		return err
-	}
-	err = f(s)
-	if vendorSaid(err) == vendorDenied {
-		if s, err = b.session(ctx, id, s.connection.Tokens); err != nil {
-			return err
-		}
-		err = f(s)
-	}
-	return b.noteRemoved(ctx, s, err)
-}
-
-// askOnce is ask for an f that writes, and calls it only once: a 401 does not prove that nothing was written, so
-// the caller first looks for the entry with ask, which replaces the token.
-func (b *books) askOnce(ctx context.Context, id string, f func(*ledgerSession) error) error {
-	s, err := b.session(ctx, id, -1)
-	if err != nil {
-		return err
-	}
-	return b.noteRemoved(ctx, s, f(s))
-}
-
-// noteRemoved notes that the owner of a session's connection has to connect it again, if an error of the books says
-// that the application was removed there. It returns the error.
-func (b *books) noteRemoved(ctx context.Context, s *ledgerSession, err error) error {
-	if vendorSaid(err) != vendorOwnerGone {
-		return err
-	}
-	if noted := b.needOwner(context.WithoutCancel(ctx), s.connection, err); noted != nil {
-		return errors.Join(err, noted)
+	used, err := b.askOnce(ctx, id, -1, f)
+	if used >= 0 && vendorSaid(err) == vendorDenied {
+		_, err = b.askOnce(ctx, id, used, f)
 	}
 	return err
 }
 
-// justRenewed reports whether tokens were renewed so recently that they are not renewed again, however soon they
-// are said to end. After the clock was set back, they are not new.
-func (t *bookTokens) justRenewed(now time.Time) bool {
-	since := now.Sub(t.RenewedAt)
-	return since >= 0 && since < renewEvery
+// askOnce is ask for an f that writes, and calls it only once: a 401 does not prove that nothing was written, so the
+// caller first looks for the entry with ask, which replaces the token. stale is as in session; used is how often the
+// tokens that f used had been replaced, or -1 if f was not called. If the product says that the application was removed
+// there, that is noted. Errors: those of f, an *outboundError, errBooksConnection.
+func (b *books) askOnce(
+	ctx context.Context, id string, stale int64, f func(*ledgerSession) error,
+) (used int64, err error) {
+	s, err := b.session(ctx, id, stale)
+	if err != nil {
+		return -1, err
+	}
+	if err = f(s); vendorSaid(err) == vendorOwnerGone {
+		err = errors.Join(err, b.needOwner(context.WithoutCancel(ctx), s.connection, err))
+	}
+	return s.connection.Tokens, err
 }
 
 // session returns a session of a connection in use. It replaces the tokens first if they end soon, or if they are
@@ -150,7 +130,8 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 		if err != nil {
 			return nil, err
 		}
-		isNew := tokens.justRenewed(b.now())
+		age := b.now().Sub(tokens.RenewedAt) // after the clock was set back, they are not new
+		isNew := age >= 0 && age < renewEvery
 		if c.Tokens != stale && (isNew || tokens.ExpiresAt.Sub(b.now()) > tokenMargin) {
 			wait := func(ctx context.Context) error { return b.waitTurn(ctx, c) }
 			return &ledgerSession{c, tokens.Access, tokens.LinkID, wait}, nil
@@ -158,15 +139,18 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 		if isNew {
 			return nil, &outboundError{reason: reasonNewRefused}
 		}
-		mine, err := b.claimTokens(ctx, c)
+		mine := false
+		err = b.update(ctx, func(t *tx) error {
+			mine = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
+			return nil
+		})
+		if err == nil && mine {
+			if err = b.renew(ctx, c, tokens); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return nil, err
-		}
-		if mine {
-			if err := b.renew(ctx, c, tokens); err != nil {
-				return nil, err
-			}
-			continue
 		}
 		select { // somebody else replaces them
 		case <-ctx.Done():
@@ -174,14 +158,6 @@ func (b *books) session(ctx context.Context, id string, stale int64) (*ledgerSes
 		case <-time.After(tokenPoll):
 		}
 	}
-}
-
-// claimTokens reports whether the caller is the one who replaces the tokens of a connection now.
-func (b *books) claimTokens(ctx context.Context, c *bookConnection) (mine bool, err error) {
-	return mine, b.update(ctx, func(t *tx) error {
-		mine = t.claimBookTokens(c.ID, c.Tokens, t.now.after(tokenClaim))
-		return nil
-	})
 }
 
 // renew replaces the tokens of a connection, which the caller has claimed. The new ones are on disk when it

@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// jsonColumn is a column that holds a JSON value, or NULL for nil.
-type jsonColumn[T any] struct{ to **T }
+// jsonColumn is a column that holds a JSON value, or NULL for a pointer or a slice that is nil.
+type jsonColumn[T any] struct{ to *T }
 
 // Value implements driver.Valuer.
 func (c jsonColumn[T]) Value() (driver.Value, error) {
-	if *c.to == nil {
-		return nil, nil
-	}
 	text, err := json.Marshal(*c.to)
+	if string(text) == "null" {
+		return nil, err
+	}
 	return string(text), err
 }
 
 // Scan implements sql.Scanner.
 func (c jsonColumn[T]) Scan(v any) error {
-	*c.to = nil
+	*c.to = *new(T)
 	switch v := v.(type) {
 	case nil:
 		return nil
 	case string:
-		*c.to = new(T)
-		return json.Unmarshal([]byte(v), *c.to)
+		return json.Unmarshal([]byte(v), c.to)
 	}
 	return fmt.Errorf("a JSON value is stored as %T", v)
 }
@@ -111,35 +110,15 @@ func (t *tx) removeBookAuthorizations(limit int64) int64 {
 var bookConnectionTable = newTable("books_connections", "b", func(c *bookConnection) []field {
 	return append(fieldsOf(c.members()), []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"product", &c.Product},
 		{"organisation_id", &c.OrganisationID}, {"organisation", &c.Organisation},
-		{"choices", optionalList[bookOrganisation]{&c.Choices}}, {"currency", &c.Currency}, {"secrets", &c.Sealed},
+		{"choices", jsonColumn[[]bookOrganisation]{&c.Choices}}, {"currency", &c.Currency}, {"secrets", &c.Sealed},
 		{"tokens", &c.Tokens}, {"refreshing_until", &c.RefreshingUntil}, {"needs_reconnect_at", &c.NeedsReconnectAt},
-		{"failing_since", &c.FailingSince}, {"mapping", jsonColumn[bookMapping]{&c.Mapping}},
+		{"failing_since", &c.FailingSince}, {"mapping", jsonColumn[*bookMapping]{&c.Mapping}},
 		{"mapping_at", &c.MappingAt}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
 		{`(SELECT json_group_array(json_object('before', w.before_date,
 			'outside', json(iif(w.outside, 'true', 'false')), 'tests', json(iif(w.tests, 'true', 'false')))
 			ORDER BY w.before_date)
 			FROM books_switches w WHERE w.connection_id = b.id)`, jsonList[formerSwitches]{&c.Former}}}...)
 })
-
-// optionalList is a column that holds a JSON array, or NULL for an empty list.
-type optionalList[T any] struct{ to *[]T }
-
-// Value implements driver.Valuer.
-func (l optionalList[T]) Value() (driver.Value, error) {
-	if len(*l.to) == 0 {
-		return nil, nil
-	}
-	return jsonList[T](l).Value()
-}
-
-// Scan implements sql.Scanner.
-func (l optionalList[T]) Scan(v any) error {
-	if v == nil {
-		*l.to = nil
-		return nil
-	}
-	return jsonList[T](l).Scan(v)
-}
 
 // bookConnection returns a connection of an owner, in use or removed, or errBooksConnection.
 func (q *queries) bookConnection(o owner, id string) (*bookConnection, error) {
