@@ -203,8 +203,8 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 	if err != nil {
 		return nil, err
 	}
-	usual.examples, usual.outboundAllow, usual.stripeURL = d.examples, demoOutbound, d.provider
-	usual.urls = map[string]string{"fortnox-url": d.ledger}
+	usual.examples, usual.outboundAllow = d.examples, demoOutbound
+	usual.urls = map[string]string{"stripe-url": d.provider, "fortnox-url": d.ledger}
 	usual.synchronised, usual.statusSocket = kernelSynchronised, socketPath(st.path)
 	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {

@@ -184,7 +184,7 @@ func (d *demo) connectProvider(ctx context.Context, s *server) error {
 // newTestConnection returns a connection of an account that is added at a time, with a key that is no real one.
 func newTestConnection(accountID, provider string, now time.Time) *openConnection {
 	return &openConnection{&paymentConnection{ID: newID("con", now), AccountID: accountID, Provider: provider,
-		CreatedAt: newStamp(now), Methods: methodsOf(provider)}, connectionSecrets{Key: "rk_test_demo"}}
+		CreatedAt: newStamp(now), Methods: providerOf(provider).methods}, connectionSecrets{Key: "rk_test_demo"}}
 }
 
 // endEarlierRun expires the orders that were being paid in an earlier run, whose test provider is gone.

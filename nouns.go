@@ -228,8 +228,6 @@ type nounOptions struct {
 	legacySunset     time.Time // when the legacy paths end
 	noWebhooks       bool      // send no webhooks
 	noPayments       bool      // call no payment provider
-	stripeURL        string    // base address of Stripe
-	vippsURL         string    // base address of Vipps MobilePay
 	noBooks          bool      // call no accounting service
 	keepEvents       span      // how long events are kept
 	keepTokens       span      // how long tokens are kept after their end
@@ -293,7 +291,6 @@ func (e *env) readNounOptions() (o nounOptions, err error) {
 		return o, usageError("-keep-tokens: " + err.Error())
 	}
 	o.noWebhooks, o.noPayments, o.noBooks = e.on("no-webhooks"), e.on("no-payments"), e.on("no-books")
-	o.stripeURL, o.vippsURL = e.str("stripe-url"), e.str("vipps-url")
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))

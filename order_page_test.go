@@ -38,7 +38,7 @@ func newGuestService(t testing.TB, change ...func(*storeOptions, *serverOptions)
 		web.Close()
 	})
 	g.service = newService(t, append(change, func(_ *storeOptions, o *serverOptions) {
-		o.stripeURL, o.outboundAllow = web.URL, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		o.urls, o.outboundAllow = map[string]string{"stripe-url": web.URL}, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})...)
 	g.change(func(t *tx) error {
 		c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: g.account, Provider: providerStripe,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -51,12 +52,6 @@ var (
 	eventConnectionChanged  = paymentEvents.add("payment.keys_changed")
 	eventConnectionRefused  = paymentEvents.add("payment.connection_refused") // the provider refuses its keys
 	eventConnectionRestored = paymentEvents.add("payment.connection_restored")
-)
-
-// The names of providers.
-const (
-	providerStripe = "stripe"
-	providerVipps  = "vipps"
 )
 
 // The states of an attempt.
@@ -394,39 +389,53 @@ var errNotice = &refusal{code: codeNotice}
 
 // Connecting an account of ours with its account at a payment provider.
 
-// newProviders makes the clients of all payment providers, by name. The addresses are the providers' own, except
-// in tests and for sandboxes. now is the wall clock.
-func newProviders(out *outbound, stripeURL, vippsURL string, now func() time.Time) map[string]provider {
-	return map[string]provider{
-		providerStripe: newStripeProvider(out, stripeURL),
-		providerVipps:  newVippsProvider(out, vippsURL, now),
-	}
+// paymentProviders are the payment providers, each declared with its client.
+var paymentProviders = []*paymentProvider{&stripeDeclared, &vippsDeclared}
+
+// A paymentProvider declares a payment provider.
+type paymentProvider struct {
+	name    string   // in paths, rows and commands: "stripe"
+	methods []string // that it has, as connections name them; the first one where they name none
+
+	// client makes the client. base is the provider's address; "": its own. now is the wall clock.
+	client func(out *outbound, base string, now func() time.Time) provider
+
+	secrets func(s *connectionSecrets) map[string]*string // the fields of those that an operator types, by name
+	checks  func(s *connectionSecrets) error              // whether they have the provider's form; the error is for people
+	same    func(c *openConnection) error                 // whether new secrets are of the connection's account there
 }
 
-// secretFields returns the fields of the secrets that an operator types for a provider, by name.
-func (s *connectionSecrets) secretFields(provider string) map[string]*string {
-	if provider == providerStripe {
-		return map[string]*string{"key": &s.Key}
+// providerNames returns the names of all providers.
+func providerNames() (names []string) {
+	for _, p := range paymentProviders {
+		names = append(names, p.name)
 	}
-	return map[string]*string{"client_id": &s.ClientID, "client_secret": &s.ClientSecret,
-		"subscription_key": &s.SubscriptionKey, "merchant_serial": &s.MerchantSerial}
+	return names
+}
+
+// providerOf returns the provider of a name. There must be one.
+func providerOf(name string) *paymentProvider {
+	return paymentProviders[slices.Index(providerNames(), name)]
+}
+
+// newProviders makes the clients of all payment providers, by name. urls has base addresses by the names of their
+// options: "stripe-url". now is the wall clock.
+func newProviders(out *outbound, urls map[string]string, now func() time.Time) map[string]provider {
+	all := map[string]provider{}
+	for _, p := range paymentProviders {
+		all[p.name] = p.client(out, urls[p.name+"-url"], now)
+	}
+	return all
 }
 
 // parseSecrets reads the secrets for a provider: lines of the form name=value, empty lines, and lines that begin
 // with # as comments. Its errors name lines and names, and never a value.
 func parseSecrets(provider, text string) (s connectionSecrets, err error) {
-	if err := parseSecretLines(s.secretFields(provider), text); err != nil {
+	of := providerOf(provider)
+	if err := parseSecretLines(of.secrets(&s), text); err != nil {
 		return s, err
 	}
-	if provider == providerVipps && !isMerchantSerial(s.MerchantSerial) {
-		return s, errors.New("merchant_serial must be 4 to 7 digits")
-	}
-	return s, nil
-}
-
-// isMerchantSerial reports whether a text has the form of Vipps' merchant serial numbers.
-func isMerchantSerial(s string) bool {
-	return len(s) >= 4 && len(s) <= 7 && strings.Trim(s, "0123456789") == ""
+	return s, of.checks(&s)
 }
 
 // The refusals of a connection.

@@ -32,7 +32,7 @@ func newBusyShop(b *testing.B) (s *shop, took *atomic.Int64) {
 	s.provider.watch = s.meddle
 	b.Cleanup(s.provider.close)
 	s.service = newService(b, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow, o.stripeURL = demoOutbound, web.URL
+		o.outboundAllow, o.urls = demoOutbound, map[string]string{"stripe-url": web.URL}
 	})
 	s.engine = paymentsOf(s.server)
 	s.connect(providerStripe)

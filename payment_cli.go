@@ -94,7 +94,7 @@ func atProviders(f func(*connectionCommand) error) func(*env) error {
 		}
 		out := newOutbound(allow)
 		defer out.close()
-		providers := newProviders(out, e.str("stripe-url"), e.str("vipps-url"), e.now)
+		providers := newProviders(out, e.values, e.now)
 		return e.withStore(func(st *store) error { return f(&connectionCommand{e, st, keys, allow, providers}) })
 	}
 }
@@ -173,8 +173,8 @@ func (c *paymentConnection) setState(readable bool) {
 
 func (a *connectionCommand) connect() error {
 	name := a.args[0]
-	if known := []string{providerStripe, providerVipps}; !slices.Contains(known, name) {
-		return unknownWord("there is no provider", name, known)
+	if !slices.Contains(providerNames(), name) {
+		return unknownWord("there is no provider", name, providerNames())
 	}
 	account, err := a.needAccount()
 	if err != nil {
@@ -367,12 +367,8 @@ func (a *connectionCommand) reconnect() error {
 // sameCompany returns an error unless the provider knows the newest payment of a connection with its new keys.
 // Without one it does not know.
 func (a *connectionCommand) sameCompany(c *openConnection) error {
-	if c.Provider == providerStripe {
-		if _, err := stripeMode(c.secrets.Key); err != nil {
-			return err
-		}
-	} else if c.Name != c.secrets.MerchantSerial {
-		return errOtherAccount
+	if err := providerOf(c.Provider).same(c); err != nil {
+		return err
 	}
 	known, err := a.knownPayment(c.ID)
 	if err != nil || known == nil {

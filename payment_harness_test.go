@@ -149,9 +149,10 @@ func newShop(t testing.TB, connected ...string) *shop {
 	if len(connected) == 0 {
 		connected = []string{providerStripe}
 	}
-	s := &shop{faults: map[string][]providerFault{}, method: methodsOf(connected[0])[0], currency: "CHF"}
+	s := &shop{faults: map[string][]providerFault{}, method: providerOf(connected[0]).methods[0], currency: "CHF"}
 	s.service = newService(t, withoutAddressLimits, func(_ *storeOptions, o *serverOptions) {
-		o.outboundAllow, o.stripeURL, o.vippsURL = demoOutbound, shopProviderURL, shopVippsURL
+		o.outboundAllow = demoOutbound
+		o.urls = map[string]string{"stripe-url": shopProviderURL, "vipps-url": shopVippsURL}
 	})
 	s.provider = newTestProvider(newOutbound(demoOutbound), shopProviderURL, time.Now)
 	s.provider.watch = s.meddle
@@ -212,7 +213,7 @@ func (s *shop) connect(provider string) {
 	id, now := newID("con", time.Now()), newStamp(time.Now())
 	conn := &openConnection{paymentConnection: &paymentConnection{ID: id, AccountID: s.account, Provider: provider,
 		CreatedAt: now}}
-	conn.secrets.Key, conn.Methods = shopSecretKey, methodsOf(provider)
+	conn.secrets.Key, conn.Methods = shopSecretKey, providerOf(provider).methods
 	if provider == providerVipps {
 		conn.secrets, s.currency = s.vipps.secrets, "NOK"
 		s.told.hear(conn.secrets.ClientSecret)

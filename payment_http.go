@@ -22,13 +22,13 @@ func paymentWing(s *server, p *payments) wing {
 		routes: []route{
 			{pattern: "GET /payments", token: tokenRequired, scope: scopeOrders, question: true,
 				run: a.listPayments},
-			{pattern: "POST /payments/stripe/{connection}", raw: true, free: true,
-				run: a.takeStripeNotice},
-			{pattern: "POST /payments/vipps/{connection}", raw: true, free: true,
-				run: a.takeVippsNotice},
 		},
 		metrics: paymentMetrics(s.store),
 		chores:  []chore{{fault: "customers of orders can't be erased", timeDriven: true, run: a.eraseCustomers}},
+	}
+	for _, p := range paymentProviders {
+		w.routes = append(w.routes, route{pattern: "POST /payments/" + p.name + "/{connection}", raw: true, free: true,
+			run: func(ctx context.Context, c *call) (any, error) { return a.takeNotice(ctx, c, p.name) }})
 	}
 	if !s.noPayments {
 		w.workers = append(w.workers, newPaymentWorker(p).run, p.warnOfSealed)
@@ -41,7 +41,7 @@ func paymentWing(s *server, p *payments) wing {
 func paymentsOf(s *server) *payments {
 	return &payments{
 		connector: s.connector(s.noPayments),
-		providers: newProviders(s.outbound, s.stripeURL, s.vippsURL, s.now),
+		providers: newProviders(s.outbound, s.urls, s.now),
 	}
 }
 
@@ -82,14 +82,6 @@ func (a *paymentAPI) listPayments(ctx context.Context, c *call) (any, error) {
 
 // noticeRate is how many webhooks with a wrong signature an address may send a minute before it gets a 429.
 const noticeRate = 60
-
-func (a *paymentAPI) takeStripeNotice(ctx context.Context, c *call) (any, error) {
-	return a.takeNotice(ctx, c, providerStripe)
-}
-
-func (a *paymentAPI) takeVippsNotice(ctx context.Context, c *call) (any, error) {
-	return a.takeNotice(ctx, c, providerVipps)
-}
 
 // takeNotice answers a provider's webhook. Only those with a wrong signature count against the
 // address's limit, since a provider sends the webhooks of all accounts from a few addresses.

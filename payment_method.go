@@ -58,25 +58,17 @@ func (o *order) endsEarly(reserved time.Time) bool {
 	return !o.WantedAt.IsZero() && reserved.Before(o.WantedAt.Time)
 }
 
-// methodsOf returns the methods that a provider has, as connections name them, its first one first.
-func methodsOf(provider string) []string {
-	if provider == providerStripe {
-		return []string{methodCard, methodTwint}
-	}
-	return []string{methodMobile}
-}
-
 // offers reports whether guests can pay by a method with the connection.
 func (c *paymentConnection) offers(m payingMethod) bool {
 	if len(c.Methods) == 0 {
-		return m.name == methodsOf(c.Provider)[0]
+		return m.name == providerOf(c.Provider).methods[0]
 	}
 	return m.provider == c.Provider && slices.Contains(c.Methods, m.name)
 }
 
 // setMethods sets the methods of a connection. Errors: one for people, if its provider does not have one of them.
 func (c *paymentConnection) setMethods(names []string) error {
-	known := methodsOf(c.Provider)
+	known := providerOf(c.Provider).methods
 	for i, name := range names {
 		if !slices.Contains(known, name) || slices.Contains(names[:i], name) {
 			return fmt.Errorf("-methods: %s has %s, each named once", c.Provider, strings.Join(known, " and "))

@@ -19,6 +19,22 @@ import (
 // The client of Stripe (docs.stripe.com/api): Checkout Sessions, whose PaymentIntents we capture ourselves. This
 // file has the requests and the webhooks; payment_stripe_look.go reads how an attempt stands at Stripe.
 
+const providerStripe = "stripe"
+
+// stripeDeclared declares Stripe.
+var stripeDeclared = paymentProvider{
+	name: providerStripe, methods: []string{methodCard, methodTwint},
+	client: func(out *outbound, base string, _ func() time.Time) provider { return newStripeProvider(out, base) },
+	secrets: func(s *connectionSecrets) map[string]*string {
+		return map[string]*string{"key": &s.Key}
+	},
+	checks: func(*connectionSecrets) error { return nil },
+	same: func(c *openConnection) error {
+		_, err := stripeMode(c.secrets.Key)
+		return err
+	},
+}
+
 const (
 	stripeBase = "https://api.stripe.com"
 

@@ -22,6 +22,32 @@ import (
 // an operation whose answer was lost is looked for before it is sent again.
 
 // vippsLive is the base address where money moves. Every other one is for tests.
+const providerVipps = "vipps"
+
+// vippsDeclared declares Vipps MobilePay.
+var vippsDeclared = paymentProvider{
+	name: providerVipps, methods: []string{methodMobile},
+	client: func(out *outbound, base string, now func() time.Time) provider {
+		return newVippsProvider(out, base, now)
+	},
+	secrets: func(s *connectionSecrets) map[string]*string {
+		return map[string]*string{"client_id": &s.ClientID, "client_secret": &s.ClientSecret,
+			"subscription_key": &s.SubscriptionKey, "merchant_serial": &s.MerchantSerial}
+	},
+	checks: func(s *connectionSecrets) error {
+		if n := len(s.MerchantSerial); n < 4 || n > 7 || strings.Trim(s.MerchantSerial, "0123456789") != "" {
+			return errors.New("merchant_serial must be 4 to 7 digits")
+		}
+		return nil
+	},
+	same: func(c *openConnection) error {
+		if c.Name != c.secrets.MerchantSerial {
+			return errOtherAccount
+		}
+		return nil
+	},
+}
+
 const vippsLive = "https://api.vipps.no"
 
 // Limits on what Vipps sends and accepts.
