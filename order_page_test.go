@@ -38,7 +38,8 @@ func newGuestService(t testing.TB, change ...func(*storeOptions, *serverOptions)
 		web.Close()
 	})
 	g.service = newService(t, append(change, func(_ *storeOptions, o *serverOptions) {
-		o.urls, o.outboundAllow = map[string]string{"stripe-url": web.URL}, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		o.outboundAllow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		o.urls = map[string]string{"stripe-url": web.URL}
 	})...)
 	g.change(func(t *tx) error {
 		c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: g.account, Provider: providerStripe,

@@ -401,7 +401,7 @@ type paymentProvider struct {
 	client func(out *outbound, base string, now func() time.Time) provider
 
 	secrets func(s *connectionSecrets) map[string]*string // the fields of those that an operator types, by name
-	checks  func(s *connectionSecrets) error              // whether they have the provider's form; the error is for people
+	checks  func(s *connectionSecrets) error              // of their form; the error is for people
 	same    func(c *openConnection) error                 // whether new secrets are of the connection's account there
 }
 
