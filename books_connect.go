@@ -62,17 +62,12 @@ func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error)
 	all, err := q.openBooks()
 	for _, c := range all {
 		if _, err := openTokens(keys, c); reasonOf(err) == reasonUnsealable {
-			const text = "the tokens of the connection %s with books were sealed with another key file: %s"
-			lines = append(lines, fmt.Sprintf(text, c.ID, connectAgain(c)))
+			lines = append(lines, fmt.Sprintf("the tokens of the connection %s with books were sealed with another key "+
+				"file: have its owner connect it again, on the address that 'widgetd books connect %s -account %s' prints",
+				c.ID, c.Product, c.AccountID))
 		}
 	}
 	return lines, err
-}
-
-// connectAgain tells the operator what to do about a connection that its owner has to connect again.
-func connectAgain(c *bookConnection) string {
-	return fmt.Sprintf("have its owner connect it again, on the address that "+
-		"'widgetd books connect %s -account %s' prints", c.Product, c.AccountID)
 }
 
 // warnOfSealed logs which secrets of books can't be used because another key file sealed them. It is a worker that
@@ -223,12 +218,11 @@ func connectBooks(
 		return nil, err
 	}
 	if used != nil && used.OrganisationID != nil {
-		for _, company := range companies {
-			if company.ID == *used.OrganisationID {
-				return used, reconnectBooks(t, keys, used, company, tokens, eventBooksReconnected, a.MadeBy)
-			}
+		company := firstWhere(companies, func(o bookOrganisation) bool { return o.ID == *used.OrganisationID })
+		if company == nil {
+			return nil, errBooksConnected
 		}
-		return nil, errBooksConnected
+		return used, reconnectBooks(t, keys, used, *company, tokens, eventBooksReconnected, a.MadeBy)
 	}
 	if used == nil {
 		used = &bookConnection{ID: t.newID("bkc"), AccountID: a.AccountID, Product: a.Product, Status: entryDraft}
@@ -306,18 +300,16 @@ func chooseOrganisation(
 		return nil, &refusal{code: codeBooksState,
 			detail: "The connection has a company: disconnect it to choose another."}
 	}
-	for _, company := range c.Choices {
-		if company.ID != organisationID {
-			continue
-		}
-		tokens, err := openTokens(keys, c)
-		if err != nil {
-			return nil, &refusal{code: codeBooksState,
-				detail: "The connection has no tokens that can be read: connect it again."}
-		}
-		return bindOrganisation(t, keys, c, company, tokens, actor)
+	company := firstWhere(c.Choices, func(o bookOrganisation) bool { return o.ID == organisationID })
+	if company == nil {
+		return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
 	}
-	return nil, errMember("organisation", "unknown_value", "This is none of the companies to choose from.")
+	tokens, err := openTokens(keys, c)
+	if err != nil {
+		return nil, &refusal{code: codeBooksState,
+			detail: "The connection has no tokens that can be read: connect it again."}
+	}
+	return bindOrganisation(t, keys, c, *company, tokens, actor)
 }
 
 // disconnect ends the use of a connection: here in any case, and at the product as far as it allows that. Exports

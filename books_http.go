@@ -462,9 +462,8 @@ func (b *books) chartOn(ctx context.Context, c *bookConnection, date businessDat
 
 // viewChart returns a chart as callers see it.
 func viewChart(date businessDate, chart *bookChart) *chartView {
-	v := &chartView{date, chart.Currency, nilIfEmpty(chart.LockedUntil), chart.Accounts, chart.TaxRates, nil,
-		append([]string{}, chart.Series...)}
-	v.Accounts, v.TaxRates = append([]bookAccount{}, v.Accounts...), append([]bookTaxRate{}, v.TaxRates...)
+	v := &chartView{date, chart.Currency, nilIfEmpty(chart.LockedUntil), append([]bookAccount{}, chart.Accounts...),
+		append([]bookTaxRate{}, chart.TaxRates...), nil, append([]string{}, chart.Series...)}
 	if chart.Year != 0 {
 		v.Year = &chart.Year
 	}

@@ -24,14 +24,7 @@ type testBooks struct {
 	app     appSecrets
 
 	mu       sync.Mutex
-	vouchers []testVoucher // the earliest first
-}
-
-// A testVoucher is an entry, with the names that its members have in the interface.
-type testVoucher struct {
-	VoucherSeries, Description, TransactionDate string
-	VoucherNumber, Year                         int64
-	VoucherRows                                 []fortnoxRow
+	vouchers []fortnoxVoucher // the earliest first
 }
 
 // newTestBooks makes books that are reached at an address, "http://127.0.0.1:8084". back begins the addresses to
@@ -164,7 +157,7 @@ func yearOf(r *http.Request) int64 {
 
 // book adds a voucher with the next number of its series and year.
 func (b *testBooks) book(r *http.Request) testObject {
-	var body struct{ Voucher testVoucher }
+	var body struct{ Voucher fortnoxVoucher }
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		return nil
 	}
@@ -182,7 +175,7 @@ func (b *testBooks) book(r *http.Request) testObject {
 }
 
 // find returns the vouchers of a request's series and year that have a number; 0: any.
-func (b *testBooks) find(r *http.Request, number int64) (all []testVoucher) {
+func (b *testBooks) find(r *http.Request, number int64) (all []fortnoxVoucher) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, v := range b.vouchers {
