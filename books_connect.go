@@ -62,9 +62,9 @@ func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error)
 	all, err := q.openBooks()
 	for _, c := range all {
 		if _, err := openTokens(keys, c); reasonOf(err) == reasonUnsealable {
-			lines = append(lines, fmt.Sprintf("the tokens of the connection %s with books were sealed with another key "+
-				"file: have its owner connect it again, on the address that 'widgetd books connect %s -account %s' prints",
-				c.ID, c.Product, c.AccountID))
+			lines = append(lines, fmt.Sprintf("the tokens of the connection %s with books were sealed with another "+
+				"key file: have its owner connect it again, on the address that "+
+				"'widgetd books connect %s -account %s' prints", c.ID, c.Product, c.AccountID))
 		}
 	}
 	return lines, err

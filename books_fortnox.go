@@ -605,23 +605,21 @@ func (f *fortnoxLedger) find(
 	if err != nil {
 		return nil, err
 	}
-	asked := 1
-	for number := pages; number > 1; number-- { // lower numbers come first
-		if asked == maxFortnoxPages {
+	for number := pages; number > 0; number-- { // lower numbers come first
+		items := first
+		switch {
+		case number == 1:
+		case pages-number == maxFortnoxPages-1:
 			return nil, &outboundError{reason: "too_many_vouchers",
 				detail: "There are too many vouchers in the series to search."}
-		}
-		asked++
-		items, _, err := vouchers(number)
-		if err != nil {
-			return nil, err
+		default:
+			if items, _, err = vouchers(number); err != nil {
+				return nil, err
+			}
 		}
 		if id := findFortnoxKey(items, entry.Year, syncKey); id != "" {
 			return f.read(ctx, s, id)
 		}
-	}
-	if id := findFortnoxKey(first, entry.Year, syncKey); id != "" {
-		return f.read(ctx, s, id)
 	}
 	return nil, nil
 }
