@@ -247,7 +247,7 @@ func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
 	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
 		return r.holdFor(ctx, x, issues)
 	}
-	return r.send(ctx, x, entry, func(t *tx) (*bookEntry, error) { return freezeEntry(t, c, x, chart.Year) })
+	return r.send(ctx, x, entry)
 }
 
 // formerCounts reports whether a former entry of the day counts again in the books, because somebody has voided
@@ -292,8 +292,8 @@ func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenu
 	})
 }
 
-// freezeEntry makes the entry of a day again, from everything that has happened until now, and freezes the day.
-// Errors: errChanged if that is not possible yet.
+// freezeEntry makes the entry of a day again, from everything that has happened until now, and freezes the day. It
+// returns nil if that is not possible any more.
 func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
 	now, err := t.usedBookConnection(anyAccount, c.ID)
 	if err != nil {
@@ -305,7 +305,7 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 	}
 	entry, issues := buildEntry(now, x.Date, x.Currency, x.SyncKey, sums)
 	if entry == nil || len(issues) > 0 {
-		return nil, errChanged
+		return nil, nil
 	}
 	entry.Year = year
 	t.freezeDay(c.AccountID, x.Date, x.Currency)
@@ -314,11 +314,9 @@ func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntr
 
 // send notes that an entry is being sent, and sends it, unless the books have it already: a database that was
 // restored from a backup does not know what was sent since, and a refusal may have come from a proxy in between.
-// prepare makes the entry again in the transaction; it is sent only if it equals the one that was checked. Errors:
-// errChanged, an *outboundError.
-func (r *exportRound) send(
-	ctx context.Context, x *bookExport, checked *bookEntry, prepare func(*tx) (*bookEntry, error),
-) error {
+// The entry of a day is made again in the transaction that freezes the day, and sent only if it equals the one that was
+// checked. Errors: errChanged, an *outboundError.
+func (r *exportRound) send(ctx context.Context, x *bookExport, checked *bookEntry) error {
 	there, err := r.find(ctx, x, checked)
 	if err != nil {
 		return err
@@ -332,16 +330,17 @@ func (r *exportRound) send(
 	want := encodeJSON(checked)
 	later := false
 	err = r.change(ctx, x, func(t *tx) error {
-		entry, err := prepare(t)
-		if err != nil && !errors.Is(err, errChanged) {
-			return err
+		if x.Reverses == nil {
+			entry, err := freezeEntry(t, r.connection, x, checked.Year)
+			if err != nil {
+				return err
+			}
+			if later = !bytes.Equal(encodeJSON(entry), want); later { // it is checked again; the day stays frozen
+				x.DueAt = t.now.after(changedPause)
+				return nil
+			}
 		}
-		later = err != nil || !bytes.Equal(encodeJSON(entry), want)
-		if later { // it is made and checked again; what prepare has written stays
-			x.DueAt = t.now.after(changedPause)
-			return nil
-		}
-		body := r.ledgers[r.connection.Product].encode(entry)
+		body := r.ledgers[r.connection.Product].encode(checked)
 		x.become(exportSending, t.now.after(lostAnswerAfter))
 		x.Entry, x.Request = json.RawMessage(bytes.TrimSpace(want)), &body
 		x.Attempts, x.SentAt = x.Attempts+1, t.now
@@ -567,7 +566,7 @@ func (r *exportRound) prepareReversal(ctx context.Context, x *bookExport) error 
 	if issues := checkEntry(c, entry, chart); len(issues) > 0 {
 		return r.holdFor(ctx, x, issues)
 	}
-	return r.send(ctx, x, entry, func(*tx) (*bookEntry, error) { return entry, nil })
+	return r.send(ctx, x, entry)
 }
 
 // needless notes that there is nothing left to reverse, since somebody has voided the entry.

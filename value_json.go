@@ -118,18 +118,6 @@ func trueMember(v *jsonValue, name string) bool {
 	return ok && m.kind == jsonBool && m.boolean
 }
 
-// listMember returns the objects in a member that is a list.
-func listMember(v *jsonValue, name string) (objects []jsonValue) {
-	if m, ok := v.member(name); ok {
-		for _, e := range m.list {
-			if e.kind == jsonObject {
-				objects = append(objects, e)
-			}
-		}
-	}
-	return objects
-}
-
 const (
 	memberMemory      = 2 * 96 // bytes that a member of an object takes at most, in a list that grows by doubling
 	maxJSONDepth      = 8
