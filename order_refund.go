@@ -34,12 +34,24 @@ const refundPause = 10 * time.Second
 // aimed reports whether parts of the order are to be given back.
 func (w *refundWish) aimed() bool { return len(w.lines) > 0 || w.delivery > 0 || w.tip > 0 }
 
-// errRefundTooLarge returns the refusal of a refund of more than most, the amount that can still be given back.
-func errRefundTooLarge(most int64, currency string) error {
-	detail := "Nothing is left to be given back."
-	if most > 0 {
-		detail = "Refund an amount instead: at most " + formatMoney(most, currency) + "."
+// upTo returns the amount that is to be given back, of at most what is left. Errors: refund_too_large.
+func (w *refundWish) upTo(left int64, currency string) (int64, error) {
+	if amount := valueOr(w.amount, left); amount <= left && amount > 0 {
+		return amount, nil
 	}
+	return 0, errLeft(left, currency)
+}
+
+// errLeft returns the refusal of a refund of more than what is left.
+func errLeft(left int64, currency string) error {
+	if left > 0 {
+		return errRefundTooLarge(left, "Refund an amount instead: at most "+formatMoney(left, currency)+".")
+	}
+	return errRefundTooLarge(left, "Nothing is left to be given back.")
+}
+
+// errRefundTooLarge returns the refusal of a refund of more than most, the amount that can still be given back.
+func errRefundTooLarge(most int64, detail string) error {
 	return &refusal{code: codeRefundTooLarge, detail: detail, members: []extraMember{{"refundable", most}}}
 }
 
@@ -60,15 +72,15 @@ func newRefundable(o *order) *refundable {
 		units: map[int]int64{}}
 }
 
-// take takes off what a refund gives back, or adds it again if sign is -1.
-func (left *refundable) take(f *refund, sign int64) {
-	left.most -= sign * f.Amount
-	left.tip = max(0, left.tip-sign*f.Tip)
-	left.delivery += sign * valueOr(f.Delivery, 0)
+// take takes off what a refund gives back.
+func (left *refundable) take(f *refund) {
+	left.most -= f.Amount
+	left.tip = max(0, left.tip-f.Tip)
+	left.delivery += valueOr(f.Delivery, 0)
 	for _, sum := range f.VAT {
 		if at := left.rate(sum.Rate); at >= 0 {
-			left.vat[at].Gross = max(0, left.vat[at].Gross-sign*sum.Gross)
-			left.vat[at].VAT = max(0, left.vat[at].VAT-sign*sum.VAT)
+			left.vat[at].Gross = max(0, left.vat[at].Gross-sum.Gross)
+			left.vat[at].VAT = max(0, left.vat[at].VAT-sum.VAT)
 		}
 	}
 }
@@ -91,29 +103,23 @@ func (left *refundable) takeLines(f *refund, o *order) error {
 func (left *refundable) takePart(amount int64) refund {
 	f := left.byAmount(min(amount, left.amount()))
 	f.Amount = amount
-	left.take(f, 1)
+	left.take(f)
 	return *f
 }
 
 // takeAll takes off what refunds give back. The VAT and the tip of those marked in anew are computed anew, after the
-// others were taken off. So are those of a refund that was found at the provider and exceeded what was left, if more
-// is left now, since others have failed.
+// others were taken off. So are those of a refund that was found at the provider and exceeded what was left, since more
+// may be left now.
 func (left *refundable) takeAll(refunds []refund, anew []bool) {
 	for i := range refunds {
-		if !anew[i] {
-			left.take(&refunds[i], 1)
+		f := &refunds[i]
+		if anew[i] = anew[i] || f.Source == sourceProvider && f.parts() < f.Amount; !anew[i] {
+			left.take(f)
 		}
 	}
 	for i := range refunds {
-		f := &refunds[i]
-		if !anew[i] && f.Source == sourceProvider && f.parts() < f.Amount {
-			left.take(f, -1)
-			if anew[i] = min(f.Amount, left.amount()) > f.parts(); !anew[i] {
-				left.take(f, 1)
-			}
-		}
 		if anew[i] {
-			*f = left.takePart(f.Amount)
+			refunds[i] = left.takePart(refunds[i].Amount)
 		}
 	}
 }
@@ -187,14 +193,14 @@ func (left *refundable) line(n linePart, most int64) (int64, error) {
 	amount := max(0, min(l.part(l.Refunded+units)-left.units[n.Line], rest))
 	switch {
 	case amount > most:
-		return 0, errRefundTooLarge(min(amount, left.amount()), left.order.Currency)
+		return 0, errLeft(min(amount, left.amount()), left.order.Currency)
 	case units == n.Quantity:
 		return amount, nil
 	case units > 0 && amount == 0: // refunds of amounts have left nothing of them
-		return 0, errRefundTooLarge(left.amount(), left.order.Currency)
+		return 0, errLeft(left.amount(), left.order.Currency)
 	}
-	return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", left.amount()}},
-		detail: fmt.Sprintf("Line %d has %s left that were not given back.", n.Line, countOf(units, "unit"))}
+	return 0, errRefundTooLarge(left.amount(),
+		fmt.Sprintf("Line %d has %s left that were not given back.", n.Line, countOf(units, "unit")))
 }
 
 // part returns a wished amount of a part of the order, of which rest is left. Errors: refund_too_large.
@@ -202,8 +208,7 @@ func (left *refundable) part(name string, wished, rest int64) (int64, error) {
 	if wished <= rest {
 		return wished, nil
 	}
-	return 0, &refusal{code: codeRefundTooLarge, members: []extraMember{{"refundable", rest}},
-		detail: fmt.Sprintf("%s has %s left.", name, formatMoney(rest, left.order.Currency))}
+	return 0, errRefundTooLarge(rest, fmt.Sprintf("%s has %s left.", name, formatMoney(rest, left.order.Currency)))
 }
 
 // byParts makes a refund of lines, of the delivery and of the tip. Errors: a refusal that names the lines that are
@@ -263,14 +268,9 @@ func (left *refundable) wish(w refundWish) (*refund, error) {
 	if w.aimed() {
 		return left.byParts(&w)
 	}
-	amount := left.amount()
-	if most := amount; w.amount != nil {
-		if amount = *w.amount; amount > most {
-			return nil, errRefundTooLarge(most, left.order.Currency)
-		}
-	}
-	if amount <= 0 {
-		return nil, errRefundTooLarge(0, left.order.Currency)
+	amount, err := w.upTo(left.amount(), left.order.Currency)
+	if err != nil {
+		return nil, err
 	}
 	return left.byAmount(amount), nil
 }
@@ -360,10 +360,20 @@ func (m *orderMoney) paymentID() *string {
 	return &m.payment.ID
 }
 
-// refundOf returns the first refund of the money that is so, nil if there is none.
-func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
+// back ranges over the refunds that give the attempt's money back, or what was paid outside.
+func (m *orderMoney) back(yield func(*refund) bool) {
 	for i := range m.refunds {
-		if f := &m.refunds[i]; valueOr(f.PaymentID, "") == valueOr(m.paymentID(), "") && is(f) {
+		f := &m.refunds[i]
+		if valueOr(f.PaymentID, "") == valueOr(m.paymentID(), "") && !yield(f) {
+			return
+		}
+	}
+}
+
+// refundOf returns the first refund of back that is so, nil if there is none.
+func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
+	for f := range m.back {
+		if is(f) {
 			return f
 		}
 	}
@@ -373,15 +383,14 @@ func (m *orderMoney) refundOf(is func(*refund) bool) *refund {
 // given returns what was given back of the money, that under way included: all of it, what was not accepted, and what
 // has been under way for longer than refundLate.
 func (m *orderMoney) given() (all, released, late int64) {
-	m.refundOf(func(f *refund) bool {
+	for f := range m.back {
 		if f.State != refundFailed {
 			all, released = all+f.Amount, released+f.ReleasedAmount
 		}
 		if f.State == refundPending && !m.now.Before(f.CreatedAt.Add(refundLate)) {
 			late += f.Amount
 		}
-		return false
-	})
+	}
 	return all, released, late
 }
 
@@ -412,9 +421,9 @@ func (m *orderMoney) unaccounted() (amount, late int64) {
 	return b.unaccounted(), b.late
 }
 
-// asked returns a refund that was asked for by the same wish less than refundPause ago, since somebody may have
+// repeated returns a refund that was asked for by the same wish less than refundPause ago, since somebody may have
 // clicked twice; nil if there is none.
-func (m *orderMoney) asked(w *refundWish) *refund {
+func (m *orderMoney) repeated(w *refundWish) *refund {
 	return m.refundOf(func(f *refund) bool {
 		return f.State != refundFailed && f.Asked != nil && bytes.Equal(f.Asked, w.asked()) &&
 			m.now.Sub(f.CreatedAt.Time) < refundPause
@@ -425,7 +434,8 @@ func (m *orderMoney) asked(w *refundWish) *refund {
 func (m *orderMoney) wished(w refundWish) (*refund, error) {
 	o, p, taken, rest := m.order, m.payment, m.taken(), int64(0)
 	if p != nil {
-		if limit := findMethod(p.Method).refunds; limit > 0 && m.now.After(p.CapturedAt.Add(limit)) && p.Captured > 0 {
+		limit := findMethod(p.Method).refunds
+		if limit > 0 && m.now.After(p.CapturedAt.Add(limit)) && p.Captured > 0 {
 			return nil, errOrderState(o, fmt.Sprintf("Payments by %s can be given back for %d days: "+
 				"give the money back outside.", p.Method, int(limit.Hours())/24))
 		}
@@ -455,12 +465,12 @@ func (m *orderMoney) wished(w refundWish) (*refund, error) {
 	default:
 		rest = max(0, m.keeps()-taken)
 	}
-	amount := valueOr(w.amount, rest)
-	switch {
-	case w.aimed():
+	if w.aimed() {
 		return nil, errOrderState(o, "Refund an amount instead of parts.")
-	case amount > rest || amount <= 0:
-		return nil, errRefundTooLarge(rest, p.Currency)
+	}
+	amount, err := w.upTo(rest, p.Currency)
+	if err != nil {
+		return nil, err
 	}
 	return m.surplus(amount), nil
 }
@@ -588,7 +598,7 @@ func refundOrder(t *tx, by owner, id string, w refundWish, actor string) (*order
 	if len(m.refunds) >= maxRefunds {
 		return nil, nil, &refusal{code: codeRefundLimit}
 	}
-	if earlier := m.asked(&w); w.once && earlier != nil {
+	if earlier := m.repeated(&w); w.once && earlier != nil {
 		return nil, nil, &refusal{code: codeRefundRepeated, members: []extraMember{{"refund_id", earlier.ID}}}
 	}
 	f, err := m.wished(w)

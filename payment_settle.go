@@ -716,8 +716,8 @@ func (v *verdict) dueAt(now time.Time) stamp {
 	if again := p.RefundsDifferSince.after(refundsLag); again.After(now) {
 		pending, hourly = true, again
 	}
-	for i := range v.money.refunds {
-		if f := &v.money.refunds[i]; f.State == refundPending && valueOr(f.PaymentID, "") == p.ID {
+	for f := range v.money.back {
+		if f.State == refundPending {
 			pending = true
 			if late := f.CreatedAt.after(refundLate); late.After(now) && late.Before(hourly.Time) {
 				hourly = late
