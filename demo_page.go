@@ -194,8 +194,7 @@ func endEarlierRun(t *tx, account string) error {
 		if err != nil {
 			return err
 		}
-		for i := range page.rows {
-			o := &page.rows[i]
+		for _, o := range page.rows {
 			if o.charged() { // it needs nobody
 				if _, err := acceptOrder(t, anyAccount, o.ID, nil, actorCommand); err != nil {
 					return err

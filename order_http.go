@@ -46,24 +46,24 @@ const (
 
 // viewOrder returns an order as callers see it, with its guest and its last attempt.
 func viewOrder(q *queries, o *order) (*order, error) {
-	views, left, err := listedOrders(q, []order{*o})
+	views, left, err := listedOrders(q, []*order{new(*o)})
 	switch {
 	case err != nil:
 		return nil, err
 	case left != nil:
 		return nil, left
 	}
-	return &views[0], nil
+	return views[0], nil
 }
 
-// listedOrders returns the orders of a list as callers see them, with their guests and last attempts. The guests of
+// listedOrders makes the orders of a list what callers see of them, with their guests and last attempts. The guests of
 // all orders take one query, and so do the attempts. It leaves out orders whose attempt can't be read; left is one
 // of those attempts, or nil.
-func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow, err error) {
+func listedOrders(q *queries, rows []*order) (views []*order, left *unreadableRow, err error) {
 	ids, paymentIDs := []string{}, []string{}
-	for i := range rows {
-		if ids = append(ids, rows[i].ID); rows[i].PaymentID != nil {
-			paymentIDs = append(paymentIDs, *rows[i].PaymentID)
+	for _, o := range rows {
+		if ids = append(ids, o.ID); o.PaymentID != nil {
+			paymentIDs = append(paymentIDs, *o.PaymentID)
 		}
 	}
 	guests, err := q.guestsOf(ids)
@@ -82,7 +82,6 @@ func listedOrders(q *queries, rows []order) (views []order, left *unreadableRow,
 	for i := range attempts {
 		payments[attempts[i].ID] = &attempts[i]
 	}
-	views = make([]order, 0, len(rows))
 	for _, o := range rows {
 		if bad := unreadable[valueOr(o.PaymentID, "")]; bad != nil {
 			left = bad
@@ -392,7 +391,7 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	views, _, err := listedOrders(from, found.rows)
-	return showRows(listPage[order]{views, found.next}, err)
+	return showRows(listPage[*order]{views, found.next}, err)
 }
 
 func (a *orderAPI) listRefunds(ctx context.Context, c *call) (any, error) {

@@ -125,10 +125,9 @@ type orderFilter struct {
 }
 
 // orders returns a page of orders, newest first, starting after the id before ("" for the newest).
-func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[order], err error) {
-	list := orderTable.list()
+func (q *queries) orders(f orderFilter, before string, limit int) (listPage[*order], error) {
+	list := orderTable.ofOwner(f.owner)
 	list.from = f.ids.from
-	list.scope(f.owner.narrow(``, `o.account_id`))
 	if f.state != "" && f.reference == "" && !f.owner.every { // of a range of ids, SQLite would read all states
 		list.columns += ` INDEXED BY orders_state`
 		list.table += ` INDEXED BY orders_state`
@@ -147,9 +146,7 @@ func (q *queries) orders(f orderFilter, before string, limit int) (p listPage[or
 			list.scope(of.condition, []any{of.value})
 		}
 	}
-	p.rows, p.next, err = readPage(q, list, f.ids.below(before), limit, orderTable.dest,
-		func(o order) string { return o.ID })
-	return p, err
+	return orderTable.page(q, list, f.ids.below(before), limit)
 }
 
 // A listedRefund is a refund with what the list of an account's refunds says of its order.
@@ -176,17 +173,14 @@ type refundFilter struct {
 
 // refunds returns a page of refunds as callers see them, newest first, starting after the id before ("" for the
 // newest).
-func (q *queries) refunds(f refundFilter, before string, limit int) (p listPage[listedRefund], err error) {
-	list := listedRefundTable.list()
-	list.table, list.from = refundTable.name, f.ids.from
-	list.scope(f.owner.narrow(``, `f.account_id`))
+func (q *queries) refunds(f refundFilter, before string, limit int) (listPage[*listedRefund], error) {
+	list := listedRefundTable.ofOwner(f.owner)
+	list.from = f.ids.from
 	if f.state != "" {
 		list.filter(` AND f.state = ?`, f.state)
 	}
-	p.rows, p.next, err = readPage(q, list, f.ids.below(before), limit, listedRefundTable.dest,
-		func(f listedRefund) string { return f.ID })
-	for i := range p.rows {
-		row := &p.rows[i]
+	p, err := listedRefundTable.page(q, list, f.ids.below(before), limit)
+	for _, row := range p.rows {
 		row.refund, row.AccountID = viewRefund(row.refund), row.refund.AccountID
 	}
 	return p, err
