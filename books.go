@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -89,8 +90,8 @@ func productOf(name string) *bookProduct {
 	return nil
 }
 
-// product returns the product that a connection is with.
-func (c *bookConnection) product() *bookProduct { return productOf(c.Product) }
+// product returns the product that a connection is with; a zero one if a damaged row names none that there is.
+func (c *bookConnection) product() *bookProduct { return cmp.Or(productOf(c.Product), &bookProduct{}) }
 
 // The event types of books. Their data has no amounts.
 var (

@@ -385,9 +385,9 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	case err != nil:
 		return nil, err
 	case w.set.has("status") && !c.product().drafts:
-		return nil, errMember("status", "not_of_this_product", "Only entries at Xero have a status.")
+		return nil, errMember("status", "not_of_this_product", "Entries at "+c.product().title+" have no status.")
 	case w.set.has("series") && !c.product().series:
-		return nil, errMember("series", "not_of_this_product", "Only entries at Fortnox have a series.")
+		return nil, errMember("series", "not_of_this_product", "Entries at "+c.product().title+" have no series.")
 	case len(w.set) == 0:
 		return c, nil
 	}

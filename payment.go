@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -413,9 +412,14 @@ func providerNames() (names []string) {
 	return names
 }
 
-// providerOf returns the provider of a name. There must be one.
+// providerOf returns the provider of a name; a zero one if a damaged row names none that there is.
 func providerOf(name string) *paymentProvider {
-	return paymentProviders[slices.Index(providerNames(), name)]
+	for _, p := range paymentProviders {
+		if p.name == name {
+			return p
+		}
+	}
+	return &paymentProvider{}
 }
 
 // newProviders makes the clients of all payment providers, by name. urls has base addresses by the names of their

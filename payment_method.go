@@ -60,10 +60,13 @@ func (o *order) endsEarly(reserved time.Time) bool {
 
 // offers reports whether guests can pay by a method with the connection.
 func (c *paymentConnection) offers(m payingMethod) bool {
-	if len(c.Methods) == 0 {
+	switch {
+	case m.provider != c.Provider:
+		return false
+	case len(c.Methods) == 0:
 		return m.name == providerOf(c.Provider).methods[0]
 	}
-	return m.provider == c.Provider && slices.Contains(c.Methods, m.name)
+	return slices.Contains(c.Methods, m.name)
 }
 
 // setMethods sets the methods of a connection. Errors: one for people, if its provider does not have one of them.
