@@ -210,7 +210,7 @@ func (v *vippsProvider) send(
 		ok = ok && state.isOf(op.PaymentID)
 	}
 	if !ok {
-		return sent, malformedAnswer(answer.status)
+		return sentOperation{}, malformedAnswer(answer.status)
 	}
 	return sent, nil
 }
@@ -406,11 +406,11 @@ func (v *vippsProvider) look(ctx context.Context, c *openConnection, p *payment)
 	if err != nil {
 		return nil, err
 	}
-	var events []vippsEvent
-	if err := v.read(ctx, c, vippsPath(p.ID, "/events"), &events); err != nil && !isMissing(err) {
+	var list []json.RawMessage
+	if err := v.read(ctx, c, vippsPath(p.ID, "/events"), &list); err != nil && !isMissing(err) {
 		return nil, err // if the list is missing, it is not written yet
 	}
-	events = slices.DeleteFunc(events, func(e vippsEvent) bool { return !e.counts(p, state.Amount.Currency) })
+	events := vippsEventsOf(list, p, state.Amount.Currency)
 	report := state.report()
 	if report.addVippsEvents(events); report.exceeds() { // perhaps something was given back between the two
 		if state, err = v.readState(ctx, c, p); err != nil {
@@ -540,11 +540,17 @@ type vippsEvent struct {
 	Success      bool       `json:"success"`
 }
 
-// counts reports whether an event is of an attempt and has happened. One that lacks what it needs is left out, since
-// the amounts are known without it.
-func (e *vippsEvent) counts(p *payment, currency string) bool {
-	return e.Success && e.Reference == vippsReference(p.ID) && e.PSPReference != "" && !e.At.IsZero() &&
-		e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount
+// vippsEventsOf returns the events of an attempt that have happened, in the order of the list. One that lacks what it
+// needs is left out, since the amounts are known without it.
+func vippsEventsOf(list []json.RawMessage, p *payment, currency string) (events []vippsEvent) {
+	for _, text := range list {
+		var e vippsEvent
+		if json.Unmarshal(text, &e) == nil && e.Success && e.Reference == vippsReference(p.ID) && e.PSPReference != "" &&
+			!e.At.IsZero() && e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount {
+			events = append(events, e)
+		}
+	}
+	return events
 }
 
 // same reports whether two events are one, told twice.
