@@ -417,7 +417,7 @@ func TestToken_fromPublicVectorsOfOtherServicesIsRefused(t *testing.T) {
 func TestScope_isNeededForEveryRouteWithRowsOfAnAccount(t *testing.T) {
 	t.Parallel()
 	for _, rt := range allRoutes() {
-		if strings.HasPrefix(rt.path(), "/widget/") || rt.path() == "/openapi.json" ||
+		if strings.HasPrefix(rt.path(), "/widget/") || rt.path() == "/openapi.json" || rt.path() == "/llms.txt" ||
 			rt.raw || rt.form != "" { // signed instead, or an application proves itself
 			continue
 		}

@@ -593,10 +593,6 @@ func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
 	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
 		return err
 	}
-	for path, name := range map[string]string{"/oauth/token": "own", "/oauth/revoke": "own",
-		"/books/connections": productFortnox, "/books/connections/{id}/mapping": productFortnox} {
-		d.examples[path+exampleChosen] = name
-	}
 	d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin)
 	return err
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"html"
 	"html/template"
 	"net/http"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,10 +19,12 @@ func docsNoun() noun {
 	return noun{name: "docs", wings: func(s *server) []wing { return []wing{openapiWing(s), docsWing(s)} }}
 }
 
-// The HTML pages: /docs and those below it, made from the OpenAPI document and the chapters in web/docs.html, and /,
-// which links to them. With them are served the files by which programs discover a site.
+// The HTML pages: /docs and those below it, and /, which links to them. Their bodies and their twins in Markdown are
+// made when the program is built (docs_make_test.go); here they get what only a running service knows, and the frame.
+// With them are served the files by which programs discover a site.
 
 const (
+	docsPrefix  = "/docs/"
 	pageCaching = "public, max-age=300" // of pages and what belongs to them
 
 	// pagePolicy lets a page load its own style sheet and pictures, and nothing else.
@@ -30,27 +34,104 @@ const (
 	pageLinks = `</openapi.json>; rel="service-desc", </docs>; rel="service-doc"`
 )
 
-// A docsAPI serves the pages. They are made on the first request, so that the start does not wait for
-// them, and again after the base addresses have changed or the legacy paths have ended.
-type docsAPI struct {
-	*server
-	problems []*problemCode
-	events   []eventType
-	making   sync.Mutex
-	made     *docsPages // nil: nobody has asked yet
+// A docsContents is the outline of the documentation, the contents of docs/outline.json.
+type docsContents struct {
+	Twins int // of /docs itself, as docsChapter.Twins
+	Parts []docsPart
 }
 
-// docsPages are the pages that name the base address.
-type docsPages struct {
-	routing *routing // that they were made for
-	ended   bool     // whether the legacy paths had ended
-	home    *staticFile
-	docs    map[string]*staticFile // by path
-	robots  *staticFile
+// A docsPart is chapters that belong together in the contents.
+type docsPart struct {
+	Title    string
+	Chapters []*docsChapter
+}
+
+// A docsChapter is one page.
+type docsChapter struct {
+	Path     string
+	Title    template.HTML
+	About    string     // what it answers
+	Headings []docsHead // those of the second level, for the contents
+	Twins    int        // how many files its twin in Markdown has
+}
+
+// A docsHead is a heading of a page.
+type docsHead struct {
+	ID    string
+	Title template.HTML
+}
+
+// file returns the name of the embedded file with the page's body, without its ending.
+func (c docsChapter) file() string {
+	if c.Path == "/docs" {
+		return "docs/start"
+	}
+	return strings.TrimPrefix(c.Path, "/")
+}
+
+// twin returns the name of the embedded file with a part of the page's twin, counted from 0.
+func (c docsChapter) twin(part int) string {
+	if part == 0 {
+		return c.file() + ".md"
+	}
+	return c.file() + "-" + strconv.Itoa(part+1) + ".md"
+}
+
+// address returns the path at which a part of the page's twin is served.
+func (c docsChapter) address(part int) string {
+	if c.Path == "/docs" && part == 0 {
+		return "/docs.md"
+	}
+	return "/" + c.twin(part)
+}
+
+// A docsFacts is what a running service puts in the place of marks.
+type docsFacts struct {
+	values map[string]string
+	is     map[string]bool // of conditions: "demo", "ended"
+}
+
+var (
+	docsChoice = lazyPattern(`(?s)«if (\w+)»(.*?)«else»(.*?)«end»`)
+	docsFact   = lazyPattern(`«([^»]*)»`)
+	docsInside = lazyPattern(`href="/docs/[a-z0-9-]+#`)
+)
+
+// docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the condition holds;
+// «a|b|text» is the value of a, else that of b, else the text.
+func docsText(text string, facts docsFacts) string {
+	text = docsChoice().ReplaceAllStringFunc(text, func(choice string) string {
+		found := docsChoice().FindStringSubmatch(choice)
+		if facts.is[found[1]] {
+			return found[2]
+		}
+		return found[3]
+	})
+	return docsFact().ReplaceAllStringFunc(text, func(mark string) string {
+		names := strings.Split(strings.Trim(mark, "«»"), "|")
+		for _, name := range names {
+			if value, known := facts.values[name]; known {
+				return value
+			}
+		}
+		return names[len(names)-1]
+	})
+}
+
+// A docsAPI serves the pages. They are made when they are first asked for, and again after the base addresses have
+// changed or the legacy paths have ended.
+type docsAPI struct {
+	*server
+	making   sync.Mutex
+	routing  *routing // that the pages were made for; nil: nobody has asked yet
+	ended    bool     // whether the legacy paths had ended
+	contents docsContents
+	files    map[string]func() (*staticFile, error) // by path; each makes its file once
+	script   string
 }
 
 func docsWing(s *server) wing {
-	a := &docsAPI{server: s, problems: problemsOf(s.nouns), events: eventTypesOf(s.nouns)}
+	a := &docsAPI{server: s}
 	file := func(path, contentType, name string) rootPath { // made on the first request
 		made := sync.OnceValue(func() *staticFile {
 			return newStaticFile(contentType, pageCaching, []byte(embedded(name)))
@@ -59,108 +140,193 @@ func docsWing(s *server) wing {
 		return rootPath{path: path, page: true, serve: serve}
 	}
 	roots := []rootPath{
-		{path: "/{$}", page: true, serve: a.page},
-		{path: "/docs", page: true, serve: a.page},
-		{path: docsPrefix + "{chapter}", page: true, serve: a.page},
-		{path: "/robots.txt", page: true, serve: a.page},
 		file("/docs.css", "text/css; charset=utf-8", "web/docs.css"),
 		file("/favicon.ico", "image/svg+xml", "web/favicon.svg"),
+	}
+	for _, path := range []string{"/{$}", "/docs", "/docs.md", docsPrefix + "{chapter}", "/robots.txt", "/llms.txt"} {
+		roots = append(roots, rootPath{path: path, page: path != "/llms.txt", serve: a.page})
 	}
 	if len(s.securityContacts) > 0 {
 		roots = append(roots, rootPath{path: securityTxtPath, page: true, serve: s.showSecurityTxt})
 	}
-	return wing{roots: roots}
+	routes := []route{{pattern: "GET /llms.txt", free: true, open: true, run: a.showGuide}}
+	return wing{roots: roots, routes: routes}
 }
 
-// page answers with the page at a path.
+// page answers with the page at a path, or with its twin in Markdown for who prefers that.
 func (a *docsAPI) page(w *response, r *http.Request) {
-	pages, err := a.pages()
+	path, h := r.URL.Path, w.Header()
+	file, err := a.file(path)
 	if err != nil {
 		a.fail(w, r, err)
-		return
-	}
-	file, policy := pages.docs[r.URL.Path], docsPolicy()
-	switch r.URL.Path {
-	case "/":
-		file, policy = pages.home, pagePolicy
-	case "/robots.txt":
-		a.sendStatic(w, r, pages.robots)
 		return
 	}
 	if file == nil {
 		a.pathNotFound(w, r)
 		return
 	}
-	w.Header().Set("Content-Security-Policy", policy)
-	w.Header().Set("Link", pageLinks)
+	twin := path + ".md"
+	other, err := a.file(twin)
+	if err == nil && other != nil {
+		h.Add("Vary", "Accept")
+		if h.Set("Link", pageLinks+`, <`+twin+`>; rel="alternate"; type="text/markdown"`); prefersMarkdown(r) {
+			path, file = twin, other
+		}
+	} else {
+		h.Set("Link", pageLinks)
+	}
+	switch {
+	case strings.HasSuffix(path, ".md"):
+		h.Set("Link", fmt.Sprintf(`<%s>; rel="canonical"`, a.routing.root+strings.TrimSuffix(path, ".md")))
+	case path == "/":
+		h.Set("Content-Security-Policy", pagePolicy)
+	case strings.HasPrefix(file.contentType, "text/html"):
+		h.Set("Content-Security-Policy", pagePolicy+"; connect-src 'self'; script-src '"+hashSource(a.script)+"'")
+	default:
+		h.Del("Link")
+	}
 	a.sendStatic(w, r, file)
 }
 
-// pages returns the current pages. It makes them if there are none yet or they are out of date.
-func (a *docsAPI) pages() (*docsPages, error) {
-	rt, ended := a.routing.Load(), !a.now().Before(a.legacySunset)
-	a.making.Lock()
-	defer a.making.Unlock()
-	if a.made == nil || a.made.routing != rt || a.made.ended != ended {
-		made, err := a.makePages(rt, ended)
-		if err != nil {
-			return nil, err
+// prefersMarkdown reports whether a request names text/markdown, with a quality no lower than that of text/html.
+func prefersMarkdown(r *http.Request) bool {
+	quality := map[string]float64{"text/markdown": 0, "text/html": 0}
+	for accepted := range strings.SplitSeq(strings.Join(r.Header["Accept"], ","), ",") {
+		kind, q, weighed := strings.Cut(strings.ToLower(strings.ReplaceAll(accepted, " ", "")), ";q=")
+		weight := 1.0
+		if weighed {
+			weight, _ = strconv.ParseFloat(q, 64) // what is no number counts as 0
 		}
-		a.made = made
+		if _, asked := quality[kind]; asked {
+			quality[kind] = weight
+		}
 	}
-	return a.made, nil
+	return quality["text/markdown"] > 0 && quality["text/markdown"] >= quality["text/html"]
 }
 
-// makePages makes the pages for the base addresses of a routing. ended tells whether the legacy paths
-// have ended.
-func (a *docsAPI) makePages(rt *routing, ended bool) (*docsPages, error) {
-	d, err := newAPIDocument(embedded("web/openapi.json"))
+// file returns the file at a path; nil: there is none.
+func (a *docsAPI) file(path string) (*staticFile, error) {
+	rt, ended := a.server.routing.Load(), !a.now().Before(a.legacySunset)
+	a.making.Lock()
+	defer a.making.Unlock()
+	if a.routing != rt || a.ended != ended {
+		if err := a.begin(rt, ended); err != nil {
+			return nil, err
+		}
+	}
+	if a.files[path] == nil {
+		return nil, nil
+	}
+	return a.files[path]()
+}
+
+// begin says how each file is made for a routing. ended tells whether the legacy paths have ended.
+func (a *docsAPI) begin(rt *routing, ended bool) error {
+	a.routing, a.ended, a.files = rt, ended, map[string]func() (*staticFile, error){}
+	if a.contents.Parts == nil {
+		a.script = string(stripScript([]byte(embedded("web/docs.js"))))
+		if err := json.Unmarshal([]byte(embedded("docs/outline.json")), &a.contents); err != nil {
+			return fmt.Errorf("read the outline of the documentation: %w", err)
+		}
+	}
+	inHTML, err := a.facts(html.EscapeString)
+	inText, err2 := a.facts(func(text string) string { return text })
+	if err := cmp.Or(err, err2); err != nil {
+		return err
+	}
+	add := func(path, contentType string, text func() (string, error)) {
+		a.files[path] = sync.OnceValues(func() (*staticFile, error) {
+			made, err := text()
+			return newStaticFile(contentType, pageCaching, []byte(made)), err
+		})
+	}
+	plain := func(path, contentType, name string) {
+		add(path, contentType, func() (string, error) { return docsText(embedded(name), inText), nil })
+	}
+	page := func(c *docsChapter, body func() string) {
+		add(c.Path, "text/html; charset=utf-8", func() (string, error) { return a.frame(c, docsText(body(), inHTML)) })
+		for part := range c.Twins {
+			plain(c.address(part), "text/markdown; charset=utf-8", c.twin(part))
+		}
+	}
+	var all []*docsChapter
+	for _, part := range a.contents.Parts {
+		all = append(all, part.Chapters...)
+	}
+	for _, c := range append([]*docsChapter{{Path: "/docs", Twins: a.contents.Twins}}, all...) {
+		page(c, func() string { return embedded(c.file() + ".html") })
+	}
+	page(&docsChapter{Path: docsPrefix + "all"}, func() string { return allChapters(all) })
+	add("/", "text/html; charset=utf-8", func() (string, error) {
+		return docsText(embedded("web/home.html"), inHTML), nil
+	})
+	plain("/llms.txt", "text/plain; charset=utf-8", "docs/llms.txt")
+	plain(docsPrefix+"find.json", "application/json", "docs/find.json")
+	add("/robots.txt", "text/plain; charset=utf-8", func() (string, error) { return robotsText(rt.prefixes), nil })
+	return nil
+}
+
+// allChapters returns the bodies of all chapters, with links to each other within the page.
+func allChapters(all []*docsChapter) string {
+	text := embedded("docs/start.html")
+	text, _, _ = strings.Cut(text, `<section aria-labelledby="index-title">`)
+	for _, c := range all {
+		text += embedded(c.file() + ".html")
+	}
+	return docsInside().ReplaceAllString(text, `href="#`)
+}
+
+// facts returns what is put in the place of marks. escape is for the form of the text.
+func (a *docsAPI) facts(escape func(string) string) (docsFacts, error) {
+	base := a.routing.bases[0].URL
+	line, err := newSnippet(cmp.Or(a.examples["widget"], "WIDGET_ID"), base)
 	if err != nil {
+		return docsFacts{}, err
+	}
+	script, err := presentScript(base)
+	if err != nil {
+		return docsFacts{}, err
+	}
+	giver := "the operator of this service"
+	if a.contact != "" {
+		giver = `<a href="` + escape(a.contact) + `">` + escape(cmp.Or(contactEmail(a.contact), a.contact)) + `</a>`
+	}
+	facts := docsFacts{is: map[string]bool{"demo": a.examples != nil, "ended": a.ended}, values: map[string]string{
+		"base": escape(base), "root": escape(a.routing.root), "prefix": escape(a.routing.prefixes[0]), "giver": giver,
+		"release": escape(buildName()), "snippet": escape(line.HTML),
+		"script_size":    fmt.Sprintf("%.1f", float64(len(compress(script.text).body))/1024),
+		"anonymous_rate": strconv.Itoa(a.anonymousRate), "visitor_rate": strconv.Itoa(a.visitorRate),
+		"failed_rate": strconv.Itoa(a.failedLookupRate), "unproved_rate": strconv.Itoa(unprovedShare * a.anonymousRate),
+		"sunset": a.legacySunset.UTC().Format("2 January 2006")}}
+	for name, value := range a.examples {
+		facts.values[name] = escape(value)
+	}
+	return facts, nil
+}
+
+// frame puts the body of a page into the frame.
+func (a *docsAPI) frame(c *docsChapter, body string) (string, error) {
+	page, err := template.New("").Parse(embedded("web/docs_page.html"))
+	if err != nil {
+		return "", err
+	}
+	twin := ""
+	if c.Twins > 0 {
+		twin = c.address(0)
+	}
+	var text strings.Builder
+	err = page.Execute(&text, map[string]any{"Base": a.routing.bases[0].URL, "Release": buildName(), "Path": c.Path,
+		"Twin": twin, "Title": c.Title, "Parts": a.contents.Parts, "Body": template.HTML(body),
+		"Script": template.JS(a.script)})
+	return text.String(), err
+}
+
+// showGuide answers GET /llms.txt below the base address.
+func (a *docsAPI) showGuide(ctx context.Context, c *call) (any, error) {
+	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	view := a.view(rt, ended, d)
-	line, err := newSnippet(d.values["widget"], d.base)
-	if err != nil {
-		return nil, err
-	}
-	view.Widget, view.Snippet = line.Widget, line.HTML
-	script, err := presentScript(d.base)
-	if err != nil {
-		return nil, err
-	}
-	view.ScriptSize = fmt.Sprintf("%.1f", float64(len(compress(script.text).body))/1024)
-	templates, err := template.New("").Funcs(template.FuncMap{
-		"file":    func(name string) string { return embedded("web/" + name) },
-		"changes": shownChanges,
-		"curl": func(name string) (string, error) {
-			c, err := view.call(name)
-			return c.Curl, err
-		},
-		"anchor": func(name string) (string, error) {
-			c, err := view.call(name)
-			return "#" + c.Anchor, err
-		},
-	}).Parse(embedded("web/docs.html"))
-	if err != nil {
-		return nil, err
-	}
-	m := &docsMaker{templates: templates, view: view, values: d.values}
-	home, err := m.execute("home", view)
-	if err != nil {
-		return nil, err
-	}
-	texts, err := m.pages()
-	if err != nil {
-		return nil, err
-	}
-	const html = "text/html; charset=utf-8"
-	made := &docsPages{routing: rt, ended: ended, docs: map[string]*staticFile{},
-		home:   newStaticFile(html, pageCaching, []byte(home)),
-		robots: newStaticFile("text/plain; charset=utf-8", pageCaching, []byte(robotsText(rt.prefixes)))}
-	for path, text := range texts {
-		made.docs[path] = newStaticFile(html, pageCaching, []byte(text))
-	}
-	return made, nil
+	return a.file("/llms.txt")
 }
 
 // robotsText asks crawlers to read the pages and to leave the interface alone (RFC 9309).
@@ -195,164 +361,8 @@ func (s *server) showSecurityTxt(w *response, _ *http.Request) {
 	s.write(w, reply{status: http.StatusOK, body: []byte(text.String())})
 }
 
-// placeholders are the values in the curl lines of /docs where the service has no examples that work:
-// words in capitals for the reader to replace. Their names are those of members and parameters,
-// exampleToken and exampleAdmin, and paths, or resources such as /webhooks/{id}, that need an id of
-// their own.
-var placeholders = map[string]string{
-	"license_key": "LICENSE_KEY",
-	"widget":      "WIDGET_ID",
-	"account_id":  "ACCOUNT_ID",
-	"device_id":   "DEVICE_ID",
-	"delivery":    "DELIVERY_ID",
-	"Origin":      "https://www.example.com",
-	exampleToken:  "the token of your account",
-	exampleAdmin:  "the token of an operator",
-	examplePortal: "the token of a portal",
-
-	"/accounts/{id}":             "ACCOUNT_ID",
-	"/apps/{id}":                 "APP_ID",
-	"/grants/{id}":               "GRANT_ID",
-	"client_id":                  "APP_ID",
-	"/oauth/token code":          "CODE",
-	"/oauth/token code_verifier": "VERIFIER",
-	"/oauth/revoke token":        "REFRESH_TOKEN",
-	"/licenses/{id}":             "LICENSE_ID",
-	"/plans/{id}":                "PLAN_ID",
-	"/webhooks/{id}":             "WEBHOOK_ID",
-	"/orders/{id}":               "ORDER_ID",
-	"/books/connections/{id}":    "CONNECTION_ID",
-	"export":                     "EXPORT_ID",
-}
-
-// A docsView is everything that the templates in web/docs.html show.
-type docsView struct {
-	Base, Root, Prefix string // "https://api.example.com/v1" and its parts
-	Release            string
-	Demo               bool
-	Widget             string // id in the lines that include the script
-	Snippet            string // such a line, with the script's hash
-	ScriptSize         string // of the script compressed, in KiB: "3.4"
-	Contact            string // URI of who gives tokens to partners; "": not known
-	ContactText        string // the same for people
-	AnonymousRate      int    // limits a minute and address, see serverOptions
-	VisitorRate        int
-	FailedRate         int
-	UnprovedRate       int
-	LegacySunset       string
-	LegacyEnded        bool
-	Groups             []docsGroup
-	Objects            []docsObject
-	Problems           []docsProblem
-	Events             []docsEvents
-	Posted             *docsCall // what is posted to webhooks, and what their answers mean
-	PostedExample      string
-	Origin             string   // a listed one, for curl lines
-	StripePermissions  string   // of a restricted key
-	RetryDelays        []string // "5 s", "5 min"
-	RetriesEnd         string   // after so long an event is given up
-}
-
-// A docsProblem is a row of the table of problem codes.
-type docsProblem struct {
-	Name    string
-	Status  int
-	Meaning string
-	Remedy  template.HTML
-}
-
-// A docsEvents is the event types of one noun.
-type docsEvents struct {
-	Noun  string
-	Names []string
-}
-
-// view collects what the pages show.
-func (a *docsAPI) view(rt *routing, ended bool, d *apiDocument) *docsView {
-	d.values = placeholders
-	if a.examples != nil {
-		d.values = a.examples
-	}
-	d.base, d.root = rt.bases[0].URL, rt.root
-	d.fromSites = map[string]bool{}
-	for i := range a.routes {
-		d.fromSites[a.routes[i].pattern] = a.routes[i].origin != originAny
-	}
-	v := &docsView{Base: d.base, Root: d.root, Prefix: rt.prefixes[0], Release: buildName(), Demo: a.examples != nil,
-		LegacySunset: a.legacySunset.UTC().Format("2 January 2006"), LegacyEnded: ended,
-		Groups: d.groups(), Objects: d.objects(), Events: groupEvents(a.events),
-		Origin: d.values["Origin"], StripePermissions: stripePermissions,
-		Contact: a.contact, ContactText: cmp.Or(contactEmail(a.contact), a.contact),
-		AnonymousRate: a.anonymousRate, VisitorRate: a.visitorRate, FailedRate: a.failedLookupRate,
-		UnprovedRate: unprovedShare * a.anonymousRate}
-	v.Posted, v.PostedExample = d.posted()
-	v.RetryDelays, v.RetriesEnd = showRetries()
-	for _, c := range a.problems {
-		remedy := prose(d.localize(d.all.at("x-problems", c.name, "remedy").text))
-		v.Problems = append(v.Problems, docsProblem{c.name, c.status, c.detail, remedy})
-	}
-	slices.SortStableFunc(v.Problems, func(p, q docsProblem) int { return p.Status - q.Status })
-	return v
-}
-
-// call returns the operation with a method and path, such as "POST /widget/events". If the document lacks
-// it, call returns an error and an empty docsCall, so that the result can be read either way.
-func (v *docsView) call(name string) (*docsCall, error) {
-	for _, group := range v.Groups {
-		for _, c := range group.Calls {
-			if c.Method+" "+c.Path == name {
-				return c, nil
-			}
-		}
-	}
-	return &docsCall{}, fmt.Errorf("the OpenAPI document has no %s", name)
-}
-
-// groupEvents groups event types by their noun, in the order in which the nouns first appear.
-func groupEvents(types []eventType) (groups []docsEvents) {
-	for _, typ := range types {
-		noun, name, _ := strings.Cut(string(typ), ".")
-		at := slices.IndexFunc(groups, func(g docsEvents) bool { return g.Noun == noun })
-		if at < 0 {
-			at = len(groups)
-			groups = append(groups, docsEvents{Noun: noun})
-		}
-		groups[at].Names = append(groups[at].Names, name)
-	}
-	return groups
-}
-
-// showRetries returns retryDelays in readable form, and their sum: "75 h 35 min".
-func showRetries() (delays []string, sum string) {
-	var all time.Duration
-	for _, delay := range retryDelays {
-		delays = append(delays, showDelay(delay))
-		all += delay
-	}
-	return delays, showDelay(all.Truncate(time.Minute))
-}
-
-// showDelay writes a length of time with its units: "5 s", "75 h 35 min".
-func showDelay(d time.Duration) string {
-	var parts []string
-	for _, unit := range []struct {
-		length time.Duration
-		name   string
-	}{{time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
-		if n := d / unit.length; n > 0 {
-			parts = append(parts, fmt.Sprint(int64(n), " ", unit.name))
-		}
-		d %= unit.length
-	}
-	return strings.Join(parts, " ")
-}
-
 // The OpenAPI document (contract, section 9). It is written by hand; docs_openapi_test.go compares it
 // with the routes, the problem codes and every answer that a test gets.
-
-// documentPath is the path of documentBase. The document also has it in the paths of the metadata,
-// where the configured prefix replaces it.
-const documentPath = "/v1"
 
 // An openapiAPI serves the OpenAPI document.
 type openapiAPI struct {
@@ -396,6 +406,9 @@ func withContact(text, contact string) string {
 		quoteJSON("Who gives tokens, licence keys and widgets to partners"), quoteJSON(member), quoteJSON(value)), 1)
 }
 
+// quoteJSON writes a string as JSON.
+func quoteJSON(text string) string { return strings.TrimSpace(string(encodeJSON(text))) }
+
 // showDocument answers GET /openapi.json below the base address.
 func (a *openapiAPI) showDocument(ctx context.Context, c *call) (any, error) {
 	if err := a.admit(ctx, c); err != nil {
@@ -419,3 +432,19 @@ func (a *openapiAPI) document() *staticFile {
 	}
 	return a.made
 }
+
+// The base address that the document is written with, in its servers and examples, and its parts. The document is
+// served with the configured ones in their place, also in the paths of the metadata.
+const (
+	documentRoot = "https://api.example.net"
+	documentPath = "/v1"
+	documentBase = documentRoot + documentPath
+)
+
+// The names of the tokens among the values that a demo gives the pages (serverOptions.examples): that of the account,
+// of the operator and of a portal.
+const (
+	exampleToken  = "token"
+	exampleAdmin  = "admin"
+	examplePortal = "portal"
+)

@@ -141,7 +141,7 @@ func findOperation(method, path string, atRoot bool) (found *operation, known bo
 	best := 0
 	for _, o := range operations() {
 		literal := matchPath(o.steps, segments)
-		if literal == 0 || o.atRoot != atRoot && o.path != "/openapi.json" {
+		if literal == 0 || o.atRoot != atRoot && o.path != "/openapi.json" && o.path != "/llms.txt" {
 			continue
 		}
 		if known = true; o.method == method && literal > best {
@@ -264,7 +264,7 @@ var pages = sync.OnceValue(func() map[string]bool {
 
 // isPage reports whether a path at the root is a page.
 func isPage(path string) bool {
-	return pages()[path] || matches(`^/(widget-[0-9a-f]{12}\.js|docs/[a-z-]+)$`, path)
+	return pages()[path] || matches(`^/(widget-[0-9a-f]{12}\.js|docs/([a-z0-9-]+(\.md)?|find\.json))$`, path)
 }
 
 // pathsForPeople are the paths of routes with a page, cut into segments.
@@ -403,7 +403,14 @@ func judgeProblem(body []byte) []string {
 		return []string{"the body is not JSON: " + err.Error()}
 	}
 	delete(value.(node), "ok") // of leads
-	return checkSchema(child(openapiDocument(), "components", "schemas", "Problem"), value, "#", true)
+	faults := checkSchema(child(openapiDocument(), "components", "schemas", "Problem"), value, "#", true)
+	entries, _ := value.(node)["errors"].([]any)
+	for _, entry := range entries {
+		if code, _ := entry.(node)["code"].(string); child(openapiDocument(), "x-entries")[code] == nil {
+			faults = append(faults, "no line of x-entries explains "+code)
+		}
+	}
+	return faults
 }
 
 var patterns sync.Map // the compiled patterns of schemas, by their text

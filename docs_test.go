@@ -48,8 +48,8 @@ func newDocsPage(t testing.TB) string {
 	return docsOfAll.page
 }
 
-// docsChapter returns a chapter of the page.
-func docsChapter(t testing.TB, page, id string) string {
+// chapterOf returns a chapter of the page.
+func chapterOf(t testing.TB, page, id string) string {
 	t.Helper()
 	_, chapter, found := strings.Cut(page, `<section id="`+id+`"`)
 	if !found {
@@ -91,6 +91,9 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 		}
 	}
 	for path, page := range pages {
+		if strings.HasSuffix(path, ".md") {
+			continue // see TestDocs_guideForProgramsNamesEveryTwin
+		}
 		for _, link := range captures(`(?:href|src)="([^"]*)"`, page) {
 			links++
 			to, id, inside := strings.Cut(link, "#")
@@ -100,7 +103,7 @@ func TestDocs_linksLeadSomewhere(t *testing.T) {
 			case inside && !ids[to+"#"+id]:
 				t.Errorf("%s: nothing has the id of the link %s", path, link)
 			case pages[to] == "":
-				pages[to] = s.get("/" + to).is(200).body
+				pages[to] = s.get("/"+to).is(200).body + " "
 			}
 		}
 	}
@@ -139,10 +142,14 @@ func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, path := range append([]string{"/"}, docsPaths(s)...) {
-		a := s.get("/"+path).is(200).has("Content-Type: text/html; charset=utf-8",
-			`Link: </openapi.json>; rel="service-desc", </docs>; rel="service-doc"`)
+		links := `</openapi.json>; rel="service-desc", </docs>; rel="service-doc"`
+		if path != "/" && path != "/docs/all" {
+			links += ", <" + path + `.md>; rel="alternate"; type="text/markdown"`
+		}
+		a := s.get("/"+path).is(200).has("Content-Type: text/html; charset=utf-8", "Link: "+links)
 		policy := a.header.Get("Content-Security-Policy")
 		rest, script, scripted := strings.Cut(policy, "; script-src ")
+		rest = strings.TrimSuffix(rest, "; connect-src 'self'") // for the index that the box finds words in
 		equal(t, "policy", rest, "default-src 'none'; style-src 'self'; img-src 'self'")
 		if scripted {
 			found := captures(`(?s)<script>(.*?)</script>`, a.body)
@@ -300,7 +307,7 @@ func TestDocs_applicationByHandWorksAsItStands(t *testing.T) {
 	programsOrSkip(t, "curl", "sh", "openssl")
 	s := newService(t)
 	base := s.atItsBase()
-	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, docsChapter(t, docsPage(s), "applications"))
+	blocks := captures(`(?s)<pre tabindex="0"><code>(.*?)</code></pre>`, chapterOf(t, docsPage(s), "applications"))
 	if len(blocks) != 7 {
 		t.Fatalf("the chapter has %d blocks, want 7", len(blocks))
 	}
@@ -396,8 +403,8 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 		s := newService(t, func(_ *storeOptions, o *serverOptions) { o.contact = contact })
 		contains(t, s.get("//").is(200).body, "ask "+want.link)
 		page := docsPage(s)
-		contains(t, docsChapter(t, page, "start"), "needs what "+want.link)
-		contains(t, docsChapter(t, page, "tokens"), "(ask "+want.link+")")
+		contains(t, chapterOf(t, page, "start"), "needs what "+want.link)
+		contains(t, chapterOf(t, page, "tokens"), "(ask "+want.link+")")
 		info := s.get("//openapi.json").is(200).json()["info"].(map[string]any)
 		got, err := json.Marshal(info["contact"])
 		s.check(err)
@@ -659,7 +666,8 @@ func TestDocs_areFoundByTheScriptWhateverIsInTheAddress(t *testing.T) {
 	equal(t, "what is found", b.await(`const [done] = arguments, find = document.querySelector("#find");
 		find.value = "menu that takes";
 		find.dispatchEvent(new Event("input"));
-		done(document.querySelector(".found a").pathname);`), any("/docs/ordering"))
+		const look = () => { const a = document.querySelector("#found a"); a ? done(a.pathname) : setTimeout(look, 20) };
+		look();`), any("/docs/ordering"))
 }
 
 func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
@@ -687,7 +695,7 @@ func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
 	s := newService(t, func(_ *storeOptions, o *serverOptions) {
 		o.securityContacts = []string{"mailto:security@example.com"}
 	})
-	paths := append(docsPaths(s), "/", "/docs.css", "/robots.txt", "/widget.js", "/livez", "/openapi.json",
+	paths := append(docsPaths(s), "/", "/docs.css", "/robots.txt", "/widget.js", "/livez", "/openapi.json", "/llms.txt",
 		"/.well-known/jwks.json", "/.well-known/security.txt", "/.well-known/oauth-authorization-server/v1")
 	for _, path := range paths {
 		s.do("OPTIONS", "/"+path, "").is(204).has("Allow: GET, HEAD, OPTIONS")
@@ -759,11 +767,12 @@ func TestDocs_outsideADemoNameTheWordsThatTheirLinesHave(t *testing.T) {
 	s := newService(t)
 	const words = "In the lines, put your own in place of "
 	for path, want := range map[string]string{
-		"calls-apps": words + "<code>APP_ID</code> <code>CODE</code> <code>GRANT_ID</code> " +
-			"<code>REFRESH_TOKEN</code> <code>VERIFIER</code>.</p>\n<pre",
-		"twice":    words + "<code>WIDGET_ID</code>.</p>\n</div>",
-		"selling":  "the lines on this page use it. </p>",
-		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code>.</p>\n<pre",
+		"calls-apps": words + "<code>APP_ID</code> <code>CLIENT_SECRET</code> <code>GRANT_ID</code> " +
+			"<code>REFRESH_TOKEN</code> <code>YOUR_SITE</code>.</p>\n<pre",
+		"twice":   words + "<code>WIDGET_ID</code> <code>YOUR_SITE</code>.</p>\n</div>",
+		"selling": "the lines on this page use it. </p>",
+		"webhooks": "the lines on this page use it. " + words + "<code>WEBHOOK_ID</code> <code>YOUR_SITE</code>" +
+			".</p>\n<pre",
 	} {
 		contains(t, s.get("//docs/"+path).is(200).body, want)
 	}

@@ -17,48 +17,59 @@ import (
 //	go test -run TestEmbedded -write-embedded .
 var writeEmbedded = flag.Bool("write-embedded", false, "write the compressed copies of what the program embeds")
 
-// embeddedSources are the files of which the program has a compressed copy: schema.sql, all of schema, CHANGELOG.md,
-// and all of web but the script, which every start needs.
-func embeddedSources(t testing.TB) (names []string) {
+// embeddedTexts are the texts of which the program has a compressed copy, by their names: schema.sql, all of schema,
+// all of web but the script, which every start needs, and what the pages of the documentation are made of; and those
+// pages.
+func embeddedTexts(t testing.TB) map[string]string {
 	t.Helper()
-	for _, pattern := range []string{"schema.sql", "schema/*", "web/*", "CHANGELOG.md"} {
+	texts := makeDocs(t)
+	for _, pattern := range []string{"schema.sql", "schema/*", "web/*"} {
 		found, err := filepath.Glob(pattern)
 		must(t, err)
-		names = append(names, found...)
+		for _, name := range found {
+			sample := slices.Contains([]string{".sh", ".py", ".mjs", ".md"}, filepath.Ext(name)) ||
+				strings.HasSuffix(name, ".txt") && name != "web/demo.txt"
+			if !sample && !strings.HasPrefix(name, "web/widget") && name != "web/docs.html" {
+				texts[name] = fileText(t, name)
+			}
+		}
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "web/widget") })
+	return texts
 }
 
 func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
 	t.Parallel()
-	sources := embeddedSources(t)
+	texts := embeddedTexts(t)
 	if *writeEmbedded {
-		for _, name := range sources {
+		must(t, os.RemoveAll("compressed"))
+		for name, text := range texts {
 			var small bytes.Buffer
 			z, err := gzip.NewWriterLevel(&small, gzip.BestCompression) // without a time or a name, so always the same
 			must(t, err)
-			_, err = z.Write(fileBytes(t, name))
+			_, err = z.Write([]byte(text))
 			must(t, err)
 			must(t, z.Close())
-			must(t, os.WriteFile("compressed/"+name+".gz", small.Bytes(), 0o644))
+			name = "compressed/" + name + ".gz"
+			must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+			must(t, os.WriteFile(name, small.Bytes(), 0o644))
 		}
 		t.Skip("written; build the test anew to check it")
 	}
 	err := fs.WalkDir(compressedFiles, ".", func(name string, d fs.DirEntry, err error) error {
 		source := strings.TrimSuffix(strings.TrimPrefix(name, "compressed/"), ".gz")
-		if !d.IsDir() && !slices.Contains(sources, source) {
+		if _, known := texts[source]; !d.IsDir() && !known {
 			t.Errorf("%s is a copy of nothing that is embedded", name)
 		}
 		return err
 	})
 	must(t, err)
-	for _, name := range sources {
+	for name, text := range texts {
 		_, err := compressedFiles.Open("compressed/" + name + ".gz")
-		if err != nil || embedded(name) != fileText(t, name) {
+		if err != nil || embedded(name) != text {
 			t.Errorf("%s has changed: go test -run TestEmbedded -write-embedded .", name)
 		}
 	}
-	if len(sources) < 20 {
-		t.Errorf("found %d files only", len(sources))
+	if len(texts) < 20 {
+		t.Errorf("found %d files only", len(texts))
 	}
 }

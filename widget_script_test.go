@@ -68,7 +68,7 @@ func TestScript_followsTheBaseAddressAndKeepsTheEarlierOne(t *testing.T) {
 	s.must("base-url", "remove", testBase)
 	s.check(s.server.refresh())
 	s.get("/" + before.path).is(404)
-	contains(t, docsChapter(t, docsPage(s), "widgets"), "until the operator removes the earlier one")
+	contains(t, chapterOf(t, docsPage(s), "widgets"), "until the operator removes the earlier one")
 	contains(t, fileText(t, "docs/operating.md"),
 		"lines with the earlier address go on working until `base-url remove`")
 }

@@ -10,6 +10,8 @@
   const link = moved && moved.closest(".index a");
   if (link) return location.replace(link.href);
 
+  // A button above each block copies it. Strings and keys get a colour.
+  const word = /"(?:[^"\\]|\\.)*"(\s*:)?|'[^']*'|(^|\n)\s*(#|\/\/) [^\n]*/g;
   for (const pre of all("pre", main)) {
     const button = make("button", "Copy", { className: "copy", type: "button" });
     const box = make("div", "", { className: "code" });
@@ -23,8 +25,16 @@
       button.textContent = "Copied";
       setTimeout(() => button.textContent = "Copy", 2000);
     };
+    const code = pre.firstElementChild, text = code.textContent, parts = [];
+    let done = 0;
+    for (const found of text.matchAll(word)) {
+      const kind = found[1] ? "key" : found[3] ? "note" : "string";
+      parts.push(text.slice(done, found.index), make("span", found[0], { className: kind }));
+      done = found.index + found[0].length;
+    }
+    code.replaceChildren(...parts, text.slice(done));
     pre.replaceWith(box);
-    box.append(pre, button);
+    box.append(button, pre);
   }
 
   // Samples of one thing in several languages are sections; one of them is shown.
@@ -69,25 +79,89 @@
   addEventListener("hashchange", show);
   show();
 
-  // Headings, members and, on the first page, the index.
-  const input = make("input", "", { type: "search", id: "find" }), found = make("ul", "", { className: "found" });
-  const label = make("label", "Find on this page", { htmlFor: "find" }), count = make("p");
+  // The box in the header finds words in all pages. Its index is fetched when it is first used.
+  const input = make("input", "", { type: "search", id: "find", autocomplete: "off", placeholder: "Find" });
+  const found = make("ul", "", { id: "found", hidden: true }), label = make("label", "Find in the documentation", { htmlFor: "find" });
+  const count = make("p", "", { className: "count" }), box = make("div", "", { className: "find" });
+  input.setAttribute("role", "combobox");
+  input.setAttribute("aria-expanded", "false");
+  input.setAttribute("aria-controls", "found");
+  found.setAttribute("role", "listbox");
+  found.setAttribute("aria-label", "Places");
   count.setAttribute("role", "status");
-  nav.prepend(label, input, count, found);
-  const things = all("h2, h3[id], h3 a, .lang, h4[id], dt > code:first-child, tr[id] td:first-child, .index a", main);
-  input.oninput = () => {
-    const word = input.value.trim().toLowerCase();
-    const hits = word ? things.filter(thing => (thing.textContent + " " + thing.id).toLowerCase().includes(word)) : [];
-    count.textContent = word ? hits.length + " found" + (hits.length > 40 ? ":" : "") : "";
-    found.replaceChildren(...hits.slice(0, 40).map(thing => {
-      const at = thing.closest("[id]"), item = make("li"), to = make("a", thing.textContent, { href: thing.href || "#" + at.id });
-      const title = !thing.href && thing.localName == "code" && at.querySelector("h2, h3");
-      if (title && title != thing) to.append(make("small", " " + title.textContent));
-      if (!thing.href) to.onclick = () => setTimeout(() => (show(), thing.scrollIntoView()));
+  box.append(label, input, count, found);
+  document.querySelector("header").append(box);
+  let index, chosen = -1;
+  const load = () => index = index || fetch("/docs/find.json").then(answer => answer.json()).then(made => {
+    made.list = Object.keys(made.words);
+    return made;
+  });
+  input.onfocus = load;
+  const placesOf = (made, term) => {
+    const places = new Map();
+    for (const known of made.list) {
+      if (!known.startsWith(term)) continue;
+      let at = 0;
+      for (const step of made.words[known]) {
+        at += step;
+        places.set(at, Math.max(places.get(at) || 0, known == term ? 2 : 1));
+      }
+    }
+    return places;
+  };
+  const seek = async () => {
+    const made = await load(), scores = new Map();
+    const terms = (input.value.toLowerCase().match(/[a-z0-9à-ÿ_]+/g) || []).filter(term => !made.stops.includes(term));
+    for (const term of terms) {
+      const forms = [term, term.replace(/s$/, ""), made.same[term]].filter((form, i, all) => form && all.indexOf(form) == i);
+      const places = new Map();
+      for (const form of forms) for (const [at, score] of placesOf(made, form)) places.set(at, Math.max(score, places.get(at) || 0));
+      if (term.length < 3 && !made.words[term]) continue;
+      for (const [at, score] of places) {
+        const [page, id, title] = made.places[at], name = (title + " " + id + " " + made.pages[page][1]).toLowerCase();
+        const titled = title.toLowerCase() == term ? (/_/.test(term) || terms.length == 1 ? 20 : 4) : forms.some(form => name.includes(form)) ? 3 : 0;
+        scores.set(at, (scores.get(at) || (made.pages[page][0] == "/docs/changes" ? -8 : 0)) + 10 + score + titled);
+      }
+    }
+    const hits = [...scores].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 12);
+    count.textContent = input.value.trim() ? (hits.length ? scores.size + " found" : "Nothing is found. Try fewer words.") : "";
+    found.replaceChildren(...hits.map(([at], i) => {
+      const [page, id, title] = made.places[at], item = make("li", "", { id: "hit-" + i });
+      item.setAttribute("role", "option");
+      const to = make("a", title, { href: made.pages[page][0] + "#" + id, tabIndex: -1 });
+      to.append(make("small", " " + made.pages[page][1]));
+      to.onclick = () => close();
       item.append(to);
       return item;
     }));
+    choosePlace(hits.length ? 0 : -1);
+    setOpen(hits.length > 0);
   };
+  const setOpen = open => {
+    found.hidden = !open;
+    input.setAttribute("aria-expanded", open);
+  };
+  const choosePlace = at => {
+    chosen = at;
+    [...found.children].forEach((item, i) => item.setAttribute("aria-selected", i == at));
+    if (at >= 0) {
+      input.setAttribute("aria-activedescendant", "hit-" + at);
+      found.children[at].scrollIntoView({ block: "nearest" });
+    } else input.removeAttribute("aria-activedescendant");
+  };
+  const close = () => (setOpen(false), setTimeout(show));
+  input.oninput = seek;
+  input.onkeydown = event => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], n = found.children.length;
+    if (step && n) choosePlace((chosen + step + n) % n), event.preventDefault();
+    if (event.key == "Enter" && chosen >= 0) found.children[chosen].firstChild.click();
+    if (event.key == "Escape") setOpen(false);
+  };
+  addEventListener("keydown", event => {
+    const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+    if (event.key == "/" && !typing || event.key == "k" && (event.ctrlKey || event.metaKey)) input.focus(), event.preventDefault();
+  });
+  addEventListener("click", event => box.contains(event.target) || setOpen(false));
 
   // The last heading above the upper third of the window is where the reader is.
   const marks = all("li li a", nav).map(a => [a, document.getElementById(a.hash.slice(1))]).filter(mark => mark[1]);

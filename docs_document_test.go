@@ -1,0 +1,533 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"math"
+	"slices"
+	"strings"
+)
+
+// What /docs shows of the OpenAPI document, in the order of the document.
+
+// A docsGroup is the calls of one tag.
+type docsGroup struct {
+	Anchor string
+	Name   string
+	Page   string // its path
+	Text   template.HTML
+	Calls  []*docsCall
+}
+
+// A docsCall is one operation.
+type docsCall struct {
+	Anchor        string
+	Method, Path  string
+	Summary       string
+	Text          template.HTML
+	Where         string // the address before its path; "": the base address
+	Scopes        []string
+	TokenOptional bool
+	TokenRequired bool
+	Idempotent    bool
+	Parameters    []docsMember
+	Body          []docsMember
+	Curl          string
+	Answers       []docsAnswer
+	Shown         *docsAnswer // what the curl line prints
+}
+
+// A docsMember is a member of an object, or a parameter.
+type docsMember struct {
+	Name     string
+	Required bool
+	Type     template.HTML
+	Text     template.HTML
+}
+
+// A docsAnswer is one status of a call.
+type docsAnswer struct {
+	Status  string
+	Text    template.HTML
+	Type    template.HTML // of the body; "": none, or a problem
+	Codes   []string
+	Example string
+}
+
+// A docsObject is a schema that calls refer to.
+type docsObject struct {
+	Anchor  string
+	Name    string
+	Text    template.HTML
+	Members []docsMember
+}
+
+// An apiDocument is the OpenAPI document, as it is read to make /docs.
+type apiDocument struct {
+	all       jsonValue
+	values    *docsValues     // in the curl lines
+	fromSites map[string]bool // calls, as "POST /widget/leads", that a browser makes from a listed site
+}
+
+// documentDepth is how deep the values of an OpenAPI document may be nested. What clients send is limited
+// to maxJSONDepth.
+const documentDepth = 64
+
+// newAPIDocument parses an OpenAPI document.
+func newAPIDocument(text string) (*apiDocument, error) {
+	p := jsonParser{text: text, left: math.MaxInt}
+	all, err := p.value(maxJSONDepth-documentDepth, true)
+	if err != nil {
+		return nil, fmt.Errorf("read the OpenAPI document: %w", err)
+	}
+	return &apiDocument{all: all}, nil
+}
+
+// at returns the member that a path of names leads to; null if there is none.
+func (v *jsonValue) at(names ...string) *jsonValue {
+	for _, name := range names {
+		next, ok := v.member(name)
+		if !ok {
+			return &jsonValue{}
+		}
+		v = next
+	}
+	return v
+}
+
+// texts returns the strings of an array, without its other values.
+func (v *jsonValue) texts() (all []string) {
+	for _, e := range v.list {
+		if e.kind == jsonString {
+			all = append(all, e.text)
+		}
+	}
+	return all
+}
+
+// localize puts the marks of a service's addresses in place of those that the document is written with.
+func (d *apiDocument) localize(text string) string {
+	return strings.NewReplacer(documentBase, "«base»", documentRoot, "«root»").Replace(text)
+}
+
+// textOf returns the description of a part of the document.
+func (d *apiDocument) textOf(v *jsonValue) template.HTML {
+	return prose(d.localize(v.at("description").text))
+}
+
+// follow returns what a $ref refers to, and its name; any other value is returned as it is.
+func (d *apiDocument) follow(v *jsonValue) (target *jsonValue, name string) {
+	for range 8 { // bounded, so that a document with circular references can't hang the service
+		ref, ok := v.member("$ref")
+		if !ok {
+			break
+		}
+		steps := strings.Split(strings.TrimPrefix(ref.text, "#/"), "/")
+		v, name = d.all.at(steps...), steps[len(steps)-1]
+	}
+	return v, name
+}
+
+// groups returns the calls by tag, in the order of the document.
+func (d *apiDocument) groups() (all []docsGroup) {
+	for i := range d.all.at("tags").list {
+		tag := &d.all.at("tags").list[i]
+		name := tag.at("name").text
+		group := docsGroup{Anchor: "tag-" + name, Name: name, Page: docsPrefix + "calls-" + name,
+			Text: prose(tag.at("description").text)}
+		for _, path := range d.all.at("paths").members {
+			for _, m := range path.value.members {
+				if slices.Contains(m.value.at("tags").texts(), name) {
+					group.Calls = append(group.Calls, d.call(path.name, &path.value, m.name, &m.value))
+				}
+			}
+		}
+		all = append(all, group)
+	}
+	return all
+}
+
+// posted returns what the service posts to webhooks, from the document's member webhooks, and an
+// example of the body.
+func (d *apiDocument) posted() (call *docsCall, example string) {
+	item := d.all.at("webhooks", "event")
+	op := item.at("post")
+	if examples := op.at("requestBody", "content", "application/json", "examples").members; len(examples) > 0 {
+		first, _ := d.follow(&examples[0].value)
+		example = layOutJSON(first.at("value"), "", jsonWidth)
+	}
+	return d.call("", item, "post", op), example
+}
+
+// call reads one operation.
+func (d *apiDocument) call(path string, item *jsonValue, method string, op *jsonValue) *docsCall {
+	c := &docsCall{Anchor: "call-" + op.at("operationId").text, Method: strings.ToUpper(method), Path: path,
+		Summary: op.at("summary").text, Text: d.textOf(op), Scopes: op.at("x-required-scopes").texts()}
+	if servers := item.at("servers").list; len(servers) > 0 {
+		c.Where = d.localize(servers[0].at("url").text)
+	}
+	security := op.at("security").list
+	for i := range security {
+		c.TokenOptional = c.TokenOptional || len(security[i].members) == 0
+	}
+	c.TokenRequired = len(security) > 0 && !c.TokenOptional
+	var parameters []*jsonValue
+	for _, list := range [][]jsonValue{item.at("parameters").list, op.at("parameters").list} {
+		for i := range list {
+			p, _ := d.follow(&list[i])
+			parameters = append(parameters, p)
+			if p.at("name").text == "Idempotency-Key" {
+				c.Idempotent = true // it has a chapter of its own
+				continue
+			}
+			where := p.at("in").text
+			if where == "query" {
+				where = "in the query"
+			}
+			kind := template.HTML(html.EscapeString(where)+", ") + d.typeOf(p.at("schema"))
+			c.Parameters = append(c.Parameters,
+				docsMember{p.at("name").text, p.at("required").boolean, kind, d.textOf(p)})
+		}
+	}
+	schema, _ := d.follow(bodyOf(op).at("schema"))
+	c.Body = d.allMembers(schema)
+	for _, m := range op.at("responses").members {
+		c.Answers = append(c.Answers, d.answer(m.name, &m.value))
+	}
+	if at := slices.IndexFunc(c.Answers, func(a docsAnswer) bool { return a.Status[0] == '2' }); at >= 0 {
+		shown := c.Answers[at]
+		c.Shown, c.Answers[at].Example = &shown, ""
+	}
+	if op.at("x-called-by").text == "" { // only the provider can sign what it posts
+		c.Curl = d.curl(c, op, parameters)
+	}
+	return c
+}
+
+// bodyOf returns what an operation says of the body of its requests: JSON, or else a form.
+func bodyOf(op *jsonValue) *jsonValue {
+	content := op.at("requestBody", "content")
+	if form, ok := content.member(formMediaType); ok {
+		return form
+	}
+	return content.at("application/json")
+}
+
+// answer reads one response of an operation.
+func (d *apiDocument) answer(status string, response *jsonValue) docsAnswer {
+	response, _ = d.follow(response)
+	out := docsAnswer{Status: status, Text: d.textOf(response), Codes: response.at("x-problem-codes").texts()}
+	content := response.at("content").members
+	if len(content) == 0 || len(out.Codes) > 0 {
+		return out
+	}
+	out.Type = d.typeOf(content[0].value.at("schema"))
+	if examples := content[0].value.at("examples").members; len(examples) > 0 {
+		example, _ := d.follow(&examples[0].value)
+		out.Example = d.localize(layOutJSON(example.at("value"), "", jsonWidth))
+	}
+	return out
+}
+
+// objects returns the schemas that answers and other schemas refer to, in the order of the document.
+// Bodies of requests are left out, since they are shown with their calls.
+func (d *apiDocument) objects() (all []docsObject) {
+	bodies := map[string]bool{}
+	for _, path := range d.all.at("paths").members {
+		for _, m := range path.value.members {
+			_, name := d.follow(bodyOf(&m.value).at("schema"))
+			bodies[name] = true
+		}
+	}
+	for _, m := range d.all.at("components", "schemas").members {
+		if members := d.members(&m.value); len(members) > 0 && !bodies[m.name] {
+			all = append(all, docsObject{"object-" + m.name, m.name, d.textOf(&m.value), members})
+		}
+	}
+	return all
+}
+
+// members returns the members of an object, those of objects within it as "device.name" unless these have a name of
+// their own, and those of all parts of an allOf.
+func (d *apiDocument) members(schema *jsonValue) []docsMember { return d.membersOf(schema, false) }
+
+// allMembers is like members, with those of all objects within it: what a request can have is shown with its call.
+func (d *apiDocument) allMembers(schema *jsonValue) []docsMember { return d.membersOf(schema, true) }
+
+func (d *apiDocument) membersOf(schema *jsonValue, named bool) (all []docsMember) {
+	for i := range schema.at("allOf").list {
+		part, _ := d.follow(&schema.at("allOf").list[i])
+		all = append(all, d.membersOf(part, named)...)
+	}
+	required := schema.at("required").texts()
+	for _, m := range schema.at("properties").members {
+		target, _ := d.follow(&m.value)
+		all = append(all, docsMember{m.name, slices.Contains(required, m.name), d.typeOf(&m.value), d.textOf(target)})
+		inner := &m.value
+		if items := m.value.at("items"); items.kind == jsonObject {
+			inner = items
+		}
+		if named {
+			inner, _ = d.follow(inner)
+		}
+		for _, deeper := range d.membersOf(inner, named) {
+			deeper.Name = m.name + "." + deeper.Name
+			all = append(all, deeper)
+		}
+	}
+	return all
+}
+
+// typeOf says in words what a schema allows: "text, at most 254 characters".
+func (d *apiDocument) typeOf(schema *jsonValue) template.HTML {
+	target, name := d.follow(schema)
+	if name != "" && len(d.members(target)) > 0 {
+		return template.HTML(`<a href="#object-` + html.EscapeString(name) + `">` + html.EscapeString(name) + `</a>`)
+	}
+	for _, choice := range []string{"oneOf", "anyOf"} {
+		var parts []string
+		for i := range target.at(choice).list {
+			part := &target.at(choice).list[i]
+			if _, constrains := part.member("required"); constrains && part.at("type").kind == jsonNull {
+				continue // it only says which members go together, as the description does
+			}
+			parts = append(parts, string(d.typeOf(part)))
+		}
+		if len(parts) > 0 {
+			return template.HTML(strings.Join(parts, " or "))
+		}
+	}
+	kinds := target.at("type").texts()
+	if one := target.at("type"); one.kind == jsonString {
+		kinds = []string{one.text}
+	}
+	null := slices.Contains(kinds, "null")
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return k == "null" })
+	text := template.HTML("any value")
+	if len(kinds) > 0 {
+		text = d.kindOf(kinds[0], target)
+	}
+	if null {
+		text += ", or null"
+	}
+	return text
+}
+
+// shownValues is how many values an enum has at most to be listed here; chapters list longer ones.
+const shownValues = 20
+
+// kindOf says in words what a schema with one type allows.
+func (d *apiDocument) kindOf(kind string, schema *jsonValue) template.HTML {
+	text := map[string]string{"string": "text", "integer": "whole number", "number": "number",
+		"boolean": "true or false", "object": "object", "array": "list"}[kind]
+	switch schema.at("format").text {
+	case "date-time":
+		text = "time"
+	case "date":
+		text = "date, as 2027-01-31"
+	case "uri":
+		text = "address"
+	}
+	out := template.HTML(html.EscapeString(text))
+	if kind == "array" {
+		out += " of " + d.typeOf(schema.at("items"))
+	}
+	if values := schema.at("enum").texts(); len(values) > 0 && len(values) <= shownValues {
+		var words []string
+		for _, value := range values {
+			words = append(words, "<code>"+html.EscapeString(value)+"</code>")
+		}
+		out = template.HTML(strings.Join(words, ", "))
+	}
+	for _, limit := range []struct{ name, before, after string }{
+		{"minLength", "at least ", " characters"}, {"maxLength", "at most ", " characters"},
+		{"minimum", "from ", ""}, {"maximum", "to ", ""},
+		{"minItems", "at least ", " of them"}, {"maxItems", "at most ", " of them"},
+		{"maxProperties", "at most ", " members"},
+	} {
+		if n := schema.at(limit.name); n.kind == jsonNumber && !(limit.name == "minLength" && n.text == "1") {
+			separator := ", "
+			if limit.name == "maximum" && schema.at("minimum").kind == jsonNumber {
+				separator = " "
+			}
+			out += template.HTML(separator + limit.before + html.EscapeString(grouped(n.text)) + limit.after)
+		}
+	}
+	return out
+}
+
+// grouped writes a whole number of five digits or more with commas: "1,000,000".
+func grouped(digits string) string {
+	if len(digits) < 5 {
+		return digits
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// curl returns a shell command that makes a call with the first example of the document.
+func (d *apiDocument) curl(c *docsCall, op *jsonValue, parameters []*jsonValue) string {
+	address, query := c.Where, []string{}
+	if address == "" {
+		address = "«base»"
+	}
+	address += c.Path
+	var options []string
+	for _, p := range parameters {
+		name, value := p.at("name").text, p.at("example").text
+		switch p.at("in").text {
+		case "path":
+			address = strings.ReplaceAll(address, "{"+name+"}", d.exampleOf(c.Path, name, value))
+		case "query":
+			if slices.Contains([]string{"widget", "interval", "timezone"}, name) {
+				query = append(query, name+"="+d.exampleOf(c.Path, name, value))
+			}
+			if name == "limit" {
+				query = append(query, "limit=2")
+			}
+		}
+	}
+	if d.fromSites[c.Method+" "+c.Path] {
+		options = append(options, "-H "+shellQuote("Origin: "+d.values.mark("Origin", "Origin")))
+	}
+	if c.TokenRequired {
+		variable := "TOKEN"
+		switch {
+		case slices.Contains(c.Scopes, scopeAdmin):
+			variable = "ADMIN_TOKEN"
+		case slices.Contains(c.Scopes, scopeConsent):
+			variable = "PORTAL_TOKEN"
+		}
+		options = append(options, `-H "Authorization: Bearer $`+variable+`"`)
+	}
+	body := d.bodyExample(c.Path, op)
+	switch _, form := op.at("requestBody", "content").member(formMediaType); {
+	case form:
+		for _, m := range body.members {
+			options = append(options, "--data-urlencode "+shellQuote(m.name+"="+m.value.text))
+		}
+	case body.kind == jsonObject:
+		text := shellQuote(layOutJSON(body, "  ", jsonWidth))
+		options = append(options, "-H 'Content-Type: application/json'", "-d "+text)
+	case c.Method != "GET":
+		options = append(options, "-X "+c.Method)
+	}
+	if len(query) > 0 {
+		address += "?" + strings.Join(query, "&")
+	}
+	command := "curl -s "
+	if c.Method == "PATCH" || c.Method == "PUT" {
+		command += "-X " + c.Method + " "
+	}
+	if _, empty := op.at("responses").member("204"); empty {
+		command += "-i " // otherwise it would print nothing
+	}
+	return strings.Join(append([]string{command + shellQuote(address)}, options...), " \\\n  ")
+}
+
+// exampleOf returns the mark of the value of a parameter or a member in a curl line. documented is the document's own.
+func (d *apiDocument) exampleOf(path, name, documented string) string {
+	if name == "id" {
+		resource, _, _ := strings.Cut(path, "{id}")
+		return d.values.mark(documented, path, resource+"{id}")
+	}
+	return d.values.mark(documented, path+" "+name, name)
+}
+
+// docsExamples name the examples of bodies that curl lines send where it is not the document's first.
+var docsExamples = map[string]string{"/oauth/token": "own", "/oauth/revoke": "own",
+	"/books/connections": productFortnox, "/books/connections/{id}/mapping": productFortnox}
+
+// bodyExample returns the example of a call's body that its curl line sends, with the marks of exampleOf in it; null:
+// the document has none.
+func (d *apiDocument) bodyExample(path string, op *jsonValue) *jsonValue {
+	examples := bodyOf(op).at("examples").members
+	if len(examples) == 0 {
+		return &jsonValue{}
+	}
+	chosen, _ := d.follow(&examples[0].value)
+	if name := docsExamples[path]; name != "" {
+		chosen, _ = d.follow(bodyOf(op).at("examples", name))
+	}
+	return d.withExamples(path, chosen.at("value"))
+}
+
+// withExamples returns an example of the document with the values of exampleOf in it.
+func (d *apiDocument) withExamples(path string, v *jsonValue) *jsonValue {
+	out := *v
+	out.members = slices.Clone(v.members)
+	for i := range out.members {
+		m := &out.members[i]
+		if m.value.kind == jsonString {
+			m.value.text = d.exampleOf(path, m.name, m.value.text)
+		}
+	}
+	return &out
+}
+
+// plainWord matches words that a shell takes literally without quotes.
+var plainWord = lazyPattern(`^[A-Za-z0-9_./:@%+=-]+$`)
+
+// shellQuote quotes a text as one word for a POSIX shell. What stands in the place of marks is plain.
+func shellQuote(text string) string {
+	if plainWord().MatchString(docsMark().ReplaceAllString(text, "x")) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+const jsonWidth = 76 // of a line of JSON
+
+// layOutJSON writes a value for people: on one line if it has at most width characters, else with each
+// member on a line of its own. Lines after the first are indented by indent.
+func layOutJSON(v *jsonValue, indent string, width int) string {
+	switch v.kind {
+	case jsonString:
+		return quoteJSON(v.text)
+	case jsonNumber:
+		return v.text
+	case jsonBool:
+		return fmt.Sprint(v.boolean)
+	case jsonNull:
+		return "null"
+	}
+	deeper, begin, between, end := indent+"  ", "", ", ", ""
+	if width < math.MaxInt && len(indent)+len(layOutJSON(v, "", math.MaxInt)) > width {
+		begin, between, end = "\n"+deeper, ",\n"+deeper, "\n"+indent
+	}
+	var parts []string
+	for i := range v.list {
+		parts = append(parts, layOutJSON(&v.list[i], deeper, width))
+	}
+	for i := range v.members {
+		parts = append(parts, quoteJSON(v.members[i].name)+": "+layOutJSON(&v.members[i].value, deeper, width))
+	}
+	text := begin + strings.Join(parts, between) + end
+	if v.kind == jsonObject {
+		return "{" + text + "}"
+	}
+	return "[" + text + "]"
+}
+
+var (
+	proseCode = lazyPattern("`([^`]+)`")
+	proseBold = lazyPattern(`\*\*([^*]+)\*\*`)
+)
+
+// prose turns the CommonMark that the document uses into HTML: paragraphs, `code` and **strong**.
+func prose(text string) template.HTML {
+	var out strings.Builder
+	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
+	for _, p := range paragraphs {
+		p = proseCode().ReplaceAllString(html.EscapeString(p), "<code>$1</code>")
+		p = proseBold().ReplaceAllString(p, "<b>$1</b>")
+		if len(paragraphs) > 1 {
+			p = "<p>" + p + "</p>"
+		}
+		out.WriteString(p)
+	}
+	return template.HTML(out.String())
+}
