@@ -545,8 +545,8 @@ type vippsEvent struct {
 func vippsEventsOf(list []json.RawMessage, p *payment, currency string) (events []vippsEvent) {
 	for _, text := range list {
 		var e vippsEvent
-		if json.Unmarshal(text, &e) == nil && e.Success && e.Reference == vippsReference(p.ID) && e.PSPReference != "" &&
-			!e.At.IsZero() && e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount {
+		if json.Unmarshal(text, &e) == nil && e.Success && e.Reference == vippsReference(p.ID) &&
+			e.PSPReference != "" && !e.At.IsZero() && e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount {
 			events = append(events, e)
 		}
 	}
