@@ -88,7 +88,7 @@ func (src *checkedSource) at(n ast.Node) string { return src.fset.Position(n.Pos
 var rooms = [][]string{
 	{"main.go", "nouns.go", "serve.go", "demo*.go"},
 	// those by name have endpoints or commands
-	{"*_cli.go", "*_http.go", "docs.go", "docs_chapter.go", "docs_document.go", "auth_key.go", "legacy.go",
+	{"*_cli.go", "*_http.go", "docs.go", "auth_key.go", "legacy.go",
 		"license_import.go", "serve_peer.go", "serve_standby.go", "serve_status.go", "widget_script.go",
 		"order_page.go", "oauth_page.go", "license_page.go"},
 	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_log.go",
@@ -127,7 +127,7 @@ var walls = map[string]string{
 
 	"account": "oauth",                               // prints codes to sign in with
 	"books":   "oauth order revenue",                 // connected by who is signed in; books ways of paying, and days
-	"docs":    "legacy oauth payment webhook widget", // tells what they do
+	"docs":    "legacy oauth widget", // tells what they do
 	"event":   "license",                             // those of one licence are its owner's
 	"oauth":   "books webhook",                       // goes on to books after signing in; ends webhooks of its own
 	"order":   "payment revenue",                     // is paid by attempts; is listed by business days

@@ -545,8 +545,9 @@ type vippsEvent struct {
 func vippsEventsOf(list []json.RawMessage, p *payment, currency string) (events []vippsEvent) {
 	for _, text := range list {
 		var e vippsEvent
-		if json.Unmarshal(text, &e) == nil && e.Success && e.Reference == vippsReference(p.ID) &&
-			e.PSPReference != "" && !e.At.IsZero() && e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount {
+		ours := json.Unmarshal(text, &e) == nil && e.Success && e.Reference == vippsReference(p.ID)
+		amount := e.Amount.Currency == currency && e.Amount.Value >= 0 && e.Amount.Value <= maxVippsAmount
+		if ours && amount && e.PSPReference != "" && !e.At.IsZero() {
 			events = append(events, e)
 		}
 	}

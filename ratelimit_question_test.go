@@ -118,7 +118,7 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	t.Parallel()
 	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
 		"GET /apps/{id}", "GET /grants/{id}", "GET /plans/{id}",
-		"GET /widget/health", "GET /openapi.json",
+		"GET /widget/health", "GET /openapi.json", "GET /llms.txt",
 		// An account has two connections at most. The last three read a day or some, and then wait for the books.
 		"GET /books/connections", "GET /books/connections/{id}", "GET /books/connections/{id}/mapping",
 		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}"}
