@@ -125,15 +125,15 @@ var walls = map[string]string{
 	"handlers.go": "oauth", // and their rates
 	"main.go":     "demo",  // is a command that starts the program
 
-	"account": "oauth",                               // prints codes to sign in with
-	"books":   "oauth order revenue",                 // connected by who is signed in; books ways of paying, and days
+	"account": "oauth",               // prints codes to sign in with
+	"books":   "oauth order revenue", // connected by who is signed in; books ways of paying, and days
 	"docs":    "legacy oauth widget", // tells what they do
-	"event":   "license",                             // those of one licence are its owner's
-	"oauth":   "books webhook",                       // goes on to books after signing in; ends webhooks of its own
-	"order":   "payment revenue",                     // is paid by attempts; is listed by business days
-	"payment": "order",                               // is an attempt to pay one
-	"revenue": "order payment",                       // is what orders brought, less what was disputed
-	"webhook": "oauth",                               // is an application's for as long as its token lives
+	"event":   "license",             // those of one licence are its owner's
+	"oauth":   "books webhook",       // goes on to books after signing in; ends webhooks of its own
+	"order":   "payment revenue",     // is paid by attempts; is listed by business days
+	"payment": "order",               // is an attempt to pay one
+	"revenue": "order payment",       // is what orders brought, less what was disputed
+	"webhook": "oauth",               // is an application's for as long as its token lives
 }
 
 // nounOf is the noun that a file belongs to, by its first word; "" for the core.
