@@ -29,6 +29,7 @@ var demoPages = sync.OnceValue(func() *template.Template {
 		"amount":   groupedAmount,
 		"actions":  func(state string) []string { return demoActions[state] },
 		"rate":     formatRate,
+		"style":    func() template.CSS { return template.CSS(pageStyle()) },
 	})
 	for _, name := range []string{"demo_books.html", "demo_connect.html", "demo_newsletter.html", "demo_orders.html",
 		"demo_pay.html"} {

@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
-	"html/template"
 	"io"
 	"maps"
 	"net/http"
@@ -745,20 +742,8 @@ func (p *testProvider) post(url, secret string, body []byte) int {
 	return answer.status
 }
 
-// testStyle is the style of the pages.
-var testStyle = sync.OnceValue(func() string { return embedded("web/demo_pay.css") })
-
-// testPolicy is the Content-Security-Policy of the pages. It has no form-action, since browsers apply that also to
-// redirects that answer a form.
-var testPolicy = sync.OnceValue(func() string {
-	hash := sha256.Sum256([]byte(testStyle()))
-	return "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-" +
-		base64.StdEncoding.EncodeToString(hash[:]) + "'"
-})
-
 // A testView is what a page shows.
 type testView struct {
-	Style               template.CSS
 	Open, Declined      bool
 	Title, Name, Amount string
 	Return, Cancel      string
@@ -769,7 +754,7 @@ func (p *testProvider) view(id string) (testView, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.passTime()
-	v := testView{Style: template.CSS(testStyle()), Title: "There is no such payment"}
+	v := testView{Title: "There is no such payment"}
 	s := p.session(id)
 	if s == nil {
 		return v, http.StatusNotFound
@@ -787,7 +772,7 @@ func (p *testProvider) view(id string) (testView, int) {
 func (p *testProvider) showPage(w http.ResponseWriter, r *http.Request) {
 	v, status := p.view(r.PathValue("id"))
 	h := w.Header()
-	h.Set("Content-Security-Policy", testPolicy())
+	h.Set("Content-Security-Policy", guestPolicy())
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")

@@ -198,7 +198,7 @@ func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 		}
 		policy := resp.Header.Get("Content-Security-Policy")
 		if !strings.HasPrefix(policy, "default-src 'none';") || strings.Contains(policy, "form-action") ||
-			strings.Contains(policy, "unsafe") || !strings.Contains(page, "<style>"+testStyle()+"</style>") {
+			strings.Contains(policy, "unsafe") || !strings.Contains(page, "<style>"+pageStyle()+"</style>") {
 			t.Errorf("%s: %q does not let its style in, or lets other things in", name, policy)
 		}
 	}
