@@ -20,11 +20,10 @@ func booksNoun() noun {
 		problems: booksProblems,
 		events:   booksEvents,
 		sealed:   []string{"books_apps", "books_authorizations", "books_connections"},
-		status: append(booksNeeds, statusLine{label: "books", read: booksStatus},
-			statusLine{label: "secrets of books", money: true, read: sealedBooks}),
+		foreign:  foreignBooks,
+		status:   append(booksNeeds, statusLine{label: "books", read: booksStatus}),
 		rows: []rowReader{booksAppTable.unreadable, bookAuthorizationTable.unreadable, bookConnectionTable.unreadable,
 			exportTable.unreadable},
-		check:    checkBooks,
 		promoted: (*tx).lookForAllSent,
 	}
 }

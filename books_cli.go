@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 )
 
 // The options of these commands.
@@ -322,23 +321,4 @@ func booksStatus(v *statusView, to *statusReport) error {
 		to.say("%d connections, %d entries held, %d refused", n.Connections, n.Held, n.Failed)
 	}
 	return err
-}
-
-// sealedBooks is what the status command says of what was sealed with another key file.
-func sealedBooks(v *statusView, to *statusReport) error {
-	if v.keys == nil {
-		return nil
-	}
-	lines, err := booksSealedElsewhere(v.queries, v.keys)
-	to.askFirst(lines)
-	return err
-}
-
-// checkBooks is a rowCheck. It reports what was sealed with another key file.
-func checkBooks(q *queries, keys *keyring, _ time.Time) (faults []string, err error) {
-	lines, err := booksSealedElsewhere(q, keys)
-	for _, line := range lines {
-		faults = append(faults, "key: "+line)
-	}
-	return faults, err
 }

@@ -46,9 +46,8 @@ func setBooksApp(t *tx, keys *keyring, product string, app appSecrets) {
 		Sealed: keys.sealFor(sealedBooksApp, product, []byte(app.clientSecret))})
 }
 
-// booksSealedElsewhere returns a line for the operator about each secret of books that can't be read because
-// another key file sealed it: those of applications, and of connections in use.
-func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error) {
+// foreignBooks is a foreignSecrets. It tells of applications, and of connections in use.
+func foreignBooks(q *queries, keys *keyring) (lines []string, err error) {
 	apps, err := q.booksApps()
 	if err != nil {
 		return nil, err
@@ -68,19 +67,6 @@ func booksSealedElsewhere(q *queries, keys *keyring) (lines []string, err error)
 		}
 	}
 	return lines, err
-}
-
-// warnOfSealed logs which secrets of books can't be used because another key file sealed them. It is a worker that
-// ends at once.
-func (b *books) warnOfSealed(context.Context) {
-	lines, err := booksSealedElsewhere(b.store.queries, b.keys())
-	if err != nil {
-		b.log.Warn(faultBooksRead, "error", err)
-		return
-	}
-	for _, line := range lines {
-		b.log.Warn(line)
-	}
 }
 
 // booksEvent returns an event about a connection.

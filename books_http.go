@@ -62,7 +62,7 @@ func booksWing(s *server, b *books) wing {
 	w.refusals = map[string]refusalForm{"books": booksRefused}
 	w.metrics = booksMetrics(s.store)
 	if !s.noBooks {
-		w.workers = append(w.workers, newBooksWorker(b).run, b.warnOfSealed)
+		w.workers = append(w.workers, newBooksWorker(b).run)
 	}
 	return w
 }

@@ -25,11 +25,26 @@ type noun struct {
 	check    rowCheck          // further checks by the check command; nil: only those that every table gets
 	retry    retrying          // what the check command tries again; nil: nothing
 	sealed   []string          // tables whose rows are useless with any other key file
+	foreign  foreignSecrets    // finds what another key file sealed; nil: nothing that anybody could do about it
 	ids      []idKind          // the kinds of ids that commands take
 	holdings []holding         // what stops working when the account that has it is closed
 	close    closing           // called when an account is closed; nil: nothing to do
 	settings settingsHook      // called when an account's settings change; nil: nothing to do
 	promoted func(t *tx) error // called when the database is promoted; nil: nothing to do
+}
+
+// A foreignSecrets returns a line for the operator about each secret of a noun that can't be read, since it was sealed
+// with another key file.
+type foreignSecrets func(q *queries, keys *keyring) (lines []string, err error)
+
+// foreignOf returns what nouns have declared to find what another key file sealed.
+func foreignOf(of []noun) (all []foreignSecrets) {
+	for _, n := range of {
+		if n.foreign != nil {
+			all = append(all, n.foreign)
+		}
+	}
+	return all
 }
 
 // A statusLine is what the status command says of one thing of a noun: what read finds or, with a query, what needs
@@ -144,8 +159,7 @@ type idKind struct {
 // unreadableRows.
 type rowReader func(q *queries) (faults []string, err error)
 
-// A rowCheck returns a line for each fault in the content of rows, including secrets that were sealed with another
-// key file.
+// A rowCheck returns a line for each fault in the content of rows, or in what they need of the key file.
 type rowCheck func(q *queries, keys *keyring, now time.Time) (faults []string, err error)
 
 // A retrying tries again what could not be done, and returns a line for each thing that still can't.

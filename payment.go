@@ -23,8 +23,8 @@ func paymentNoun() noun {
 		problems: paymentProblems,
 		events:   paymentEvents,
 		sealed:   []string{"payment_connections", "payment_operations"},
-		status: append(paymentNeeds, statusLine{label: "payments", read: paymentStatus},
-			statusLine{label: "secrets of payment connections", money: true, read: sealedPayments}),
+		foreign:  foreignConnections,
+		status:   append(paymentNeeds, statusLine{label: "payments", read: paymentStatus}),
 		rows:     []rowReader{paymentConnectionTable.unreadable, paymentTable.unreadable, operationTable.unreadable},
 		check:    checkPayments,
 		holdings: []holding{heldPayments},
@@ -510,16 +510,15 @@ func connectionEvent(c *paymentConnection, kind eventType, actor string) event {
 		Data: eventData("provider", c.Provider)}
 }
 
-// unsealableConnections returns the ids of the connections in use whose secrets can't be read with a key
-// file, since another one sealed them.
-func unsealableConnections(q *queries, keys *keyring) (ids []string, err error) {
+// foreignConnections is a foreignSecrets. It tells of connections in use.
+func foreignConnections(q *queries, keys *keyring) (lines []string, err error) {
 	all, err := q.paymentConnections(anyAccount)
 	for _, c := range all {
 		if _, failed := c.open(keys); failed != nil && c.RemovedAt.IsZero() {
-			ids = append(ids, c.ID)
+			lines = append(lines, sealedElsewhere(c.ID))
 		}
 	}
-	return ids, err
+	return lines, err
 }
 
 // sealedElsewhere returns what to tell the operator about a connection whose secrets another key file sealed.

@@ -31,7 +31,7 @@ func paymentWing(s *server, p *payments) wing {
 			run: func(ctx context.Context, c *call) (any, error) { return a.takeNotice(ctx, c, p.name) }})
 	}
 	if !s.noPayments {
-		w.workers = append(w.workers, newPaymentWorker(p).run, p.warnOfSealed)
+		w.workers = append(w.workers, newPaymentWorker(p).run)
 		w.chores = append(w.chores, chore{fault: "orders can't expire", timeDriven: true, run: a.expireOrders})
 	}
 	return w

@@ -550,20 +550,6 @@ func (p *payments) settleLive(ctx context.Context, orderID string) error {
 	return err
 }
 
-// warnOfSealed logs which connections can't be used because their secrets were sealed with another key
-// file. It is a worker that ends at once.
-func (p *payments) warnOfSealed(context.Context) {
-	ids, err := unsealableConnections(p.store.queries, p.keys())
-	if err != nil {
-		p.log.Warn(faultPaymentsRead, "error", err)
-		return
-	}
-	for _, id := range ids {
-		p.log.Warn("the key file is not the one that sealed the secrets of a payment connection: "+
-			"disconnect it and connect it again", "connection", id)
-	}
-}
-
 const faultPaymentsRead = "payments can't be read"
 
 // The worker of payments. It settles the attempts that are due: somebody asked for a look, an answer was lost, or

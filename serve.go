@@ -251,6 +251,19 @@ const (
 	stopTimeout = 22 * time.Second // for the drain: a little more than writeTimeout
 )
 
+// warnOfForeign logs which secrets can't be used, since another key file sealed them.
+func (s *server) warnOfForeign() {
+	for _, foreign := range foreignOf(s.nouns) {
+		lines, err := foreign(s.store.queries, s.keys.Load())
+		if err != nil {
+			s.log.Warn("secrets can't be read", "error", err)
+		}
+		for _, line := range lines {
+			s.log.Warn(line)
+		}
+	}
+}
+
 // serveUntil answers requests on the listener until ctx ends or the listener fails, and then
 // stops in order: health reports fail, the listener closes, requests that run or were
 // already sent on an open connection are answered, the background goroutines end, the
@@ -265,6 +278,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	s.followKeys(keyFile) // which may have changed since it was loaded
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
+	s.working.Go(s.warnOfForeign)
 	for _, run := range s.workers {
 		s.working.Go(func() { run(workers) })
 	}

@@ -263,6 +263,17 @@ func (r *statusReport) readAll(v *statusView, of []noun, failed error) {
 	for _, n := range of {
 		lines = append(lines, n.status...)
 	}
+	for _, foreign := range foreignOf(of) {
+		read := func(v *statusView, to *statusReport) error {
+			if v.keys == nil {
+				return nil
+			}
+			found, err := foreign(v.queries, v.keys)
+			to.askFirst(found)
+			return err
+		}
+		lines = append(lines, statusLine{label: "secrets", money: true, read: read})
+	}
 	for _, line := range lines {
 		err := failed
 		if err == nil {

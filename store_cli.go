@@ -200,6 +200,15 @@ func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
 		if len(faults) > 0 {
 			return nil
 		}
+		for _, foreign := range foreignOf(e.nouns) {
+			lines, err := foreign(st.queries, keys)
+			if err != nil {
+				return err
+			}
+			for _, line := range lines {
+				faults = append(faults, "key: "+line)
+			}
+		}
 		for _, n := range e.nouns {
 			if n.check == nil {
 				continue
