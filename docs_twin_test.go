@@ -2,6 +2,8 @@ package main
 
 import (
 	"html"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -161,4 +163,46 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 		press("Enter");
 		setTimeout(() => done(location.pathname != "/docs/limits" || document.querySelector("#found").hidden), 500);`)
 	equal(t, "Enter goes there", at, any(true))
+}
+
+// TestDocs_startWorksForATenantOfAServiceThatIsNoDemo pastes the lines of the start page, with what its box says is to
+// be put in place.
+func TestDocs_startWorksForATenantOfAServiceThatIsNoDemo(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "curl", "sh", "jq")
+	s := newService(t, func(_ *storeOptions, o *serverOptions) { o.outboundAllow = demoOutbound })
+	s.atItsBase()
+	tenant := s.addAccount("Trattoria")
+	s.change(func(t *tx) error { return addOrigin(t, tenant, "https://lunch.example", anActor) })
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(receiver.Close)
+	page := s.get("//docs").is(200).body
+	box := captures(`put your own in place of((?: <code>[A-Z_]+</code>)+)`, page)
+	if len(box) != 1 {
+		t.Fatal("the start page has no box that names what is to be put in place")
+	}
+	own := strings.NewReplacer("https://YOUR_SITE", "https://lunch.example", "https://YOUR_RECEIVER/", receiver.URL+"/")
+	token := s.token(tenant, strings.Join(demoScopes, " "))
+	for path, want := range map[string]string{"call": `"status":"pass"`, "webhook": `whsec_`,
+		"order": `"pay_url":"http`, "oauth": `"access_token":"eyJ`} {
+		dir := t.TempDir()
+		steps := captures(`(?s)<pre class="(?:curl )?step" data-path="`+path+`"[^>]*><code>(.*?)</code>`, page)
+		for i, line := range steps {
+			if i > 0 && path != "oauth" { // what follows waits for a guest, or for a receiver at the address
+				break
+			}
+			line = "cd " + dir + "; TOKEN=" + token + "; " + own.Replace(html.UnescapeString(line))
+			if path == "webhook" {
+				line += "\nprintf %s \"$HOOK\""
+			}
+			out := runProgram(t, "sh", "-c", line)
+			if last := i > 0 || path != "oauth"; last && !strings.Contains(out, want) {
+				t.Errorf("%s prints %s, want %s", path, out, want)
+			}
+		}
+	}
+	for _, word := range []string{"YOUR_SITE", "YOUR_RECEIVER"} {
+		contains(t, box[0], word)
+	}
+	contains(t, page, "without money, start <code>widgetd demo</code>")
 }
