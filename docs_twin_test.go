@@ -140,6 +140,11 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 		"invalid_email":                         "/docs/problems#entry-invalid_email",
 		"xero":                                  "/docs/bookkeeping#bookkeeping-xero",
 		"typescript client":                     "/docs/clients#clients",
+
+		// With / and Enter these are six keys, so they must be the first place.
+		"seat": "/docs/problems#seat_limit_reached",
+		"veri": "/docs/webhooks#webhooks-verify",
+		"scop": "/docs/tokens#tokens",
 	} {
 		b.open(root + "/docs/limits")
 		found := b.await(`const [question, done] = arguments, input = document.querySelector("#find");
@@ -152,7 +157,11 @@ func TestDocs_findWhatIsAsked(t *testing.T) {
 				all.length ? done(all.slice(0, 4).map(a => a.pathname + a.hash).join(" ")) : setTimeout(look, 20);
 			};
 			look();`, question)
-		if !slices.Contains(strings.Fields(found.(string)), want) {
+		places := strings.Fields(found.(string))
+		if question == "seat" || question == "veri" || question == "scop" {
+			places = places[:1]
+		}
+		if !slices.Contains(places, want) {
 			t.Errorf("%q leads to %s, want %s among them", question, found, want)
 		}
 	}
