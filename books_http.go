@@ -69,7 +69,11 @@ func booksWing(s *server, b *books) wing {
 
 // booksOf makes the engine of a server's books.
 func booksOf(s *server) *books {
-	return &books{connector: s.connector(s.noBooks), ledgers: newLedgers(s.outbound, s.urls, s.now)}
+	clients := s.ledgers
+	if clients == nil {
+		clients = newLedgers(s.outbound, s.urls, s.now)
+	}
+	return &books{connector: s.connector(s.noBooks), ledgers: clients}
 }
 
 // expireLinks is the chore that removes links to connect books that nobody has used in time.

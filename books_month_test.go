@@ -213,8 +213,9 @@ func (m *month) pass() {
 	m.t.Helper()
 	m.past = demoPast{account: m.account, connections: map[string]*paymentConnection{}}
 	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
-		c := newTestConnection(m.account, provider, time.Now())
-		c.Live = true
+		c := &openConnection{&paymentConnection{ID: newID("con", time.Now()), AccountID: m.account, Provider: provider,
+			Live: true, CreatedAt: newStamp(time.Now()), Methods: providerOf(provider).methods},
+			connectionSecrets{Key: "rk_live_month"}}
 		m.check(c.seal(m.keys))
 		m.change(func(t *tx) error {
 			t.addPaymentConnection(c.paymentConnection)

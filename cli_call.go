@@ -246,14 +246,15 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 	return kept.body.Bytes(), nil
 }
 
-// A keptAnswer is a ResponseWriter that keeps the body of an answer.
+// A keptAnswer is a ResponseWriter that keeps an answer.
 type keptAnswer struct {
 	header http.Header
+	status int
 	body   bytes.Buffer
 }
 
 func (k *keptAnswer) Header() http.Header         { return k.header }
-func (k *keptAnswer) WriteHeader(int)             {}
+func (k *keptAnswer) WriteHeader(status int)      { k.status = status }
 func (k *keptAnswer) Write(b []byte) (int, error) { return k.body.Write(b) }
 
 // explain turns the refusal of a route, which is worded for callers of the API, into an error for the operator. A value

@@ -282,7 +282,12 @@ func (e *env) withStore(f func(*store) error) error {
 		return err
 	}
 	e.opened = st
-	err = withNextStep(f(st))
+	if e.asksVendors() {
+		err = st.refuseDemo(st.path)
+	}
+	if err == nil {
+		err = withNextStep(f(st))
+	}
 	e.opened = nil
 	if err == nil {
 		for _, row := range st.met.rowsMet() {
@@ -291,6 +296,13 @@ func (e *env) withStore(f func(*store) error) error {
 		}
 	}
 	return errors.Join(err, st.close())
+}
+
+// asksVendors reports whether the command asks payment providers or books: it takes an address in the place of theirs.
+func (e *env) asksVendors() bool {
+	return e.command != nil && slices.ContainsFunc(e.command.options, func(o option) bool {
+		return strings.HasSuffix(o.name, "-url") && o.hasVariable
+	})
 }
 
 // queried opens the database and returns what a query finds there.

@@ -86,8 +86,6 @@ var demoData = sync.OnceValue(func() (data struct {
 type demo struct {
 	base, page string // URLs of the service and of the page
 	receiver   string // URL
-	provider   string // URL of the test provider, without a slash at its end
-	ledger     string // URL of the test books, the same way
 	account    string // id
 	yesterday  businessDate
 	dir        string
@@ -101,6 +99,9 @@ type demo struct {
 	webhook    string            // id
 	secret     []byte            // of the webhook
 	examples   map[string]string // for the lines of /docs, as serverOptions has them
+	server     *server
+	cards      *demoProvider
+	ledger     *demoLedger
 }
 
 var optDir = option{name: "dir", value: "DIR",
@@ -157,35 +158,29 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 	}
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
 	d.base, d.page, d.receiver = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/"
-	d.provider, d.ledger = at(beside[2]), at(beside[3])
-
+	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), at(beside[2]), d.page, e.now)
+	d.ledger = newDemoLedger(at(beside[3]), d.base+"/books/callback/", e.now)
 	keyFile := e.files["key"]
-	s, err := d.newServer(e, keyFile, log)
-	if err != nil {
+	if d.server, err = d.newServer(e, keyFile, log); err != nil {
 		return err
 	}
-	provider := newTestProvider(s.outbound, d.provider, e.now)
-	defer provider.close()
-	books := newTestBooks(d.ledger, d.base+"/books/callback/", e.now())
+	s := d.server
 	for i, handler := range []http.Handler{
 		http.NewCrossOriginProtection().Handler(d.pageHandler(s)),
 		d.receiverHandler(e.stdout, e.now),
-		provider.handler(),
-		books.handler(),
+		d.cards.handler(),
+		d.ledger.handler(),
 	} {
 		web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
 		go web.Serve(beside[i])
 		defer web.Close()
 	}
-	err = d.connectProvider(e.ctx, s)
+	err = d.prepareDocsOrders(e.ctx, s)
 	if err == nil {
-		err = d.prepareDocsOrders(e.ctx, s, provider)
+		err = d.prepareKinds(e.ctx, s)
 	}
 	if err == nil {
-		err = d.prepareKinds(e.ctx, s, provider)
-	}
-	if err == nil {
-		err = d.prepareDocsBooks(e.ctx, s, books)
+		err = d.prepareDocsBooks(e.ctx, s)
 	}
 	if err != nil {
 		return errors.Join(err, s.store.close())
@@ -205,7 +200,15 @@ func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, err
 		return nil, err
 	}
 	usual.examples, usual.outboundAllow = d.examples, demoOutbound
-	usual.urls = map[string]string{"stripe-url": d.provider, "fortnox-url": d.ledger}
+	d.cards.paid = func(ctx context.Context, id string) error {
+		return st.update(ctx, func(t *tx) error {
+			t.lookAt(id)
+			return nil
+		})
+	}
+	phones := newDemoProvider(newVippsProvider(nil, "", e.now), d.cards.base, d.page, e.now)
+	usual.providers = map[string]provider{providerStripe: d.cards, providerVipps: phones}
+	usual.ledgers = map[string]ledger{productFortnox: d.ledger, productXero: d.ledger}
 	usual.synchronised, usual.statusSocket = kernelSynchronised, socketPath(st.path)
 	s, err := newServer(st, keys, usual, log, e.nouns)
 	if err != nil {
@@ -474,7 +477,7 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if d.token, err = d.issue(t, keys, "demo", demoScopes...); err != nil {
 		return err
 	}
-	if err := d.prepareWebhook(t, keys); err != nil {
+	if err := errors.Join(d.prepareWebhook(t, keys), d.connectProvider(t, keys)); err != nil {
 		return err
 	}
 	calendar, err := t.businessCalendar(d.account)
@@ -744,7 +747,7 @@ func (d *demo) pageHandler(s *server) http.Handler {
 	})
 	d.handleOrders(mux)
 	d.handleBooks(mux, s)
-	d.handleConnect(mux, s)
+	d.handleConnect(mux)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
 		showDemo(w, http.StatusOK, "demo_newsletter.html", nil)
 	})
@@ -755,7 +758,7 @@ func (d *demo) pageHandler(s *server) http.Handler {
 func (d *demo) text() string {
 	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
 		"{offlineKey}", d.offlineKey,
-		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.provider, "{ledger}", d.ledger,
+		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.cards.base, "{ledger}", d.ledger.base,
 		"{account}", d.account,
 		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
 		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",

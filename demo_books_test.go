@@ -102,7 +102,7 @@ func useDemoBooks(t *testing.T, text string) {
 	}
 	status, link := ask("POST", base+"/books/connections", `{"product":"fortnox"}`)
 	at := captures(`"authorize_url":"([^"]*)"`, link)
-	if status != 200 || len(at) != 1 || !strings.HasPrefix(at[0], books+"/oauth-v1/auth?") {
+	if status != 200 || len(at) != 1 || !strings.HasPrefix(at[0], books+"/agree?") {
 		t.Fatalf("the link is %d %s", status, link)
 	}
 	status, page := ask("GET", at[0], "")
@@ -117,8 +117,7 @@ func useDemoBooks(t *testing.T, text string) {
 	_, booked := ask("GET", books, "")
 	contains(t, booked, ": 1 vouchers.", "W 1, ", "(widgetd:acct_", "Received by card")
 	for address, want := range map[string]int{
-		base + "/books/connections": 409, books + "/3/accounts": 401, books + "/3/vouchers/W/1": 401,
-		books + "/oauth-v1/auth?redirect_uri=https%3A%2F%2Felsewhere.example%2F": 400,
+		base + "/books/connections": 409, books + "/agree?redirect_uri=https%3A%2F%2Felsewhere.example%2F": 400,
 	} {
 		method, body := "GET", ""
 		if want == 409 { // the demo has no application at Xero, and asks nothing there

@@ -65,21 +65,26 @@ func (d *demo) ask(ctx context.Context, token, method, path string, body, answer
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
+	return d.do(r, answer)
+}
+
+// do has the service answer a request, in this process, see ask.
+func (d *demo) do(r *http.Request, answer any) error {
+	r.RemoteAddr = demoAddress
+	kept := &keptAnswer{header: http.Header{}}
+	d.server.ServeHTTP(kept, r)
+	if succeeded(kept.status) {
+		return json.Unmarshal(kept.body.Bytes(), answer)
+	}
+	var p problem
+	if err := json.Unmarshal(kept.body.Bytes(), &p); err != nil {
 		return err
 	}
-	defer res.Body.Close()
-	decode := json.NewDecoder(res.Body).Decode
-	if !succeeded(res.StatusCode) {
-		var p problem
-		if err := decode(&p); err != nil {
-			return err
-		}
-		return errors.New(p.Detail)
-	}
-	return decode(answer)
+	return errors.New(p.Detail)
 }
+
+// demoAddress is where what the demo asks its own service comes from.
+const demoAddress = "127.0.0.1:0"
 
 // takeOrder takes the form of the menu: it makes the order and sends the guest to pay it.
 func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
@@ -152,71 +157,35 @@ func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/orders", http.StatusSeeOther)
 }
 
-// connectProvider connects the demo's account to the test provider, which must be served already. The provider
-// remembers nothing of an earlier run, so connections of that run are replaced.
-func (d *demo) connectProvider(ctx context.Context, s *server) error {
-	client := newStripeProvider(s.outbound, d.provider)
-	c := newTestConnection(d.account, providerStripe, s.now())
-	if err := client.connect(ctx, c, d.base+"/payments/stripe/"+c.ID); err != nil {
-		return fmt.Errorf("connect the test provider: %w", err)
-	}
-	if err := c.seal(s.keys.Load()); err != nil {
+// connectProvider connects the demo's account to the demo's provider of cards, unless it is already. Other connections
+// are of an earlier release, or belong to the month that was made.
+func (d *demo) connectProvider(t *tx, keys *keyring) error {
+	used, err := t.usedConnections(d.account)
+	if err != nil {
 		return err
 	}
-	return s.store.update(ctx, func(t *tx) error {
-		if err := endEarlierRun(t, d.account); err != nil {
+	for _, c := range used {
+		if c.Name == demoMark && c.Provider == providerStripe {
+			return nil
+		}
+		if err := t.removePaymentConnection(c.ID); err != nil {
 			return err
-		}
-		old, err := t.usedConnections(d.account)
-		if err != nil {
-			return err
-		}
-		for _, each := range old {
-			if err := t.removePaymentConnection(each.ID); err != nil {
-				return err
-			}
-		}
-		t.addPaymentConnection(c.paymentConnection)
-		return nil
-	})
-}
-
-// newTestConnection returns a connection of an account that is added at a time, with a key that is no real one.
-func newTestConnection(accountID, provider string, now time.Time) *openConnection {
-	return &openConnection{&paymentConnection{ID: newID("con", now), AccountID: accountID, Provider: provider,
-		CreatedAt: newStamp(now), Methods: providerOf(provider).methods}, connectionSecrets{Key: "rk_test_demo"}}
-}
-
-// endEarlierRun expires the orders that were being paid in an earlier run, whose test provider is gone.
-func endEarlierRun(t *tx, account string) error {
-	for _, state := range []string{orderOpen, orderAuthorized, orderAccepted} {
-		page, err := t.orders(orderFilter{owner: ownedBy(account), state: state}, "", maxOpenOrders)
-		if err != nil {
-			return err
-		}
-		for _, o := range page.rows {
-			if o.charged() { // it needs nobody
-				if _, err := acceptOrder(t, anyAccount, o.ID, nil, actorCommand); err != nil {
-					return err
-				}
-				continue
-			}
-			p, err := t.livePayment(o.ID)
-			if err != nil {
-				return err
-			}
-			if p == nil {
-				continue
-			}
-			o.State, o.EndedAt, o.Capture, o.Closing = orderExpired, t.now, false, nil
-			p.State, p.EndedAt, p.DueAt = paymentExpired, t.now, stamp{}
-			t.saveOrder(o)
-			if err := t.savePayment(p); err != nil {
-				return err
-			}
 		}
 	}
-	return nil
+	_, err = addDemoConnection(t, keys, d.account, providerStripe)
+	return err
+}
+
+// addDemoConnection adds a connection of an account, with a key that is no real one.
+func addDemoConnection(t *tx, keys *keyring, accountID, provider string) (*paymentConnection, error) {
+	c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: accountID, Provider: provider,
+		Name: demoMark, CreatedAt: t.now, Methods: providerOf(provider).methods},
+		connectionSecrets{Key: "rk_test_demo"}}
+	if err := c.seal(keys); err != nil {
+		return nil, err
+	}
+	t.addPaymentConnection(c.paymentConnection)
+	return c.paymentConnection, nil
 }
 
 // prepareOrders gives the demo's account what its receipts show.
@@ -231,11 +200,10 @@ func prepareOrders(t *tx, account string) error {
 const docsReference = "for /docs: "
 
 // prepareDocsOrders adds the orders that the lines of /docs act on: a separate one for each call whose change
-// would make another call fail. Those that a restaurant accepts, captures or rejects are paid at the test
-// provider, which must be served already.
-func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testProvider) error {
+// would make another call fail. Those that a restaurant accepts, captures or rejects are paid.
+func (d *demo) prepareDocsOrders(ctx context.Context, s *server) error {
 	for path, paid := range demoData().DocsOrders {
-		if err := d.addDocsOrder(ctx, s, provider, "/orders/{id}"+path, paid); err != nil {
+		if err := d.addDocsOrder(ctx, s, "/orders/{id}"+path, paid); err != nil {
 			return fmt.Errorf("prepare an order for /docs: %w", err)
 		}
 	}
@@ -259,7 +227,7 @@ func (d *demo) prepareDocsOrders(ctx context.Context, s *server, provider *testP
 
 // addDocsOrder adds an order for the lines of /docs, and pays it as a guest would if paid is true.
 func (d *demo) addDocsOrder(
-	ctx context.Context, s *server, provider *testProvider, path string, paid bool,
+	ctx context.Context, s *server, path string, paid bool,
 ) error {
 	o := &order{AccountID: d.account, Currency: "CHF", ReturnURL: d.page + "/thanks",
 		Reference: new(docsReference + path + " " + newID("run", s.now())), Lines: slices.Clone(demoData().DocsLines)}
@@ -271,25 +239,28 @@ func (d *demo) addDocsOrder(
 	if err != nil || !paid {
 		return err
 	}
-	return d.payOrder(ctx, s, provider, o.ID, methodCard)
+	return d.payOrder(ctx, s, o.ID, methodCard)
 }
 
 // payOrder pays an order as a guest would.
-func (d *demo) payOrder(ctx context.Context, s *server, provider *testProvider, id, method string) error {
+func (d *demo) payOrder(ctx context.Context, s *server, id, method string) error {
 	engine := paymentsOf(s)
-	at, err := engine.startAttempt(ctx, id, method, d.page+"/thanks")
-	if err != nil {
+	if _, err := engine.startAttempt(ctx, id, method, d.page+"/thanks"); err != nil {
 		return err
 	}
-	if !provider.tryCard(strings.TrimPrefix(at, d.provider+"/pay/"), true) {
-		return fmt.Errorf("nothing can be paid at %s", at)
+	live, err := s.store.livePayment(id)
+	if err != nil || live == nil {
+		return err
+	}
+	if _, err := d.cards.pay(ctx, live.ID, true); err != nil {
+		return err
 	}
 	return engine.settleLive(ctx, id)
 }
 
 // prepareKinds adds an order of each kind that the restaurant's side shows: a delivery that is paid by card and waits,
 // one that was paid at the door, and one paid by TWINT that the restaurant has declined.
-func (d *demo) prepareKinds(ctx context.Context, s *server, provider *testProvider) error {
+func (d *demo) prepareKinds(ctx context.Context, s *server) error {
 	address := &guestAddress{Line1: "Hauptgasse 3", PostalCode: "4500", City: "Solothurn", Country: "CH"}
 	delivery := &guest{Name: new("Ada Keller"), Fulfilment: &fulfilment{Type: fulfilDelivery, Address: address}}
 	pickup := &guest{Name: new("Ben Roth"), Fulfilment: &fulfilment{Type: fulfilPickup}}
@@ -318,7 +289,7 @@ func (d *demo) prepareKinds(ctx context.Context, s *server, provider *testProvid
 	})
 	for i, method := range map[int]string{0: methodCard, 2: methodTwint} {
 		if err == nil {
-			err = d.payOrder(ctx, s, provider, ids[i], method)
+			err = d.payOrder(ctx, s, ids[i], method)
 		}
 	}
 	if err != nil {
@@ -448,9 +419,8 @@ func (d *demo) openDay(q *queries, shown *demoBooks, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	xero, fortnox, year := demoData().Xero, demoData().Fortnox, midnight(shown.Date).Format("2006")
-	fortnox.YearFrom, fortnox.YearTo = year+"-01-01", year+"-12-31"
-	charts := map[string]*bookChart{productXero: &xero, productFortnox: &fortnox}
+	xero, fortnox := demoData().Xero, demoChart(shown.Date)
+	charts := map[string]*bookChart{productXero: &xero, productFortnox: fortnox}
 	for _, product := range productNames() {
 		chart := charts[product]
 		sums, err := q.revenueSums(d.account, shown.Date, chart.Currency)
@@ -552,13 +522,13 @@ func (d *demo) prepareApp(t *tx, keys *keyring) error {
 }
 
 // handleConnect adds the application's pages to the demo's.
-func (d *demo) handleConnect(mux *http.ServeMux, s *server) {
+func (d *demo) handleConnect(mux *http.ServeMux) {
 	mux.HandleFunc("GET /connect", func(w http.ResponseWriter, _ *http.Request) {
 		showConnect(w, http.StatusOK, demoConnect{})
 	})
 	mux.HandleFunc("POST /connect", d.startConnecting)
 	mux.HandleFunc("GET "+demoAppBack, func(w http.ResponseWriter, r *http.Request) {
-		shown, err := d.connected(r, s)
+		shown, err := d.connected(r)
 		if err != nil {
 			showConnect(w, http.StatusBadGateway, demoConnect{Fault: sentence(err)})
 			return
@@ -597,7 +567,7 @@ func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
 
 // connected takes the answer of the authorization endpoint, exchanges its code for tokens, and returns what the
 // page shows.
-func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
+func (d *demo) connected(r *http.Request) (*demoConnect, error) {
 	q := r.URL.Query()
 	state, verifier := "", ""
 	if cookie, err := r.Cookie(demoAppCookie); err == nil {
@@ -612,9 +582,18 @@ func (d *demo) connected(r *http.Request, s *server) (*demoConnect, error) {
 		return nil, errors.New("it was not agreed to")
 	}
 	form := codeGrantForm(d.page+demoAppBack, q.Get("code"), verifier)
-	tokens, err := requestTokens(r.Context(), s.outbound, d.base+"/oauth/token", d.app, form, nil, appTokenLife,
-		s.now)
+	asked, err := http.NewRequestWithContext(r.Context(), http.MethodPost, d.base+"/oauth/token",
+		strings.NewReader(form.Encode()))
 	if err != nil {
+		return nil, err
+	}
+	asked.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	asked.SetBasicAuth(d.app.clientID, d.app.clientSecret)
+	var tokens struct {
+		Access  string `json:"access_token"`
+		Refresh string `json:"refresh_token"`
+	}
+	if err := d.do(asked, &tokens); err != nil {
 		return nil, err
 	}
 	shown := &demoConnect{Refresh: tokens.Refresh != "", Ended: d.base + "/oauth/connected"}

@@ -1,194 +1,83 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os/exec"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// A stripeTest is the client of Stripe, connected to a test provider whose clock the test moves.
-type stripeTest struct {
-	*testProvider
-	t      testing.TB
-	ahead  atomic.Int64 // of the provider's clock
-	client *stripeProvider
-	c      *openConnection
-	guest  *http.Client // a browser that follows no redirect
-	order  *order
+// A demoTill is the demo's provider of cards, asked as the engine asks it.
+type demoTill struct {
+	*demoProvider
+	t testing.TB
 }
 
-const testReturnURL = "https://orders.example.com/done"
-
-// newStripeTest starts a test provider on loopback.
-func newStripeTest(t testing.TB) *stripeTest {
-	t.Helper()
-	s := &stripeTest{t: t}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.handler().ServeHTTP(w, r)
-	}))
-	o := newOutbound(demoOutbound)
-	s.testProvider = newTestProvider(o, server.URL, s.clock)
-	t.Cleanup(func() { server.Close(); s.close(); o.close() })
-	s.client = newStripeProvider(o, server.URL)
-	s.c = testConnection()
-	s.guest = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	t.Cleanup(s.guest.CloseIdleConnections)
-	s.order = &order{ID: newID("ord", s.clock()), Currency: "CHF", ExpiresAt: newStamp(s.clock()).after(time.Hour)}
-	return s
+func newDemoTill(t testing.TB) *demoTill {
+	p := newDemoProvider(newStripeProvider(nil, stripeBase), "http://127.0.0.1:8083", "http://127.0.0.1:8081", time.Now)
+	p.paid = func(context.Context, string) error { return nil }
+	return &demoTill{p, t}
 }
 
-func testConnection() *openConnection {
-	return &openConnection{&paymentConnection{ID: newID("con", time.Now()), Provider: providerStripe},
-		connectionSecrets{Key: "rk_test_123"}}
+// starts begins an attempt of 20.00.
+func (d *demoTill) starts(reference string) *payment {
+	d.t.Helper()
+	p := &payment{ID: newID("pay", time.Now()), Method: methodCard, Amount: 2000, Currency: "CHF",
+		State: paymentCreated}
+	d.does(opCreate, p, 2000, reference)
+	return p
 }
 
-func (s *stripeTest) clock() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
-
-// inside looks into the provider, or changes it, between two calls.
-func (s *stripeTest) inside(look func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	look()
-}
-
-// watches sets the provider's watch.
-func (s *stripeTest) watches(watch func(*http.Request, *testAnswer) *testAnswer) {
-	s.inside(func() { s.watch = watch })
-}
-
-// does carries out an operation, which must succeed.
-func (s *stripeTest) does(kind string, p *payment, amount int64) sentOperation {
-	s.t.Helper()
+// does carries out an operation, and returns why it was refused.
+func (d *demoTill) does(kind string, p *payment, amount int64, reference ...string) error {
 	op := testOperation(kind, p, amount)
-	sent, err := s.client.send(s.t.Context(), s.c, op, s.client.call(op, p, s.order, testReturnURL))
-	if err != nil {
-		s.t.Fatalf("%s: %v", kind, err)
+	o := &order{ID: "ord_1"}
+	if len(reference) > 0 {
+		o.Reference = &reference[0]
 	}
-	return sent
+	_, err := d.send(d.t.Context(), nil, op, d.call(op, p, o, testReturnURL))
+	return err
 }
 
-func testOperation(kind string, p *payment, amount int64) *paymentOperation {
-	op := &paymentOperation{ID: newID("op", time.Now()), PaymentID: p.ID, Kind: kind, Amount: amount}
-	if kind == opRefund {
-		op.RefundID = ptr(newID("ref", time.Now()))
-	}
-	return op
+// asks sends a request to the page of an attempt.
+func (d *demoTill) asks(method, id, choice string) *http.Response {
+	form := url.Values{"do": {choice}}
+	r := httptest.NewRequest(method, "/pay/"+id, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	d.handler().ServeHTTP(w, r)
+	return w.Result()
 }
 
-// starts makes an attempt of 20.00, for which there is a session then.
-func (s *stripeTest) starts() *payment {
-	s.t.Helper()
-	now := newStamp(s.clock())
-	p := &payment{ID: newID("pay", now.Time), OrderID: s.order.ID, Method: methodCard, Amount: 2000, Currency: "CHF",
-		State: paymentCreated, CreatedAt: now}
-	done := s.does(opCreate, p, p.Amount)
-	p.SessionID, p.URL, p.State = &done.sessionID, &done.url, paymentPending
-	return p
-}
-
-// looks reads the state of an attempt, which must succeed, and keeps what it says.
-func (s *stripeTest) looks(p *payment) *paymentReport {
-	s.t.Helper()
-	r, err := s.client.look(s.t.Context(), s.c, p)
-	must(s.t, err)
-	p.SessionID, p.IntentID = nilIfEmpty(r.sessionID), nilIfEmpty(r.intentID)
-	if r.captured > 0 {
-		p.State = paymentCaptured
-	}
-	return r
-}
-
-// chooses presses a button on the page of an attempt.
-func (s *stripeTest) chooses(p *payment, choice string) *http.Response {
-	s.t.Helper()
-	resp, err := s.guest.PostForm(*p.URL, url.Values{"do": {choice}})
-	must(s.t, err)
-	s.t.Cleanup(func() { resp.Body.Close() })
-	return resp
-}
-
-// authorized starts an attempt and pays it.
-func (s *stripeTest) authorized() *payment {
-	s.t.Helper()
-	p := s.starts()
-	if resp := s.chooses(p, "pay"); resp.StatusCode != 303 || resp.Header.Get("Location") != testReturnURL {
-		s.t.Fatalf("paying answers %d to %q", resp.StatusCode, resp.Header.Get("Location"))
-	}
-	s.looks(p)
-	return p
-}
-
-// captured starts an attempt, pays it, and captures a part.
-func (s *stripeTest) captured(amount int64) *payment {
-	s.t.Helper()
-	p := s.authorized()
-	s.does(opCapture, p, amount)
-	s.looks(p)
-	return p
-}
-
-// failRefund lets a refund fail that had succeeded.
-func (p *testProvider) failRefund(intentID, id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := p.intent(intentID)
-	r := i.refunds[slices.IndexFunc(i.refunds, func(r *testRefund) bool { return r.id == id })]
-	r.status, r.failure = "failed", "lost_or_stolen_card"
-	p.emit("refund.failed", r.object(i))
-}
-
-// dispute opens a dispute about all of a payment, or decides it: "needs_response", "won", "lost".
-func (p *testProvider) dispute(intentID, status string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i, kind := p.intent(intentID), "charge.dispute.closed"
-	if len(i.disputes) == 0 {
-		i.disputes, kind = append(i.disputes, &testDispute{p.newID("du_"), "", i.received, p.now().Unix()}),
-			"charge.dispute.created"
-	}
-	i.disputes[0].status = status
-	p.emit(kind, i.disputes[0].object(i))
-}
-
-func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
+func TestDemoProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 	t.Parallel()
-	s := newStripeTest(t)
-	s.order.Reference = ptr("<b>Table 4</b>")
-	open, declined, paid, expired := s.starts(), s.starts(), s.authorized(), s.starts()
-	s.does(opExpire, expired, 0)
-	if resp := s.chooses(declined, "decline"); resp.StatusCode != 200 {
-		t.Errorf("declining answers %d", resp.StatusCode)
-	}
-	resp := s.chooses(open, "back")
-	if resp.StatusCode != 303 || resp.Header.Get("Location") != leftURL(testReturnURL) {
-		t.Errorf("going back answers %d", resp.StatusCode)
+	d := newDemoTill(t)
+	open, declined, paid, expired := d.starts("<b>Table 4</b>"), d.starts("1"), d.starts("2"), d.starts("3")
+	must(t, d.does(opExpire, expired, 0))
+	equal(t, "declining", d.asks("POST", declined.ID, "decline").StatusCode, 200)
+	for choice, want := range map[string]string{"back": leftURL(testReturnURL), "pay": testReturnURL} {
+		if resp := d.asks("POST", paid.ID, choice); resp.StatusCode != 303 || resp.Header.Get("Location") != want {
+			t.Errorf("%s answers %d to %s", choice, resp.StatusCode, resp.Header.Get("Location"))
+		}
 	}
 	for name, c := range map[string]struct {
-		address, has, hasNot string
-		status               int
+		id, has, hasNot string
+		status          int
 	}{
-		"open": {*open.URL, "<h1>Order &lt;b&gt;Table 4&lt;/b&gt;</h1>\n" +
+		"open": {open.ID, "<h1>Order &lt;b&gt;Table 4&lt;/b&gt;</h1>\n" +
 			"<p class=\"amount\">CHF 20.00</p>\n<form", "declined", 200},
-		"declined": {*declined.URL, "The card was declined", "is done", 200},
-		"paid": {*paid.URL, "<h1>This payment is done</h1>\n<a class=\"back\" href=\"" + testReturnURL, "<form",
-			200},
-		"expired": {*expired.URL, "This payment has expired", "<form", 200},
-		"none":    {s.base + "/pay/cs_none", "There is no such payment", "<form", 404},
+		"declined": {declined.ID, "The card was declined", "is done", 200},
+		"paid":     {paid.ID, "<h1>This payment is done</h1>\n<a class=\"back\" href=\"" + testReturnURL, "<form", 200},
+		"expired":  {expired.ID, "This payment has expired", "<form", 200},
+		"none":     {"pay_none", "There is no such payment", "<form", 404},
 	} {
-		resp, err := s.guest.Get(c.address)
+		resp := d.asks("GET", c.id, "")
+		body, err := io.ReadAll(resp.Body)
 		must(t, err)
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
 		page := string(body)
 		top, _, _ := strings.Cut(page, "<main>")
 		if resp.StatusCode != c.status || !strings.Contains(page, c.has) || strings.Contains(page, c.hasNot) ||
@@ -204,97 +93,41 @@ func TestTestProvider_saysOnEveryPageThatItIsOne(t *testing.T) {
 	}
 }
 
-// startStripeMock starts the vendor's own mock, which knows the form of every request, and returns its
-// address.
-func startStripeMock(t testing.TB) string {
-	t.Helper()
-	programsOrSkip(t, "stripe-mock")
-	cmd := exec.Command("stripe-mock", "-http-addr", "127.0.0.1:", "-strict-version-check")
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		io.Copy(io.Discard, out)
-		cmd.Wait()
-	})
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if address, ok := strings.CutPrefix(lines.Text(), "Listening for HTTP at address: "); ok {
-			go io.Copy(io.Discard, out) // what it logs of each request
-			return "http://" + address
-		}
-	}
-	t.Fatal("stripe-mock does not say where it listens")
-	return ""
-}
-
-// forwardTo sends each request to the vendor's mock before it is carried out, and fails the test with what
-// the mock refuses.
-func (s *stripeTest) forwardTo(mock string) (seen *[]string) {
-	seen = new([]string)
-	s.watches(func(r *http.Request, acted *testAnswer) *testAnswer {
-		if acted != nil {
-			return nil
-		}
-		body, _ := io.ReadAll(r.Body)
-		forwarded, err := http.NewRequest(r.Method, mock+r.URL.RequestURI(), bytes.NewReader(body))
-		if err != nil {
-			s.t.Error(err)
-			return nil
-		}
-		forwarded.Header = r.Header.Clone()
-		forwarded.Header.Set("Authorization", "Bearer sk_test_123")
-		resp, err := s.guest.Do(forwarded)
-		if err != nil {
-			s.t.Error(err)
-			return nil
-		}
-		defer resp.Body.Close()
-		if text, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
-			s.t.Errorf("%s %s: stripe-mock answers %d to %s\n%s", r.Method, r.URL, resp.StatusCode, body, text)
-		}
-		*seen = append(*seen, r.Method+" "+r.URL.Path)
-		return nil
-	})
-	return seen
-}
-
-func TestTestProvider_refusesWhatCanNotFollow(t *testing.T) {
+// TestDemoProvider_goesOnFromTheRows looks at attempts of which another run has known more.
+func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 	t.Parallel()
-	s := newStripeTest(t)
-	open, authorized, captured, cancelled := s.starts(), s.authorized(), s.captured(1500), s.authorized()
-	s.does(opCancel, cancelled, 0)
-	refunded := s.captured(2000)
-	s.does(opRefund, refunded, 1999)
-	for _, c := range []struct {
-		name, kind string
-		p          *payment
-		amount     int64
-		reason     string
-	}{
-		{"capturing what nobody has paid", opCapture, open, 100, "resource_missing"},
-		{"capturing more than is authorised", opCapture, authorized, 2001, "amount_too_large"},
-		{"capturing nothing", opCapture, authorized, 0, "amount_too_small"},
-		{"capturing twice", opCapture, captured, 500, "payment_intent_unexpected_state"},
-		{"capturing what was cancelled", opCapture, cancelled, 500, "payment_intent_unexpected_state"},
-		{"cancelling twice", opCancel, cancelled, 0, "payment_intent_unexpected_state"},
-		{"cancelling what was captured", opCancel, captured, 0, "payment_intent_unexpected_state"},
-		{"expiring what was paid", opExpire, authorized, 0, "invalid_request_error"},
-		{"giving back what was not captured", opRefund, authorized, 100, "payment_intent_unexpected_state"},
-		{"giving back more than was captured", opRefund, captured, 1501, "amount_too_large"},
-		{"giving back more than is left", opRefund, refunded, 2, "amount_too_large"},
-	} {
-		op := testOperation(c.kind, c.p, c.amount)
-		call := s.client.call(op, c.p, s.order, testReturnURL)
-		if c.p.IntentID == nil && c.kind == opCapture {
-			call.Path = "/v1/payment_intents/pi_none/capture"
-		}
-		_, err := s.client.send(t.Context(), s.c, op, call)
-		if failed, ok := errors.AsType[*outboundError](err); !ok || !failed.final() || failed.reason != c.reason {
-			t.Errorf("%s: %v", c.name, err)
+	d := newDemoTill(t)
+	row := func(state string, authorized, captured, refunded int64) *payment {
+		return &payment{ID: newID("pay", time.Now()), Method: methodCard, Amount: 2000, Currency: "CHF", State: state,
+			Authorized: authorized, Captured: captured, Refunded: refunded,
+			CaptureBefore: newStamp(time.Now()).after(time.Hour)}
+	}
+	open, authorized, captured := row(paymentPending, 0, 0, 0), row(paymentAuthorized, 2000, 0, 0),
+		row(paymentPartRefunded, 0, 2000, 500)
+	for p, want := range map[*payment]paymentPhase{open: phaseOpen, authorized: phaseApproved, captured: phaseApproved,
+		row(paymentCancelled, 0, 0, 0): phaseCancelled, row(paymentCreated, 0, 0, 0): phaseUnknown} {
+		r, err := d.look(t.Context(), nil, p)
+		if err != nil || r.phase != want || r.amount != 2000 || r.captured != p.Captured || r.refunded != p.Refunded {
+			t.Errorf("%s: %+v, %v", p.State, r, err)
 		}
 	}
-	s.does(opRefund, refunded, 1)
-	s.does(opCancel, authorized, 0)
+	equal(t, "paying", d.asks("POST", open.ID, "pay").StatusCode, 303)
+	for _, step := range []struct {
+		kind   string
+		p      *payment
+		amount int64
+		done   bool
+	}{
+		{opCapture, open, 2001, false}, {opCapture, open, 1500, true}, {opCapture, open, 500, false},
+		{opRefund, authorized, 1, false}, {opCancel, authorized, 0, true}, {opCancel, authorized, 0, false},
+		{opRefund, captured, 1501, false}, {opRefund, captured, 1500, true}, {opExpire, captured, 0, false},
+	} {
+		if err := d.does(step.kind, step.p, step.amount); (err == nil) != step.done {
+			t.Errorf("%s of %d: %v", step.kind, step.amount, err)
+		}
+	}
+	r, err := d.look(t.Context(), nil, captured)
+	if err != nil || r.refunded != 2000 || len(r.refunds) != 1 || r.exceeds() {
+		t.Errorf("%+v, %v", r, err)
+	}
 }

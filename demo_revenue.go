@@ -66,12 +66,9 @@ func (p *demoPast) addMonth(t *tx, keys *keyring) error {
 	p.connections = map[string]*paymentConnection{}
 	before := t.at(-days(demoDays + 2))
 	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
-		c := newTestConnection(p.account, provider, before.exact)
-		if err := c.seal(keys); err != nil {
+		if p.connections[method], err = addDemoConnection(before, keys, p.account, provider); err != nil {
 			return err
 		}
-		before.addPaymentConnection(c.paymentConnection)
-		p.connections[method] = c.paymentConnection
 	}
 	for ago := demoDays; ago > 0; ago-- {
 		date := today.AddDate(0, 0, -ago).Format(time.DateOnly)

@@ -247,6 +247,9 @@ type nounOptions struct {
 	keepTokens       span      // how long tokens are kept after their end
 	securityContacts []string  // URIs for security.txt; none: there is no such file
 	contact          string    // URI of who gives tokens to partners; "": the pages name the operator
+
+	providers map[string]provider // by name, in the place of the payment providers; nil: those themselves
+	ledgers   map[string]ledger   // by name, in the place of the accounting services; nil: those themselves
 }
 
 // serveOptions are the options of serve, in the order of its help.

@@ -39,10 +39,11 @@ func paymentWing(s *server, p *payments) wing {
 
 // paymentsOf makes the engine of a server's payments.
 func paymentsOf(s *server) *payments {
-	return &payments{
-		connector: s.connector(s.noPayments),
-		providers: newProviders(s.outbound, s.urls, s.now),
+	clients := s.providers
+	if clients == nil {
+		clients = newProviders(s.outbound, s.urls, s.now)
 	}
+	return &payments{connector: s.connector(s.noPayments), providers: clients}
 }
 
 // paymentMetrics returns the metrics of payments, which are left out while the database can't be read.

@@ -142,6 +142,9 @@ func serveCommand(e *env) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	if err := st.refuseDemo(st.path); err != nil {
+		return errors.Join(err, listener.Close(), st.close())
+	}
 	o.statusSocket, o.synchronised, o.noRoots = socketPath(db), kernelSynchronised, noRoots(e.getenv)
 	if o.noRoots {
 		log.Warn(noRootsText, "advice", callFaults[callUnverified])

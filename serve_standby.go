@@ -281,7 +281,7 @@ func (e *env) weighPromotion(db string, keys *keyring, done *promotion) error {
 		if errors.Is(err, errOlderSchema) {
 			return nil
 		}
-		return cmp.Or(err, e.weighFile(q, heard, keys))
+		return cmp.Or(err, q.refuseDemo(db), e.weighFile(q, heard, keys))
 	})
 }
 

@@ -110,7 +110,7 @@ type Posted = webhooks["event"]["post"]["requestBody"]["content"]["application/j
 const posted: Posted = { id: delivery.event_id, type: delivery.type, timestamp: delivery.at, data: { account_id } };
 if (posted.type !== "webhook.test") throw new Error(JSON.stringify(posted));
 
-// Orders, which a guest pays at the test provider to which .ci/clients/run has connected the account.
+// Orders, which a guest pays at the sandbox to which .ci/clients/run has connected the account.
 const settings = await need("updateAccount", operator.PATCH("/account", {
   params: { query: { account_id } }, body: { zone: "Europe/Zurich", legal_name: "Example Ltd", capture_on: "handover" },
 }));

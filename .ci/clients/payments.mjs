@@ -1,9 +1,9 @@
-// Connects an account with Stripe, in whose place the demo's test provider stands, and posts webhooks to the
+// Connects an account with Stripe, in whose place a sandbox stands, and posts webhooks to the
 // running service as Stripe would: signed by Stripe's own library for Node. Those that are right must be
 // accepted, and those that are forged, old or from the future refused with 401. It prints a line for each,
 // "ok NAME STATUS", and fails at the first that is answered otherwise. WIDGETD is the path of the program, which
 // is run in the directory of the service's files, BASE the base address of the service, ACCOUNT the id of the
-// account and PROVIDER the address of the test provider:
+// account and PROVIDER the address of the sandbox:
 //
 //	WIDGETD=./widgetd BASE=http://127.0.0.1:8080/v1 ACCOUNT=acct_… PROVIDER=http://127.0.0.1:8084 node payments.mjs
 import { spawn } from "node:child_process";
@@ -15,7 +15,7 @@ const { WIDGETD, BASE, ACCOUNT, PROVIDER } = process.env;
 if (!WIDGETD || !BASE || !ACCOUNT || !PROVIDER) throw new Error("WIDGETD, BASE, ACCOUNT and PROVIDER must be set");
 const { webhooks } = new Stripe("rk_test_123");
 
-// connect has the account connected through a server that passes each call on to the test provider, and returns
+// connect has the account connected through a server that passes each call on to the sandbox, and returns
 // the connection's id, and the secret of its webhook, which only the answer that registers it has.
 const connect = async () => {
   let SECRET;

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A demoLedger is what the demo has in the place of Fortnox: the books of one company, with the chart of accounts in
+// web/demo.json, kept in memory. A financial year is the year of the calendar, which is its id. The company has another
+// number in each run, so that nothing is expected to be in the books that was sent to those of an earlier one.
+type demoLedger struct {
+	base    string // the address of its pages, without a slash at its end
+	back    string // where browsers may be sent back to begins with this
+	company bookOrganisation
+	now     func() time.Time
+
+	mu     sync.Mutex
+	booked []bookedEntry // the earliest first
+}
+
+// newDemoLedger makes books whose pages are reached at an address.
+func newDemoLedger(base, back string, now func() time.Time) *demoLedger {
+	number := strconv.FormatInt(now().UnixMilli(), 10)
+	return &demoLedger{base: base, back: back, now: now,
+		company: bookOrganisation{ID: number, Name: "Trattoria Altstadt i Malmö AB"}}
+}
+
+// authorizeURL implements ledger: the address of a page that agrees at once.
+func (l *demoLedger) authorizeURL(app appSecrets, redirectURL, state, challenge string) string {
+	return l.base + "/agree?" + authorizeQuery(app, "", redirectURL, state, challenge).Encode()
+}
+
+// exchange implements ledger. Which tokens were given makes no difference.
+func (l *demoLedger) exchange(context.Context, appSecrets, string, string, string) (*bookTokens, error) {
+	return &bookTokens{Access: randomText(32), ExpiresAt: newStamp(l.now()).after(time.Hour)}, nil
+}
+
+// renew implements ledger.
+func (l *demoLedger) renew(ctx context.Context, app appSecrets, _ *bookConnection, _ *bookTokens) (*bookTokens, error) {
+	return l.exchange(ctx, app, "", "", "")
+}
+
+// organisations implements ledger.
+func (l *demoLedger) organisations(context.Context, *bookTokens) ([]bookOrganisation, error) {
+	return []bookOrganisation{l.company}, nil
+}
+
+// disconnect implements ledger.
+func (l *demoLedger) disconnect(context.Context, *ledgerSession) error { return nil }
+
+// chart implements ledger.
+func (l *demoLedger) chart(_ context.Context, _ *ledgerSession, date businessDate) (*bookChart, error) {
+	return demoChart(date), nil
+}
+
+// demoChart returns the chart of the books for entries of a date.
+func demoChart(date businessDate) *bookChart {
+	chart, year := demoData().Fortnox, midnight(date).Format("2006")
+	chart.Year, chart.YearFrom, chart.YearTo = int64(midnight(date).Year()), year+"-01-01", year+"-12-31"
+	return &chart
+}
+
+// encode implements ledger.
+func (l *demoLedger) encode(entry *bookEntry) string { return string(encodeJSON(entry)) }
+
+// post implements ledger. An entry gets the next number of its series and year: "W-1-2026".
+func (l *demoLedger) post(_ context.Context, _ *ledgerSession, entry *bookEntry, body, _ string) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := bookedEntry{}
+	if err := json.Unmarshal([]byte(body), &b.Entry); err != nil {
+		return "", &outboundError{outcome: vendorRefused, reason: "unreadable"}
+	}
+	number := 1
+	for _, other := range l.booked {
+		if other.Entry.Series == entry.Series && other.Entry.Year == entry.Year {
+			number++
+		}
+	}
+	b.ID = fmt.Sprintf("%s-%d-%d", entry.Series, number, entry.Year)
+	l.booked = append(l.booked, b)
+	return b.ID, nil
+}
+
+// find implements ledger.
+func (l *demoLedger) find(_ context.Context, _ *ledgerSession, _ *bookEntry, syncKey string) (*bookedEntry, error) {
+	return l.first(func(b bookedEntry) bool { return strings.Contains(b.Entry.Narration, syncKey) }), nil
+}
+
+// read implements ledger.
+func (l *demoLedger) read(_ context.Context, _ *ledgerSession, id string) (*bookedEntry, error) {
+	return l.first(func(b bookedEntry) bool { return b.ID == id }), nil
+}
+
+// first returns the first entry that is wanted; nil: there is none.
+func (l *demoLedger) first(wanted func(bookedEntry) bool) *bookedEntry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return firstWhere(l.booked, wanted)
+}
+
+// withdraw implements ledger.
+func (l *demoLedger) withdraw(context.Context, *ledgerSession, string) error {
+	return &outboundError{outcome: vendorRefused, reason: "no_drafts"}
+}
+
+// handler serves the page on which an owner would agree to a connection (here somebody always does), and a page that
+// lists what was booked.
+func (l *demoLedger) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", l.showBooked)
+	mux.HandleFunc("GET /agree", l.agree)
+	return mux
+}
+
+// agree sends the browser back with a code, as if the company's owner had agreed.
+func (l *demoLedger) agree(w http.ResponseWriter, r *http.Request) {
+	back := r.FormValue("redirect_uri")
+	if !strings.HasPrefix(back, l.back) {
+		http.Error(w, "The redirect address is not the service's.", http.StatusBadRequest)
+		return
+	}
+	query := url.Values{"code": {randomText(32)}, "state": {r.FormValue("state")}}
+	http.Redirect(w, r, back+"?"+query.Encode(), http.StatusFound)
+}
+
+// showBooked lists what was booked, as text.
+func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(w, "Test books, in the place of Fortnox: %d vouchers.\n", len(l.booked))
+	for _, b := range l.booked {
+		series, number, _, _ := parseFortnoxID(b.ID)
+		fmt.Fprintf(w, "\n%s %d, %s: %s\n", series, number, b.Entry.Date, b.Entry.Narration)
+		for _, line := range b.Entry.Lines {
+			debit, credit := formatAmount(line.Debit), formatAmount(line.Credit)
+			fmt.Fprintf(w, "%6s %12s %12s  %s\n", line.Account, debit, credit, line.Text)
+		}
+	}
+}
+
+// prepareDocsBooks connects the demo's account with the demo's books, and sends them a day,
+// so that the lines of /docs have a connection, an entry in the books and those of other currencies, which are held.
+// A second connection is there to be changed and removed: at Xero, where nobody has chosen a company, so that
+// nothing is ever asked of it. Connections of an earlier run are ended.
+func (d *demo) prepareDocsBooks(ctx context.Context, s *server) error {
+	engine, by := booksOf(s), ownedBy(d.account)
+	old, err := s.store.bookConnections(by)
+	if err != nil {
+		return err
+	}
+	for _, c := range old {
+		if err := engine.disconnect(ctx, by, c.ID, actorCommand); err != nil {
+			return err
+		}
+	}
+	unused := &bookConnection{AccountID: d.account, Product: productXero, Status: entryDraft,
+		Choices: []bookOrganisation{{ID: "1", Name: "Altstadt GmbH"}, {ID: "2", Name: "Bahnhof GmbH"}}}
+	c := &bookConnection{AccountID: d.account, Product: productFortnox, Status: entryDraft, Series: new("W"),
+		Outside: true, Tests: true}
+	keys := s.keys.Load()
+	err = s.store.update(ctx, func(t *tx) error {
+		setBooksApp(t, keys, productFortnox, appSecrets{"demo", randomText(32)})
+		for _, each := range []*bookConnection{unused, c} {
+			each.ID = t.newID("bkc")
+			t.addBookConnection(each)
+		}
+		tokens := &bookTokens{Access: randomText(32), ExpiresAt: t.now.after(time.Hour)}
+		_, err := bindOrganisation(t, keys, c, d.ledger.company, tokens, actorCommand)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	mapping, err := engine.suggestFor(ctx, c)
+	if err != nil {
+		return err
+	}
+	d.examples["/books/connections/{id}"] = unused.ID
+	for _, path := range []string{"/accounts", "/mapping", "/preview/{date}", "/exports", "/exports/{export}/retry",
+		"/exports/{export}/reverse"} {
+		d.examples["/books/connections/{id}"+path] = c.ID
+	}
+	return d.exportForDocs(ctx, s, c, mapping)
+}
+
+// exportForDocs confirms the mapping of a connection and sends its books a day that is over.
+func (d *demo) exportForDocs(ctx context.Context, s *server, c *bookConnection, mapping *bookMapping) error {
+	dayBefore := midnight(d.yesterday).AddDate(0, 0, -1).Format(time.DateOnly)
+	exports, err := updated(ctx, s.store, func(t *tx) ([]bookExport, error) {
+		days, err := t.revenueDayKeys(d.account, "2000-01-01", dayBefore)
+		if err != nil {
+			return nil, err
+		}
+		for _, day := range days {
+			if day.Currency == fortnoxCurrency {
+				d.examples["date"] = day.Date // the last one
+			}
+		}
+		if _, err := saveMapping(t, ownedBy(d.account), c.ID, mapping, actorCommand); err != nil {
+			return nil, err
+		}
+		return requestExport(t, ownedBy(d.account), c.ID, d.examples["date"])
+	})
+	if err != nil {
+		return err
+	}
+	const path = "/books/connections/{id}/exports/{export}/"
+	for _, x := range exports {
+		if x.Currency == fortnoxCurrency {
+			d.examples[path+"reverse export"] = x.ID
+		} else {
+			d.examples[path+"retry export"] = x.ID
+		}
+	}
+	return newBooksWorker(booksOf(s)).export(ctx, c.ID)
+}
