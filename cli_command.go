@@ -21,7 +21,7 @@ type usageError string
 func (u usageError) Error() string { return string(u) }
 
 // An option declares a flag together with its environment variable, if it has one, its line of
-// the help and its row of docs/operating.md.
+// the help and of /docs/commands.
 type option struct {
 	name        string // of the flag: "max-devices"
 	value       string // what the help shows as the value: "FILE"; "" for a switch

@@ -15,7 +15,7 @@ var helpCommands = []command{
 	{"version", "", "print the version of this program", nil, showVersion},
 	{"help", "[COMMAND]", "list the commands, those that begin with a word, or the options of one", []option{
 		{name: "all", help: "print all commands and all options"},
-		{name: "markdown", help: "print all commands and all options as Markdown, as docs/operating.md has them"},
+		{name: "markdown", help: "print all commands and all options as Markdown"},
 	}, showHelp},
 }
 
@@ -55,9 +55,11 @@ func showHelp(e *env) error {
 	return e.helpScreen(e.stdout)
 }
 
+const helpBegins = "widgetd serves widgets, leads, licences, paid orders and books. Its commands:\n\n"
+
 // helpScreen prints the topics, on at most 23 lines of 80 columns.
 func (e *env) helpScreen(w io.Writer) error {
-	fmt.Fprint(w, "widgetd serves the public API for widgets and licences. Its commands:\n\n")
+	fmt.Fprint(w, helpBegins)
 	writeTopics(w, wholeTopics)
 	fmt.Fprint(w, "\nA noun takes a verb, as in 'widgetd license list':\n\n")
 	writeTopics(w, nounTopics)
@@ -92,7 +94,7 @@ func allOptions(commands []command) []option {
 
 // helpAll prints all commands and all options.
 func (e *env) helpAll() error {
-	fmt.Fprint(e.stdout, "widgetd serves the public API for widgets and licences. Its commands:\n\n")
+	fmt.Fprint(e.stdout, helpBegins)
 	e.listCommands(e.stdout, "")
 	fmt.Fprint(e.stdout, "\nThe options of all commands, some with an environment variable.\n"+
 		"'widgetd help COMMAND' shows the options of one command:\n\n")
@@ -172,7 +174,7 @@ func writeHelpRows(w io.Writer, rows []helpRow) {
 }
 
 // markdownHelp prints all commands, the options of each, and all options as Markdown (GitHub's, which
-// has tables). docs/operating.md contains what it prints.
+// has tables).
 func markdownHelp(w io.Writer, commands []command) error {
 	fmt.Fprint(w, "## Commands\n\n| Command | Does |\n|---|---|\n")
 	for _, c := range commands {

@@ -131,6 +131,7 @@ var docsOutline = []struct {
 	{"Reference", [][2]string{
 		{"calls", "a list of all calls"},
 		{"objects", "the members of what answers have in common"},
+		{"commands", "every command of widgetd, its options and their environment variables"},
 		{"legacy", "the paths of before version 1, and when they end"},
 		{"changes", "what each release has changed"},
 	}},
@@ -151,6 +152,8 @@ type docsView struct {
 	Problems          []docsProblem
 	Entries           []docsEntry
 	Events            []docsEvents
+	Options           []option // that every command takes
+	Commands          []docsCommands
 	Posted            *docsCall // what is posted to webhooks, and what their answers mean
 	PostedExample     string
 	StripePermissions string   // of a restricted key
@@ -178,6 +181,44 @@ type docsEvents struct {
 	Names []string
 }
 
+// A docsCommands is the commands that begin with the same word.
+type docsCommands struct {
+	Word string
+	All  []command
+}
+
+// What the page of commands shows of one, and of an option: what its help prints.
+func (c command) Signature() string { return c.signature() }
+func (c command) Help() string      { return c.help }
+func (c command) Options() []option { return c.options }
+func (o option) Signature() string  { return o.signature() }
+func (o option) Text() string       { return o.row().text }
+
+// groupCommands groups commands by their first words, in their order.
+func groupCommands(all []command) (groups []docsCommands) {
+	for _, c := range all {
+		word, _, _ := strings.Cut(c.name, " ")
+		at := slices.IndexFunc(groups, func(g docsCommands) bool { return g.Word == word })
+		if at < 0 {
+			at, groups = len(groups), append(groups, docsCommands{Word: word})
+		}
+		groups[at].All = append(groups[at].All, c)
+	}
+	return groups
+}
+
+// Asking returns the names of the commands that ask before they do something.
+func (v *docsView) Asking() (names []string) {
+	for _, group := range v.Commands {
+		for _, c := range group.All {
+			if c.asks() {
+				names = append(names, c.name)
+			}
+		}
+	}
+	return names
+}
+
 // newDocsView collects what the pages show, of a server's routes and of the document.
 func newDocsView(t testing.TB, s *server, values *docsValues) *docsView {
 	d, err := newAPIDocument(fileText(t, "web/openapi.json"))
@@ -187,7 +228,7 @@ func newDocsView(t testing.TB, s *server, values *docsValues) *docsView {
 		d.fromSites[s.routes[i].pattern] = s.routes[i].origin != originAny
 	}
 	v := &docsView{Groups: d.groups(), Objects: d.objects(), Events: groupEvents(eventTypesOf(s.nouns)),
-		StripePermissions: stripePermissions}
+		StripePermissions: stripePermissions, Options: commonOptions, Commands: groupCommands(commandsOf(s.nouns))}
 	v.Posted, v.PostedExample = d.posted()
 	v.RetryDelays, v.RetriesEnd = showRetries()
 	for _, c := range problemsOf(s.nouns) {
