@@ -37,6 +37,10 @@ var (
 		help: "when cards are charged: accept, as soon as an order is accepted, or handover"}
 	optAcceptWithin = option{name: "accept-within", value: "MINUTES", member: "accept_within", reads: asNumber,
 		help: "after how long an authorised order that nobody accepts is released"}
+	optPhone = option{name: "phone", value: "NUMBER", member: "phone",
+		help: "where guests call the account, as +41 32 622 00 00; an empty one removes it"}
+	optGuestContact = option{name: "contact", value: "URI", member: "contact", generalHelp: optContact.help,
+		help: "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
 	optIssuer = option{name: "issuer", value: "yes|no", member: "issuer", reads: asYesOrNo,
 		help: "whether the account's own tokens may issue and change its licences, with licenses:write; by default " +
 			"only those of the main account may"}
@@ -68,7 +72,8 @@ var accountCommands = []command{
 	{"account set-rate", "ACCOUNT N", "set how many requests a minute an account may make of each kind: " +
 		"so many at once, and a sixtieth a second", nil, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account, and print all of it", []option{
-		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optIssuer,
+		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optPhone,
+		optGuestContact, optIssuer,
 	}, routeCommand{route: "PATCH /account"}.run},
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +

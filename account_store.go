@@ -317,6 +317,8 @@ type accountSettings struct {
 	VATNumber    *string `json:"vat_number"`    // on receipts
 	CaptureOn    string  `json:"capture_on"`    // captureOnAccept or captureOnHandover
 	AcceptWithin int     `json:"accept_within"` // minutes
+	Phone        *string `json:"phone"`         // where guests call it
+	Contact      *string `json:"contact"`       // where they write to it: mailto:info@example.com
 }
 
 // members are what callers set of the settings.
@@ -329,7 +331,27 @@ func (s *accountSettings) members() []member {
 		{name: "vat_number", at: &s.VATNumber, high: 50},
 		{name: "capture_on", at: &s.CaptureOn, high: maxNameLength, check: oneOf(captureOnAccept, captureOnHandover)},
 		{name: "accept_within", at: &s.AcceptWithin, low: 1, high: 7 * 24 * 60},
+		{name: "phone", at: &s.Phone, high: 30, check: checkPhone},
+		{name: "contact", at: &s.Contact, high: 300, check: checkContact},
 	}
+}
+
+// checkPhone is a textCheck for a telephone number that can be called from anywhere.
+func checkPhone(s string) (code, detail string) {
+	digits := len(phoneKey(s))
+	if s != "" && (!strings.HasPrefix(s, "+") || strings.Trim(s, "+0123456789 ()/.-") != "" ||
+		strings.Contains(s[1:], "+") || digits < 5 || digits > 15) {
+		return "invalid_phone", "This must be a telephone number with its country, as +41 32 622 00 00."
+	}
+	return "", ""
+}
+
+// checkContact is a textCheck for a URI at which guests write to an account.
+func checkContact(s string) (code, detail string) {
+	if s != "" && !isContact(s, "mailto", "https") {
+		return "invalid_contact", "This must be a mailto: or https: URI, as mailto:info@example.com."
+	}
+	return "", ""
 }
 
 // settingsTable describes the table account_settings.
@@ -347,6 +369,6 @@ func (q *queries) settings(accountID string) (s accountSettings, err error) {
 // saveSettings writes the settings of an account.
 func (t *tx) saveSettings(accountID string, s *accountSettings) {
 	t.exec(`INSERT INTO account_settings (account_id) VALUES (?) ON CONFLICT DO NOTHING`, accountID)
-	settingsTable.update(t, s, `zone cut_off legal_name address vat_number capture_on accept_within`,
+	settingsTable.update(t, s, `zone cut_off legal_name address vat_number capture_on accept_within phone contact`,
 		` WHERE account_id = ?`, accountID)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -323,10 +322,4 @@ func (e *env) readNounOptions() (o nounOptions, err error) {
 		o.securityContacts = append(o.securityContacts, contact)
 	}
 	return o, nil
-}
-
-// isContact reports whether a text is a URI of one of some schemes at which somebody can be reached.
-func isContact(text string, schemes ...string) bool {
-	u, err := url.Parse(text)
-	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host+u.Opaque != ""
 }

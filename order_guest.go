@@ -107,15 +107,3 @@ func checkWantedAt(t *tx, at stamp) error {
 
 // nameKey returns a name for comparing, without case and with single spaces.
 func nameKey(name string) string { return strings.ToLower(strings.Join(strings.Fields(name), " ")) }
-
-// phoneKey returns the digits of a telephone number, without what stands for dialling abroad and without a zero in
-// brackets, which is not dialled from there: +41 (0)44 and 0041 44 are the same.
-func phoneKey(phone string) string {
-	digits := strings.Map(func(r rune) rune {
-		if r < '0' || r > '9' {
-			return -1
-		}
-		return r
-	}, strings.Replace(phone, "(0)", "", 1))
-	return strings.TrimPrefix(digits, "00")
-}

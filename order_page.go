@@ -165,14 +165,14 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 	if err != nil {
 		return nil, err
 	}
-	p.Title, p.Notice = "title_pay", notice
+	p.Title, p.Notice, p.Ask = "title_pay", notice, notice == "too_often"
 	methods, err := a.payments.methodsFor(o)
 	if err != nil {
 		return nil, err
 	}
 	p.name(methods)
 	if len(p.Methods) == 0 {
-		p.Text, p.Tone = "no_methods", toneBad
+		p.Text, p.Tone, p.Ask = "no_methods", toneBad, true
 	}
 	return orderTemplate.render(http.StatusOK, p)
 }
@@ -274,6 +274,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
 // showOutcome sets what a return page says of an order, whose last attempt is last; nil: there was none.
 func (p *orderPage) showOutcome(what string, last *payment) {
 	p.Title, p.Text, p.Tone = "title_"+what, "text_"+what, outcomes[what].tone
+	p.Ask = slices.Contains(askAfter, what)
 	o := p.Order
 	switch what {
 	case orderAuthorized, outcomeCharged, outcomeLater:
@@ -337,6 +338,9 @@ var outcomes = map[string]struct {
 	outcomeReview:     {toneBad, 0},
 }
 
+// askAfter are the outcomes after which guests have reason to ask the restaurant.
+var askAfter = []string{outcomeReview, outcomeRefused, outcomeUnanswered, orderCancelled}
+
 // outcomeOf returns what a return page says of an order, whose last attempt is last; nil: there was none.
 func outcomeOf(o *order, last *payment, now time.Time) string {
 	later, unpaid := o.Pay == payLater, o.PaidAt.IsZero()
@@ -378,6 +382,8 @@ type orderPage struct {
 	now                        time.Time
 	zone                       *time.Location
 	Seller, Address, VATNumber string // of the restaurant; Address has lines
+	Phone, Contact             string // where guests reach it; Contact is a URI
+	Ask                        bool   // the guest has reason to
 	Languages                  []languageLink
 	Wait                       int    // seconds until the script looks for news
 	Again                      string // URL of the page to pay on
@@ -457,6 +463,15 @@ func (p *orderPage) Rate(rate int64) string { return p.rate(rate) }
 // Moment writes a time with its date.
 func (p *orderPage) Moment(at stamp) string { return p.moment(at, p.zone) }
 
+// Dial returns what a link that calls the restaurant dials.
+func (p *orderPage) Dial() string { return "+" + phoneKey(p.Phone) }
+
+// Written returns the restaurant's contact without its scheme, for people.
+func (p *orderPage) Written() string {
+	_, address, _ := strings.Cut(p.Contact, ":")
+	return strings.TrimPrefix(address, "//")
+}
+
 // Until writes a time that something lasts until.
 func (p *orderPage) Until(at stamp) string { return p.until(at, p.now, p.zone) }
 
@@ -482,6 +497,10 @@ func (a *orderPages) pageAbout(c *call, r *orderLink, o *order) (*orderPage, err
 	if err != nil {
 		return nil, err
 	}
+	settings, err := a.store.settings(o.AccountID)
+	if err != nil {
+		return nil, err
+	}
 	refunds, err := a.store.refundsOf(o.ID)
 	if err != nil {
 		return nil, err
@@ -497,6 +516,7 @@ func (a *orderPages) pageAbout(c *call, r *orderLink, o *order) (*orderPage, err
 	p := newOrderPage(pageLanguageOf(c.request, r, who.Language, swissSale(sold.Zone, o.Currency)))
 	p.Order, p.now, p.zone = o, c.now, shownZone(sold.Zone)
 	p.Seller, p.Address, p.VATNumber = sold.Name, valueOr(sold.Address, ""), valueOr(sold.VATNumber, "")
+	p.Phone, p.Contact = valueOr(settings.Phone, ""), valueOr(settings.Contact, "")
 	p.Number, p.LongNumber = shortNumber(o), valueOr(o.Reference, o.ID)
 	if p.LongNumber == p.Number {
 		p.LongNumber = ""

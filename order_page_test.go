@@ -701,3 +701,32 @@ func TestPayPage_fitsATelephone(t *testing.T) {
 	}
 	b.fits("wrong", base+open.path("/return")+"x", "en")
 }
+
+// TestOrderPages_sayHowToReachTheRestaurant: where guests have reason to ask, with a button, and in each receipt.
+func TestOrderPages_sayHowToReachTheRestaurant(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	buttons := []string{
+		`<a class="button" href="tel:&#43;41326220000">Call the restaurant: &#43;41 (0)32 622 00 00</a>`,
+		`<a class="button plain" href="mailto:info@roma.example" rel="noreferrer">Write to the restaurant</a>`}
+	rejected := guestState{orderCancelled, paymentCancelled, func(o *order) { o.RejectReason = ptr("closed") }, nil}
+	g.returns(g.inState(rejected)).shows("not tel:", "not Write to")
+	g.set("-phone", "+41 (0)32 622 00 00", "-contact", "mailto:info@roma.example")
+	asks := []guestState{rejected, {orderOpen, paymentReview, nil, nil}, {orderExpired, paymentCancelled, nil, nil}}
+	for _, c := range asks {
+		g.returns(g.inState(c)).shows(buttons...)
+	}
+	g.returns(g.inState(guestState{orderPaid, paymentCaptured, nil, nil})).shows("not Call the", "not Write to",
+		`<dt>Telephone</dt><dd><a href="tel:&#43;41326220000">`, `rel="noreferrer">info@roma.example</a></dd>`)
+	o := g.lunch()
+	g.get(o.path("")).is(200).shows("not Call the")
+	g.sql(`UPDATE payment_connections SET removed_at = created_at`)
+	g.get(o.path("")).is(200).shows(append(buttons, "can’t be paid online at the moment")...)
+}
+
+// set changes settings of the main account.
+func (g *guestService) set(options ...string) {
+	g.t.Helper()
+	_, err := g.command(append([]string{"account", "set", g.account}, options...)...)
+	g.check(err)
+}

@@ -951,7 +951,8 @@ func TestAccount_settingsAreChangedOverHTTP(t *testing.T) {
 		`"zone":"Local"`: "#/zone unknown_zone", `"zone":"Mars/Olympus"`: "#/zone unknown_zone",
 		`"zone":"../etc/passwd"`: "#/zone unknown_zone",
 		`"cut_off":"24:00"`:      "#/cut_off invalid_time", `"cut_off":"4:00"`: "#/cut_off invalid_time",
-		`"id":"x"`: "#/id immutable",
+		`"id":"x"`: "#/id immutable", `"phone":"044 000 00 00"`: "#/phone invalid_phone",
+		`"phone":"+1 2"`: "#/phone invalid_phone", `"contact":"javascript:alert(1)"`: "#/contact invalid_contact",
 	} {
 		s.do("PATCH", "/account", "{"+member+"}", admin).is(422, "validation_failed").names(wrong)
 	}
@@ -1060,6 +1061,8 @@ func orderStory(t *testing.T, o *operator) {
 		a["accept_within"] != 45.0 || a["address"] != "a\nb" {
 		t.Errorf("account %v", a)
 	}
+	contains(t, o.do("account", "set", account, "-phone", "+41 32 622 00 00", "-contact", "mailto:info@roma.example"),
+		"+41 32 622 00 00", "mailto:info@roma.example")
 	contains(t, o.do("account", "set", account, "-legal-name", ""), "legal name     -", "Europe/Zurich")
 	o.fails("-zone: This must be a time zone such as Europe/Zurich.", "account", "set", account, "-zone", "Local")
 	o.fails("there is no such account, or it is closed: 'widgetd account list' prints all accounts", "account",

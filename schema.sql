@@ -412,7 +412,9 @@ CREATE TABLE account_settings (
   address       TEXT,                                                -- on receipts, in lines
   vat_number    TEXT,                                                -- on receipts: CHE-123.456.789 MWST
   capture_on    TEXT NOT NULL DEFAULT 'accept' CHECK (capture_on IN ('accept', 'handover')), -- when cards are charged
-  accept_within INTEGER NOT NULL DEFAULT 30 CHECK (accept_within BETWEEN 1 AND 10080) -- minutes until an authorised order that nobody accepts is released
+  accept_within INTEGER NOT NULL DEFAULT 30 CHECK (accept_within BETWEEN 1 AND 10080), -- minutes until an authorised order that nobody accepts is released
+  phone         TEXT CHECK (length(phone) <= 30),                    -- where guests call it: +41 32 622 00 00
+  contact       TEXT CHECK (length(contact) <= 300)                  -- where guests write to it: mailto:info@roma.example
 ) STRICT, WITHOUT ROWID;
 
 -- The accounts that an account has at payment providers.
@@ -472,7 +474,8 @@ CREATE TABLE orders (
   reject_reason  TEXT CHECK (reject_reason IN ('sold_out', 'closed', 'too_busy', 'too_far', 'address', 'other')), -- why the restaurant has refused it; NULL: it has not, or gave no reason
   reject_text    TEXT CHECK (length(reject_text) <= 200),            -- what the restaurant adds for the guest
   paid_from      TEXT CHECK (paid_from IN ('open', 'accepted', 'expired')), -- its state before it was marked as paid outside; NULL: it was not
-  seller         TEXT CHECK (json_type(seller) = 'object')           -- whose receipt it is, as when it was paid: {"name":"Trattoria Roma GmbH","address":"…","vat_number":"…","zone":"Europe/Zurich"}; NULL: not paid, or before version 9
+  seller         TEXT CHECK (json_type(seller) = 'object'),          -- whose receipt it is, as when it was paid: {"name":"Trattoria Roma GmbH","address":"…","vat_number":"…","zone":"Europe/Zurich"}; NULL: not paid, or before version 9
+  ready_at       TEXT CHECK (ready_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ready_at, '+0 days')) -- when the restaurant says that it is ready; NULL: it does not say
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX orders_account ON orders (account_id, id);
 CREATE UNIQUE INDEX orders_reference ON orders (account_id, reference) WHERE reference IS NOT NULL;

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,3 +204,9 @@ func cutPort(authority string) (host, port string, ok bool) {
 }
 
 const maxHostLabel = 63
+
+// isContact reports whether a text is a URI of one of some schemes at which somebody can be reached.
+func isContact(text string, schemes ...string) bool {
+	u, err := url.Parse(text)
+	return err == nil && slices.Contains(schemes, u.Scheme) && u.Host+u.Opaque != ""
+}
