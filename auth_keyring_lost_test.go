@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// Against a slip of the hand with the key file of a running service that would end every token, lease and secret:
+// health warns and the log says so while the service goes on with the keys in memory; where the database has issued
+// anything, no text says to make other keys, and init refuses to without -new-keys.
 func TestKeyring_thatGoesMissingIsToldOfAndNotWritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {

@@ -293,6 +293,9 @@ func TestBooks_aReversalTakesTheSeriesAndTheYearOfItsOwnDate(t *testing.T) {
 	})
 }
 
+// Against something in between that answers 400, 403, 404 or 413 that would have a capture, a refund or a day's
+// entry taken for refused, a payment for unknown, keys for revoked: only an answer in the vendor's own form is a
+// refusal; after any other it is looked up or sent again.
 func TestBooks_a404OfSomethingInBetweenIsNoProofThatNothingIsThere(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {

@@ -35,6 +35,8 @@ func (k *bookkeeper) needsOwner() bool {
 	return !c.NeedsReconnectAt.IsZero()
 }
 
+// Against ten calls at once, a kill or a lost answer that would lose a connection by replacing its tokens twice:
+// one refresh at a time, claimed in the database; new tokens are on disk before they are used.
 func TestBooks_tenCallsWithAnExpiredTokenReplaceItOnce(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -160,6 +162,9 @@ func (k *bookkeeper) renewals() func() (after []time.Duration) {
 	}
 }
 
+// Against an outage in which the answer with new tokens is lost, or a kill while it is on its way, that would lose
+// a connection because the old token is tried again too late: it is tried again within seconds and for 25 minutes,
+// written in the database, whatever the connection's pause.
 func TestBooks_aLostTokenAnswerInALongOutageDoesNotLoseTheConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,6 +226,8 @@ func (k *bookkeeper) failingRenewals() (n int) {
 	return n
 }
 
+// Against a proxy that answers 403 that would end connections, which their owners would have to connect again: only
+// the books' own 403 that says that the application was removed does, once.
 func TestBooks_onlyTheProductsOwn403NeedsTheOwner(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -315,6 +322,9 @@ func TestBooks_aClaimOnTokensThatAKillLeftBehindLapses(t *testing.T) {
 	})
 }
 
+// Against anybody with the address to which Xero or Fortnox sends back who would connect an account with books by a
+// forged or repeated return: the state has 256 random bits, is kept hashed, and is good once, for one product and
+// ten minutes; the code needs our verifier (PKCE).
 func TestBooks_aStateIsUsedOnceForOneProductAndTenMinutes(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -376,6 +386,9 @@ func TestBooks_aCompanyThatIsConnectedAgainKeepsItsExports(t *testing.T) {
 	})
 }
 
+// Against a tenant with a second company who would have days of one company land in the books of another: a
+// connection keeps its company; another one needs disconnecting first, and the former company gets its former
+// connection back.
 func TestBooks_aConnectionIsOfTheCompanyThatWasChosen(t *testing.T) {
 	t.Parallel()
 	atXero(t, func(t *testing.T, k *bookkeeper) {
@@ -436,6 +449,9 @@ func TestBooks_anotherCompanyGetsNothingOfAConnection(t *testing.T) {
 	})
 }
 
+// Against whoever copies the database, or reads the log, who would take tokens of books, or the application's
+// secret: both are sealed under the key file, each for its row alone; errors name none; Fortnox' refresh token is
+// not kept at all.
 func TestBooks_tokensAreReadOnlyWithTheirRowAndTheKeyFile(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {

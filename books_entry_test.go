@@ -375,6 +375,9 @@ func fortnoxChart() *bookChart {
 	return chart
 }
 
+// Against a tenant with a mapping who would have revenue on a bank, a customers' ledger or an account that is not
+// there: what the books keep themselves, and what they don't have, holds the entry; what is unmapped is never
+// guessed.
 func TestEntry_isHeldByWhatTheBooksSay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

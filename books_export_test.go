@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// Against a lost answer, a crash or books with faults that would have a day booked twice, or not at all: the entry
+// is on disk before it is sent; it is looked for by its key before it is sent again; one export for each
+// connection, day and revision.
 func TestBooks_aDayArrivesOnceWhenItsGraceIsOver(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -79,6 +82,8 @@ func TestBooks_nothingIsSentWhileTheClockIsDoubted(t *testing.T) {
 	})
 }
 
+// Against a tenant who would have history written into books unasked: days from before send_from are not sent; one
+// that is past needs history.
 func TestBooks_nothingIsSentUnaskedOrBeforeTheChosenDay(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -374,6 +379,9 @@ func TestBooks_aRefusalOfSomethingInBetweenIsLookedUpBeforeTheEntryIsSentAgain(t
 	})
 }
 
+// Against whoever connects the same company again who would send days unasked that were dropped, or booked by hand
+// meanwhile: disconnecting drops what was not sent; what may have been is looked for, and sent again only when
+// somebody asks.
 func TestBooks_aCompanyThatIsConnectedAgainGetsNoOldDayUnasked(t *testing.T) {
 	t.Parallel()
 	eachProduct(t, func(t *testing.T, k *bookkeeper) {
@@ -447,6 +455,9 @@ func TestBooks_whatIsNotFoundAfterADisconnectionIsSentAgainOnlyWhenItIsAskedFor(
 	}
 }
 
+// Against an accountant with an entry in the books who would have it overwritten or reversed after changing it: it
+// is read first: voided means reversed, changed is held, and nothing there is ever overwritten; only drafts are
+// deleted.
 func TestBooks_aVoidedEntryIsReversedAndAChangedOneIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	atXero(t, func(t *testing.T, k *bookkeeper) {

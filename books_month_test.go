@@ -193,6 +193,8 @@ func (m *month) accounts() map[string]int64 {
 	return on
 }
 
+// Against a guest's late refund, or a provider's late report, who would change a day that is in the books: a frozen
+// day takes nothing more; late facts count on the open day.
 func TestBooks_ofAMonthOfARestaurantAgreeToTheCent(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()

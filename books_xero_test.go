@@ -113,6 +113,7 @@ func TestXero_callsXerosHosts(t *testing.T) {
 	}
 }
 
+// Against an entry with a text like another's key that would be taken for it: keys are compared as whole words.
 func TestXero_findsByTheWholeKey(t *testing.T) {
 	t.Parallel()
 	s := newXeroSide(t).connect()

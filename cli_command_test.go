@@ -337,6 +337,9 @@ func TestCommand_ofRootOnAnotherUsersFilesSaysHowToRunIt(t *testing.T) {
 	}
 }
 
+// Against a sender of leads who would have a spreadsheet or terminal of the operator run something: cells, and
+// parts of cells after a semicolon, a tab or a line break, that begin like a formula get an apostrophe; no list,
+// line or message of a command has control or bidirectional characters.
 func TestCSV_cellsThatStrangersWroteAreNoFormulasAndReadAsTheyStand(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

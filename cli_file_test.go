@@ -119,6 +119,9 @@ func TestOwner_knowsEveryFileThatACommandReads(t *testing.T) {
 	}
 }
 
+// Against the service's user, when root runs a command, who would lead root to write or read root's files, by links
+// in the directory: the program takes the rights of the directory's owner before it opens the database, in every
+// thread and for good; in a directory of root's it refuses another user's files and links.
 func TestOwner_cantLeadRootToTheFilesOfRoot(t *testing.T) {
 	t.Parallel()
 	owned, closed, run := rootsProgram(t)
@@ -239,6 +242,9 @@ func TestOwner_isNotChangedWhereTheDirectoryIsRoots(t *testing.T) {
 	}
 }
 
+// Against another user of the machine who may write in the database's directory who would have SQLite roll back a
+// journal of theirs, or the program believe an epoch, a socket or a key file of theirs: every file of a database
+// belongs to its owner or to root, and is no link, or nothing is opened.
 func TestOwner_refusesWhatOthersHavePutBesideADatabase(t *testing.T) {
 	t.Parallel()
 	shared, closed, run := rootsShared(t)
@@ -346,6 +352,9 @@ func TestOwner_followsNoLinkOfAnotherToWhereRootWouldWrite(t *testing.T) {
 	}
 }
 
+// Against another user who may write where a backup goes who would read it, or have root write elsewhere: the
+// directory and those above it are root's or the writer's, and nobody else may write there; the draft must still be
+// the file that was made.
 func TestBackup_isWrittenOnlyWhereNobodyElseMayWrite(t *testing.T) {
 	t.Parallel()
 	shared, closed, run := rootsShared(t)

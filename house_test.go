@@ -324,15 +324,19 @@ func TestHouse_codeFitsOnAScreen(t *testing.T) {
 	}
 }
 
-// TestHouse_documentsNameTestsThatThereAre: such as `TestRooms_…`, which stands for all that begin so.
-func TestHouse_documentsNameTestsThatThereAre(t *testing.T) {
+// TestHouse_documentsAndCommentsNameTestsThatThereAre: such as `TestRooms_…`, which stands for all that begin so.
+func TestHouse_documentsAndCommentsNameTestsThatThereAre(t *testing.T) {
 	t.Parallel()
+	texts, src := documents(t), source(t)
 	var tests strings.Builder
-	for _, f := range source(t).tests {
+	for _, f := range src.tests {
 		tests.WriteString(f.text)
 	}
+	for _, f := range slices.Concat(src.files, src.tests) {
+		texts[f.name] = strings.Join(captures(`(?m)(//.*)$`, f.text), "\n")
+	}
 	named := 0
-	for name, text := range documents(t) {
+	for name, text := range texts {
 		for _, found := range captures("\\b((?:Test|Benchmark|Fuzz)[A-Z]\\w+)", text) {
 			if named++; !strings.Contains(tests.String(), "\nfunc "+found) {
 				t.Errorf("%s names %s, and there is no such test", name, found)
@@ -341,5 +345,21 @@ func TestHouse_documentsNameTestsThatThereAre(t *testing.T) {
 	}
 	if named < 100 {
 		t.Errorf("found %d names only", named)
+	}
+}
+
+// SECURITY.md sends its readers to the comments of tests that begin with "Against".
+func TestHouse_attacksAreSaidByTheTestsThatTryThem(t *testing.T) {
+	t.Parallel()
+	said := 0
+	for _, f := range source(t).tests {
+		for _, below := range captures(`(?m)^// Against .*\n(?://.*\n)*(.*)$`, f.text) {
+			if said++; !strings.HasPrefix(below, "func Test") {
+				t.Errorf("%s: an attack is said above %q, which is no test", f.name, below)
+			}
+		}
+	}
+	if said < 80 {
+		t.Errorf("found %d attacks only", said)
 	}
 }

@@ -133,6 +133,9 @@ func TestPreflight_ofEveryKindOfRouteFromEveryKindOfSite(t *testing.T) {
 	}
 }
 
+// Against a page on an application's site, or on any other, that would read what others are answered, send leads as
+// a listed site, or read a page of consent: an application's origins are no listed ones; answers may be read where
+// the token, or the request for one, is of an application that lists the origin; pages by no script.
 func TestOrigin_ofAnApplicationMayReadWhatItsTokensAreAnswered(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)

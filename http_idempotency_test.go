@@ -94,6 +94,8 @@ func TestIdempotencyKey_isItsCallersOwn(t *testing.T) {
 	activate(one, "f")("Peer: 192.0.2.9:1").is(200).has(replayed) // a device moves about
 }
 
+// Against whoever copies the database who would mint tokens or read keys: keys are hashes, answers are sealed,
+// signing keys lie in another file.
 func TestIdempotencyKey_andItsAnswerCannotBeReadInTheFile(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

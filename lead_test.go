@@ -26,6 +26,8 @@ func (s *service) kept(lead string, headers ...string) (id string) {
 	return s.post("/widget/leads", lead, headers...).is(200).text("id")
 }
 
+// Against anybody who would learn who has sent what: repeating a submission tells only of the last ten minutes; the
+// trap for bots answers as a lead that is kept.
 func TestLead_whoRepeatsAnothersSubmissionLearnsOnlyOfTheLastTenMinutes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {

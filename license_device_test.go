@@ -90,6 +90,7 @@ func crowd(n int, f func(i int) answer) map[int]int {
 	return statuses
 }
 
+// Against many callers at once that would take one seat twice: the seat is decided in one transaction.
 func TestSeat_isTakenOnceByTwoHundredCallersAtOnce(t *testing.T) {
 	t.Parallel()
 	callers := size(80, 200)

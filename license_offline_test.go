@@ -189,6 +189,8 @@ func TestActivatePage_showsTheLeaseAndThenSavesTheSame(t *testing.T) {
 	})
 }
 
+// Against anybody with the page /activate who would guess keys, or find one in a log or a URL: the same guards by
+// address as the calls of devices; the request is posted and never a query.
 func TestActivatePage_saysWhatIsWrongAndKeepsWhatWasPasted(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

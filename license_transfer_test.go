@@ -71,6 +71,8 @@ type machinePark struct {
 	answers     map[string]int // by code
 }
 
+// Against a customer with a licence key who would run more machines than were paid for, one after the other:
+// fingerprints count as long as their leases may live.
 func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
@@ -327,6 +329,8 @@ func TestTransfer_lapsedLeaseDoesNotCountInTheActivationThatReleasesItsSeat(t *t
 	})
 }
 
+// Against a thief with a device's token who would keep the seat after it was released, or come back: tokens end
+// with a seat that is taken away.
 func TestToken_endsWithTheSeatThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	for how, take := range map[string]func(s *service, id, key, device string){

@@ -32,6 +32,9 @@ func (a answer) tellsNoGuest() answer {
 	return a.is(200).holds("customer=null", "fulfilment=null", "language=null", "reject_text=null", "payment=null")
 }
 
+// Against an application or a token with orders:write alone that would learn who orders, by guessing references or
+// marking orders as paid, or by the Idempotency-Key of another token: without orders:read, customer and payment are
+// null in every answer, repeated ones too; an application is not told which order has a reference.
 func TestOrder_whoOnlyWritesOrdersSeesNoPaymentOfOneThatIsAcceptedOrRejected(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -50,6 +53,8 @@ func TestOrder_whoOnlyWritesOrdersSeesNoPaymentOfOneThatIsAcceptedOrRejected(t *
 	})
 }
 
+// Against an application with any access token that would guess licence keys beyond what a stranger may: without
+// licenses:read its licence calls are anybody's, held by address.
 func TestLookupLimit_holdsAnApplicationThatCannotReadLicences(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -110,6 +115,8 @@ func TestBooks_aLinkOfAnApplicationIsFinishedByTheOwnerOnly(t *testing.T) {
 	})
 }
 
+// Against an application whose owner was closed for a time, that would learn by webhooks in other accounts what
+// happened meanwhile: they too begin with the next event when the owner is opened again.
 func TestWebhook_ofAnApplicationWhoseOwnerWasClosedTellsNothingOfThatTime(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)
@@ -141,6 +148,9 @@ func TestWebhook_ofAnApplicationWhoseOwnerWasClosedTellsNothingOfThatTime(t *tes
 	}
 }
 
+// Against a user of an application without a secret who would use up what the application may ask for, so that its
+// other users get no tokens: each grant has its own 60 a minute; neither the application's bucket nor the address
+// is charged.
 func TestTokenEndpoint_oneUserOfAPublicApplicationShutsOutNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,6 +183,8 @@ func TestTokenEndpoint_oneUserOfAPublicApplicationShutsOutNoOther(t *testing.T) 
 	})
 }
 
+// Against a stranger behind the same address who would keep somebody from signing in, by wrong codes: only wrong
+// codes are limited; a code has 60 random bits and lasts 15 minutes.
 func TestSignin_wrongCodesOfAStrangerKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,6 +206,8 @@ func TestSignin_wrongCodesOfAStrangerKeepNobodyOut(t *testing.T) {
 	})
 }
 
+// Against anybody with the address of a provider's webhook who would have forged webhooks checked without end, or
+// keep the provider's out by them: 60 with a wrong signature a minute and address; signed ones are never limited.
 func TestPaymentWebhook_forgedOnesAreLimitedAndSignedOnesAreNot(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

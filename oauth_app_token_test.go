@@ -11,6 +11,9 @@ import (
 // everyScope is all scopes that there are.
 var everyScope = strings.Join(append(slices.Clone(grantableScopes), scopeDevice), " ")
 
+// Against an application with its access token that would act on another account, or as an operator, a portal or a
+// device; also after somebody edited its rows: it acts on the token's account only; scopes are those that were
+// signed, that its row has, and that applications may have at all.
 func TestAppToken_isNeverAnOperatorsWhateverItsRowsSay(t *testing.T) {
 	t.Parallel()
 	s := quietService(t, withoutAddressLimits)
@@ -79,6 +82,8 @@ func TestAppToken_endsWithWhatItDependsOn(t *testing.T) {
 	}
 }
 
+// Against whoever is given a token by an operator who would be taken for an application: operators can't issue
+// tokens with such a client id; which kind a token is says its row.
 func TestToken_underAnApplicationsNameFromBeforeIsNoApplications(t *testing.T) {
 	t.Parallel()
 	s := quietService(t)

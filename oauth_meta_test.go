@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+// Against a server in the middle that would have a client believe it is another issuer: the metadata names its
+// issuer and is at the path of that issuer only.
 func TestMetadata_followsTheBaseAddress(t *testing.T) {
 	t.Parallel()
 	s := quietService(t)

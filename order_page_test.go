@@ -109,6 +109,8 @@ func (g *guestService) page(o *order) answer { return g.get(o.path("")) }
 // returns gets the page to which a guest returns, which is always there.
 func (g *guestService) returns(o *order) answer { return g.get(o.path("/return")).is(200) }
 
+// Against anybody between a guest and other sites, or a log, who would learn a pay_url: Referrer-Policy:
+// same-origin, no-store; the pages load nothing, and the log of requests has no query and no path with ids.
 func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t)
@@ -183,6 +185,9 @@ func TestReturnPage_receiptStaysAsItWasWhenTheOrderWasPaid(t *testing.T) {
 	})
 }
 
+// Against anybody with an order's id, or another order's pay_url, who would see or pay an order: k has 128 random
+// bits, is kept only hashed and compared in constant time; every wrong link has the same answer; 60 wrong links a
+// minute and address, 60 requests a minute and order.
 func TestPayPage_isOneAnswerForEveryWrongLink(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, withoutAddressLimits)
@@ -402,6 +407,9 @@ func (g *guestService) inState(c guestState, change ...func(*order)) *order {
 	return o
 }
 
+// Against a restaurant or its guest, with the name of a dish, who would run a script on a pay page: names, and the
+// restaurant's reasons, are escaped, and the page's policy allows only its own style and script, by their hashes;
+// the script fetches the page itself and nothing else.
 func TestReturnPage_saysWhatCameOfTheOrder(t *testing.T) {
 	t.Parallel()
 	g := newGuestService(t, withoutAddressLimits)

@@ -243,6 +243,8 @@ func TestOrder_ofNothingIsPaidAtOnce(t *testing.T) {
 	s.post("/orders/"+a.text("id")+"/refunds", "", s.seller()).is(409, "refund_too_large").holds(`refundable=0`)
 }
 
+// Against a tenant with a return_url who would send guests from a pay page to another site: its origin must be one
+// of the account's.
 func TestOrder_refusesWhatIsNoOrder(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -294,6 +296,8 @@ func TestOrder_hasAReferenceThatIsUniqueForItsAccount(t *testing.T) {
 		"Authorization: Bearer "+s.token(other, scopeSelling)).is(200)
 }
 
+// Against a tenant who would fill the disk or the provider with orders: 10,000 open orders an account, 200 lines,
+// 20 attempts, 100 refunds.
 func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
@@ -614,7 +618,7 @@ func TestRefund_isAimedAtPartsOfTheOrder(t *testing.T) {
 	s := newService(t)
 	o, auth := s.orderIn(orderPaid), s.seller()
 	path := "/orders/" + o.ID + "/refunds"
-	// Pizza 35.15 at 2.6 %, wine 15.20 at 8.1 %, delivery 6.65 at 2.6 %, tip 2.00; see TestRevenue_saleHasTheOrders….
+	// Pizza 35.15 at 2.6 %, wine 15.20 at 8.1 %, delivery 6.65 at 2.6 %, tip 2.00.
 	for _, c := range []struct{ body, amount, vat, rest string }{
 		{`{"lines":[{"line":0,"amount":500}]}`, "500", `[{"gross":500,"rate":260,"vat":13}]`,
 			`lines=[{"amount":500,"line":0,"quantity":0}]`},
@@ -730,6 +734,8 @@ func hintedWish(t testing.TB, ref *refusal) (w refundWish, some bool) {
 	return refundWish{amount: &most}, most > 0
 }
 
+// Against a tenant whose token has orders:write who would give back more than was paid, by many requests at once:
+// what is left is reckoned and taken in one transaction.
 func TestRefund_neverGivesBackMoreThanIsLeft(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -776,6 +782,8 @@ func TestRefund_ofWhatWasPaidOutsideIsDoneAtOnce(t *testing.T) {
 	s.do("DELETE", "/orders/"+o.ID+"/paid", "", auth).is(409, "order_state")
 }
 
+// Against a thief whose token has orders:write who would have money sent to itself: a refund names an attempt of
+// the order, no card and no account: money goes back only the way it came.
 func TestRefund_ofMoneyThatPaysNothingIsNoneOfTheOrders(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -872,6 +880,9 @@ func TestOrder_isPaidOutsideOnceNobodyCanPayItOnline(t *testing.T) {
 	s.counts(2, `SELECT count(*) FROM events WHERE subject_id = ? AND type IN ('order.paid', 'order.unpaid')`, o.ID)
 }
 
+// Against whoever reads events, webhooks or an old database who would learn who has ordered: events have no
+// customer; guests, their addresses and texts for them are overwritten and erased 30 days after the order's end, or
+// on request.
 func TestOrder_expiresInTimeAndItsGuestIsErased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

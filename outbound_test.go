@@ -161,6 +161,9 @@ func TestOutboundURL_hasANormalForm(t *testing.T) {
 	}
 }
 
+// Against a tenant with the address of a webhook who would have the service call the machine itself, an inner
+// network or a cloud's metadata: by an address in any notation, by a name, by one whose look-up changes, by a
+// redirect: no addresses in place of names; the address is checked when it is dialled; redirects are not followed.
 func TestOutboundURL_thatMayNotBeCalledIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 63)
@@ -357,6 +360,8 @@ func addresses(texts ...string) (all []netip.Addr) {
 	return all
 }
 
+// Against a tenant with the address of a webhook who would learn which names an inner network has: the same answer
+// for a name without an address and for one with an inner address.
 func TestOutboundHost_hasOneAnswerForNoAddressAndForOneThatMayNotBeCalled(t *testing.T) {
 	t.Parallel()
 	names := map[string][]netip.Addr{
@@ -669,6 +674,8 @@ func endlessly(start, text string, pause time.Duration) func(net.Conn) {
 	}
 }
 
+// Against whoever receives a webhook who would hold the service up, or fill its memory, with an answer without an
+// end: 15 seconds, 64 KiB of body, 32 KiB of header.
 func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	const (
@@ -744,6 +751,9 @@ func TestOutbound_badServerHasAReasonAndItsConnectionIsClosed(t *testing.T) {
 	}
 }
 
+// Against a connection that breaks once an entry is written, or a 429 or 401 after that, that would have a day
+// booked twice: requests with an idempotency key are not repeated by the client; only a refusal of validation
+// proves that nothing was written, and even then the entry is looked for before it is sent again.
 func TestOutbound_aRequestWithAnIdempotencyKeyIsSentOnceWhateverBecomesOfItsConnection(t *testing.T) {
 	t.Parallel()
 	var written atomic.Int64

@@ -54,6 +54,8 @@ func (s *shop) manyDue(n int) {
 			'1999-12-31T00:00:00Z', 1, '1999-12-30T00:00:00Z', '1999-12-30T00:00:00Z' FROM n`, n, mine.ID, other)
 }
 
+// Against a tenant with many payments under way who would hold up the payments of others: 8 at once and 20 a second
+// for each connection, of 32 in all.
 func TestPaymentWorker_manyOfAnotherAccountDelayNobody(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -237,6 +239,8 @@ func TestRefund_thatIsUnderWayForADayPutsItsPaymentInReview(t *testing.T) {
 	})
 }
 
+// Against whoever may refund who would give back more than is left, after a failed refund or a lost dispute: what
+// is left counts all refunds that did not fail, found ones too, and lost disputes.
 func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -455,6 +459,8 @@ func TestVipps_givenBackThereWithALateEventIsNotInReview(t *testing.T) {
 	}, providerVipps)
 }
 
+// Against a provider that asks to wait for a day that would delay a capture until its authorisation lapses: it is
+// obeyed for 15 minutes.
 func TestPayment_waitsForAProviderForAQuarterOfAnHourAtMost(t *testing.T) {
 	t.Parallel()
 	ofEachProvider(t, func(s *shop) {

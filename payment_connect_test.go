@@ -197,6 +197,8 @@ func TestPaymentConnect_refusesTestKeysBesideLiveOnes(t *testing.T) {
 	}
 }
 
+// Against whoever copies the database who would take the restaurants' keys at their providers: they are sealed
+// under the key file; without it nothing can be asked.
 func TestPaymentConnect_namesWhatAnotherKeyFileHasSealed(t *testing.T) {
 	manyCommandsUnderRace(t)
 	t.Parallel()
@@ -399,6 +401,8 @@ func TestConnectionSecrets_areJudgedWithoutBeingTold(t *testing.T) {
 	}
 }
 
+// Against a tenant with a connection who would have the service call an address of its choice: the providers'
+// addresses are options of the operator; no row names one.
 func TestPaymentConnect_webhookIsAtAnAddressThatTheProviderCanPostTo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

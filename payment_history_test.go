@@ -38,6 +38,9 @@ type historyStep struct {
 	random *rand.Rand // its own
 }
 
+// Against a guest's bank, or a provider whose keys may not refund, who would have money that was to be given back
+// drop out of sight: an attempt that holds what its order does not count as paid is in review, told of and in
+// status, until that is even; check counts all of them.
 func TestPayment_historiesAreConsistent(t *testing.T) {
 	t.Parallel()
 	(&histories[*history]{

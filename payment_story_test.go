@@ -45,6 +45,8 @@ func TestPayment_noticedBeforeOurOwnAnswer(t *testing.T) {
 	})
 }
 
+// Against anybody with a recorded webhook who would have something done twice: it has the provider asked again, and
+// what was done is done.
 func TestPayment_ofWebhooksThatRepeatAndComeInAnyOrder(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -120,6 +122,9 @@ func TestPayment_asksNoMoreThanTwentyTimes(t *testing.T) {
 	})
 }
 
+// Against anybody with the address of a provider's webhook who would have an order taken for paid, by a forged
+// webhook or one of another connection: signatures, and a webhook only has the provider asked; an unknown
+// connection is answered as a wrong signature is.
 func TestPayment_webhooksWithAWrongSignatureChangeNothing(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

@@ -17,6 +17,9 @@ import (
 	"time"
 )
 
+// Against a guest with a pay page who would pay another amount than the order's: the browser sends which way to pay
+// and nothing else; amounts come from the row, and what the provider asked for is compared before anything is
+// captured.
 func TestStripe_asksForAllOfAnOrderAndNothingOfTheGuest(t *testing.T) {
 	t.Parallel()
 	s := newStripeProvider(nil, stripeBase)

@@ -23,6 +23,8 @@ func (s *shop) noticers(p *payment, post func() int) []func() {
 	}
 }
 
+// Against a webhook, a returning guest and the worker, all at once, that would have one payment captured or told of
+// twice: one function settles, by compare-and-set; each operation has one key at the provider.
 func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
@@ -57,6 +59,8 @@ func TestPayment_noticedByAllAtOnceIsCapturedOnce(t *testing.T) {
 	})
 }
 
+// Against two guests, or one who presses twice or in two windows, who would pay one order twice: one live attempt
+// for an order, decided in one transaction.
 func TestPayment_twoGuestsPressAtOnceAndPayOnce(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {

@@ -184,6 +184,8 @@ func TestVipps_accessTokenIsKeptUntilShortlyBeforeItsEnd(t *testing.T) {
 	equal(t, "requests, when every token is refused", s.fake.came("GET", vippsPath(s.p.ID, ""))-before, 2)
 }
 
+// Against a 401 or a proxy's 408 to a capture or refund that would have it done twice, or taken for refused: at
+// Vipps the payment is read before it is sent again; at Stripe the same key is used.
 func TestVipps_whatMovesMoneyIsReadBeforeItIsSentAgainAfterA401(t *testing.T) {
 	t.Parallel()
 	s := newVippsSide(t)

@@ -165,6 +165,8 @@ func TestQuestion_stopsItsQueryWhenItIsAbandonedOrItsTimeIsUp(t *testing.T) {
 	}
 }
 
+// Against anybody who would hold all readers with slow questions: two at a time, two seconds each, one connection
+// left for look-ups, askers in turn.
 func TestQuestion_leavesAConnectionToLookups(t *testing.T) {
 	t.Parallel()
 	s := newServiceOfLongTables(t)

@@ -318,6 +318,8 @@ func verifyFrom(s *service, key, _ string, from ...string) answer {
 	return s.post("/widget/license/verify", activateBody(key, "f"), from...)
 }
 
+// Against anybody with many addresses who would have the service forget their failures or drained buckets: maps of
+// bounded size forget what is closest to full first.
 func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 	t.Parallel()
 	now, l := bubbleStart, newLimiter(3)
@@ -341,6 +343,8 @@ func TestBucket_closestToFullIsForgottenByAFullMap(t *testing.T) {
 	}
 }
 
+// Against anybody who would forge leads and counts, and fill the disk: 60 leads and 600 events a minute and
+// address, each kind with its own allowance; 100 items a day and widget. Within that they can be forged.
 func TestAddressLimit_holdsAnonymousCallersForEachPathAlone(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -394,6 +398,8 @@ func TestAddressLimit_holdsIPv6CallersByTheirNetwork(t *testing.T) {
 	})
 }
 
+// Against anybody who would choose the address that limits see: X-Forwarded-For counts only from trusted proxies,
+// read from the right.
 func TestAddressLimit_readsXForwardedForOnlyFromATrustedPeer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -522,6 +528,8 @@ func (a answer) sameButForIDs() string {
 	return strings.ReplaceAll(fmt.Sprintln(a.status, a.header, a.body), id, "req_")
 }
 
+// Against anybody who would guess licence keys: 120 random bits; 30 different keys that fail a minute and address;
+// beyond that known and unknown keys get the same answer.
 func TestLookupLimit_answersKnownAndUnknownKeysAlikeAfterThirtyFailures(t *testing.T) {
 	t.Parallel()
 	for _, path := range licenseCalls {
@@ -655,6 +663,8 @@ func TestLookupLimit_letsActiveDevicesAndTokensPass(t *testing.T) {
 	})
 }
 
+// Against a token for all accounts without licenses:read that would guess keys, or learn another account's licence:
+// its calls are anybody's, held by address.
 func TestLookupLimit_holdsATokenForAllAccountsThatMayNotReadLicences(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) {
@@ -760,6 +770,9 @@ func TestLookupLimit_isNotForgottenWhenOthersFail(t *testing.T) {
 	}
 }
 
+// Against anybody who would fill the service's memory with bodies of many small values, or of many callers at once:
+// at most 1,000 values, of which only known ones are built; a budget of memory for bodies that are parsed, and one
+// for receiving large ones, of which nobody holds more than half, all callers without a token together.
 func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(100)
@@ -794,6 +807,7 @@ func TestMemory_ofABudgetIsNobodysAlone(t *testing.T) {
 	}
 }
 
+// Against anybody who would keep the service busy with malformed licence keys: 60 a minute and address.
 func TestLookupLimit_holdsMalformedKeysOfAnAddressToSixtyAMinute(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

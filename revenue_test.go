@@ -302,6 +302,8 @@ func (h *revenueHistory) checkOrder(id string) {
 	}
 }
 
+// Against a tenant with any history of orders who would have a day whose halves differ, or money counted on two
+// days: facts are never changed, and sums are theirs alone; entries balance or are not sent.
 func TestRevenue_daysHaveWhatOrdersHaveBroughtWhateverHappens(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()

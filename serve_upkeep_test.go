@@ -241,6 +241,10 @@ func (s *service) clockSays(fault clockFault) {
 	}
 }
 
+// Against a clock that is wrong, at a start or by a jump, that would have rows removed, orders and seats lapse, or
+// devices believe a time in the future for good: it is compared with the latest time that was right; more than an
+// hour ahead, only the kernel or the operator vouches for it, and until then nothing is done that can't be undone;
+// it is looked at in the moment of signing, too.
 func TestClock_thatIsWrongAtTheStartDestroysNothing(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{
@@ -529,6 +533,8 @@ func TestSweep_keepsEventsAndTokensAsLongAsItIsTold(t *testing.T) {
 	})
 }
 
+// Against a row dated in the future that would keep what is due behind it from being removed: each sweep looks at
+// the next 10,000 events, and comes by every one.
 func TestSweep_isNotHeldUpByEventsFromTheFuture(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

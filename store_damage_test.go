@@ -49,6 +49,8 @@ func (s *service) healthNow() answer {
 	return s.health()
 }
 
+// Against a damaged disk that would pass unnoticed because health reads other pages, or look mended by a check that
+// began before: what any query meets is kept in health; a check clears only what was met before it began.
 func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -126,6 +128,9 @@ func (s *service) rowOfEach() {
 	}
 }
 
+// Against an operator with an old sqlite3 shell that would make whole lists fail by one row that can't be read, or
+// have a token, seat or refund decided without it: lists leave the row out, decisions fail; check names it, with
+// the statement that mends it.
 func TestLists_leaveOutTheRowThatCanNotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ table, change string }{
@@ -190,6 +195,8 @@ func TestLists_logATableWithRowsThatCanNotBeReadOnce(t *testing.T) {
 	})
 }
 
+// Against anybody who would learn another's ids from a row that can't be read, or fill the log with it: a problem
+// names the row only to who named it in the path; one line for each table until a check passes.
 func TestRow_thatCanNotBeReadIsNamedToWhoNamesItAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

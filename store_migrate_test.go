@@ -260,6 +260,8 @@ func TestUpgrade_keepsWhenTokensOfBooksAreAskedForAgain(t *testing.T) {
 	}
 }
 
+// Against whoever could write the schema of an older file who would keep a weaker check in it after an upgrade: no
+// declaration of the old file is kept: the tables are made anew, and rows that break a rule are refused.
 func TestUpgrade_keepsNoWeakerRuleOfAnOldSchema(t *testing.T) {
 	t.Parallel()
 	path := oldDatabase(t, 8)
@@ -405,6 +407,8 @@ func TestUpgrade_fillsWhatAStepAdds(t *testing.T) {
 	}
 }
 
+// Against an upgrade that is killed again and again that would fill the disk with copies: a copy is a draft until
+// the upgrade is committed, and the next one replaces it.
 func TestUpgrade_replacesTheDraftOfAKilledOneAndNothingElse(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()

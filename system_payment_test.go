@@ -140,6 +140,8 @@ func (s *killedShop) releasedWhileKilled() {
 	}
 }
 
+// Against a lost answer, a crash or a provider with faults that would have a payment captured twice or lost: an
+// operation is on the disk before it is sent, and is sent again under its key or looked for first.
 func TestPayment_killedAtEachCallGoesOnAfterTheRestart(t *testing.T) {
 	t.Parallel()
 	s := newKilledShop(t)

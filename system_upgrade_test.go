@@ -127,6 +127,8 @@ func TestUpgrade_takesLessMemoryThanTheUnitAllows(t *testing.T) {
 	}
 }
 
+// Against an old sqlite3 shell that would write a time that no calendar has, which the service can't read: the
+// checks hold there too; what was written before is carried over and named.
 func TestSchema_refusesInOldShellsTooWhatNoCalendarHas(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "sqlite3")

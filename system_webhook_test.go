@@ -67,6 +67,8 @@ func (o *operator) enabled(id string) {
 	}
 }
 
+// Against a crash between sending a webhook and recording it that would lose an event, or send it as another one:
+// it is sent again with the same id; positions and results are written in one transaction.
 func TestWebhook_killedBetweenSendingAndRecordingIsSentAgainWithTheSameID(t *testing.T) {
 	t.Parallel()
 	o, h := newOperator(t), newHookServer(t)

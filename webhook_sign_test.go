@@ -17,6 +17,8 @@ const (
 
 var vectorTime = time.Unix(1614265330, 0)
 
+// Against whoever copies the database who would sign webhooks: secrets are derived from the key file, and stored
+// nowhere.
 func TestWebhookSecret_isDerivedFromKeyFileWebhookAndRotation(t *testing.T) {
 	t.Parallel()
 	ring, other := &keyring{secret: make([]byte, 32)}, &keyring{secret: []byte(strings.Repeat("x", 32))}
@@ -40,6 +42,8 @@ func TestWebhookSecret_isDerivedFromKeyFileWebhookAndRotation(t *testing.T) {
 	}
 }
 
+// Against anybody with the address of a receiver who would forge or repeat a webhook: signatures over id, time and
+// body; five minutes.
 func TestWebhookVerification_takesWhatPublicLibrariesTake(t *testing.T) {
 	t.Parallel()
 	secret, _ := parseWebhookSecret(vectorSecret)

@@ -161,6 +161,9 @@ func webhookCalls(id, delivery string) map[string][3]string {
 	}
 }
 
+// Against a token with webhooks:write alone that would read what its other scopes deny, by a webhook of its own or
+// by pointing another one at itself: a webhook's types need the reading scopes of whoever adds, changes, tests or
+// replays it, or rotates its secret; another address drops what waits.
 func TestWebhook_namesOnlyTypesThatItsMakerMayRead(t *testing.T) {
 	t.Parallel()
 	s := newService(t, admitLoopback)

@@ -621,6 +621,8 @@ func TestWebhook_underWayAtAStopIsSentAgain(t *testing.T) {
 	})
 }
 
+// Against an operator with a second service over the same file that would have everything sent twice: one process
+// holds the lock for sending; the other waits.
 func TestWebhook_ofTwoServicesOverOneFileOnlyOneSends(t *testing.T) {
 	t.Parallel()
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, _ string) {
@@ -676,6 +678,9 @@ func TestWebhook_secretIsRotatedAndTheOneBeforeSignsForADay(t *testing.T) {
 	})
 }
 
+// Against a tenant with the address of somebody else who would flood it with the service's requests: events are
+// sent only to an address that has answered a signed test with 2xx, at most 4 at once; one test at a time, and no
+// more than the account may make calls.
 func TestWebhook_testOfAnAddressThatWasChangedMeanwhileDoesNotEnableIt(t *testing.T) {
 	t.Parallel()
 	bubbleOfOneWebhook(t, func(s *service, r *receiver, hook string) {

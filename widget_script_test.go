@@ -17,6 +17,9 @@ import (
 	"time"
 )
 
+// Against whoever gets at the service, or at what is between it and a visitor, who would run another script in
+// partners' pages: the line for partners has the script's hash (integrity), with which browsers refuse any other;
+// it needs no rights but to load and to connect.
 func TestScript_isServedToEverySiteAndMayBeKept(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -410,6 +413,8 @@ func (g *scriptStage) keyboard() {
 		g.account)
 }
 
+// Against the service's operator who would follow visitors from page to page: no cookie, nothing stored, no query
+// of the page; nobody is counted who sends Global Privacy Control or Do Not Track.
 func TestScript_leavesTheFormToTheSiteWhereItCannotSend(t *testing.T) {
 	t.Parallel()
 	g := newScriptStage(t)

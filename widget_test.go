@@ -204,6 +204,8 @@ func TestStats_topItemsAreTheTenMostClickedOfTheUTCDaysThatTheRangeTouches(t *te
 	}
 }
 
+// Against a widget's name or item, or a page's address, that would run as a script in a picture, or reach the file
+// with a guest's data: names are escaped, the picture allows its own style only; of pages only the path is kept.
 func TestStats_thatDidNotChangeAre304(t *testing.T) {
 	t.Parallel()
 	for kind, policy := range map[string]string{"stats": "", "stats.svg": picturePolicy} {
