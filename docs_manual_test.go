@@ -69,7 +69,10 @@ func TestDocuments_nameFilesAndHeadingsThatThereAre(t *testing.T) {
 		t.Errorf("found %d names only", found)
 	}
 	for _, f := range source(t).files {
-		contains(t, all["docs/architecture.md"], "`"+f.name+"`")
+		room, _, _ := strings.Cut(strings.TrimSuffix(f.name, ".go"), "_")
+		if !strings.Contains(all["docs/architecture.md"], "`"+f.name+"`") {
+			contains(t, all["docs/architecture.md"], "`"+room+"_…`")
+		}
 	}
 }
 
