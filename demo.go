@@ -62,16 +62,7 @@ var demoData = sync.OnceValue(func() (data struct {
 	Plans    []plan
 	Counters []demoCounter
 
-	// What the lines of /docs act on, which end in these paths: a separate licence and order for each call whose
-	// change would make another call fail.
-	DocsLicenses map[string]string // their states; "": active
-	DocsWebhooks []struct {
-		Description, State string
-		Paths              []string
-	}
-	DocsApps   map[string]string // their names
-	DocsOrders map[string]bool   // those that are true are paid at the test provider
-	DocsLines  []orderLine       // of each order
+	Docs []demoCall // which make what the lines of /docs act on
 
 	Xero, Fortnox bookChart
 }) {
@@ -121,7 +112,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	d := &demo{dir: e.str("dir")}
+	d := &demo{dir: e.str("dir"), examples: map[string]string{}}
 	if d.dir == "" {
 		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
 			return err
@@ -175,14 +166,7 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		go web.Serve(beside[i])
 		defer web.Close()
 	}
-	err = d.prepareDocsOrders(e.ctx, s)
-	if err == nil {
-		err = d.prepareKinds(e.ctx, s)
-	}
-	if err == nil {
-		err = d.prepareDocsBooks(e.ctx, s)
-	}
-	if err != nil {
+	if err := d.prepareDocs(e.ctx); err != nil {
 		return errors.Join(err, s.store.close())
 	}
 	fmt.Fprint(e.stdout, d.text())
@@ -477,6 +461,12 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if d.token, err = d.issue(t, keys, "demo", demoScopes...); err != nil {
 		return err
 	}
+	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
+		return err
+	}
+	if d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin); err != nil {
+		return err
+	}
 	if err := errors.Join(d.prepareWebhook(t, keys), d.connectProvider(t, keys)); err != nil {
 		return err
 	}
@@ -485,8 +475,9 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
-	return errors.Join(prepareOrders(t, d.account), d.prepareOffline(t, keys), d.prepareDocs(t, keys),
-		d.prepareDocsWebhooks(t), d.prepareApp(t, keys))
+	setBooksApp(t, keys, productFortnox, appSecrets{"demo", randomText(32)})
+	return errors.Join(prepareOrders(t, d.account), changeIssuer(t, d.account, true, actorCommand),
+		d.prepareOffline(t, keys), d.prepareApp(t, keys))
 }
 
 // find sets the ids of the account and of the widget that seed has added.
@@ -558,117 +549,6 @@ func (d *demo) findWebhook(t *tx, description string) (*webhook, error) {
 	return nil, errWebhook
 }
 
-// docsPlan returns the plan that the lines of /docs act on: that of an earlier run, or a new one.
-func (d *demo) docsPlan(t *tx) (*plan, error) {
-	known, err := t.plans(ownedBy(d.account), "", 1000)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range known.rows {
-		if p.Name == "Docs" && p.RetiredAt.IsZero() {
-			return p, nil
-		}
-	}
-	docs := plan{Name: "Docs", terms: terms{Product: "kitchen-display", MaxDevices: new(2)}}
-	return createPlan(t, d.account, samplePlan(&docs), actorCommand)
-}
-
-// prepareDocs adds what the lines of /docs act on: a separate licence for each call whose change would make
-// another call fail, a device, and tokens.
-func (d *demo) prepareDocs(t *tx, keys *keyring) (err error) {
-	d.examples = map[string]string{"license_key": d.key, "widget": d.widget, "Origin": d.page, "account_id": d.account}
-	year := 365
-	for path, state := range demoData().DocsLicenses {
-		l := &license{AccountID: d.account, terms: terms{Product: "kitchen-display", DurationDays: &year},
-			State: state, IssuerSuspended: state == statusSuspended, ExpiresAt: t.now.after(days(year))}
-		if d.examples["/licenses/{id}"+path], _, err = addSampleLicense(t, l); err != nil {
-			return err
-		}
-	}
-	p, err := d.docsPlan(t)
-	if err != nil {
-		return err
-	}
-	d.examples["/plans/{id}"] = p.ID
-	if err := changeIssuer(t, d.account, true, actorCommand); err != nil {
-		return err
-	}
-	d.examples["device_id"] = addSampleDevice(t, d.examples["/licenses/{id}"], "Kitchen 2", "docs", t.now)
-	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
-		return err
-	}
-	d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin)
-	return err
-}
-
-// prepareDocsWebhooks adds the webhooks that the lines of /docs act on, or reuses those of an earlier run: an
-// enabled one with a delivery, and one to be changed and removed. No test is sent to them, and the receiver prints
-// nothing of what they get.
-func (d *demo) prepareDocsWebhooks(t *tx) error {
-	for _, wanted := range demoData().DocsWebhooks {
-		w, err := d.findWebhook(t, wanted.Description)
-		if errors.Is(err, errWebhook) {
-			w = &webhook{ID: t.newID("whe"), AccountID: d.account, URL: d.receiver, Types: codeList{"license.created"},
-				Description: &wanted.Description, State: webhookPending, SecretNumber: 1, MadeBy: actorCommand,
-				CreatedAt: t.now, UpdatedAt: t.now}
-			t.addWebhook(w)
-		} else if err != nil {
-			return err
-		}
-		w.URL, w.State, w.Reason = d.receiver+docsPath, wanted.State, nil
-		t.saveWebhook(w)
-		for _, path := range wanted.Paths {
-			d.examples["/webhooks/{id}"+path] = w.ID
-		}
-	}
-	d.examples["url"] = d.receiver + docsPath
-	d.examples["since"] = t.now.after(-days(1)).String()
-	var err error
-	if d.examples["delivery"], err = addFailure(t, d.examples["/webhooks/{id}/deliveries"]); err != nil {
-		return err
-	}
-	return d.prepareDocsApps(t)
-}
-
-// prepareDocsApps adds the applications that the lines of /docs act on, or reuses those of an earlier run: one
-// that is kept, with a grant to be ended, and one to be changed and removed.
-func (d *demo) prepareDocsApps(t *tx) error {
-	for path, name := range demoData().DocsApps {
-		p, err := d.appNamed(t, &app{AccountID: d.account, Name: name, Scope: scopeOrders,
-			RedirectURIs: codeList{"https://app.example/connected"}})
-		if err != nil {
-			return err
-		}
-		d.examples["/apps/{id}"+path] = p.ID
-	}
-	d.examples["/grants/{id}"] = d.addDocsGrant(t, d.examples["/apps/{id}/rotate-secret"]).ID
-	return d.prepareDocsTokens(t)
-}
-
-// addDocsGrant adds what the account has agreed to for an application.
-func (d *demo) addDocsGrant(t *tx, appID string) *grant {
-	g := &grant{ID: t.newID("grt"), AppID: appID, AccountID: d.account, Scope: scopeOrders, AgreedBy: actorCommand,
-		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-	t.addGrant(g)
-	return g
-}
-
-// prepareDocsTokens adds the application with which the lines of /docs get a token and revoke one, or gives that of an
-// earlier run a new secret.
-func (d *demo) prepareDocsTokens(t *tx) error {
-	p, err := d.appNamed(t, &app{AccountID: d.account, Name: "Shift planner", Scope: scopeOrders,
-		OwnScope: new(scopeOrders), RedirectURIs: codeList{"https://app.example/connected"}})
-	if err != nil {
-		return err
-	}
-	d.examples["client_id"] = p.ID
-	d.examples["client_secret"], p.SecretHash = newClientSecret()
-	t.saveApp(p)
-	g := d.addDocsGrant(t, p.ID)
-	d.examples["/oauth/revoke token"] = newRefreshToken(t, g, 1)
-	return nil
-}
-
 // appNamed returns the application with the account and the name of p: that of an earlier run, or p, which it
 // then adds.
 func (d *demo) appNamed(t *tx, p *app) (*app, error) {
@@ -685,22 +565,6 @@ func (d *demo) appNamed(t *tx, p *app) (*app, error) {
 	p.CreatedAt, p.UpdatedAt = t.now, t.now
 	t.addApp(p)
 	return p, nil
-}
-
-// addFailure adds a delivery of the last event to a webhook, one that failed, and returns its id.
-func addFailure(t *tx, webhookID string) (id string, err error) {
-	seq, _, err := t.latestEvent()
-	if err != nil {
-		return "", err
-	}
-	e, err := t.eventBySeq(seq)
-	if err != nil {
-		return "", err
-	}
-	d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1, At: t.now,
-		Status: new(http.StatusServiceUnavailable), eventSeq: seq}
-	t.addDelivery(d)
-	return d.ID, nil
 }
 
 // docsPath is where the receiver accepts webhooks and prints nothing.
