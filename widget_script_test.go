@@ -231,7 +231,8 @@ func (g *scriptStage) serveService(w http.ResponseWriter, r *http.Request) {
 
 // probe is the site's own script. It collects what goes wrong in the page, and how far the layout
 // shifts.
-const probe = `window.faults = []; window.shift = 0; window.names = Object.keys(window);
+const probe = `window.told = ""; console.warn = text => told += text; window.faults = [];
+window.shift = 0; window.names = Object.keys(window);
 addEventListener("securitypolicyviolation", e => faults.push("forbidden: " + e.violatedDirective + " " + e.blockedURI));
 addEventListener("error", e => faults.push("error: " + e.message));
 addEventListener("unhandledrejection", e => faults.push("rejected: " + e.reason));
@@ -437,6 +438,8 @@ func TestScript_leavesTheFormToTheSiteWhereItCannotSend(t *testing.T) {
 	send(g.other.URL + "/noaction")
 	g.find(`//*[@data-widget-state="failed" and starts-with(text(), "Das Senden hat nicht geklappt. ")]`)
 	g.clean("")
+	equal(t, "the console", g.script(`return told`), "widgetd: no answer from "+g.web.URL+"/v1. "+
+		"Is this site listed? widgetd origin add "+g.other.URL+" -account ID")
 	g.open(g.listed.URL + "/menu?quiet")
 	g.find(`//input[@name="website"]/ancestor::form`)
 	g.press(keyTab + keyEnter + keyTab + keyEnter + keyTab + "quiet@example.com" + keyEnter)

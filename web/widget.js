@@ -32,7 +32,7 @@
   let warned;
   // An origin that is not listed looks to a script like a network that fails.
   const warn = error => {
-    if (!warned) console.warn("widgetd: no answer from " + base + ". Is " + location.origin + " a listed origin?");
+    if (!warned) console.warn("widgetd: no answer from " + base + ". Is this site listed? widgetd origin add " + location.origin + " -account ID");
     warned = 1;
     throw error;
   };
@@ -156,14 +156,14 @@
   };
 
   const words = {
-    en: ["Sending…", "Thank you. It has been sent.", "Please check what you entered.", "That could not be sent. Please try again later."],
-    de: ["Wird gesendet …", "Vielen Dank. Es wurde gesendet.", "Bitte prüfen Sie Ihre Angaben.", "Das Senden hat nicht geklappt. Bitte später noch einmal versuchen."],
-    fr: ["Envoi en cours…", "Merci. C’est envoyé.", "Veuillez vérifier votre saisie.", "L’envoi n’a pas abouti. Veuillez réessayer plus tard."],
-    it: ["Invio in corso…", "Grazie. È stato inviato.", "Controlla i dati inseriti.", "Invio non riuscito. Riprova più tardi."],
-    nb: ["Sender …", "Takk. Det er sendt.", "Kontroller det du har skrevet.", "Det kunne ikke sendes. Prøv igjen senere."],
-    sv: ["Skickar …", "Tack. Det har skickats.", "Kontrollera det du har skrivit.", "Det gick inte att skicka. Försök igen senare."],
-    da: ["Sender …", "Tak. Det er sendt.", "Kontrollér det, du har skrevet.", "Det kunne ikke sendes. Prøv igen senere."],
-    fi: ["Lähetetään…", "Kiitos. Viesti on lähetetty.", "Tarkista antamasi tiedot.", "Lähetys ei onnistunut. Yritä myöhemmin uudelleen."]
+    en: ["Sending…", "Thank you. It has been sent.", "Please check what you entered.", "That could not be sent. Please contact us directly."],
+    de: ["Wird gesendet …", "Vielen Dank. Es wurde gesendet.", "Bitte prüfen Sie Ihre Angaben.", "Das Senden hat nicht geklappt. Bitte direkt melden."],
+    fr: ["Envoi en cours…", "Merci. C’est envoyé.", "Veuillez vérifier votre saisie.", "L’envoi n’a pas abouti. Contactez-nous directement."],
+    it: ["Invio in corso…", "Grazie. È stato inviato.", "Controlla i dati inseriti.", "Invio non riuscito. Contattaci direttamente."],
+    nb: ["Sender …", "Takk. Det er sendt.", "Kontroller det du har skrevet.", "Det kunne ikke sendes. Ta kontakt direkte."],
+    sv: ["Skickar …", "Tack. Det har skickats.", "Kontrollera det du har skrivit.", "Det gick inte att skicka. Kontakta oss direkt."],
+    da: ["Sender …", "Tak. Det er sendt.", "Kontrollér det, du har skrevet.", "Det kunne ikke sendes. Kontakt os direkte."],
+    fi: ["Lähetetään…", "Kiitos. Viesti on lähetetty.", "Tarkista antamasi tiedot.", "Lähetys ei onnistunut. Ota yhteyttä suoraan."]
   };
   // wordsOf returns the texts in the language of a form, in English if there are none.
   const wordsOf = form => {
