@@ -14,7 +14,7 @@ func accountNoun() noun {
 		name:     "account",
 		wings:    func(s *server) []wing { return []wing{accountWing(s)} },
 		commands: accountCommands,
-		ids:      []idKind{{"ACCOUNT", "acct", "accounts"}, {"TOKEN", "tok", "tokens"}},
+		ids:      []idKind{{"ACCOUNT", "acct", "accounts", false}, {"TOKEN", "tok", "tokens", false}},
 		problems: accountProblems,
 		events:   accountEvents,
 		sealed:   []string{"tokens"},

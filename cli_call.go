@@ -271,7 +271,12 @@ func (e *env) explain(err error) error {
 		words := strings.Fields(e.command.name)
 		words[len(words)-1] = "list"
 		if c, _ := findCommand(e.commands, words); c != nil && c != e.command {
-			return fmt.Errorf("not found: 'widgetd %s' prints what there is", c.name)
+			text := fmt.Sprintf("not found: 'widgetd %s' prints what there is", c.name)
+			if len(e.args) > 0 && len(e.args[0]) < 26 { // no whole id
+				text += fmt.Sprintf("; ends of ids have at least %d symbols, of orders of the last 7 days %d",
+					leastIDEnd, leastSaidEnd)
+			}
+			return errors.New(text)
 		}
 		return withNextStep(errNotFound)
 	}

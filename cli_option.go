@@ -150,7 +150,7 @@ func (e *env) filterID(name, prefix string) (string, error) {
 	switch {
 	case id == "" || validID(prefix, id):
 		return id, nil
-	case idEnd(prefix, id) != "":
+	case len(idEnd(prefix, id)) >= leastIDEnd:
 		return "", fmt.Errorf("-%s: no id of the kind %s_… ends in %q", name, prefix, id)
 	}
 	const text = "-%s: %q is not an id of the kind %s_…, nor the end of one, of %d or more symbols"
@@ -253,7 +253,6 @@ func (e *env) filterAccount() (owner, error) {
 }
 
 const (
-	leastIDEnd  = 6  // symbols of the end of an id that may stand for it
 	mostEndings = 10 // ids that are listed where several end so
 
 	accountPlaceholder = "ACCOUNT" // of accounts, which are named by their names too
@@ -299,9 +298,13 @@ func (e *env) resolveID(word, typed string) (string, error) {
 				found = append(found, a.ID)
 			}
 		}
-		if end := idEnd(kind.prefix, typed); end != "" {
+		if end := idEnd(kind.prefix, typed); len(end) >= leastIDEnd || end != "" && kind.said {
+			from := ""
+			if len(end) < leastIDEnd {
+				from = firstID(kind.prefix, e.now().Add(-recentIDs))
+			}
 			ids, err := queried(e, func(q *queries) ([]string, error) {
-				return q.idsEndingIn(kind.table, end, mostEndings+1)
+				return q.idsEndingIn(kind.table, end, from, mostEndings+1)
 			})
 			if found = append(found, ids...); err != nil {
 				return "", err
@@ -323,18 +326,6 @@ func (e *env) resolveID(word, typed string) (string, error) {
 			printable(typed))
 	}
 	return typed, nil
-}
-
-// idEnd returns the symbols of a text that may be the end of an id: at least leastIDEnd, in any case, with or without
-// the prefix, and with … where others are left out. It returns "" for any other text.
-func idEnd(prefix, typed string) string {
-	symbols := strings.TrimPrefix(strings.ToLower(typed), prefix+"_")
-	symbols = strings.ToUpper(strings.TrimLeft(symbols, "….")) // dots, too
-	symbols = strings.ToLower(lookalikes.Replace(symbols))
-	if len(symbols) < leastIDEnd || strings.Trim(symbols, crockford) != "" {
-		return ""
-	}
-	return symbols
 }
 
 // checkRowName returns a usageError unless an operator may give a row that name: 1 to 200 bytes, not only spaces,

@@ -13,7 +13,7 @@ func eventNoun() noun {
 		name:     "event",
 		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
 		commands: eventCommands,
-		ids:      []idKind{{"EVENT", "evt", "events"}},
+		ids:      []idKind{{"EVENT", "evt", "events", false}},
 		rows:     []rowReader{unreadableEvents},
 	}
 }

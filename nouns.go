@@ -152,6 +152,7 @@ type idKind struct {
 	argument string // in the help: "LICENSE"
 	prefix   string // "lic"
 	table    string // whose rows have such ids
+	said     bool   // people say few symbols of an id to each other: leastSaidEnd of one made within recentIDs will do
 }
 
 // A rowReader reads every row of a table as the program does, and returns a line for each that it can't; see

@@ -14,7 +14,7 @@ func grantNoun() noun {
 		name:     "grant",
 		wings:    func(s *server) []wing { return []wing{grantWing(s)} },
 		commands: grantCommands,
-		ids:      []idKind{{"GRANT", "grt", "grants"}},
+		ids:      []idKind{{"GRANT", "grt", "grants", false}},
 		events:   grantEvents,
 		rows:     []rowReader{grantTable.unreadable, grantCodeTable.unreadable},
 		holdings: []holding{heldGrants},

@@ -29,6 +29,8 @@ var (
 		help: "show only orders in this state, as authorized"}
 	optReference = option{name: "reference", value: "TEXT", member: "reference",
 		help: "show only the order with this reference"}
+	optOrderSearch = option{name: "search", value: "TEXT", member: "q",
+		help: "show only orders of the last 7 days with this reference or number: 107W"}
 	optOrderMethod = option{name: "method", value: "METHOD", member: "method", reads: asOneOf(orderMethods),
 		help: "show only orders paid in this way, as card"}
 )
@@ -40,6 +42,7 @@ var orderCommands = []command{
 		optOrderState,
 		optOrderMethod,
 		optReference,
+		optOrderSearch,
 		optAccount.says("show only orders of this account"),
 		optSince, optUntil,
 	}, listCommand{route: "GET /orders", prefix: "ord", cell: orderCell, columns: "ID CREATED=created_at STATE " +

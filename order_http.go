@@ -375,7 +375,8 @@ func (r dayRange) ids(q *queries, prefix, accountID string) (ids idRange, err er
 func (a *orderAPI) listOrders(ctx context.Context, c *call) (any, error) {
 	filter := orderFilter{state: c.in.parameter("state", oneOf(orderStates...)),
 		reference: c.in.parameter("reference", isText(maxOrderText)),
-		method:    c.in.parameter("method", oneOf(orderMethods...))}
+		method:    c.in.parameter("method", oneOf(orderMethods...)),
+		search:    c.in.parameter("q", isText(maxOrderText))}
 	days, page := c.in.dayRange(), c.in.page("ord")
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
@@ -385,6 +386,9 @@ func (a *orderAPI) listOrders(ctx context.Context, c *call) (any, error) {
 	from := a.store.within(ctx)
 	if filter.ids, err = days.ids(from, "ord", c.oneOwner(of).account); err != nil {
 		return nil, err
+	}
+	if filter.search != "" {
+		filter.ids.from = max(filter.ids.from, firstID("ord", c.now.Add(-recentIDs)))
 	}
 	found, err := from.orders(filter, page.before, page.limit)
 	if err != nil {

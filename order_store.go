@@ -122,6 +122,7 @@ type orderFilter struct {
 	state     string
 	reference string
 	method    string
+	search    string // in any case the reference, or an end of the id
 }
 
 // orders returns a page of orders, newest first, starting after the id before ("" for the newest).
@@ -131,6 +132,10 @@ func (q *queries) orders(f orderFilter, before string, limit int) (listPage[*ord
 	if f.state != "" && f.reference == "" && !f.owner.every { // of a range of ids, SQLite would read all states
 		list.columns += ` INDEXED BY orders_state`
 		list.table += ` INDEXED BY orders_state`
+	}
+	if f.search != "" {
+		list.filter(` AND (o.reference = ? COLLATE NOCASE OR ? <> '' AND o.id LIKE '%' || ?)`, f.search,
+			idEnd("ord", f.search), idEnd("ord", f.search))
 	}
 	if f.method != "" {
 		list.filter(` AND o.method = ?`, f.method)

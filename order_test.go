@@ -296,6 +296,51 @@ func TestOrder_hasAReferenceThatIsUniqueForItsAccount(t *testing.T) {
 		"Authorization: Bearer "+s.token(other, scopeSelling)).is(200)
 }
 
+// TestOrder_isFoundByWhatAGuestSays: by four symbols within 7 days, later by six.
+func TestOrder_isFoundByWhatAGuestSays(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	auth := s.auth(s.account, scopeOrders)
+	var made []*order
+	for _, age := range []time.Duration{0, 8 * 24 * time.Hour} {
+		s.change(func(tx *tx) error {
+			o := anOrder(s.account)
+			o.Reference = ptr(fmt.Sprintf("Tisch %d", len(made)))
+			if _, err := createOrder(tx, o, guest{}, minOrderLife, anActor); err != nil {
+				return err
+			}
+			made = append(made, o)
+			if age > 0 {
+				id := newID("ord", time.Now().Add(-age))
+				tx.exec(`UPDATE orders SET id = ? WHERE id = ?`, id, o.ID)
+				o.ID = id
+			}
+			return nil
+		})
+	}
+	said, old := strings.ToUpper(made[0].ID[26:]), made[1].ID
+	equal(t, "what the page says", shortNumber(made[0]), *made[0].Reference)
+	for _, q := range []string{said, "ord_" + said, "tisch+0"} {
+		rows := s.get("/orders?q="+q, auth).is(200).json()["data"].([]any)
+		if len(rows) != 1 || rows[0].(map[string]any)["id"] != made[0].ID {
+			t.Errorf("%s: %v", q, rows)
+		}
+	}
+	for _, q := range []string{said[1:], old[24:], "tisch+1", "%25"} {
+		if rows := s.get("/orders?q="+q, auth).is(200).json()["data"].([]any); len(rows) != 0 {
+			t.Errorf("%s: %v", q, rows)
+		}
+	}
+	for _, line := range [][]string{{"order", "show", said}, {"order", "show", made[1].ID[24:]},
+		{"order", "list", "-search", said}} {
+		out, err := s.command(line...)
+		s.check(err)
+		contains(t, out, "Tisch")
+	}
+	_, err := s.command("order", "show", old[26:])
+	oneLine(t, err, "ends of ids have at least 6 symbols, of orders of the last 7 days 4")
+}
+
 // Against a tenant who would fill the disk or the provider with orders: 10,000 open orders an account, 200 lines,
 // 20 attempts, 100 refunds.
 func TestOrder_accountHasTenThousandOpenOnesAtMost(t *testing.T) {

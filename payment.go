@@ -19,7 +19,7 @@ func paymentNoun() noun {
 			return []wing{orderPageWing(s, engine), paymentWing(s, engine)}
 		},
 		commands: paymentCommands,
-		ids:      []idKind{{"PAYMENT", "pay", "payments"}, {"CONNECTION", "con", "payment_connections"}},
+		ids:      []idKind{{"PAYMENT", "pay", "payments", false}, {"CONNECTION", "con", "payment_connections", false}},
 		problems: paymentProblems,
 		events:   paymentEvents,
 		sealed:   []string{"payment_connections", "payment_operations"},

@@ -22,7 +22,7 @@ func webhookNoun() noun {
 		name:     "webhook",
 		wings:    func(s *server) []wing { return []wing{webhookWing(s)} },
 		commands: webhookCommands,
-		ids:      []idKind{{"WEBHOOK", "whe", "webhooks"}, {"DELIVERY", "whd", "deliveries"}},
+		ids:      []idKind{{"WEBHOOK", "whe", "webhooks", false}, {"DELIVERY", "whd", "deliveries", false}},
 		problems: webhookProblems,
 		events:   webhookEvents,
 		sealed:   []string{"webhooks"},

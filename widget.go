@@ -18,7 +18,7 @@ func widgetNoun() noun {
 		name:     "widget",
 		wings:    func(s *server) []wing { return []wing{widgetWing(s), scriptWing(s)} },
 		commands: widgetCommands,
-		ids:      []idKind{{"WIDGET", "wgt", "widgets"}},
+		ids:      []idKind{{"WIDGET", "wgt", "widgets", false}},
 		problems: widgetProblems,
 		events:   widgetEvents,
 		rows:     []rowReader{widgetTable.unreadable},
