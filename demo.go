@@ -59,10 +59,10 @@ var demoData = sync.OnceValue(func() (data struct {
 		Days int // until it ends
 		license
 	}
-	Plans    []plan
 	Counters []demoCounter
 
-	Docs []demoCall // which make what the lines of /docs act on
+	Plans []demoCall // which make the plans of a new file
+	Docs  []demoCall // which make what a run needs, and what the lines of /docs act on
 
 	Xero, Fortnox bookChart
 }) {
@@ -80,15 +80,12 @@ type demo struct {
 	account    string // id
 	yesterday  businessDate
 	dir        string
+	isNew      bool   // its file was made by this run
 	widget     string // id
 	line       string // of HTML that includes the widget's script
-	key        string // of a licence with two free seats
-	offlineKey string // of a licence for devices without a network, with a free seat
 	token      string
 	portal     string            // token of a portal, which makes codes to sign in
 	app        appSecrets        // of the application that asks to act for the account
-	webhook    string            // id
-	secret     []byte            // of the webhook
 	examples   map[string]string // for the lines of /docs, as serverOptions has them
 	server     *server
 	cards      *demoProvider
@@ -156,6 +153,9 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		return err
 	}
 	s := d.server
+	if err := d.prepareDocs(e.ctx); err != nil {
+		return errors.Join(err, s.store.close())
+	}
 	for i, handler := range []http.Handler{
 		http.NewCrossOriginProtection().Handler(d.pageHandler(s)),
 		d.receiverHandler(e.stdout, e.now),
@@ -165,9 +165,6 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		web := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
 		go web.Serve(beside[i])
 		defer web.Close()
-	}
-	if err := d.prepareDocs(e.ctx); err != nil {
-		return errors.Join(err, s.store.close())
 	}
 	fmt.Fprint(e.stdout, d.text())
 	return s.serveUntil(e.ctx, listener, keyFile)
@@ -239,8 +236,8 @@ func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
 }
 
 // open opens the demo's database and key file, and creates and fills them when they don't
-// exist. It adds a licence and a token for this run: the secrets of an earlier run are stored
-// only as hashes, so they can't be shown again.
+// exist. It adds tokens for this run: the secrets of an earlier run are stored only as hashes,
+// so they can't be shown again.
 func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store, *keyring, error) {
 	ring, err := newKeyring(now)
 	if err == nil {
@@ -255,6 +252,7 @@ func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store,
 	}
 	db := filepath.Join(d.dir, "widgetd.db")
 	err = createStore(db, func(t *tx) error { return d.seed(t, keys) })
+	d.isNew = err == nil
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, nil, err
 	}
@@ -292,7 +290,7 @@ func (d *demo) seed(t *tx, keys *keyring) error {
 		}
 		seedMonth(t, widget, uint64(i))
 	}
-	if err := errors.Join(seedPlans(t, id), seedLicenses(t, id)); err != nil {
+	if err := seedLicenses(t, id); err != nil {
 		return err
 	}
 	past := &demoPast{account: id, page: d.page, random: rand.New(rand.NewPCG(16, 2026))}
@@ -353,61 +351,16 @@ func seedMonth(t *tx, widget string, seed uint64) {
 	}
 }
 
-// seedPlans adds the plans, from which no licence is made yet.
-func seedPlans(t *tx, account string) error {
-	for _, p := range demoData().Plans {
-		if _, err := createPlan(t.at(-days(90)), account, samplePlan(&p), actorCommand); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// samplePlan returns what is set of a new plan: all but max_transfers, for which it gets the default.
-func samplePlan(p *plan) (set change) {
-	for _, m := range p.members() {
-		if m.name != "max_transfers" {
-			set = append(set, m)
-		}
-	}
-	return set
-}
-
-// prepareOffline adds a licence of the plan with offline leases, and a till that holds one.
-func (d *demo) prepareOffline(t *tx, keys *keyring) error {
-	all, err := t.plans(ownedBy(d.account), "", 1000) // of /docs are others, some of them retired
-	if err != nil {
-		return err
-	}
-	for _, p := range all.rows {
-		if p.OfflineDays == 0 {
-			continue
-		}
-		planID := &p.ID
-		set := change{{name: "plan_id", at: &planID}}
-		if _, d.offlineKey, err = sellLicense(t, d.account, set, actorCommand); err != nil {
-			return err
-		}
-		key, err := parseLicenseKey(d.offlineKey)
-		if err != nil {
-			return err
-		}
-		print, hash := fingerprintHash("till-1"), key.hash()
-		till := &deviceRequest{keyHash: &hash, fingerprint: print[:], nonce: "demo",
-			name: new("Till in the cellar"), offline: true}
-		if _, err := activateDevice(t, keys, till); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // seedLicenses adds three licences, with three devices each: one that is active, one in grace
 // and a trial that has expired.
 func seedLicenses(t *tx, account string) error {
 	for _, l := range demoData().Licenses {
 		l.AccountID, l.ExpiresAt = account, t.now.after(days(l.Days))
-		id, _, err := addSampleLicense(t.at(-days(90)), &l.license)
+		key, err := parseLicenseKey(newLicenseKey())
+		if err != nil {
+			return err
+		}
+		id, err := t.at(-days(90)).addLicense(&l.license, key, actorCommand)
 		if err != nil {
 			return err
 		}
@@ -417,17 +370,6 @@ func seedLicenses(t *tx, account string) error {
 		}
 	}
 	return nil
-}
-
-// addSampleLicense adds a licence with a new key and returns its id and the key.
-func addSampleLicense(t *tx, l *license) (id, key string, err error) {
-	key = newLicenseKey()
-	parsed, err := parseLicenseKey(key)
-	if err != nil {
-		return "", "", err
-	}
-	id, err = t.addLicense(l, parsed, actorCommand)
-	return id, key, err
 }
 
 // addSampleDevice adds a device that was activated at a time and is seen now, and returns its id.
@@ -453,11 +395,6 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if err := addOrigin(t, d.account, d.page, actorCommand); err != nil {
 		return err
 	}
-	_, d.key, err = addSampleLicense(t, &license{AccountID: d.account,
-		terms: terms{Product: "kitchen-display", MaxDevices: new(2), Entitlements: codeList{"kds"}}})
-	if err != nil {
-		return err
-	}
 	if d.token, err = d.issue(t, keys, "demo", demoScopes...); err != nil {
 		return err
 	}
@@ -467,17 +404,14 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 	if d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin); err != nil {
 		return err
 	}
-	if err := errors.Join(d.prepareWebhook(t, keys), d.connectProvider(t, keys)); err != nil {
-		return err
-	}
 	calendar, err := t.businessCalendar(d.account)
 	if err != nil {
 		return err
 	}
 	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
 	setBooksApp(t, keys, productFortnox, appSecrets{"demo", randomText(32)})
-	return errors.Join(prepareOrders(t, d.account), changeIssuer(t, d.account, true, actorCommand),
-		d.prepareOffline(t, keys), d.prepareApp(t, keys))
+	return errors.Join(d.connectProvider(t, keys), prepareOrders(t, d.account),
+		changeIssuer(t, d.account, true, actorCommand), d.prepareApp(t, keys))
 }
 
 // find sets the ids of the account and of the widget that seed has added.
@@ -509,46 +443,6 @@ func (d *demo) issue(t *tx, keys *keyring, client string, scopes ...string) (tok
 	return token, err
 }
 
-// demoWebhook is the description of a webhook, by which the next run with the same -dir finds it.
-const demoWebhook = "Prints what it gets in the terminal of the demo"
-
-// demoAuthor is who changes the demo's webhooks.
-var demoAuthor = webhookAuthor{actor: actorCommand, has: func(string) bool { return true }}
-
-// prepareWebhook adds the webhook whose events the terminal shows, or reuses that of an earlier run. The test that
-// the service sends once it runs enables it.
-func (d *demo) prepareWebhook(t *tx, keys *keyring) error {
-	w, err := d.findWebhook(t, demoWebhook)
-	if errors.Is(err, errWebhook) {
-		w = &webhook{AccountID: d.account, URL: d.receiver, Description: new(demoWebhook),
-			Types: codeList{"lead.created", "license.created", "device.activated", "device.reactivated",
-				"device.released"}}
-		err = createWebhook(t, w, demoAuthor)
-	} else if err == nil {
-		_, err = patchWebhook(t, ownedBy(d.account), w.ID, change{{name: "url", at: &d.receiver}}, demoAuthor)
-	}
-	if err != nil {
-		return err
-	}
-	d.webhook, d.secret = w.ID, webhookSecret(keys, w.ID, w.SecretNumber)
-	_, err = enableWebhook(t, ownedBy(d.account), w.ID, demoAuthor)
-	return err
-}
-
-// findWebhook returns the account's webhook with a description, or errWebhook.
-func (d *demo) findWebhook(t *tx, description string) (*webhook, error) {
-	page, err := t.webhooks(ownedBy(d.account), "", maxWebhooks)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range page.rows {
-		if valueOr(w.Description, "") == description {
-			return w, nil
-		}
-	}
-	return nil, errWebhook
-}
-
 // appNamed returns the application with the account and the name of p: that of an earlier run, or p, which it
 // then adds.
 func (d *demo) appNamed(t *tx, p *app) (*app, error) {
@@ -573,7 +467,8 @@ const docsPath = "quiet"
 // receiverHandler receives the demo's webhooks, verifies them and prints a line of each.
 func (d *demo) receiverHandler(out io.Writer, now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/{$}", &webhookReceiver{secret: d.secret, status: http.StatusNoContent,
+	secret, _ := parseWebhookSecret(d.examples["webhook_secret"]) // the service has made it
+	mux.Handle("/{$}", &webhookReceiver{secret: secret, status: http.StatusNoContent,
 		out: lineWriter{out}, now: now})
 	mux.HandleFunc("POST /"+docsPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
@@ -620,11 +515,12 @@ func (d *demo) pageHandler(s *server) http.Handler {
 
 // text returns what the demo prints: its addresses, and lines to paste into a shell.
 func (d *demo) text() string {
-	return strings.NewReplacer("{base}", d.base, "{page}", d.page, "{key}", d.key, "{widget}", d.widget,
-		"{offlineKey}", d.offlineKey,
+	return strings.NewReplacer("{base}", d.base, "{page}", d.page,
+		"{key}", d.examples["license_key"], "{widget}", d.widget,
+		"{offlineKey}", d.examples["offline_key"],
 		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.cards.base, "{ledger}", d.ledger.base,
 		"{account}", d.account,
-		"{webhook}", d.webhook, "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
+		"{webhook}", d.examples["webhook"], "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
 		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
 	).Replace(embedded("web/demo.txt"))
 }

@@ -31,11 +31,11 @@ type demoCall struct {
 // docsReference begins the references of the orders for /docs, which the restaurant's side does not show.
 const docsReference = "for /docs: "
 
-// prepareDocs makes what the lines of /docs act on: something separate for each call whose change would make another
-// call fail. What an earlier run has made in limited number is removed.
+// prepareDocs makes what a run needs, and what the lines of /docs act on: of that something separate for each call whose
+// change would make another call fail. What an earlier run has made in limited number is removed.
 func (d *demo) prepareDocs(ctx context.Context) error {
 	now := d.server.now()
-	values := map[string]string{"license_key": d.key, "widget": d.widget, "Origin": d.page, "account_id": d.account,
+	values := map[string]string{"widget": d.widget, "receiver": d.receiver, "Origin": d.page, "account_id": d.account,
 		"return_url": d.page + "/thanks", "reference": newID("R", now), "url": d.receiver + docsPath,
 		"since": newStamp(now.Add(-days(1))).String(),
 		"date":  midnight(d.yesterday).AddDate(0, 0, -1).Format(time.DateOnly)}
@@ -45,7 +45,11 @@ func (d *demo) prepareDocs(ctx context.Context) error {
 	if err := d.removeEarlier(ctx); err != nil {
 		return err
 	}
-	for _, c := range demoData().Docs {
+	calls := demoData().Docs
+	if d.isNew {
+		calls = slices.Concat(demoData().Plans, calls)
+	}
+	for _, c := range calls {
 		names := c.Each
 		if len(names) == 0 {
 			names = []string{""}
@@ -119,7 +123,8 @@ func answerAt(answer any, path string) string {
 func (d *demo) removeEarlier(ctx context.Context) error {
 	for list, made := range map[string]func(row map[string]any) bool{
 		"/webhooks": func(row map[string]any) bool {
-			return strings.HasPrefix(fmt.Sprint(row["description"]), "For the lines of /docs")
+			text := fmt.Sprint(row["description"])
+			return strings.HasPrefix(text, "For the lines of /docs") || strings.HasPrefix(text, "Prints what it gets")
 		},
 		"/apps": func(row map[string]any) bool {
 			return slices.Contains([]string{"Kitchen printer", "Menu board", "Shift planner"}, fmt.Sprint(row["name"]))
