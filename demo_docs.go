@@ -31,8 +31,8 @@ type demoCall struct {
 // docsReference begins the references of the orders for /docs, which the restaurant's side does not show.
 const docsReference = "for /docs: "
 
-// prepareDocs makes what a run needs, and what the lines of /docs act on: of that something separate for each call whose
-// change would make another call fail. What an earlier run has made in limited number is removed.
+// prepareDocs makes what a run needs, and what the lines of /docs act on: of that something separate for each call
+// whose change would make another call fail. What an earlier run has made in limited number is removed.
 func (d *demo) prepareDocs(ctx context.Context) error {
 	now := d.server.now()
 	values := map[string]string{"widget": d.widget, "receiver": d.receiver, "Origin": d.page, "account_id": d.account,
