@@ -20,8 +20,8 @@ import (
 const installedDir = "/var/lib/widgetd"
 
 // file returns the path of the database ("db") or of the key file ("key"), see locate. A program that root runs
-// first becomes the owner of the database's directory, see becomeOwner. Every command and the service ask here before
-// they touch anything: what belongs to the database and is not its owner's is refused, see checkFiles.
+// first takes the rights of the owner of the database's directory, see becomeOwner. Every command and the service ask
+// here before they touch anything: what belongs to the database and is not its owner's is refused, see checkFiles.
 func (e *env) file(name string) (string, error) {
 	if e.files == nil {
 		e.locate(e.isInstalled())

@@ -1,5 +1,5 @@
-// Widgetd is the public API for the widgets and licences of a family of delivery-software
-// products: one binary and one SQLite file. See README.md.
+// Widgetd serves the public interface of products for restaurants that deliver: widgets, leads, licences, paid orders
+// and books, from one binary and one SQLite file. See README.md.
 package main
 
 import (

@@ -94,7 +94,7 @@ var (
 		hasVariable: true}
 	optAnonymousRate = option{name: "anonymous-rate", value: "N", def: "60",
 		help: "most requests a minute from one address without a token, for leads, statistics that are not in " +
-			"memory, licence calls with what has ended, and links to pay pages that there are not, each; " +
+			"memory, licence calls with what has ended, and links to pay pages that do not exist, each; " +
 			"and for the pages of one order; ten times as many that ask for tokens and prove no application",
 		hasVariable: true}
 	optVisitorRate = option{name: "visitor-rate", value: "N", def: "600",

@@ -286,7 +286,7 @@ func (e *env) weighPromotion(db string, keys *keyring, done *promotion) error {
 }
 
 // weighFile refuses, without -force, a file that misses what the epoch of which was heard has brought, and one whose
-// unexpired tokens and leases need keys that there are not.
+// unexpired tokens and leases need keys that the key file lacks.
 func (e *env) weighFile(q *queries, heard epoch, keys *keyring) error {
 	was, err := q.epoch()
 	if err != nil {
