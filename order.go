@@ -169,6 +169,7 @@ type order struct {
 	CreatedAt     stamp           `json:"created_at"`
 	AuthorizedAt  stamp           `json:"authorized_at"`
 	AcceptedAt    stamp           `json:"accepted_at"`
+	ReadyAt       stamp           `json:"ready_at"` // when the restaurant says that it is ready; zero: it does not say
 	PaidAt        stamp           `json:"paid_at"`
 	EndedAt       stamp           `json:"ended_at"`
 	Pay           string          `json:"pay"`
@@ -341,7 +342,7 @@ func createOrder(t *tx, o *order, who guest, lives time.Duration, actor string) 
 			return "", err
 		}
 	}
-	if err := checkWantedAt(t, o.WantedAt); err != nil {
+	if err := checkAhead(t, "fulfilment/wanted_at", o.WantedAt); err != nil {
 		return "", err
 	}
 	t.addOrder(o)

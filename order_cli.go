@@ -13,6 +13,8 @@ import (
 var (
 	optLines = option{name: "lines", value: "LINE:QUANTITY,…", member: "lines", reads: asLines,
 		help: "units of lines, whose numbers 'widgetd order show' prints: 0:1,2:3"}
+	optReadyAt = option{name: "ready-at", value: "TIME", member: "ready_at",
+		help: "when it is ready, which the guest reads: 2027-01-31T12:00:00Z"}
 	optAmount = option{name: "amount", value: "AMOUNT", member: "amount", reads: asAmount,
 		help: "how much to give back, as 12.50; without it and parts, all that is left"}
 	optDelivery = option{name: "delivery", value: "AMOUNT", member: "delivery", reads: asAmount,
@@ -50,7 +52,7 @@ var orderCommands = []command{
 	{"order show", "ORDER", "show an order, its lines, payments and refunds", nil,
 		routeCommand{route: "GET /orders/{id}", show: showOrder}.run},
 	{"order accept", "ORDER", "accept an authorised order, or one whose payment is in review", []option{
-		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"),
+		optLines.says("accept only these units of lines: 0:1,2:0; lines that are not named stay"), optReadyAt,
 	}, routeCommand{route: "POST /orders/{id}/accept", show: showOrderState, after: noteDue}.run},
 	{"order capture", "ORDER", "capture the money of an accepted order", nil,
 		routeCommand{route: "POST /orders/{id}/capture", show: showOrderState, after: noteDue}.run},

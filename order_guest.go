@@ -91,16 +91,16 @@ func (o *order) hideWanted(q *queries) error {
 	return nil
 }
 
-// checkWantedAt returns the refusal of a time at which a new order is wanted: one that is over, or more than maxAhead
-// from now. The zero stamp is no such time.
-func checkWantedAt(t *tx, at stamp) error {
+// checkAhead returns the refusal of a time for which an order is wanted or announced: one that is over, or more than
+// maxAhead from now. The zero stamp is no such time.
+func checkAhead(t *tx, member string, at stamp) error {
 	switch {
 	case at.IsZero():
 		return nil
 	case at.Before(t.exact.Add(-clockSkew)):
-		return errMember("fulfilment/wanted_at", "out_of_range", "This is in the past.")
+		return errMember(member, "out_of_range", "This is in the past.")
 	case at.After(t.exact.Add(maxAhead)):
-		return errMember("fulfilment/wanted_at", "out_of_range", "This is more than 60 days ahead.")
+		return errMember(member, "out_of_range", "This is more than 60 days ahead.")
 	}
 	return nil
 }

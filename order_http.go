@@ -469,9 +469,9 @@ func (in *input) lineParts(refund bool) (all []linePart) {
 }
 
 func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
-	lines := c.in.lineParts(false)
+	lines, ready := c.in.lineParts(false), c.in.timestamp("ready_at")
 	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
-		return acceptOrder(t, by, c.id(), lines, actorToken(c))
+		return acceptReady(t, by, c.id(), lines, ready, actorToken(c))
 	})
 }
 

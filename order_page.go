@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -396,6 +397,7 @@ type orderPage struct {
 	Number                     string // to say at the counter
 	LongNumber                 string // the order's reference or id; "": Number is that
 	How, Wanted                string // the guest gets the order: key of a text, and a time
+	Ready                      string // when the restaurant says that it is ready
 	Heading                    string // of the order: the key of a text
 	PaidBy                     string // likewise; "": it is not paid, or costs nothing
 	Extras                     []orderExtra
@@ -552,13 +554,18 @@ func swissSale(zone, currency string) bool {
 	return zone == "Europe/Zurich" || zone == "Europe/Vaduz" || currency == "CHF"
 }
 
+// usuallyMadeIn is how long after it was accepted an order is made at the latest, if the restaurant does not say when.
+const usuallyMadeIn = 3 * time.Hour
+
 // showFulfilment sets how the guest gets the order, and when: nothing else, since links are passed on.
 func (p *orderPage) showFulfilment(f *fulfilment) {
 	if f == nil {
 		return
 	}
-	p.Wanted = p.Moment(p.Order.WantedAt)
-	if p.Wanted != "" || p.Order.EndedAt.IsZero() {
+	o := p.Order
+	p.Wanted = p.Moment(o.WantedAt)
+	made := cmp.Or(o.ReadyAt, o.AcceptedAt.after(usuallyMadeIn))
+	if p.Wanted != "" || o.EndedAt.IsZero() || !o.dead() && made.After(p.now) {
 		p.How = "how_" + f.Type
 	}
 }
@@ -569,6 +576,9 @@ func (p *orderPage) showFulfilment(f *fulfilment) {
 func (p *orderPage) showOrder(refunds []refund) {
 	o := p.Order
 	p.Heading = "order"
+	if !o.dead() {
+		p.Ready = p.Moment(o.ReadyAt)
+	}
 	if o.wasPaid() {
 		p.Heading = "receipt"
 		if o.Method != nil && *o.Method != methodNone {

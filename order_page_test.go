@@ -738,3 +738,29 @@ func (g *guestService) set(options ...string) {
 	_, err := g.command(append([]string{"account", "set", g.account}, options...)...)
 	g.check(err)
 }
+
+// TestOrder_isReadyWhenTheRestaurantSays: in the answer, in the event and on the page, which keeps how the guest gets
+// it until then.
+func TestOrder_isReadyWhenTheRestaurantSays(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	auth := g.auth(g.account, scopeOrders, scopeSelling)
+	o := g.inState(guestState{orderAuthorized, paymentAuthorized, nil, nil})
+	g.sql(`INSERT INTO order_customers (order_id, fulfilment) VALUES (?, '{"type":"pickup"}')`, o.ID)
+	accept := "/orders/" + o.ID + "/accept"
+	for _, wrong := range []time.Duration{-time.Hour, 61 * 24 * time.Hour} {
+		g.post(accept, `{"ready_at":"`+newStamp(time.Now().Add(wrong)).String()+`"}`, auth).is(422,
+			"validation_failed").names("#/ready_at out_of_range")
+	}
+	ready := newStamp(time.Now().Add(40 * time.Minute)).String()
+	g.post(accept, `{"ready_at":"`+ready+`"}`, auth).is(200).holds(`state="accepted"`, `ready_at="`+ready+`"`)
+	if g.count(`SELECT count(*) FROM events WHERE type = 'order.accepted' AND data ->> 'ready_at' = ?`, ready) != 1 {
+		t.Error("the event has no time")
+	}
+	shown := []string{"<span>Pickup</span> as soon as possible", "<span>Ready</span> "}
+	g.returns(o).shows(shown...)
+	g.sql(`UPDATE orders SET state = 'paid', paid_at = created_at, ended_at = created_at WHERE id = ?`, o.ID)
+	g.returns(o).shows(shown...)
+	g.sql(`UPDATE orders SET ready_at = created_at WHERE id = ?`, o.ID)
+	g.returns(o).shows("not as soon as possible", "<span>Ready</span> ")
+}

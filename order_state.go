@@ -95,7 +95,9 @@ func (o *order) enter(t *tx, state string, with stateEntry) (err error) {
 	case orderAuthorized:
 		data = append(data, "method", *o.Method)
 	case orderAccepted:
-		data = append(data, "ordered_total", strconv.FormatInt(o.OrderedTotal, 10))
+		if data = append(data, "ordered_total", strconv.FormatInt(o.OrderedTotal, 10)); !o.ReadyAt.IsZero() {
+			data = append(data, "ready_at", o.ReadyAt.String())
+		}
 	case orderPaid:
 		o.Seller, err = t.sellerOf(o.AccountID)
 		data = append(data, "method", *o.Method)
@@ -117,15 +119,26 @@ func (o *order) follow(back int64) {
 	}
 }
 
-// acceptOrder accepts an order of an owner that waits for that; lines names the lines of which fewer units are
+// acceptOrder is acceptReady without a time.
+func acceptOrder(t *tx, by owner, id string, lines []linePart, actor string) (*order, error) {
+	return acceptReady(t, by, id, lines, stamp{}, actor)
+}
+
+// acceptReady accepts an order of an owner that waits for that; lines names the lines of which fewer units are
 // accepted. If the account captures cards on acceptance, or their reservation would end before the order is wanted,
 // its money is captured; one that was charged already is paid, even if a refund of it takes long. An order whose
 // payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
-// order_state, a refusal that names the lines that are wrong.
-func acceptOrder(t *tx, by owner, id string, lines []linePart, actor string) (*order, error) {
+// order_state, a refusal that names the lines or the time that are wrong.
+func acceptReady(t *tx, by owner, id string, lines []linePart, ready stamp, actor string) (*order, error) {
+	if err := checkAhead(t, "ready_at", ready); err != nil {
+		return nil, err
+	}
 	o, p, err := orderAndPayment(t, by, id)
 	if err != nil {
 		return nil, err
+	}
+	if !ready.IsZero() {
+		o.ReadyAt = ready
 	}
 	late := o.charged() && o.waits() && p != nil && valueOr(p.Reason, "") == reasonRefundPending
 	if p != nil && p.State == paymentReview && !late {

@@ -20,7 +20,7 @@ var orderTable = newTable("orders", "o", func(o *order) []field {
 		{"created_at", &o.CreatedAt}, {"authorized_at", &o.AuthorizedAt}, {"accepted_at", &o.AcceptedAt},
 		{"paid_at", &o.PaidAt}, {"ended_at", &o.EndedAt}, {"pay", &o.Pay}, {"wanted_at", &o.WantedAt},
 		{"reject_reason", &o.RejectReason}, {"reject_text", &o.RejectText}, {"paid_from", &o.PaidFrom},
-		{"seller", optionalObject[seller]{&o.Seller}}}
+		{"seller", optionalObject[seller]{&o.Seller}}, {"ready_at", &o.ReadyAt}}
 })
 
 // order returns an order of an owner, or errOrder.
@@ -40,7 +40,7 @@ func (t *tx) saveOrder(o *order) {
 	}
 	orderTable.update(t, o, `state dispute lines total vat refunded method payment_id
 		attempts capture closing outside_method outside_at expires_at accept_by authorized_at accepted_at
-		paid_at ended_at wanted_at reject_reason reject_text paid_from seller`, ` WHERE id = ?`, o.ID)
+		paid_at ended_at wanted_at reject_reason reject_text paid_from seller ready_at`, ` WHERE id = ?`, o.ID)
 	t.exec(`UPDATE order_customers SET erase_at = ?1 WHERE order_id = ?2 AND erase_at IS NOT ?1`,
 		o.eraseAt(), o.ID)
 	if !o.PaidAt.IsZero() {
