@@ -214,7 +214,7 @@ func orderDetails(h *orderHistory, members []detail) (details []detail) {
 	for _, p := range h.Payments {
 		text := fmt.Sprintf("%s %s %s of %s, captured %s, refunded %s %s", p.ID, p.Provider, p.State, money(p.Amount),
 			money(p.Captured), money(p.Refunded), valueOr(p.Reason, ""))
-		if !p.CaptureBefore.IsZero() {
+		if p.State == paymentAuthorized && !p.CaptureBefore.IsZero() {
 			text += " to be captured before " + p.CaptureBefore.String()
 		}
 		add("payment", text)

@@ -1167,3 +1167,14 @@ func TestOrder_isCapturedWhenTheAccountSays(t *testing.T) {
 		t.Error("a mobile payment is captured before the goods are handed over")
 	}
 }
+
+func TestOrder_showSaysUntilWhenToCaptureOnlyOfWhatIsNotCaptured(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string]bool{paymentAuthorized: true, paymentCaptured: false} {
+		h := &orderHistory{Payments: []payment{{State: state, CaptureBefore: newStamp(time.Now())}}}
+		shown := orderDetails(h, nil)
+		if got := strings.Contains(shown[len(shown)-1].value, "to be captured before"); got != want {
+			t.Errorf("%s: %v", state, got)
+		}
+	}
+}
