@@ -471,7 +471,7 @@ func (in *input) lineParts(refund bool) (all []linePart) {
 func (a *orderAPI) acceptOrder(ctx context.Context, c *call) (any, error) {
 	lines, ready := c.in.lineParts(false), c.in.timestamp("ready_at")
 	return a.decide(ctx, c, func(t *tx, by owner) (*order, error) {
-		return acceptReady(t, by, c.id(), lines, ready, actorToken(c))
+		return acceptOrder(t, by, c.id(), lines, ready, actorToken(c))
 	})
 }
 

@@ -114,7 +114,7 @@ func TestOrder_undoneAfterItsDayIsPostedIsANegativeFactOnTheOpenDay(t *testing.T
 		o = anOrder(s.account)
 		o.Pay = payLater
 		if _, err = createOrder(t, o, guest{}, maxOrderLife, anActor); err == nil {
-			_, err = acceptOrder(t, anyAccount, o.ID, nil, anActor)
+			_, err = acceptOrder(t, anyAccount, o.ID, nil, stamp{}, anActor)
 		}
 		if err == nil {
 			_, err = payOutside(t, anyAccount, o.ID, methodTerminal, stamp{}, anActor)
@@ -160,7 +160,7 @@ func TestOrder_paidLaterOfAClosedAccountIsCancelledAndItsGuestErased(t *testing.
 		}
 		open, accepted, kept := make(), make(), make()
 		for _, o := range []*order{accepted, kept} {
-			s.change(func(t *tx) error { return second(acceptOrder(t, anyAccount, o.ID, nil, anActor)) })
+			s.change(func(t *tx) error { return second(acceptOrder(t, anyAccount, o.ID, nil, stamp{}, anActor)) })
 		}
 		time.Sleep(keptCustomersFor) // nobody has marked it as paid, and its guest is forgotten all the same
 		s.change(func(t *tx) error { return second(t.eraseCustomers(10)) })

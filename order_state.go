@@ -119,17 +119,13 @@ func (o *order) follow(back int64) {
 	}
 }
 
-// acceptOrder is acceptReady without a time.
-func acceptOrder(t *tx, by owner, id string, lines []linePart, actor string) (*order, error) {
-	return acceptReady(t, by, id, lines, stamp{}, actor)
-}
-
-// acceptReady accepts an order of an owner that waits for that; lines names the lines of which fewer units are
+// acceptOrder accepts an order of an owner that waits for that; lines names the lines of which fewer units are
 // accepted. If the account captures cards on acceptance, or their reservation would end before the order is wanted,
 // its money is captured; one that was charged already is paid, even if a refund of it takes long. An order whose
-// payment is in review for anything else is accepted in spite of that, see acceptFromReview. Errors: errOrder,
-// order_state, a refusal that names the lines or the time that are wrong.
-func acceptReady(t *tx, by owner, id string, lines []linePart, ready stamp, actor string) (*order, error) {
+// payment is in review for anything else is accepted in spite of that, see acceptFromReview. ready is when it will be
+// ready; zero: that is not said. Errors: errOrder, order_state, a refusal that names the lines or the time that are
+// wrong.
+func acceptOrder(t *tx, by owner, id string, lines []linePart, ready stamp, actor string) (*order, error) {
 	if err := checkAhead(t, "ready_at", ready); err != nil {
 		return nil, err
 	}

@@ -487,9 +487,9 @@ func randomOrder(t *tx, account string, random *rand.Rand) (*order, error) {
 			lines = append(lines, linePart{Line: i, Quantity: random.Int64N(l.Quantity + 1)})
 		}
 	}
-	accepted, err := acceptOrder(t, anyAccount, o.ID, lines, anActor)
+	accepted, err := acceptOrder(t, anyAccount, o.ID, lines, stamp{}, anActor)
 	if err != nil { // nothing would be left
-		accepted, err = acceptOrder(t, anyAccount, o.ID, nil, anActor)
+		accepted, err = acceptOrder(t, anyAccount, o.ID, nil, stamp{}, anActor)
 	}
 	if err != nil {
 		return o, err

@@ -507,7 +507,7 @@ func (s *shop) handOver(p *payment) {
 func (s *shop) accept(id string, lines ...linePart) {
 	s.t.Helper()
 	s.change(func(t *tx) error {
-		_, err := acceptOrder(t, anyAccount, id, lines, actorCommand)
+		_, err := acceptOrder(t, anyAccount, id, lines, stamp{}, actorCommand)
 		return err
 	})
 }

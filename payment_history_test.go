@@ -231,7 +231,7 @@ func (h *historyStep) pickDecision(most int) (name string, act func() error) {
 		}
 		return "accept", func() error {
 			return h.decision(func(t *tx) error {
-				_, err := acceptOrder(t, anyAccount, h.id, lines, actorCommand)
+				_, err := acceptOrder(t, anyAccount, h.id, lines, stamp{}, actorCommand)
 				return err
 			})
 		}
@@ -503,7 +503,7 @@ func (h *historyStep) decideAtLast(hour int) {
 		case review || h.below(2) == 0:
 		case o.waits() && hour == 0:
 			act = func(t *tx, by owner, id, actor string) (*order, error) {
-				return acceptOrder(t, by, id, nil, actor)
+				return acceptOrder(t, by, id, nil, stamp{}, actor)
 			}
 		case o.Pay == payLater:
 			act = func(t *tx, by owner, id, actor string) (*order, error) {

@@ -153,11 +153,11 @@ func (h *revenueHistory) answerCharged(t *tx, o *order, kind int) (err error) {
 	case kind == 0:
 		o, err = plainReject(t, anyAccount, o.ID, anActor)
 	case kind < 3 && (len(o.Lines) > 1 || lines[0].Quantity > 0):
-		if o, err = acceptOrder(t, anyAccount, o.ID, lines, anActor); err != nil {
+		if o, err = acceptOrder(t, anyAccount, o.ID, lines, stamp{}, anActor); err != nil {
 			return nil // nothing would be left
 		}
 	default:
-		o, err = acceptOrder(t, anyAccount, o.ID, nil, anActor)
+		o, err = acceptOrder(t, anyAccount, o.ID, nil, stamp{}, anActor)
 	}
 	if err != nil {
 		return err
