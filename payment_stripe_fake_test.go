@@ -761,5 +761,6 @@ func (p *testProvider) takeForm(w http.ResponseWriter, r *http.Request) {
 
 // showPage is what the address of a session shows.
 func (p *testProvider) showPage(w http.ResponseWriter, _ *http.Request) {
-	fmt.Fprintln(w, "A page of the sandbox.")
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	fmt.Fprintln(w, `<!doctype html><form method="post"><button name="do" value="pay">Pay</button></form>`)
 }
