@@ -402,7 +402,7 @@ func withContact(text, contact string) string {
 		member, value = "email", address
 	}
 	const info = `"info": {`
-	return strings.Replace(text, info, fmt.Sprintf("%s\n\t\t\"contact\": {\"name\": %s, %s: %s},", info,
+	return strings.Replace(text, info, fmt.Sprintf("%s\n    \"contact\": {\"name\": %s, %s: %s},", info,
 		quoteJSON("Who gives tokens, licence keys and widgets to partners"), quoteJSON(member), quoteJSON(value)), 1)
 }
 
