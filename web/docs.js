@@ -81,7 +81,7 @@
 
   // The box in the header finds words in all pages. Its index is fetched when it is first used.
   const input = make("input", "", { type: "search", id: "find", autocomplete: "off", placeholder: "Find" });
-  const found = make("ul", "", { id: "found", hidden: true }), label = make("label", "Find in the documentation", { htmlFor: "find" });
+  const found = make("div", "", { id: "found", hidden: true }), label = make("label", "Find in the documentation", { htmlFor: "find" });
   const count = make("p", "", { className: "count" }), box = make("div", "", { className: "find" });
   input.setAttribute("role", "combobox");
   input.setAttribute("aria-expanded", "false");
@@ -126,13 +126,11 @@
     const hits = [...scores].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, 12);
     count.textContent = input.value.trim() ? (hits.length ? scores.size + " found" : "Nothing is found. Try fewer words.") : "";
     found.replaceChildren(...hits.map(([at], i) => {
-      const [page, id, title] = made.places[at], item = make("li", "", { id: "hit-" + i });
-      item.setAttribute("role", "option");
-      const to = make("a", title, { href: made.pages[page][0] + "#" + id, tabIndex: -1 });
+      const [page, id, title] = made.places[at];
+      const to = make("a", title, { id: "hit-" + i, href: made.pages[page][0] + "#" + id, tabIndex: -1, onclick: () => close() });
+      to.setAttribute("role", "option");
       to.append(make("small", " " + made.pages[page][1]));
-      to.onclick = () => close();
-      item.append(to);
-      return item;
+      return to;
     }));
     choosePlace(hits.length ? 0 : -1);
     setOpen(hits.length > 0);
@@ -154,7 +152,7 @@
   input.onkeydown = event => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], n = found.children.length;
     if (step && n) choosePlace((chosen + step + n) % n), event.preventDefault();
-    if (event.key == "Enter" && chosen >= 0) found.children[chosen].firstChild.click();
+    if (event.key == "Enter" && chosen >= 0) found.children[chosen].click();
     if (event.key == "Escape") setOpen(false);
   };
   addEventListener("keydown", event => {
