@@ -55,7 +55,6 @@ const (
 const (
 	maxFortnoxDescription = 200 // characters
 	maxFortnoxRowText     = 100 // characters
-	maxFortnoxSeries      = 10  // characters
 	maxFortnoxText        = 1000
 	maxFortnoxAnswer      = 4 << 20 // bytes of a list: 500 vouchers with comments
 	maxFortnoxAccounts    = 5000

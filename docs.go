@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html"
 	"html/template"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -24,7 +25,6 @@ func docsNoun() noun {
 // With them are served the files by which programs discover a site.
 
 const (
-	docsPrefix  = "/docs/"
 	pageCaching = "public, max-age=300" // of pages and what belongs to them
 
 	// pagePolicy lets a page load its own style sheet and pictures, and nothing else.
@@ -62,27 +62,15 @@ type docsHead struct {
 }
 
 // file returns the name of the embedded file with the page's body, without its ending.
-func (c docsChapter) file() string {
-	if c.Path == "/docs" {
-		return "docs/start"
-	}
-	return strings.TrimPrefix(c.Path, "/")
-}
+func (c docsChapter) file() string { return strings.TrimPrefix(c.Path, "/") }
 
-// twin returns the name of the embedded file with a part of the page's twin, counted from 0.
+// twin returns the name of the embedded file with a part of the page's twin, counted from 0. It is served at the path
+// of this name.
 func (c docsChapter) twin(part int) string {
 	if part == 0 {
 		return c.file() + ".md"
 	}
 	return c.file() + "-" + strconv.Itoa(part+1) + ".md"
-}
-
-// address returns the path at which a part of the page's twin is served.
-func (c docsChapter) address(part int) string {
-	if c.Path == "/docs" && part == 0 {
-		return "/docs.md"
-	}
-	return "/" + c.twin(part)
 }
 
 // A docsFacts is what a running service puts in the place of marks.
@@ -97,8 +85,8 @@ var (
 	docsInside = lazyPattern(`href="/docs/[a-z0-9-]+#`)
 )
 
-// docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the condition holds;
-// «a|b|text» is the value of a, else that of b, else the text.
+// docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the condition
+// holds; «a|b|text» is the value of a, else that of b, else the text.
 func docsText(text string, facts docsFacts) string {
 	text = docsChoice().ReplaceAllStringFunc(text, func(choice string) string {
 		found := docsChoice().FindStringSubmatch(choice)
@@ -122,13 +110,21 @@ func docsText(text string, facts docsFacts) string {
 // changed or the legacy paths have ended.
 type docsAPI struct {
 	*server
-	making   sync.Mutex
-	routing  *routing // that the pages were made for; nil: nobody has asked yet
-	ended    bool     // whether the legacy paths had ended
-	contents docsContents
-	files    map[string]func() (*staticFile, error) // by path; each makes its file once
-	script   string
+	making  sync.Mutex
+	madeFor *routing             // the routing that the pages were made for; nil: nobody has asked yet
+	ended   bool                 // whether the legacy paths had ended
+	files   map[string]*docsFile // by path
 }
+
+// A docsFile is what is served at a path.
+type docsFile struct {
+	made   func() (*staticFile, error) // makes it once
+	twin   string                      // of a page: the path of its twin in Markdown
+	pageOf string                      // of a twin: the path of its page
+}
+
+// docsScript is the script of the pages below /docs.
+var docsScript = sync.OnceValue(func() string { return string(stripScript([]byte(embedded("web/docs.js")))) })
 
 func docsWing(s *server) wing {
 	a := &docsAPI{server: s}
@@ -143,7 +139,7 @@ func docsWing(s *server) wing {
 		file("/docs.css", "text/css; charset=utf-8", "web/docs.css"),
 		file("/favicon.ico", "image/svg+xml", "web/favicon.svg"),
 	}
-	for _, path := range []string{"/{$}", "/docs", "/docs.md", docsPrefix + "{chapter}", "/robots.txt", "/llms.txt"} {
+	for _, path := range strings.Fields("/{$} /docs /docs.md /docs/{chapter} /robots.txt /llms.txt") {
 		roots = append(roots, rootPath{path: path, page: path != "/llms.txt", serve: a.page})
 	}
 	if len(s.securityContacts) > 0 {
@@ -156,34 +152,39 @@ func docsWing(s *server) wing {
 // page answers with the page at a path, or with its twin in Markdown for who prefers that.
 func (a *docsAPI) page(w *response, r *http.Request) {
 	path, h := r.URL.Path, w.Header()
-	file, err := a.file(path)
+	of, err := a.fileAt(path)
+	if err == nil && of != nil && of.twin != "" {
+		h.Add("Vary", "Accept")
+		if prefersMarkdown(r) {
+			of, err = a.fileAt(of.twin)
+		}
+	}
+	switch {
+	case err != nil:
+		a.fail(w, r, err)
+		return
+	case of == nil:
+		a.pathNotFound(w, r)
+		return
+	}
+	file, err := of.made()
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	if file == nil {
-		a.pathNotFound(w, r)
-		return
-	}
-	twin := path + ".md"
-	other, err := a.file(twin)
-	if err == nil && other != nil {
-		h.Add("Vary", "Accept")
-		if h.Set("Link", pageLinks+`, <`+twin+`>; rel="alternate"; type="text/markdown"`); prefersMarkdown(r) {
-			path, file = twin, other
-		}
-	} else {
-		h.Set("Link", pageLinks)
-	}
 	switch {
-	case strings.HasSuffix(path, ".md"):
-		h.Set("Link", fmt.Sprintf(`<%s>; rel="canonical"`, a.routing.root+strings.TrimSuffix(path, ".md")))
-	case path == "/":
-		h.Set("Content-Security-Policy", pagePolicy)
+	case of.pageOf != "":
+		h.Set("Link", fmt.Sprintf(`<%s>; rel="canonical"`, a.routing.Load().root+of.pageOf))
 	case strings.HasPrefix(file.contentType, "text/html"):
-		h.Set("Content-Security-Policy", pagePolicy+"; connect-src 'self'; script-src '"+hashSource(a.script)+"'")
-	default:
-		h.Del("Link")
+		links, policy := pageLinks, pagePolicy
+		if of.twin != "" {
+			links += `, <` + of.twin + `>; rel="alternate"; type="text/markdown"`
+		}
+		if path != "/" {
+			policy += "; connect-src 'self'; script-src '" + hashSource(docsScript()) + "'"
+		}
+		h.Set("Link", links)
+		h.Set("Content-Security-Policy", policy)
 	}
 	a.sendStatic(w, r, file)
 }
@@ -192,9 +193,9 @@ func (a *docsAPI) page(w *response, r *http.Request) {
 func prefersMarkdown(r *http.Request) bool {
 	quality := map[string]float64{"text/markdown": 0, "text/html": 0}
 	for accepted := range strings.SplitSeq(strings.Join(r.Header["Accept"], ","), ",") {
-		kind, q, weighed := strings.Cut(strings.ToLower(strings.ReplaceAll(accepted, " ", "")), ";q=")
+		kind, parameters, _ := strings.Cut(strings.ToLower(strings.ReplaceAll(accepted, " ", "")), ";")
 		weight := 1.0
-		if weighed {
+		if _, q, weighed := strings.Cut(";"+parameters, ";q="); weighed {
 			weight, _ = strconv.ParseFloat(q, 64) // what is no number counts as 0
 		}
 		if _, asked := quality[kind]; asked {
@@ -204,71 +205,81 @@ func prefersMarkdown(r *http.Request) bool {
 	return quality["text/markdown"] > 0 && quality["text/markdown"] >= quality["text/html"]
 }
 
-// file returns the file at a path; nil: there is none.
-func (a *docsAPI) file(path string) (*staticFile, error) {
-	rt, ended := a.server.routing.Load(), !a.now().Before(a.legacySunset)
+// fileAt returns what is served at a path; nil: there is nothing.
+func (a *docsAPI) fileAt(path string) (*docsFile, error) {
+	rt, ended := a.routing.Load(), !a.now().Before(a.legacySunset)
 	a.making.Lock()
 	defer a.making.Unlock()
-	if a.routing != rt || a.ended != ended {
-		if err := a.begin(rt, ended); err != nil {
+	if a.madeFor != rt || a.ended != ended {
+		files, err := a.newFiles(rt, ended)
+		if err != nil {
 			return nil, err
 		}
+		a.madeFor, a.ended, a.files = rt, ended, files
 	}
-	if a.files[path] == nil {
-		return nil, nil
-	}
-	return a.files[path]()
+	return a.files[path], nil
 }
 
-// begin says how each file is made for a routing. ended tells whether the legacy paths have ended.
-func (a *docsAPI) begin(rt *routing, ended bool) error {
-	a.routing, a.ended, a.files = rt, ended, map[string]func() (*staticFile, error){}
-	if a.contents.Parts == nil {
-		a.script = string(stripScript([]byte(embedded("web/docs.js"))))
-		if err := json.Unmarshal([]byte(embedded("docs/outline.json")), &a.contents); err != nil {
-			return fmt.Errorf("read the outline of the documentation: %w", err)
-		}
+// newFiles says how each file is made for a routing. ended tells whether the legacy paths have ended.
+func (a *docsAPI) newFiles(rt *routing, ended bool) (map[string]*docsFile, error) {
+	var contents docsContents
+	if err := json.Unmarshal([]byte(embedded("docs/outline.json")), &contents); err != nil {
+		return nil, fmt.Errorf("read the outline of the documentation: %w", err)
 	}
-	inHTML, err := a.facts(html.EscapeString)
-	inText, err2 := a.facts(func(text string) string { return text })
-	if err := cmp.Or(err, err2); err != nil {
-		return err
+	inText, inHTML, err := a.facts(rt, ended)
+	if err != nil {
+		return nil, err
 	}
+	files := map[string]*docsFile{}
 	add := func(path, contentType string, text func() (string, error)) {
-		a.files[path] = sync.OnceValues(func() (*staticFile, error) {
+		files[path] = &docsFile{made: sync.OnceValues(func() (*staticFile, error) {
 			made, err := text()
 			return newStaticFile(contentType, pageCaching, []byte(made)), err
-		})
+		})}
 	}
 	plain := func(path, contentType, name string) {
 		add(path, contentType, func() (string, error) { return docsText(embedded(name), inText), nil })
 	}
+	frame, err := template.New("").Parse(embedded("web/docs_page.html"))
+	if err != nil {
+		return nil, err
+	}
 	page := func(c *docsChapter, body func() string) {
-		add(c.Path, "text/html; charset=utf-8", func() (string, error) { return a.frame(c, docsText(body(), inHTML)) })
+		twin := ""
 		for part := range c.Twins {
-			plain(c.address(part), "text/markdown; charset=utf-8", c.twin(part))
+			at := "/" + c.twin(part)
+			plain(at, "text/markdown; charset=utf-8", c.twin(part))
+			files[at].pageOf, twin = c.Path, "/"+c.twin(0)
 		}
+		add(c.Path, "text/html; charset=utf-8", func() (string, error) {
+			var text strings.Builder
+			err := frame.Execute(&text, map[string]any{"Base": rt.bases[0].URL, "Release": buildName(), "Path": c.Path,
+				"Twin": twin, "Title": c.Title, "Parts": contents.Parts, "Script": template.JS(docsScript()),
+				"Body": template.HTML(docsText(body(), inHTML))})
+			return text.String(), err
+		})
+		files[c.Path].twin = twin
 	}
 	var all []*docsChapter
-	for _, part := range a.contents.Parts {
+	for _, part := range contents.Parts {
 		all = append(all, part.Chapters...)
 	}
-	for _, c := range append([]*docsChapter{{Path: "/docs", Twins: a.contents.Twins}}, all...) {
+	for _, c := range append([]*docsChapter{{Path: "/docs", Twins: contents.Twins}}, all...) {
 		page(c, func() string { return embedded(c.file() + ".html") })
 	}
-	page(&docsChapter{Path: docsPrefix + "all"}, func() string { return allChapters(all) })
+	page(&docsChapter{Path: "/docs/all"}, func() string { return allChapters(all) })
 	add("/", "text/html; charset=utf-8", func() (string, error) {
 		return docsText(embedded("web/home.html"), inHTML), nil
 	})
 	plain("/llms.txt", "text/plain; charset=utf-8", "docs/llms.txt")
-	plain(docsPrefix+"find.json", "application/json", "docs/find.json")
+	plain("/docs/find.json", "application/json", "docs/find.json")
 	add("/robots.txt", "text/plain; charset=utf-8", func() (string, error) { return robotsText(rt.prefixes), nil })
-	return nil
+	return files, nil
 }
 
 // allChapters returns the bodies of all chapters, with links to each other within the page.
 func allChapters(all []*docsChapter) string {
-	text := embedded("docs/start.html")
+	text := embedded("docs.html")
 	text, _, _ = strings.Cut(text, `<section aria-labelledby="index-title">`)
 	for _, c := range all {
 		text += embedded(c.file() + ".html")
@@ -276,49 +287,32 @@ func allChapters(all []*docsChapter) string {
 	return docsInside().ReplaceAllString(text, `href="#`)
 }
 
-// facts returns what is put in the place of marks. escape is for the form of the text.
-func (a *docsAPI) facts(escape func(string) string) (docsFacts, error) {
-	base := a.routing.bases[0].URL
+// facts returns what is put in the place of marks, in a text and in HTML.
+func (a *docsAPI) facts(rt *routing, ended bool) (inText, inHTML docsFacts, err error) {
+	base := rt.bases[0].URL
 	line, err := newSnippet(cmp.Or(a.examples["widget"], "WIDGET_ID"), base)
 	if err != nil {
-		return docsFacts{}, err
+		return inText, inHTML, err
 	}
 	script, err := presentScript(base)
-	if err != nil {
-		return docsFacts{}, err
-	}
-	giver := "the operator of this service"
-	if a.contact != "" {
-		giver = `<a href="` + escape(a.contact) + `">` + escape(cmp.Or(contactEmail(a.contact), a.contact)) + `</a>`
-	}
-	facts := docsFacts{is: map[string]bool{"demo": a.examples != nil, "ended": a.ended}, values: map[string]string{
-		"base": escape(base), "root": escape(a.routing.root), "prefix": escape(a.routing.prefixes[0]), "giver": giver,
-		"release": escape(buildName()), "snippet": escape(line.HTML),
+	inText = docsFacts{is: map[string]bool{"demo": a.examples != nil, "ended": ended}, values: map[string]string{
+		"base": base, "root": rt.root, "prefix": rt.prefixes[0], "release": buildName(), "snippet": line.HTML,
+		"giver":          "the operator of this service",
 		"script_size":    fmt.Sprintf("%.1f", float64(len(compress(script.text).body))/1024),
 		"anonymous_rate": strconv.Itoa(a.anonymousRate), "visitor_rate": strconv.Itoa(a.visitorRate),
 		"failed_rate": strconv.Itoa(a.failedLookupRate), "unproved_rate": strconv.Itoa(unprovedShare * a.anonymousRate),
 		"sunset": a.legacySunset.UTC().Format("2 January 2006")}}
-	for name, value := range a.examples {
-		facts.values[name] = escape(value)
+	maps.Copy(inText.values, a.examples)
+	inHTML = docsFacts{map[string]string{}, inText.is}
+	for name, value := range inText.values {
+		inHTML.values[name] = html.EscapeString(value)
 	}
-	return facts, nil
-}
-
-// frame puts the body of a page into the frame.
-func (a *docsAPI) frame(c *docsChapter, body string) (string, error) {
-	page, err := template.New("").Parse(embedded("web/docs_page.html"))
-	if err != nil {
-		return "", err
+	if a.contact != "" {
+		who := cmp.Or(contactEmail(a.contact), a.contact)
+		inText.values["giver"] = "[" + who + "](" + a.contact + ")"
+		inHTML.values["giver"] = `<a href="` + html.EscapeString(a.contact) + `">` + html.EscapeString(who) + `</a>`
 	}
-	twin := ""
-	if c.Twins > 0 {
-		twin = c.address(0)
-	}
-	var text strings.Builder
-	err = page.Execute(&text, map[string]any{"Base": a.routing.bases[0].URL, "Release": buildName(), "Path": c.Path,
-		"Twin": twin, "Title": c.Title, "Parts": a.contents.Parts, "Body": template.HTML(body),
-		"Script": template.JS(a.script)})
-	return text.String(), err
+	return inText, inHTML, err
 }
 
 // showGuide answers GET /llms.txt below the base address.
@@ -326,7 +320,11 @@ func (a *docsAPI) showGuide(ctx context.Context, c *call) (any, error) {
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	return a.file("/llms.txt")
+	guide, err := a.fileAt("/llms.txt")
+	if err != nil {
+		return nil, err
+	}
+	return guide.made()
 }
 
 // robotsText asks crawlers to read the pages and to leave the interface alone (RFC 9309).

@@ -19,8 +19,8 @@ import (
 
 // The pages of the documentation are made when the program is built: from web/docs.html, web/openapi.json, CHANGELOG.md
 // and what the nouns declare. Each is a body of HTML with its twin in Markdown, in which marks stand for what only a
-// running service knows (docsText): «base» for its base address, «widget|WIDGET_ID» for a value that a demo has, and a
-// word for the reader to replace elsewhere.
+// running service knows (docsText): «base» for its base address, «widget|WIDGET_ID» for a value that a demo has, and
+// a word for the reader to replace elsewhere.
 //
 //	go test -run TestEmbedded -write-embedded .
 
@@ -137,6 +137,8 @@ var docsOutline = []struct {
 	}},
 }
 
+const docsPrefix = "/docs/"
+
 // chapterPath returns the path of a chapter. That of payments has the name of what a reader looks for.
 func chapterPath(chapter string) string {
 	if chapter == "payments" {
@@ -252,6 +254,12 @@ func (v *docsView) call(name string) (*docsCall, error) {
 		}
 	}
 	return &docsCall{}, fmt.Errorf("the OpenAPI document has no %s", name)
+}
+
+// problemsOf returns the problem codes of the core and of the given nouns.
+func problemsOf(of []noun) []*problemCode {
+	return slices.Concat(coreProblems, authProblems, corsProblems, idempotencyProblems,
+		collectNouns(of, func(n *noun) []*problemCode { return n.problems }))
 }
 
 // groupEvents groups event types by their noun, in the order in which the nouns first appear.
@@ -484,7 +492,7 @@ func (m *docsMaker) guide(first *docsChapter) string {
 	link := func(c *docsChapter) {
 		title := html.UnescapeString(string(c.Title))
 		for part := range c.Twins {
-			fmt.Fprintf(&out, "- [%s](«root»%s): %s\n", title, c.address(part), c.About)
+			fmt.Fprintf(&out, "- [%s](«root»%s): %s\n", title, "/"+c.twin(part), c.About)
 			title = html.UnescapeString(string(c.Title)) + ", part " + strconv.Itoa(part+2)
 		}
 	}
@@ -795,7 +803,7 @@ func markdownPages(c *docsChapter, body string) ([]string, error) {
 			head = "# " + html.UnescapeString(string(c.Title)) + ", continued\n\n" + head
 		}
 		if i+1 < len(pages) {
-			pages[i] += "\nIt goes on at «root»" + docsChapter{Path: c.Path}.address(i+1) + "\n"
+			pages[i] += "\nIt goes on at «root»" + "/" + docsChapter{Path: c.Path}.twin(i+1) + "\n"
 		}
 		pages[i] = head + strings.TrimLeft(pages[i], "\n")
 		if title, rest, ok := strings.Cut(strings.TrimPrefix(pages[i], head), "\n"); i == 0 && ok {

@@ -405,6 +405,11 @@ func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
 		page := docsPage(s)
 		contains(t, chapterOf(t, page, "start"), "needs what "+want.link)
 		contains(t, chapterOf(t, page, "tokens"), "(ask "+want.link+")")
+		if contact != "" {
+			twin := s.get("//docs/tokens.md").is(200).body
+			contains(t, twin, "]("+contact+")")
+			lacks(t, twin, "<a ")
+		}
 		info := s.get("//openapi.json").is(200).json()["info"].(map[string]any)
 		got, err := json.Marshal(info["contact"])
 		s.check(err)

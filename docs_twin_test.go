@@ -68,6 +68,7 @@ func TestDocs_sendTheTwinToWhoNamesIt(t *testing.T) {
 		"text/markdown, text/html":               "text/markdown",
 		"text/markdown;q=0.5, text/html;q=0.5":   "text/markdown",
 		"Text/Markdown, */*;q=0.1":               "text/markdown",
+		"text/markdown;charset=utf-8;q=0.4":      "text/markdown",
 		"text/html;q=0.2, text/markdown; q=0.3 ": "text/markdown",
 	} {
 		for _, path := range []string{"//docs", "//docs/limits"} {
@@ -87,6 +88,7 @@ func TestDocs_sendTheTwinToWhoNamesIt(t *testing.T) {
 	}
 	s.get("//docs/limits.md", "Accept: text/html").is(200).has("Content-Type: text/markdown; charset=utf-8",
 		`Link: <http://127.0.0.1:8080/docs/limits>; rel="canonical"`)
+	s.get("//docs/objects-2.md").is(200).has(`Link: <http://127.0.0.1:8080/docs/objects>; rel="canonical"`)
 	s.get("//docs/limits.md", "Host: elsewhere.example").is(200)
 	for _, path := range []string{"//docs/nothing.md", "//docs/all.md", "//docs/limits-2.md", "//docs/find.md"} {
 		s.get(path).is(404, "not_found")

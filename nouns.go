@@ -217,12 +217,6 @@ func wingsOf(of []noun, s *server) []wing {
 	})
 }
 
-// problemsOf returns the problem codes of the core and of the given nouns.
-func problemsOf(of []noun) []*problemCode {
-	return slices.Concat(coreProblems, authProblems, corsProblems, idempotencyProblems,
-		collectNouns(of, func(n *noun) []*problemCode { return n.problems }))
-}
-
 // eventTypesOf returns the event types of the given nouns.
 func eventTypesOf(of []noun) []eventType {
 	return collectNouns(of, func(n *noun) []eventType { return n.events.types })

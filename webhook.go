@@ -91,9 +91,8 @@ const (
 )
 
 const (
-	maxWebhooks       = 50 // of an account
-	maxAppWebhooks    = 10 // of these, made by one application
-	maxWebhookURL     = 2048
+	maxWebhooks       = 50                  // of an account
+	maxAppWebhooks    = 10                  // of these, made by one application
 	maxWebhookText    = 200                 // characters of a description
 	secretOverlap     = 24 * time.Hour      // for how long after a rotation the previous secret also signs
 	maxFailing        = 5 * 24 * time.Hour  // after which a webhook is disabled if every attempt failed
