@@ -504,7 +504,8 @@ func requestTokens(
 		Kind    string      `json:"token_type"`
 		Seconds json.Number `json:"expires_in"` // some put it in quotes
 	}
-	if json.Unmarshal(answer.body, &given) != nil || given.Access == "" || !strings.EqualFold(given.Kind, "Bearer") {
+	if json.Unmarshal(answer.body, &given) != nil || given.Access == "" || !strings.EqualFold(given.Kind, "Bearer") ||
+		strings.IndexFunc(given.Access+given.Refresh, isNotVisible) >= 0 { // it becomes a header
 		return nil, malformedAnswer(answer.status)
 	}
 	lasts := usual
