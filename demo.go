@@ -24,10 +24,10 @@ import (
 // demoPages are the demo's templates, by the names of their files.
 var demoPages = sync.OnceValue(func() *template.Template {
 	pages := template.New("").Funcs(template.FuncMap{
-		"signed":   groupedAmount,
 		"negative": func(amount int64) string { return groupedAmount(-amount) },
 		"amount":   groupedAmount,
 		"actions":  func(state string) []string { return demoActions[state] },
+		"day":      func(date businessDate) string { return midnight(date).Format("Monday, 2 January 2006") },
 		"rate":     formatRate,
 		"style":    func() template.CSS { return template.CSS(pageStyle()) },
 	})
@@ -51,9 +51,8 @@ func showDemo(w http.ResponseWriter, status int, page string, shown any) {
 	demoPages().ExecuteTemplate(w, page, shown) // fails only when the client has gone
 }
 
-// demoData returns what is in web/demo.json: what the demo begins with, and what the books of restaurants might report
-// about themselves: at Xero in Switzerland, where the rates of VAT have codes of the books' own, and at Fortnox in
-// Sweden, with a part of the chart of accounts BAS.
+// demoData returns what is in web/demo.json: what the demo begins with, and what the books of its restaurant report
+// about themselves, at Fortnox in Sweden, with a part of the chart of accounts BAS.
 var demoData = sync.OnceValue(func() (data struct {
 	Licenses []struct {
 		Days int // until it ends
@@ -64,7 +63,7 @@ var demoData = sync.OnceValue(func() (data struct {
 	Plans []demoCall // which make the plans of a new file
 	Docs  []demoCall // which make what a run needs, and what the lines of /docs act on
 
-	Xero, Fortnox bookChart
+	Fortnox bookChart
 }) {
 	if err := json.Unmarshal([]byte(embedded("web/demo.json")), &data); err != nil {
 		panic(err)
@@ -157,7 +156,7 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		return errors.Join(err, s.store.close())
 	}
 	for i, handler := range []http.Handler{
-		http.NewCrossOriginProtection().Handler(d.pageHandler(s)),
+		http.NewCrossOriginProtection().Handler(d.pageHandler()),
 		d.receiverHandler(e.stdout, e.now),
 		d.cards.handler(),
 		d.ledger.handler(),
@@ -487,7 +486,7 @@ func (l lineWriter) Write(block []byte) (int, error) {
 }
 
 // pageHandler serves the partner's page, and takes the forms that a browser submits by itself.
-func (d *demo) pageHandler(s *server) http.Handler {
+func (d *demo) pageHandler() http.Handler {
 	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
 		"{{snippet}}", d.line).Replace(embedded("web/demo.html"))
 	mux := http.NewServeMux()
@@ -505,7 +504,6 @@ func (d *demo) pageHandler(s *server) http.Handler {
 		showText(w, http.StatusNotFound, "There is nothing at this address", "The menu is a page of this site.")
 	})
 	d.handleOrders(mux)
-	d.handleBooks(mux, s)
 	d.handleConnect(mux)
 	mux.HandleFunc("POST /newsletter", func(w http.ResponseWriter, _ *http.Request) {
 		showDemo(w, http.StatusOK, "demo_newsletter.html", nil)

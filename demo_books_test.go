@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"math"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
+func TestDemoBooks_pageShowsWhatItsBooksWouldGet(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	text := startDemo(t)
@@ -29,18 +31,24 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	body, told := get(page), 0
 	for _, want := range []string{"Only the demo’s own books are connected here, at a Fortnox that is part of it: " +
 		"nothing leaves this machine.",
-		"This is not the report of a certified till.", "Xero: a manual journal", "Fortnox: a voucher",
-		"<b>210</b> Sales of food", "<b>3002</b> Försäljning, 12 % moms", "; TAX002, VAT ",
+		"This is not the report of a certified till.", "Fortnox: a voucher", "<b>3002</b> Sales 12 %</th>",
+		"sales 12 %</th><td><b>3002</b> 2621</td>", "CHF: it would be held",
 		"widgetd books connect fortnox -account acct_"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
-	balance := regexp.MustCompile(`(CHF|SEK), balanced</th><td class="n">([\d.,]+)</td><td class="n">([\d.,]+)</td>`)
-	sums := balance.FindAllStringSubmatch(body, -1)
-	if len(sums) != 2 || sums[0][1] != "CHF" || sums[1][1] != "SEK" || sums[0][2] != sums[0][3] ||
-		sums[1][2] != sums[1][3] {
-		t.Errorf("the sums of the entries: %q", sums)
+	entry, _, _ := strings.Cut(body[strings.Index(body, "Fortnox: a voucher"):], "</section>")
+	balance := map[string]float64{}
+	side := `<td class="n">([\d.,]*)</td>`
+	for _, line := range regexp.MustCompile(`</th>`+side+side+`</tr>`).FindAllStringSubmatch(entry, -1) {
+		for i, name := range []string{"debit", "credit"} {
+			amount, _ := strconv.ParseFloat("0"+strings.ReplaceAll(line[1+i], ",", ""), 64)
+			balance[name] += amount
+		}
+	}
+	if d, c := balance["debit"], balance["credit"]; d < 100 || math.Abs(d-c) > 0.001 {
+		t.Errorf("the sums of the entry: %v", balance)
 	}
 	line := regexp.MustCompile(`(?m)^(?:<pre>)?widgetd (.*?)(?:</pre>)?$|<code>widgetd (.*?)</code>`)
 	for _, line := range line.FindAllStringSubmatch(body, -1) {
@@ -49,7 +57,7 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 		}
 		told++
 	}
-	if told != 5 {
+	if told != 3 {
 		t.Errorf("it names %d commands", told)
 	}
 	menu, restaurant := get(strings.TrimSuffix(page, "revenue")), get(strings.TrimSuffix(page, "revenue")+"orders")
@@ -63,7 +71,7 @@ func TestDemoBooks_pageShowsWhatBothProductsWouldGet(t *testing.T) {
 	equal(t, "orders", strings.Count(restaurant, "<h2>"), 3)
 	empty := get(page + "?date=2020-02-29")
 	if !strings.Contains(empty, "Nothing was paid on this day.") ||
-		strings.Count(empty, "Nothing would be sent for this day.") != 2 {
+		!strings.Contains(empty, "Nothing would be sent for this day.") {
 		t.Errorf("a day without revenue:\n%s", empty)
 	}
 	yesterday := regexp.MustCompile(`<h2 id="day">\w+day, .*</h2>`).FindString(body)

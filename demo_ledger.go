@@ -57,14 +57,9 @@ func (l *demoLedger) disconnect(context.Context, *ledgerSession) error { return 
 
 // chart implements ledger.
 func (l *demoLedger) chart(_ context.Context, _ *ledgerSession, date businessDate) (*bookChart, error) {
-	return demoChart(date), nil
-}
-
-// demoChart returns the chart of the books for entries of a date.
-func demoChart(date businessDate) *bookChart {
 	chart, year := demoData().Fortnox, midnight(date).Format("2006")
 	chart.Year, chart.YearFrom, chart.YearTo = int64(midnight(date).Year()), year+"-01-01", year+"-12-31"
-	return &chart
+	return &chart, nil
 }
 
 // encode implements ledger.

@@ -34,7 +34,7 @@ type demoShown struct {
 	Orders      []order
 }
 
-// handleOrders adds the paths of direct orders to the demo's page.
+// handleOrders adds the paths of direct orders, and of what they have brought, to the demo's page.
 func (d *demo) handleOrders(mux *http.ServeMux) {
 	mux.HandleFunc("POST /order", d.takeOrder)
 	mux.HandleFunc("GET /thanks", func(w http.ResponseWriter, _ *http.Request) {
@@ -43,6 +43,7 @@ func (d *demo) handleOrders(mux *http.ServeMux) {
 	})
 	mux.HandleFunc("GET /orders", d.listOrders)
 	mux.HandleFunc("POST /orders/{id}", d.actOnOrder)
+	mux.HandleFunc("GET /revenue", d.showRevenue)
 }
 
 // showText sends a page with a title and a text.
@@ -199,179 +200,32 @@ func prepareOrders(t *tx, account string) error {
 	}, actorCommand)
 }
 
-// The demo's page of revenue: the month, one business day as the till report, and that day as Xero and
-// Fortnox would get it. Each mapping is suggested from an example of a chart of accounts: that of Fortnox is the one
-// of the demo's test books.
-
-// A demoBooks is what the page of revenue shows.
-type demoBooks struct {
-	Account string // id
-	Months  []demoMonth
-	Date    businessDate // of the day that is opened
-	Day     string       // Date, for people
-	Reports []revenueReport
-	Entries []demoEntry
-	Held    []revenueReport // those that neither product would take
-
-	seen map[string][]revenueSum // of the month, by currency; the mappings are suggested from them
+// A demoRevenue is what the page of revenue shows: what the service answers about the month, about one business day,
+// and about what the demo's books would get of that.
+type demoRevenue struct {
+	Account string       // id
+	Date    businessDate // of the day
+	Month   list[revenueDay]
+	Day     revenueDate
+	Books   datePreview
+	Rules   mappingView
 }
 
-// A demoMonth is the month in one currency.
-type demoMonth struct {
-	Currency string
-	Days     []demoDay
-	Sum      demoDay
-}
-
-// A demoDay is a row of a month.
-type demoDay struct {
-	Date, Label, Total string
-	Sales              int64 // with delivery
-	Totals             revenueTotals
-	Methods            []revenueMethod
-	Open               bool // it is the one that is opened
-}
-
-// A demoEntry is the entry of the day as a product would get it.
-type demoEntry struct {
-	bookPreview
-	Product, Name string
-	Lines         []demoEntryLine
-	Debit, Credit string // sums
-	Differs       bool   // the VAT does: Xero's figures from ours
-	Rules         []demoRule
-}
-
-// A demoEntryLine is a line of an entry, with the name of its account and the VAT in it as Xero computes it.
-type demoEntryLine struct {
-	entryLine
-	Name  string
-	Taxed *lineTax // nil: not known
-}
-
-// A demoRule is a rule of a mapping that was suggested.
-type demoRule struct{ What, Account, Name, Tax string }
-
-// handleBooks adds the page of revenue to the demo's page.
-func (d *demo) handleBooks(mux *http.ServeMux, s *server) {
-	mux.HandleFunc("GET /revenue", func(w http.ResponseWriter, r *http.Request) {
-		shown, err := d.books(r.Context(), s.store, s.now(), r.FormValue("date"))
-		if err != nil {
-			showText(w, http.StatusInternalServerError, "Revenue", err.Error())
+// showRevenue shows that, for yesterday if no valid date is given.
+func (d *demo) showRevenue(w http.ResponseWriter, r *http.Request) {
+	shown := demoRevenue{Account: d.account, Date: r.FormValue("date")}
+	if !isBusinessDate(shown.Date) {
+		shown.Date = d.yesterday
+	}
+	books := "/books/connections/" + d.examples["books"]
+	for path, answer := range map[string]any{"/revenue/days": &shown.Month, "/revenue/days/" + shown.Date: &shown.Day,
+		books + "/preview/" + shown.Date: &shown.Books, books + "/mapping": &shown.Rules} {
+		if err := d.ask(r.Context(), d.token, http.MethodGet, path, nil, answer); err != nil {
+			showText(w, http.StatusBadGateway, "Revenue", err.Error())
 			return
 		}
-		showDemo(w, http.StatusOK, "demo_books.html", shown)
-	})
-}
-
-// books returns what the page shows, with a business day opened: yesterday if date is not valid.
-func (d *demo) books(ctx context.Context, st *store, now time.Time, date businessDate) (*demoBooks, error) {
-	q := st.within(ctx)
-	calendar, err := q.businessCalendar(d.account)
-	if err != nil {
-		return nil, err
 	}
-	today := midnight(calendar.dateOf(now))
-	if !isBusinessDate(date) {
-		date = today.AddDate(0, 0, -1).Format(time.DateOnly)
-	}
-	shown := &demoBooks{Account: d.account, Date: date, Day: midnight(date).Format("Monday, 2 January 2006")}
-	days, err := revenueDays(q, d.account, today.AddDate(0, 0, -demoDays), today, now)
-	if err != nil {
-		return nil, err
-	}
-	shown.seen = map[string][]revenueSum{}
-	rows := map[string][]demoDay{}
-	for _, day := range days {
-		sums, err := q.revenueSums(d.account, day.Date, day.Currency)
-		if err != nil {
-			return nil, err
-		}
-		shown.seen[day.Currency] = append(shown.seen[day.Currency], sums...)
-		row := viewDemoDay(sums)
-		row.Date, row.Label = day.Date, midnight(day.Date).Format("Mon 2 Jan")
-		row.Open = day.Date == date
-		rows[day.Currency] = append(rows[day.Currency], row)
-	}
-	for _, currency := range []string{"CHF", "SEK", "EUR"} {
-		if rows[currency] != nil {
-			sum := viewDemoDay(shown.seen[currency])
-			shown.Months = append(shown.Months, demoMonth{currency, rows[currency], sum})
-		}
-	}
-	return shown, d.openDay(q, shown, now)
-}
-
-// viewDemoDay returns what the sums of a day, or of a month, add up to.
-func viewDemoDay(sums []revenueSum) demoDay {
-	sums = slices.SortedStableFunc(slices.Values(sums),
-		func(a, b revenueSum) int { return strings.Compare(a.Method, b.Method) })
-	r := newReport(revenueDay{}, sums, nil)
-	return demoDay{Sales: r.Totals.Sales + r.Totals.Delivery, Totals: r.Totals, Methods: r.Payments,
-		Total: groupedAmount(r.Totals.Total)}
-}
-
-// openDay adds the reports and the entries of the day that is opened.
-func (d *demo) openDay(q *queries, shown *demoBooks, now time.Time) error {
-	all, err := reportDate(q, d.account, shown.Date, now)
-	if err != nil {
-		return err
-	}
-	xero, fortnox := demoData().Xero, demoChart(shown.Date)
-	charts := map[string]*bookChart{productXero: &xero, productFortnox: fortnox}
-	for _, product := range productNames() {
-		chart := charts[product]
-		sums, err := q.revenueSums(d.account, shown.Date, chart.Currency)
-		if err != nil {
-			return err
-		}
-		mapping := suggestMapping(productOf(product), chart, append(sums, shown.seen[chart.Currency]...))
-		c := &bookConnection{AccountID: d.account, Product: product, Mapping: &mapping, Status: entryDraft,
-			Series: new("W"), Outside: true, Tests: true}
-		p := previewEntry(c, shown.Date, chart.Currency, sums, chart)
-		shown.Entries = append(shown.Entries, viewDemoEntry(product, p, &mapping, chart))
-	}
-	shown.Reports = all.Days
-	for _, day := range all.Days {
-		if day.Currency != xero.Currency && day.Currency != fortnox.Currency {
-			shown.Held = append(shown.Held, day)
-		}
-	}
-	return nil
-}
-
-// viewDemoEntry returns an entry as the page shows it, with the mapping that has made it.
-func viewDemoEntry(product string, p bookPreview, mapping *bookMapping, chart *bookChart) demoEntry {
-	e := demoEntry{bookPreview: p, Product: product, Name: strings.ToUpper(product[:1]) + product[1:],
-		Differs: p.Difference != 0}
-	name := func(code string) string {
-		if a := chart.account(code); a != nil {
-			return a.Name
-		}
-		return ""
-	}
-	for i := range mapping.Lines {
-		r := &mapping.Lines[i]
-		rule := demoRule{What: "paid by " + valueOr(r.Method, ""), Account: r.Account, Name: name(r.Account),
-			Tax: valueOr(r.Tax, "")}
-		if r.Kind != rulePayment {
-			rule.What = r.about()
-		}
-		e.Rules = append(e.Rules, rule)
-	}
-	if p.Entry == nil {
-		return e
-	}
-	var debit, credit int64
-	for _, l := range p.Entry.Lines {
-		debit, credit = debit+l.Debit, credit+l.Credit
-		e.Lines = append(e.Lines, demoEntryLine{l, name(l.Account), nil})
-	}
-	for i := range p.Taxes {
-		e.Lines[p.Taxes[i].Line].Taxed = &p.Taxes[i]
-	}
-	e.Debit, e.Credit = groupedAmount(debit), groupedAmount(credit)
-	return e
+	showDemo(w, http.StatusOK, "demo_books.html", shown)
 }
 
 // The demo's application: a third party's table planner that asks to act for the restaurant. It does what an
