@@ -504,7 +504,7 @@ func tokenIssue(e *env) error {
 		return err
 	}
 	if row.ExpiresAt.After(row.CreatedAt.AddDate(2, 0, 0)) {
-		fmt.Fprintf(e.stderr, "warning: whoever gets hold of this token can use it until %s, or until "+
+		e.note("warning: whoever gets hold of this token can use it until %s, or until "+
 			"'widgetd token revoke %s'\n", row.ExpiresAt, row.ID)
 	}
 	return e.print(map[string]any{"id": row.ID, "token": token, "expires_at": row.ExpiresAt}, token)

@@ -318,7 +318,8 @@ func booksStatus(v *statusView, to *statusReport) error {
 	n, err := v.booksTotals(newStamp(v.now.Add(-heldTooLong)))
 	to.set("books", n)
 	if err == nil {
-		to.say("%d connections, %d entries held, %d refused", n.Connections, n.Held, n.Failed)
+		to.say("%s, %s held, %d refused", countOf(n.Connections, "connection"),
+			countedUpTo(int(n.Held), "entry", "entries"), n.Failed)
 	}
 	return err
 }

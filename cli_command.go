@@ -291,7 +291,7 @@ func (e *env) withStore(f func(*store) error) error {
 	e.opened = nil
 	if err == nil {
 		for _, row := range st.met.rowsMet() {
-			fmt.Fprintf(e.stderr, "rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
+			e.note("rows of %s can't be read and were left out, such as %s (%s): run 'widgetd check'\n",
 				row.table, cmp.Or(row.id, "one"), row.cause)
 		}
 	}
@@ -357,10 +357,10 @@ func (e *env) confirm(plan func(*queries) (string, error)) error {
 	case err != nil || text == "" || e.on("force"):
 		return err
 	case !e.canAsk:
-		fmt.Fprintf(e.stderr, "warning: this %s; -force leaves out this line\n", text)
+		e.note("warning: this %s; -force leaves out this line\n", text)
 		return nil
 	}
-	fmt.Fprintf(e.stderr, "This %s.\nType yes to go on: ", text)
+	e.note("This %s.\nType yes to go on: ", text)
 	if e.answered() != "yes" {
 		fmt.Fprintln(e.stderr)
 		return errDeclined

@@ -418,4 +418,26 @@ func TestRevenue_saysWhoseItIs(t *testing.T) {
 	notes(bistro + " (Bistro), " + cafe + " (Café): '")
 	sell(s.account)
 	notes("this is the revenue of " + main)
+	all, noted := s.noting("revenue", "list", "-all")
+	if contains(t, all, "ACCOUNT", "Bistro ", "Café ", "main "); noted != "" {
+		t.Errorf("with -all: %q", noted)
+	}
+	equal(t, "rows of all at most", strings.Count(s.must("revenue", "list", "-all", "-limit", "2"), "\n"), 3)
+	_, err := s.command("revenue", "list", "-all", "-account", cafe)
+	oneLine(t, err, "-account or -all, not both")
+	_, err = s.command("revenue", "list", "-all", "-from", "2020-01-01")
+	oneLine(t, err, "The range has more than 400 days.")
+}
+
+func TestRevenue_showsTodayAndYesterdayByTheAccountsCalendar(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		s.must("account", "set", s.account, "-zone", "Pacific/Auckland", "-cut-off", "00:00")
+		time.Sleep(13 * time.Hour) // it is the next day there
+		s.change(func(t *tx) error { return sellOutside(t, anOrder(s.account), methodCash) })
+		equal(t, "date", strings.Contains(s.must("revenue", "show", "today"), "date       2000-01-02\n"), true)
+		equal(t, "yesterday", s.must("revenue", "show", "yesterday"), "nothing counts on 2000-01-01\n")
+		time.Sleep(24 * time.Hour)
+		contains(t, s.must("revenue", "show", "yesterday"), "date       2000-01-02\n")
+	})
 }

@@ -101,7 +101,7 @@ func (c listCommand) firstRows(e *env, pages rowPages, limit int, how string) (r
 		return len(rows) <= limit
 	})
 	if len(rows) > limit {
-		fmt.Fprintf(e.stderr, "these are the first %d; print more with %s\n", limit, how)
+		e.note("these are the first %d; print more with %s\n", limit, how)
 		rows = rows[:limit]
 	}
 	return rows, err
@@ -273,6 +273,8 @@ func cellOf(member string, row *jsonValue, cell cellFunc) any {
 		return at
 	case slices.Contains([]string{"account_id", "subject_id", "caller"}, member):
 		return accountCell(v.text)
+	case v.kind == jsonString && (member == "id" || strings.HasSuffix(member, "_id")):
+		return idCell(v.text)
 	case v.kind == jsonBool:
 		return v.boolean
 	case v.kind == jsonObject:

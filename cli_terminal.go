@@ -23,11 +23,31 @@ func (e *env) width() int {
 	if e.on("wide") {
 		return 0
 	}
-	if columns, is := terminalSize(e.stdout); is {
+	return widthOf(e.stdout, e.getenv)
+}
+
+// widthOf is width for any stream.
+func widthOf(stream any, getenv func(string) string) int {
+	if columns, is := terminalSize(stream); is {
 		return columns
 	}
-	columns, _ := strconv.Atoi(e.getenv("COLUMNS"))
+	columns, _ := strconv.Atoi(getenv("COLUMNS"))
 	return max(0, columns)
+}
+
+// note prints lines for people on standard error, which fit its width. A text without a line break at its end waits for
+// what is typed behind it.
+func (e *env) note(format string, args ...any) {
+	fmt.Fprint(e.stderr, fitted(fmt.Sprintf(format, args...), widthOf(e.stderr, e.getenv)))
+}
+
+// fitted breaks the lines of a text between words, see wrap.
+func fitted(text string, width int) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.Join(wrap(line, width), "\n")
+	}
+	return strings.Join(lines, "\n")
 }
 
 // isTerminal reports whether a stream is a terminal.
@@ -49,16 +69,20 @@ func terminalSize(stream any) (columns int, is bool) {
 	return cmp.Or(int(size[1]), 80), errno == 0
 }
 
-// An accountCell is a table's cell with the id of an account, which is shown by its name.
+// An accountCell is a table's cell with the id of an account, which is shown by its name, or of something else.
 type accountCell string
 
+// An idCell is a table's cell with an id, which is shown by its end where the width has a limit.
+type idCell string
+
 const (
-	columnGap = 2   // spaces between two columns
-	noValue   = "-" // stands for an empty cell
+	columnGap  = 2   // spaces between two columns
+	noValue    = "-" // stands for an empty cell
+	shownIDEnd = 8   // symbols of an id in a table: at least leastIDEnd, so that every command takes them
 )
 
 // printTable prints a table; header holds the titles of its columns, separated by spaces. Where a row does not fit the
-// width, each is printed as a block of lines, without its empty cells. Nothing is ever shortened.
+// width, what its last columns hold follows below it. Nothing but ids is ever shortened.
 func (e *env) printTable(header string, rows [][]any) error {
 	titles := strings.Fields(header)
 	table := [][]string{titles}
@@ -78,7 +102,7 @@ func (e *env) printTable(header string, rows [][]any) error {
 	}
 	text, widest := alignColumns(table)
 	if width := e.width(); width > 0 && widest > width && len(rows) > 0 {
-		text = blocksOf(titles, table[1:], width)
+		text = narrowTable(table, width)
 	}
 	_, err := io.WriteString(e.stdout, text)
 	return err
@@ -99,20 +123,56 @@ func alignColumns(table [][]string) (text string, widest int) {
 	return text, widest
 }
 
-// blocksOf returns each row of a table as lines of a title and a cell, with an empty line between two rows.
-func blocksOf(titles []string, rows [][]string, width int) string {
-	var blocks []string
-	for _, row := range rows {
-		var block []detail
-		for i, cell := range row {
-			if cell != noValue {
-				label := strings.NewReplacer("_", " ", "-", " ").Replace(strings.ToLower(titles[i]))
-				block = append(block, detail{label, cell})
+// narrowTable returns a table with as many of its first columns as fit the width. Below each row stand the other cells
+// that have a value, with their titles and two spaces between them, which are nowhere within one.
+func narrowTable(table [][]string, width int) (text string) {
+	columns, head := len(table[0])+1, make([][]string, len(table))
+	aligned, widest := "", width+1
+	for widest > width && columns > 1 {
+		columns--
+		for i, line := range table {
+			head[i] = line[:columns]
+		}
+		aligned, widest = alignColumns(head)
+	}
+	const unbroken = "\u00a0"
+	for i, line := range slices.Collect(strings.Lines(aligned)) {
+		var rest []string
+		for at := columns; at < len(table[0]) && i > 0; at++ {
+			if table[i][at] == noValue {
+				continue
+			}
+			label := strings.NewReplacer("_", " ", "-", " ").Replace(strings.ToLower(table[0][at]))
+			cell := strings.Join(strings.Fields(label+" "+table[i][at]), " ")
+			if utf8.RuneCountInString(cell) <= width-columnGap {
+				cell = strings.ReplaceAll(cell, " ", unbroken)
+			}
+			rest = append(rest, cell)
+		}
+		text += line
+		for _, below := range wrap(strings.Join(rest, "  "), width-columnGap) {
+			if len(rest) > 0 {
+				text += strings.TrimRight("  "+strings.ReplaceAll(below, unbroken, " "), " ") + "\n"
 			}
 		}
-		blocks = append(blocks, detailLines(block, width))
 	}
-	return strings.Join(blocks, "\n")
+	return text
+}
+
+// cut returns a text of at most n characters; below 1: it stays whole.
+func cut(text string, n int) string {
+	if runes := []rune(text); n > 0 && len(runes) > n {
+		return string(runes[:n-1]) + "…"
+	}
+	return text
+}
+
+// shownID returns the end of an id; all of it where the width has no limit.
+func (e *env) shownID(id string) string {
+	if kind, _, _ := strings.Cut(id, "_"); e.width() > 0 && validID(kind, id) {
+		return id[len(id)-shownIDEnd:]
+	}
+	return id
 }
 
 // cellText returns the text of a table's cell. names are those of accounts.
@@ -122,7 +182,9 @@ func (e *env) cellText(cell any, names map[string]string) string {
 	case stamp:
 		text = e.shortTime(v)
 	case accountCell:
-		text = cmp.Or(names[string(v)], string(v))
+		text = cmp.Or(names[string(v)], e.shownID(string(v)))
+	case idCell:
+		text = e.shownID(string(v))
 	case bool:
 		if v {
 			text = "yes"
@@ -165,7 +227,7 @@ func (e *env) printDetails(v any, details []detail) error {
 			}
 			details[i] = detail{"account", cmp.Or(names[d.value], d.value)}
 		}
-		details[i].value = printable(details[i].value)
+		details[i].value = printableBut(details[i].value, "\n")
 	}
 	_, err := io.WriteString(e.stdout, detailLines(details, e.width()))
 	return err
@@ -179,7 +241,7 @@ func detailLines(details []detail, width int) (text string) {
 		indent = max(indent, utf8.RuneCountInString(d.label)+columnGap)
 	}
 	for _, d := range details {
-		for _, line := range wrap(d.value, width-indent) {
+		for line := range strings.SplitSeq(fitted(d.value, width-indent), "\n") {
 			text += strings.TrimRight(fmt.Sprintf("%-*s%s", indent, d.label, line), " ") + "\n"
 			d.label = ""
 		}

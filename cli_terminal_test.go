@@ -49,7 +49,7 @@ func fillTables(o *operator) (license string) {
 // wholeIDs finds the ids of rows in JSON output.
 var wholeIDs = regexp.MustCompile(`"id":"([^"]+)"`)
 
-func TestTable_fitsTerminalsOf80ColumnsWithWholeIDsAndNothingCut(t *testing.T) {
+func TestTable_fitsTerminalsOf80ColumnsWithTheEndsOfIDsAndNothingElseCut(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	o := newOperator(t)
@@ -67,7 +67,7 @@ func TestTable_fitsTerminalsOf80ColumnsWithWholeIDsAndNothingCut(t *testing.T) {
 				t.Errorf("%q has %d columns:\n%s", args, n, out)
 			}
 			for _, id := range ids {
-				if !strings.Contains(out, id[1]) {
+				if !strings.Contains(out, id[1][len(id[1])-8:]) {
 					t.Errorf("%q at %s columns lacks %s:\n%s", args, columns, id[1], out)
 				}
 			}
@@ -89,25 +89,37 @@ func printedTable(t testing.TB, columns int, header string, rows ...[]any) strin
 	return out.String()
 }
 
-func TestTable_printsARecordABlockWhereARowDoesNotFit(t *testing.T) {
+func TestTable_printsWhatDoesNotFitBelowItsRow(t *testing.T) {
 	t.Parallel()
 	rows := [][]any{
-		{"wgt_01jea0vpf02dc5k9yk0bjb0af7", "Lunch", stamp{}, "menu", "x"},
-		{"wgt_01jea0xj182fv928c40bkhmc60", "Dinner on the terrace", newStamp(bubbleStart), "menu",
-			"served until the kitchen closes"},
+		{idCell("wgt_01jea0vpf02dc5k9yk0bjb0af7"), "Lunch", stamp{}, "menu", "x"},
+		{idCell("wgt_01jea0xj182fv928c40bkhmc60"), "Dinner on the terrace", newStamp(bubbleStart), "menu",
+			"served until the kitchen closes, and longer where somebody asks"},
 	}
 	const header = "ID NAME CREATED KIND LONG_TEXT"
-	narrow := printedTable(t, 45, header, rows...)
-	for _, block := range []string{`id         wgt_01jea0vpf02dc5k9yk0bjb0af7
-name       Lunch
-`, `id         wgt_01jea0xj182fv928c40bkhmc60
-name       Dinner on the terrace
-created    2000-01-01 00:00
-`} {
-		contains(t, narrow, block)
-	}
-	contains(t, narrow, "long text  x\n\n", "long text  served until the kitchen closes\n")
-	failIf(t, !strings.HasPrefix(printedTable(t, 120, header, rows...), "ID  "), "a row is a block at 120 columns")
+	equal(t, "at 45 columns", printedTable(t, 45, header, rows...), `ID        NAME
+0bjb0af7  Lunch
+  kind menu  long text x
+0bkhmc60  Dinner on the terrace
+  created 2000-01-01 00:00  kind menu  long
+  text served until the kitchen closes, and
+  longer where somebody asks
+`)
+	contains(t, printedTable(t, 140, header, rows...), "ID        NAME                   CREATED")
+	contains(t, printedTable(t, 0, header, rows...), "wgt_01jea0vpf02dc5k9yk0bjb0af7  Lunch")
+	equal(t, "one column", printedTable(t, 10, "NAME", []any{"Dinner on the terrace"}), "NAME\nDinner on the terrace\n")
+}
+
+// Against a tenant whose text would pass for further cells of its row.
+func TestTable_hasTwoSpacesBetweenCellsOnly(t *testing.T) {
+	t.Parallel()
+	out := printedTable(t, 45, "ID STATE REFERENCE TOTAL",
+		[]any{"1", "open", "R-1  total 99999.00 CHF  state\u00a0\u00a0paid", "5.00 CHF"})
+	equal(t, "at 45 columns", out, `ID  STATE
+1   open
+  reference R-1 total 99999.00 CHF state paid
+  total 5.00 CHF
+`)
 }
 
 // TestCommand_asksTheTerminalForItsWidth runs the program in a terminal that is 50 columns wide.
@@ -121,9 +133,55 @@ func TestCommand_asksTheTerminalForItsWidth(t *testing.T) {
 	cmd.Stdout = &out
 	must(t, cmd.Run())
 	text := strings.ReplaceAll(out.String(), "\r\n", "\n")
-	if n := widest(text); n > 50 || !strings.HasPrefix(text, "id       "+o.account+"\nname     main\n") {
+	if n := widest(text); n > 50 || !strings.Contains(text, "\n"+o.account[len(o.account)-8:]+"  main ") {
 		t.Errorf("%d columns:\n%s", n, text)
 	}
+}
+
+func TestTable_showsEndsOfIDsThatCommandsTake(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	license := fillTables(o)
+	o.env["COLUMNS"] = "45"
+	for _, c := range []struct{ list, takes string }{
+		{"license list", "license show"}, {"account list", "account show"}, {"widget list", "widget snippet"},
+		{"app list", "app remove -force"}, {"event list", "event show"}, {"device list " + license, "device block"},
+		{"token list", "token revoke"},
+	} {
+		out := o.do(strings.Fields(c.list)...)
+		end := strings.Fields(strings.SplitAfterN(out, "\n", 2)[1])[0]
+		whole := fmt.Sprint(o.objects(strings.Fields(c.list)...)[0]["id"])
+		if len(end) != 8 || !strings.HasSuffix(whole, end) {
+			t.Errorf("%s shows %q for %s:\n%s", c.list, end, whole, out)
+		}
+		contains(t, o.do(append(strings.Fields(c.list), "-wide")...), whole)
+		o.do(append(strings.Fields(c.takes), end)...)
+	}
+	delete(o.env, "COLUMNS")
+	contains(t, o.do("license", "list"), license)
+}
+
+func TestError_breaksBetweenWordsOnATerminal(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "script", "stty", "sh")
+	o := newOperator(t)
+	cmd := exec.Command("script", "-qec", "stty cols 45; exec '"+builtProgram(t)+"' license show 1234567", "/dev/null")
+	cmd.Env = append(os.Environ(), "WIDGETD_DB="+o.env["WIDGETD_DB"])
+	out, err := cmd.Output()
+	failIf(t, err == nil, "a licence that does not exist was shown")
+	text := strings.ReplaceAll(string(out), "\r\n", "\n")
+	if !strings.HasPrefix(text, "widgetd: not found: 'widgetd license list'\n") || widest(text) > 45 {
+		t.Errorf("%q", text)
+	}
+	equal(t, "elsewhere", fitted("a line that nobody breaks\nand another", 0), "a line that nobody breaks\nand another")
+}
+
+func TestAccount_isShownWithItsAddressInLines(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.do("account", "set", o.account, "-address", "Hauptgasse 1\n4500 Solothurn\nstate  closed")
+	contains(t, o.do("account", "show", o.account),
+		"address        Hauptgasse 1\n               4500 Solothurn\n               state  closed\n")
 }
 
 func TestID_mayBeNamedByItsEnd(t *testing.T) {

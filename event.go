@@ -78,7 +78,7 @@ func todayStatus(v *statusView, to *statusReport) error {
 	to.set("leads_today", leads)
 	to.set("events_today", events)
 	if err == nil {
-		to.say("%d leads, %d events", leads, events)
+		to.say("%s, %s", countOf(leads, "lead"), countOf(events, "event"))
 	}
 	return err
 }

@@ -252,7 +252,8 @@ func licenseStatus(v *statusView, to *statusReport) error {
 		line += fmt.Sprintf("; %d of the active end within 14 days", n.Ending)
 	}
 	if to.say("%s", line); n.Unlimited > 0 {
-		to.say("%d limit devices but not transfers: see 'widgetd license limit-transfers -dry-run'", n.Unlimited)
+		to.say("%s devices but not transfers: see 'widgetd license limit-transfers -dry-run'",
+			countedUpTo(int(n.Unlimited), "limits", "limit"))
 	}
 	return nil
 }

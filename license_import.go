@@ -114,12 +114,12 @@ func newImporter(st *store, account, product string, sizes importSizes) *license
 // report prints how many licences were imported.
 func (im *licenseImporter) report(e *env, imported int) error {
 	skipped := im.total - len(im.rows)
-	text := fmt.Sprintf("%d licences imported", imported)
+	text := countOf(imported, "licence") + " imported"
 	if e.on("dry-run") {
-		text = fmt.Sprintf("%d rows are valid; nothing was imported", im.total)
+		text = countedUpTo(im.total, "row is", "rows are") + " valid; nothing was imported"
 	}
 	if skipped > 0 {
-		text += fmt.Sprintf("; %d rows skipped, whose keys exist already", skipped)
+		text += "; " + countOf(skipped, "row") + " skipped, whose keys exist already"
 	}
 	return e.print(map[string]int{"rows": im.total, "imported": imported, "skipped": skipped}, text)
 }

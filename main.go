@@ -29,7 +29,8 @@ func main() {
 	if errors.As(err, &status) {
 		os.Exit(int(status))
 	}
-	fmt.Fprintln(os.Stderr, "widgetd:", printableLines(err.Error()))
+	text := "widgetd: " + printableLines(err.Error())
+	fmt.Fprintln(os.Stderr, fitted(text, widthOf(os.Stderr, os.Getenv)))
 	if errors.As(err, new(usageError)) {
 		os.Exit(2)
 	}

@@ -74,6 +74,7 @@ type statusReport struct {
 	unreadable []string       // what could not be read, and why
 	money      []string       // what the operator should do first
 	needs      []string       // and then
+	width      int            // of the screen; 0: no limit
 
 	line  statusLine // that is read now
 	label string     // that its next row on the screen has

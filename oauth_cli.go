@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -111,4 +112,24 @@ var grantCommands = []command{
 }
 
 // accountSignin prints a new code to sign in with, which is stored nowhere.
-var accountSignin = routeCommand{route: "POST /accounts/{id}/signin", keys: (*env).keyFile, text: "${code}"}
+var accountSignin = routeCommand{route: "POST /accounts/{id}/signin", keys: (*env).keyFile, text: "${code}",
+	after: noteSignin}
+
+// noteSignin says for whom a code is, until when by that account's clock, and where it is entered.
+func noteSignin(e *env, made *jsonValue) {
+	text, err := queried(e, func(q *queries) (string, error) {
+		a, err := q.account(e.args[0])
+		settings, failed := q.settings(a.ID)
+		base, missing := q.baseURLs()
+		zone, unknown := loadZone(settings.Zone)
+		if err = cmp.Or(err, failed, missing, unknown); err != nil || len(base) == 0 {
+			return "", err
+		}
+		until, _ := parseStamp(rawMember(made, "expires_at"))
+		return fmt.Sprintf("for %s, once, until %s (%s), at %s/oauth/signin", printable(a.Name),
+			until.In(zone).Format("15:04"), settings.Zone, base[0].URL), nil
+	})
+	if err == nil && !e.on("json") {
+		e.note("%s\n", text)
+	}
+}

@@ -39,6 +39,20 @@ func (d *discretion) confide(secrets ...string) {
 	}
 }
 
+func TestAccount_signinSaysForWhomUntilWhenAndWhereTheCodeIs(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		s.must("account", "set", s.account, "-zone", "Europe/Zurich")
+		code, noted := s.noting("account", "signin", s.account)
+		failIf(t, len(code) != len("XXXX-XXXX-XXXX\n"), "%q is not the code alone, for scripts", code)
+		s.told.confide(strings.TrimSpace(code))
+		equal(t, "note", noted, "for main, once, until 01:15 (Europe/Zurich), at "+testBase+"/oauth/signin\n")
+		s.codeWorks(strings.TrimSpace(code), true, "the code does not work")
+		_, noted = s.noting("account", "signin", s.account, "-json")
+		equal(t, "note with -json", noted, "")
+	})
+}
+
 // signInWith uses a code in the store, and returns the secret of the session.
 func (s *service) signInWith(typed string) (secret string, err error) {
 	s.t.Helper()

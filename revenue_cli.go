@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,10 +14,9 @@ var revenueCommands = []command{
 		optAllRows, optFromDay,
 		optToDay.says("last business day, included; by default the present one"),
 		optAccount.says("the account whose revenue it is"),
-	}, tellingAccount(listCommand{route: "GET /revenue/days", whole: true, cell: revenueCell,
-		columns: "DATE CURRENCY STATE SALES=totals.sales DELIVERY=totals.delivery TIPS=totals.tips " +
-			"REFUNDS=totals.refunds DISPUTES=totals.disputes TOTAL=totals.total VAT=totals.vat TEST=totals.test"}.run)},
-	{"revenue show", "DATE", "show what a business day has brought, line by line", []option{
+		{name: "all", help: "list the days of all accounts, of each by its own calendar"},
+	}, revenueList},
+	{"revenue show", "DATE", "show what a business day, today or yesterday has brought, line by line", []option{
 		optAccount.says("the account whose revenue it is"),
 	}, tellingAccount(revenueShow)},
 	{"revenue export", "", "print what business days have brought, oldest first, a row for each day, currency, " +
@@ -38,7 +38,7 @@ func tellingAccount(run func(*env) error) func(*env) error {
 			if err != nil {
 				return err
 			}
-			fmt.Fprint(e.stderr, text)
+			e.note("%s", text)
 		}
 		return run(e)
 	}
@@ -85,9 +85,52 @@ func revenueCell(member string, row *jsonValue) any {
 	return formatSigned(n)
 }
 
+// revenueList lists business days of an account, or with -all of each.
+func revenueList(e *env) error {
+	c := listCommand{route: "GET /revenue/days", whole: true, cell: revenueCell, columns: "DATE CURRENCY STATE " +
+		"SALES=totals.sales DELIVERY=totals.delivery TIPS=totals.tips REFUNDS=totals.refunds " +
+		"DISPUTES=totals.disputes TOTAL=totals.total VAT=totals.vat TEST=totals.test"}
+	switch {
+	case !e.on("all"):
+		return tellingAccount(c.run)(e)
+	case e.str("account") != "":
+		return usageError("give -account or -all, not both")
+	}
+	c.route, c.pages, c.columns = "", revenueOfAll, "ACCOUNT=account_id "+c.columns
+	return c.run(e)
+}
+
+// revenueOfAll returns the business days of each account, newest first.
+func revenueOfAll(e *env, q *queries) (rowPages, error) {
+	from, to, err := e.fromTo()
+	if err != nil {
+		return nil, err
+	}
+	accounts, err := q.accounts()
+	var all listPage[revenueDay]
+	for _, a := range accounts {
+		days, failed := revenueDays(q, a.ID, from, to, e.now())
+		all.rows, err = append(all.rows, days...), cmp.Or(err, failed)
+	}
+	slices.SortStableFunc(all.rows, func(a, b revenueDay) int { return strings.Compare(b.Date, a.Date) })
+	return pagesOf(func(string, int) (listPage[revenueDay], error) { return all, nil }), e.explain(err)
+}
+
 // revenueShow shows a business day.
 func revenueShow(e *env) error {
-	if day, ok := parseDate(e.args[0]); ok {
+	day, ok := parseDate(e.args[0])
+	if back := slices.Index([]string{"today", "yesterday"}, e.args[0]); back >= 0 {
+		id, err := e.needAccount()
+		if err != nil {
+			return err
+		}
+		c, err := queried(e, func(q *queries) (*businessCalendar, error) { return q.businessCalendar(id) })
+		if err != nil {
+			return err
+		}
+		day, ok = newStamp(midnight(c.dateOf(e.now())).AddDate(0, 0, -back)), true
+	}
+	if ok {
 		e.args[0] = day.day()
 	}
 	return routeCommand{route: "GET /revenue/days/{date}", show: showRevenue}.run(e)

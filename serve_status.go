@@ -170,7 +170,7 @@ func (e *env) noteQueued() {
 		return
 	}
 	if service, err := askService(e.ctx, db); service == nil && err == nil {
-		fmt.Fprintf(e.stderr, "queued: the service does it when it runs, and none runs over %s now\n", db)
+		e.note("queued: the service does it when it runs, and none runs over %s now\n", db)
 	}
 }
 
@@ -222,7 +222,8 @@ func statusShow(e *env) error {
 	if err != nil {
 		return err
 	}
-	r := &statusReport{members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
+	r := &statusReport{width: e.width(),
+		members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
 	service, err := askService(e.ctx, db)
 	r.tellOfService(service, err)
 	r.tellOfFiles(e, db)
@@ -424,17 +425,14 @@ func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
 		total += c.Requests
 	}
 	r.label = "last minute"
-	r.say("%d requests", total)
+	r.say("%s", countOf(total, "request"))
 	for _, c := range s.LastMinute[:min(len(s.LastMinute), countedShown)] {
 		r.say("%d  %s  %d", c.Status, c.Route, c.Requests)
 	}
 	r.label = "callers"
-	for _, c := range s.Callers {
-		name := cmp.Or(c.Account, c.AccountID)
-		if name != "" {
-			name += ", "
-		}
-		r.say("%s%s: %d in the last minute, %d in the hour", name, c.Client, c.LastMinute, c.LastHour)
+	for _, c := range s.Callers[:min(len(s.Callers), callersShown)] {
+		name := strings.TrimPrefix(cmp.Or(c.Account, c.AccountID)+", "+c.Client, ", ")
+		r.say("%s", cut(fmt.Sprintf("%d/min, %d/h  %s", c.LastMinute, c.LastHour, name), r.width-labelWidth))
 	}
 	r.label = "refused"
 	for _, c := range s.Refusals[:min(len(s.Refusals), countedShown)] {
@@ -468,8 +466,11 @@ func (r *statusReport) tellOfTrouble(s *serviceStatus) {
 	}
 }
 
-// countedShown is how many routes, and how many reasons of refusals, the screen shows; -json has all.
-const countedShown = 4
+const (
+	countedShown = 4  // routes, and reasons of refusals, on the screen; -json has all
+	callersShown = 5  // callers there, each on one line
+	labelWidth   = 16 // of the screen's labels
+)
 
 // sizeText returns a number of bytes for people.
 func sizeText(bytes int64) string {

@@ -161,7 +161,7 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	failIf(t, !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused), "%+v", v)
 	contains(t, s.must("status"), "health       pass\n",
 		"last minute  5 requests\n             200  POST /widget/leads  2\n",
-		"callers      anonymous: 5 in the last minute, 5 in the hour\n",
+		"callers      5/min, 5/h  anonymous\n",
 		"refused      not_found: 1 in the last minute, 1 since the start\n")
 	s.server.draining.Store(true)
 	if v, err := askService(t.Context(), s.store.path); err != nil || v.Health != healthFail ||
@@ -365,6 +365,25 @@ func TestStatus_countsManyLicencesWithoutReadingEach(t *testing.T) {
 	contains(t, s.must("status"), "licences     10001; the view v_licenses has their statuses\n")
 	s.sql(`DELETE FROM licenses WHERE id = ?`, fmt.Sprintf("lic_%026d", 1))
 	contains(t, s.must("status"), "licences     active 10000\n")
+}
+
+func TestStatus_namesCallersOnFiveLinesOfAnyTerminal(t *testing.T) {
+	t.Parallel()
+	service := &serviceStatus{Version: buildName()}
+	for i := range 8 {
+		service.Callers = append(service.Callers, callerRow{Account: "Trattoria Bellavista on the lake",
+			Client: fmt.Sprint("till ", i), LastMinute: 1200, LastHour: 36000})
+	}
+	for width, want := range map[int]string{45: "1200/min, 36000/h  Trattoria …",
+		0: "1200/min, 36000/h  Trattoria Bellavista on the lake, till 0"} {
+		r := &statusReport{members: map[string]any{}, width: width}
+		r.tellOfService(service, nil)
+		at := slices.IndexFunc(r.details, func(d detail) bool { return d.label == "callers" })
+		equal(t, "lines", len(r.details)-at, 5)
+		if got := r.details[at].value; !strings.HasPrefix(got, want[:20]) || width > 0 && len([]rune(got)) > 29 {
+			t.Errorf("at %d columns: %q", width, got)
+		}
+	}
 }
 
 func TestCalls_thatFailAlikeToDifferentHostsAreToldOfAtOnceAndWhenThatIsOver(t *testing.T) {

@@ -68,7 +68,7 @@ func backupCommand(e *env) error {
 			return e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
 		}
 		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
-			fmt.Fprintf(e.stderr, "'widgetd status' will not know of this backup: %v\n", err)
+			e.note("'widgetd status' will not know of this backup: %v\n", err)
 		}
 		return e.print(map[string]string{"file": e.args[0]},
 			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")

@@ -422,12 +422,16 @@ const endedApps = `SELECT 1 FROM app_webhooks x JOIN apps p ON p.id = x.app_id J
 		WHERE x.webhook_id = w.id AND (p.removed_at IS NOT NULL OR o.closed_at IS NOT NULL)`
 
 // webhookNeeds are what the status command asks for of webhooks of open accounts: that they accept nothing for a day,
-// or were disabled for that. They read all webhooks.
+// wait for their first test that long, or were disabled for that. They read all webhooks.
 var webhookNeeds = []statusLine{
 	{label: "failing webhooks", one: "webhook fails", many: "webhooks fail", span: -24 * time.Hour,
 		advice: " since $day: 'widgetd webhook list -failing -state enabled'",
-		query: `SELECT w.failing_since AS since, w.id` + ofOpenAccounts + ` AND w.state <> 'disabled'
+		query: `SELECT w.failing_since AS since, w.id` + ofOpenAccounts + ` AND w.state = 'enabled'
 			AND w.failing_since <= ?2`},
+	{label: "pending webhooks", one: "webhook is pending", many: "webhooks are pending", span: -24 * time.Hour,
+		advice: " since $day, and gets nothing until it answers a test: 'widgetd webhook test $id'",
+		query: `SELECT w.updated_at AS since, w.id` + ofOpenAccounts + ` AND w.state = 'pending'
+			AND w.updated_at <= ?2`},
 	{label: "failed webhooks", one: "webhook disabled for failing", many: "webhooks disabled for failing",
 		advice: disabledSince, query: disabledFor + `'failing'`},
 	{label: "webhooks that are gone", one: "webhook answered 410 Gone", many: "webhooks answered 410 Gone",

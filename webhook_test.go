@@ -305,6 +305,13 @@ func TestStatus_countsWebhooksAndNamesThoseThatFail(t *testing.T) {
 		"1 webhook fails since " + now.after(-days(2)).day() + ": 'widgetd webhook list -failing -state enabled'",
 	})
 	contains(t, s.must("status", "-wide"), "enabled 3, disabled 4\n")
+	s.sql(`UPDATE webhooks SET state = ?, updated_at = ? WHERE id = ?`, webhookPending, now.after(-days(2)),
+		ids["fine"])
+	s.sql(`UPDATE webhooks SET state = ? WHERE id = ?`, webhookPending, ids["failing an hour"])
+	_, lines = about()
+	equal(t, "of those that wait for their test", lines[3], "1 webhook is pending since "+now.after(-days(2)).day()+
+		", and gets nothing until it answers a test: 'widgetd webhook test "+ids["fine"]+"'")
+	s.sql(`UPDATE webhooks SET state = ? WHERE state = ?`, webhookEnabled, webhookPending)
 	s.sql(manyWebhooks(10), s.account, now, webhookDisabled, disabledGone)
 	_, lines = about()
 	equal(t, "needs doing", len(lines), 3)

@@ -177,7 +177,7 @@ func widgetSnippet(e *env) error {
 			s.Origins = append(s.Origins, o.Origin)
 		}
 		if len(s.Origins) == 0 {
-			fmt.Fprintf(e.stderr, "no site may use this widget yet: add the site's origin with "+
+			e.note("no site may use this widget yet: add the site's origin with "+
 				"'widgetd origin add https://www.example.com -account %s'\n", w.AccountID)
 		}
 		return e.print(s, s.text())
