@@ -36,7 +36,8 @@ var (
 		{"key", "keys that sign tokens"}, {"lead", "contacts from sites"}, {"lease", "explain device tokens"},
 		{"legacy", "calls of old paths"}, {"license", "licences and their terms"}, {"order", "orders and refunds"},
 		{"origin", "sites that may call"}, {"payment", "payment providers"}, {"peer", "the other machine"},
-		{"plan", "templates of licences"}, {"revenue", "what days have brought"},
+		{"plan", "templates of licences"}, {"replica", "prove that it restores"},
+		{"revenue", "what days have brought"},
 		{"token", "bearer tokens"}, {"webhook", "where events are sent"}, {"widget", "widgets and their counts"},
 	}
 )
@@ -55,13 +56,13 @@ func showHelp(e *env) error {
 	return e.helpScreen(e.stdout)
 }
 
-const helpBegins = "widgetd serves widgets, leads, licences, paid orders and books. Its commands:\n\n"
+const helpBegins = "widgetd serves widgets, leads, licences, paid orders and books. Its commands:\n"
 
 // helpScreen prints the topics, on at most 23 lines of 80 columns.
 func (e *env) helpScreen(w io.Writer) error {
 	fmt.Fprint(w, helpBegins)
 	writeTopics(w, wholeTopics)
-	fmt.Fprint(w, "\nA noun takes a verb, as in 'widgetd license list':\n\n")
+	fmt.Fprint(w, "\nA noun takes a verb, as in 'widgetd license list':\n")
 	writeTopics(w, nounTopics)
 	fmt.Fprint(w, "\n'widgetd help license' lists its verbs, 'widgetd help -all' tells everything.\n")
 	return nil

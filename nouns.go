@@ -194,6 +194,7 @@ func nouns() []noun {
 		legacyNoun(),
 		receiverNoun(),
 		fileNoun(),
+		replicaNoun(),
 		standbyNoun(),
 		healthNoun(),
 		docsNoun(),

@@ -44,6 +44,19 @@ CREATE TABLE epoch (
   began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')) -- when it was promoted; of number 0: when it heard of another
 ) STRICT;
 
+CREATE TABLE proofs (
+  what        TEXT PRIMARY KEY CHECK (what IN ('replica', 'backup')), -- what was restored and checked
+  due_since   TEXT NOT NULL CHECK (due_since IS strftime('%Y-%m-%dT%H:%M:%SZ', due_since, '+0 days')), -- from when on a first proof is due: the first start with -litestream, the first 'backup -verify', or a promotion
+  mark        TEXT NOT NULL,                                         -- random, of the last try: what is restored must have it
+  tried_at    TEXT CHECK (tried_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tried_at, '+0 days')), -- when the last try began; NULL: there was none
+  proved_at   TEXT CHECK (proved_at IS strftime('%Y-%m-%dT%H:%M:%SZ', proved_at, '+0 days')), -- when the last try that succeeded ended; NULL: none has
+  behind      INTEGER NOT NULL DEFAULT 0,                            -- seconds until the replica had the mark
+  bytes       INTEGER NOT NULL DEFAULT 0,                            -- of what was restored
+  txid        TEXT NOT NULL DEFAULT '',                              -- Litestream's number of its last transaction
+  litestream  TEXT NOT NULL DEFAULT '',                              -- its version at the last try
+  fault       TEXT NOT NULL DEFAULT ''                               -- what failed in the last try; empty: nothing
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE origins (
   origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns it

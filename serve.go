@@ -279,6 +279,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 	workers, stopWorkers := context.WithCancel(context.Background())
 	defer stopWorkers()
 	s.followKeys(keyFile) // which may have changed since it was loaded
+	s.startProofs()
 	s.working.Go(func() { s.pollFiles(workers, keyFile) })
 	s.working.Go(func() { s.runChores(workers) })
 	s.working.Go(s.warnOfForeign)

@@ -112,6 +112,17 @@ var causes = map[string]func(t *testing.T) (before, after map[string]string){
 	}),
 	"WidgetdClockDoubted": inBubbleCause(func(s *service) { s.startsAfter(days(400)) }),
 	"WidgetdBackupOld":    inBubbleCause(func(*service) { time.Sleep(40 * time.Hour) }),
+	"WidgetdProofFails": inBubbleCause(func(s *service) {
+		s.change(func(t *tx) error {
+			t.markProof(proofBackup, "mark")
+			t.endProof(&proof{What: proofBackup, Fault: "there is no room"})
+			return nil
+		})
+	}),
+	"WidgetdProofOld": inBubbleCause(func(s *service) {
+		s.change(func(t *tx) error { t.wantProof(proofBackup); return nil })
+		time.Sleep(proofOverdue + time.Hour)
+	}),
 	"WidgetdDiskFull": func(t *testing.T) (before, after map[string]string) {
 		s := newService(t)
 		before = scrape(s.server)

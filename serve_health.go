@@ -36,6 +36,7 @@ type healthCheck struct {
 	at      time.Time     // when the last probe ended
 	took    time.Duration // how long it took
 	err     error         // its result
+	proof   *proof        // what that has read of restoring; nil: none is due
 	waiting time.Time     // when the first probe began that has waited for the write lock since; zero: none has
 }
 
@@ -110,6 +111,7 @@ func (s *server) reportOf(found *healthProbe) *healthReport {
 		report.worsen(healthWarn, faultKeyFile)
 	}
 	report.worsen(healthWarn, string(s.compareClock(s.readClocks())))
+	report.worsen(healthWarn, s.health.unproven(s.now()))
 	now := s.store.standing()
 	if report.worsen(healthWarn, now.reason); now.duty == dutyFenced || s.draining.Load() {
 		report.Status, report.Output = healthFail, now.reason
@@ -211,17 +213,28 @@ func (s *server) lastHealth() *healthProbe {
 // probeDatabase reads and writes the database, records the result and closes done.
 func (s *server) probeDatabase(start time.Time, done chan struct{}) {
 	err := s.store.probe(context.Background())
+	p, _ := s.store.wantedProof() // the probe tells whether it can be read
 	if errors.Is(err, errStorage) || errors.Is(err, errStorageFull) {
 		s.warnOfStorage(err)
 	}
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.at = s.now()
+	h.at, h.proof = s.now(), p
 	if h.took, h.err, h.running = h.at.Sub(start), err, nil; !errors.Is(err, errBusy) {
 		h.waiting = time.Time{}
 	}
 	close(done)
+}
+
+// unproven returns what health says if restoring was not proven for proofOverdue; "": it was, or no proof is due.
+func (h *healthCheck) unproven(now time.Time) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.proof == nil || now.Sub(h.proof.since().Time) <= proofOverdue {
+		return ""
+	}
+	return faultsUnproven[h.proof.What]
 }
 
 // showAlive answers GET /livez. It does not use the database: an answer says that the process

@@ -311,8 +311,20 @@ func backupStatus(v *statusView, to *statusReport) error {
 	if err = except(err, errNotFound); err != nil {
 		return err
 	}
+	p, err := v.proof(proofBackup)
+	if err != nil {
+		return err
+	}
 	to.set("last_backup_at", at)
-	to.say("%s", cmp.Or(stampText(at), "never"))
+	to.set("backup_proof", p)
+	text := cmp.Or(stampText(at), "never")
+	if p != nil && !p.ProvedAt.IsZero() {
+		text += fmt.Sprintf("; restored and checked %s", p.ProvedAt)
+	}
+	to.say("%s", text)
+	if p != nil && !(v.service != nil && v.service.Litestream) {
+		to.askForProof(v.now, p, "look at 'journalctl -u widgetd-backup'")
+	}
 	switch age := v.now.Sub(at.Time); {
 	case v.service != nil && v.service.Litestream:
 	case at.IsZero():

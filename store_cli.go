@@ -49,7 +49,7 @@ var storeCommands = []command{
 	{"upgrade", "", "upgrade an older database to this program's schema, after writing a checked copy beside it",
 		[]option{optDryRun, optNoCopy}, upgradeCommand},
 	{"backup", "FILE", "write a checked copy of the database, also while the service runs",
-		nil, backupCommand},
+		[]option{optVerify}, backupCommand},
 	{"clock accept", "", "take the machine's clock for right, so that a running service goes on with what it holds",
 		nil, clockAccept},
 	{"check", "", "check the whole database and the key file, and print what is wrong", nil, checkCommand},
@@ -59,20 +59,41 @@ func backupCommand(e *env) error {
 	if e.args[0] == "" {
 		return usageError("the name of the file is empty")
 	}
-	return e.withStore(func(st *store) error {
-		path, err := e.target(e.args[0])
-		if err == nil {
-			err = st.backup(path)
-		}
+	said := "written and checked"
+	if e.on("verify") {
+		_, err := e.prove(proofBackup, "", func(p *proving) error {
+			path, err := e.writeBackup(p.st)
+			if err == nil {
+				err = p.needRoom()
+			}
+			if err == nil {
+				err = copyFile(path, p.copy)
+			}
+			return err
+		})
 		if err != nil {
-			return e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
+			return err
 		}
-		if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
-			e.note("'widgetd status' will not know of this backup: %v\n", err)
-		}
-		return e.print(map[string]string{"file": e.args[0]},
-			e.args[0]+": written and checked. The key file is not in it; keep a copy of that too.")
-	})
+		said += ", restored and checked again"
+	} else if err := e.withStore(func(st *store) error { _, err := e.writeBackup(st); return err }); err != nil {
+		return err
+	}
+	return e.print(map[string]string{"file": e.args[0]},
+		e.args[0]+": "+said+". The key file is not in it; keep a copy of that too.")
+}
+
+// writeBackup writes the backup that the command names, notes that, and returns its path.
+func (e *env) writeBackup(st *store) (path string, err error) {
+	if path, err = e.target(e.args[0]); err == nil {
+		err = st.backup(path)
+	}
+	if err != nil {
+		return "", e.explainPermission(err, filepath.Join(filepath.Dir(st.path), filepath.Base(e.args[0])))
+	}
+	if err := st.update(e.ctx, noteBackup); err != nil { // the copy is good even without the event
+		e.note("'widgetd status' will not know of this backup: %v\n", err)
+	}
+	return path, nil
 }
 
 // clockAccept stores the time of the machine's clock in the file, even if the stored time is later. A running
@@ -176,51 +197,57 @@ func checkCommand(e *env) error {
 	return nil
 }
 
-// faultsInRows reads all rows, tries again what could not be done, and if nothing is wrong with either, runs the checks
-// that nouns have for rows. It returns what that finds.
+// faultsInRows is faultsOfRows of the command's own database.
 func (e *env) faultsInRows(keys *keyring) (faults []string, err error) {
-	err = e.withStore(func(st *store) error {
-		rows := newQueries(st.prepare) // which does not tell of the same rows on standard error
-		defer rows.close()
-		for _, unreadable := range collectNouns(e.nouns, func(n *noun) []rowReader { return n.rows }) {
-			lines, err := unreadable(rows)
-			if faults = append(faults, lines...); err != nil {
-				return err
-			}
-		}
-		for _, n := range e.nouns {
-			if n.retry == nil {
-				continue
-			}
-			lines, err := n.retry(e.ctx, st)
-			if faults = append(faults, lines...); err != nil {
-				return err
-			}
-		}
-		if len(faults) > 0 {
-			return nil
-		}
-		for _, foreign := range foreignOf(e.nouns) {
-			lines, err := foreign(st.queries, keys)
-			if err != nil {
-				return err
-			}
-			for _, line := range lines {
-				faults = append(faults, "key: "+line)
-			}
-		}
-		for _, n := range e.nouns {
-			if n.check == nil {
-				continue
-			}
-			lines, err := n.check(st.queries, keys, e.now())
-			if faults = append(faults, lines...); err != nil {
-				return err
-			}
-		}
-		return nil
+	err = e.withStore(func(st *store) (err error) {
+		faults, err = e.faultsOfRows(st, keys)
+		return err
 	})
 	return faults, err
+}
+
+// faultsOfRows reads all rows, tries again what could not be done, and if nothing is wrong with either, runs the checks
+// that nouns have for rows. It returns what that finds.
+func (e *env) faultsOfRows(st *store, keys *keyring) (faults []string, err error) {
+	rows := newQueries(st.prepare) // which does not tell of the same rows on standard error
+	defer rows.close()
+	for _, unreadable := range collectNouns(e.nouns, func(n *noun) []rowReader { return n.rows }) {
+		lines, err := unreadable(rows)
+		if faults = append(faults, lines...); err != nil {
+			return faults, err
+		}
+	}
+	for _, n := range e.nouns {
+		if n.retry == nil {
+			continue
+		}
+		lines, err := n.retry(e.ctx, st)
+		if faults = append(faults, lines...); err != nil {
+			return faults, err
+		}
+	}
+	if len(faults) > 0 {
+		return faults, nil
+	}
+	for _, foreign := range foreignOf(e.nouns) {
+		lines, err := foreign(st.queries, keys)
+		if err != nil {
+			return faults, err
+		}
+		for _, line := range lines {
+			faults = append(faults, "key: "+line)
+		}
+	}
+	for _, n := range e.nouns {
+		if n.check == nil {
+			continue
+		}
+		lines, err := n.check(st.queries, keys, e.now())
+		if faults = append(faults, lines...); err != nil {
+			return faults, err
+		}
+	}
+	return faults, nil
 }
 
 // copyNotes returns a line for each copy that upgrades have left of a database.

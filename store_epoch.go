@@ -24,6 +24,9 @@ type epoch struct {
 // String returns the epoch as the path of a replica names it: "2-Zk3…".
 func (e epoch) String() string { return fmt.Sprintf("%d-%s", e.Number, e.Name) }
 
+// variable returns the epoch as epochVariable has it: "0" of a database that was never promoted.
+func (e epoch) variable() string { return strings.TrimSuffix(e.String(), "-") }
+
 // epoch returns the epoch of the database; zero if it was never promoted.
 func (q *queries) epoch() (e epoch, err error) {
 	err = q.one(`SELECT number, name, known, began_at FROM epoch`, nil, &e.Number, &e.Name, &e.Known, &e.BeganAt)

@@ -42,6 +42,19 @@ CREATE TABLE epoch (
   began_at    TEXT NOT NULL CHECK (began_at IS strftime('%Y-%m-%dT%H:%M:%SZ', began_at, '+0 days')) -- when it was promoted; of number 0: when it heard of another
 ) STRICT;
 
+CREATE TABLE proofs (
+  what        TEXT PRIMARY KEY CHECK (what IN ('replica', 'backup')), -- what was restored and checked
+  due_since   TEXT NOT NULL CHECK (due_since IS strftime('%Y-%m-%dT%H:%M:%SZ', due_since, '+0 days')), -- from when on a first proof is due: the first start with -litestream, the first 'backup -verify', or a promotion
+  mark        TEXT NOT NULL,                                         -- random, of the last try: what is restored must have it
+  tried_at    TEXT CHECK (tried_at IS strftime('%Y-%m-%dT%H:%M:%SZ', tried_at, '+0 days')), -- when the last try began; NULL: there was none
+  proved_at   TEXT CHECK (proved_at IS strftime('%Y-%m-%dT%H:%M:%SZ', proved_at, '+0 days')), -- when the last try that succeeded ended; NULL: none has
+  behind      INTEGER NOT NULL DEFAULT 0,                            -- seconds until the replica had the mark
+  bytes       INTEGER NOT NULL DEFAULT 0,                            -- of what was restored
+  txid        TEXT NOT NULL DEFAULT '',                              -- Litestream's number of its last transaction
+  litestream  TEXT NOT NULL DEFAULT '',                              -- its version at the last try
+  fault       TEXT NOT NULL DEFAULT ''                               -- what failed in the last try; empty: nothing
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE origins (
   origin      TEXT PRIMARY KEY CHECK (origin LIKE 'http%://%' AND origin = lower(origin) AND origin NOT LIKE '%/'), -- https://www.example.com, no default port
   account_id  TEXT NOT NULL REFERENCES accounts (id),                -- the account that owns it
@@ -1043,6 +1056,9 @@ INSERT INTO probes (id, written_at) VALUES (1, '2026-11-21T10:43:26Z');
 INSERT INTO clock (id, seen_at) VALUES (1, '2026-11-21T10:43:26Z');
 
 INSERT INTO epoch (id, number, name, known, began_at) VALUES (1, 2, 'Zk3wPq8x', 2, '2026-11-23T21:00:00Z');
+
+INSERT INTO proofs (what, due_since, mark, tried_at, proved_at, behind, bytes, txid, litestream, fault) VALUES ('replica', '2026-11-23T21:00:00Z', 'q8Zk3wPx', '2026-11-25T03:10:00Z', '2026-11-25T03:10:09Z', 1, 1048576, '00000000000000a1', 'v0.5.18', '');
+INSERT INTO proofs (what, due_since, mark, tried_at, proved_at, behind, bytes, txid, litestream, fault) VALUES ('backup', '2026-11-23T21:00:00Z', '', NULL, NULL, 0, 0, '', '', 'there is no room');
 
 INSERT INTO origins (origin, account_id, created_at) VALUES ('http://closed.example', 'acct_00000000000000000000000003', '2026-03-05T00:00:00Z');
 INSERT INTO origins (origin, account_id, created_at) VALUES ('https://menu.example:8443', 'acct_00000000000000000000000002', NULL);

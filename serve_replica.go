@@ -1,0 +1,390 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Whether what is kept of the database can be restored is proven by restoring it: into a directory of its own, and
+// checking what comes out. Litestream's own answers are no proof, since it looks at files of this machine only.
+
+// replicaNoun declares the proofs of the replica and of backups.
+func replicaNoun() noun {
+	return noun{
+		name:     "replica",
+		wings:    func(s *server) []wing { return []wing{{metrics: proofMetrics(s.store)}} },
+		commands: replicaCommands,
+		status:   []statusLine{{label: "replica", read: replicaStatus}},
+		promoted: (*tx).forgetProofs,
+	}
+}
+
+var (
+	optLitestreamConfig = option{name: "config", value: "FILE",
+		help: "Litestream's configuration; by default what LITESTREAM_CONFIG names, else /etc/litestream.yml"}
+	optLitestreamSocket = option{name: "socket", value: "FILE",
+		help: "Litestream's control socket; by default litestream.sock beside the database"}
+	optProofDir = option{name: "dir", value: "DIR",
+		help: "where the copy is restored, in a directory of its own; by default beside the database"}
+	optVerify = option{name: "verify",
+		help: "then restore the file into a directory of its own, and check that as 'replica verify' does"}
+)
+
+var replicaCommands = []command{{"replica verify", "", "prove that the replica can be restored: restore it, check " +
+	"it, and look for what was written just before", []option{optLitestreamConfig, optLitestreamSocket, optProofDir},
+	replicaVerify}}
+
+const (
+	oldestLitestream = "0.5.17"        // the first without a fault of SQLite that loses committed pages
+	replicaWait      = time.Minute     // for the replica to have what was written just before
+	replicaLists     = 5 * time.Second // for what it has to be listed then
+	restoreLimit     = 12 * time.Hour  // for restoring: one that stalls is an error
+	roomToSpare      = 64 << 20        // bytes that a restored copy leaves to everybody else
+	maxFaultText     = 500             // bytes of what is kept of an error
+)
+
+// A proving is one try to prove that the database can be restored.
+type proving struct {
+	*proof
+	env  *env
+	st   *store
+	keys *keyring
+	db   string // the path of the database, as Litestream's configuration has it
+	in   epoch
+	mark string
+	copy string // where it is restored
+}
+
+// prove has restore bring a copy of the database to proving.copy, checks that, and writes down what has come of it. The
+// copy is removed whatever happens.
+func (e *env) prove(what, dir string, restore func(p *proving) error) (*proof, error) {
+	_, keys, err := e.loadKeys()
+	if err != nil {
+		return nil, err
+	}
+	p := &proving{proof: &proof{What: what}, env: e, keys: keys, mark: randomText(16)}
+	err = e.withStore(func(st *store) (err error) {
+		p.st = st
+		if p.db, err = filepath.Abs(st.path); err != nil {
+			return err
+		}
+		failed := p.try(proofPath(p.db, dir), restore)
+		if failed != nil {
+			text := oneLineError{failed}.Error()
+			p.Fault = strings.ToValidUTF8(text[:min(len(text), maxFaultText)], "")
+		}
+		noted := st.update(context.WithoutCancel(e.ctx), func(t *tx) error { t.endProof(p.proof); return nil })
+		return errors.Join(failed, noted)
+	})
+	return p.proof, err
+}
+
+// try is prove without writing down what has come of it.
+func (p *proving) try(dir string, restore func(p *proving) error) error {
+	own, err := openProofDir(dir)
+	if err != nil {
+		return fmt.Errorf("make a directory for the copy: %w", err)
+	}
+	defer own.remove() // what stays is removed by the next try
+	p.copy = filepath.Join(dir, "copy.db")
+	then, err := p.st.rowCounts()
+	if err != nil {
+		return err
+	}
+	if p.in, err = p.st.epoch(); err != nil {
+		return err
+	}
+	err = p.st.update(p.env.ctx, func(t *tx) error { t.markProof(p.What, p.mark); return nil })
+	if err != nil {
+		return err
+	}
+	if err := restore(p); err != nil {
+		return err
+	}
+	return p.judge(then)
+}
+
+// judge checks the copy, and that it is of this database as it was when the try began, or later.
+func (p *proving) judge(then [4]int64) error {
+	faults, _, err := inspectFile(p.copy)
+	if err == nil && len(faults) == 0 {
+		var st *store
+		if st, err = openStore(p.copy, storeOptions{now: p.env.now}); err == nil {
+			faults, err = p.compare(st, then)
+			err = errors.Join(err, st.close())
+		}
+	}
+	if err == nil && len(faults) > 0 {
+		err = fmt.Errorf("%d faults, the first is: %s", len(faults), faults[0])
+	}
+	if err != nil {
+		return fmt.Errorf("what was restored is not good: %w", err)
+	}
+	p.Bytes = fileSize(p.copy)
+	return nil
+}
+
+// compare compares the restored database with this one, and checks its rows.
+func (p *proving) compare(st *store, then [4]int64) (faults []string, err error) {
+	now, err := p.st.rowCounts()
+	if err == nil {
+		err = st.fitsMark(p.What, p.mark, p.in, then, now)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.env.faultsOfRows(st, p.keys)
+}
+
+// needRoom returns an error unless a copy of the database fits on the disk of its directory, and leaves room there.
+func (p *proving) needRoom() error {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(filepath.Dir(p.copy), &disk); err != nil {
+		return err
+	}
+	size := p.st.databaseSize() + p.st.walSize()
+	free, need := int64(disk.Bavail)*int64(disk.Bsize), size+size/8+roomToSpare
+	if free < need {
+		return fmt.Errorf("there is no room to restore it: %s has %s left, and %s are needed: make room, or name "+
+			"another disk with -dir", filepath.Dir(filepath.Dir(p.copy)), sizeText(free), sizeText(need))
+	}
+	return nil
+}
+
+// replicaVerify runs 'widgetd replica verify'.
+func replicaVerify(e *env) error {
+	dir := ""
+	if e.str("dir") != "" {
+		inside, err := e.target(filepath.Join(e.str("dir"), "copy"))
+		if err != nil {
+			return err
+		}
+		dir = filepath.Dir(inside)
+	}
+	p, err := e.prove(proofReplica, dir, (*proving).fromReplica)
+	if p != nil && olderLitestream(p.Litestream) {
+		e.note("%s\n", oldLitestreamText(p.Litestream))
+	}
+	if err != nil {
+		return fmt.Errorf("the replica is not proven: %w", err)
+	}
+	return e.print(p, fmt.Sprintf("the replica was restored and is good: transaction %s, %s; it had what was written "+
+		"after %d s", p.TXID, sizeText(p.Bytes), p.Behind))
+}
+
+// fromReplica waits until the replica has the mark, and restores it.
+func (p *proving) fromReplica() error {
+	began, socket := p.env.now(), cmp.Or(p.env.str("socket"), filepath.Join(filepath.Dir(p.db), "litestream.sock"))
+	awaited, cancel := context.WithTimeout(p.env.ctx, replicaWait)
+	defer cancel()
+	p.Litestream = p.versionOfLitestream(awaited, socket)
+	var synced struct {
+		TXID uint64 `json:"replica_txid"`
+	}
+	err := p.litestream(awaited, &synced, "sync", "-wait", "-json", "-timeout",
+		strconv.Itoa(int(replicaWait/time.Second)), "-socket", socket, p.db)
+	if err != nil {
+		return fmt.Errorf("Litestream does not bring what was written to the replica: %w", err)
+	}
+	if err := p.awaitListed(synced.TXID); err != nil {
+		return err
+	}
+	p.Behind = int64(p.env.now().Sub(began) / time.Second)
+	if err := p.needRoom(); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(p.env.ctx, restoreLimit)
+	defer cancel()
+	var restored struct{ TXID string }
+	err = p.litestream(limited, &restored, p.restoring("-json", "-integrity-check", "full")...)
+	if err != nil {
+		return fmt.Errorf("Litestream does not restore the replica: %w", err)
+	}
+	p.TXID = restored.TXID
+	return nil
+}
+
+// awaitListed waits until the replica of this epoch lists a transaction.
+func (p *proving) awaitListed(txid uint64) error {
+	limited, cancel := context.WithTimeout(p.env.ctx, replicaLists)
+	defer cancel()
+	for {
+		var plan struct {
+			TXID string `json:"max_txid"`
+		}
+		err := p.litestream(limited, &plan, p.restoring("-json", "-dry-run")...)
+		if has, _ := strconv.ParseUint(plan.TXID, 16, 64); err == nil && has >= txid {
+			return nil
+		}
+		select {
+		case <-limited.Done():
+			return fmt.Errorf("the replica of the epoch %s does not have the transaction %d that Litestream says it "+
+				"has, but %s: does its path name %s?", p.in.variable(), txid, cmp.Or(plan.TXID, fmt.Sprint(err)),
+				epochVariable)
+		case <-time.After(replicaLists / 10):
+		}
+	}
+}
+
+// restoring are the arguments with which Litestream restores the database to proving.copy.
+func (p *proving) restoring(more ...string) []string {
+	args := append([]string{"restore"}, more...)
+	if config := p.env.str("config"); config != "" {
+		args = append(args, "-config", config)
+	}
+	return append(args, "-o", p.copy, p.db)
+}
+
+// litestream runs Litestream, with the epoch that names the replica, and reads the JSON that it prints, behind lines of
+// its log. The error is the last line that it says.
+func (p *proving) litestream(ctx context.Context, answer any, args ...string) error {
+	out, err := runLitestream(ctx, p.in, args...)
+	if err != nil {
+		return err
+	}
+	begin := max(0, bytes.LastIndex(append([]byte("\n"), out...), []byte("\n{\n")))
+	return json.Unmarshal(out[begin:], answer)
+}
+
+// runLitestream runs Litestream with the epoch that names the replica, and returns what it prints.
+func runLitestream(ctx context.Context, in epoch, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "litestream", args...)
+	cmd.Env = append(os.Environ(), epochVariable+"="+in.variable())
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("it was ended since it took too long: %w", ctx.Err())
+	}
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+		lines := bytes.Split(bytes.TrimSpace(failed.Stderr), []byte("\n"))
+		last := strings.TrimPrefix(string(lines[len(lines)-1]), "Error: ")
+		err = errors.New(cmp.Or(last, err.Error()))
+	}
+	return out, err
+}
+
+// versionOfLitestream returns the version of the Litestream that replicates, or if that can't be asked of the program
+// that is installed; "": neither is known.
+func (p *proving) versionOfLitestream(ctx context.Context, socket string) string {
+	var running struct{ Version string }
+	if p.litestream(ctx, &running, "info", "-json", "-socket", socket) == nil && running.Version != "" {
+		return running.Version
+	}
+	out, _ := runLitestream(ctx, p.in, "version")
+	return strings.TrimSpace(string(out[:min(len(out), maxFaultText)]))
+}
+
+// olderLitestream reports whether a version is older than oldestLitestream; "" is not known, and counts as none.
+func olderLitestream(version string) bool {
+	number := func(text string) (all int) {
+		var a, b, c int
+		fmt.Sscanf(strings.TrimPrefix(text, "v"), "%d.%d.%d", &a, &b, &c) // what is no number counts as 0
+		return a<<20 + b<<10 + c
+	}
+	return version != "" && number(version) < number(oldestLitestream)
+}
+
+func oldLitestreamText(version string) string {
+	return fmt.Sprintf("Litestream is %s; versions before %s can lose what was committed: install a later one, and "+
+		"restart it", printable(version), oldestLitestream)
+}
+
+// copyFile copies a backup as restoring it does: to a new file of this user alone.
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// replicaStatus is what the status command says of the replica.
+func replicaStatus(v *statusView, to *statusReport) error {
+	p, err := v.proof(proofReplica)
+	if err != nil {
+		return err
+	}
+	to.set("replica", p)
+	replicates := v.service != nil && v.service.Litestream
+	switch {
+	case p == nil && !replicates && v.service != nil:
+		to.say("none: with this disk everything since the last backup elsewhere is lost")
+		return nil
+	case p == nil || !replicates && v.service != nil:
+		return nil
+	}
+	text := "not yet proven"
+	if !p.ProvedAt.IsZero() {
+		text = fmt.Sprintf("proven %s: transaction %s, %s, %d s behind", p.ProvedAt, p.TXID, sizeText(p.Bytes),
+			p.Behind)
+	}
+	to.say("%s", text)
+	to.askForProof(v.now, p, "run 'widgetd replica verify', or enable widgetd-replica.timer")
+	if olderLitestream(p.Litestream) {
+		to.ask("Litestream is %s; versions before %s can lose what was committed: install a later one, and restart it",
+			p.Litestream, oldestLitestream)
+	}
+	return nil
+}
+
+// askForProof asks for what a proof lacks: the last try has failed, or the last proof is long ago.
+func (r *statusReport) askForProof(now time.Time, p *proof, advice string) {
+	switch {
+	case p.Fault != "":
+		r.ask("the last try to restore the "+p.What+", at %s, has failed: %s", p.TriedAt, p.Fault)
+	case now.Sub(p.since().Time) > proofOverdue:
+		r.ask("nothing has proven since %s that the "+p.What+" can be restored: "+advice, p.since())
+	}
+}
+
+// proofMetrics returns how old the last proof is, and whether the last try has failed: of the place that counts, once
+// a proof is due there.
+func proofMetrics(st *store) []metric {
+	sample := func(value func(p *proof) int64) func() []string {
+		return func() []string {
+			p, err := st.wantedProof()
+			if err != nil || p == nil {
+				return nil
+			}
+			return []string{fmt.Sprintf("{what=%q} %d", p.What, value(p))}
+		}
+	}
+	return []metric{
+		{"widgetd_proof_age_seconds", "gauge", "Seconds since restoring was proven, or since a first proof is due.",
+			sample(func(p *proof) int64 { return max(0, int64(st.now().Sub(p.since().Time)/time.Second)) })},
+		{"widgetd_proof_failed", "gauge", "Whether the last try to restore has failed.",
+			sample(func(p *proof) int64 { return int64(oneIf[p.Fault != ""]) })},
+	}
+}
+
+// startProofs has proofs of the replica be due from the first start with it, and removes what a killed proof has left.
+func (s *server) startProofs() {
+	err := removeLeftProof(s.store.path)
+	if s.store.noCheckpoints {
+		err = errors.Join(err, s.store.update(context.Background(), func(t *tx) error {
+			t.wantProof(proofReplica)
+			return nil
+		}))
+	}
+	if err != nil {
+		s.log.Info("the proofs of restoring", "error", err)
+	}
+}

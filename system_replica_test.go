@@ -1,0 +1,378 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A provenService is a service with Litestream beside it whose replica is proven.
+type provenService struct {
+	*replicated
+	bin string // programs that stand in for others
+}
+
+// startProven starts a service and Litestream, without load. The path of the replica has the epoch in it.
+func startProven(t *testing.T) *provenService {
+	t.Helper()
+	programsOrSkip(t, "litestream")
+	dir, err := os.MkdirTemp("", "rv") // short: the path of a socket has at most 107 bytes
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	data := filepath.Join(dir, "data")
+	must(t, os.Mkdir(data, 0o700))
+	config := strings.Replace(documentBlock(t, "type: file"), "      path: /mnt/backup/widgetd\n",
+		documentBlock(t, "path: /mnt/backup/widgetd/${WIDGETD_EPOCH}"), 1)
+	config = strings.NewReplacer("/var/lib/widgetd", data, "/mnt/backup", filepath.Join(dir, "backup")).Replace(config)
+	writeFile(t, filepath.Join(dir, "litestream.yml"), config)
+	r := &provenService{&replicated{t: t, o: operatorIn(t, data)}, filepath.Join(dir, "bin")}
+	must(t, os.Mkdir(r.bin, 0o700))
+	r.o.addLeads("a@example.com")
+	r.startService()
+	r.stream = r.startAs("0")
+	t.Cleanup(func() { r.endStream(syscall.SIGKILL) })
+	return r
+}
+
+// startAs starts Litestream with an epoch, and waits until it replicates.
+func (r *provenService) startAs(epoch string) *exec.Cmd {
+	r.t.Helper()
+	stream := exec.Command("env", epochVariable+"="+epoch, "litestream", "replicate", "-config", r.config())
+	stream.Stdout, stream.Stderr = &r.log, &r.log
+	must(r.t, stream.Start())
+	if !soon(func() bool {
+		return exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
+			r.o.env["WIDGETD_DB"]).Run() == nil
+	}) {
+		r.t.Fatalf("Litestream does not replicate\n%s", r.log.String())
+	}
+	return stream
+}
+
+// widgetd is a command of its own process.
+func (r *provenService) widgetd(args ...string) *exec.Cmd {
+	args = append(args, "-db", r.o.env["WIDGETD_DB"], "-key", r.o.env["WIDGETD_KEY"])
+	cmd := exec.Command(builtProgram(r.t), args...)
+	cmd.Env = append(os.Environ(), "PATH="+r.bin+":"+os.Getenv("PATH"))
+	return cmd
+}
+
+// verify runs 'replica verify', and requires that nothing is left of the copy.
+func (r *provenService) verify(more ...string) (said string, err error) {
+	r.t.Helper()
+	if !slices.Contains(more, "-config") {
+		more = append(more, "-config", r.config())
+	}
+	out, err := r.widgetd(append([]string{"replica", "verify"}, more...)...).CombinedOutput()
+	if _, left := os.Lstat(proofPath(r.o.env["WIDGETD_DB"], "")); left == nil {
+		r.t.Errorf("the copy is left: %s", out)
+	}
+	return string(out), err
+}
+
+// fails requires that the replica is not proven, and that the file and the status command say why.
+func (r *provenService) fails(why string, more ...string) {
+	r.t.Helper()
+	said, err := r.verify(more...)
+	failIf(r.t, err == nil || !strings.Contains(said, why), "%v %s, want %q\n%s", err, said, why, r.log.String())
+	asks := strings.Join(needsDoing(r.o.object("status")), "\n")
+	contains(r.t, asks, "the last try to restore the replica, at ", why)
+}
+
+// passes requires that the replica is proven.
+func (r *provenService) passes(more ...string) map[string]any {
+	r.t.Helper()
+	said, err := r.verify(more...)
+	failIf(r.t, err != nil, "%v %s\n%s", err, said, r.log.String())
+	contains(r.t, said, "the replica was restored and is good: transaction 0")
+	v := r.o.object("status")
+	lacks(r.t, strings.Join(needsDoing(v), "\n"), "replica")
+	return v["replica"].(map[string]any)
+}
+
+// instead puts a program in place of Litestream's for one of its commands.
+func (r *provenService) instead(script string) {
+	r.t.Helper()
+	real, err := exec.LookPath("litestream")
+	must(r.t, err)
+	file := filepath.Join(r.bin, "litestream")
+	must(r.t, os.WriteFile(file, []byte("#!/bin/sh\n"+script+"\nexec "+real+" \"$@\"\n"), 0o700))
+}
+
+func TestReplica_isProvenByRestoringIt(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	contains(t, r.o.do("status", "-wide"), "replica      not yet proven\n")
+	lacks(t, strings.Join(needsDoing(r.o.object("status")), "\n"), "replica") // nothing is due for a day
+	p := r.passes()
+	failIf(t, p["proved_at"] == nil || p["litestream"] != "v0.5.18" || p["fault"] != "" ||
+		p["bytes"].(float64) < 100_000 || p["behind"].(float64) > 5, "%v", p)
+	contains(t, r.o.do("status", "-wide"), "replica      proven 20", " s behind\n")
+
+	// A proof of another directory is the same, and leaves nothing there.
+	elsewhere := t.TempDir()
+	r.passes("-dir", elsewhere)
+	failIf(t, len(dirNames(t, elsewhere)) > 0, "left: %v", dirNames(t, elsewhere))
+}
+
+func TestReplica_isNotProvenWhileLitestreamDoesNotRun(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	r.passes()
+	r.endStream(syscall.SIGTERM)
+	r.fails("Litestream does not bring what was written to the replica")
+	r.stream = r.startAs("0")
+	r.passes()
+	r.endStream(syscall.SIGKILL)
+	r.fails("Litestream does not bring what was written to the replica")
+}
+
+// Against a replica of another database, or of another path, that passes for ours: transactions have numbers only.
+func TestReplica_ofAnotherDatabaseIsNotTakenForOurs(t *testing.T) {
+	t.Parallel()
+	r, other := startProven(t), startProven(t)
+	for range 8 {
+		other.o.do("account", "add", "More") // so that it has higher numbers
+		must(t, exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(other.o.dir, "litestream.sock"),
+			other.o.env["WIDGETD_DB"]).Run())
+	}
+	text := strings.ReplaceAll(fileText(t, r.config()), filepath.Dir(r.o.dir)+"/backup",
+		filepath.Dir(other.o.dir)+"/backup")
+	wrong := filepath.Join(filepath.Dir(r.o.dir), "wrong.yml")
+	writeFile(t, wrong, text)
+	r.fails("it does not have what was written just before", "-config", wrong)
+	writeFile(t, wrong, strings.ReplaceAll(text, "/backup", "/nothing"))
+	r.fails("does not have the transaction", "-config", wrong)
+	r.passes()
+}
+
+// Against a replica of before a promotion: Litestream goes on to write it, and says that all is well.
+func TestReplica_ofAnEarlierEpochIsNotTakenForOurs(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	r.passes()
+	r.o.change(func(t *tx) error {
+		t.setEpoch(epoch{Number: 1, Name: "later"})
+		return t.forgetProofs()
+	})
+	contains(t, r.o.do("status", "-wide"), "replica      not yet proven\n")
+	r.fails("the replica of the epoch 1-later does not have the transaction")
+
+	// Nor is one that was copied to the directory of this epoch.
+	backup := filepath.Join(filepath.Dir(r.o.dir), "backup", "widgetd")
+	must(t, os.CopyFS(filepath.Join(backup, "1-later"), os.DirFS(filepath.Join(backup, "0"))))
+	r.fails("the replica of the epoch 1-later does not have the transaction")
+
+	// Until Litestream is started with it.
+	r.endStream(syscall.SIGKILL)
+	must(t, os.RemoveAll(filepath.Join(backup, "1-later")))
+	must(t, os.RemoveAll(litestreamPath(r.o.env["WIDGETD_DB"])))
+	r.stream = r.startAs("1-later")
+	r.passes()
+}
+
+func TestReplica_thatWasTruncatedIsNotGood(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	r.passes()
+	backup := filepath.Join(filepath.Dir(r.o.dir), "backup")
+	must(t, filepath.WalkDir(backup, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Truncate(path, fileSize(path)/2)
+	}))
+	r.fails("Litestream does not restore the replica")
+}
+
+// Against a proof that fills the disk of the service, and one whose disk others fill meanwhile.
+func TestReplica_proofLeavesRoomAndNoCopy(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	small := smallDisk(t, 8<<20)
+	r.fails("there is no room to restore it", "-dir", small)
+	filling := smallDisk(t, 80<<20)
+	r.instead(fmt.Sprintf(`case "$*" in *integrity-check*) cat /dev/zero >%s/fill 2>/dev/null ;; esac`, filling))
+	r.fails("Litestream does not restore the replica", "-dir", filling)
+	for _, disk := range []string{small, filling} {
+		lacks(t, strings.Join(dirNames(t, disk), " "), "proof")
+	}
+	if a, err := send(newClient(t), "GET", r.service.base+"/widget/health", ""); err != nil || a.status != 200 {
+		t.Errorf("health %d, %v", a.status, err)
+	}
+}
+
+// Against a restored copy, which holds everybody's data, that is left behind by a proof that was killed.
+func TestReplica_copyOfAKilledProofIsRemoved(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	left := proofPath(r.o.env["WIDGETD_DB"], "")
+	for _, remove := range []struct {
+		by string
+		do func()
+	}{
+		{"the next proof", func() { r.passes() }},
+		{"the start of the service", func() {
+			r.service.stop(syscall.SIGTERM)
+			r.startService()
+		}},
+	} {
+		r.instead(`case "$*" in *integrity-check*) touch ` + left + `/copy.db; sleep 60 ;; esac`)
+		cmd := r.widgetd("replica", "verify", "-config", r.config())
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		must(t, cmd.Start())
+		if !soon(func() bool { return fileExists(filepath.Join(left, "copy.db")) }) {
+			t.Fatal("it restores nothing")
+		}
+		if info, err := os.Stat(left); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory of the copy: %v %v", info.Mode(), err)
+		}
+		// Meanwhile no other is made, and the start of a service leaves it alone.
+		out, err := r.widgetd("replica", "verify", "-config", r.config()).CombinedOutput()
+		failIf(t, err == nil || !strings.Contains(string(out), "another proof is being made"), "%v %s", err, out)
+		failIf(t, !fileExists(filepath.Join(left, "copy.db")), "the other's copy is gone")
+		must(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL))
+		cmd.Wait()
+		failIf(t, !fileExists(filepath.Join(left, "copy.db")), "nothing is left")
+		must(t, os.Remove(filepath.Join(r.bin, "litestream")))
+		remove.do()
+		failIf(t, fileExists(left), "%s does not remove what is left", remove.by)
+	}
+
+	// A stop ends the proof, too.
+	r.instead(`case "$*" in *integrity-check*) touch ` + left + `/copy.db; exec sleep 60 ;; esac`)
+	cmd := r.widgetd("replica", "verify", "-config", r.config())
+	must(t, cmd.Start())
+	soon(func() bool { return fileExists(filepath.Join(left, "copy.db")) })
+	must(t, cmd.Process.Signal(syscall.SIGTERM))
+	failIf(t, cmd.Wait() == nil || fileExists(left), "it goes on, or leaves its copy")
+}
+
+// Against a link in place of the directory of the copy, which would have other files removed.
+func TestReplica_proofFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	kept := t.TempDir()
+	writeFile(t, filepath.Join(kept, "kept"), "")
+	must(t, os.Symlink(kept, proofPath(o.env["WIDGETD_DB"], "")))
+	o.fails("is no file, so nothing was opened", "backup", filepath.Join(o.dir, "copy.db"), "-verify")
+	must(t, os.Remove(proofPath(o.env["WIDGETD_DB"], "")))
+	must(t, os.Symlink(kept, filepath.Join(o.dir, "other.proof")))
+	_, err := openProofDir(filepath.Join(o.dir, "other.proof"))
+	failIf(t, err == nil || !fileExists(filepath.Join(kept, "kept")), "a link is followed: %v", err)
+	o.fails("others may write in", "replica", "verify", "-dir", "/tmp")
+}
+
+func TestReplica_namesALitestreamThatLosesPages(t *testing.T) {
+	t.Parallel()
+	for version, old := range map[string]bool{"v0.5.16": true, "v0.5.9": true, "0.4.1": true,
+		"(development build)": true, "v0.5.17": false, "v0.5.18": false, "v0.6.0": false, "v1.0.0": false, "": false} {
+		failIf(t, olderLitestream(version) != old, "%q: %t", version, !old)
+	}
+	r := startProven(t)
+	r.instead(`case "$1" in info) echo '{"version": "v0.5.16"}'; exit ;; esac`)
+	said, err := r.verify()
+	failIf(t, err != nil, "%v %s", err, said)
+	for _, text := range []string{said, strings.Join(needsDoing(r.o.object("status")), "\n")} {
+		contains(t, text, "Litestream is v0.5.16; versions before 0.5.17 can lose what was committed")
+	}
+}
+
+func TestBackup_isProvenByRestoringIt(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	o.addLeads("a@example.com")
+	file := filepath.Join(o.dir, "copy.db")
+	contains(t, o.do("backup", file, "-verify"), "written and checked, restored and checked again")
+	contains(t, o.do("status", "-wide"), "last backup  20", "; restored and checked 20")
+	failIf(t, fileExists(proofPath(o.env["WIDGETD_DB"], "")), "the copy is left")
+	// What was there before is no proof.
+	command := commandsOf(nouns())[0]
+	e := &env{ctx: t.Context(), getenv: func(name string) string { return o.env[name] }, stderr: io.Discard,
+		nouns: nouns(), now: time.Now, uid: os.Geteuid(), command: &command,
+		values: map[string]string{"db": o.env["WIDGETD_DB"], "key": o.env["WIDGETD_KEY"]}}
+	_, err := e.prove(proofBackup, "", func(p *proving) error { return copyFile(file, p.copy) })
+	failIf(t, err == nil || !strings.Contains(err.Error(), "it does not have what was written just before"), "%v", err)
+	contains(t, strings.Join(needsDoing(o.object("status")), "\n"), "the last try to restore the backup, at 20")
+	// One with fewer rows, or more, is not either, whatever else it has.
+	for _, query := range []string{`DELETE FROM licenses`, `INSERT INTO accounts (id, name, created_at)
+		VALUES ('acct_1', 'x', '2026-01-01T00:00:00Z')`} {
+		o.do("license", "add", "-account", o.account, "-product", "kds")
+		_, err = e.prove(proofBackup, "", func(p *proving) error {
+			err := p.st.backup(filepath.Join(o.dir, "again.db"))
+			if err == nil {
+				err = os.Rename(filepath.Join(o.dir, "again.db"), p.copy)
+			}
+			raw(t, p.copy, `DELETE FROM license_keys; DELETE FROM license_seats; `+query)
+			return err
+		})
+		failIf(t, err == nil || !strings.Contains(err.Error(), "accounts, licences, orders and payments"), "%v", err)
+	}
+}
+
+func TestHealth_warnsWhenRestoringWasNotProvenForADay(t *testing.T) {
+	t.Parallel()
+	for what, o := range map[string]storeOptions{proofReplica: {noCheckpoints: true}, proofBackup: {}} {
+		inBubble(t, func(t *testing.T, s *service) {
+			is := func(when, status, output string) {
+				t.Helper()
+				time.Sleep(healthInterval)
+				v := s.get("/widget/health").is(200).json()
+				failIf(t, v["status"] != status || output != "" && v["output"] != output, "%s %s: %v", what, when, v)
+			}
+			s.reopen(o)
+			is("before anything is due", healthPass, "")
+			time.Sleep(48 * time.Hour)
+			is("before anything is due, later", healthPass, "")
+			s.change(func(t *tx) error { t.wantProof(what); return nil })
+			time.Sleep(proofOverdue - time.Minute)
+			is("on the first day", healthPass, "")
+			time.Sleep(2 * time.Minute)
+			is("after the first day", healthWarn, faultsUnproven[what])
+			s.change(func(t *tx) error { t.endProof(&proof{What: what, Fault: "it failed"}); return nil })
+			is("after a try that failed", healthWarn, faultsUnproven[what])
+			s.change(func(t *tx) error { t.endProof(&proof{What: what}); return nil })
+			is("after a proof", healthPass, "")
+			s.change(func(t *tx) error { t.wantProof(what); return nil }) // as each start does
+			time.Sleep(proofOverdue + time.Minute)
+			is("a day later", healthWarn, faultsUnproven[what])
+		})
+	}
+}
+
+// The units that the package brings beside the service have the walls of the unit for backups, except what a network
+// needs.
+func TestUnit_thatReachesANetworkIsHardenedLikeTheOneForBackups(t *testing.T) {
+	t.Parallel()
+	_, hardening, _ := strings.Cut(fileText(t, "deploy/widgetd-backup.service"), "# It runs as the service's user")
+	for _, unit := range []string{"replica"} {
+		text, found := fileText(t, "deploy/widgetd-"+unit+".service"), 0
+		for line := range strings.Lines(hardening) {
+			if !regexp.MustCompile(`^[A-Z]\w*=`).MatchString(line) || line == "PrivateNetwork=yes\n" {
+				continue
+			}
+			found++
+			line = strings.Replace(line, "=AF_UNIX", "=AF_INET AF_INET6 AF_UNIX", 1)
+			failIf(t, !strings.Contains(text, "\n"+line), "%s lacks %s", unit, line)
+		}
+		failIf(t, found < 35, "found %d lines only", found)
+		if _, err := exec.LookPath("systemd-analyze"); err != nil {
+			continue
+		}
+		dir := t.TempDir()
+		for _, kind := range []string{".service", ".timer"} {
+			writeFile(t, filepath.Join(dir, "widgetd-"+unit+kind), strings.ReplaceAll(
+				fileText(t, "deploy/widgetd-"+unit+kind), "/usr/local/bin/widgetd", builtProgram(t)))
+		}
+		lacks(t, runProgram(t, "systemd-analyze", "verify", filepath.Join(dir, "widgetd-"+unit+".service"),
+			filepath.Join(dir, "widgetd-"+unit+".timer")), "widgetd-"+unit)
+	}
+}
