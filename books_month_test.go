@@ -27,10 +27,10 @@ type monthOrder struct {
 // A month is what happens in one.
 type month struct {
 	*bookkeeper
-	random *rand.Rand
-	past   demoPast
-	days   map[businessDate]*monthDay
-	orders []*monthOrder
+	random      *rand.Rand
+	connections map[string]*paymentConnection // by ways of paying; the others are paid outside
+	days        map[businessDate]*monthDay
+	orders      []*monthOrder
 }
 
 // vatOf is the VAT in a gross amount, rounded half up.
@@ -66,8 +66,8 @@ func (m *month) sell(method string) {
 		DeliveryRate: m.rate, Tip: tip, Lines: []orderLine{
 			{Name: "Menu", Quantity: units, UnitAmount: price, VATRate: m.rate, Group: "food"},
 			{Name: "Drink", Quantity: 1, UnitAmount: drink, VATRate: m.rate}}}
-	m.change(func(t *tx) error { return m.past.sell(t, row, method) })
-	o := &monthOrder{id: row.ID, online: m.past.connections[method] != nil, taxed: price*units + drink + delivery,
+	m.change(func(t *tx) error { return m.pays(t, row, method) })
+	o := &monthOrder{id: row.ID, online: m.connections[method] != nil, taxed: price*units + drink + delivery,
 		delivery: delivery, tip: tip, line: price * units}
 	m.orders = append(m.orders, o)
 	day := m.today()
@@ -76,10 +76,48 @@ func (m *month) sell(method string) {
 	m.moves(o, o.taxed+tip)
 }
 
+// pays writes an order that is paid at once.
+func (m *month) pays(t *tx, o *order, method string) error {
+	if _, err := createOrder(t, o, guest{}, maxOrderLife, actorCommand); err != nil {
+		return err
+	}
+	connection := m.connections[method]
+	if connection == nil {
+		return markPaid(t, o, method, t.now, actorCommand)
+	}
+	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection.ID,
+		Provider: connection.Provider, Method: method, State: paymentCaptured, Amount: o.Total, Captured: o.Total,
+		Currency: o.Currency, CreatedAt: t.now, AuthorizedAt: t.now, CapturedAt: t.now, CheckedAt: t.now,
+		Revision: 2} // as if it had been written when it began, and when it was paid
+	paymentTable.insert(t, paid)
+	o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &paid.ID, 1, t.now, t.now
+	return markPaid(t, o, method, t.now, actorCommand)
+}
+
+// givesBack refunds an order, and updates its payment as its provider would have reported it.
+func givesBack(t *tx, orderID string, w refundWish) error {
+	o, f, err := refundOrder(t, anyAccount, orderID, w, actorCommand)
+	if err != nil {
+		return err
+	}
+	if err := endRefund(t, o, f, "", actorCommand); err != nil || f.PaymentID == nil {
+		return err
+	}
+	paid, err := t.payment(*f.PaymentID)
+	if err != nil {
+		return err
+	}
+	paid.State, paid.Refunded, paid.DueAt = paymentPartRefunded, paid.Refunded+f.Amount, stamp{}
+	if paid.Refunded == paid.Captured {
+		paid.State = paymentRefunded
+	}
+	return t.savePayment(paid)
+}
+
 // giveBack gives a part of an order back, which is taxed, and a part of its tip.
 func (m *month) giveBack(o *monthOrder, w refundWish, taxed, tip int64) {
 	m.t.Helper()
-	m.change(func(t *tx) error { return giveBackSample(t, o.id, w) })
+	m.change(func(t *tx) error { return givesBack(t, o.id, w) })
 	day, vat := m.today(), m.vatOf(o.given+taxed)-m.vatOf(o.given)
 	o.given, o.tipBack = o.given+taxed, o.tipBack+tip
 	day.refunds, day.vat = day.refunds+taxed+tip, day.vat-vat
@@ -213,7 +251,7 @@ func TestBooks_ofAMonthOfARestaurantAgreeToTheCent(t *testing.T) {
 // pass has the month pass, and compares both books with the oracle.
 func (m *month) pass() {
 	m.t.Helper()
-	m.past = demoPast{account: m.account, connections: map[string]*paymentConnection{}}
+	m.connections = map[string]*paymentConnection{}
 	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
 		c := &openConnection{&paymentConnection{ID: newID("con", time.Now()), AccountID: m.account, Provider: provider,
 			Live: true, CreatedAt: newStamp(time.Now()), Methods: providerOf(provider).methods},
@@ -223,9 +261,9 @@ func (m *month) pass() {
 			t.addPaymentConnection(c.paymentConnection)
 			return nil
 		})
-		m.past.connections[method] = c.paymentConnection
+		m.connections[method] = c.paymentConnection
 	}
-	m.past.connections[methodTwint] = m.past.connections[methodCard]
+	m.connections[methodTwint] = m.connections[methodCard]
 	cards, cash, sales, tips, disputes, vat := "600", "602", "200", "220", "480", ""
 	if m.product == productFortnox {
 		cards, cash, sales, tips, disputes, vat = "1580", "1910", "3002", "2890", "6352", "2621"

@@ -54,14 +54,9 @@ func showDemo(w http.ResponseWriter, status int, page string, shown any) {
 // demoData returns what is in web/demo.json: what the demo begins with, and what the books of its restaurant report
 // about themselves, at Fortnox in Sweden, with a part of the chart of accounts BAS.
 var demoData = sync.OnceValue(func() (data struct {
-	Licenses []struct {
-		Days int // until it ends
-		license
-	}
+	Past     []demoCall // which make what a new file has, beside its orders
 	Counters []demoCounter
-
-	Plans []demoCall // which make the plans of a new file
-	Docs  []demoCall // which make what a run needs, and what the lines of /docs act on
+	Docs     []demoCall // which make what a run needs, and what the lines of /docs act on
 
 	Fortnox bookChart
 }) {
@@ -79,7 +74,9 @@ type demo struct {
 	account    string // id
 	yesterday  businessDate
 	dir        string
-	isNew      bool   // its file was made by this run
+	clock      func() time.Time
+	past       time.Time // what its clock shows while a new file is filled; else zero
+	keys       *keyring
 	widget     string // id
 	line       string // of HTML that includes the widget's script
 	token      string
@@ -108,7 +105,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	d := &demo{dir: e.str("dir"), examples: map[string]string{}}
+	d := &demo{dir: e.str("dir"), clock: e.now, examples: map[string]string{}}
 	if d.dir == "" {
 		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
 			return err
@@ -145,19 +142,14 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 	}
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
 	d.base, d.page, d.receiver = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/"
-	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), at(beside[2]), d.page, e.now)
-	d.ledger = newDemoLedger(at(beside[3]), d.base+"/books/callback/", e.now)
-	keyFile := e.files["key"]
-	if d.server, err = d.newServer(e, keyFile, log); err != nil {
+	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), at(beside[2]), d.page, d.now)
+	d.ledger = newDemoLedger(at(beside[3]), d.base+"/books/callback/", d.now)
+	if err := d.open(e, log); err != nil {
 		return err
-	}
-	s := d.server
-	if err := d.prepareDocs(e.ctx); err != nil {
-		return errors.Join(err, s.store.close())
 	}
 	for i, handler := range []http.Handler{
 		http.NewCrossOriginProtection().Handler(d.pageHandler()),
-		d.receiverHandler(e.stdout, e.now),
+		d.receiverHandler(e.stdout),
 		d.cards.handler(),
 		d.ledger.handler(),
 	} {
@@ -166,35 +158,79 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		defer web.Close()
 	}
 	fmt.Fprint(e.stdout, d.text())
-	return s.serveUntil(e.ctx, listener, keyFile)
+	return d.server.serveUntil(e.ctx, listener, e.files["key"])
 }
 
-// newServer makes the demo's service, over its database and key file.
-func (d *demo) newServer(e *env, keyFile string, log *slog.Logger) (*server, error) {
+// now is the clock of the demo: while a new file is filled, that of what is done there.
+func (d *demo) now() time.Time {
+	if !d.past.IsZero() {
+		return d.past
+	}
+	return d.clock()
+}
+
+// open makes the service over the demo's database and key file, which it makes, too, when they don't exist. It adds
+// tokens for this run: the secrets of an earlier run are stored only as hashes, so they can't be shown again.
+func (d *demo) open(e *env, log *slog.Logger) error {
+	ring, err := newKeyring(e.now())
+	if err == nil {
+		err = except(ring.save(e.files["key"], false), fs.ErrExist)
+	}
+	if err == nil {
+		d.keys, err = loadKeyring(e.files["key"])
+	}
+	if err != nil {
+		return err
+	}
+	d.past = e.now().Add(-demoPast)
+	err = draftStore(e.files["db"], storeOptions{now: d.now, unsynced: true}, func(st *store) error {
+		if err := st.update(e.ctx, d.seed); err != nil {
+			return err
+		}
+		return d.live(e, st, log)
+	})
+	d.past = time.Time{}
+	if except(err, fs.ErrExist) != nil {
+		return err
+	}
+	st, err := openStore(e.files["db"], storeOptions{now: d.now})
+	if err != nil {
+		return err
+	}
+	if err = d.newServer(e, st, log); err == nil {
+		err = d.prepareDocs(e.ctx)
+	}
+	if err != nil {
+		return errors.Join(err, st.close())
+	}
+	return nil
+}
+
+// newServer makes the service of this run over a store.
+func (d *demo) newServer(e *env, st *store, log *slog.Logger) error {
 	usual, err := usualServerOptions(e.commands)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = st.update(e.ctx, d.prepare)
 	}
-	st, keys, err := d.open(e.ctx, keyFile, e.now())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	usual.examples, usual.outboundAllow = d.examples, demoOutbound
 	d.cards.paid = func(ctx context.Context, id string) error {
 		return st.update(ctx, func(t *tx) error {
 			t.lookAt(id)
 			return nil
 		})
 	}
-	phones := newDemoProvider(newVippsProvider(nil, "", e.now), d.cards.base, d.page, e.now)
-	usual.providers = map[string]provider{providerStripe: d.cards, providerVipps: phones}
+	usual.examples, usual.outboundAllow = d.examples, demoOutbound
+	usual.providers = map[string]provider{providerStripe: d.cards, providerVipps: d.cards}
 	usual.ledgers = map[string]ledger{productFortnox: d.ledger, productXero: d.ledger}
 	usual.synchronised, usual.statusSocket = kernelSynchronised, socketPath(st.path)
-	s, err := newServer(st, keys, usual, log, e.nouns)
-	if err != nil {
-		err = errors.Join(err, st.close())
+	if d.server, err = newServer(st, d.keys, usual, log, e.nouns); err != nil {
+		return err
 	}
-	return s, err
+	d.server.steady = d.now
+	d.server.startClock()
+	return nil
 }
 
 // demoOutbound is what a demo's service may call: this machine, where its receiver is, and public addresses.
@@ -234,37 +270,6 @@ func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
 	return all, nil
 }
 
-// open opens the demo's database and key file, and creates and fills them when they don't
-// exist. It adds tokens for this run: the secrets of an earlier run are stored only as hashes,
-// so they can't be shown again.
-func (d *demo) open(ctx context.Context, keyFile string, now time.Time) (*store, *keyring, error) {
-	ring, err := newKeyring(now)
-	if err == nil {
-		err = ring.save(keyFile, false)
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, nil, err
-	}
-	keys, err := loadKeyring(keyFile)
-	if err != nil {
-		return nil, nil, err
-	}
-	db := filepath.Join(d.dir, "widgetd.db")
-	err = createStore(db, func(t *tx) error { return d.seed(t, keys) })
-	d.isNew = err == nil
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, nil, err
-	}
-	st, err := openStore(db, storeOptions{})
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := st.update(ctx, func(t *tx) error { return d.prepare(t, keys) }); err != nil {
-		return nil, nil, errors.Join(err, st.close())
-	}
-	return st, keys, nil
-}
-
 // demoScopes are the scopes of the token that the demo prints.
 var demoScopes = []string{
 	scopeStats, scopeLeads, scopeWriteLeads, scopeLicenses, scopeIssuing, scopeDevices, scopeEvents,
@@ -276,58 +281,32 @@ const (
 	demoWidget  = "Lunch menu, Altstadt"
 )
 
-// seed fills a new database: accounts, widgets with a month of events, licences
-// with devices, leads, and a month of revenue.
-func (d *demo) seed(t *tx, keys *keyring) error {
-	t.setBaseURL(d.base)
+// seed adds to a new database what no call of a route does: accounts, and widgets with a month of events.
+func (d *demo) seed(t *tx) error {
 	t.addAccount("Vendor", true)
 	id := t.addAccount(demoAccount, false)
 	for i, name := range []string{demoWidget, "Lunch menu, Bahnhof"} {
-		widget, err := t.at(time.Duration(i)*time.Millisecond).addWidget(id, name, false, actorCommand)
+		widget, err := t.addWidget(id, name, false, actorCommand)
 		if err != nil {
 			return err
 		}
-		seedMonth(t, widget, uint64(i))
+		seedMonth(t, widget, d.clock(), uint64(i))
 	}
-	if err := seedLicenses(t, id); err != nil {
-		return err
-	}
-	past := &demoPast{account: id, page: d.page, random: rand.New(rand.NewPCG(16, 2026))}
-	for i := range 12 {
-		past.add(t.exact.Add(-time.Duration(11-i)*55*time.Hour), func(t *tx) error {
-			_, err := t.addLead(lead{AccountID: id, Type: "newsletter", Email: fmt.Sprintf("guest%d@example.com", i+1),
-				Source: new("footer"), Page: new("/lunch")})
-			return err
-		})
-	}
-	before := t.at(-days(demoDays + 2))
-	if err := errors.Join(addOrigin(before, id, d.page, actorCommand), prepareOrders(before, id)); err != nil {
-		return err
-	}
-	if err := past.addMonth(t, keys); err != nil {
-		return err
-	}
-	if err := past.write(t); err != nil {
-		return err
-	}
-	return t.end()
+	return errors.Join(changeIssuer(t, id, true, actorCommand),
+		changeSettings(t, nouns(), id, func(s *accountSettings) {
+			s.Zone, s.LegalName = "Europe/Zurich", new("Trattoria Altstadt GmbH")
+			s.Address, s.VATNumber = new("Hauptgasse 12\n4500 Solothurn"), new("CHE-123.456.789 MWST")
+		}, actorCommand))
 }
 
-// at returns the same transaction with its time shifted, for data of the past.
-func (t *tx) at(shift time.Duration) *tx {
-	moved := *t
-	moved.exact = t.exact.Add(shift)
-	moved.now = newStamp(moved.exact)
-	return &moved
-}
-
-// seedMonth fills a widget's counters for 30 days: most views around noon, fewer at weekends.
+// seedMonth fills a widget's counters for the 30 days before a time: most views around noon, fewer at weekends.
 // The same seed gives the same numbers.
-func seedMonth(t *tx, widget string, seed uint64) {
+func seedMonth(t *tx, widget string, until time.Time, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 2026))
 	dishes := demoDishes()
 	for quarter := range 30 * 24 * 4 {
-		then := t.at(-time.Duration(quarter) * quarterHour)
+		then := *t
+		then.now = newStamp(until.Add(-time.Duration(quarter) * quarterHour))
 		views := int64(random.IntN(3))
 		switch hour := then.now.Hour(); {
 		case hour >= 10 && hour < 13:
@@ -350,38 +329,9 @@ func seedMonth(t *tx, widget string, seed uint64) {
 	}
 }
 
-// seedLicenses adds three licences, with three devices each: one that is active, one in grace
-// and a trial that has expired.
-func seedLicenses(t *tx, account string) error {
-	for _, l := range demoData().Licenses {
-		l.AccountID, l.ExpiresAt = account, t.now.after(days(l.Days))
-		key, err := parseLicenseKey(newLicenseKey())
-		if err != nil {
-			return err
-		}
-		id, err := t.at(-days(90)).addLicense(&l.license, key, actorCommand)
-		if err != nil {
-			return err
-		}
-		for i := range 3 {
-			seen, name := t.at(-time.Duration(i)*7*time.Hour), fmt.Sprint("Device ", i+1)
-			addSampleDevice(seen, id, name, fmt.Sprint(id, " ", i), t.now.after(-days(80)))
-		}
-	}
-	return nil
-}
-
-// addSampleDevice adds a device that was activated at a time and is seen now, and returns its id.
-func addSampleDevice(t *tx, licenseID, name, fingerprint string, activated stamp) string {
-	hash := fingerprintHash(fingerprint)
-	d := &device{ID: t.newID("dev"), LicenseID: licenseID, Fingerprint: hash[:], Name: &name, State: deviceActive,
-		ActivatedAt: activated, LastSeenAt: t.now, Activations: 1}
-	deviceTable.insert(t, d)
-	return d.ID
-}
-
-// prepare adds what this run needs: its base address, the page's origin, a licence and a token.
-func (d *demo) prepare(t *tx, keys *keyring) error {
+// prepare adds what this run needs: its base address, the page's origin, tokens, and what it is connected with.
+func (d *demo) prepare(t *tx) error {
+	t.setBaseURL(d.base)
 	if err := d.find(t); err != nil {
 		return err
 	}
@@ -390,27 +340,25 @@ func (d *demo) prepare(t *tx, keys *keyring) error {
 		return err
 	}
 	d.line = line.HTML
-	t.setBaseURL(d.base)
 	if err := addOrigin(t, d.account, d.page, actorCommand); err != nil {
 		return err
 	}
-	if d.token, err = d.issue(t, keys, "demo", demoScopes...); err != nil {
+	if d.token, err = d.issue(t, "demo", demoScopes...); err != nil {
 		return err
 	}
-	if d.examples[exampleToken], err = d.issue(t, keys, "docs", demoScopes...); err != nil {
+	if d.examples[exampleToken], err = d.issue(t, "docs", demoScopes...); err != nil {
 		return err
 	}
-	if d.examples[exampleAdmin], err = d.issue(t, keys, "docs", scopeAdmin); err != nil {
+	if d.examples[exampleAdmin], err = d.issue(t, "docs", scopeAdmin); err != nil {
 		return err
 	}
 	calendar, err := t.businessCalendar(d.account)
 	if err != nil {
 		return err
 	}
-	d.yesterday = midnight(calendar.dateOf(t.exact)).AddDate(0, 0, -1).Format(time.DateOnly)
-	setBooksApp(t, keys, productFortnox, appSecrets{"demo", randomText(32)})
-	return errors.Join(d.connectProvider(t, keys), prepareOrders(t, d.account),
-		changeIssuer(t, d.account, true, actorCommand), d.prepareApp(t, keys))
+	d.yesterday = dateBefore(calendar.dateOf(d.clock()))
+	setBooksApp(t, d.keys, productFortnox, appSecrets{"demo", randomText(32)})
+	return errors.Join(d.connectProvider(t), d.prepareApp(t))
 }
 
 // find sets the ids of the account and of the widget that seed has added.
@@ -435,10 +383,10 @@ func (d *demo) find(t *tx) error {
 	return nil
 }
 
-// issue makes a token of the account that is valid for 30 days.
-func (d *demo) issue(t *tx, keys *keyring, client string, scopes ...string) (token string, err error) {
+// issue makes a token of the account that is valid for a year.
+func (d *demo) issue(t *tx, client string, scopes ...string) (token string, err error) {
 	row := tokenRow{AccountID: d.account, ClientID: client, Scope: strings.Join(scopes, " ")}
-	token, _, err = issueToken(t, keys, row, days(30))
+	token, _, err = issueToken(t, d.keys, row, days(365))
 	return token, err
 }
 
@@ -464,11 +412,11 @@ func (d *demo) appNamed(t *tx, p *app) (*app, error) {
 const docsPath = "quiet"
 
 // receiverHandler receives the demo's webhooks, verifies them and prints a line of each.
-func (d *demo) receiverHandler(out io.Writer, now func() time.Time) http.Handler {
+func (d *demo) receiverHandler(out io.Writer) http.Handler {
 	mux := http.NewServeMux()
 	secret, _ := parseWebhookSecret(d.examples["webhook_secret"]) // the service has made it
 	mux.Handle("/{$}", &webhookReceiver{secret: secret, status: http.StatusNoContent,
-		out: lineWriter{out}, now: now})
+		out: lineWriter{out}, now: d.now})
 	mux.HandleFunc("POST /"+docsPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	})

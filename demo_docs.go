@@ -26,6 +26,9 @@ type demoCall struct {
 	Each []string
 	Keep map[string]string // what else is kept, by its name: the path of a member of the answer, "data.0.id"
 	Pays string            // the method by which a guest pays the order that was made
+
+	// Of the past of a new file: how many days ago the call is made, and after how many days that of the next name.
+	Ago, Every float64
 }
 
 // docsReference begins the references of the orders for /docs, which the restaurant's side does not show.
@@ -45,25 +48,25 @@ func (d *demo) prepareDocs(ctx context.Context) error {
 	if err := d.removeEarlier(ctx); err != nil {
 		return err
 	}
-	calls := demoData().Docs
-	if d.isNew {
-		calls = slices.Concat(demoData().Plans, calls)
-	}
-	for _, c := range calls {
-		names := c.Each
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, name := range names {
+	for _, c := range demoData().Docs {
+		for _, name := range c.names() {
 			if err := d.make(ctx, &c, name); err != nil {
-				return fmt.Errorf("prepare /docs: %s %s: %w", c.Call, name, err)
+				return err
 			}
 		}
 	}
 	return d.finishDocs(ctx)
 }
 
-// make makes a call, for one name of its Each.
+// names returns the names of Each; without any, one that is empty.
+func (c *demoCall) names() []string {
+	if len(c.Each) == 0 {
+		return []string{""}
+	}
+	return c.Each
+}
+
+// make makes a call, for one of its names.
 func (d *demo) make(ctx context.Context, c *demoCall, name string) error {
 	pairs := []string{"«each»", name}
 	for known, value := range d.examples {
@@ -79,7 +82,7 @@ func (d *demo) make(ctx context.Context, c *demoCall, name string) error {
 		body = json.RawMessage(fill.Replace(string(c.Body)))
 	}
 	if err := d.ask(ctx, d.examples[cmp.Or(c.As, exampleToken)], method, path, body, &answer); err != nil {
-		return err
+		return fmt.Errorf("%s %s: %w", c.Call, name, err)
 	}
 	keep := map[string]string{name: "id"}
 	if name == "" {
@@ -226,13 +229,23 @@ func addFailure(t *tx, webhookID string) (id string, err error) {
 
 // payOrder pays an order as a guest would.
 func (d *demo) payOrder(ctx context.Context, id, method string) error {
-	engine := paymentsOf(d.server)
-	at, err := engine.startAttempt(ctx, id, method, d.page+"/thanks")
+	at, err := paymentsOf(d.server).startAttempt(ctx, id, method, d.page+"/thanks")
 	if err != nil {
 		return err
 	}
 	if _, err := d.cards.pay(ctx, path.Base(at), true); err != nil {
 		return err
 	}
-	return engine.settleLive(ctx, id)
+	return d.settle(ctx)
+}
+
+// settle settles the attempts to pay that something has just happened to, as the worker does.
+func (d *demo) settle(ctx context.Context) error {
+	due, err := d.server.store.duePayments(newStamp(d.now()), dueAtOnce)
+	for _, p := range due {
+		if err == nil && p.polls == 0 {
+			err = paymentsOf(d.server).settle(ctx, p.id)
+		}
+	}
+	return err
 }

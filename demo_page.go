@@ -100,8 +100,7 @@ func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		sum += n * dish.UnitAmount
-		lines = append(lines, map[string]any{"name": dish.Name, "quantity": n, "unit_amount": dish.UnitAmount,
-			"vat_rate": dish.VATRate, "group": dish.Group})
+		lines = append(lines, dish.wanted(n))
 	}
 	if len(lines) == 0 {
 		showText(w, http.StatusUnprocessableEntity, "Nothing was ordered",
@@ -120,6 +119,12 @@ func (d *demo) takeOrder(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	http.Redirect(w, r, *made.PayURL, http.StatusSeeOther)
+}
+
+// wanted returns the member of an order's lines for so many units of a dish or a drink.
+func (l *orderLine) wanted(n int64) map[string]any {
+	return map[string]any{"name": l.Name, "quantity": n, "unit_amount": l.UnitAmount, "vat_rate": l.VATRate,
+		"group": l.Group}
 }
 
 // demoActions are the buttons for an order, by its state.
@@ -161,9 +166,9 @@ func (d *demo) actOnOrder(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/orders", http.StatusSeeOther)
 }
 
-// connectProvider connects the demo's account to the demo's provider of cards, unless it is already. Other connections
-// are of an earlier release, or belong to the month that was made.
-func (d *demo) connectProvider(t *tx, keys *keyring) error {
+// connectProvider connects the demo's account to the demo's provider of cards, with a key that is no real one, unless
+// it is already. Other connections are of an earlier release.
+func (d *demo) connectProvider(t *tx) error {
 	used, err := t.usedConnections(d.account)
 	if err != nil {
 		return err
@@ -176,28 +181,13 @@ func (d *demo) connectProvider(t *tx, keys *keyring) error {
 			return err
 		}
 	}
-	_, err = addDemoConnection(t, keys, d.account, providerStripe)
-	return err
-}
-
-// addDemoConnection adds a connection of an account, with a key that is no real one.
-func addDemoConnection(t *tx, keys *keyring, accountID, provider string) (*paymentConnection, error) {
-	c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: accountID, Provider: provider,
-		Name: demoMark, CreatedAt: t.now, Methods: providerOf(provider).methods},
-		connectionSecrets{Key: "rk_test_demo"}}
-	if err := c.seal(keys); err != nil {
-		return nil, err
+	c := &openConnection{&paymentConnection{ID: t.newID("con"), AccountID: d.account, Provider: providerStripe,
+		Name: demoMark, CreatedAt: t.now, Methods: stripeDeclared.methods}, connectionSecrets{Key: "rk_test_demo"}}
+	if err := c.seal(d.keys); err != nil {
+		return err
 	}
 	t.addPaymentConnection(c.paymentConnection)
-	return c.paymentConnection, nil
-}
-
-// prepareOrders gives the demo's account what its receipts show.
-func prepareOrders(t *tx, account string) error {
-	return changeSettings(t, nouns(), account, func(s *accountSettings) {
-		s.Zone, s.LegalName = "Europe/Zurich", new("Trattoria Altstadt GmbH")
-		s.Address, s.VATNumber = new("Hauptgasse 12\n4500 Solothurn"), new("CHE-123.456.789 MWST")
-	}, actorCommand)
+	return nil
 }
 
 // A demoRevenue is what the page of revenue shows: what the service answers about the month, about one business day,
@@ -251,13 +241,13 @@ type demoConnect struct {
 
 // prepareApp writes the application's row with a new secret, and makes a token with which the demo, as a
 // portal, gets codes to sign in.
-func (d *demo) prepareApp(t *tx, keys *keyring) error {
+func (d *demo) prepareApp(t *tx) error {
 	owner, err := t.mainAccount()
 	if err != nil {
 		return err
 	}
 	row := tokenRow{AccountID: owner, ClientID: "demo-portal", Scope: scopeConsent, AllAccounts: true}
-	if d.portal, _, err = issueToken(t, keys, row, days(365)); err != nil {
+	if d.portal, _, err = issueToken(t, d.keys, row, days(365)); err != nil {
 		return err
 	}
 	d.examples[examplePortal], d.examples["/accounts/{id}/signin"] = d.portal, d.account

@@ -161,6 +161,16 @@ func (p *demoProvider) pay(ctx context.Context, id string, good bool) (bool, err
 	return true, p.paid(ctx, id)
 }
 
+// dispute has a guest dispute what an attempt has captured.
+func (p *demoProvider) dispute(ctx context.Context, id string) error {
+	p.mu.Lock()
+	a := p.attempts[id]
+	a.disputes = append(a.disputes, disputeReport{id: "dp_demo", amount: a.captured, taken: a.captured,
+		state: disputeOpen, reason: "fraudulent", at: p.now(), evidenceBy: p.now().Add(days(14))})
+	p.mu.Unlock()
+	return p.paid(ctx, id)
+}
+
 // A demoPayView is what the page shows.
 type demoPayView struct {
 	Open, Declined      bool

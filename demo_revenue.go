@@ -1,23 +1,29 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"time"
 )
 
-// The demo's month of revenue: orders of the last demoDays business days that were paid, given back and disputed,
-// as if the demo had been running since then. Amounts and times are drawn with a fixed seed; the guests are
-// invented and no money has moved, so the payments belong to connections with test keys.
+// The past of the demo's file: what was called of the service, as if it had been running since then. These are the
+// calls in web/demo.json, and the orders of the last demoDays business days, which were paid, given back and disputed.
+// Amounts and times are drawn with a fixed seed; the guests are invented, and no money has moved.
 
 const (
-	demoDays        = 30        // business days before the present one that have revenue
-	sampleReference = "sample " // begins the references of their orders, which no provider knows
+	demoPast        = 95 * 24 * time.Hour // when it begins
+	demoDays        = 30                  // business days before the present one that have revenue
+	sampleReference = "sample "           // begins the references of their orders
 )
 
 // A demoCounter is where the demo's restaurant sells in one currency: in Solothurn, at a stand that it has in Malmö,
-// and to guests from abroad who pay in euros with their telephones.
+// and to guests from abroad who pay in euros.
 type demoCounter struct {
 	Currency               string
 	Orders                 [7]int // on each day of the week, Sunday first; if more than 1, it varies by one
@@ -30,175 +36,146 @@ type demoCounter struct {
 // A demoDeed is something that was done at a time of the past.
 type demoDeed struct {
 	at time.Time
-	do func(*tx) error
+	do func(context.Context) error
 }
 
-// A demoPast collects what was done, to be written in the order of the times.
-type demoPast struct {
-	account, page string                        // the account's id, and where guests come back to
-	connections   map[string]*paymentConnection // by ways of paying; the others are paid outside
-	random        *rand.Rand
-	deeds         []demoDeed
+// A demoLife is what was done, in no order.
+type demoLife struct {
+	*demo
+	random *rand.Rand
+	deeds  []demoDeed
 }
 
 // add adds something that was done.
-func (p *demoPast) add(at time.Time, do func(*tx) error) { p.deeds = append(p.deeds, demoDeed{at, do}) }
-
-// write writes all that was done, the oldest first, since events are ordered by when they are written.
-func (p *demoPast) write(t *tx) error {
-	slices.SortStableFunc(p.deeds, func(a, b demoDeed) int { return a.at.Compare(b.at) })
-	for _, deed := range p.deeds {
-		if err := deed.do(t.at(deed.at.Sub(t.exact))); err != nil {
-			return err
-		}
-	}
-	return nil
+func (l *demoLife) add(at time.Time, do func(context.Context) error) {
+	l.deeds = append(l.deeds, demoDeed{at, do})
 }
 
-// addMonth adds the orders of the days before the present one, and what was given back of them. keys seals the
-// keys of the providers, which are not real ones.
-func (p *demoPast) addMonth(t *tx, keys *keyring) error {
-	calendar, err := t.businessCalendar(p.account)
+// live does all that was done over the store of a new file, the oldest first.
+func (d *demo) live(e *env, st *store, log *slog.Logger) error {
+	if err := d.newServer(e, st, log); err != nil {
+		return err
+	}
+	l := &demoLife{demo: d, random: rand.New(rand.NewPCG(16, 2026))}
+	for _, c := range demoData().Past {
+		for i, name := range c.names() {
+			ago := time.Duration((c.Ago - float64(i)*c.Every) * float64(days(1)))
+			l.add(d.clock().Add(-ago), func(ctx context.Context) error { return d.make(ctx, &c, name) })
+		}
+	}
+	calendar, err := st.businessCalendar(d.account)
 	if err != nil {
 		return err
 	}
-	today := midnight(calendar.dateOf(t.exact))
-	p.connections = map[string]*paymentConnection{}
-	before := t.at(-days(demoDays + 2))
-	for method, provider := range map[string]string{methodCard: providerStripe, methodMobile: providerVipps} {
-		if p.connections[method], err = addDemoConnection(before, keys, p.account, provider); err != nil {
-			return err
+	for ago := demoDays; ago > 0; ago-- {
+		date := midnight(d.yesterday).AddDate(0, 0, 1-ago).Format(time.DateOnly)
+		for _, c := range demoData().Counters {
+			l.addDay(&c, date, calendar.startOf(date), ago)
 		}
 	}
-	for ago := demoDays; ago > 0; ago-- {
-		date := today.AddDate(0, 0, -ago).Format(time.DateOnly)
-		for _, c := range demoData().Counters {
-			p.addDay(&c, date, calendar.startOf(date), ago)
+	slices.SortStableFunc(l.deeds, func(a, b demoDeed) int { return a.at.Compare(b.at) })
+	for _, deed := range l.deeds {
+		d.past = deed.at
+		if err := cmp.Or(deed.do(e.ctx), d.settle(e.ctx)); err != nil {
+			return fmt.Errorf("fill the file at %v: %w", deed.at, err)
 		}
 	}
 	return nil
 }
 
 // addDay adds the orders of a counter on a business day that begins at start, so many days ago. The counter opens
-// seven and a half hours after start: at 11:30 where days begin at 04:00.
-func (p *demoPast) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
+// seven and a half hours after that: at 11:30 where days begin at 04:00.
+func (l *demoLife) addDay(c *demoCounter, date businessDate, start time.Time, ago int) {
 	most := c.Orders[midnight(date).Weekday()]
 	if most > 1 {
-		most += p.random.IntN(3) - 1
+		most += l.random.IntN(3) - 1
 	}
 	for n := range most {
 		opens, open := start.Add(7*time.Hour+30*time.Minute), 2*time.Hour
 		if n%3 == 2 { // in the evening
 			opens, open = opens.Add(6*time.Hour+30*time.Minute), 3*time.Hour
 		}
-		at := opens.Add(time.Duration(p.random.Int64N(int64(open))).Truncate(time.Second))
-		method := c.Methods[p.random.IntN(len(c.Methods))]
+		at := opens.Add(time.Duration(l.random.Int64N(int64(open))).Truncate(time.Second))
+		method := c.Methods[l.random.IntN(len(c.Methods))]
 		if n == 0 {
 			method = c.Methods[0]
 		}
-		o := p.draw(c)
-		o.Reference = new(fmt.Sprintf("%s%s %s %d", sampleReference, date, c.Currency, n+1))
-		p.add(at, func(t *tx) error { return p.sell(t, o, method) })
-		p.addReturns(c, o, at, ago, n)
+		o := l.draw(c)
+		o["reference"] = fmt.Sprintf("%s%s %s %d", sampleReference, date, c.Currency, n+1)
+		l.addOrder(at, o, method, ago, n)
 	}
 }
 
 // draw makes an order.
-func (p *demoPast) draw(c *demoCounter) *order {
-	o := &order{AccountID: p.account, Currency: c.Currency, ReturnURL: p.page + "/thanks",
-		DeliveryRate: c.DeliveryRate}
+func (l *demoLife) draw(c *demoCounter) map[string]any {
+	lines := []map[string]any{}
 	pick := func(items []orderLine, least int) {
-		for _, i := range p.random.Perm(len(items))[:least+p.random.IntN(2)] {
-			line := items[i]
-			line.Quantity = 1 + p.random.Int64N(2)
-			o.Lines = append(o.Lines, line)
+		for _, i := range l.random.Perm(len(items))[:least+l.random.IntN(2)] {
+			lines = append(lines, items[i].wanted(1+l.random.Int64N(2)))
 		}
 	}
 	pick(c.Food, 1)
 	pick(c.Drinks, 0)
-	if p.random.IntN(4) == 0 {
-		o.Delivery = c.Delivery
+	o := map[string]any{"currency": c.Currency, "lines": lines, "return_url": l.page + "/thanks"}
+	if l.random.IntN(4) == 0 {
+		o["delivery"] = map[string]int64{"amount": c.Delivery, "vat_rate": c.DeliveryRate}
 	}
-	if p.random.IntN(2) == 0 {
-		o.Tip = c.Round * (1 + p.random.Int64N(8))
+	if l.random.IntN(2) == 0 {
+		o["tip"] = c.Round * (1 + l.random.Int64N(8))
 	}
-	if p.random.IntN(8) == 0 {
-		o.Discount = o.Lines[0].UnitAmount / 10
+	if l.random.IntN(8) == 0 {
+		o["discount"] = c.Food[0].UnitAmount / 10
 	}
 	return o
 }
 
-// sell writes an order that is paid at once.
-func (p *demoPast) sell(t *tx, o *order, method string) error {
-	if _, err := createOrder(t, o, guest{}, maxOrderLife, actorCommand); err != nil {
+// addOrder adds the nth order of a day, which is paid at once, and what was given back of it: now and then one unit of
+// the first line an hour later, the first order of the day before yesterday on the next day, another one three days
+// later; and one payment is disputed.
+func (l *demoLife) addOrder(at time.Time, o map[string]any, method string, ago, n int) {
+	id, currency := "", o["currency"]
+	refund := func(after time.Duration, body string) {
+		l.add(at.Add(after), func(ctx context.Context) error {
+			return l.ask(ctx, l.token, http.MethodPost, "/orders/"+id+"/refunds", json.RawMessage(body), nil)
+		})
+	}
+	l.add(at, func(ctx context.Context) (err error) {
+		id, err = l.sell(ctx, o, method)
 		return err
-	}
-	connection := p.connections[method]
-	if connection == nil {
-		return markPaid(t, o, method, t.now, actorCommand)
-	}
-	paid := &payment{ID: t.newID("pay"), OrderID: o.ID, AccountID: o.AccountID, ConnectionID: connection.ID,
-		Provider: connection.Provider, Method: method, State: paymentCaptured, Amount: o.Total, Captured: o.Total,
-		Currency: o.Currency, CreatedAt: t.now, AuthorizedAt: t.now, CapturedAt: t.now, CheckedAt: t.now,
-		Revision: 2} // as if it had been written when it began, and when it was paid
-	paymentTable.insert(t, paid)
-	o.PaymentID, o.Attempts, o.AuthorizedAt, o.AcceptedAt = &paid.ID, 1, t.now, t.now
-	return markPaid(t, o, method, t.now, actorCommand)
-}
-
-// addReturns adds what was given back of the nth order of a day: now and then one unit of the first line an
-// hour later, the first order of the day before yesterday on the next day, another one three days later;
-// and one payment is disputed.
-func (p *demoPast) addReturns(c *demoCounter, o *order, at time.Time, ago, n int) {
-	giveBack := func(after time.Duration, w refundWish) {
-		p.add(at.Add(after), func(t *tx) error { return giveBackSample(t, o.ID, w) })
-	}
+	})
 	switch {
-	case c.Currency == "CHF" && ago == 2 && n == 0:
-		o.Tip = 4 * c.Round // given back, too
-		giveBack(days(1), refundWish{reason: "it never came"})
-	case c.Currency == "CHF" && ago == 20 && n == 1:
-		giveBack(days(3), refundWish{reason: "it was paid twice"})
-	case c.Currency == "CHF" && ago == 12 && n == 0:
-		p.add(at.Add(days(4)), func(t *tx) error { return disputeSample(t, o.ID) })
-	case c.Currency == "CHF" && ago%5 == 1 && n == 1, c.Currency == "SEK" && ago%9 == 1 && n == 0:
-		giveBack(time.Hour, refundWish{lines: []linePart{{Quantity: 1}}, reason: "one was cold"})
+	case currency == "CHF" && ago == 2 && n == 0:
+		refund(days(1), `{"reason": "it never came"}`)
+	case currency == "CHF" && ago == 20 && n == 1:
+		refund(days(3), `{"reason": "it was paid twice"}`)
+	case currency == "CHF" && ago == 12 && n == 0:
+		l.add(at.Add(days(4)), func(ctx context.Context) error { return l.dispute(ctx, id) })
+	case currency == "CHF" && ago%5 == 1 && n == 1, currency == "SEK" && ago%9 == 1 && n == 0:
+		refund(time.Hour, `{"lines": [{"line": 0, "quantity": 1}], "reason": "one was cold"}`)
 	}
 }
 
-// giveBackSample refunds an order, and updates its payment as its provider would have reported it.
-func giveBackSample(t *tx, orderID string, w refundWish) error {
-	o, f, err := refundOrder(t, anyAccount, orderID, w, actorCommand)
+// sell makes an order that is accepted and paid by a method, and returns its id.
+func (d *demo) sell(ctx context.Context, o map[string]any, method string) (string, error) {
+	var made order
+	err := d.ask(ctx, d.token, http.MethodPost, "/orders", o, &made)
+	then, body := "/accept", map[string]string{}
+	if slices.Contains(outsideMethods, method) {
+		then, body["method"] = "/paid", method
+	} else if err == nil {
+		err = d.payOrder(ctx, made.ID, method)
+	}
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := endRefund(t, o, f, "", actorCommand); err != nil || f.PaymentID == nil {
-		return err
-	}
-	paid, err := t.payment(*f.PaymentID)
-	if err != nil {
-		return err
-	}
-	paid.State, paid.Refunded, paid.DueAt = paymentPartRefunded, paid.Refunded+f.Amount, stamp{}
-	if paid.Refunded == paid.Captured {
-		paid.State = paymentRefunded
-	}
-	return t.savePayment(paid)
+	return made.ID, d.ask(ctx, d.token, http.MethodPost, "/orders/"+made.ID+then, body, nil)
 }
 
-// disputeSample has the guest dispute the payment of an order.
-func disputeSample(t *tx, orderID string) error {
-	o, err := t.order(anyAccount, orderID)
-	if err != nil {
+// dispute has the guest dispute the payment of an order.
+func (d *demo) dispute(ctx context.Context, id string) error {
+	var o order
+	if err := d.ask(ctx, d.token, http.MethodGet, "/orders/"+id, nil, &o); err != nil {
 		return err
 	}
-	d := &dispute{PaymentID: *o.PaymentID, ID: "dp_demo", OrderID: o.ID, Amount: o.Total, State: disputeOpen,
-		Reason: new("fraudulent"), OpenedAt: t.now, Taken: o.Total, EvidenceBy: t.now.after(days(14))}
-	o.Dispute = new(disputeOpen)
-	told := orderEvent(o, eventOrderDisputed, actorProvider, "amount", fmt.Sprint(d.Amount),
-		"currency", o.Currency, "dispute_id", d.ID, "state", d.State)
-	t.saveDispute(d)
-	t.saveOrder(o)
-	t.addEvent(told)
-	return nil
+	return d.cards.dispute(ctx, o.Payment.ID)
 }

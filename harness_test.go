@@ -1547,3 +1547,11 @@ func (s *service) everyPage(path, auth string) (ids []any, empty int) {
 func manyRows(n int) string {
 	return fmt.Sprintf(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) `, n)
 }
+
+// at returns the same transaction with its time shifted, for data of the past.
+func (t *tx) at(shift time.Duration) *tx {
+	moved := *t
+	moved.exact = t.exact.Add(shift)
+	moved.now = newStamp(moved.exact)
+	return &moved
+}

@@ -41,6 +41,7 @@ type storeOptions struct {
 	now           func() time.Time
 	driver        string // of the writer, for tests that inject faults; "": sqlite
 	followed      bool   // also open a copy that 'litestream restore -f' was writing, to promote it
+	unsynced      bool   // no commit waits for the disk
 }
 
 // dsn returns the data source name of a file, with every pragma in it: one that is sent by Exec
@@ -54,6 +55,9 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	}}
 	if o.noCheckpoints {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
+	}
+	if o.unsynced {
+		q.Add("_pragma", "synchronous(OFF)")
 	}
 	for _, pragma := range more {
 		q.Add("_pragma", pragma)
@@ -69,6 +73,11 @@ func fileURL(path string) string {
 // createStore creates a database at path, completely or not at all, mode 0600, with the rows
 // that setUp adds. The error wraps fs.ErrExist when there is a file at path.
 func createStore(path string, setUp func(*tx) error) error {
+	return draftStore(path, storeOptions{}, func(st *store) error { return st.update(context.Background(), setUp) })
+}
+
+// draftStore is createStore with what fill does to the store, which has its file only after that.
+func draftStore(path string, o storeOptions, fill func(*store) error) error {
 	err := writeAtomically(path, false, func(f *os.File) error {
 		db, err := sql.Open("sqlite", dsn(f.Name(), "rw", storeOptions{}))
 		if err != nil {
@@ -78,12 +87,11 @@ func createStore(path string, setUp func(*tx) error) error {
 		if err := errors.Join(err, db.Close()); err != nil {
 			return fmt.Errorf("%s: %w", openHint(err), err)
 		}
-		st, err := openStore(f.Name(), storeOptions{})
+		st, err := openStore(f.Name(), o)
 		if err != nil {
 			return err
 		}
-		err = st.update(context.Background(), setUp)
-		return errors.Join(err, st.close())
+		return errors.Join(fill(st), st.close())
 	})
 	if err != nil {
 		return fmt.Errorf("make the database: %w", err)
