@@ -221,6 +221,9 @@ func changeSettings(t *tx, of []noun, id string, set func(*accountSettings), act
 		}
 	}
 	t.saveSettings(id, &after)
+	if before.Logo != nil && valueOr(after.Logo, "") != *before.Logo {
+		t.removeLogo(*before.Logo)
+	}
 	t.addEvent(accountEvent(id, eventAccountUpdated, actor, "changed", changed.text()))
 	return nil
 }

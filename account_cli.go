@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,6 +42,10 @@ var (
 		help: "where guests call the account, as +41 32 622 00 00; an empty one removes it"}
 	optGuestContact = option{name: "contact", value: "URI", member: "contact", generalHelp: optContact.help,
 		help: "where guests write to the account, as mailto:info@example.com; an empty one removes it"}
+	optColor = option{name: "color", value: "#RRGGBB", member: "color",
+		help: "the colour of links and buttons on the account's pages, as #1a6b3c; an empty one removes it"}
+	optLogo = option{name: "logo", value: "FILE", member: "logo", reads: asLogo,
+		help: "the logo on the account's pages: an SVG or a PNG of at most 32 KiB; an empty one removes it"}
 	optIssuer = option{name: "issuer", value: "yes|no", member: "issuer", reads: asYesOrNo,
 		help: "whether the account's own tokens may issue and change its licences, with licenses:write; by default " +
 			"only those of the main account may"}
@@ -73,7 +78,7 @@ var accountCommands = []command{
 		"so many at once, and a sixtieth a second", nil, accountRate},
 	{"account set", "ACCOUNT", "change what is known of an account, and print all of it", []option{
 		optZone, optCutOff, optLegalName, optAddress, optVATNumber, optCaptureOn, optAcceptWithin, optPhone,
-		optGuestContact, optIssuer,
+		optGuestContact, optColor, optLogo, optIssuer,
 	}, routeCommand{route: "PATCH /account"}.run},
 	{"account close", "ACCOUNT",
 		"close an account; its tokens, origins, widgets, licences, webhooks, applications and pay pages stop " +
@@ -100,6 +105,23 @@ var accountCommands = []command{
 	}, listCommand{prefix: "tok", pages: paged((*queries).tokens), columns: "ID CLIENT=client_id SCOPE " +
 		"ALL-ACCOUNTS=all_accounts EXPIRES=expires_at REVOKED=revoked_at ACCOUNT=account_id"}.run},
 	{"token revoke", "TOKEN", "refuse a token from now on", nil, tokenRevoke},
+}
+
+// asLogo sends the picture in a file.
+func asLogo(e *env, name string) (any, error) {
+	if name == "" {
+		return "", nil
+	}
+	file, err := e.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxLogo+1))
+	if len(content) > maxLogo {
+		return nil, usageError("the picture has more than 32 KiB")
+	}
+	return logoURI(content), err
 }
 
 // initCommand creates the database and the key file, whichever is missing. It fails when

@@ -319,6 +319,8 @@ type accountSettings struct {
 	AcceptWithin int     `json:"accept_within"` // minutes
 	Phone        *string `json:"phone"`         // where guests call it
 	Contact      *string `json:"contact"`       // where they write to it: mailto:info@example.com
+	Color        *string `json:"color"`         // of its pages: "#1a6b3c"
+	Logo         *string `json:"logo"`          // on its pages: the hash of a logo
 }
 
 // members are what callers set of the settings.
@@ -333,6 +335,8 @@ func (s *accountSettings) members() []member {
 		{name: "accept_within", at: &s.AcceptWithin, low: 1, high: 7 * 24 * 60},
 		{name: "phone", at: &s.Phone, high: 30, check: checkPhone},
 		{name: "contact", at: &s.Contact, high: 300, check: checkContact},
+		{name: "color", at: &s.Color, high: len("#1a6b3c"), check: checkColor},
+		{name: "logo", at: &s.Logo, apart: true, high: maxLogoURI},
 	}
 }
 
@@ -369,6 +373,22 @@ func (q *queries) settings(accountID string) (s accountSettings, err error) {
 // saveSettings writes the settings of an account.
 func (t *tx) saveSettings(accountID string, s *accountSettings) {
 	t.exec(`INSERT INTO account_settings (account_id) VALUES (?) ON CONFLICT DO NOTHING`, accountID)
-	settingsTable.update(t, s, `zone cut_off legal_name address vat_number capture_on accept_within phone contact`,
-		` WHERE account_id = ?`, accountID)
+	settingsTable.update(t, s, `zone cut_off legal_name address vat_number capture_on accept_within phone contact
+		color logo`, ` WHERE account_id = ?`, accountID)
+}
+
+// addLogo keeps a logo, which accounts then name by its hash.
+func (t *tx) addLogo(l *logo) {
+	t.exec(`INSERT INTO logos (hash, type, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, l.Hash, l.Type, l.Content)
+}
+
+// removeLogo removes a logo unless an account has it.
+func (t *tx) removeLogo(hash string) {
+	t.exec(`DELETE FROM logos WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM account_settings WHERE logo = ?1)`, hash)
+}
+
+// logo returns the logo with a hash, or errNotFound.
+func (q *queries) logo(hash string) (*logo, error) {
+	l := &logo{Hash: hash}
+	return l, q.one(`SELECT type, content FROM logos WHERE hash = ?`, []any{hash}, &l.Type, &l.Content)
 }

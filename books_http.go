@@ -328,7 +328,7 @@ func (a *booksAPI) comeBack(ctx context.Context, c *call) (any, error) {
 		p.Text = "Access to more than one company was granted. Choose one of them for this connection, " + b.ID + "."
 		p.Choices = b.Choices
 	}
-	return booksTemplate.render(http.StatusOK, p)
+	return booksTemplate.render(http.StatusOK, pageBrand{}, p)
 }
 
 // mayFinish returns nil if the caller may finish an authorization. One that a person began, see followLink, can be

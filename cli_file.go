@@ -284,7 +284,7 @@ func (e *env) source(name string) (file *os.File, err error) {
 }
 
 // fileOptions are the options whose value is a file that a command reads, but -db and -key.
-var fileOptions = []string{"secrets", "secret-file", "set", "public"}
+var fileOptions = []string{"secrets", "secret-file", "set", "public", "logo"}
 
 // namesFile reports whether the argument of a command is a file that it reads.
 func (c *command) namesFile() bool { return c.name == "license import" }

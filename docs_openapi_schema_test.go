@@ -299,6 +299,9 @@ func judgePage(status int, header http.Header, body []byte) (faults []string) {
 		if header.Get("Location") == "" || len(body) > 0 {
 			faults = append(faults, "a redirect has no Location, or a body")
 		}
+	case strings.HasPrefix(header.Get("Content-Type"), "image/"):
+		want = map[string]string{"Cache-Control": "public, max-age=31536000, immutable",
+			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 	case header.Get("Content-Disposition") != "":
 		want["Content-Type"] = "application/jwt"
 		if header.Get("Content-Security-Policy") == "" {

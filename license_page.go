@@ -48,7 +48,7 @@ func (a *deviceAPI) askRequest(ctx context.Context, c *call) (any, error) {
 	if err := a.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	return activateTemplate.render(http.StatusOK, newActivatePage(c.request, "title_activate"))
+	return activateTemplate.render(http.StatusOK, pageBrand{}, newActivatePage(c.request, "title_activate"))
 }
 
 // carry answers with the lease of the device that made the request, or with what is wrong.
@@ -68,7 +68,7 @@ func (a *deviceAPI) carry(ctx context.Context, c *call) (any, error) {
 	}
 	a.metrics.countRefusal(refused.code.name, a.steady())
 	p.showRefusal(refused)
-	return activateTemplate.render(refused.code.status, p)
+	return activateTemplate.render(refused.code.status, p.pageBrand, p)
 }
 
 // leaseFor activates the device that made a request, and returns its lease. The same text gets the same lease for a
@@ -122,7 +122,7 @@ func (a *deviceAPI) showLease(p *activatePage, token string) (*reply, error) {
 	}
 	p.Title, p.Lease, p.Product = "title_lease", token, c.Product
 	p.Until = p.moment(newStamp(time.Unix(c.Expires, 0)), shownZone(of.Zone))
-	return activateTemplate.render(http.StatusOK, p)
+	return activateTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
 // carriedRefusals are the texts for refusals that people can do something about.

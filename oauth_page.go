@@ -114,7 +114,7 @@ func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status 
 			p.Asks = printable(asked.Name)
 		}
 	}
-	return oauthTemplate.render(status, p)
+	return oauthTemplate.render(status, p.pageBrand, p)
 }
 
 const (
@@ -317,13 +317,13 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 	switch {
 	case q.title == faultTitle:
 		p.Text, p.Fault, p.Tone = "text_fault", q.fault, toneBad
-		return oauthTemplate.render(http.StatusBadRequest, p)
+		return oauthTemplate.render(http.StatusBadRequest, p.pageBrand, p)
 	case q.title == signinTitle:
 		return s.signinPage(c, r, "", http.StatusOK)
 	case q.title == unverifiedTitle:
 		p.Text, p.Tone = "text_unverified", toneBad
 		p.showSession(q.Session, r)
-		return oauthTemplate.render(http.StatusForbidden, p)
+		return oauthTemplate.render(http.StatusForbidden, p.pageBrand, p)
 	case q.answer != nil:
 		return q.sendBack(s.issuer()), nil
 	}
@@ -336,9 +336,9 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 		}
 	}
 	if q.notice != "" {
-		return oauthTemplate.render(http.StatusConflict, p)
+		return oauthTemplate.render(http.StatusConflict, p.pageBrand, p)
 	}
-	return oauthTemplate.render(http.StatusOK, p)
+	return oauthTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
 func (s *server) askConsent(ctx context.Context, c *call) (any, error) {
@@ -447,7 +447,7 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	if apps.next != "" {
 		p.More = "./connected?after=" + apps.next
 	}
-	return oauthTemplate.render(http.StatusOK, p)
+	return oauthTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
 // An oauthPage is what the template shows; an empty field is left out.

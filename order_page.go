@@ -175,7 +175,7 @@ func (a *orderPages) payPage(c *call, r *orderLink, o *order, notice string) (*r
 	if len(p.Methods) == 0 {
 		p.Text, p.Tone, p.Ask = "no_methods", toneBad, true
 	}
-	return orderTemplate.render(http.StatusOK, p)
+	return orderTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
 // pay begins an attempt to pay an order and redirects to the provider.
@@ -269,7 +269,7 @@ func (a *orderPages) showReturn(ctx context.Context, c *call) (any, error) {
 	if wait := outcomes[what].wait; wait > 0 {
 		p.Wait, p.Look = wait, "return"+r.link()
 	}
-	return orderTemplate.render(http.StatusOK, p)
+	return orderTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
 // showOutcome sets what a return page says of an order, whose last attempt is last; nil: there was none.
@@ -518,6 +518,7 @@ func (a *orderPages) pageAbout(c *call, r *orderLink, o *order) (*orderPage, err
 	p := newOrderPage(pageLanguageOf(c.request, r, who.Language, swissSale(sold.Zone, o.Currency)))
 	p.Order, p.now, p.zone = o, c.now, shownZone(sold.Zone)
 	p.Seller, p.Address, p.VATNumber = sold.Name, valueOr(sold.Address, ""), valueOr(sold.VATNumber, "")
+	p.pageBrand = brandOf(c, settings)
 	p.Phone, p.Contact = valueOr(settings.Phone, ""), valueOr(settings.Contact, "")
 	p.Number, p.LongNumber = shortNumber(o), valueOr(o.Reference, o.ID)
 	if p.LongNumber == p.Number {

@@ -125,8 +125,8 @@ func TestPayPage_showsTheOrderAndAButtonForEachMethod(t *testing.T) {
 		"&lt;script&gt;alert(1)&lt;/script&gt; &amp; café", "not <script", "Discount</th>", "−CHF\u00a04.10",
 		"Delivery", "CHF\u00a010.00", "Tip", "CHF\u00a02.20", "Total", "CHF\u00a057.10",
 		"2.6%", "CHF\u00a00.86", "8.1%", "CHF\u00a01.57", "CHF\u00a021.00",
-		`<button class="button" name="method" value="card" aria-describedby="card">Pay CHF`+
-			"\u00a057.10 by card</button>",
+		`<button class="button" name="method" value="card" aria-describedby="card"><svg `,
+		"</svg>Pay CHF\u00a057.10 by card</button>",
 		"Charged when the restaurant accepts.", "not mobile",
 		`<form method="post">`, "You can pay until ", "not UTC", "<details>", "not <details open>",
 		`<a href="https://www.example.com/thanks?table=4&amp;x=1">`,

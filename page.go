@@ -22,7 +22,7 @@ import (
 // A pageTemplate makes pages of a template in web/, which is parsed when somebody first asks for one.
 type pageTemplate struct {
 	parsed func() (*template.Template, error)
-	policy func() string // Content-Security-Policy
+	script func() string // "": it has none
 }
 
 // pageTemplateOf returns the template in a file, "pay.html", with the script in another one, "pay.js"; "": it has
@@ -40,32 +40,67 @@ func pageTemplateOf(file, script string) *pageTemplate {
 			"script": func() template.JS { return template.JS(source()) },
 		}).Parse(embedded("web/" + file))
 	})
-	policy := sync.OnceValue(func() string {
-		if source() == "" {
-			return guestPolicy()
-		}
-		return guestPolicy() + "; script-src '" + hashSource(source()) + "'; connect-src 'self'"
-	})
-	return &pageTemplate{parsed, policy}
+	return &pageTemplate{parsed, source}
+}
+
+// policy returns the Content-Security-Policy of a page.
+func (t *pageTemplate) policy(of pageBrand) string {
+	if t.script() == "" {
+		return of.policy()
+	}
+	return of.policy() + "; script-src '" + hashSource(t.script()) + "'; connect-src 'self'"
 }
 
 // pageStyle is the style sheet, which is inlined into each page.
 var pageStyle = sync.OnceValue(func() string { return embedded("web/pay.css") })
 
-// guestPolicy is the Content-Security-Policy of these pages, but for their script. It has no form-action, since
-// browsers would apply that also to the redirect to a provider that answers the form.
-var guestPolicy = sync.OnceValue(func() string {
-	return "default-src 'none'; style-src '" + hashSource(pageStyle()) +
-		"'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
-})
+// A pageBrand is what an account gives its pages; an empty field is left out.
+type pageBrand struct {
+	Logo  string // URL of the picture
+	color string // of links and buttons
+}
+
+// brandOf returns what an account gives the page that answers a call.
+func brandOf(c *call, of accountSettings) (b pageBrand) {
+	if of.Logo != nil {
+		b.Logo = strings.Repeat("../", strings.Count(c.route.path(), "/")-1) + "logo/" + *of.Logo
+	}
+	b.color = valueOr(of.Color, "")
+	return b
+}
+
+// Accent returns the style of the color, for templates, which write it after pageStyle: as it is in the light, lighter
+// in the dark. Prints stay black.
+func (b pageBrand) Accent() template.CSS {
+	c, ok := parseColor(b.color)
+	if !ok {
+		return ""
+	}
+	return template.CSS(fmt.Sprintf("@media screen { :root { --accent: %s } }\n@media screen and "+
+		"(prefers-color-scheme: dark) { :root { --accent: %s } }\n", c, c.readableOn(darkCard, white)))
+}
+
+// policy is the Content-Security-Policy of these pages, but for their script. It has no form-action, since browsers
+// would apply that also to the redirect to a provider that answers the form.
+func (b pageBrand) policy() string {
+	pictures := "data:"
+	if b.Logo != "" {
+		pictures += " 'self'"
+	}
+	return "default-src 'none'; style-src '" + hashSource(pageStyle()+string(b.Accent())) + "'; img-src " + pictures +
+		"; base-uri 'none'; frame-ancestors 'none'"
+}
+
+// guestPolicy is the policy of pages that show no account's brand.
+var guestPolicy = sync.OnceValue(pageBrand{}.policy)
 
 // hashSource returns what allows an inlined text in a policy: "sha256-…".
 func hashSource(text string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(hashOf(text))
 }
 
-// render makes an answer of what a page shows.
-func (t *pageTemplate) render(status int, shown any) (*reply, error) {
+// render makes an answer of what a page shows. of is the brand that it shows, too.
+func (t *pageTemplate) render(status int, of pageBrand, shown any) (*reply, error) {
 	parsed, err := t.parsed()
 	if err != nil {
 		return nil, err
@@ -74,14 +109,14 @@ func (t *pageTemplate) render(status int, shown any) (*reply, error) {
 	if err := parsed.Execute(&out, shown); err != nil {
 		return nil, err
 	}
-	return htmlPage(status, t.policy(), out.Bytes()), nil
+	return htmlPage(status, t.policy(of), out.Bytes()), nil
 }
 
 // renderRefusal is render for a page that shows a refusal; if the template fails, it returns a bare page.
 func (t *pageTemplate) renderRefusal(status int, shown any) *reply {
-	page, err := t.render(status, shown)
+	page, err := t.render(status, pageBrand{}, shown)
 	if err != nil { // which a test of every text rules out
-		return htmlPage(status, t.policy(), []byte("<!doctype html>"+http.StatusText(status)))
+		return htmlPage(status, guestPolicy(), []byte("<!doctype html>"+http.StatusText(status)))
 	}
 	return page
 }
@@ -96,6 +131,7 @@ const (
 // empty field is left out.
 type pageFrame struct {
 	pageLanguage
+	pageBrand
 	texts      map[string]string // of the noun, in the language
 	Title      string
 	Notice     string // the outcome of the form

@@ -416,6 +416,13 @@ CREATE TABLE deliveries (
   PRIMARY KEY (webhook_id, id)
 ) STRICT, WITHOUT ROWID;
 
+-- The logos of accounts. Two that have the same have one row.
+CREATE TABLE logos (
+  hash    TEXT PRIMARY KEY CHECK (length(hash) = 64),                -- SHA-256 of the content, hexadecimal
+  type    TEXT NOT NULL CHECK (type IN ('image/svg+xml', 'image/png')), -- its media type
+  content BLOB NOT NULL CHECK (length(content) <= 32768)             -- as it was given
+) STRICT;
+
 -- What else is known of an account that takes orders. An account without a row has the defaults.
 CREATE TABLE account_settings (
   account_id    TEXT PRIMARY KEY REFERENCES accounts (id),           -- the account
@@ -427,8 +434,11 @@ CREATE TABLE account_settings (
   capture_on    TEXT NOT NULL DEFAULT 'accept' CHECK (capture_on IN ('accept', 'handover')), -- when cards are charged
   accept_within INTEGER NOT NULL DEFAULT 30 CHECK (accept_within BETWEEN 1 AND 10080), -- minutes until an authorised order that nobody accepts is released
   phone         TEXT CHECK (length(phone) <= 30),                    -- where guests call it: +41 32 622 00 00
-  contact       TEXT CHECK (length(contact) <= 300)                  -- where guests write to it: mailto:info@roma.example
+  contact       TEXT CHECK (length(contact) <= 300),                 -- where guests write to it: mailto:info@roma.example
+  color         TEXT CHECK (length(color) = 7),                      -- of links and buttons on its pages: #1a6b3c
+  logo          TEXT REFERENCES logos (hash)                         -- on its pages
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX account_settings_logo ON account_settings (logo) WHERE logo IS NOT NULL;
 
 -- The accounts that an account has at payment providers.
 CREATE TABLE payment_connections (

@@ -414,6 +414,13 @@ CREATE TABLE deliveries (
   PRIMARY KEY (webhook_id, id)
 ) STRICT, WITHOUT ROWID;
 
+-- The logos of accounts. Two that have the same have one row.
+CREATE TABLE logos (
+  hash    TEXT PRIMARY KEY CHECK (length(hash) = 64),                -- SHA-256 of the content, hexadecimal
+  type    TEXT NOT NULL CHECK (type IN ('image/svg+xml', 'image/png')), -- its media type
+  content BLOB NOT NULL CHECK (length(content) <= 32768)             -- as it was given
+) STRICT;
+
 -- What else is known of an account that takes orders. An account without a row has the defaults.
 CREATE TABLE account_settings (
   account_id    TEXT PRIMARY KEY REFERENCES accounts (id),           -- the account
@@ -425,8 +432,11 @@ CREATE TABLE account_settings (
   capture_on    TEXT NOT NULL DEFAULT 'accept' CHECK (capture_on IN ('accept', 'handover')), -- when cards are charged
   accept_within INTEGER NOT NULL DEFAULT 30 CHECK (accept_within BETWEEN 1 AND 10080), -- minutes until an authorised order that nobody accepts is released
   phone         TEXT CHECK (length(phone) <= 30),                    -- where guests call it: +41 32 622 00 00
-  contact       TEXT CHECK (length(contact) <= 300)                  -- where guests write to it: mailto:info@roma.example
+  contact       TEXT CHECK (length(contact) <= 300),                 -- where guests write to it: mailto:info@roma.example
+  color         TEXT CHECK (length(color) = 7),                      -- of links and buttons on its pages: #1a6b3c
+  logo          TEXT REFERENCES logos (hash)                         -- on its pages
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX account_settings_logo ON account_settings (logo) WHERE logo IS NOT NULL;
 
 -- The accounts that an account has at payment providers.
 CREATE TABLE payment_connections (
@@ -1188,9 +1198,12 @@ INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, 
 INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000001', 'whd_00000000000000000000000002', 25, 'evt_00000000000000000000000024', 'lead.created', 2, '2026-11-20T10:00:05Z', 15000, NULL, 'timeout', NULL, '2026-11-20T10:35:00Z');
 INSERT INTO deliveries (webhook_id, id, event_seq, event_id, type, attempt, at, milliseconds, status, error, answer, next_at) VALUES ('whe_00000000000000000000000002', 'whd_00000000000000000000000003', 3, 'evt_00000000000000000000000003', 'device.activated', 1, '2026-04-02T09:00:00Z', 41, 204, NULL, NULL, NULL);
 
-INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within, phone, contact) VALUES ('acct_00000000000000000000000001', 'Europe/Zurich', '04:30', 'Trattoria Roma GmbH', 'Hauptgasse 12
-4500 Solothurn', 'CHE-123.456.788 MWST', 'handover', 45, '+41 32 622 00 00', 'mailto:info@roma.example');
-INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within, phone, contact) VALUES ('acct_00000000000000000000000002', 'UTC', '23:59', NULL, NULL, NULL, 'accept', 30, NULL, NULL);
+INSERT INTO logos (hash, type, content) VALUES ('9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08', 'image/png', X'74657374');
+INSERT INTO logos (hash, type, content) VALUES ('900fbe934249ad120004bd24adf66aad8817d89586273c0cc50e187bddebb601', 'image/svg+xml', X'3C73766720786D6C6E733D22687474703A2F2F7777772E77332E6F72672F323030302F737667222F3E');
+
+INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within, phone, contact, color, logo) VALUES ('acct_00000000000000000000000001', 'Europe/Zurich', '04:30', 'Trattoria Roma GmbH', 'Hauptgasse 12
+4500 Solothurn', 'CHE-123.456.788 MWST', 'handover', 45, '+41 32 622 00 00', 'mailto:info@roma.example', '#1a6b3c', '9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08');
+INSERT INTO account_settings (account_id, zone, cut_off, legal_name, address, vat_number, capture_on, accept_within, phone, contact, color, logo) VALUES ('acct_00000000000000000000000002', 'UTC', '23:59', NULL, NULL, NULL, 'accept', 30, NULL, NULL, NULL, NULL);
 
 INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id, webhook_url, failing_since, created_at, removed_at, methods) VALUES ('con_00000000000000000000000001', 'acct_00000000000000000000000001', 'stripe', 1, '', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F2021222324252627', 'we_1', 'https://api.example.com/v1/payments/stripe/con_00000000000000000000000001', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', NULL, '[]');
 INSERT INTO payment_connections (id, account_id, provider, live, name, secrets, webhook_id, webhook_url, failing_since, created_at, removed_at, methods) VALUES ('con_00000000000000000000000002', 'acct_00000000000000000000000001', 'vipps', 0, '123456', X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F202122232425262728292A2B2C2D2E2F3031', NULL, NULL, NULL, '2026-11-20T10:00:00Z', '2026-11-21T10:00:00Z', '[]');
