@@ -173,3 +173,24 @@ func TestGuestPages_lookAsTheAccountOfTheOrderSays(t *testing.T) {
 			hashSource(embedded("web/pay.js")) + "'; connect-src 'self'")
 	}
 }
+
+// TestOAuthPages_lookAsTheirAccountSays: who signs in sees whose service it is, who consents the own account.
+func TestOAuthPages_lookAsTheirAccountSays(t *testing.T) {
+	t.Parallel()
+	s, p := serviceWithApp(t)
+	other := s.addAccount("Bistro")
+	s.must("account", "set", s.account, "-color", "#1a6b3c")
+	s.must("account", "set", other, "-color", "#7a1fa2")
+	file := filepath.Join(t.TempDir(), "logo.svg")
+	must(t, os.WriteFile(file, []byte(svgOf("")), 0o600))
+	s.must("account", "set", s.account, "-logo", file)
+	logo := `<img src="../logo/`
+	(&visitor{service: s}).authorize(p.askFor(), nil).is(200).shows("<h1>Sign in to main</h1>", logo, "#1a6b3c",
+		"Enter the code only here, and give it to nobody.", "not #7a1fa2")
+	v := s.signedIn(other)
+	v.authorize(p.askFor(), nil).is(200).shows("#7a1fa2", "not "+logo, "not #1a6b3c")
+	v.visit("/oauth/connected", nil).is(200).shows("#7a1fa2", "not "+logo, "not #1a6b3c")
+	(s.signedIn(s.account)).authorize(p.askFor(), nil).is(200).shows(logo, "#1a6b3c")
+	s.sql(`UPDATE accounts SET is_main = 0`)
+	(&visitor{service: s}).authorize(p.askFor(), nil).is(200).shows("<h1>Sign in</h1>", "not <img")
+}

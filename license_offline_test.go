@@ -189,6 +189,24 @@ func TestActivatePage_showsTheLeaseAndThenSavesTheSame(t *testing.T) {
 	})
 }
 
+// TestActivatePage_showsTheKeyNoMoreOnceTheDeviceIsActivated: below the lease are a button that copies it, one that
+// saves the same, and a link to begin anew. The end of the lease has its zone.
+func TestActivatePage_showsTheKeyNoMoreOnceTheDeviceIsActivated(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *service) {
+		_, key := s.addOfflineLicense(0)
+		s.sql(`INSERT INTO account_settings (account_id, zone) VALUES (?, 'Asia/Tokyo')`, s.account)
+		request := "{\"license_key\": \"" + key + "\",\r\n\"fingerprint\":\"till\", \"nonce\": \"n\"}"
+		page := s.carries(request, "").is(200)
+		page.shows("09:00 (Asia/Tokyo)</dd>", ">Copy</button>", ">Save the lease as a file</button>", "not rows=\"8\"",
+			`<a href="./activate">Activate another device</a>`)
+		page.has("Content-Security-Policy: " + guestPolicy() + "; script-src '" +
+			hashSource(embedded("web/activate.js")) + "'; connect-src 'self'")
+		_, fields := page.form("request")
+		sameText(t, "the file", s.carries(fields.Get("request"), "file").is(200).body, page.shownLease()+"\n")
+	})
+}
+
 // Against anybody with the page /activate who would guess keys, or find one in a log or a URL: the same guards by
 // address as the calls of devices; the request is posted and never a query.
 func TestActivatePage_saysWhatIsWrongAndKeepsWhatWasPasted(t *testing.T) {

@@ -15,10 +15,13 @@ import (
 
 // The page to which somebody with a network carries the activation request of a device that has none, and from which
 // they carry its lease back (contract, section 4). A request names the licence key, so it is posted and never stands
-// in a URL. No script runs on the page.
+// in a URL. The only script, web/activate.js, copies the lease, where there is one.
 
-// activateTemplate makes the page from an activatePage.
-var activateTemplate = pageTemplateOf("activate.html", "")
+// activateTemplate makes the page from an activatePage, leaseTemplate that with a lease.
+var (
+	activateTemplate = pageTemplateOf("activate.html", "")
+	leaseTemplate    = pageTemplateOf("activate.html", "activate.js")
+)
 
 // pageRoutes are the routes of the page.
 func (a *deviceAPI) pageRoutes() []route {
@@ -121,8 +124,9 @@ func (a *deviceAPI) showLease(p *activatePage, token string) (*reply, error) {
 		return nil, err
 	}
 	p.Title, p.Lease, p.Product = "title_lease", token, c.Product
-	p.Until = p.moment(newStamp(time.Unix(c.Expires, 0)), shownZone(of.Zone))
-	return activateTemplate.render(http.StatusOK, p.pageBrand, p)
+	zone := shownZone(of.Zone)
+	p.Until = p.moment(newStamp(time.Unix(c.Expires, 0)), zone) + " (" + zone.String() + ")"
+	return leaseTemplate.render(http.StatusOK, p.pageBrand, p)
 }
 
 // carriedRefusals are the texts for refusals that people can do something about.

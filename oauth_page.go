@@ -105,6 +105,9 @@ func (s *server) askCode(ctx context.Context, c *call) (any, error) {
 func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status int) (*reply, error) {
 	p := newOAuthPage(c.request, signinTitle)
 	p.SignIn, p.Notice = r.link("signin"), notice
+	if err := s.showMain(c, p); err != nil {
+		return nil, err
+	}
 	if len(r.query) > 0 && r.query.Get(booksSignin) == "" {
 		asked, fault, err := findApp(s.store.queries, r.query)
 		if err != nil {
@@ -115,6 +118,21 @@ func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status 
 		}
 	}
 	return oauthTemplate.render(status, p.pageBrand, p)
+}
+
+// showMain says on the page whose service it is: that of the main account.
+func (s *server) showMain(c *call, p *oauthPage) error {
+	id, err := s.store.mainAccount()
+	if err != nil {
+		return except(err, errNotFound)
+	}
+	a, err := s.store.account(id)
+	if err != nil {
+		return err
+	}
+	of, err := s.store.settings(id)
+	p.Title, p.Subject, p.pageBrand = signinMainTitle, printable(a.Name), brandOf(c, of)
+	return err
 }
 
 const (
@@ -189,6 +207,7 @@ type consent struct {
 const (
 	faultTitle      = "title_fault"
 	signinTitle     = "title_signin"
+	signinMainTitle = "title_signin_to" // with the name of the main account
 	unverifiedTitle = "title_unverified"
 	consentTitle    = "title_consent"
 	connectedTitle  = "title_connected"
@@ -322,12 +341,16 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 		return s.signinPage(c, r, "", http.StatusOK)
 	case q.title == unverifiedTitle:
 		p.Text, p.Tone = "text_unverified", toneBad
-		p.showSession(q.Session, r)
+		if err := s.showSession(c, p, q.Session, r); err != nil {
+			return nil, err
+		}
 		return oauthTemplate.render(http.StatusForbidden, p.pageBrand, p)
 	case q.answer != nil:
 		return q.sendBack(s.issuer()), nil
 	}
-	p.showSession(q.Session, r)
+	if err := s.showSession(c, p, q.Session, r); err != nil {
+		return nil, err
+	}
 	p.Subject, p.Notice, p.Consent, p.Action = printable(q.App.Name), q.notice, q, r.link("authorize")
 	p.Place, p.Goes = placeOf(q.RedirectURI)
 	if q.notice == "undecided" { // keep what the person has ticked
@@ -437,13 +460,11 @@ func (s *server) showConnected(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, err := s.store.settings(who.AccountID)
-	if err != nil {
+	p := newOAuthPage(c.request, connectedTitle)
+	if err := s.showSession(c, p, who, &oauthPageRequest{}); err != nil {
 		return nil, err
 	}
-	p := newOAuthPage(c.request, connectedTitle)
-	p.showSession(who, &oauthPageRequest{})
-	p.Connected, p.zone = apps.rows, shownZone(of.Zone)
+	p.Connected = apps.rows
 	if apps.next != "" {
 		p.More = "./connected?after=" + apps.next
 	}
@@ -472,6 +493,14 @@ type oauthPage struct {
 // Safe returns a text that somebody else has chosen, for the template.
 func (p *oauthPage) Safe(text string) string { return printable(text) }
 
+// Heads returns the page's title, for the template.
+func (p *oauthPage) Heads() (string, error) {
+	if p.Subject == "" {
+		return p.T(p.Title)
+	}
+	return p.T(p.Title, p.Subject)
+}
+
 // Scopes returns the scopes of a space-separated list, for the template.
 func (p *oauthPage) Scopes(scope string) []string { return strings.Fields(scopesWithin(scope, scope)) }
 
@@ -486,8 +515,11 @@ func newOAuthPage(r *http.Request, title string) *oauthPage {
 }
 
 // showSession says on the page who has signed in, with a way out that leads back to what the request asks for.
-func (p *oauthPage) showSession(s *session, r *oauthPageRequest) {
-	p.Account, p.SignOut = printable(s.Account), r.link("signout")
+func (s *server) showSession(c *call, p *oauthPage, who *session, r *oauthPageRequest) error {
+	p.Account, p.SignOut = printable(who.Account), r.link("signout")
+	of, err := s.store.settings(who.AccountID)
+	p.pageBrand, p.zone = brandOf(c, of), shownZone(of.Zone)
+	return err
 }
 
 // placeOf says where an address that people are sent back to leads: the key of a text, and its host or scheme.

@@ -46,7 +46,8 @@ func TestConsent_saysWhoAsksForWhatAndWhereTheBrowserGoes(t *testing.T) {
 		}
 		for _, scope := range appScopes {
 			if fields.Get("allow:"+scope) != "yes" ||
-				!strings.Contains(page.body, html.EscapeString(textsByLanguage["en"]().Scopes[scope])) {
+				!strings.Contains(page.body, html.EscapeString(textsByLanguage["en"]().Scopes[scope])) ||
+				!strings.Contains(page.body, html.EscapeString(textsByLanguage["en"]().ScopeDetails[scope])) {
 				t.Errorf("%s is not asked for", scope)
 			}
 		}
@@ -95,7 +96,7 @@ var loopbackTricks = strings.Fields(`
 func TestConsent_namesTheAddressesOfGuests(t *testing.T) {
 	t.Parallel()
 	for _, lang := range pageLanguages[:ownerLanguages] {
-		text := strings.ToLower(textsByLanguage[lang]().Scopes[scopeOrders])
+		text := strings.ToLower(textsByLanguage[lang]().ScopeDetails[scopeOrders])
 		named := func(word string) bool { return strings.Contains(text, word) }
 		if !slices.ContainsFunc([]string{"address", "adress", "indirizz"}, named) {
 			t.Errorf("%s: %s", lang, text)
@@ -255,12 +256,12 @@ func TestConsent_isNotTakenForAnythingButWhatThePageShowed(t *testing.T) {
 	form = first.visit(path, nil).agreeing()
 	s.sql(`UPDATE apps SET updated_at = '2031-01-01T00:00:01Z' WHERE id = ?`, p.ID)
 	refused(first, form)
-	(&visitor{service: s}).visit(path, form).nowhere(200, "<h1>Sign in</h1>")
+	(&visitor{service: s}).visit(path, form).nowhere(200, "<h1>Sign in to main</h1>")
 	s.hasRows(0, `grant_codes`)
 	v := s.signedIn(tenant)
 	form = v.visit(path, nil).agreeing()
 	s.change(func(t *tx) error { return closeAccount(t, nouns(), tenant, actorCommand) })
-	v.visit(path, form).nowhere(200, "<h1>Sign in</h1>")
+	v.visit(path, form).nowhere(200, "<h1>Sign in to main</h1>")
 }
 
 func TestOAuthPages_takeNoFormFromElsewhere(t *testing.T) {
@@ -314,23 +315,23 @@ func TestOAuthPages_keepSessionsInCookiesThatOnlyTheyCanSet(t *testing.T) {
 		`^widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax$`)
 	secure := visit("https://api.example.com/v1", "__Host-widgetd-session",
 		`^__Host-widgetd-session=[\w-]{43}; Path=/; Max-Age=43200; HttpOnly; Secure; SameSite=Lax$`)
-	plain.visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>") // a session under the other name
+	plain.visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in to main</h1>") // a session under the other name
 	for _, cookie := range []string{strings.TrimPrefix(secure.cookie, "__Host-"),
 		strings.Replace(secure.cookie, "__Host-", "__host-", 1),
 		secure.cookie + "; __Host-widgetd-session=planted", secure.cookie + "x", "__Host-widgetd-session="} {
-		(&visitor{s, cookie}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
+		(&visitor{s, cookie}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in to main</h1>")
 	}
 	s.get("/account", "Cookie: "+secure.cookie).is(401)
 	s.get("/orders", "Cookie: "+secure.cookie).is(401)
 	old := secure.cookie
 	secure.visit("/oauth/signin", url.Values{"code": {s.signinCode(s.account)}}).is(303)
 	failIf(t, secure.cookie == old, "signing in again keeps the session")
-	(&visitor{s, old}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
+	(&visitor{s, old}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in to main</h1>")
 	now := secure.cookie
 	a := secure.visit("/oauth/signout?x=1", url.Values{}).is(303).has("Location: ./signin?x=1")
 	equal(t, "what signing out sets", a.header.Get("Set-Cookie"),
 		"__Host-widgetd-session=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Lax")
-	(&visitor{s, now}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in</h1>")
+	(&visitor{s, now}).visit("/oauth/connected", nil).nowhere(200, "<h1>Sign in to main</h1>")
 }
 
 func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
@@ -338,7 +339,7 @@ func TestOAuthPages_signInLeadsOnToWhatWasAskedFor(t *testing.T) {
 	s, p := serviceWithApp(t, func(p *app) { p.RedirectURIs = codeList{testRedirect + "?kept=yes"} })
 	q := p.askFor("state", `"><script>javascript:&%`, "scope", scopeOrders)
 	v := &visitor{service: s}
-	page := v.authorize(q, nil).nowhere(200, "<h1>Sign in</h1>", "not <script>", "not ZgotmplZ")
+	page := v.authorize(q, nil).nowhere(200, "<h1>Sign in to main</h1>", "not <script>", "not ZgotmplZ")
 	action, _ := page.form("code")
 	failIf(t, action != "./signin?"+q.Encode(), "it posts to %s", action)
 	path := "/oauth/" + strings.TrimPrefix(action, "./")

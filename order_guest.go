@@ -75,9 +75,9 @@ func (o *order) setGuest(who *guest) {
 func (o *order) wantedErased() bool { return !o.WantedAt.IsZero() && o.WantedAt.Unix() == 0 }
 
 // hideWanted hides when the guest wants the order also in the times that follow from that: callers see none until which
-// it is to be accepted, and that it expires, if it does, as if it were wanted at once.
+// it is to be accepted, nor at which it is ready, and that it expires, if it does, as if it were wanted at once.
 func (o *order) hideWanted(q *queries) error {
-	o.AcceptBy = stamp{}
+	o.AcceptBy, o.ReadyAt = stamp{}, stamp{}
 	if o.Pay == payLater {
 		settings, err := q.settings(o.AccountID)
 		if err != nil {

@@ -276,7 +276,7 @@ func hideGuestOfReplay(q *queries, answer *reply) error {
 	if err := o.hideWanted(q); err != nil {
 		return err
 	}
-	for _, name := range []string{"customer", "fulfilment", "language", "payment", "accept_by"} {
+	for _, name := range []string{"customer", "fulfilment", "language", "payment", "accept_by", "ready_at"} {
 		members[name] = json.RawMessage("null")
 	}
 	members["expires_at"] = encodeJSON(o.ExpiresAt)

@@ -38,7 +38,7 @@ func orderPageWing(s *server, p *payments) wing {
 	for i := range routes {
 		routes[i].free, routes[i].page = true, "order" // find applies the rate limits instead
 	}
-	return wing{routes: routes, refusals: map[string]refusalForm{"order": orderRefused}}
+	return wing{routes: routes, refusals: map[string]refusalForm{"order": a.refused}}
 }
 
 // An orderLink names an order by its id and the key in its pay_url.
@@ -103,7 +103,7 @@ func (a *orderPages) lookUp(r *orderLink) (*order, error) {
 		return nil, errOrderPage
 	}
 	if o.wantedErased() {
-		o.AcceptBy = stamp{}
+		o.AcceptBy, o.ReadyAt = stamp{}, stamp{}
 	}
 	owner, err := a.cachedAccount(o.AccountID)
 	if err == nil && !owner.ClosedAt.IsZero() && !o.wasPaid() {
@@ -609,9 +609,17 @@ func (p *orderPage) showOrder(refunds []refund) {
 	}
 }
 
-// orderRefused shows a refusal to a guest. It is a refusalForm.
-func orderRefused(r *http.Request, ref *refusal, requestID string) *reply {
+// refused shows a refusal to a guest. It is a refusalForm. A wrong link is answered with whose service this is, and how
+// to reach that: the main account, whatever the link is, so that nothing tells whether there is such an order.
+func (a *orderPages) refused(r *http.Request, ref *refusal, requestID string) *reply {
 	p := newOrderPage(languageOf(r, pageLanguages))
 	p.refuse(ref, requestID)
+	if ref.code == codeNotFound {
+		if id, err := a.store.mainAccount(); err == nil {
+			main, _ := a.store.account(id)
+			settings, _ := a.store.settings(id)
+			p.Seller, p.Phone, p.Contact = main.Name, valueOr(settings.Phone, ""), valueOr(settings.Contact, "")
+		}
+	}
 	return orderTemplate.renderRefusal(ref.code.status, p)
 }

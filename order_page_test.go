@@ -419,8 +419,13 @@ func TestReturnPage_saysWhatCameOfTheOrder(t *testing.T) {
 		page := g.returns(g.inState(c))
 		page.shows(append(c.shows, "Pizza Margherita", "to the restaurant’s site", "not http-equiv")...)
 		waits := strings.Contains(page.body, "Refresh")
-		if strings.Contains(page.body, "<script>") != waits || strings.Contains(page.body, "data-wait") != waits {
+		if strings.Contains(page.body, "data-wait") != waits {
 			t.Errorf("%s with a payment that is %s looks for news in one way only", c.order, c.payment)
+		}
+		prints := strings.Contains(page.body, ">Print</button>")
+		scripted := strings.Contains(page.body, "<script>")
+		if prints != strings.Contains(page.body, ">Receipt<") || scripted != (waits || prints) {
+			t.Errorf("%s with a payment that is %s is printed in one way only", c.order, c.payment)
 		}
 	}
 }
@@ -765,4 +770,41 @@ func TestOrder_isReadyWhenTheRestaurantSays(t *testing.T) {
 	g.returns(o).shows(shown...)
 	g.sql(`UPDATE orders SET ready_at = created_at WHERE id = ?`, o.ID)
 	g.returns(o).shows("not as soon as possible", "<span>Ready</span> ")
+}
+
+// Against whoever may change orders, but not read what is known of their guests: when an order is ready says when it
+// is wanted. What is erased of a guest takes that with it.
+func TestOrder_isReadyForThoseAloneWhoReadOrders(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(s *shop) {
+		reader, writer := s.seller(), "Authorization: Bearer "+s.token(s.account, scopeSelling)
+		wanted := newStamp(time.Now().Add(days(3)))
+		ready := wanted.after(-time.Hour)
+		wish := aDelivery(`,"wanted_at":"` + wanted.String() + `"`)
+		id := s.post("/orders", orderBody("pay", `"later"`, "fulfilment", wish), reader).is(200).text("id")
+		s.post("/orders/"+id+"/accept", `{"ready_at":"`+ready.String()+`"}`, writer).is(200).holds("ready_at=null")
+		s.get("/orders/"+id, reader).is(200).holds(`ready_at="` + ready.String() + `"`)
+		s.counts(1, `SELECT count(*) FROM v_orders WHERE ready_at = ?`, ready)
+		s.post("/orders/"+id+"/paid", `{"method":"cash"}`, writer).is(200).holds("ready_at=null")
+		s.must("order", "erase", "-order", id, "-force")
+		s.get("/orders/"+id, reader).is(200).holds("ready_at=null")
+		time.Sleep(days(4))
+		s.must("order", "erase", "-order", id, "-force")
+		s.counts(0, `SELECT count(*) FROM orders WHERE ready_at = ?`, ready)
+	})
+}
+
+// TestPayPage_aWrongLinkSaysWhoseServiceThisIs: that of the main account, and how to reach that, whatever the link is.
+func TestPayPage_aWrongLinkSaysWhoseServiceThisIs(t *testing.T) {
+	t.Parallel()
+	g := newGuestService(t)
+	other := g.addAccount("Bistro")
+	_, err := g.command("account", "set", other, "-phone", "+41 44 000 00 00", "-color", "#7a1fa2")
+	g.check(err)
+	theirs := g.lunch(func(o *order) { o.AccountID = other })
+	g.set("-phone", "+41 (0)32 622 00 00", "-contact", "mailto:info@roma.example")
+	for _, path := range []string{theirs.path("") + "x", "/pay/" + newID("ord", time.Now()) + "?k=x"} {
+		g.get(path).is(404).shows(`<p class="from">main</p>`, `<a href="tel:&#43;41326220000">`,
+			`<a href="mailto:info@roma.example" rel="noreferrer">`, "not Bistro", "not 000 00 00", "not 7a1fa2")
+	}
 }

@@ -34,6 +34,9 @@ func (t *tx) addOrder(o *order) { orderTable.insert(t, o) }
 // saveOrder writes what can change in an order, and when its customer is to be erased.
 func (t *tx) saveOrder(o *order) {
 	if !o.EndedAt.IsZero() && o.wantedErased() { // what follows from that goes, too
+		if !o.ReadyAt.IsZero() {
+			o.ReadyAt = o.AcceptedAt
+		}
 		if o.AcceptBy = o.CreatedAt; o.Pay == payLater {
 			o.ExpiresAt = o.CreatedAt
 		}
@@ -276,6 +279,7 @@ func (t *tx) blankGuests(orderIDs []string) {
 	ids := string(encodeJSON(orderIDs))
 	t.exec(`UPDATE orders SET wanted_at = iif(wanted_at IS NULL, NULL, '1970-01-01T00:00:00Z'),
 		accept_by = iif(wanted_at IS NULL OR ended_at IS NULL, accept_by, created_at),
+		ready_at = iif(wanted_at IS NULL OR ended_at IS NULL OR ready_at IS NULL, ready_at, accepted_at),
 		expires_at = iif(wanted_at IS NULL OR pay = 'online' OR ended_at IS NULL, expires_at, created_at),
 		reject_text = `+blanked("reject_text", "x")+personalOrders, ids)
 	t.exec(`UPDATE order_customers SET name = `+blanked("name", "x")+`, phone = `+blanked("phone", "x")+`,

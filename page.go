@@ -195,7 +195,9 @@ type pageTexts struct {
 	Pay         map[string]string `json:"pay"`
 	OAuth       map[string]string `json:"oauth"`
 	Activate    map[string]string `json:"activate"`
-	Scopes      map[string]string `json:"scopes"` // what each scope allows, in full: people decide by it
+	Scopes      map[string]string `json:"scopes"` // what each scope allows, in short: people decide by it
+
+	ScopeDetails map[string]string `json:"scope_details"` // … and what else they should know of it
 }
 
 // textsByLanguage has the texts of each language, which are read when somebody first asks for a page in it.
@@ -237,6 +239,15 @@ func (l pageLanguage) Scope(name string) (string, error) {
 	text, ok := textsByLanguage[l]().Scopes[name]
 	if !ok {
 		return "", fmt.Errorf("there is no text for the scope %s", name)
+	}
+	return text, nil
+}
+
+// ScopeDetail returns what else people should know of a scope, for templates.
+func (l pageLanguage) ScopeDetail(name string) (string, error) {
+	text, ok := textsByLanguage[l]().ScopeDetails[name]
+	if !ok {
+		return "", fmt.Errorf("there are no details of the scope %s", name)
 	}
 	return text, nil
 }

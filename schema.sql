@@ -999,7 +999,7 @@ SELECT o.created_at, a.name AS account, o.reference, o.state, o.dispute,
        printf('%d.%02d', o.refunded / 100, o.refunded % 100) AS refunded, o.method,
        p.provider, p.state AS payment, p.reason, o.attempts,
        o.pay, o.wanted_at, o.reject_reason,
-       o.authorized_at, o.accepted_at, o.paid_at, o.expires_at, o.accept_by, o.closing,
+       o.authorized_at, o.accepted_at, o.ready_at, o.paid_at, o.expires_at, o.accept_by, o.closing,
        o.id, o.payment_id, o.account_id
 FROM orders o JOIN accounts a ON a.id = o.account_id LEFT JOIN payments p ON p.id = o.payment_id
 ORDER BY o.id DESC;

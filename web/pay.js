@@ -1,5 +1,6 @@
 // Puts what is new of an order into its page: what the page's own address answers, asked for ever more rarely, for at
 // most two hours, and only while somebody sees the page. What has the focus stays. A link does the same without this.
+// A receipt waits for nothing, but has a button to print it.
 "use strict";
 {
   const main = document.querySelector("main"), end = Date.now() + 7_200_000, shown = {};
@@ -36,5 +37,6 @@
     if (wait && !document.hidden && Date.now() < end) timer = setTimeout(look, seconds * 1000);
   };
   document.addEventListener("visibilitychange", () => later(1));
+  document.addEventListener("click", ({ target }) => target.id === "print" && window.print());
   later(wait);
 }
