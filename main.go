@@ -51,7 +51,7 @@ func tuneCollector(getenv func(string) string) {
 
 // commandsOf returns the program's own commands and those of the given nouns, in the order of the help.
 func commandsOf(of []noun) []command {
-	return slices.Concat(serveCommands, statusCommands, demoCommands,
+	return slices.Concat(serveCommands, statusCommands, watchCommands, demoCommands,
 		collectNouns(of, func(n *noun) []command { return n.commands }), helpCommands)
 }
 

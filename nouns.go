@@ -74,6 +74,7 @@ type statusReport struct {
 	unreadable []string       // what could not be read, and why
 	money      []string       // what the operator should do first
 	needs      []string       // and then
+	troubles   []trouble      // the same, as 'widgetd watch' tells it
 	width      int            // of the screen; 0: no limit
 
 	line  statusLine // that is read now
@@ -91,11 +92,17 @@ func (r *statusReport) say(format string, args ...any) {
 
 // ask adds something that the operator should do: one line for all things of a kind.
 func (r *statusReport) ask(format string, args ...any) {
+	r.askAs(fmt.Sprintf(format, args...), newTrouble(format, args))
+}
+
+// askAs adds something that the operator should do, and how it is told.
+func (r *statusReport) askAs(need string, told trouble) {
 	to := &r.needs
 	if r.line.money {
 		to = &r.money
 	}
-	*to = append(*to, fmt.Sprintf(format, args...))
+	*to = append(*to, need)
+	r.troubles = append(r.troubles, told)
 }
 
 // askFirst adds the first of lines that are all of a kind, and how many more there are.
@@ -116,9 +123,12 @@ func (r *statusReport) readLine(v *statusView, line statusLine) error {
 	}
 	n, since, id, err := v.countSince(line.query, newStamp(v.now), newStamp(v.now.Add(line.span)))
 	if err == nil && n > 0 {
-		r.ask("%s%s", countedUpTo(n, line.one, line.many), os.Expand(line.advice, func(name string) string {
-			return map[string]string{"day": since.day(), "since": since.String(), "id": id}[name]
-		}))
+		said := map[string]string{"day": since.day(), "since": since.String(), "id": "…"}
+		told := os.Expand(line.advice, func(name string) string { return said[name] })
+		said["id"] = id
+		counted := countedUpTo(n, line.one, line.many)
+		r.askAs(counted+os.Expand(line.advice, func(name string) string { return said[name] }),
+			trouble{line.many + line.advice, n, counted + told})
 	}
 	return err
 }

@@ -214,33 +214,10 @@ func callService(ctx context.Context, db, method, target string) (*http.Response
 const backupLabel = "last backup"
 
 func statusShow(e *env) error {
-	db, err := e.file("db")
+	r, service, err := e.readStatus(e.on("check"))
 	if err != nil {
 		return err
 	}
-	keyFile, err := e.file("key")
-	if err != nil {
-		return err
-	}
-	r := &statusReport{width: e.width(),
-		members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
-	service, err := askService(e.ctx, db)
-	r.tellOfService(service, err)
-	r.tellOfFiles(e, db)
-	v := &statusView{now: e.now(), service: service}
-	err = e.withStore(func(st *store) error {
-		v.store = st
-		v.keys, _ = loadKeyring(keyFile) // tellOfFiles reports the error
-		r.readAll(v, e.nouns, nil)
-		return nil
-	})
-	if err != nil {
-		if service == nil && !e.on("check") {
-			return err
-		}
-		r.readAll(v, e.nouns, err) // the service may tell more
-	}
-	r.finish(db)
 	if e.on("check") {
 		return r.printVerdict(e, service)
 	}
@@ -256,6 +233,38 @@ func statusShow(e *env) error {
 		return fmt.Errorf("parts of the database that can't be read: %d: run 'widgetd check'", n)
 	}
 	return nil
+}
+
+// readStatus reads what the status command prints. always: also if neither the service nor the database can be asked.
+func (e *env) readStatus(always bool) (r *statusReport, service *serviceStatus, err error) {
+	db, err := e.file("db")
+	if err != nil {
+		return nil, nil, err
+	}
+	keyFile, err := e.file("key")
+	if err != nil {
+		return nil, nil, err
+	}
+	r = &statusReport{width: e.width(),
+		members: map[string]any{"database_bytes": 0, "wal_bytes": 0, "last_backup_at": nil}}
+	service, err = askService(e.ctx, db)
+	r.tellOfService(service, err)
+	r.tellOfFiles(e, db)
+	v := &statusView{now: e.now(), service: service}
+	err = e.withStore(func(st *store) error {
+		v.store = st
+		v.keys, _ = loadKeyring(keyFile) // tellOfFiles reports the error
+		r.readAll(v, e.nouns, nil)
+		return nil
+	})
+	if err != nil {
+		if service == nil && !always {
+			return nil, nil, err
+		}
+		r.readAll(v, e.nouns, err) // the service may tell more
+	}
+	r.finish(db)
+	return r, service, nil
 }
 
 // readAll reads what the nouns say of the database. failed is why it can't be opened; nil: it can.
@@ -455,7 +464,7 @@ func (r *statusReport) tellOfService(s *serviceStatus, failed error) {
 // tellOfTrouble adds what the service reports and the operator should do something about.
 func (r *statusReport) tellOfTrouble(s *serviceStatus) {
 	if s.Health != healthPass && s.Output != string(s.Clock) {
-		r.ask("health is %s: %s", s.Health, s.Output)
+		r.ask("health is %s: %s", closedText(s.Health), closedText(s.Output))
 	}
 	if s.Clock != "" {
 		r.ask("%s: set the clock right, or if it is right, run 'widgetd clock accept'", s.Clock)
@@ -468,10 +477,11 @@ func (r *statusReport) tellOfTrouble(s *serviceStatus) {
 		r.ask("%s: what needs it fails or waits: run 'widgetd check'", row)
 	}
 	if s.NoRoots {
-		r.ask("%s: %s", noRootsText, callFaults[callUnverified])
+		r.ask("%s: %s", closedText(noRootsText), closedText(callFaults[callUnverified]))
 	}
 	if s.Calls != nil {
-		r.ask("%s since %s (%s): %s", callsFailAlike, s.Calls.Since, s.Calls.Fault, callFaults[s.Calls.Fault])
+		r.ask("%s since %s (%s): %s", closedText(callsFailAlike), s.Calls.Since, s.Calls.Fault,
+			closedText(callFaults[s.Calls.Fault]))
 	}
 	if s.Version != buildName() {
 		r.ask("the service runs version %s, this is %s: restart it", s.Version, buildName())

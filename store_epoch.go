@@ -117,6 +117,12 @@ func epochPath(db string) string { return strings.TrimSuffix(realPath(db), ".db"
 // of, in the form of that file.
 func heardPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".heard" }
 
+// watchPath returns the path of the file beside a database with the addresses for 'widgetd watch'.
+func watchPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".watch" }
+
+// toldPath returns the path of the file beside a database with what that has told.
+func toldPath(db string) string { return strings.TrimSuffix(realPath(db), ".db") + ".told" }
+
 // outdates reports whether a copy of another epoch has missed what this one, of which was heard, has brought.
 func (e epoch) outdates(copied epoch) bool {
 	return e.Number >= copied.Number && e.String() != copied.String()

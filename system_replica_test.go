@@ -353,7 +353,7 @@ func TestHealth_warnsWhenRestoringWasNotProvenForADay(t *testing.T) {
 func TestUnit_thatReachesANetworkIsHardenedLikeTheOneForBackups(t *testing.T) {
 	t.Parallel()
 	_, hardening, _ := strings.Cut(fileText(t, "deploy/widgetd-backup.service"), "# It runs as the service's user")
-	for _, unit := range []string{"replica"} {
+	for _, unit := range []string{"replica", "watch", "failed@"} {
 		text, found := fileText(t, "deploy/widgetd-"+unit+".service"), 0
 		for line := range strings.Lines(hardening) {
 			if !regexp.MustCompile(`^[A-Z]\w*=`).MatchString(line) || line == "PrivateNetwork=yes\n" {
@@ -368,11 +368,13 @@ func TestUnit_thatReachesANetworkIsHardenedLikeTheOneForBackups(t *testing.T) {
 			continue
 		}
 		dir := t.TempDir()
-		for _, kind := range []string{".service", ".timer"} {
-			writeFile(t, filepath.Join(dir, "widgetd-"+unit+kind), strings.ReplaceAll(
-				fileText(t, "deploy/widgetd-"+unit+kind), "/usr/local/bin/widgetd", builtProgram(t)))
+		files, err := filepath.Glob("deploy/widgetd-" + unit + ".*")
+		must(t, err)
+		for i, file := range files {
+			text := strings.ReplaceAll(fileText(t, file), "/usr/local/bin/widgetd", builtProgram(t))
+			files[i] = filepath.Join(dir, filepath.Base(file))
+			writeFile(t, files[i], text)
 		}
-		lacks(t, runProgram(t, "systemd-analyze", "verify", filepath.Join(dir, "widgetd-"+unit+".service"),
-			filepath.Join(dir, "widgetd-"+unit+".timer")), "widgetd-"+unit)
+		lacks(t, runProgram(t, "systemd-analyze", append([]string{"verify"}, files...)...), "widgetd-"+unit+".")
 	}
 }

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A telephone gets what 'widgetd watch' posts, as ntfy's documents say (https://docs.ntfy.sh/publish/): the text is the
+// body, and title, priority and tags are headers.
+type telephone struct {
+	*httptest.Server
+	mu     sync.Mutex
+	rings  []ring
+	pings  int
+	answer http.HandlerFunc // in place of the usual answer; nil: none
+}
+
+// A ring is a message that came.
+type ring struct {
+	title, priority, tags, text, bearer, kind string
+}
+
+func newTelephone(t *testing.T) *telephone {
+	p := &telephone{}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		h := r.Header
+		switch {
+		case r.URL.Path == "/ping" && r.Method == "GET":
+			p.pings++
+		case p.answer != nil:
+			p.answer(w, r)
+		case r.URL.Path == "/topic-of-mine" && r.Method == "POST":
+			p.rings = append(p.rings, ring{h.Get("Title"), h.Get("Priority"), h.Get("Tags"), string(text),
+				h.Get("Authorization"), h.Get("Content-Type")})
+			io.WriteString(w, `{"id":"x","event":"message"}`)
+		default:
+			w.WriteHeader(404)
+		}
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// taken returns the messages that came since it was last asked, and how many pings.
+func (p *telephone) taken() (rings []ring, pings int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rings, pings = p.rings, p.pings
+	p.rings, p.pings = nil, 0
+	return rings, pings
+}
+
+// A watchedFile is an operator whose database is watched at a time of the test's own.
+type watchedFile struct {
+	*operator
+	phone *telephone
+	now   time.Time
+}
+
+func newWatched(t *testing.T, lines string) *watchedFile {
+	w := &watchedFile{operator: newOperator(t), phone: newTelephone(t), now: time.Now()}
+	w.addresses(strings.ReplaceAll(lines, "PHONE", w.phone.URL))
+	return w
+}
+
+func (w *watchedFile) addresses(lines string) {
+	path := watchPath(w.env["WIDGETD_DB"])
+	os.Remove(path)
+	must(w.t, os.WriteFile(path, []byte(lines), 0o600))
+}
+
+// run runs 'widgetd watch' a minute later.
+func (w *watchedFile) run(args ...string) (string, error) {
+	w.t.Helper()
+	w.now = w.now.Add(time.Minute)
+	out := &strings.Builder{}
+	e := &env{ctx: w.t.Context(), getenv: func(name string) string { return w.env[name] }, stdin: strings.NewReader(""),
+		stdout: out, stderr: out, nouns: nouns(), now: func() time.Time { return w.now }, uid: os.Geteuid()}
+	e.commands = commandsOf(e.nouns)
+	err := e.dispatch(append([]string{"watch"}, args...))
+	said := out.String() + fmt.Sprint(err)
+	for _, secret := range []string{w.phone.URL, "topic-of-mine", "/ping", "127.0.0.1"} {
+		lacks(w.t, strings.ReplaceAll(said, "as http://127.0.0.1", ""), secret)
+	}
+	return said, err
+}
+
+// rings runs it, and requires one message with these lines, or none.
+func (w *watchedFile) rings(lines ...string) (last ring) {
+	w.t.Helper()
+	said, err := w.run()
+	must(w.t, err)
+	rings, pings := w.phone.taken()
+	failIf(w.t, pings != 1, "%d pings: %s", pings, said)
+	if len(lines) == 0 {
+		failIf(w.t, len(rings) > 0, "it rings: %+v", rings)
+		return last
+	}
+	failIf(w.t, len(rings) != 1, "rings %d times: %s", len(rings), said)
+	if got := strings.Split(rings[0].text, "\n"); !slices.Equal(got, lines) {
+		w.t.Fatalf("%q, want %q", got, lines)
+	}
+	return rings[0]
+}
+
+const anAddress = "ntfy=PHONE/topic-of-mine\ntoken=tk_mine\n# a comment\n\nping=PHONE/ping\n"
+
+func TestWatch_tellsEachTroubleOnceAgainWhenWorseAndOnceWhenOver(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	const down, backup = "the service is not running: start it",
+		"there was no backup yet: run 'widgetd backup FILE', best each day"
+	first := w.rings("new: "+down, "new: "+backup)
+	failIf(t, !strings.HasPrefix(first.title, "widgetd on ") ||
+		!strings.HasSuffix(first.title, ": 2 new, 0 worse, 0 over") ||
+		first.priority != "5" || first.tags != "rotating_light" || first.bearer != "Bearer tk_mine", "%+v", first)
+	for range 3 {
+		w.rings()
+	}
+	info, err := os.Stat(toldPath(w.env["WIDGETD_DB"]))
+	must(t, err)
+	failIf(t, info.Mode() != 0o600, "what was told has mode %v", info.Mode())
+
+	// What is over is told once it stays so.
+	w.do("backup", filepath.Join(w.dir, "copy.db"))
+	for range 5 {
+		w.rings()
+	}
+	over := w.rings("over: " + backup)
+	failIf(t, over.priority != "3" || over.tags != "white_check_mark", "%+v", over)
+	w.rings()
+
+	// What comes and goes is told once.
+	forget := func() {
+		w.change(func(t *tx) error {
+			_, err := t.try(`DELETE FROM events WHERE type = 'backup.written'`)
+			return err
+		})
+	}
+	forget()
+	w.rings("new: " + backup)
+	for i := range 3 {
+		w.do("backup", filepath.Join(w.dir, fmt.Sprint("again", i)))
+		w.rings()
+		w.rings()
+		forget()
+		w.rings()
+	}
+}
+
+func TestWatch_tellsWhatIsTwiceAsMuchAsWorse(t *testing.T) {
+	t.Parallel()
+	w := &watchState{Told: map[string]toldTrouble{}}
+	now := time.Now()
+	say := func(want string, n int) {
+		t.Helper()
+		now = now.Add(time.Minute)
+		r := &statusReport{}
+		r.ask("%d payments in review", n)
+		found := map[string]trouble{r.troubles[0].key: r.troubles[0]}
+		m := w.compare(found, now)
+		if equal(t, fmt.Sprint(n), strings.Join(m.lines, "; "), want); len(m.lines) > 0 {
+			w.told(m, found, now)
+		}
+	}
+	say("new: 3 payments in review", 3)
+	say("", 3)
+	say("", 5)
+	say("worse: 6 payments in review", 6)
+	say("", 11)
+	say("", 2)
+	say("worse: 12 payments in review", 12)
+}
+
+// Against a storm: troubles that come and go, or new ones each minute.
+func TestWatch_sendsADigestInPlaceOfAStorm(t *testing.T) {
+	t.Parallel()
+	w := &watchState{Told: map[string]toldTrouble{}}
+	now, sent, named := time.Now(), 0, map[string]bool{}
+	for minute := range 180 {
+		now = now.Add(time.Minute)
+		found := map[string]trouble{}
+		for i := range minute + 1 {
+			key := fmt.Sprint("trouble ", i)
+			found[key] = trouble{key, 1, key}
+		}
+		m := w.compare(found, now)
+		if len(m.lines) > 0 && w.mayTell(now) {
+			sent++
+			for _, key := range m.fresh {
+				named[key] = true
+			}
+			w.told(m, found, now)
+		}
+	}
+	if sent > 24 || sent < 10 || len(named) < 165 {
+		t.Errorf("%d messages in three hours, about %d troubles", sent, len(named))
+	}
+	// A message has a bound, whatever happens.
+	p := newTelephone(t)
+	m := watchMessage{}
+	for i := range 1000 {
+		m.fresh = append(m.fresh, fmt.Sprint(i))
+		m.lines = append(m.lines, strings.Repeat("ä", 1000))
+	}
+	must(t, (&watchTarget{ntfy: p.URL + "/topic-of-mine"}).send(t.Context(), m, false))
+	rings, _ := p.taken()
+	failIf(t, len(rings) != 1 || len(rings[0].text) > 3000 || !strings.HasSuffix(rings[0].text,
+		"\nand 992 more: widgetd status"), "%d bytes: %.100q", len(rings[0].text), rings)
+}
+
+// Against a tenant's texts in the message: names of accounts, what rows hold, errors, paths.
+func TestWatch_tellsNothingThatAnybodyElseHasWritten(t *testing.T) {
+	t.Parallel()
+	const evil = "EVIL <b>pay me</b>\r\nPriority: 1"
+	r := &statusReport{members: map[string]any{}}
+	r.tellOfService(&serviceStatus{Health: healthWarn, Output: "another program has held the write lock for 3 s",
+		Version: evil, Damage: &damageMet{Table: evil, Error: evil, Times: 1}, Unreadable: []string{evil}}, nil)
+	r.ask("%s", evil)
+	r.ask("%s (%d)", evil, 3)
+	r.ask("key: %v", fmt.Errorf("%s", evil))
+	r.askForProof(time.Now(), &proof{What: proofReplica, Fault: evil}, "run it")
+	r.askFirst([]string{evil, evil})
+	texts := ""
+	for _, told := range r.troubles {
+		texts += told.text + "\n" + told.key + "\n"
+	}
+	lacks(t, texts, "EVIL", "Priority", "%!")
+	contains(t, texts, "health is warn: another program has held the write lock\n", "key: …\n",
+		"the last try to restore the replica, at ", "has failed: …\n", "damage was met since ")
+
+	w := newWatched(t, anAddress)
+	w.do("account", "add", "EVIL Bistro")
+	w.do("license", "add", "-account", w.account, "-product", "EVIL", "-customer", "EVIL Guest", "-expires", "3d")
+	w.do("token", "issue", "-account", w.account, "-scope", "stats:read", "-ttl", "90d", "-client-id", "EVIL")
+	w.change(func(t *tx) error {
+		_, err := t.try(`UPDATE tokens SET expires_at = ?, created_at = ?`, t.now.after(days(3)),
+			t.now.after(-days(27)))
+		return err
+	})
+	w.run()
+	rings, _ := w.phone.taken()
+	failIf(t, len(rings) != 1, "%v", rings)
+	contains(t, rings[0].text, "1 token ends within 14 days")
+	lacks(t, rings[0].text+rings[0].title, "EVIL", w.account, w.dir)
+}
+
+func TestWatch_worksWhileTheDatabaseIsDown(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	w.do("backup", filepath.Join(w.dir, "copy.db"))
+	w.rings("new: the service is not running: start it")
+	must(t, os.Truncate(w.env["WIDGETD_DB"], 100))
+	w.rings("new: can't be read, so run 'widgetd check': …")
+	must(t, os.Remove(w.env["WIDGETD_DB"]))
+	w.rings()
+	// What was told is lost with its file, and told anew.
+	writeFile(t, toldPath(w.env["WIDGETD_DB"]), "nonsense")
+	w.rings("new: can't be read, so run 'widgetd check': …", "new: the service is not running: start it")
+}
+
+// Against an address that holds back, refuses, or leads elsewhere: what could not be told is told later, and silence
+// tells that something is wrong.
+func TestWatch_keepsWhatCouldNotBeTold(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	elsewhere := newTelephone(t)
+	for why, answer := range map[string]http.HandlerFunc{
+		"it answers with the status 500": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
+		"it answers with the status 307": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+"/topic-of-mine", http.StatusTemporaryRedirect)
+		},
+		"connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		w.phone.answer = answer
+		said, err := w.run()
+		failIf(t, err == nil || !strings.Contains(said, why), "%s: %s", why, said)
+		if rings, pings := w.phone.taken(); len(rings)+pings > 0 {
+			t.Errorf("%s: %v, %d pings", why, rings, pings)
+		}
+	}
+	if rings, _ := elsewhere.taken(); len(rings) > 0 {
+		t.Error("a redirect is followed")
+	}
+	// An answer without an end is not read to its end.
+	w.phone.answer = func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 10<<20)) }
+	_, err := w.run()
+	must(t, err)
+	w.phone.answer = nil
+	w.phone.taken()
+	w.rings()
+}
+
+func TestWatch_takesHTTPSOrThisMachineOnly(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	for lines, want := range map[string]string{
+		"ntfy=http://ntfy.example/topic-of-mine":        "must begin with https://",
+		"ntfy=http://10.0.0.1/topic-of-mine":            "must begin with https://",
+		"ntfy=http://localhost/topic-of-mine":           "must begin with https://",
+		"ntfy=ftp://127.0.0.1/topic-of-mine":            "must begin with https://",
+		"ntfy=topic-of-mine":                            "must begin with https://",
+		"ntfy=https://user:topic-of-mine@ntfy.example/": "must begin with https://",
+		"":                            "must have one line",
+		"ping=https://127.0.0.1/ping": "must have one line",
+		"ntfy=https://a.example/topic-of-mine\nwebhook=https://127.0.0.1/x":       "must have one line",
+		"ntfy=https://a.example/topic-of-mine\ntopic-of-mine=https://a.example/b": "has a line that is none of",
+		"webhook=" + w.phone.URL + "/topic-of-mine\nping=http://a.b/":             "ping= must begin with https://",
+	} {
+		w.addresses(lines)
+		said, err := w.run()
+		failIf(t, err == nil || !strings.Contains(said, want), "%q: %s, want %s", lines, said, want)
+	}
+	w.addresses("webhook=" + w.phone.URL + "/topic-of-mine\nping=" + w.phone.URL + "/topic-of-mine?not")
+	w.phone.answer = func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "GET" {
+			w.WriteHeader(404)
+		}
+	}
+	said, err := w.run()
+	failIf(t, err == nil, "%s", said)
+	contains(t, said, "the address that notices silence could not be called: it answers with")
+	must(t, os.Chmod(watchPath(w.env["WIDGETD_DB"]), 0o640))
+	said, err = w.run()
+	failIf(t, err == nil || !strings.Contains(said, "others can read"), "%s", said)
+	must(t, os.Remove(watchPath(w.env["WIDGETD_DB"])))
+	said, err = w.run()
+	failIf(t, err == nil || !strings.Contains(said, "write the address into the file first"), "%s", said)
+}
+
+func TestWatch_postsJSONToAWebhook(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "webhook=PHONE/topic-of-mine\nping=PHONE/ping\n")
+	_, err := w.run()
+	must(t, err)
+	rings, _ := w.phone.taken()
+	failIf(t, len(rings) != 1 || rings[0].kind != "application/json", "%+v", rings)
+	var body struct {
+		Title, Message string
+		Priority       int
+		Tags           []string
+	}
+	must(t, json.Unmarshal([]byte(rings[0].text), &body))
+	failIf(t, body.Priority != 5 || !slices.Equal(body.Tags, []string{"rotating_light"}) ||
+		!strings.HasPrefix(body.Title, "widgetd on ") || !strings.HasPrefix(body.Message, "new: the service"),
+		"%+v", body)
+}
+
+func TestWatch_tellsOfAUnitThatHasFailed(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, anAddress)
+	w.run()
+	w.phone.taken()
+	failed := func(want int) {
+		t.Helper()
+		_, err := w.run("-unit", "widgetd-backup.service")
+		must(t, err)
+		rings, _ := w.phone.taken()
+		failIf(t, len(rings) != want, "%d times: %v", len(rings), rings)
+		if want > 0 {
+			equal(t, "text", rings[0].text, "new: the unit widgetd-backup.service has failed: "+
+				"journalctl -u widgetd-backup.service")
+		}
+	}
+	failed(1)
+	failed(0)
+	for range 70 {
+		w.rings()
+	}
+	failed(1)
+}
