@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -57,6 +58,7 @@ var demoData = sync.OnceValue(func() (data struct {
 	Past     []demoCall // which make what a new file has, beside its orders
 	Counters []demoCounter
 	Docs     []demoCall // which make what a run needs, and what the lines of /docs act on
+	Sent     []demoCall // … at last, of what is sent to the books
 
 	Fortnox bookChart
 }) {
@@ -69,20 +71,16 @@ var demoData = sync.OnceValue(func() (data struct {
 // A demo holds what the demo command runs and prints: a service with data, a partner's page and a
 // receiver of webhooks on other ports, and the values in the curl lines.
 type demo struct {
-	base, page string // URLs of the service and of the page
-	receiver   string // URL
-	account    string // id
+	base, page string            // URLs of the service and of the page
+	account    string            // id
+	token      string            // of the account
+	app        appSecrets        // of the application that asks to act for the account
+	examples   map[string]string // for the lines of /docs, as serverOptions has them, and for the texts of the demo
 	yesterday  businessDate
 	dir        string
 	clock      func() time.Time
 	past       time.Time // what its clock shows while a new file is filled; else zero
 	keys       *keyring
-	widget     string // id
-	line       string // of HTML that includes the widget's script
-	token      string
-	portal     string            // token of a portal, which makes codes to sign in
-	app        appSecrets        // of the application that asks to act for the account
-	examples   map[string]string // for the lines of /docs, as serverOptions has them
 	server     *server
 	cards      *demoProvider
 	ledger     *demoLedger
@@ -105,7 +103,7 @@ func demoCommand(e *env) error {
 	if err != nil {
 		return err
 	}
-	d := &demo{dir: e.str("dir"), clock: e.now, examples: map[string]string{}}
+	d := &demo{dir: e.str("dir"), clock: e.now}
 	if d.dir == "" {
 		if d.dir, err = os.MkdirTemp("", "widgetd-demo-"); err != nil {
 			return err
@@ -141,9 +139,12 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		return err
 	}
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
-	d.base, d.page, d.receiver = at(listener)+"/v1", at(beside[0]), at(beside[1])+"/"
+	d.base, d.page = at(listener)+"/v1", at(beside[0])
 	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), at(beside[2]), d.page, d.now)
 	d.ledger = newDemoLedger(at(beside[3]), d.base+"/books/callback/", d.now)
+	d.examples = map[string]string{"root": at(listener), "base": d.base, "Origin": d.page,
+		"return_url": d.page + "/thanks", "receiver": at(beside[1]) + "/", "url": at(beside[1]) + "/" + docsPath,
+		"test_provider": d.cards.base, "test_books": d.ledger.base, "database": e.files["db"]}
 	if err := d.open(e, log); err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
 		go web.Serve(beside[i])
 		defer web.Close()
 	}
-	fmt.Fprint(e.stdout, d.text())
+	d.filler().WriteString(e.stdout, embedded("web/demo.txt"))
 	return d.server.serveUntil(e.ctx, listener, e.files["key"])
 }
 
@@ -271,10 +272,9 @@ func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
 }
 
 // demoScopes are the scopes of the token that the demo prints.
-var demoScopes = []string{
-	scopeStats, scopeLeads, scopeWriteLeads, scopeLicenses, scopeIssuing, scopeDevices, scopeEvents,
-	scopeWebhooks, scopeOrders, scopeSelling, scopeRevenue, scopeBooks, scopeApps,
-}
+const demoScopes = scopeStats + " " + scopeLeads + " " + scopeWriteLeads + " " + scopeLicenses + " " + scopeIssuing +
+	" " + scopeDevices + " " + scopeEvents + " " + scopeWebhooks + " " + scopeOrders + " " + scopeSelling +
+	" " + scopeRevenue + " " + scopeBooks + " " + scopeApps
 
 const (
 	demoAccount = "Trattoria Altstadt"
@@ -332,40 +332,44 @@ func seedMonth(t *tx, widget string, until time.Time, seed uint64) {
 // prepare adds what this run needs: its base address, the page's origin, tokens, and what it is connected with.
 func (d *demo) prepare(t *tx) error {
 	t.setBaseURL(d.base)
-	if err := d.find(t); err != nil {
-		return err
-	}
-	line, err := newSnippet(d.widget, d.base)
+	widget, err := d.find(t)
 	if err != nil {
 		return err
 	}
-	d.line = line.HTML
-	if err := addOrigin(t, d.account, d.page, actorCommand); err != nil {
+	main, err := t.mainAccount()
+	if err != nil {
 		return err
 	}
-	if d.token, err = d.issue(t, "demo", demoScopes...); err != nil {
-		return err
-	}
-	if d.examples[exampleToken], err = d.issue(t, "docs", demoScopes...); err != nil {
-		return err
-	}
-	if d.examples[exampleAdmin], err = d.issue(t, "docs", scopeAdmin); err != nil {
-		return err
+	for name, row := range map[string]tokenRow{
+		exampleToken:  {AccountID: d.account, ClientID: "demo", Scope: demoScopes},
+		exampleAdmin:  {AccountID: d.account, ClientID: "demo", Scope: scopeAdmin},
+		examplePortal: {AccountID: main, ClientID: "demo-portal", Scope: scopeConsent, AllAccounts: true},
+	} {
+		if d.examples[name], _, err = issueToken(t, d.keys, row, days(365)); err != nil {
+			return err
+		}
 	}
 	calendar, err := t.businessCalendar(d.account)
 	if err != nil {
 		return err
 	}
-	d.yesterday = dateBefore(calendar.dateOf(d.clock()))
-	setBooksApp(t, d.keys, productFortnox, appSecrets{"demo", randomText(32)})
-	return errors.Join(d.connectProvider(t), d.prepareApp(t))
-}
-
-// find sets the ids of the account and of the widget that seed has added.
-func (d *demo) find(t *tx) error {
-	accounts, err := t.accountsNamed(demoAccount)
+	line, err := newSnippet(widget, d.base)
 	if err != nil {
 		return err
+	}
+	d.token, d.yesterday = d.examples[exampleToken], dateBefore(calendar.dateOf(d.clock()))
+	maps.Copy(d.examples, map[string]string{"account_id": d.account, "/accounts/{id}/signin": d.account,
+		"widget": widget, "snippet": line.HTML, "reference": t.newID("R"), "yesterday": d.yesterday,
+		"date": dateBefore(d.yesterday), "since": t.now.after(-days(1)).String()})
+	setBooksApp(t, d.keys, productFortnox, appSecrets{"demo", randomText(32)})
+	return errors.Join(addOrigin(t, d.account, d.page, actorCommand), d.connectProvider(t))
+}
+
+// find sets the id of the account that seed has added, and returns that of its widget.
+func (d *demo) find(t *tx) (widget string, err error) {
+	accounts, err := t.accountsNamed(demoAccount)
+	if err != nil {
+		return "", err
 	}
 	for _, a := range accounts {
 		d.account = a.ID
@@ -373,39 +377,13 @@ func (d *demo) find(t *tx) error {
 	widgets, err := t.widgets(ownedBy(d.account))
 	for _, w := range widgets {
 		if w.Name == demoWidget {
-			d.widget = w.ID
+			widget = w.ID
 		}
 	}
-	if err != nil || d.widget == "" {
-		const text = "%s holds a database that the demo did not create: name another -dir"
-		return errors.Join(err, fmt.Errorf(text, d.dir))
+	if err == nil && widget == "" {
+		err = fmt.Errorf("%s holds a database that the demo did not create: name another -dir", d.dir)
 	}
-	return nil
-}
-
-// issue makes a token of the account that is valid for a year.
-func (d *demo) issue(t *tx, client string, scopes ...string) (token string, err error) {
-	row := tokenRow{AccountID: d.account, ClientID: client, Scope: strings.Join(scopes, " ")}
-	token, _, err = issueToken(t, d.keys, row, days(365))
-	return token, err
-}
-
-// appNamed returns the application with the account and the name of p: that of an earlier run, or p, which it
-// then adds.
-func (d *demo) appNamed(t *tx, p *app) (*app, error) {
-	known, err := t.apps(ownedBy(p.AccountID), "", maxApps)
-	if err != nil {
-		return nil, err
-	}
-	for _, k := range known.rows {
-		if k.Name == p.Name {
-			return k, nil
-		}
-	}
-	p.ID, p.HomePage, p.Kind, p.MadeBy = t.newID("app"), d.page, appWeb, actorCommand
-	p.CreatedAt, p.UpdatedAt = t.now, t.now
-	t.addApp(p)
-	return p, nil
+	return widget, err
 }
 
 // docsPath is where the receiver accepts webhooks and prints nothing.
@@ -435,8 +413,7 @@ func (l lineWriter) Write(block []byte) (int, error) {
 
 // pageHandler serves the partner's page, and takes the forms that a browser submits by itself.
 func (d *demo) pageHandler() http.Handler {
-	page := strings.NewReplacer("{{base}}", d.base, "{{page}}", d.page, "{{widget}}", d.widget,
-		"{{snippet}}", d.line).Replace(embedded("web/demo.html"))
+	page := d.filler().Replace(embedded("web/demo.html"))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		host, port, _ := net.SplitHostPort(r.Host)
@@ -457,16 +434,4 @@ func (d *demo) pageHandler() http.Handler {
 		showDemo(w, http.StatusOK, "demo_newsletter.html", nil)
 	})
 	return mux
-}
-
-// text returns what the demo prints: its addresses, and lines to paste into a shell.
-func (d *demo) text() string {
-	return strings.NewReplacer("{base}", d.base, "{page}", d.page,
-		"{key}", d.examples["license_key"], "{widget}", d.widget,
-		"{offlineKey}", d.examples["offline_key"],
-		"{token}", d.token, "{receiver}", d.receiver, "{provider}", d.cards.base, "{ledger}", d.ledger.base,
-		"{account}", d.account,
-		"{webhook}", d.examples["webhook"], "{yesterday}", d.yesterday, "{db}", filepath.Join(d.dir, "widgetd.db"),
-		"{root}", strings.TrimSuffix(d.base, "/v1"), "{json}", "-H 'Content-Type: application/json'",
-	).Replace(embedded("web/demo.txt"))
 }

@@ -8,10 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // A demoCall is a call that makes something which the lines of /docs act on, or which the pages show. In its path and
@@ -37,25 +35,32 @@ const docsReference = "for /docs: "
 // prepareDocs makes what a run needs, and what the lines of /docs act on: of that something separate for each call
 // whose change would make another call fail. What an earlier run has made in limited number is removed.
 func (d *demo) prepareDocs(ctx context.Context) error {
-	now := d.server.now()
-	values := map[string]string{"widget": d.widget, "receiver": d.receiver, "Origin": d.page, "account_id": d.account,
-		"return_url": d.page + "/thanks", "reference": newID("R", now), "url": d.receiver + docsPath,
-		"since": newStamp(now.Add(-days(1))).String(),
-		"date":  midnight(d.yesterday).AddDate(0, 0, -1).Format(time.DateOnly)}
-	for name, value := range values {
-		d.examples[name] = value
-	}
 	if err := d.removeEarlier(ctx); err != nil {
 		return err
 	}
-	for _, c := range demoData().Docs {
+	err := d.makeAll(ctx, demoData().Docs)
+	if err == nil {
+		err = d.server.store.update(ctx, d.finishDocs)
+	}
+	if err == nil {
+		err = d.makeAll(ctx, demoData().Sent)
+	}
+	if err != nil {
+		return err
+	}
+	return newBooksWorker(booksOf(d.server)).export(ctx, d.examples["books"])
+}
+
+// makeAll makes calls, one after the other.
+func (d *demo) makeAll(ctx context.Context, calls []demoCall) error {
+	for _, c := range calls {
 		for _, name := range c.names() {
 			if err := d.make(ctx, &c, name); err != nil {
 				return err
 			}
 		}
 	}
-	return d.finishDocs(ctx)
+	return nil
 }
 
 // names returns the names of Each; without any, one that is empty.
@@ -68,14 +73,7 @@ func (c *demoCall) names() []string {
 
 // make makes a call, for one of its names.
 func (d *demo) make(ctx context.Context, c *demoCall, name string) error {
-	pairs := []string{"«each»", name}
-	for known, value := range d.examples {
-		if strings.HasPrefix(value, "{") {
-			pairs = append(pairs, `"«`+known+`»"`, value)
-		}
-		pairs = append(pairs, "«"+known+"»", value)
-	}
-	fill := strings.NewReplacer(pairs...)
+	fill := d.filler("«each»", name)
 	method, path, _ := strings.Cut(fill.Replace(c.Call), " ")
 	var body, answer any
 	if c.Body != nil {
@@ -97,6 +95,17 @@ func (d *demo) make(ctx context.Context, c *demoCall, name string) error {
 		return nil
 	}
 	return d.payOrder(ctx, d.examples[name], c.Pays)
+}
+
+// filler returns what puts the values that are known in the place of their names: "«name»". pairs are more of them.
+func (d *demo) filler(pairs ...string) *strings.Replacer {
+	for name, value := range d.examples {
+		if strings.HasPrefix(value, "{") {
+			pairs = append(pairs, `"«`+name+`»"`, value)
+		}
+		pairs = append(pairs, "«"+name+"»", value)
+	}
+	return strings.NewReplacer(pairs...)
 }
 
 // answerAt returns the member of an answer at a path, as text; at "to?state", what the query of the address at to names
@@ -124,107 +133,59 @@ func answerAt(answer any, path string) string {
 // removeEarlier removes what an earlier run has made for /docs of which an account has few, and ends its connections
 // with books, which have forgotten that run.
 func (d *demo) removeEarlier(ctx context.Context) error {
-	for list, made := range map[string]func(row map[string]any) bool{
-		"/webhooks": func(row map[string]any) bool {
-			text := fmt.Sprint(row["description"])
-			return strings.HasPrefix(text, "For the lines of /docs") || strings.HasPrefix(text, "Prints what it gets")
-		},
-		"/apps": func(row map[string]any) bool {
-			return slices.Contains([]string{"Kitchen printer", "Menu board", "Shift planner"}, fmt.Sprint(row["name"]))
-		},
-		"/books/connections": func(map[string]any) bool { return true },
-	} {
-		var rows struct{ Data []map[string]any }
-		token := d.examples[exampleToken]
-		if err := d.ask(ctx, token, http.MethodGet, list, nil, &rows); err != nil {
+	for _, list := range []string{"/webhooks", "/apps", "/books/connections"} {
+		var rows struct {
+			Data []struct{ ID, Name, Description string }
+		}
+		if err := d.ask(ctx, d.token, http.MethodGet, list, nil, &rows); err != nil {
 			return err
 		}
 		for _, row := range rows.Data {
-			if made(row) {
-				at := list + "/" + url.PathEscape(fmt.Sprint(row["id"]))
-				if err := d.ask(ctx, token, http.MethodDelete, at, nil, nil); err != nil {
-					return err
-				}
+			name := `"` + cmp.Or(row.Name, row.Description) + `"`
+			if list != "/books/connections" && name != `"`+demoAppName+`"` &&
+				!strings.Contains(embedded("web/demo.json"), name) {
+				continue
+			}
+			if err := d.ask(ctx, d.token, http.MethodDelete, list+"/"+row.ID, nil, nil); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// finishDocs writes what no call makes: what an owner has agreed to, a webhook that is enabled without a test and has a
-// delivery that failed, a connection with Xero for which nobody has chosen a company, so that nothing is ever asked of
-// it, and that days of the past are sent to the books. Then it sends one of them.
-func (d *demo) finishDocs(ctx context.Context) error {
-	hook := d.examples["/webhooks/{id}/test"]
-	for _, more := range []string{"/enable", "/rotate-secret", "/replay", "/deliveries",
-		"/deliveries/{delivery}/retry"} {
-		d.examples["/webhooks/{id}"+more] = hook
-	}
-	for _, more := range []string{"/accounts", "/mapping", "/preview/{date}", "/exports", "/exports/{export}/retry",
-		"/exports/{export}/reverse"} {
-		d.examples["/books/connections/{id}"+more] = d.examples["books"]
-	}
-	unused := &bookConnection{AccountID: d.account, Product: productXero, Status: entryDraft,
+// finishDocs writes what no call makes: applications that the account's owner has agreed to, a webhook that is enabled
+// without a test and has a delivery that failed, that days of the past are sent to the books, and a connection with
+// Xero for which nobody has chosen a company, so that nothing is ever asked of it.
+func (d *demo) finishDocs(t *tx) error {
+	unused := &bookConnection{ID: t.newID("bkc"), AccountID: d.account, Product: productXero, Status: entryDraft,
 		Choices: []bookOrganisation{{ID: "1", Name: "Altstadt GmbH"}, {ID: "2", Name: "Bahnhof GmbH"}}}
-	err := d.server.store.update(ctx, func(t *tx) error {
-		unused.ID = t.newID("bkc")
-		t.addBookConnection(unused)
-		c, err := t.bookConnection(ownedBy(d.account), d.examples["books"])
-		if err != nil {
-			return err
-		}
-		c.Series, c.Outside, c.Tests = new("W"), true, true
-		t.saveBookConnection(c)
-		w, err := t.webhook(ownedBy(d.account), hook)
-		if err != nil {
-			return err
-		}
-		w.State = webhookEnabled
-		t.saveWebhook(w)
-		if d.examples["delivery"], err = addFailure(t, w.ID); err != nil {
-			return err
-		}
-		d.examples["/grants/{id}"] = d.addDocsGrant(t, d.examples["/apps/{id}/rotate-secret"]).ID
-		g := d.addDocsGrant(t, d.examples["client_id"])
-		d.examples["/oauth/revoke token"] = newRefreshToken(t, g, 1)
-		return nil
-	})
-	d.examples["/books/connections/{id}"] = unused.ID
-	const exports = "/books/connections/{id}/exports/{export}/"
-	if err == nil {
-		err = d.make(ctx, &demoCall{Call: "POST /books/connections/«books»/exports",
-			Body: json.RawMessage(`{"date":"«date»"}`),
-			Keep: map[string]string{exports + "retry export": "data.0.id",
-				exports + "reverse export": "data.-1.id"}}, "")
-	}
+	t.addBookConnection(unused)
+	books, err := t.bookConnection(ownedBy(d.account), d.examples["books"])
 	if err != nil {
 		return err
 	}
-	return newBooksWorker(booksOf(d.server)).export(ctx, d.examples["books"])
-}
-
-// addDocsGrant adds what the account has agreed to for an application.
-func (d *demo) addDocsGrant(t *tx, appID string) *grant {
-	g := &grant{ID: t.newID("grt"), AppID: appID, AccountID: d.account, Scope: scopeOrders, AgreedBy: actorCommand,
-		CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
-	t.addGrant(g)
-	return g
-}
-
-// addFailure adds a delivery of the last event to a webhook, one that failed, and returns its id.
-func addFailure(t *tx, webhookID string) (id string, err error) {
-	seq, _, err := t.latestEvent()
+	books.Series, books.Outside, books.Tests = new("W"), true, true
+	t.saveBookConnection(books)
+	hook, err := t.webhook(ownedBy(d.account), d.examples["/webhooks/{id}/test"])
 	if err != nil {
-		return "", err
+		return err
 	}
-	e, err := t.eventBySeq(seq)
-	if err != nil {
-		return "", err
+	hook.State = webhookEnabled
+	t.saveWebhook(hook)
+	failed := &delivery{ID: t.newID("whd"), WebhookID: hook.ID, EventID: t.newID("evt"), Type: eventWebhookTest,
+		Attempt: 1, At: t.now, Status: new(http.StatusServiceUnavailable)}
+	t.addDelivery(failed)
+	agreed := func(appID string) *grant {
+		g := &grant{ID: t.newID("grt"), AppID: appID, AccountID: d.account, Scope: scopeOrders, AgreedBy: actorCommand,
+			CreatedAt: t.now, UsedAt: t.now, ExpiresAt: t.now.after(refreshLife)}
+		t.addGrant(g)
+		return g
 	}
-	d := &delivery{ID: t.newID("whd"), WebhookID: webhookID, EventID: e.ID, Type: e.Type, Attempt: 1, At: t.now,
-		Status: new(http.StatusServiceUnavailable), eventSeq: seq}
-	t.addDelivery(d)
-	return d.ID, nil
+	d.examples["/books/connections/{id}"], d.examples["delivery"] = unused.ID, failed.ID
+	d.examples["/grants/{id}"] = agreed(d.examples["/apps/{id}/rotate-secret"]).ID
+	d.examples["/oauth/revoke token"] = newRefreshToken(t, agreed(d.examples["client_id"]), 1)
+	return d.registerApp(t)
 }
 
 // payOrder pays an order as a guest would.

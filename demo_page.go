@@ -230,81 +230,55 @@ const (
 
 // A demoConnect is what the application's page shows.
 type demoConnect struct {
-	Code    string // to sign in with; "": none was made
-	To      string // URL of the authorization endpoint, with the request
-	Claims  string // of the access token, as JSON
-	Answer  string // of GET /account with that token
-	Refresh bool   // there is a refresh token too
-	Ended   string // URL of the page on which the owner ends it
-	Fault   string
+	Code   string // to sign in with; "": none was made
+	To     string // URL of the authorization endpoint, with the request
+	Claims string // of the access token, as JSON
+	Answer string // of GET /account with that token
+	Ended  string // URL of the page on which the owner ends it
+	Fault  string
 }
 
-// prepareApp writes the application's row with a new secret, and makes a token with which the demo, as a
-// portal, gets codes to sign in.
-func (d *demo) prepareApp(t *tx) error {
-	owner, err := t.mainAccount()
-	if err != nil {
-		return err
-	}
-	row := tokenRow{AccountID: owner, ClientID: "demo-portal", Scope: scopeConsent, AllAccounts: true}
-	if d.portal, _, err = issueToken(t, d.keys, row, days(365)); err != nil {
-		return err
-	}
-	d.examples[examplePortal], d.examples["/accounts/{id}/signin"] = d.portal, d.account
-	p, err := d.appNamed(t, &app{AccountID: owner, Name: demoAppName, Scope: demoAppScope, VerifiedAt: t.now})
-	if err != nil {
-		return err
-	}
+// registerApp registers the application. Elsewhere the redirect URIs of one on a server must be https, but on this
+// machine there is no TLS.
+func (d *demo) registerApp(t *tx) (err error) {
+	p := &app{AccountID: d.account, Name: demoAppName, Scope: demoAppScope, HomePage: d.page, Kind: appWeb,
+		RedirectURIs: codeList{d.page + demoAppBack}}
+	d.app.clientSecret, err = createApp(t, p, &caller{claims: claims{Scope: scopeAdmin}, command: "demo"})
 	d.app.clientID = p.ID
-	d.app.clientSecret, p.SecretHash = newClientSecret()
-	// Elsewhere the redirect URIs of a web application must be https, but on this machine there is no TLS.
-	p.RedirectURIs, p.UpdatedAt = codeList{d.page + demoAppBack}, t.now
-	t.saveApp(p)
-	return nil
+	return err
 }
 
 // handleConnect adds the application's pages to the demo's.
 func (d *demo) handleConnect(mux *http.ServeMux) {
-	mux.HandleFunc("GET /connect", func(w http.ResponseWriter, _ *http.Request) {
-		showConnect(w, http.StatusOK, demoConnect{})
+	show := func(w http.ResponseWriter, shown *demoConnect, err error) {
+		status := http.StatusOK
+		if err != nil {
+			status, shown = http.StatusBadGateway, &demoConnect{Fault: err.Error()}
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Referrer-Policy", "no-referrer") // an address may hold a code
+		showDemo(w, status, "demo_connect.html", shown)
+	}
+	mux.HandleFunc("GET /connect", func(w http.ResponseWriter, _ *http.Request) { show(w, &demoConnect{}, nil) })
+	mux.HandleFunc("POST /connect", func(w http.ResponseWriter, r *http.Request) {
+		shown, err := d.startConnecting(w, r)
+		show(w, shown, err)
 	})
-	mux.HandleFunc("POST /connect", d.startConnecting)
 	mux.HandleFunc("GET "+demoAppBack, func(w http.ResponseWriter, r *http.Request) {
 		shown, err := d.connected(r)
-		if err != nil {
-			showConnect(w, http.StatusBadGateway, demoConnect{Fault: sentence(err)})
-			return
-		}
-		showConnect(w, http.StatusOK, *shown)
+		show(w, shown, err)
 	})
-}
-
-// showConnect sends the page.
-func showConnect(w http.ResponseWriter, status int, shown demoConnect) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Referrer-Policy", "no-referrer") // an address may hold a code
-	showDemo(w, status, "demo_connect.html", shown)
-}
-
-// sentence returns the text of an error as a sentence.
-func sentence(err error) string {
-	text := err.Error()
-	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
 // startConnecting makes a code to sign in with, and the address that asks the owner to agree.
-func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) {
+func (d *demo) startConnecting(w http.ResponseWriter, r *http.Request) (*demoConnect, error) {
 	var signin struct{ Code string }
-	err := d.ask(r.Context(), d.portal, "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
-	if err != nil {
-		showConnect(w, http.StatusBadGateway, demoConnect{Fault: err.Error()})
-		return
-	}
+	err := d.ask(r.Context(), d.examples[examplePortal], "POST", "/accounts/"+d.account+"/signin", struct{}{}, &signin)
 	state, verifier := randomText(32), randomText(32)
 	http.SetCookie(w, &http.Cookie{Name: demoAppCookie, Value: state + "." + verifier, Path: demoAppBack,
 		MaxAge: int(time.Hour / time.Second), HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	query := authorizeQuery(d.app, demoAppScope, d.page+demoAppBack, state, pkceChallenge(verifier))
-	showConnect(w, http.StatusOK, demoConnect{Code: signin.Code, To: d.base + "/oauth/authorize?" + query.Encode()})
+	return &demoConnect{Code: signin.Code, To: d.base + "/oauth/authorize?" + query.Encode()}, err
 }
 
 // connected takes the answer of the authorization endpoint, exchanges its code for tokens, and returns what the
@@ -332,43 +306,23 @@ func (d *demo) connected(r *http.Request) (*demoConnect, error) {
 	asked.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	asked.SetBasicAuth(d.app.clientID, d.app.clientSecret)
 	var tokens struct {
-		Access  string `json:"access_token"`
-		Refresh string `json:"refresh_token"`
+		Access string `json:"access_token"`
 	}
 	if err := d.do(asked, &tokens); err != nil {
-		return nil, err
-	}
-	shown := &demoConnect{Refresh: tokens.Refresh != "", Ended: d.base + "/oauth/connected"}
-	if shown.Claims, err = claimsText(tokens.Access); err != nil {
 		return nil, err
 	}
 	var account json.RawMessage
 	if err := d.ask(r.Context(), tokens.Access, "GET", "/account", nil, &account); err != nil {
 		return nil, err
 	}
-	shown.Answer, err = indented(account)
-	return shown, err
-}
-
-// claimsText returns the claims of a token as JSON for people.
-func claimsText(token string) (string, error) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return "", errors.New("the access token is no JWT")
-	}
-	text, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return "", err
-	}
-	return indented(text)
+	parts := strings.Split(tokens.Access, ".")
+	claims, err := base64.RawURLEncoding.DecodeString(parts[min(1, len(parts)-1)])
+	return &demoConnect{Claims: indented(claims), Answer: indented(account), Ended: d.base + "/oauth/connected"}, err
 }
 
 // indented returns JSON with its members in lines of their own.
-func indented(text []byte) (string, error) {
-	var value any
-	if err := json.Unmarshal(text, &value); err != nil {
-		return "", err
-	}
-	lines, err := json.MarshalIndent(value, "", "  ")
-	return string(lines), err
+func indented(text []byte) string {
+	var lines bytes.Buffer
+	json.Indent(&lines, text, "", "  ") // what is no JSON is not shown
+	return lines.String()
 }

@@ -193,7 +193,7 @@ func TestDocs_startWorksForATenantOfAServiceThatIsNoDemo(t *testing.T) {
 		t.Fatal("the start page has no box that names what is to be put in place")
 	}
 	own := strings.NewReplacer("https://YOUR_SITE", "https://lunch.example", "https://YOUR_RECEIVER/", receiver.URL+"/")
-	token := s.token(tenant, strings.Join(demoScopes, " "))
+	token := s.token(tenant, demoScopes)
 	for path, want := range map[string]string{"call": `"status":"pass"`, "webhook": `whsec_`,
 		"order": `"pay_url":"http`, "oauth": `"access_token":"eyJ`} {
 		dir := t.TempDir()
