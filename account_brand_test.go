@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
 	"os"
 	"path/filepath"
 	"strings"
@@ -193,4 +197,62 @@ func TestOAuthPages_lookAsTheirAccountSays(t *testing.T) {
 	(s.signedIn(s.account)).authorize(p.askFor(), nil).is(200).shows(logo, "#1a6b3c")
 	s.sql(`UPDATE accounts SET is_main = 0`)
 	(&visitor{service: s}).authorize(p.askFor(), nil).is(200).shows("<h1>Sign in</h1>", "not <img")
+}
+
+// TestPages_ofThreeAccountsInABrowser: what each page looks like with the colour and the logo of an account. The policy
+// lets the browser draw the logo, and use the colour; the buttons that need a script do what they say.
+func TestPages_ofThreeAccountsInABrowser(t *testing.T) {
+	t.Parallel()
+	programsOrSkip(t, "chromium", "chromedriver")
+	g := newGuestService(t, withoutAddressLimits)
+	base := g.atItsBase()
+	p, _ := g.registerApp(func(p *app) { p.Scope = strings.Join(appScopes, " ") })
+	_, key := g.addOfflineLicense(0)
+	g.sql(`UPDATE payment_connections SET methods = '["card","twint"]'`)
+	b := startBrowser(t)
+	b.open(base + "/oauth/signin")
+	b.press(g.signinCode(g.account) + keyEnter)
+	b.find(`//form[@action="./signout"]`)
+	for i, look := range []struct{ name, color, logo string }{
+		{"Trattoria Roma", "#1a6b3c", svgOf(`<circle cx="20" cy="20" r="19" fill="#1a6b3c"/>` +
+			`<path d="M12 28 20 9l8 19z" fill="#fff"/>`)},
+		{"Bistro zur Alten Post, Solothurn", "#b3261e", picturePNG(t, 160, 80)},
+		{"Kafé Nord", "#6a3fb5", `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 40"><rect width="120" ` +
+			`height="40" rx="6" fill="#222"/><text x="14" y="27" font-size="20" fill="#fff">NORD</text></svg>`},
+	} {
+		file := filepath.Join(t.TempDir(), "logo")
+		must(t, os.WriteFile(file, []byte(look.logo), 0o600))
+		g.sql(`UPDATE accounts SET name = ? WHERE id = ?`, look.name, g.account)
+		g.set("-color", look.color, "-logo", file, "-phone", "+41 32 622 00 00")
+		paid := g.inState(guestState{orderPaid, paymentCaptured, nil, nil})
+		for name, url := range map[string]string{"pay": g.lunch().path(""), "receipt": paid.path("/return"),
+			"return":  g.inState(guestState{orderAuthorized, paymentAuthorized, nil, nil}).path("/return"),
+			"consent": authorizePath(p.askFor()), "signin": "/oauth/signin"} {
+			b.fits(fmt.Sprintf("%s-%d", name, i), base+url, "en")
+			drawn := b.await(`arguments[0](document.querySelector(".from img").naturalWidth)`).(float64)
+			accent := b.await(`arguments[0](getComputedStyle(document.documentElement).getPropertyValue("--accent"))`)
+			if c, _ := parseColor(look.color); drawn == 0 || accent != c.readableOn(darkCard, white).String() {
+				t.Errorf("%s: the logo is %v wide, the colour %s", name, drawn, accent)
+			}
+		}
+	}
+	b.open(base + g.inState(guestState{orderPaid, paymentCaptured, nil, nil}).path("/return"))
+	printed := b.await(`window.print = () => arguments[0](true); document.getElementById("print").click()`)
+	equal(t, "the button prints", printed, true)
+	b.fits("activate", base+"/activate", "en")
+	b.typeInto(`//textarea`, `{"license_key":"`+key+`","fingerprint":"till","nonce":"n"}`)
+	b.click(`//button[text()="Show the lease"]`)
+	b.find(`//h1[text()="The device is activated"]`)
+	b.fits("activate-lease", "", "en")
+	b.click(`//button[text()="Copy"]`)
+	b.find(`//button[text()="Copied"]`)
+}
+
+// picturePNG is a PNG of one colour.
+func picturePNG(t *testing.T, width, height int) string {
+	t.Helper()
+	picture := image.NewPaletted(image.Rect(0, 0, width, height), color.Palette{color.RGBA{0xb3, 0x26, 0x1e, 0xff}})
+	var out bytes.Buffer
+	must(t, png.Encode(&out, picture))
+	return out.String()
 }

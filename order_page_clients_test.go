@@ -29,6 +29,11 @@ func TestClients_axeFindsNothingOnAPageOfAnyStateOfAnOrder(t *testing.T) {
 	}
 	g.sql(`UPDATE payment_connections SET methods = '["twint","card"]'`)
 	pages = append(pages, g.page(open))
+	for _, color := range []string{"#1a6b3c", "#b3261e", "#6a3fb5", "#000000", "#767600"} {
+		nearest, _ := parseColor(color)
+		g.set("-color", nearest.readableOn(lightPaper, black).String())
+		pages = append(pages, g.page(open), g.returns(g.inState(guestState{orderPaid, paymentCaptured, nil, nil})))
+	}
 	g.sql(`UPDATE payment_connections SET provider = 'vipps', methods = '[]'`)
 	pages = append(pages, g.page(g.lunch(func(o *order) { o.Currency = "NOK" })))
 	g.sql(`UPDATE payment_connections SET removed_at = created_at`)

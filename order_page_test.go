@@ -603,7 +603,7 @@ func (b *browser) press(keys string) {
 }
 
 // fits opens a page in a language at several widths, takes pictures of it, and looks for what is cut off and
-// for targets that are too small.
+// for targets that are too small. Without a URL it does so with the page that is open.
 func (b *browser) fits(name, url string, lang pageLanguage) {
 	b.t.Helper()
 	const script = `const faults = [], wide = document.documentElement.clientWidth;
@@ -620,7 +620,9 @@ func (b *browser) fits(name, url string, lang pageLanguage) {
 	b.emulate("Network.enable", map[string]any{})
 	b.emulate("Network.setExtraHTTPHeaders",
 		map[string]any{"headers": map[string]string{"Accept-Language": string(lang)}})
-	b.open(url) // no page has a script that looks at the width, so that all widths are of one load
+	if url != "" {
+		b.open(url) // no page has a script that looks at the width, so that all widths are of one load
+	}
 	for _, width := range []int{320, 360, 1280} {
 		b.emulate("Emulation.setDeviceMetricsOverride", map[string]any{
 			"width": width, "height": 1300, "deviceScaleFactor": 1, "mobile": false})
