@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -123,21 +122,22 @@ func demoCommand(e *env) error {
 		return err
 	}
 	defer listener.Close()
-	if host, _, _ := net.SplitHostPort(listener.Addr().String()); parseAddress(host).IsUnspecified() {
+	addr, _ := listener.Addr().(*net.TCPAddr)
+	if addr == nil || addr.IP.IsUnspecified() {
 		return usageError("-addr must name one address, as 127.0.0.1:8080: the page and the curl lines contain it")
 	}
-	return d.run(e, listener, log)
-}
-
-// run runs the demo on a listener, with all that is beside its service, until the context ends.
-func (d *demo) run(e *env, listener net.Listener, log *slog.Logger) error {
-	beside, err := listenBeside(listener.Addr(), 4)
+	beside, err := listenBeside(addr, 4)
 	for _, each := range beside {
 		defer each.Close()
 	}
 	if err != nil {
 		return err
 	}
+	return d.run(e, listener, beside, log)
+}
+
+// run runs the demo on a listener, and what is beside its service on others, until the context ends.
+func (d *demo) run(e *env, listener net.Listener, beside []net.Listener, log *slog.Logger) error {
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
 	d.base, d.page = at(listener)+"/v1", at(beside[0])
 	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), at(beside[2]), d.page, d.now)
@@ -247,26 +247,20 @@ func usualServerOptions(all []command) (serverOptions, error) {
 	return e.readServerOptions()
 }
 
-// listenBeside listens n times on the same host, each time on the next port, or on a free one if that is
-// taken. With an error it returns those that it has opened.
-func listenBeside(addr net.Addr, n int) (all []net.Listener, err error) {
-	for range n {
-		host, port, err := net.SplitHostPort(addr.String())
+// listenBeside listens n times on the same host, on the next ports, or on free ones where those are taken. With an
+// error it returns those that it has opened.
+func listenBeside(addr *net.TCPAddr, n int) (all []net.Listener, err error) {
+	for i := range n {
+		next := net.TCPAddr{IP: addr.IP, Zone: addr.Zone, Port: addr.Port + 1 + i}
+		l, err := net.ListenTCP("tcp", &next)
 		if err != nil {
-			return all, err
-		}
-		number, err := strconv.Atoi(port)
-		if err != nil {
-			return all, err
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(number+1)))
-		if err != nil {
-			l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
+			next.Port = 0
+			l, err = net.ListenTCP("tcp", &next)
 		}
 		if err != nil {
 			return all, err
 		}
-		all, addr = append(all, l), l.Addr()
+		all = append(all, l)
 	}
 	return all, nil
 }
@@ -307,25 +301,19 @@ func seedMonth(t *tx, widget string, until time.Time, seed uint64) {
 	for quarter := range 30 * 24 * 4 {
 		then := *t
 		then.now = newStamp(until.Add(-time.Duration(quarter) * quarterHour))
-		views := int64(random.IntN(3))
-		switch hour := then.now.Hour(); {
-		case hour >= 10 && hour < 13:
-			views += 6 + int64(random.IntN(18))
-		case hour < 6:
-			views = 0
-		}
-		if day := then.now.Weekday(); day == time.Saturday || day == time.Sunday {
-			views /= 3
-		}
-		if views == 0 {
+		views := 1 + random.Int64N(3)
+		if hour := then.now.Hour(); hour >= 10 && hour < 13 {
+			views += 6 + random.Int64N(18)
+		} else if hour < 6 {
 			continue
 		}
-		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
-		var items []nameCount
-		if c.Clicks > 0 {
-			items = []nameCount{{dishes[random.IntN(len(dishes))].Name, counts{Clicks: c.Clicks, Orders: c.Orders}}}
+		if day := then.now.Weekday(); day == time.Saturday || day == time.Sunday {
+			views = (views + 2) / 3
 		}
-		then.addCounts(widget, c, items, []nameCount{{"/", counts{Views: c.Views, Clicks: c.Clicks, Orders: c.Orders}}})
+		c := counts{Views: views, Visitors: (views + 1) / 2, Clicks: views / 3, Orders: views / 9}
+		ordered := counts{Clicks: c.Clicks, Orders: c.Orders}
+		then.addCounts(widget, c, []nameCount{{dishes[random.IntN(len(dishes))].Name, ordered}},
+			[]nameCount{{"/", counts{Views: c.Views, Clicks: c.Clicks, Orders: c.Orders}}})
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -66,22 +65,18 @@ func (l *demoLedger) chart(_ context.Context, _ *ledgerSession, date businessDat
 func (l *demoLedger) encode(entry *bookEntry) string { return string(encodeJSON(entry)) }
 
 // post implements ledger. An entry gets the next number of its series and year: "W-1-2026".
-func (l *demoLedger) post(_ context.Context, _ *ledgerSession, entry *bookEntry, body, _ string) (string, error) {
+func (l *demoLedger) post(_ context.Context, _ *ledgerSession, entry *bookEntry, _, _ string) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := bookedEntry{}
-	if err := json.Unmarshal([]byte(body), &b.Entry); err != nil {
-		return "", &outboundError{outcome: vendorRefused, reason: "unreadable"}
-	}
 	number := 1
 	for _, other := range l.booked {
 		if other.Entry.Series == entry.Series && other.Entry.Year == entry.Year {
 			number++
 		}
 	}
-	b.ID = fmt.Sprintf("%s-%d-%d", entry.Series, number, entry.Year)
-	l.booked = append(l.booked, b)
-	return b.ID, nil
+	id := fmt.Sprintf("%s-%d-%d", entry.Series, number, entry.Year)
+	l.booked = append(l.booked, bookedEntry{ID: id, Entry: *entry})
+	return id, nil
 }
 
 // find implements ledger.

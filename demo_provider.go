@@ -195,44 +195,36 @@ func (p *demoProvider) view(id string) (demoPayView, int) {
 	return v, http.StatusOK
 }
 
-// handler serves the page.
+// handler serves the page of an attempt, and does what a guest has chosen on it.
 func (p *demoProvider) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pay/{id}", p.showPage)
-	mux.HandleFunc("POST /pay/{id}", p.takeForm)
+	mux.HandleFunc("/pay/{id}", func(w http.ResponseWriter, r *http.Request) {
+		const maxForm = 1024
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		id, choice := r.PathValue("id"), r.PostFormValue("do") // "": it is only to be shown
+		v, status := p.view(id)
+		if status == http.StatusOK && choice == "back" {
+			http.Redirect(w, r, v.Cancel, http.StatusSeeOther)
+			return
+		}
+		if choice == "pay" || choice == "decline" {
+			done, err := p.pay(r.Context(), id, choice == "pay")
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			if done && choice == "pay" {
+				http.Redirect(w, r, v.Return, http.StatusSeeOther)
+				return
+			}
+			v, status = p.view(id)
+		}
+		h := w.Header()
+		h.Set("Content-Security-Policy", guestPolicy())
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		showDemo(w, status, "demo_pay.html", v)
+	})
 	return mux
-}
-
-func (p *demoProvider) showPage(w http.ResponseWriter, r *http.Request) {
-	v, status := p.view(r.PathValue("id"))
-	h := w.Header()
-	h.Set("Content-Security-Policy", guestPolicy())
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
-	showDemo(w, status, "demo_pay.html", v)
-}
-
-// takeForm does what a guest has chosen on the page of an attempt.
-func (p *demoProvider) takeForm(w http.ResponseWriter, r *http.Request) {
-	const maxForm = 1024
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	id, choice := r.PathValue("id"), r.PostFormValue("do")
-	v, status := p.view(id)
-	switch {
-	case status == http.StatusOK && choice == "back":
-		http.Redirect(w, r, v.Cancel, http.StatusSeeOther)
-		return
-	case choice == "pay" || choice == "decline":
-		done, err := p.pay(r.Context(), id, choice == "pay")
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		if done && choice == "pay" {
-			http.Redirect(w, r, v.Return, http.StatusSeeOther)
-			return
-		}
-	}
-	p.showPage(w, r)
 }
