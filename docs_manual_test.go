@@ -154,15 +154,14 @@ func TestDocuments_nameCommandsAndOptionsThatThereAre(t *testing.T) {
 
 // notRun are texts of the shell blocks that no test runs as they stand, and why.
 var notRun = map[string]string{
-	"go run . demo":                 "TestDemo_ runs the demo",
-	"go test ./...":                 "it is what runs",
-	"widgetd order erase -name":     "TestOrder_guestIsErasedOnRequest runs it with guests of its own",
-	"scp dist/widgetd_":             "it copies to a server; deploy/package-test installs what deploy/package makes",
-	"enable --now widgetd.socket":   "it enables units of systemd",
-	"--now widgetd-backup.timer":    "it enables units of systemd",
-	"--now widgetd-watch.timer":     "TestWatch_ has addresses of its own",
-	"litestream sync -wait -socket": "TestLitestream_ runs it with paths of its own",
-	"widgetd/pair follow":           "TestLitestream_aPair… runs deploy/pair",
+	"go run . demo":               "TestDemo_ runs the demo",
+	"go test ./...":               "it is what runs",
+	"widgetd order erase -name":   "TestOrder_guestIsErasedOnRequest runs it with guests of its own",
+	"scp dist/widgetd_":           "it copies to a server; deploy/package-test installs what deploy/package makes",
+	"enable --now widgetd.socket": "it enables units of systemd",
+	"--now widgetd-backup.timer":  "it enables units of systemd",
+	"--now widgetd-watch.timer":   "TestWatch_ has addresses of its own",
+	"widgetd/pair follow":         "TestLitestream_aPair… runs deploy/pair",
 }
 
 func TestDocuments_shellBlocksAreRunByATestOrItIsSaidWhyNot(t *testing.T) {

@@ -136,7 +136,9 @@ func serveCommand(e *env) error {
 	}
 	if e.on("standby") {
 		readKeys := func() (*keyring, error) { return loadKeyring(keyFile) }
-		return serveStandby(e.ctx, listener, newStandby(db, readKeys, o.trusted, log))
+		b := newStandby(db, readKeys, o.trusted, log)
+		b.config = e.getenv("LITESTREAM_CONFIG")
+		return serveStandby(e.ctx, listener, b)
 	}
 	st, err := openStore(db, storeOptions{noCheckpoints: e.on("litestream")})
 	if err != nil {
@@ -332,6 +334,8 @@ func serveStandby(ctx context.Context, listener net.Listener, b *standby) error 
 	web, served := newWeb(b, b.log), make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
 	go everyInterval(ctx, func() { b.told.tell(false) })
+	go b.watchFollower(ctx)
+	defer b.startStatus()()
 	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
 	select {
 	case err := <-served:

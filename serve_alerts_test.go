@@ -123,6 +123,9 @@ var causes = map[string]func(t *testing.T) (before, after map[string]string){
 		s.change(func(t *tx) error { t.wantProof(proofBackup); return nil })
 		time.Sleep(proofOverdue + time.Hour)
 	}),
+	"WidgetdStandbyBehind": inBubbleCause(func(s *service) {
+		s.store.become(standing{dutyAlone, reasonBehind}) // as the standby's answer has it
+	}),
 	"WidgetdDiskFull": func(t *testing.T) (before, after map[string]string) {
 		s := newService(t)
 		before = scrape(s.server)

@@ -31,10 +31,12 @@ const (
 	faultPeer     = "the peer gives no usable answer"
 	faultKeyLists = "the key file does not have the same list of keys as that of the peer"
 	faultEpoch    = "the epoch of the peer can't be written down"
+	faultStalled  = "its copy has not followed the replica for 5 minutes"
 	faultFollows  = "its copy is not of the epoch in which the peer serves: run 'pair follow'"
 
 	reasonSilent   = "the peer has not answered since the start: nothing is paid, posted or sent until it does"
 	reasonRivalled = "the peer serves in the same epoch: nothing is paid, posted or sent until one of both is promoted"
+	reasonBehind   = "the copy of the standby has not followed the replica for 5 minutes"
 	reasonMislaid  = "the database is not of the epoch that the file beside it names: nothing is paid, posted or " +
 		"sent until it is promoted"
 )
@@ -47,8 +49,9 @@ type peerMessage struct {
 	Serves  bool   `json:"serves"`  // it has the database open, in this epoch; else it is the standby
 	Number  int64  `json:"epoch"`
 	Name    string `json:"id"`
-	Keys    []byte `json:"keys"`            // the hash of the list of keys in its key file
-	Nonce   string `json:"nonce,omitempty"` // of a question
+	Behind  bool   `json:"behind,omitempty"` // the copy of the standby does not follow the replica
+	Keys    []byte `json:"keys"`             // the hash of the list of keys in its key file
+	Nonce   string `json:"nonce,omitempty"`  // of a question
 }
 
 // The purposes for which messages are sealed.
@@ -247,6 +250,8 @@ func (p *peerWatch) check(ctx context.Context) {
 		p.become(dutyWaiting, reasonRivalled)
 	case !m.hasKeys(keys):
 		p.become(dutyAlone, faultKeyLists)
+	case m.Behind:
+		p.become(dutyAlone, reasonBehind)
 	default:
 		p.become(dutyAlone, "")
 	}

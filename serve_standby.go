@@ -1,16 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -72,15 +78,21 @@ type standby struct {
 	log     *slog.Logger
 	db      string // whose copy it is, and beside which it keeps what it has heard
 
+	config  string // of Litestream; "": its own default
+	started time.Time
+
 	mu        sync.Mutex
-	otherKeys bool // the key file of the peer had another list of keys at its last question
+	otherKeys bool      // the key file of the peer had another list of keys at its last question
+	copied    string    // the last transaction that the follower has applied, when it was looked at last
+	behind    time.Time // since when the replica has a later one, or can't be read; zero: it has not
+	stalled   bool      // that lasts for followerStalled
 }
 
 // newStandby makes a standby for the copy at a path, which keys() reads the key file of.
 func newStandby(db string, keys func() (*keyring, error), trusted []netip.Prefix, log *slog.Logger) *standby {
 	told := newTeller(log)
 	return &standby{self: peerMessage{Machine: randomText(16)}, keys: keys, trusted: trusted,
-		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db}
+		askedBy: newLimiter(maxAddressBuckets), told: told, log: slog.New(told), db: db, started: time.Now()}
 }
 
 // learn keeps the epoch of a machine that serves, unless it knows of a later one, and compares their key files.
@@ -110,9 +122,119 @@ func (b *standby) fault() string {
 		return faultFollows
 	case b.otherKeys:
 		return faultKeyLists
+	case b.stalled:
+		return faultStalled
 	}
 	return ""
 }
+
+// followerStalled is how long the copy may stay behind the replica without a change.
+const followerStalled = 5 * time.Minute
+
+// checkFollower compares the copy with the replica. A follower that has stalled, as 'litestream restore -f' may in
+// silence (litestream#1515), is killed, so that its unit starts it again: a signal that it obeys would be a good end.
+func (b *standby) checkFollower(ctx context.Context, now time.Time) {
+	text, _ := os.ReadFile(followerPath(b.db)) // it is not there while the first copy is made
+	copied := string(bytes.TrimSpace(text))
+	newest, err := b.newestInReplica(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err == nil && newest <= copied:
+		b.behind, b.stalled = time.Time{}, false
+	case copied != b.copied || b.behind.IsZero():
+		b.behind, b.stalled = now, false
+	case now.Sub(b.behind) >= followerStalled:
+		b.stalled = true
+		b.log.Warn(faultStalled, "copy", copied, "replica", newest, "error", err)
+		if err == nil && copied != "" && endFollower(b.db) {
+			b.behind = now // the next one has as long
+		}
+	}
+	b.copied = copied
+}
+
+// newestInReplica returns the TXID of the last transaction in the replica of the epoch that this machine follows.
+// Snapshots (level 9) do not count, since the follower does not apply them.
+func (b *standby) newestInReplica(ctx context.Context) (newest string, err error) {
+	named, err := readEpochFile(epochPath(b.db))
+	if err != nil {
+		return "", err
+	}
+	db, err := filepath.Abs(b.db)
+	if err != nil {
+		return "", err
+	}
+	args := []string{"ltx", "-level", "all", "-json"}
+	if b.config != "" {
+		args = append(args, "-config", b.config)
+	}
+	limited, cancel := context.WithTimeout(ctx, peerInterval/2)
+	defer cancel()
+	out, err := runLitestream(limited, named, append(args, db)...)
+	var files []struct {
+		Level int
+		TXID  string `json:"max_txid"`
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &files)
+	}
+	for _, file := range files {
+		if file.Level != 9 {
+			newest = max(newest, file.TXID)
+		}
+	}
+	return newest, err
+}
+
+// endFollower kills the process of this user that keeps a copy up to date. It reports false if there is none.
+func endFollower(db string) (ended bool) {
+	db, _ = filepath.Abs(db) // newestInReplica has tried
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range lines {
+		text, _ := os.ReadFile(file) // it may have ended, or belong to another user
+		args := strings.Split(string(text), "\x00")
+		has := func(word string) bool { return slices.Contains(args, word) }
+		if filepath.Base(args[0]) != "litestream" || !has("restore") || !has("-f") || !has(db) {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(file, "/")[2])
+		ended = err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil || ended
+	}
+	return ended
+}
+
+// watchFollower calls checkFollower each minute until ctx ends.
+func (b *standby) watchFollower(ctx context.Context) {
+	tick := time.NewTicker(peerInterval)
+	defer tick.Stop()
+	for {
+		b.checkFollower(ctx, time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// startStatus has the status command ask the standby, over the same socket as the service.
+func (b *standby) startStatus() (stop func()) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		report, health := b.health(), healthPass
+		if report.Output != standbyText {
+			health = healthWarn
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(encodeJSON(serviceStatus{Version: buildName(), StartedAt: newStamp(b.started), Health: health,
+			Output: report.Output, Standby: true})) // fails only when the client has gone
+	})
+	return serveSocket(socketPath(b.db), mux, b.log, func(serve func()) { go serve() })
+}
+
+// standbyText is what health says of a standby.
+const standbyText = "this machine is the standby"
 
 // ServeHTTP implements http.Handler: health, at any base address, fails with the member standby.
 func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -141,7 +263,7 @@ func (b *standby) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (b *standby) health() *healthReport {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	output := "this machine is the standby"
+	output := standbyText
 	if fault := b.fault(); fault != "" {
 		output += ", and " + fault
 	}
@@ -160,7 +282,11 @@ func (b *standby) answer(r *http.Request) (status int, kind string, body []byte)
 		b.log.Warn(faultKeyFile, "error", err)
 		return http.StatusServiceUnavailable, "", nil
 	}
-	asked, text, err := b.self.answer(keys, r)
+	self := b.self
+	b.mu.Lock()
+	self.Behind = b.stalled
+	b.mu.Unlock()
+	asked, text, err := self.answer(keys, r)
 	if err != nil {
 		return http.StatusNotFound, "", nil
 	}

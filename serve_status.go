@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -51,6 +52,7 @@ type serviceStatus struct {
 	Unreadable []string       `json:"unreadable"`  // the first row of each table that can't be read, and why
 	Calls      *callsFailing  `json:"calls"`       // that most calls to different hosts fail alike; null: they don't
 	NoRoots    bool           `json:"no_certificates"`
+	Standby    bool           `json:"standby,omitempty"` // it knows only the members before Clock
 }
 
 // callsFailing says how most calls to different hosts fail.
@@ -88,11 +90,6 @@ func (s *server) startStatus() (stop func()) {
 	if s.statusSocket == "" {
 		return func() {}
 	}
-	listener, err := listenUnix(s.statusSocket)
-	if err != nil {
-		s.log.Warn("'widgetd status' can't ask this service", "error", err.Error())
-		return func() {}
-	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -111,9 +108,19 @@ func (s *server) startStatus() (stop func()) {
 			w.WriteHeader(http.StatusConflict)
 		}
 	})
+	return serveSocket(s.statusSocket, mux, s.log, s.working.Go)
+}
+
+// serveSocket serves what the status command asks on a socket, see startStatus. start runs a goroutine.
+func serveSocket(path string, mux *http.ServeMux, log *slog.Logger, start func(func())) (stop func()) {
+	listener, err := listenUnix(path)
+	if err != nil {
+		log.Warn("'widgetd status' can't ask this service", "error", err.Error())
+		return func() {}
+	}
 	web := &http.Server{Handler: mux, ReadHeaderTimeout: statusTimeout, WriteTimeout: statusTimeout,
 		IdleTimeout: statusTimeout}
-	s.working.Go(func() { web.Serve(listener) })
+	start(func() { web.Serve(listener) })
 	return func() { web.Close() } // which closes the listener, and that removes the socket
 }
 
@@ -250,6 +257,10 @@ func (e *env) readStatus(always bool) (r *statusReport, service *serviceStatus, 
 	service, err = askService(e.ctx, db)
 	r.tellOfService(service, err)
 	r.tellOfFiles(e, db)
+	if service != nil && service.Standby {
+		r.finish(db)
+		return r, service, nil
+	}
 	v := &statusView{now: e.now(), service: service}
 	err = e.withStore(func(st *store) error {
 		v.store = st

@@ -56,7 +56,10 @@ func newTrouble(format string, args []any) trouble {
 	for _, arg := range args {
 		switch v := arg.(type) {
 		case closedText, clockFault, callFault:
-			text, _, _ := strings.Cut(fmt.Sprint(v), " for ") // without how long it has lasted
+			text := fmt.Sprint(v)
+			if i := strings.LastIndex(text, " for ") + 5; i < len(text) && i > 4 && text[i] >= '0' && text[i] <= '9' {
+				text = text[:i-5] // without how long it has lasted
+			}
 			shown, fixed = append(shown, text), append(fixed, text)
 		case int:
 			shown, fixed, count = append(shown, v), append(fixed, 0), v

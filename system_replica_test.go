@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -141,8 +143,7 @@ func TestReplica_ofAnotherDatabaseIsNotTakenForOurs(t *testing.T) {
 	r, other := startProven(t), startProven(t)
 	for range 8 {
 		other.o.do("account", "add", "More") // so that it has higher numbers
-		must(t, exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(other.o.dir, "litestream.sock"),
-			other.o.env["WIDGETD_DB"]).Run())
+		other.awaitReplica()
 	}
 	text := strings.ReplaceAll(fileText(t, r.config()), filepath.Dir(r.o.dir)+"/backup",
 		filepath.Dir(other.o.dir)+"/backup")
@@ -376,5 +377,117 @@ func TestUnit_thatReachesANetworkIsHardenedLikeTheOneForBackups(t *testing.T) {
 			writeFile(t, files[i], text)
 		}
 		lacks(t, runProgram(t, "systemd-analyze", append([]string{"verify"}, files...)...), "widgetd-"+unit+".")
+	}
+}
+
+// A follower keeps a copy of the database of a provenService up to date, on a machine of its own.
+type follower struct {
+	r   *provenService
+	db  string
+	cmd *exec.Cmd
+	*standby
+	said runningLog
+}
+
+// newFollower makes a copy, and its standby, without starting that.
+func newFollower(r *provenService, name string) *follower {
+	r.t.Helper()
+	dir := filepath.Join(filepath.Dir(r.o.dir), name)
+	must(r.t, os.Mkdir(dir, 0o700))
+	f := &follower{r: r, db: filepath.Join(dir, "widgetd.db")}
+	config := filepath.Join(dir, "litestream.yml")
+	writeFile(r.t, config, strings.ReplaceAll(fileText(r.t, r.config()), r.o.dir, dir))
+	keys := func() (*keyring, error) { return loadKeyring(r.o.env["WIDGETD_KEY"]) }
+	f.standby = newStandby(f.db, keys, nil, slog.New(slog.NewTextHandler(&f.said, nil)))
+	f.standby.config = config
+	f.start()
+	r.t.Cleanup(func() { f.cmd.Process.Kill() })
+	return f
+}
+
+// start starts Litestream, and waits until the copy has all that the replica has.
+func (f *follower) start() {
+	f.r.t.Helper()
+	f.cmd = exec.Command("env", epochVariable+"=0", "litestream", "restore", "-f", "-follow-interval", "50ms",
+		"-config", f.standby.config, f.db)
+	must(f.r.t, f.cmd.Start())
+	if !soon(func() bool { f.checkFollower(f.r.t.Context(), time.Now()); return f.standby.behind.IsZero() }) {
+		f.r.t.Fatal("the copy does not follow")
+	}
+}
+
+func TestReplica_followerThatStallsIsAnAlarmAndIsEnded(t *testing.T) {
+	t.Parallel()
+	r := startProven(t)
+	f, other := newFollower(r, "one"), newFollower(r, "two")
+	now := time.Now()
+	after := func(d time.Duration) string {
+		t.Helper()
+		f.checkFollower(t.Context(), now.Add(d))
+		return f.health().Output
+	}
+	equal(t, "a quiet hour", after(time.Hour), standbyText)
+
+	must(t, f.cmd.Process.Signal(syscall.SIGSTOP))
+	r.o.do("account", "add", "New")
+	r.awaitReplica()
+	equal(t, "at first", after(0), standbyText)
+	equal(t, "after four minutes", after(4*time.Minute), standbyText)
+	equal(t, "after five minutes", after(5*time.Minute), standbyText+", and "+faultStalled)
+	if err := f.cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("it ended with %v, for which its unit does not start it again", err)
+	}
+	must(t, other.cmd.Process.Signal(syscall.Signal(0)))
+	contains(t, f.said.String(), faultStalled)
+	equal(t, "until it follows", after(6*time.Minute), standbyText+", and "+faultStalled)
+
+	// The machine that serves hears of it.
+	server := newService(t)
+	server.keys, _ = f.keys()
+	server.server.keys.Store(server.keys)
+	web := httptest.NewServer(f.standby)
+	t.Cleanup(web.Close)
+	p, err := server.server.joinPair(web.URL)
+	must(t, err)
+	p.check(t.Context())
+	equal(t, "health of the machine that serves", server.server.healthReport().Output, reasonBehind)
+
+	f.start()
+	equal(t, "when it follows", f.health().Output, standbyText)
+	p.check(t.Context())
+	equal(t, "health of the machine that serves, then", server.server.healthReport().Output, "")
+
+	// A replica that can't be read is an alarm, too, and no reason to end anything.
+	must(t, os.Rename(filepath.Join(filepath.Dir(r.o.dir), "backup"), filepath.Join(filepath.Dir(r.o.dir), "moved")))
+	writeFile(t, f.standby.config, "nonsense: [")
+	after(0)
+	equal(t, "without a replica", after(5*time.Minute), standbyText+", and "+faultStalled)
+	must(t, f.cmd.Process.Signal(syscall.Signal(0)))
+}
+
+// awaitReplica waits until the replica has everything.
+func (r *provenService) awaitReplica() {
+	r.t.Helper()
+	must(r.t, exec.Command("litestream", "sync", "-wait", "-socket", filepath.Join(r.o.dir, "litestream.sock"),
+		r.o.env["WIDGETD_DB"]).Run())
+}
+
+// Against the status command opening the copy on a standby, which nobody may.
+func TestStatus_asksTheStandbyAndOpensNoDatabase(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	db := o.env["WIDGETD_DB"]
+	writeFile(t, db, "pages of different transactions")
+	writeFile(t, followerPath(db), "0000000000000009")
+	cmd := exec.Command(builtProgram(t), "serve", "-standby", "-addr", "127.0.0.1:0", "-log", "json", "-db", db, "-key",
+		o.env["WIDGETD_KEY"])
+	cmd.Env = append(os.Environ(), "LITESTREAM_CONFIG="+filepath.Join(o.dir, "none.yml"))
+	p := start(t, cmd)
+	contains(t, o.do("status"), "health       pass: this machine is the standby\n",
+		"needs doing      none\n")
+	contains(t, o.do("status", "-check"), "ok: nothing needs doing")
+	must(t, p.stop(syscall.SIGTERM))
+	if out, err := o.try("status", "-check"); err == nil || !strings.Contains(out, "the service is not running") {
+		t.Errorf("%s %v", out, err)
 	}
 }
