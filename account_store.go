@@ -382,12 +382,12 @@ func (t *tx) addLogo(l *logo) {
 	t.exec(`INSERT INTO logos (hash, type, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, l.Hash, l.Type, l.Content)
 }
 
-// removeLogo removes a logo unless an account has it.
+// removeLogo removes a logo unless an account has it, which an index tells also among a million.
 func (t *tx) removeLogo(hash string) {
 	t.exec(`DELETE FROM logos WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM account_settings WHERE logo = ?1)`, hash)
 }
 
-// logo returns the logo with a hash, or errNotFound.
+// logo returns the logo with a hash, which is the key of its row, or errNotFound.
 func (q *queries) logo(hash string) (*logo, error) {
 	l := &logo{Hash: hash}
 	return l, q.one(`SELECT type, content FROM logos WHERE hash = ?`, []any{hash}, &l.Type, &l.Content)
