@@ -160,6 +160,7 @@ var notRun = map[string]string{
 	"scp dist/widgetd_":           "it copies to a server; deploy/package-test installs what deploy/package makes",
 	"enable --now widgetd.socket": "it enables units of systemd",
 	"--now widgetd-backup.timer":  "it enables units of systemd",
+	"--now widgetd-page.timer":    "it enables units of systemd",
 	"--now widgetd-watch.timer":   "TestWatch_ has addresses of its own",
 	"widgetd/pair follow":         "TestLitestream_aPair… runs deploy/pair",
 }

@@ -25,6 +25,7 @@ type wing struct {
 	chores  []chore
 	workers []func(ctx context.Context) // run beside the service; they return soon after ctx ends
 	metrics []metric
+	counts  map[string]func() int64 // since the start, by names in daily_counts
 
 	// Each removes up to sweptAtOnce rows whose retention has ended, in a transaction of its own, and returns how many
 	// it has removed.
@@ -182,6 +183,7 @@ type server struct {
 	chores         []chore
 	workers        []func(context.Context)
 	wingMetrics    []metric
+	wingCounts     map[string]func() int64 // see wing.counts
 	sweeps         []func(*tx) (int64, error)
 	refusals       map[string]refusalForm
 	doors          *doors // through which questions go
@@ -207,7 +209,8 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
 		running: inProgress{ids: map[string]bool{}}, refusals: map[string]refusalForm{},
-		doors: newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
+		wingCounts: map[string]func() int64{},
+		doors:      newDoors(questionsAtOnce), elsewhere: http.NewCrossOriginProtection()}
 	s.log = slog.New(s.told)
 	s.startClock()
 	s.outbound.blocked = st.waits
@@ -223,6 +226,7 @@ func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of [
 		s.wingMetrics = append(s.wingMetrics, w.metrics...)
 		s.sweeps = append(s.sweeps, w.sweeps...)
 		maps.Copy(s.refusals, w.refusals)
+		maps.Copy(s.wingCounts, w.counts)
 	}
 	return s, s.refresh()
 }

@@ -89,11 +89,11 @@ var rooms = [][]string{
 	{"main.go", "nouns.go", "serve.go", "demo*.go"},
 	// those by name have endpoints or commands
 	{"*_cli.go", "*_http.go", "docs.go", "auth_key.go", "legacy.go",
-		"license_import.go", "serve_peer.go", "serve_replica.go", "serve_standby.go", "serve_status.go",
-		"serve_watch.go", "widget_script.go",
+		"license_import.go", "serve_days.go", "serve_peer.go", "serve_replica.go", "serve_standby.go",
+		"serve_status.go", "serve_watch.go", "widget_script.go",
 		"order_page.go", "oauth_page.go", "license_page.go"},
-	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "serve_health.go", "serve_log.go",
-		"serve_metrics.go"},
+	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "page_picture.go", "serve_health.go",
+		"serve_log.go", "serve_metrics.go"},
 	{"outbound_connection.go", "account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",
 		"order*.go", "payment*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},
 	// a token is an account's, so accounts are part of who calls
@@ -125,6 +125,8 @@ var walls = map[string]string{
 	"auth.go":     "oauth", // tokens of applications
 	"handlers.go": "oauth", // and their rates
 	"main.go":     "demo",  // is a command that starts the program
+
+	"serve_days.go": "revenue", // counts by business days
 
 	"account": "oauth",               // prints codes to sign in with
 	"books":   "oauth order revenue", // connected by who is signed in; books ways of paying, and days

@@ -65,6 +65,8 @@ type statusView struct {
 	now     time.Time
 	keys    *keyring       // nil: the key file can't be read
 	service *serviceStatus // nil: it does not run, or can't be asked
+	days    int            // that are shown; 0: none
+	account string         // whose days they are; "": of all
 }
 
 // A statusReport collects what the status command prints.
@@ -76,6 +78,7 @@ type statusReport struct {
 	needs      []string       // and then
 	troubles   []trouble      // the same, as 'widgetd watch' tells it
 	width      int            // of the screen; 0: no limit
+	days       *dayReport     // nil: none is shown
 
 	line  statusLine // that is read now
 	label string     // that its next row on the screen has

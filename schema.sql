@@ -339,6 +339,15 @@ CREATE TABLE legacy_calls (
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
+-- What the service counts and no other table holds: how often it was on a business day of the main account. The names
+-- are the program's own, at most 60 a day.
+CREATE TABLE daily_counts (
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- the business day: 2026-11-21
+  name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 40),    -- what: "verified", "refused_429"
+  n          INTEGER NOT NULL CHECK (n >= 0),                        -- how often; of file_bytes, the size of the file
+  PRIMARY KEY (day, name)
+) STRICT, WITHOUT ROWID;
+
 -- Where the events of an account are sent to. The secrets that sign them are not here: each is
 -- derived from the key file, the id of the row and secret_number.
 CREATE TABLE webhooks (

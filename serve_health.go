@@ -13,7 +13,7 @@ import (
 
 // healthNoun declares the health of the service.
 func healthNoun() noun {
-	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s)} }}
+	return noun{name: "health", wings: func(s *server) []wing { return []wing{healthWing(s), daysWing(s)} }}
 }
 
 func healthWing(s *server) wing {

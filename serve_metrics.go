@@ -175,6 +175,37 @@ func (m *metrics) lastMinute(now time.Time) (answers []routeCount, refusals []re
 	return answers, refusals
 }
 
+// dayCounts returns how many answers there were since the start, by names in daily_counts. Health is left out, which
+// those who watch ask for all day long.
+func (m *metrics) dayCounts() map[string]int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := map[string]int64{}
+	for key, c := range m.answers {
+		if key.route == "GET /widget/health" {
+			continue
+		}
+		if key.route == "POST /widget/license/verify" && key.status == http.StatusOK {
+			counts[countVerified] += c.all
+		}
+		if key.status >= 400 {
+			status := key.status
+			if !slices.Contains(refusedStatuses, status) {
+				status = 0
+			}
+			counts[fmt.Sprintf(countRefused, status)] += c.all
+		}
+		for i, n := range c.within {
+			bound := 2 * durationBounds[len(durationBounds)-1] // above all
+			if i < len(durationBounds) {
+				bound = durationBounds[i]
+			}
+			counts[fmt.Sprintf(countWithin, bound.Microseconds())] += n
+		}
+	}
+	return counts
+}
+
 // A routeCount is how many requests to a route were answered with a status in the last minute.
 type routeCount struct {
 	Route    string `json:"route"`

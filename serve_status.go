@@ -23,8 +23,17 @@ import (
 // The operator's command on everything at once.
 var statusCommands = []command{
 	{"status", "", "show on one screen how the service is, who calls, what was refused and what needs doing",
-		[]option{optCheck}, statusShow},
+		[]option{
+			optCheck, optStatusDays, optHTML, optAccount.says("show the days of this account only"),
+		}, statusShow},
 }
+
+var (
+	optStatusDays = option{name: "days", value: "N",
+		help:        "show how the last days went, 2 to 90 business days of the main account; with -html 14 without it",
+		generalHelp: "how many days are added, or of how many it is shown how they went"}
+	optHTML = option{name: "html", value: "FILE", help: "write what needs doing and how the last days went as a page"}
+)
 
 var optCheck = option{name: "check", help: "print one line, for monitoring, and tell by the exit status: " +
 	"0 nothing needs doing, 1 something does, 3 the service does not run or its health fails"}
@@ -228,10 +237,16 @@ func statusShow(e *env) error {
 	if e.on("check") {
 		return r.printVerdict(e, service)
 	}
+	if e.str("html") != "" {
+		return e.writePage(r)
+	}
 	if err := e.printDetails(r.members, r.details); err != nil {
 		return err
 	}
 	if !e.on("json") {
+		if r.days != nil {
+			fmt.Fprintf(e.stdout, "\n%s\n", r.days.write(e.width(), e.barsFor()))
+		}
 		if err := e.printNeeds(r.needs); err != nil {
 			return err
 		}
@@ -261,7 +276,10 @@ func (e *env) readStatus(always bool) (r *statusReport, service *serviceStatus, 
 		r.finish(db)
 		return r, service, nil
 	}
-	v := &statusView{now: e.now(), service: service}
+	v := &statusView{now: e.now(), service: service, account: e.str("account")}
+	if v.days, err = e.shownDays(); err != nil {
+		return nil, nil, err
+	}
 	err = e.withStore(func(st *store) error {
 		v.store = st
 		v.keys, _ = loadKeyring(keyFile) // tellOfFiles reports the error
@@ -283,6 +301,9 @@ func (r *statusReport) readAll(v *statusView, of []noun, failed error) {
 	lines := []statusLine{{label: "database", read: fileStatus}, {label: backupLabel, read: backupStatus}}
 	for _, n := range of {
 		lines = append(lines, n.status...)
+	}
+	if v.days > 0 {
+		lines = append(lines, statusLine{label: "days", read: daysStatus})
 	}
 	for _, foreign := range foreignOf(of) {
 		read := func(v *statusView, to *statusReport) error {

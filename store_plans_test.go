@@ -55,7 +55,7 @@ func askedAt() string {
 }
 
 // fewRows are the tables that are read whole: they have a row, or few for each account or day.
-var fewRows = regexp.MustCompile(`^SCAN (clock|epoch|probes|base_urls|legacy_calls|revenue_backlog)\b`)
+var fewRows = regexp.MustCompile(`^SCAN (clock|epoch|probes|base_urls|legacy_calls|revenue_backlog|proofs)\b`)
 
 // aliveOnly are the partial indexes that may be read whole: what has ended is not in them.
 var aliveOnly = regexp.MustCompile(`^SCAN .* INDEX (payments_live|payments_review|payment_operations_pending|` +
@@ -73,6 +73,7 @@ var mayRead = map[string]string{
 	"FROM accounts a ORDER BY":                   "the operator lists all accounts",
 	"FROM origins WHERE 1":                       "the operator lists all sites",
 	"FROM widgets w":                             "the operator lists all widgets; an account has few",
+	"FROM widget_counts WHERE quarter":           "those of a day, of all widgets",
 	"FROM tokens WHERE account_id":               "people issue them one by one",
 	"FROM tokens WHERE expires_at":               "people issue them one by one",
 	"lease_kid = ?1":                             "retiring a key asks about every device",
@@ -82,6 +83,7 @@ var mayRead = map[string]string{
 	"FROM leads WHERE created_at <":              "purging asks how many leads are old before it begins",
 	"FROM events ORDER BY seq LIMIT":             "from the oldest on, up to a limit",
 	"JOIN disputes d":                            "those of one order",
+	"DISTINCT currency FROM revenue_days":        "one for each account, day and currency, of the days that are shown",
 	"DISTINCT group_name FROM revenue_sums":      "those of one day",
 	"FROM legacy_calls":                          "one for each day, known path and caller",
 	"FROM item_counts WHERE widget_id":           "at most 100 a day of a widget, over 366 days",

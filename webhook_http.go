@@ -34,6 +34,7 @@ func webhookWing(s *server) wing {
 	}
 	w := webhookWorkerOf(s)
 	all := wing{routes: routes, metrics: webhookMetrics(w),
+		counts: map[string]func() int64{countFailedSends: w.failed.Load},
 		chores: []chore{{fault: faultWebhookSweep, timeDriven: true, run: w.sweep}}}
 	if !s.noWebhooks {
 		all.workers = append(all.workers, w.run)

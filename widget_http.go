@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/xml"
 	"fmt"
 	"net/http"
 	"slices"
@@ -375,33 +374,6 @@ func (m *statsMemory) read(key statsKey, f func() (taggedBody, string, error)) (
 	return r.taggedBody, r.err
 }
 
-// The picture of statistics: a bar for each interval, as an SVG image that works in an <img>. It is 400
-// by 200 units large and scales with its box. Its texts would scale too, so the style, which sees the
-// width of the box, makes them larger in small ones. It brings its own background, since pages do not
-// always follow the color scheme that the style follows.
-
-// pictureStyle is the style of every picture.
-const pictureStyle = `
-.back{fill:#fff}.bars{fill:#0a6c8f}.axis{stroke:#c9d1d9}
-text{font:12px system-ui,sans-serif;fill:#1f2328}.total{font-weight:600}.minor{fill:#57606a}
-@media(max-width:400px){text{font-size:17px}}
-@media(max-width:260px){text{font-size:28px}.busiest{display:none}}
-@media(min-width:640px){text{font-size:9px}}
-@media(prefers-color-scheme:dark){
-.back{fill:#0d1117}.bars{fill:#4fb3d9}.axis{stroke:#3d444d}text{fill:#f0f6fc}.minor{fill:#a3acb6}}
-`
-
-// picturePolicy is the Content-Security-Policy of pictures, for browsers that open one as a page: it
-// allows pictureStyle and nothing else.
-var picturePolicy = "default-src 'none'; style-src '" + hashSource(pictureStyle) + "'"
-
-// Where the parts of a picture are, in its units.
-const (
-	pictureWidth, pictureHeight = 400, 200
-	pictureMargin               = 12 // at the left and right of everything
-	barsTop, barsBottom         = 48, 158
-)
-
 // A statsPicture is the picture of a report in a language. Its texts are those of the language.
 type statsPicture struct {
 	*statsReport
@@ -409,61 +381,27 @@ type statsPicture struct {
 	*pageTexts
 }
 
-// picture returns a report as an SVG image in a language (contract, section 5).
+// picture returns a report as an SVG image in a language (contract, section 5): a bar for each interval.
 func (r *statsReport) picture(lang pageLanguage) []byte {
 	p := &statsPicture{r, lang, textsByLanguage[lang]()}
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" lang="%s" width="%d" height="%d"`+
-		` viewBox="0 0 %[2]d %d" role="img" aria-labelledby="title desc">`+
-		`<title id="title">%s</title><desc id="desc">%s</desc><style>%s</style>`+
-		`<rect class="back" width="100%%" height="100%%" rx="6"/>`, lang, pictureWidth, pictureHeight,
-		xmlText(p.title()), xmlText(p.words()), pictureStyle)
-	const right = pictureWidth - pictureMargin
-	if busiest := r.busiest(); busiest.Views > 0 {
-		fmt.Fprintf(&b, `<text class="total" x="%d" y="34">%s</text>`, pictureMargin,
-			amount(lang, r.Totals.Views, "view"))
-		if len(r.Series) > 1 {
-			fmt.Fprintf(&b, `<text class="minor busiest" x="%d" y="34" text-anchor="end">%s</text>`,
-				right, p.say("most_"+r.Interval, p.number(busiest.Views)))
-		}
-		fmt.Fprintf(&b, `<path class="bars" d="%s"/>`, r.bars(busiest.Views))
-	} else {
-		fmt.Fprintf(&b, `<text class="minor" x="50%%" y="104" text-anchor="middle">%s</text>`, p.say("none"))
+	from, to, busiest := dayOf(r.From), dayOf(r.To), r.busiest()
+	bars := &barPicture{lang: lang, title: p.title(), words: p.words(), none: p.say("none"),
+		total: amount(lang, r.Totals.Views, "view"), to: p.date(to, p.ShortMonths, true)}
+	if len(r.Series) > 1 {
+		bars.most = p.say("most_"+r.Interval, p.number(busiest.Views))
 	}
-	fmt.Fprintf(&b, `<path class="axis" d="M%d %d.5H%d"/>`, pictureMargin, barsBottom, right)
-	if from, to := dayOf(r.From), dayOf(r.To); from != to {
-		fmt.Fprintf(&b, `<text class="minor" x="%d" y="186">%s</text>`, pictureMargin,
-			p.date(from, p.ShortMonths, from.Year() != to.Year()))
+	if from != to {
+		bars.from = p.date(from, p.ShortMonths, from.Year() != to.Year())
 	}
-	fmt.Fprintf(&b, `<text class="minor" x="%d" y="186" text-anchor="end">%s</text></svg>`+"\n", right,
-		p.date(dayOf(r.To), p.ShortMonths, true))
-	return []byte(b.String())
+	for _, point := range r.Series {
+		bars.values = append(bars.values, point.Views)
+	}
+	return []byte(bars.svg("", pictureStyle) + "\n")
 }
 
 // say returns a text of the picture, with its verbs filled in.
 func (p *statsPicture) say(key string, args ...any) string {
 	return fmt.Sprintf(p.Picture[key], args...)
-}
-
-// bars returns the path of a picture's bars; most is the largest number of views. A bar leaves a fifth
-// of its place empty, unless there are so many that it would blur them. One with any view is at least a
-// unit high, so that it can be seen.
-func (r *statsReport) bars(most int64) string {
-	var path strings.Builder
-	step := float64(pictureWidth-2*pictureMargin) / float64(len(r.Series))
-	width := step
-	if len(r.Series) <= 120 {
-		width = min(step*0.8, 48)
-	}
-	for i, p := range r.Series {
-		if p.Views <= 0 {
-			continue
-		}
-		height := max(1, float64(barsBottom-barsTop)*(float64(p.Views)/float64(most)))
-		x := pictureMargin + step*float64(i) + (step-width)/2
-		fmt.Fprintf(&path, "M%.2f %dv-%.1fh%.2fv%.1fz", x, barsBottom, height, width, height)
-	}
-	return path.String()
 }
 
 // title returns the title of a picture: what it is about, and how many views there were.
@@ -526,11 +464,4 @@ func amount(lang pageLanguage, n int64, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf(textsByLanguage[lang]().Picture[noun], lang.number(n))
-}
-
-// xmlText returns a text escaped for XML; what XML can't hold becomes U+FFFD.
-func xmlText(s string) string {
-	var b strings.Builder
-	xml.EscapeText(&b, []byte(s)) // a strings.Builder never fails
-	return b.String()
 }

@@ -337,6 +337,15 @@ CREATE TABLE legacy_calls (
   PRIMARY KEY (day, path, caller)
 ) STRICT, WITHOUT ROWID;
 
+-- What the service counts and no other table holds: how often it was on a business day of the main account. The names
+-- are the program's own, at most 60 a day.
+CREATE TABLE daily_counts (
+  day        TEXT NOT NULL CHECK (day LIKE '____-__-__'),            -- the business day: 2026-11-21
+  name       TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 40),    -- what: "verified", "refused_429"
+  n          INTEGER NOT NULL CHECK (n >= 0),                        -- how often; of file_bytes, the size of the file
+  PRIMARY KEY (day, name)
+) STRICT, WITHOUT ROWID;
+
 -- Where the events of an account are sent to. The secrets that sign them are not here: each is
 -- derived from the key file, the id of the row and secret_number.
 CREATE TABLE webhooks (
@@ -1182,6 +1191,9 @@ INSERT INTO idempotency (id, request, answer, expires_at) VALUES (X'61FAE3A60A8E
 
 INSERT INTO legacy_calls (day, path, caller, calls, last_at) VALUES ('2026-06-30', '/api/legacy/widget/leads', 'acct_00000000000000000000000002', 12, '2026-06-30T23:59:59Z');
 INSERT INTO legacy_calls (day, path, caller, calls, last_at) VALUES ('2026-07-01', 'other', 'unknown', 1, '2026-07-01T00:00:00Z');
+
+INSERT INTO daily_counts (day, name, n) VALUES ('2026-11-21', 'file_bytes', 733184);
+INSERT INTO daily_counts (day, name, n) VALUES ('2026-11-21', 'refused_429', 3);
 
 INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000001', 'acct_00000000000000000000000002', 'https://crm.example.com/hooks', '["license.created","lead.created"]', 'Our CRM', 'enabled', NULL, 2, '2026-11-20T09:00:00Z', '2026-11-20T10:00:00Z', NULL, 'token tok_00000000000000000000000002', '2026-10-01T00:00:00Z', '2026-11-20T09:00:00Z');
 INSERT INTO webhooks (id, account_id, url, types, description, state, reason, secret_number, rotated_at, failing_since, test_seq, made_by, created_at, updated_at) VALUES ('whe_00000000000000000000000002', 'acct_00000000000000000000000002', 'https://till.example.net/in?key=1', '["device.activated"]', NULL, 'enabled', NULL, 1, NULL, NULL, NULL, 'command:anna', '2026-10-02T00:00:00Z', '2026-10-02T00:00:00Z');
