@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,12 +80,14 @@ func (e *env) prove(what, dir string, restore func(p *proving) error) (*proof, e
 			return err
 		}
 		failed := p.try(proofPath(p.db, dir), restore)
+		if errors.Is(failed, errProofRuns) || e.ctx.Err() != nil { // which proves nothing
+			return failed
+		}
 		if failed != nil {
 			text := oneLineError{failed}.Error()
 			p.Fault = strings.ToValidUTF8(text[:min(len(text), maxFaultText)], "")
 		}
-		noted := st.update(context.WithoutCancel(e.ctx), func(t *tx) error { t.endProof(p.proof); return nil })
-		return errors.Join(failed, noted)
+		return errors.Join(failed, st.update(e.ctx, func(t *tx) error { t.endProof(p.proof); return nil }))
 	})
 	return p.proof, err
 }
@@ -175,7 +176,7 @@ func replicaVerify(e *env) error {
 	}
 	p, err := e.prove(proofReplica, dir, (*proving).fromReplica)
 	if p != nil && olderLitestream(p.Litestream) {
-		e.note("%s\n", oldLitestreamText(p.Litestream))
+		e.note(oldLitestreamText+"\n", printable(p.Litestream))
 	}
 	if err != nil {
 		return fmt.Errorf("the replica is not proven: %w", err)
@@ -296,25 +297,8 @@ func olderLitestream(version string) bool {
 	return version != "" && number(version) < number(oldestLitestream)
 }
 
-func oldLitestreamText(version string) string {
-	return fmt.Sprintf("Litestream is %s; versions before %s can lose what was committed: install a later one, and "+
-		"restart it", printable(version), oldestLitestream)
-}
-
-// copyFile copies a backup as restoring it does: to a new file of this user alone.
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
-}
+const oldLitestreamText = "Litestream is %s; versions before " + oldestLitestream + " can lose what was committed: " +
+	"install a later one, and restart it"
 
 // replicaStatus is what the status command says of the replica.
 func replicaStatus(v *statusView, to *statusReport) error {
@@ -339,8 +323,7 @@ func replicaStatus(v *statusView, to *statusReport) error {
 	to.say("%s", text)
 	to.askForProof(v.now, p, "run 'widgetd replica verify', or enable widgetd-replica.timer")
 	if olderLitestream(p.Litestream) {
-		to.ask("Litestream is %s; versions before %s can lose what was committed: install a later one, and restart it",
-			p.Litestream, oldestLitestream)
+		to.ask(oldLitestreamText, p.Litestream)
 	}
 	return nil
 }

@@ -28,15 +28,13 @@ var watchCommands = []command{{"watch", "", "post what is new, worse or over of 
 var optUnit = option{name: "unit", value: "UNIT", help: "also tell that this unit of systemd has failed"}
 
 const (
-	watchOver     = 5 * time.Minute  // how long a trouble must be gone to be over: one that comes and goes is told once
-	watchBurst    = 6                // messages within an hour, after which one comes every watchPause
-	watchPause    = 15 * time.Minute // and has all that has changed meanwhile
-	watchLimit    = 10 * time.Second // for a call
-	watchLines    = 8                // troubles that a message names
-	maxWatchLine  = 300              // bytes of each
-	maxWatchFile  = 64 << 10         // bytes
-	failedUnit    = "unit "          // begins the keys of units that have failed
-	failedUnitFor = time.Hour        // in which the same is not told again
+	watchOver    = 5 * time.Minute  // how long a trouble must be gone to be over: one that comes and goes is told once
+	watchBurst   = 6                // messages within an hour, after which one comes every watchPause
+	watchPause   = 15 * time.Minute // and has all that has changed meanwhile
+	watchLimit   = 10 * time.Second // for a call
+	watchLines   = 8                // troubles that a message names
+	maxWatchLine = 300              // bytes of each
+	maxWatchFile = 64 << 10         // bytes
 )
 
 // A trouble is one thing that needs doing, in words that hold nothing that anybody else has written: a name, an address
@@ -77,7 +75,7 @@ func newTrouble(format string, args []any) trouble {
 type toldTrouble struct {
 	Count int       `json:"count"`
 	Text  string    `json:"text"`
-	Gone  time.Time `json:"gone,omitzero"` // since when it is not there any more; of a unit, when that has failed
+	Gone  time.Time `json:"gone,omitzero"` // since when it is not there any more
 }
 
 // A watchState is what was told, and when messages were sent in the last hour.
@@ -104,18 +102,13 @@ func (w *watchState) compare(found map[string]trouble, now time.Time) (m watchMe
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(w.Told)) {
-		told, isUnit := w.Told[key], strings.HasPrefix(key, failedUnit)
-		_, lasts := found[key]
-		switch gone := now.Sub(told.Gone); {
-		case lasts && isUnit:
+		told := w.Told[key]
+		switch _, lasts := found[key]; {
 		case lasts:
 			told.Gone = time.Time{}
 		case told.Gone.IsZero():
 			told.Gone = now
-		case isUnit && gone >= failedUnitFor:
-			delete(w.Told, key)
-			continue
-		case !isUnit && gone >= watchOver:
+		case now.Sub(told.Gone) >= watchOver:
 			m.over, m.lines = append(m.over, key), append(m.lines, "over: "+told.Text)
 		}
 		w.Told[key] = told
@@ -134,9 +127,6 @@ func (w *watchState) told(m watchMessage, found map[string]trouble, now time.Tim
 	for _, key := range slices.Concat(m.fresh, m.worse) {
 		t := found[key]
 		w.Told[key] = toldTrouble{Count: t.count, Text: t.text}
-		if strings.HasPrefix(key, failedUnit) {
-			w.Told[key] = toldTrouble{Count: t.count, Gone: now}
-		}
 	}
 	for _, key := range m.over {
 		delete(w.Told, key)
@@ -210,7 +200,7 @@ func (w *watchTarget) send(ctx context.Context, m watchMessage, urgent bool) err
 	switch {
 	case urgent && len(m.fresh)+len(m.worse) > 0:
 		priority, tag = 5, "rotating_light"
-	case len(m.fresh)+len(m.worse) == 0:
+	case len(m.over) == len(m.lines):
 		priority, tag = 3, "white_check_mark"
 	}
 	host, _ := os.Hostname()
@@ -254,10 +244,6 @@ func watchRun(e *env) error {
 		return err
 	}
 	found, urgent := e.troubles()
-	if unit := e.str("unit"); unit != "" {
-		text := fmt.Sprintf("the unit %s has failed: journalctl -u %s", unit, unit)
-		found[failedUnit+unit] = trouble{failedUnit + unit, 1, text}
-	}
 	state := &watchState{Told: map[string]toldTrouble{}}
 	text, err := os.ReadFile(toldPath(db))
 	if err == nil {
@@ -266,19 +252,25 @@ func watchRun(e *env) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		state = &watchState{Told: map[string]toldTrouble{}} // it is told anew, and so not lost
 	}
-	m, now, said := state.compare(found, e.now()), e.now(), ""
-	if len(m.lines) > 0 && state.mayTell(now) {
+	m, now, said, unit := state.compare(found, e.now()), e.now(), "", e.str("unit")
+	if unit != "" {
+		m.lines = append(m.lines, fmt.Sprintf("the unit %s has failed: journalctl -u %s", unit, unit))
+	}
+	if len(m.lines) > 0 && (state.mayTell(now) || unit != "") {
 		if err := target.send(e.ctx, m, urgent); err != nil {
 			return fmt.Errorf("the message could not be sent: %w", err) // and silence tells of it
 		}
 		state.told(m, found, now)
 		said = fmt.Sprintf("told: %d new, %d worse, %d over", len(m.fresh), len(m.worse), len(m.over))
 	}
-	os.Remove(toldPath(db) + ".new") // of a run that was killed
-	err = writeAtomically(toldPath(db), true, func(f *os.File) error {
-		_, err := f.Write(encodeJSON(state))
-		return err
-	})
+	err = nil
+	if after := encodeJSON(state); string(after) != string(text) {
+		os.Remove(toldPath(db) + ".new") // of a run that was killed
+		err = writeAtomically(toldPath(db), true, func(f *os.File) error {
+			_, err := f.Write(after)
+			return err
+		})
+	}
 	if target.ping != "" {
 		if failed := watchCall(e.ctx, http.MethodGet, target.ping, nil, nil); failed != nil {
 			err = errors.Join(err, fmt.Errorf("the address that notices silence could not be called: %w", failed))

@@ -66,10 +66,10 @@ func backupCommand(e *env) error {
 			if err == nil {
 				err = p.needRoom()
 			}
-			if err == nil {
-				err = copyFile(path, p.copy)
+			if err != nil {
+				return err
 			}
-			return err
+			return restoreBackup(path, p.copy)
 		})
 		if err != nil {
 			return err

@@ -644,6 +644,16 @@ func (s *store) backup(path string) error {
 	return nil
 }
 
+// restoreBackup copies a backup to a new file, mode 0600, as restoring it does.
+func restoreBackup(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return writeAtomically(to, false, func(f *os.File) error { _, err := io.Copy(f, in); return err })
+}
+
 // checkFile reads the whole database, changes nothing, and returns what is wrong with its
 // pages, indexes and foreign keys, and every difference between its schema and schema.sql. The
 // error says why it could not be checked.

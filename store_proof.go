@@ -123,6 +123,8 @@ func (q *queries) fitsMark(what, mark string, in epoch, then, now [4]int64) erro
 	return err
 }
 
+var errProofRuns = errors.New("another proof is being made")
+
 // A proofDir is a directory of its own in which a copy is restored, mode 0700. Whoever has it open has locked it.
 type proofDir struct{ *os.File }
 
@@ -151,7 +153,7 @@ func openProofDir(path string) (d proofDir, err error) {
 	case ownerOf(info) != os.Geteuid() || info.Mode().Perm() != 0o700:
 		err = fmt.Errorf("%s is not this program's: remove it", path)
 	case syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil:
-		err = errors.New("another proof is being made")
+		err = errProofRuns
 	default:
 		err = d.clear()
 	}
