@@ -197,7 +197,7 @@ func (p *proving) fromReplica() error {
 	err := p.litestream(awaited, &synced, "sync", "-wait", "-json", "-timeout",
 		strconv.Itoa(int(replicaWait/time.Second)), "-socket", socket, p.db)
 	if err != nil {
-		return fmt.Errorf("Litestream does not bring what was written to the replica: %w", err)
+		return fmt.Errorf("what was written does not come to the replica: %w", err)
 	}
 	if err := p.awaitListed(synced.TXID); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (p *proving) fromReplica() error {
 	var restored struct{ TXID string }
 	err = p.litestream(limited, &restored, p.restoring("-json", "-integrity-check", "full")...)
 	if err != nil {
-		return fmt.Errorf("Litestream does not restore the replica: %w", err)
+		return fmt.Errorf("restoring it fails: %w", err)
 	}
 	p.TXID = restored.TXID
 	return nil

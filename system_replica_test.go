@@ -130,11 +130,11 @@ func TestReplica_isNotProvenWhileLitestreamDoesNotRun(t *testing.T) {
 	r := startProven(t)
 	r.passes()
 	r.endStream(syscall.SIGTERM)
-	r.fails("Litestream does not bring what was written to the replica")
+	r.fails("what was written does not come to the replica")
 	r.stream = r.startAs("0")
 	r.passes()
 	r.endStream(syscall.SIGKILL)
-	r.fails("Litestream does not bring what was written to the replica")
+	r.fails("what was written does not come to the replica")
 }
 
 // Against a replica of another database, or of another path, that passes for ours: transactions have numbers only.
@@ -191,7 +191,7 @@ func TestReplica_thatWasTruncatedIsNotGood(t *testing.T) {
 		}
 		return os.Truncate(path, fileSize(path)/2)
 	}))
-	r.fails("Litestream does not restore the replica")
+	r.fails("restoring it fails")
 }
 
 // Against a proof that fills the disk of the service, and one whose disk others fill meanwhile.
@@ -202,7 +202,7 @@ func TestReplica_proofLeavesRoomAndNoCopy(t *testing.T) {
 	r.fails("there is no room to restore it", "-dir", small)
 	filling := smallDisk(t, 80<<20)
 	r.instead(fmt.Sprintf(`case "$*" in *integrity-check*) cat /dev/zero >%s/fill 2>/dev/null ;; esac`, filling))
-	r.fails("Litestream does not restore the replica", "-dir", filling)
+	r.fails("restoring it fails", "-dir", filling)
 	for _, disk := range []string{small, filling} {
 		lacks(t, strings.Join(dirNames(t, disk), " "), "proof")
 	}
