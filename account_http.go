@@ -32,10 +32,7 @@ type accountView struct {
 	Issuer bool `json:"issuer"` // its own tokens may issue its licences
 }
 
-const (
-	maxAccountBody = 64 << 10         // bytes of a change, which may have a logo
-	maxLogoURI     = maxLogo*4/3 + 40 // characters
-)
+const maxAccountBody = 64 << 10 // bytes of a change, which may have a logo
 
 // viewAccount returns an account as callers see it, with the address of its logo. Errors: errAccount.
 func viewAccount(q *queries, id string) (*accountView, error) {

@@ -31,9 +31,9 @@ func replicaNoun() noun {
 }
 
 var (
-	optLitestreamConfig = option{name: "config", value: "FILE",
+	optLitestreamConfig = option{name: "config", value: "PATH",
 		help: "Litestream's configuration; by default what LITESTREAM_CONFIG names, else /etc/litestream.yml"}
-	optLitestreamSocket = option{name: "socket", value: "FILE",
+	optLitestreamSocket = option{name: "socket", value: "PATH",
 		help: "Litestream's control socket; by default litestream.sock beside the database"}
 	optProofDir = option{name: "dir", value: "DIR",
 		help: "where the copy is restored, in a directory of its own; by default beside the database"}

@@ -108,8 +108,9 @@ func (l *logo) name() *string {
 }
 
 const (
-	maxLogo     = 32 << 10 // bytes
-	maxLogoSide = 2048     // pixels of a PNG
+	maxLogo     = 32 << 10         // bytes
+	maxLogoSide = 2048             // pixels of a PNG
+	maxLogoURI  = maxLogo*4/3 + 40 // characters
 
 	svgType = "image/svg+xml"
 	pngType = "image/png"
