@@ -361,3 +361,25 @@ func BenchmarkDays(b *testing.B) {
 		}
 	}
 }
+
+// The unit that writes the page has the walls of the one for backups, and gets over what a killed one has left.
+func TestUnit_writesThePageBehindTheWallsOfTheOneForBackups(t *testing.T) {
+	t.Parallel()
+	const unit = "deploy/widgetd-page.service"
+	walls := func(file string) string {
+		_, text, _ := strings.Cut(string(fileBytes(t, file)), "\n# Limits well above")
+		return strings.Replace(text, "only these directories.", "only that directory.", 1)
+	}
+	equal(t, "walls", walls(unit), walls("deploy/widgetd-backup.service"))
+	o := newOperator(t)
+	equal(t, "mode", fmt.Sprint(unitLines(t, unit, "StateDirectory"), unitLines(t, unit, "StateDirectoryMode")),
+		"[widgetd-page] [0750]")
+	must(t, os.Mkdir(o.dir+"-page", 0o750))
+	writeFile(t, o.dir+"-page/status.html.new", "broken off")
+	for range 2 {
+		lines := append(unitLines(t, unit, "ExecStartPre"), unitLines(t, unit, "ExecStart")...)
+		asOnAServer(t, o, strings.Join(lines, "\n"), nil)
+		contains(t, string(fileBytes(t, o.dir+"-page/status.html")), "<li>the service is not running")
+		equal(t, "files", dirNames(t, o.dir+"-page"), []string{"status.html"})
+	}
+}
