@@ -333,8 +333,8 @@ func newWeb(h http.Handler, log *slog.Logger) *http.Server {
 func serveStandby(ctx context.Context, listener net.Listener, b *standby) error {
 	web, served := newWeb(b, b.log), make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
-	go everyInterval(ctx, func() { b.told.tell(false) })
-	go b.watchFollower(ctx)
+	go every(ctx, upkeepInterval, func() { b.told.tell(false) })
+	go every(ctx, peerInterval, func() { b.checkFollower(ctx, time.Now()) })
 	defer b.startStatus()()
 	b.log.Info("serving", "addr", listener.Addr().String(), "role", "standby", "release", buildName())
 	select {
@@ -363,7 +363,7 @@ const (
 // what was counted of warnings, and rows that could not be read. It only reads the database, so that
 // a write lock does not delay it.
 func (s *server) pollFiles(ctx context.Context, keyFile string) {
-	everyInterval(ctx, func() {
+	every(ctx, upkeepInterval, func() {
 		s.followKeys(keyFile)
 		s.store.recheckHeader()
 		s.lookForFollower()
@@ -375,9 +375,9 @@ func (s *server) pollFiles(ctx context.Context, keyFile string) {
 	})
 }
 
-// everyInterval calls f every upkeepInterval until ctx ends.
-func everyInterval(ctx context.Context, f func()) {
-	tick := time.NewTicker(upkeepInterval)
+// every calls f at each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func()) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -398,7 +398,7 @@ func (s *server) runChores(ctx context.Context) {
 	lastSweep, lastTruncate := lastRun.steady, lastRun.steady
 	sweepDue := false
 	s.followClock()
-	everyInterval(ctx, func() {
+	every(ctx, upkeepInterval, func() {
 		read := s.readClocks()
 		now := read.steady
 		if s.store.walNeedsTruncate.Load() && !closerThan(sweepInterval, lastTruncate, now) {

@@ -204,20 +204,6 @@ func endFollower(db string) (ended bool) {
 	return ended
 }
 
-// watchFollower calls checkFollower each minute until ctx ends.
-func (b *standby) watchFollower(ctx context.Context) {
-	tick := time.NewTicker(peerInterval)
-	defer tick.Stop()
-	for {
-		b.checkFollower(ctx, time.Now())
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 // startStatus has the status command ask the standby, over the same socket as the service.
 func (b *standby) startStatus() (stop func()) {
 	mux := http.NewServeMux()
