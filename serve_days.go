@@ -111,7 +111,7 @@ func readDays(q *queries, accountID string, days int, now time.Time) (*dayReport
 	if err != nil {
 		return nil, err
 	}
-	r := &dayReport{Account: account.Name, All: accountID == "", Unusual: []string{}}
+	r := &dayReport{account.Name, accountID == "", nil, []shownSeries{}, []string{}}
 	spans, yesterday := map[businessDate][]any{}, midnight(calendar.dateOf(now)).AddDate(0, 0, -1)
 	for back := max(days-1, 7*usualWeeks); back >= 0; back-- {
 		date := yesterday.AddDate(0, 0, -back).Format(time.DateOnly)
@@ -135,7 +135,8 @@ func readDays(q *queries, accountID string, days int, now time.Time) (*dayReport
 		}
 		numbers := map[businessDate]*int64{}
 		for date, span := range spans {
-			if numbers[date], err = q.numberOf(&s, span); err != nil {
+			numbers[date], err = orNil(oneValue[*int64](q, s.query, append(span, s.currency)...))
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -244,7 +245,7 @@ func (r *dayReport) write(width int, heights string) string {
 // barsFor returns with which characters bars are drawn for whoever runs a command.
 func (e *env) barsFor() string {
 	locale := strings.ToUpper(cmp.Or(e.getenv("LC_ALL"), e.getenv("LC_CTYPE"), e.getenv("LANG")))
-	if strings.HasSuffix(locale, "UTF-8") || strings.HasSuffix(locale, "UTF8") {
+	if strings.Contains(strings.ReplaceAll(locale, "-", ""), "UTF8") {
 		return utfBars
 	}
 	return asciiBars

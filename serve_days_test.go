@@ -341,10 +341,10 @@ func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {
 	equal(t, "what was loaded, and pictures without a title", fmt.Sprint(faults), "0")
 }
 
-// BenchmarkDays reads 14 days of two years in which each day has 200 orders and 4 widgets.
+// BenchmarkDays reads 14 days of two years in which each day has 200 orders, leads and activations, and 20 widgets.
 func BenchmarkDays(b *testing.B) {
 	s := newService(b)
-	for range 3 {
+	for range 19 {
 		s.addWidget(s.account)
 	}
 	s.seedDays(730, func(int) int { return 200 }, s.account)

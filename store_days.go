@@ -108,11 +108,6 @@ func daySeriesOf(currencies []string) []daySeries {
 			query: `SELECT n FROM daily_counts WHERE day = ?8 AND name = 'proof_hours'`})
 }
 
-// numberOf returns the number of a day; nil: it is not known.
-func (q *queries) numberOf(s *daySeries, day []any) (*int64, error) {
-	return orNil(oneValue[*int64](q, s.query, append(day, s.currency)...))
-}
-
 // dayCurrencies returns the first currencies in which an account ("": any) has revenue from one date to another.
 func (q *queries) dayCurrencies(accountID, from, to string) ([]string, error) {
 	return q.texts(`SELECT DISTINCT currency FROM revenue_days WHERE date >= ?2 AND date <= ?3
