@@ -371,6 +371,9 @@ func TestOpenAPI_examplesOfParametersSucceed(t *testing.T) {
 			continue // what it answers is its successor's
 		}
 		var body any
+		if query.Has("after") {
+			query.Del("cursor") // they exclude each other
+		}
 		if o.parameter("Origin") != nil {
 			// headersOf has it
 			headers = slices.DeleteFunc(headers, func(h string) bool { return strings.HasPrefix(h, "Origin: ") })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -19,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -524,6 +527,84 @@ func TestDocs_checksOfAWebhookWork(t *testing.T) {
 			checkWebhooks(s, c.command)
 		})
 	}
+}
+
+// TestDocs_programsThatFollowEventsMissNone kills each program of the page and starts it again while things happen.
+func TestDocs_programsThatFollowEventsMissNone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		id, file string
+		needs    []string
+		command  []string
+	}{
+		{"events-shell", "events.sh", []string{"sh", "curl", "jq"}, []string{"sh", "events.sh"}},
+		{"events-node", "events.mjs", []string{"node"}, []string{"node", "events.mjs"}},
+		{"events-python", "events.py", []string{"python3"}, []string{"python3", "-I", "-S", "events.py"}},
+		{"events-go", "events.go", []string{"go"}, []string{"./events"}},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			t.Parallel()
+			programsOrSkip(t, c.needs...)
+			s := newService(t)
+			saveSample(s, c.id, c.file)
+			followEvents(s, c.command)
+		})
+	}
+}
+
+// followEvents has a program follow what happens, which is killed after every third event that it has printed. At
+// last it is at a place that this database does not know.
+func followEvents(s *service, command []string) {
+	web := httptest.NewServer(s.server)
+	defer web.Close()
+	env := append(os.Environ(), "BASE="+web.URL+"/v1", "TOKEN="+s.token(s.account, scopeEvents))
+	start := func() (cmd *exec.Cmd, lines *bufio.Scanner, told *bytes.Buffer) {
+		cmd, told = exec.Command(command[0], command[1:]...), &bytes.Buffer{}
+		cmd.Dir, cmd.Env, cmd.Stderr = s.dir, env, told
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // of a script its curl, too
+		out, err := cmd.StdoutPipe()
+		s.check(err)
+		s.check(cmd.Start())
+		return cmd, bufio.NewScanner(out), told
+	}
+	seen := []string{}
+	for round := range 3 {
+		cmd, lines, told := start()
+		for i := range 3 {
+			id, _ := s.addLicense(license{})
+			want := s.eventTypes(id)
+			for !slices.Contains(seen, id) {
+				if !lines.Scan() {
+					s.t.Fatalf("round %d, event %d: it ended: %s", round, i, told)
+				}
+				event, kind, _ := strings.Cut(lines.Text(), " ")
+				if subject := s.subjectOf(event); subject == id {
+					equal(s.t, "type", kind, want)
+				}
+				seen = append(seen, s.subjectOf(event))
+			}
+		}
+		s.check(syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL))
+		cmd.Wait()
+		s.addLicense(license{}) // that the next run finds
+	}
+	equal(s.t, "licences seen", len(slices.Compact(slices.Sorted(slices.Values(seen)))) >= 11, true)
+	s.sql(`DELETE FROM events`)
+	s.addLicense(license{})
+	s.sql(`DELETE FROM events`)
+	cmd, lines, told := start()
+	for lines.Scan() {
+	}
+	if cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(told.String(), "no longer kept") {
+		s.t.Errorf("after events were missed it ends with %v: %s", cmd.ProcessState, told)
+	}
+}
+
+// subjectOf returns what an event is about.
+func (s *service) subjectOf(event string) (subject string) {
+	s.t.Helper()
+	s.check(s.store.one(`SELECT subject_id FROM events WHERE id = ?`, []any{event}, &subject))
+	return subject
 }
 
 // checkWebhooks has a program judge requests that are genuine and requests that are not.

@@ -11,6 +11,7 @@ import (
 func eventNoun() noun {
 	return noun{
 		name:     "event",
+		problems: eventProblems,
 		wings:    func(s *server) []wing { return []wing{eventWing(s)} },
 		commands: eventCommands,
 		ids:      []idKind{{"EVENT", "evt", "events", false}},

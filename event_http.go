@@ -3,18 +3,21 @@ package main
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
 // that is kept, such as one with a date in the future, each sweep looks through the next maxListRows events.
 func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
+	waiting := &feed{waiting: map[string]int{}, changed: map[string]chan struct{}{}}
 	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
 		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-			run: s.listEvents}},
+			run: func(ctx context.Context, c *call) (any, error) { return s.listEvents(ctx, c, waiting) }}},
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) {
 				t.quiet()
@@ -29,12 +32,13 @@ func eventWing(s *server) wing {
 	}
 }
 
-// listEvents refuses a type that does not exist, which could never match anything.
-func (s *server) listEvents(ctx context.Context, c *call) (any, error) {
+// listEvents answers with a page of events, newest first, or with after=, as a feed. It refuses a type that does not
+// exist, which could never match anything.
+func (s *server) listEvents(ctx context.Context, c *call, waiting *feed) (any, error) {
 	filter := eventFilter{kind: c.in.parameter("type", isText(maxNameLength)),
 		licenseID: c.in.parameter("license_id", isID("lic")), deviceID: c.in.parameter("device_id", isID("dev")),
 		since: c.in.moment("since")}
-	page := c.in.pageBySeq("evt")
+	page, wish := c.in.pageBySeq("evt"), readFeedWish(c.in)
 	of, err := s.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
@@ -43,12 +47,139 @@ func (s *server) listEvents(ctx context.Context, c *call) (any, error) {
 		return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
 			Detail: "There is no such type of event."})
 	}
-	filter.owner = of
+	if filter.owner = of; wish.after != "" {
+		return s.followEvents(ctx, c, waiting, filter, wish, page.limit)
+	}
 	found, err := s.store.within(ctx).events(filter, page.before, page.limit)
-	return showPage(found, func(e event) event {
-		e.Actor = publicActor(e.Actor)
-		return e
-	}), err
+	return showPage(found, showEvent), err
+}
+
+// showEvent returns an event as callers over HTTP see it.
+func showEvent(e event) event {
+	e.Actor = publicActor(e.Actor)
+	return e
+}
+
+// A feedWish is what a caller asks of the feed.
+type feedWish struct {
+	after string // a cursor, "start" or "now"; "": the feed is not asked for
+	wait  time.Duration
+}
+
+// readFeedWish reads ?after= and ?wait=.
+func readFeedWish(in *input) (w feedWish) {
+	w.after = in.parameter("after", isText(maxFeedCursor))
+	in.parameter("wait", func(s string) (string, string) {
+		n, err := strconv.Atoi(s)
+		w.wait = time.Duration(n) * time.Second
+		if err != nil || n < 0 || w.wait > maxFeedWait || strconv.Itoa(n) != s {
+			return "out_of_range", "This must be a number of seconds from 0 to 15."
+		}
+		return "", ""
+	})
+	if in.query.Has("after") && in.query.Has("cursor") {
+		in.wrongParameter("cursor", "conflict", "Give cursor, or after: they read in opposite orders.")
+	}
+	return w
+}
+
+// A feedAnswer is the answer of the feed.
+type feedAnswer struct {
+	Data []event `json:"data"`
+	Next string  `json:"next"` // the after of the next request
+	More bool    `json:"more"` // ask again at once
+}
+
+// followEvents answers with the events after a place, at once or when there are some.
+func (s *server) followEvents(
+	ctx context.Context, c *call, waiting *feed, f eventFilter, wish feedWish, limit int,
+) (any, error) {
+	q := s.store.within(ctx)
+	at, err := s.feedPosition(q, wish.after)
+	if err != nil {
+		return nil, err
+	}
+	page, err := q.eventsAfter(f, at, limit)
+	if err == nil && len(page.rows) == 0 && !page.more && wish.wait > 0 {
+		page, err = s.awaitEvents(c, waiting, f, page.next, wish.wait, limit)
+	}
+	rows := listPage[event]{rows: page.rows}
+	return feedAnswer{showPage(rows, showEvent).Data, page.next.cursor(s.keys.Load()), page.more}, err
+}
+
+// feedPosition returns the position that ?after= names. Errors: errCursorUnknown.
+func (s *server) feedPosition(q *queries, after string) (feedPosition, error) {
+	if after != "start" && after != "now" {
+		return parseFeedCursor(s.keys.Load(), after)
+	}
+	first, last, err := q.eventRange()
+	if err != nil {
+		return feedPosition{}, err
+	}
+	if after == "start" {
+		last = first - 1
+	}
+	return q.feedPositionAt(last)
+}
+
+// awaitEvents waits until there are events after a position, for as long as the caller wants, the client is there and
+// the service is not stopping, and returns what there is then. While it waits, it has neither a reader of the database
+// nor a question's place; before it reads again, it judges the token and its account again.
+func (s *server) awaitEvents(
+	c *call, waiting *feed, f eventFilter, at feedPosition, wait time.Duration, limit int,
+) (page feedPage, err error) {
+	leave, err := waiting.enter(s.store, c.caller)
+	if err != nil {
+		return page, err
+	}
+	defer leave()
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	gone := c.request.Context().Done()
+	for last := false; ; {
+		c.endQuestion()
+		committed := waiting.next(f.owner.account) // before reading, so that nothing is missed in between
+		page, err = s.readFeed(c, f, at, limit)
+		if err != nil || len(page.rows) > 0 || page.more || last {
+			return page, err
+		}
+		at = page.next
+		begun := s.steady()
+		select {
+		case <-committed:
+			select { // others are woken too: they read one after the other
+			case <-time.After(rand.N(feedSpread)):
+			case <-gone:
+			}
+		case <-over.C:
+			last = true
+		case <-s.stopping:
+			last = true
+		case <-gone:
+			return page, c.request.Context().Err()
+		}
+		c.response.waited += s.steady().Sub(begun)
+		if err := s.checkToken(c); err != nil {
+			for _, limit := range []string{"RateLimit", "RateLimit-Policy"} {
+				c.response.Header().Del(limit) // as in every answer to such a token
+			}
+			return page, err
+		}
+		if f.owner, err = s.ownerOf(c, c.in.query.Get("account_id")); err != nil {
+			return page, err
+		}
+	}
+}
+
+// readFeed reads a page as a question.
+func (s *server) readFeed(c *call, f eventFilter, at feedPosition, limit int) (feedPage, error) {
+	ctx, cancel := context.WithTimeout(c.request.Context(), s.doors.timeout)
+	defer cancel()
+	defer c.endQuestion()
+	if err := s.enter(ctx, c); err != nil {
+		return feedPage{}, err
+	}
+	return s.store.within(ctx).eventsAfter(f, at, limit)
 }
 
 // typeNames returns event types as texts.

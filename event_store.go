@@ -59,7 +59,7 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 		return p, err
 	}
 	if f.deviceID != "" {
-		list.filter(` AND CASE WHEN json_valid(data) THEN json_extract(data, '$.device_id') = ? END`, f.deviceID)
+		list.filter(isOfDevice, f.deviceID)
 	}
 	p, err = readNumbered(q, list, "evt", before, limit, (*event).dest, func(e event) int64 { return e.seq })
 	for i := range p.rows {
@@ -67,6 +67,114 @@ func (q *queries) events(f eventFilter, before string, limit int) (p listPage[ev
 	}
 	return p, err
 }
+
+// A feedPage is what follows a place in the order of writing.
+type feedPage struct {
+	rows []event
+	next feedPosition // up to where rows were looked at, past those that the filter leaves out
+	more bool         // others may follow
+}
+
+// eventRange returns the number of the oldest event that is kept and of the last one that was ever written. Without
+// any that is kept, first is last+1.
+func (q *queries) eventRange() (first, last int64, err error) {
+	err = q.one(`SELECT coalesce((SELECT min(seq) FROM events), 1 + coalesce(max(seq), 0)), coalesce(max(seq), 0)
+		FROM sqlite_sequence WHERE name = 'events'`, nil, &first, &last)
+	return first, last, err
+}
+
+// feedPositionAt returns the position after the event with a number.
+func (q *queries) feedPositionAt(seq int64) (p feedPosition, err error) {
+	now, err := q.epoch()
+	if err != nil {
+		return p, err
+	}
+	id, err := oneValue[string](q, `SELECT id FROM events WHERE seq = ?`, seq)
+	return feedPosition{epoch: now.String(), seq: seq, id: id}, except(err, errNotFound)
+}
+
+// checkFeedPosition checks that a caller at a position has missed nothing. The event's id decides while it is kept.
+// Where it is not, the epoch does, and no event may have been removed after it. Errors: errCursorUnknown, for a
+// position in what another database has written; errEventsExpired.
+func (q *queries) checkFeedPosition(p feedPosition) error {
+	first, last, err := q.eventRange()
+	if err != nil {
+		return err
+	}
+	here, err := q.feedPositionAt(p.seq)
+	switch {
+	case err != nil:
+		return err
+	case p.seq > last, here.id != "" && here.id != p.id, here.id == "" && here.epoch != p.epoch:
+		return errCursorUnknown
+	case p.seq < first-1:
+		return errEventsExpired
+	}
+	return nil
+}
+
+// eventsAfter returns the first events after a position, oldest first, up to limit. It goes through at most
+// maxListRows events of the account, or of the licence. Errors: those of checkFeedPosition.
+func (q *queries) eventsAfter(f eventFilter, after feedPosition, limit int) (p feedPage, err error) {
+	_, last, err := q.eventRange() // before the rows: what is written meanwhile comes after it
+	if err != nil {
+		return p, err
+	}
+	licenseID, account, err := q.licenseOfEvents(f.licenseID, f.deviceID)
+	if err != nil {
+		return p, err
+	}
+	end := last
+	if none := licenseID == "" && f.deviceID != "" || account != "" && !f.owner.owns(account); !none {
+		if p.rows, end, err = q.readFeed(f, licenseID, after.seq, last, limit); err != nil {
+			return p, err
+		}
+	}
+	if p.next, err = q.feedPositionAt(end); err != nil {
+		return p, err
+	}
+	p.more = end < last
+	return p, q.checkFeedPosition(after) // after the rows, since a sweep may run meanwhile
+}
+
+// readFeed reads the rows of eventsAfter that come after one number, up to another. It returns up to which it has
+// looked.
+func (q *queries) readFeed(
+	f eventFilter, licenseID string, after, last int64, limit int,
+) (rows []event, end int64, err error) {
+	where, args := f.owner.narrow(` WHERE seq > ? AND seq <= ?`, `account_id`, after, last)
+	if licenseID != "" { // the + keeps SQLite from using the index of accounts
+		where, args = f.owner.narrow(` WHERE seq > ? AND seq <= ?`+isLicense+` AND subject_id = ?`, `+account_id`,
+			after, last, licenseID)
+	}
+	end, err = oneValue[int64](q, `SELECT seq FROM events`+where+` ORDER BY seq LIMIT 1 OFFSET ?`,
+		append(args, maxListRows-1)...)
+	if errors.Is(err, errNotFound) {
+		end, err = last, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	args[1] = end
+	if f.kind != "" {
+		where, args = where+` AND +type = ?`, append(args, f.kind)
+	}
+	if !f.since.IsZero() {
+		where, args = where+` AND at >= ?`, append(args, f.since)
+	}
+	if f.deviceID != "" {
+		where, args = where+isOfDevice, append(args, f.deviceID)
+	}
+	rows, next, err := collectPage(q, selectEvents+where+` ORDER BY seq LIMIT ?`, args, `seq`, limit, (*event).dest,
+		func(e event) int64 { return e.seq })
+	for i := range rows {
+		rows[i].nameSubject()
+	}
+	return rows, cmp.Or(next, end), err
+}
+
+// isOfDevice is a condition. SQLite's JSON functions would fail the whole query at data that is not JSON.
+const isOfDevice = ` AND CASE WHEN json_valid(data) THEN json_extract(data, '$.device_id') = ? END`
 
 // selectEvents selects what dest scans. SQLite's JSON functions would fail the whole query at data that is not
 // JSON; dest fails for that row alone.

@@ -176,6 +176,7 @@ type server struct {
 	startedAt      time.Time
 	keysStale      atomic.Bool // the key file can't be used, so the keys loaded before stay in use
 	draining       atomic.Bool
+	stopping       chan struct{}  // closed when draining begins
 	working        sync.WaitGroup // every goroutine of the service but the writer's and net/http's
 	debug          *http.Server   // metrics and profiles; nil: not served
 	routes         []route        // of all wings, like roots and chores
@@ -204,7 +205,8 @@ const (
 // refresh reads them again.
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, steady: time.Now,
-		told: newTeller(log), startedAt: st.now(), outbound: newOutbound(o.outboundAllow),
+		told: newTeller(log), startedAt: st.now(), stopping: make(chan struct{}),
+		outbound:       newOutbound(o.outboundAllow),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),
@@ -283,6 +285,7 @@ const noRoute = "none"
 // countAnswer counts an answer, who asked and how long it took and, with -access-log, logs it. The log line has the
 // token's id, but never an address, a key, a token, a query or a path, since a path may hold ids.
 func (s *server) countAnswer(w *response, took time.Duration) {
+	took -= w.waited
 	s.metrics.count(w.pattern, w.status, took, w.caller, s.steady())
 	if s.accessLog {
 		s.log.Info("request", "route", cmp.Or(w.pattern, noRoute), "status", w.status,
@@ -403,13 +406,10 @@ func (s *server) run(c *call) (any, error) {
 func (s *server) runQuestion(ctx context.Context, c *call) (any, error) {
 	inTime, cancel := context.WithTimeout(ctx, s.doors.timeout)
 	defer cancel()
-	defer func() { // also when the handler panics
-		if c.leave != nil {
-			c.leave()
-		}
-	}()
+	defer c.endQuestion() // also when the handler panics
 	answer, err := c.route.run(inTime, c)
-	if err != nil && ctx.Err() == nil && errors.Is(inTime.Err(), context.DeadlineExceeded) {
+	_, refused := errors.AsType[*refusal](err)
+	if err != nil && !refused && ctx.Err() == nil && errors.Is(inTime.Err(), context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%w (%w)", errSlowQuestion, err)
 	}
 	return answer, err

@@ -23,6 +23,14 @@ func (s *server) enter(ctx context.Context, c *call) (err error) {
 	return err
 }
 
+// endQuestion gives back the place of a question, if the call has one.
+func (c *call) endQuestion() {
+	if c.leave != nil {
+		c.leave()
+		c.leave = nil
+	}
+}
+
 // finish ends the reading of a request, and gives back the memory that its body took. It returns a refusal that
 // names every wrong member and parameter; nil: all are right.
 func (c *call) finish() error {

@@ -11,18 +11,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // A response is the http.ResponseWriter of one request. It records the status that was
 // sent, and carries what metrics and problems need to know about the request.
 type response struct {
 	http.ResponseWriter
-	status    int       // 0: no header has been written yet
-	requestID string    // "req_…"
-	pattern   string    // of the route; "": none matched
-	account   string    // id of the account that was charged; "": none
-	caller    callerKey // who is counted as having sent it
-	token     string    // id of the token that it bore; "": none that is valid
+	status    int           // 0: no header has been written yet
+	requestID string        // "req_…"
+	pattern   string        // of the route; "": none matched
+	account   string        // id of the account that was charged; "": none
+	caller    callerKey     // who is counted as having sent it
+	token     string        // id of the token that it bore; "": none that is valid
+	waited    time.Duration // for something to answer with, as the caller has asked
 
 	refuse refusalForm // how refusals of the route's path are shown; nil: as problems (RFC 9457)
 }

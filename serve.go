@@ -303,6 +303,7 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener, keyFile 
 		s.log.Info("stopping")
 	}
 	s.draining.Store(true)
+	close(s.stopping)
 	listener.Close()
 	drain, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()

@@ -57,7 +57,8 @@ type writer struct {
 	blockedSince  atomic.Pointer[time.Time] // since when BEGIN waits for the lock; nil: it doesn't
 	drops         drops
 	met           *faultLog // what queries have met, the readers' too
-	watcher       atomic.Pointer[func([]writtenEvent)]
+	watchMu       sync.Mutex
+	watchers      atomic.Pointer[[]func([]writtenEvent)]
 	commits       atomic.Int64 // number of commits, for the metrics
 	committedJobs atomic.Int64 // number of jobs in them
 }
@@ -80,12 +81,22 @@ func newWriter(inPlace func() error, now func() time.Time) *writer {
 
 // watch makes the writer call f after a commit, once for each job that wrote events, with these events;
 // and with nil after foreign commits. f must return at once. A commit with unknown outcome counts too.
-func (w *writer) watch(f func([]writtenEvent)) { w.watcher.Store(&f) }
+func (w *writer) watch(f func([]writtenEvent)) {
+	w.watchMu.Lock()
+	defer w.watchMu.Unlock()
+	all := []func([]writtenEvent){f}
+	if before := w.watchers.Load(); before != nil {
+		all = slices.Concat(*before, all)
+	}
+	w.watchers.Store(&all)
+}
 
-// notifyWatcher calls the watcher, if there is one.
-func (w *writer) notifyWatcher(written []writtenEvent) {
-	if f := w.watcher.Load(); f != nil {
-		(*f)(written)
+// notifyWatchers calls everybody who watches.
+func (w *writer) notifyWatchers(written []writtenEvent) {
+	if all := w.watchers.Load(); all != nil {
+		for _, f := range *all {
+			f(written)
+		}
 	}
 }
 
@@ -428,7 +439,7 @@ func (w *writer) lookForForeignCommits() {
 	if err := w.queries.one(`PRAGMA data_version`, nil, &version); err != nil || version != w.dataVersion {
 		w.dataVersion = version
 		w.drops.drop("")
-		w.notifyWatcher(nil)
+		w.notifyWatchers(nil)
 	}
 	w.lookedAt.Store(new(time.Now()))
 }
@@ -597,7 +608,7 @@ func (w *writer) commit(batch []*job, errs []error) error {
 			errs[i] = kept.error
 		}
 		if len(j.effects.written) > 0 {
-			w.notifyWatcher(j.effects.written)
+			w.notifyWatchers(j.effects.written)
 		}
 	}
 	if err == nil {
