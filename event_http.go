@@ -83,11 +83,11 @@ func readFeedWish(in *input) (w feedWish) {
 	return w
 }
 
-// A feedAnswer is the answer of the feed.
+// A feedAnswer is the answer of the feed: a page of a list that ends with it, whose next_cursor is always null.
 type feedAnswer struct {
-	Data []event `json:"data"`
-	Next string  `json:"next"` // the after of the next request
-	More bool    `json:"more"` // ask again at once
+	*list[event]
+	Next string `json:"next"` // the after of the next request
+	More bool   `json:"more"` // ask again at once
 }
 
 // followEvents answers with the events after a place, at once or when there are some.
@@ -103,8 +103,8 @@ func (s *server) followEvents(
 	if err == nil && len(page.rows) == 0 && !page.more && wish.wait > 0 {
 		page, err = s.awaitEvents(c, waiting, f, page.next, wish.wait, limit)
 	}
-	rows := listPage[event]{rows: page.rows}
-	return feedAnswer{showPage(rows, showEvent).Data, page.next.cursor(s.keys.Load()), page.more}, err
+	shown := showPage(listPage[event]{rows: page.rows}, showEvent)
+	return feedAnswer{shown, page.next.cursor(s.keys.Load()), page.more}, err
 }
 
 // feedPosition returns the position that ?after= names. Errors: errCursorUnknown.
