@@ -32,7 +32,7 @@ var (
 	optStatusDays = option{name: "days", value: "N",
 		help:        "show how the last days went, 2 to 90 business days of the main account; with -html 14 without it",
 		generalHelp: "how many days are added, or of how many it is shown how they went"}
-	optHTML = option{name: "html", value: "FILE", help: "write what needs doing and how the last days went as a page"}
+	optHTML = option{name: "html", value: "PATH", help: "write what needs doing and how the last days went as a page"}
 )
 
 var optCheck = option{name: "check", help: "print one line, for monitoring, and tell by the exit status: " +

@@ -184,13 +184,9 @@ func TestReplica_thatWasTruncatedIsNotGood(t *testing.T) {
 	t.Parallel()
 	r := startProven(t)
 	r.passes()
+	// Just before it is restored, or Litestream, which runs, might write a whole file anew.
 	backup := filepath.Join(filepath.Dir(r.o.dir), "backup")
-	must(t, filepath.WalkDir(backup, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		return os.Truncate(path, fileSize(path)/2)
-	}))
+	r.instead(`case "$*" in *integrity-check*) find ` + backup + ` -type f -exec truncate -s 200 {} + ;; esac`)
 	r.fails("restoring it fails")
 }
 
