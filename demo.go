@@ -136,16 +136,25 @@ func demoCommand(e *env) error {
 	return d.run(e, listener, beside, log)
 }
 
+// place notes the addresses of the service, of the page, of the receiver of webhooks, of the provider and of the books.
+func (d *demo) place(root, page, receiver, provider, books, database string) {
+	d.base, d.page = root+"/v1", page
+	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), provider, d.page, d.now)
+	d.ledger = newDemoLedger(books, d.base+"/books/callback/", d.now)
+	d.examples = map[string]string{"root": root, "base": d.base, "Origin": d.page, "return_url": d.page + "/thanks",
+		"receiver": receiver + "/", "url": receiver + "/" + docsPath, "test_provider": provider, "test_books": books,
+		"database": database}
+}
+
 // run runs the demo on a listener, and what is beside its service on others, until the context ends.
 func (d *demo) run(e *env, listener net.Listener, beside []net.Listener, log *slog.Logger) error {
 	at := func(l net.Listener) string { return "http://" + l.Addr().String() }
-	d.base, d.page = at(listener)+"/v1", at(beside[0])
-	d.cards = newDemoProvider(newStripeProvider(nil, stripeBase), at(beside[2]), d.page, d.now)
-	d.ledger = newDemoLedger(at(beside[3]), d.base+"/books/callback/", d.now)
-	d.examples = map[string]string{"root": at(listener), "base": d.base, "Origin": d.page,
-		"return_url": d.page + "/thanks", "receiver": at(beside[1]) + "/", "url": at(beside[1]) + "/" + docsPath,
-		"test_provider": d.cards.base, "test_books": d.ledger.base, "database": e.files["db"]}
-	if err := d.open(e, log); err != nil {
+	d.place(at(listener), at(beside[0]), at(beside[1]), at(beside[2]), at(beside[3]), e.files["db"])
+	err := d.makeFiles(e, log)
+	if err == nil {
+		err = d.open(e, log)
+	}
+	if err != nil {
 		return err
 	}
 	for i, handler := range []http.Handler{
@@ -170,9 +179,8 @@ func (d *demo) now() time.Time {
 	return d.clock()
 }
 
-// open makes the service over the demo's database and key file, which it makes, too, when they don't exist. It adds
-// tokens for this run: the secrets of an earlier run are stored only as hashes, so they can't be shown again.
-func (d *demo) open(e *env, log *slog.Logger) error {
+// makeFiles makes the demo's key file and its database, with a past, unless they exist, and loads the keys.
+func (d *demo) makeFiles(e *env, log *slog.Logger) error {
 	ring, err := newKeyring(e.now())
 	if err == nil {
 		err = except(ring.save(e.files["key"], false), fs.ErrExist)
@@ -191,9 +199,12 @@ func (d *demo) open(e *env, log *slog.Logger) error {
 		return d.live(e, st, log)
 	})
 	d.past = time.Time{}
-	if except(err, fs.ErrExist) != nil {
-		return err
-	}
+	return except(err, fs.ErrExist)
+}
+
+// open makes the service over the demo's files. It adds tokens for this run: the secrets of an earlier run are stored
+// only as hashes, so they can't be shown again.
+func (d *demo) open(e *env, log *slog.Logger) error {
 	st, err := openStore(e.files["db"], storeOptions{now: d.now})
 	if err != nil {
 		return err

@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,7 +48,7 @@ func runDemo(more ...string) (*runningDemo, error) {
 		}
 		return nil
 	}}
-	late := time.AfterFunc(time.Minute, func() { out.CloseWithError(errors.New("a minute is over")) })
+	late := time.AfterFunc(3*time.Minute, func() { out.CloseWithError(errors.New("three minutes are over")) })
 	defer late.Stop()
 	for !strings.Contains(d.text, "Ctrl-C stops it.") {
 		line, err := d.later.ReadString('\n')
@@ -58,7 +60,39 @@ func runDemo(more ...string) (*runningDemo, error) {
 	return d, nil
 }
 
-// startDemo runs the demo until the test ends and returns what it printed before it served.
+// demoFiles returns the directory of a demo's files that have a past, which takes hundreds of calls, and of which no
+// run has made anything yet.
+var demoFiles = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "widgetd-demo-test-"); err != nil {
+		return "", err
+	}
+	afterAll(func() error { return os.RemoveAll(dir) })
+	e := &env{ctx: context.Background(), now: time.Now, nouns: nouns(), commands: commandsOf(nouns()),
+		getenv: func(string) string { return "" },
+		files:  map[string]string{"db": filepath.Join(dir, "widgetd.db"), "key": filepath.Join(dir, "widgetd.key")}}
+	d := &demo{dir: dir, clock: time.Now}
+	const at = "http://127.0.0.1:"
+	d.place(at+"1", at+"2", at+"3", at+"4", at+"5", e.files["db"])
+	return dir, d.makeFiles(e, slog.New(slog.DiscardHandler))
+})
+
+// copyDemo copies the files of demoFiles into a directory.
+func copyDemo(dir string) error {
+	from, err := demoFiles()
+	for _, name := range []string{"widgetd.db", "widgetd.key"} {
+		var content []byte
+		if err == nil {
+			content, err = os.ReadFile(filepath.Join(from, name))
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), content, 0o600)
+		}
+	}
+	return err
+}
+
+// startDemo runs the demo until the test ends and returns what it printed before it served. Without -dir it goes on
+// with a copy of demoFiles.
 func startDemo(t testing.TB, more ...string) string {
 	t.Helper()
 	text, later := startDemoAndListen(t, more...)
@@ -69,6 +103,11 @@ func startDemo(t testing.TB, more ...string) string {
 // startDemoAndListen is startDemo, and returns what the demo prints later, which somebody must read.
 func startDemoAndListen(t testing.TB, more ...string) (text string, later *bufio.Reader) {
 	t.Helper()
+	if !slices.Contains(more, "-dir") {
+		dir := t.TempDir()
+		must(t, copyDemo(dir))
+		more = append(more, "-dir", dir)
+	}
 	d, err := runDemo(more...)
 	must(t, err)
 	t.Cleanup(func() {
@@ -89,10 +128,17 @@ func sharedDemo(t testing.TB) string {
 }
 
 var demoOfAll = sync.OnceValues(func() (*runningDemo, error) {
-	d, err := runDemo()
+	dir, err := os.MkdirTemp("", "widgetd-demo-test-")
+	if err != nil {
+		return nil, err
+	}
+	if err := copyDemo(dir); err != nil {
+		return nil, err
+	}
+	d, err := runDemo("-dir", dir)
 	if err == nil {
 		go io.Copy(io.Discard, d.later)
-		afterAll(d.stop)
+		afterAll(func() error { return errors.Join(d.stop(), os.RemoveAll(dir)) })
 	}
 	return d, err
 })

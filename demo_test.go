@@ -167,7 +167,7 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
-	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t), "Its database") })
+	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t, "-dir", ""), "Its database") })
 	if _, err := os.Stat(filepath.Dir(db)); err == nil {
 		t.Errorf("%s is still there", filepath.Dir(db))
 	}
