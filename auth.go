@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -325,7 +326,7 @@ func (a *authenticator) verifyAppToken(who *caller) error {
 		return errTokenRevoked
 	case err != nil:
 		return err
-	case row.AccountID != c.Subject || row.AppID != c.ClientID || valueOr(row.GrantID, "") != c.Grant:
+	case row.AccountID != c.Subject || row.client != c.ClientID || valueOr(row.GrantID, "") != c.Grant:
 		return errTokenRevoked
 	}
 	who.app = row.AppID
@@ -333,7 +334,11 @@ func (a *authenticator) verifyAppToken(who *caller) error {
 	return nil
 }
 
-// cachedApp is workingApp with a cache in front of it. Callers must not change the result.
+// limitedAs returns what the bearer of an application's token is limited by: the application, or the host of the
+// document that is its client_id, which can have any number of them.
+func (c *caller) limitedAs() string { return cmp.Or(hostOf(c.claims.ClientID), c.app) }
+
+// cachedApp is workingApp, of either name, with a cache in front of it. Callers must not change the result.
 func (a *authenticator) cachedApp(id string) (*app, error) {
 	return a.apps.loadBy(a.store, id, a.store.workingApp)
 }
@@ -417,8 +422,8 @@ func issueAppToken(t *tx, keys *keyring, row appToken) (token string, issued app
 	row.ID, row.Kid = t.newID("tok"), keys.signer().kid
 	row.CreatedAt, row.ExpiresAt = t.now, t.now.after(appTokenLife)
 	appTokenTable.insert(t, &row)
-	token, err = signFor(t, keys, appTokenLife, claims{Subject: row.AccountID, ClientID: row.AppID, Scope: row.Scope,
-		ID: row.ID, Grant: valueOr(row.GrantID, "")})
+	token, err = signFor(t, keys, appTokenLife, claims{Subject: row.AccountID, Scope: row.Scope, ID: row.ID,
+		ClientID: cmp.Or(row.client, row.AppID), Grant: valueOr(row.GrantID, "")})
 	return token, row, err
 }
 

@@ -85,7 +85,7 @@ func (f *feed) enter(st *store, c *caller) (leave func(), err error) {
 	// An application's tokens count together, since it can get new ones at will.
 	account, user := c.claims.Subject, c.claims.Subject+" "+c.claims.ID
 	if c.app != "" {
-		user = c.claims.Subject + " " + c.app
+		user = c.claims.Subject + " " + c.limitedAs()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

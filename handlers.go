@@ -169,6 +169,7 @@ type server struct {
 	parsing        *memoryBudget
 	receiving      *memoryBudget
 	outbound       *outbound
+	documents      *clientDocuments
 	health         healthCheck
 	running        inProgress
 	metrics        metrics
@@ -206,7 +207,7 @@ const (
 func newServer(st *store, keys *keyring, o serverOptions, log *slog.Logger, of []noun) (*server, error) {
 	s := &server{authenticator: newAuthenticator(st, keys), serverOptions: o, nouns: of, steady: time.Now,
 		told: newTeller(log), startedAt: st.now(), stopping: make(chan struct{}),
-		outbound:       newOutbound(o.outboundAllow),
+		outbound: newOutbound(o.outboundAllow), documents: newClientDocuments(o.nounOptions, st),
 		accountBuckets: newLimiter(maxAccountBuckets), addressBuckets: newLimiter(maxAddressBuckets),
 		askers:  &lastAskers{max: maxAccountBuckets, accounts: map[string][2]askedFrom{}},
 		parsing: newMemoryBudget(parseMemory), receiving: newMemoryBudget(receiveMemory),

@@ -168,7 +168,7 @@ func (s *server) charge(c *call, account string) error {
 		return errOver(v, limitReached{}, overAccount)
 	}
 	half := max(1, a.Rate/2)
-	v := s.accountBuckets.take("app "+c.caller.app+" "+a.ID, half, now)
+	v := s.accountBuckets.take("app "+c.caller.limitedAs()+" "+a.ID, half, now)
 	if !v.ok {
 		showLimit(w.Header(), bucket, a.Rate, s.accountBuckets.look(key, a.Rate, now))
 		showLimit(w.Header(), bucketApplication, half, v)

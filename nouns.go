@@ -255,7 +255,10 @@ type nounOptions struct {
 	keepEvents       span      // how long events are kept
 	keepTokens       span      // how long tokens are kept after their end
 	securityContacts []string  // URIs for security.txt; none: there is no such file
+	clientDocuments  bool      // take addresses of documents as client_id
 	contact          string    // URI of who gives tokens to partners; "": the pages name the operator
+
+	clientDocumentList []string // the only ones that are taken; none: any
 
 	providers map[string]provider // by name, in the place of the payment providers; nil: those themselves
 	ledgers   map[string]ledger   // by name, in the place of the accounting services; nil: those themselves
@@ -265,7 +268,8 @@ type nounOptions struct {
 var serveOptions = slices.Concat([]option{
 	optAddr, optTrustedProxies, optKeepEvents, optKeepTokens, optOutboundAllow, optNoWebhooks, optNoPayments,
 	optStripeURL, optVippsURL}, bookOptions(), []option{optNoBooks, optDebugAddr, optAnonymousRate, optVisitorRate,
-	optFailedLookupRate, optExpiringNotice, optLegacySunset, optContact, optSecurityContact,
+	optFailedLookupRate, optClientDocuments, optClientDocumentList, optExpiringNotice, optLegacySunset, optContact,
+	optSecurityContact,
 	optLitestream.says("never checkpoint the database: Litestream does that"), optPeer, optStandby, optLog,
 	optAccessLog,
 })
@@ -320,6 +324,12 @@ func (e *env) readNounOptions() (o nounOptions, err error) {
 	sunset := e.str("legacy-sunset")
 	if o.legacySunset, err = time.Parse(time.DateOnly, sunset); err != nil {
 		return o, usageError(fmt.Sprintf("-legacy-sunset must be a date such as 2026-07-01, not %q", sunset))
+	}
+	o.clientDocuments, o.clientDocumentList = e.on("client-documents"), e.commaList("client-document-list")
+	wrong := func(address string) bool { return !o.clientDocuments || !isDocumentAddress(address) }
+	if i := slices.IndexFunc(o.clientDocumentList, wrong); i >= 0 {
+		return o, usageError(fmt.Sprintf("-client-document-list must be https addresses of documents, and needs "+
+			"-client-documents; not %q", o.clientDocumentList[i]))
 	}
 	o.contact = e.str("contact")
 	if o.contact != "" && !isContact(o.contact, "mailto", "https") {

@@ -37,6 +37,8 @@ var (
 		"The grant_type must be authorization_code, refresh_token or client_credentials.")
 	codeOAuthScope = oauthErrors.add(400, "invalid_scope", "",
 		"The scope has more than was agreed to, or nothing that the application is registered for.")
+	codeOAuthDocument = oauthErrors.add(503, "temporarily_unavailable", "",
+		"The document at the client_id can't be fetched. Nothing was used up: try again.")
 	codeOAuthTarget = oauthErrors.add(400, "invalid_target", "",
 		"The resource must be the base address of this service.")
 
@@ -58,6 +60,8 @@ var (
 	errRefreshReused  = &refusal{code: codeOAuthGrant,
 		detail: "The refresh token was replaced before, so everything that was issued under its grant has ended."}
 	errGrantClosed = &refusal{code: codeOAuthGrant, detail: "The account is closed."}
+
+	errDocumentAway = &refusal{code: codeOAuthDocument, retryAfter: documentRetry}
 
 	errOwnTokens   = &refusal{code: codeOAuthUnauthorized}
 	errGrantType   = &refusal{code: codeOAuthGrantType}
@@ -265,7 +269,7 @@ func issueTokens(t *tx, keys *keyring, v tokenVerdict, f oauthForm) (*tokenAnswe
 	if err != nil {
 		return nil, err
 	}
-	row := appToken{AppID: v.app.ID, AccountID: v.app.AccountID, Scope: v.scope}
+	row := appToken{AppID: v.app.ID, client: v.app.clientID(), AccountID: v.app.AccountID, Scope: v.scope}
 	if g != nil {
 		row.GrantID, row.AccountID = &g.ID, g.AccountID
 	}
@@ -332,13 +336,13 @@ func successorKey(token string) []byte {
 
 // findRevoked returns what a token of an application stands for: a grant, if it is a refresh token, else the jti of an
 // access token, which counts even if it has expired. Both are "" if it is no token of the application.
-func findRevoked(q *queries, keys *keyring, appID, token string) (grantID, jti string, err error) {
-	_, g, err := findRefreshToken(q, appID, token)
+func findRevoked(q *queries, keys *keyring, p *app, token string) (grantID, jti string, err error) {
+	_, g, err := findRefreshToken(q, p.ID, token)
 	if err == nil {
 		return g.ID, "", nil
 	}
 	c, wrong := keys.verify(token)
-	if !errors.Is(err, errGrantUnknown) || wrong != nil || c.ClientID != appID || c.isDevice() {
+	if !errors.Is(err, errGrantUnknown) || wrong != nil || c.ClientID != p.clientID() || c.isDevice() {
 		return "", "", except(err, errGrantUnknown)
 	}
 	return c.Grant, c.ID, nil

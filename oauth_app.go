@@ -56,7 +56,7 @@ const (
 	appSecretOverlap = 7 * 24 * time.Hour // how long the previous secret is accepted, too
 )
 
-// appKinds are the kinds that an application can have.
+// appKinds are the kinds of applications that can be registered.
 var appKinds = []string{appWeb, appBrowser, appInstalled}
 
 // appEvent returns an event about an application.
@@ -159,13 +159,13 @@ func checkRedirectURI(kind, s string) (code, detail string) {
 		return code, detail
 	case strings.HasPrefix(s, "https://"):
 		return checkWebURL(s, u)
-	case kind != appInstalled:
+	case kind != appInstalled && kind != appDocument:
 		return "https_required", "This must begin with https://."
-	case strings.HasPrefix(s, "http://") && isLoopback(u):
+	case strings.HasPrefix(s, "http://") && (isLoopback(u) || kind == appDocument && u.Hostname() == "localhost"):
 		return checkWebURL(s, u)
 	case u.Scheme == "http" || u.Scheme == "https":
 		return "https_required", "This must begin with https://, or be on http://127.0.0.1 or http://[::1]."
-	case !privateScheme(s, u.Scheme):
+	case kind == appDocument, !privateScheme(s, u.Scheme):
 		return "scheme_not_allowed", "The scheme must be https, or one of its own that is a domain name in reverse: " +
 			"com.example.app:/back."
 	}
@@ -186,21 +186,24 @@ func privateScheme(s, scheme string) bool {
 
 // sendsTo reports whether the application has registered an address to send people back to. It is compared
 // character by character (RFC 9700, section 2.1); but applications that are installed may listen on any port
-// of the machine itself (RFC 8252, section 7.3).
+// of the machine itself (RFC 8252, section 7.3), and so may documents, which also name it localhost.
 func (p *app) sendsTo(uri string) bool {
 	if slices.Contains(p.RedirectURIs, uri) {
 		return true
 	}
-	asked, ok := withoutPort(uri)
-	return ok && p.Kind == appInstalled && slices.ContainsFunc(p.RedirectURIs, func(known string) bool {
-		registered, ok := withoutPort(known)
+	hosts := map[string][]string{appInstalled: {"http://127.0.0.1", "http://[::1]"},
+		appDocument: {"http://127.0.0.1", "http://[::1]", "http://localhost"}}[p.Kind]
+	asked, ok := withoutPort(uri, hosts)
+	return ok && slices.ContainsFunc(p.RedirectURIs, func(known string) bool {
+		registered, ok := withoutPort(known, hosts)
 		return ok && registered == asked
 	})
 }
 
-// withoutPort returns an address on the machine itself without its port. It reports false for any other.
-func withoutPort(uri string) (string, bool) {
-	for _, host := range []string{"http://127.0.0.1", "http://[::1]"} {
+// withoutPort returns an address that begins with one of hosts, such as http://127.0.0.1, without its port. It reports
+// false for any other.
+func withoutPort(uri string, hosts []string) (string, bool) {
+	for _, host := range hosts {
 		rest, ok := strings.CutPrefix(uri, host)
 		if !ok {
 			continue
@@ -377,9 +380,9 @@ func createApp(t *tx, p *app, by *caller) (secret string, err error) {
 
 // patchApp changes an application of an owner and returns it. An operator vouches only for what it has seen: a
 // tenant's change of anything but own_scope ends the verification. A change without effect writes nothing. Errors:
-// errApp, refusals of members (422) and of a missing scope (403).
+// errApp, errAppDocument, refusals of members (422) and of a missing scope (403).
 func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
-	before, err := t.app(o, id)
+	before, err := t.registeredApp(o, id)
 	if err != nil {
 		return nil, err
 	}
@@ -421,9 +424,9 @@ func patchApp(t *tx, o owner, id string, set change, by *caller) (*app, error) {
 }
 
 // verifyApp has an operator vouch for an application of an owner, so that every account can agree to it, or with
-// undo no longer, and returns it. Existing grants stay. Errors: errApp.
+// undo no longer, and returns it. Existing grants stay. Errors: errApp, errAppDocument.
 func verifyApp(t *tx, o owner, id string, undo bool, actor string) (*app, error) {
-	p, err := t.app(o, id)
+	p, err := t.registeredApp(o, id)
 	if err != nil || p.VerifiedAt.IsZero() == undo {
 		return p, err
 	}

@@ -1,26 +1,27 @@
 package main
 
 import (
+	"encoding/hex"
 	"slices"
 	"strings"
 )
 
 // The kinds of applications. One on the web runs on a server and can keep a secret; the others are public clients
-// (RFC 6749, section 2.1), which have only PKCE.
+// (RFC 6749, section 2.1), which have only PKCE. A document is one that nobody has registered: see clientDocuments.
 const (
 	appWeb       = "web"
 	appBrowser   = "browser"
 	appInstalled = "installed"
+	appDocument  = "document"
 )
 
-// An app is a third party's application that may act for accounts (contract, section 13), as callers see it. Its id is
-// its client_id.
+// An app is a third party's application that may act for accounts (contract, section 13), as callers see it.
 type app struct {
 	ID           string    `json:"id"`
 	AccountID    string    `json:"account_id"` // the account that owns it
 	Name         string    `json:"name"`
 	HomePage     string    `json:"home_page"`
-	Kind         string    `json:"kind"` // appWeb, appBrowser or appInstalled
+	Kind         string    `json:"kind"` // appWeb, appBrowser, appInstalled or appDocument
 	RedirectURIs codeList  `json:"redirect_uris"`
 	Origins      codeList  `json:"origins"`               // of the sites on which it runs; never nil when it is shown
 	Scope        string    `json:"scope"`                 // that it may ask for, space-separated
@@ -32,7 +33,25 @@ type app struct {
 	UpdatedAt    stamp     `json:"updated_at"`
 	SecretHash   []byte    `json:"-"` // SHA-256 of its secret; nil: it has none
 	EarlierHash  []byte    `json:"-"` // of the previous secret
-	Owner        string    `json:"-"` // name of the account that owns it
+	Host         *string   `json:"-"` // of a document; nil: it is registered
+	unscoped     bool      // it is a document that names no scope
+	Owner        string    `json:"-"` // name of the account that owns it; of a document Host
+}
+
+// clientID returns the application's client_id: its id, or the address of its document.
+func (p *app) clientID() string {
+	if p.Kind == appDocument {
+		return p.HomePage
+	}
+	return p.ID
+}
+
+// Revision tells one state of the application from another. A page that asks for consent has it.
+func (p *app) Revision() string {
+	if p.Kind == appDocument {
+		return hex.EncodeToString(hashOf(bodyText([]any{p.Name, p.RedirectURIs, p.Scope})))
+	}
+	return p.UpdatedAt.String()
 }
 
 // A makerName is the actor who made a row. Callers see it as publicActor returns it.
@@ -49,16 +68,16 @@ var appTable = newTable("apps", "p", func(p *app) []field {
 		{"scope", &p.Scope}, {"own_scope", &p.OwnScope}, {"secret_hash", &p.SecretHash},
 		{"earlier_secret_hash", &p.EarlierHash}, {"earlier_secret_until", &p.EarlierUntil},
 		{"verified_at", &p.VerifiedAt}, {"made_by", &p.MadeBy}, {"created_at", &p.CreatedAt},
-		{"updated_at", &p.UpdatedAt}, {"a.name", &p.Owner}}
+		{"updated_at", &p.UpdatedAt}, {"host", &p.Host}, {"coalesce(p.host, a.name)", &p.Owner}}
 }, "JOIN accounts a ON a.id = p.account_id")
 
 // public reports whether the application can keep no secret.
 func (p *app) public() bool { return p.Kind != appWeb }
 
 // mayActFor reports whether an account can agree to an application that works: until an operator vouches for it, only
-// the one that owns it.
+// the one that owns it. Nobody owns a document, so every account can.
 func (p *app) mayActFor(accountID string) bool {
-	return !p.VerifiedAt.IsZero() || p.AccountID == accountID
+	return !p.VerifiedAt.IsZero() || p.AccountID == accountID || p.Kind == appDocument
 }
 
 // listsOrigin reports whether the application runs on the site with a normalised origin.
@@ -95,11 +114,13 @@ var (
 
 	codeAppSecret = appProblems.add(409, "app_without_secret", "Application without a secret",
 		"Only an application of the kind web has a secret.")
-
 	errApp       = &refusal{code: codeAppNotFound}
 	errGrant     = &refusal{code: codeGrantNotFound}
 	errAppLimit  = &refusal{code: codeAppLimit}
 	errAppPublic = &refusal{code: codeAppSecret}
+
+	errAppDocument = &refusal{code: codeAppNotFound,
+		detail: "Nobody has registered this application: its document says what it is, and can't be changed here."}
 )
 
 // app returns an application that is not removed. Errors: errApp.
@@ -109,10 +130,20 @@ func (q *queries) app(o owner, id string) (*app, error) {
 	return p, replaced(err, errNotFound, errApp)
 }
 
-// workingApp returns an application of which anything works: it is not removed, and its owner not closed. Errors:
-// errApp.
+// registeredApp is app for an application that somebody has registered. Errors: errApp, errAppDocument.
+func (q *queries) registeredApp(o owner, id string) (*app, error) {
+	p, err := q.app(o, id)
+	if err == nil && p.Kind == appDocument {
+		return nil, errAppDocument
+	}
+	return p, err
+}
+
+// workingApp returns an application of which anything works, by its id or client_id: it is not removed, and its owner
+// not closed. Errors: errApp.
 func (q *queries) workingApp(id string) (*app, error) {
-	p, err := appTable.one(q, `WHERE p.id = ? AND p.removed_at IS NULL AND a.closed_at IS NULL`, id)
+	p, err := appTable.one(q, `WHERE p.id = coalesce((SELECT id FROM apps WHERE kind = 'document' AND home_page = ?1
+		AND removed_at IS NULL), ?1) AND p.removed_at IS NULL AND a.closed_at IS NULL`, id)
 	return p, replaced(err, errNotFound, errApp)
 }
 
@@ -124,9 +155,10 @@ func (q *queries) apps(o owner, before string, limit int) (listPage[*app], error
 	return appTable.page(q, list, before, limit)
 }
 
-// countApps returns how many applications an account has that are not removed.
+// countApps returns how many applications an account has registered that are not removed.
 func (q *queries) countApps(accountID string) (n int, err error) {
-	return oneValue[int](q, `SELECT count(*) FROM apps WHERE account_id = ? AND removed_at IS NULL`, accountID)
+	return oneValue[int](q, `SELECT count(*) FROM apps WHERE account_id = ? AND removed_at IS NULL
+		AND host IS NULL`, accountID)
 }
 
 // originHasApp reports whether an application that works runs on the site with a normalised origin.
@@ -139,9 +171,10 @@ func (q *queries) originHasApp(origin string) (has bool, err error) {
 // addApp inserts an application, with its origins.
 func (t *tx) addApp(p *app) {
 	t.exec(`INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope,
-		secret_hash, verified_at, made_by, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		secret_hash, verified_at, made_by, created_at, updated_at, host)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		p.ID, p.AccountID, p.Name, p.HomePage, p.Kind, p.RedirectURIs, p.Scope, p.OwnScope,
-		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt)
+		p.SecretHash, p.VerifiedAt, p.MadeBy, p.CreatedAt, p.UpdatedAt, p.Host)
 	t.setAppOrigins(p)
 }
 
@@ -177,13 +210,15 @@ type appToken struct {
 	ExpiresAt stamp
 
 	registered, own string // scopes of the application
+	client          string // its client_id
 }
 
 // appTokenTable describes the table app_tokens.
 var appTokenTable = newTable("app_tokens", "t", func(r *appToken) []field {
 	return []field{{"id", &r.ID}, {"app_id", &r.AppID}, {"grant_id", &r.GrantID}, {"account_id", &r.AccountID},
 		{"scope", &r.Scope}, {"kid", &r.Kid}, {"created_at", &r.CreatedAt}, {"expires_at", &r.ExpiresAt},
-		{"p.scope", &r.registered}, {"coalesce(p.own_scope, '')", &r.own}}
+		{"p.scope", &r.registered}, {"coalesce(p.own_scope, '')", &r.own},
+		{"iif(p.kind = 'document', p.home_page, p.id)", &r.client}}
 }, `JOIN accounts a ON a.id = t.account_id JOIN apps p ON p.id = t.app_id JOIN accounts o ON o.id = p.account_id
 	LEFT JOIN grants g ON g.id = t.grant_id`)
 
@@ -210,4 +245,4 @@ func (t *tx) revokeAppToken(appID, jti string) {
 
 // heldApps are applications that an account owns.
 var heldApps = holding{"apps", "application",
-	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL`, ""}
+	`SELECT count(*) FROM apps WHERE account_id = ?1 AND removed_at IS NULL AND host IS NULL`, ""}

@@ -24,6 +24,16 @@ var (
 	optNow  = option{name: "now", member: "now", reads: sending(true), help: "stop taking the secret before at once"}
 )
 
+// The options of serve about documents.
+var (
+	optClientDocuments = option{name: "client-documents",
+		help: "take the https address of a Client ID Metadata Document as client_id, so that owners of accounts can " +
+			"agree to applications that nobody has registered", hasVariable: true}
+	optClientDocumentList = option{name: "client-document-list", value: "URL,…",
+		help:        "with -client-documents, the only addresses of documents that are taken; by default any",
+		hasVariable: true}
+)
+
 // The operator's commands on applications.
 var appCommands = []command{
 	{"app add", "NAME", "register an application that every account can agree to; its secret is shown once",

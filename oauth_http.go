@@ -150,14 +150,14 @@ func (a *oauthAPI) authenticate(c *call, f oauthForm) (*app, error) {
 	if err != nil {
 		return nil, cmp.Or(a.limitUnproved(c), err)
 	}
-	if validID("app", proof.id) {
+	if validID("app", proof.id) || a.documents.takes(proof.id) {
 		p, err := a.cachedApp(proof.id)
 		if except(err, errApp) != nil {
 			return nil, err
 		}
 		c.app = p // so that a script of its own origins can read why it is refused
 		switch {
-		case p == nil:
+		case p == nil, p.clientID() != proof.id:
 		case !p.public() && proof.secret != "" && p.acceptsSecret(proof.secret, c.now):
 			return p, a.limitApp(p)
 		case p.public() && proof.secret == "" && !proof.basic:
@@ -222,8 +222,9 @@ func (a *oauthAPI) limitUse(c *call, p *app, by string) error {
 // issue answers with tokens, which caches of HTTP/1.0 don't keep either (RFC 6749, section 5.1). While signing is
 // held it refuses before it looks at codes and refresh tokens, so that these stay as they are.
 //
-// The form is read and the application proves itself; then one transaction judges the request, counts it against the
-// limit of what proves it, and issues tokens or ends a grant. Should that transaction be repeated, it counts twice.
+// The form is read and the application proves itself. If nobody has registered it, its document is looked at again
+// once its code is known to be right. Then one transaction judges the request, counts it against the limit of what
+// proves it, and issues tokens or ends a grant. Should that transaction be repeated, it counts twice.
 func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
 	c.response.Header().Set("Pragma", "no-cache")
 	f := readOAuthForm(c.in, "grant_type", "code", "redirect_uri", "code_verifier", "refresh_token", "scope",
@@ -242,8 +243,14 @@ func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
 		return nil, cmp.Or(a.limitUse(c, p, ""), wrong)
 	}
 	// What proves nothing does not reach the writer, however often it is sent.
-	if v := judgeTokenRequest(a.store.queries, p.ID, f, newStamp(c.now)); v.refused != nil && v.by == "" {
+	v := judgeTokenRequest(a.store.queries, p.ID, f, newStamp(c.now))
+	switch {
+	case v.refused != nil && v.by == "":
 		return nil, cmp.Or(a.limitUse(c, p, ""), v.refused)
+	case v.refused == nil && v.code != nil && p.Kind == appDocument:
+		if err := a.checkDocument(ctx, p, v.code); err != nil {
+			return nil, cmp.Or(a.limitUse(c, p, v.by), err)
+		}
 	}
 	return updated(ctx, a.store, func(t *tx) (*tokenAnswer, error) {
 		v := judgeTokenRequest(t.queries, p.ID, f, t.now)
@@ -252,6 +259,33 @@ func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
 		}
 		return issueTokens(t, a.keys.Load(), v, f)
 	})
+}
+
+// lookAtDocument is look for the owner of an account.
+func (s *server) lookAtDocument(ctx context.Context, address, accountID string) (*keptDocument, error) {
+	return s.documents.look(ctx, address, func() error {
+		over := func(bucket string, rate int) error {
+			v := s.addressBuckets.take(bucket, rate, s.steady())
+			return errOver(v, limitNamed("documents", rate), "Too many documents of applications were fetched.")
+		}
+		return cmp.Or(over("documents of "+accountID, documentsOfCaller),
+			over("documents at "+hostOf(address), documentsOfHost))
+	})
+}
+
+// checkDocument looks again at the document of an application that exchanges a code which is right. Nothing is used up
+// by a refusal. Errors: errDocumentAway, errCodeApp, rate_limited.
+func (s *server) checkDocument(ctx context.Context, p *app, code *grantCode) error {
+	k, err := s.lookAtDocument(ctx, p.clientID(), code.AccountID)
+	switch {
+	case err != nil:
+		return err
+	case k.fault == faultDocumentAway:
+		return errDocumentAway
+	case k.app == nil, !k.app.sendsTo(code.RedirectURI):
+		return errCodeApp
+	}
+	return nil
 }
 
 // revoke ends what a token of the application stands for (RFC 7009): with a refresh token the grant. Anything that is
@@ -268,7 +302,7 @@ func (a *oauthAPI) revoke(ctx context.Context, c *call) (any, error) {
 	if f["token"] == "" {
 		return nil, cmp.Or(a.limitUse(c, p, ""), errParameter("token", "present"))
 	}
-	grantID, jti, err := findRevoked(a.store.queries, a.keys.Load(), p.ID, f["token"])
+	grantID, jti, err := findRevoked(a.store.queries, a.keys.Load(), p, f["token"])
 	err = cmp.Or(a.limitUse(c, p, cmp.Or(grantID, jti)), err)
 	ended := &reply{status: http.StatusOK}
 	if err != nil || grantID == "" && jti == "" {
@@ -308,6 +342,8 @@ type serverMetadata struct {
 	AnswersCarryIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
 	ProtectedResources   []string `json:"protected_resources"` // RFC 9728, section 4
 	ServiceDocumentation string   `json:"service_documentation"`
+
+	ClientDocuments bool `json:"client_id_metadata_document_supported,omitempty"`
 }
 
 // showServerMetadata shows the metadata of the authorization server (RFC 8414).
@@ -324,6 +360,7 @@ func (s *server) showServerMetadata(w *response, _ *http.Request) {
 		ChallengeMethods: []string{"S256"}, TokenMethods: methods, TokenAlgorithms: algorithms,
 		RevocationMethods: methods, RevokingAlgorithms: algorithms, AnswersCarryIssuer: true,
 		ProtectedResources: []string{base}, ServiceDocumentation: rt.root + "/docs#applications",
+		ClientDocuments: s.clientDocuments,
 	})
 }
 

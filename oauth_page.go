@@ -109,12 +109,12 @@ func (s *server) signinPage(c *call, r *oauthPageRequest, notice string, status 
 		return nil, err
 	}
 	if len(r.query) > 0 && r.query.Get(booksSignin) == "" {
-		asked, fault, err := findApp(s.store.queries, r.query)
+		asked, fault, err := s.findApp(s.store.queries, r.query, nil)
 		if err != nil {
 			return nil, err
 		}
 		if fault == "" {
-			p.Asks = printable(asked.Name)
+			p.Asks = asked.calledFirst()
 		}
 	}
 	return oauthTemplate.render(status, p.pageBrand, p)
@@ -218,11 +218,26 @@ func authorizeError(code, description string) url.Values {
 	return url.Values{"error": {code}, "error_description": {description}}
 }
 
+// documentOf returns what a request for consent names as its application, if that is a document and somebody has signed
+// in, else nil. Before, nothing is fetched. Errors: rate_limited.
+func (s *server) documentOf(ctx context.Context, c *call, query url.Values) (*keptDocument, error) {
+	address, once := onlyValue(query, "client_id")
+	if !once || !s.documents.takes(address) {
+		return nil, nil
+	}
+	who, err := s.signedIn(s.store.queries, c)
+	if who == nil {
+		return nil, err
+	}
+	return s.lookAtDocument(ctx, address, who.AccountID)
+}
+
 // readConsent returns what a request asks for. Nothing is redirected before the application and its redirect URI are
 // known to be right and somebody has signed in, since that could be abused for links that seem to lead here (RFC 9700,
-// section 4.11.2); nor for an application that may not act for the account, as nobody vouches for it.
-func (s *server) readConsent(q *queries, c *call, query url.Values) (*consent, error) {
-	asked, fault, err := findApp(q, query)
+// section 4.11.2); nor for an application that may not act for the account, as nobody vouches for it. document is what
+// documentOf returns.
+func (s *server) readConsent(q *queries, c *call, query url.Values, document *keptDocument) (*consent, error) {
+	asked, fault, err := s.findApp(q, query, document)
 	if err != nil || fault != "" {
 		return &consent{title: faultTitle, fault: fault}, err
 	}
@@ -230,7 +245,7 @@ func (s *server) readConsent(q *queries, c *call, query url.Values) (*consent, e
 	switch {
 	case err != nil:
 		return nil, err
-	case who == nil:
+	case who == nil, asked.RedirectURIs == nil: // its document was not fetched, as nobody had signed in
 		return &consent{title: signinTitle}, nil
 	case !asked.mayActFor(who.AccountID):
 		return &consent{title: unverifiedTitle, Session: who}, nil
@@ -241,8 +256,9 @@ func (s *server) readConsent(q *queries, c *call, query url.Values) (*consent, e
 }
 
 // findApp returns the application that a request names, if the address that it names is the application's, else the key
-// of a text for the application's developer.
-func findApp(q *queries, query url.Values) (p *app, fault string, err error) {
+// of a text for the application's developer. Without its document an application that nobody has registered has nothing
+// but its host.
+func (s *server) findApp(q *queries, query url.Values, document *keptDocument) (p *app, fault string, err error) {
 	id, once := onlyValue(query, "client_id")
 	switch {
 	case !once:
@@ -250,8 +266,18 @@ func findApp(q *queries, query url.Values) (p *app, fault string, err error) {
 	case id == "":
 		return nil, "fault_client_missing", nil
 	}
-	if p, err = q.workingApp(id); errors.Is(err, errApp) {
-		return nil, "fault_client_unknown", nil
+	switch {
+	case document != nil && document.app == nil:
+		return nil, document.fault, nil
+	case document != nil:
+		p = new(*document.app)
+	case s.documents.takes(id):
+		return &app{Kind: appDocument, Owner: hostOf(id)}, "", nil
+	default:
+		p, err = q.workingApp(id)
+		if errors.Is(err, errApp) || err == nil && p.Kind == appDocument { // whose address is not taken, or its id
+			return nil, "fault_client_unknown", nil
+		}
 	}
 	uri, once := onlyValue(query, "redirect_uri")
 	switch {
@@ -303,6 +329,9 @@ func (q *consent) read(query url.Values, issuer string) url.Values {
 	if given["scope"] != "" {
 		q.Scope = scopesWithin(given["scope"], q.Scope)
 	}
+	if q.App.unscoped && given["scope"] == "" {
+		return authorizeError("invalid_scope", "The document has no scope, so the request must.")
+	}
 	if q.Scope == "" || hasForeign(strings.Fields(given["scope"]), registered) {
 		return authorizeError("invalid_scope", "The application is not registered for this scope.")
 	}
@@ -351,8 +380,10 @@ func (s *server) answerConsent(c *call, r *oauthPageRequest, q *consent) (*reply
 	if err := s.showSession(c, p, q.Session, r); err != nil {
 		return nil, err
 	}
-	p.Subject, p.Notice, p.Consent, p.Action = printable(q.App.Name), q.notice, q, r.link("authorize")
-	p.Place, p.Goes = placeOf(q.RedirectURI)
+	p.Subject, p.Notice, p.Consent, p.Action = q.App.calledFirst(), q.notice, q, r.link("authorize")
+	if p.Place, p.Goes = placeOf(q.RedirectURI); q.App.Kind == appDocument && p.Place == "goes_device" {
+		p.Place = "goes_any"
+	}
 	if q.notice == "undecided" { // keep what the person has ticked
 		for _, scope := range p.Scopes(q.Scope) {
 			p.Unticked[scope] = r.form[scopeBox+scope] == ""
@@ -369,7 +400,11 @@ func (s *server) askConsent(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	q, err := s.readConsent(s.store.queries, c, r.query)
+	document, err := s.documentOf(ctx, c, r.query)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.readConsent(s.store.queries, c, r.query, document)
 	if err != nil {
 		return nil, err
 	}
@@ -391,7 +426,7 @@ func (q *consent) decide(form map[string]string) (agreed string, denied url.Valu
 	}
 	agreed = scopesWithin(strings.Join(ticked, " "), q.Scope)
 	same := !hasForeign(ticked, strings.Fields(q.Scope)) && // else a scope was not on the page
-		form["account"] == q.Session.AccountID && form["app"] == q.App.UpdatedAt.String()
+		form["account"] == q.Session.AccountID && form["app"] == q.App.Revision()
 	switch decision := form["decision"]; {
 	case decision == "deny", decision == "allow" && same && agreed == "":
 		return "", authorizeError("access_denied", "The owner of the account has not agreed."), ""
@@ -410,14 +445,23 @@ func (s *server) takeConsent(ctx context.Context, c *call) (any, error) {
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
+	document, err := s.documentOf(ctx, c, r.query)
+	if err != nil {
+		return nil, err
+	}
 	q, err := updated(ctx, s.store, func(t *tx) (*consent, error) {
-		q, err := s.readConsent(t.queries, c, r.query)
+		q, err := s.readConsent(t.queries, c, r.query, document)
 		if err != nil || q.title != consentTitle || q.answer != nil {
 			return q, err
 		}
 		var scope string
 		if scope, q.answer, q.notice = q.decide(r.form); scope == "" {
 			return q, nil
+		}
+		if q.App.Kind == appDocument {
+			if err := saveDocument(t, q.App, q.Session.MadeBy); err != nil {
+				return nil, err
+			}
 		}
 		code := randomText(32)
 		q.answer = url.Values{"code": {code}}
@@ -488,6 +532,14 @@ type oauthPage struct {
 	Connected [][]grant       // by application
 	More      string          // URL of the next page of these
 	zone      *time.Location
+}
+
+// calledFirst returns what pages call an application first: a document its host, since nobody has looked at its name.
+func (p *app) calledFirst() string {
+	if p.Kind == appDocument {
+		return printable(p.Owner)
+	}
+	return printable(p.Name)
 }
 
 // Safe returns a text that somebody else has chosen, for the template.

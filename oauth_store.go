@@ -49,7 +49,7 @@ var grantTable = newTable("grants", "g", func(g *grant) []field {
 	return []field{{"id", &g.ID}, {"app_id", &g.AppID}, {"account_id", &g.AccountID}, {"scope", &g.Scope},
 		{"agreed_by", &g.AgreedBy}, {"created_at", &g.CreatedAt}, {"used_at", &g.UsedAt},
 		{"expires_at", &g.ExpiresAt}, {"ended_at", &g.EndedAt}, {"ended_by", &g.EndedBy}, {"p.id", &g.App.ID},
-		{"p.name", &g.App.Name}, {"o.name", &g.App.Owner}, {"p.home_page", &g.App.HomePage}}
+		{"p.name", &g.App.Name}, {"coalesce(p.host, o.name)", &g.App.Owner}, {"p.home_page", &g.App.HomePage}}
 }, `JOIN apps p ON p.id = g.app_id JOIN accounts o ON o.id = p.account_id`)
 
 // grant returns a grant for an account of an owner, ended or not. Errors: errGrant.
@@ -153,12 +153,17 @@ func (q *queries) webhooksOfRemovedApps(limit int) ([]string, error) {
 }
 
 // oauthSweeps are the sweeps of applications, grants and sign-ins: they end what is over, then remove the rows of each
-// table whose time has passed. ended returns since when grants that have ended and applications that were removed are
-// kept, at least as long as other rows refer to them.
+// table whose time has passed. ended returns since when grants that have ended, and applications that were removed or
+// are documents, are kept, at least as long as other rows refer to them.
 func oauthSweeps(ended func(now time.Time) time.Time) []func(*tx) (int64, error) {
 	after := func(kept time.Duration) func(time.Time) time.Time {
 		return func(now time.Time) time.Time { return now.Add(-kept) }
 	}
+	const unused = ` AND NOT EXISTS (SELECT 1 FROM grant_codes WHERE app_id = apps.id)
+		AND NOT EXISTS (SELECT 1 FROM grants WHERE app_id = apps.id)
+		AND NOT EXISTS (SELECT 1 FROM app_tokens WHERE app_id = apps.id)
+		AND NOT EXISTS (SELECT 1 FROM app_webhooks WHERE app_id = apps.id)
+		AND NOT EXISTS (SELECT 1 FROM app_origins WHERE app_id = apps.id)`
 	sweeps := []func(*tx) (int64, error){endDueGrants}
 	for _, rows := range []struct {
 		table, key, over string
@@ -172,11 +177,8 @@ func oauthSweeps(ended func(now time.Time) time.Time) []func(*tx) (int64, error)
 		{`grants`, `id`, `ended_at < ? AND NOT EXISTS (SELECT 1 FROM grant_codes WHERE grant_id = grants.id)
 			AND NOT EXISTS (SELECT 1 FROM app_tokens WHERE grant_id = grants.id)
 			AND NOT EXISTS (SELECT 1 FROM app_webhooks WHERE grant_id = grants.id)`, ended},
-		{`apps`, `id`, `removed_at < ? AND NOT EXISTS (SELECT 1 FROM grant_codes WHERE app_id = apps.id)
-			AND NOT EXISTS (SELECT 1 FROM grants WHERE app_id = apps.id)
-			AND NOT EXISTS (SELECT 1 FROM app_tokens WHERE app_id = apps.id)
-			AND NOT EXISTS (SELECT 1 FROM app_webhooks WHERE app_id = apps.id)
-			AND NOT EXISTS (SELECT 1 FROM app_origins WHERE app_id = apps.id)`, ended},
+		{`apps`, `id`, `removed_at < ?` + unused, ended},
+		{`apps`, `id`, `kind = 'document' AND updated_at < ?` + unused, ended},
 	} {
 		sweeps = append(sweeps, func(t *tx) (int64, error) {
 			t.quiet()

@@ -791,7 +791,8 @@ CREATE TABLE apps (
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
   name          TEXT NOT NULL CHECK (name <> '' AND length(name) <= 60), -- as people who are asked read it
   home_page     TEXT NOT NULL CHECK (home_page LIKE 'http%://%'),   -- for people
-  kind          TEXT NOT NULL CHECK (kind IN ('web', 'browser', 'installed')), -- web: it can keep a secret
+  kind          TEXT NOT NULL CHECK (kind IN ('web', 'browser', 'installed', 'document')), -- web: it can keep a secret; document: nobody has registered it, and home_page is the address of its Client ID Metadata Document and its client_id
+  host          TEXT CHECK ((host IS NOT NULL) = (kind = 'document')), -- of a document, by which it is limited: "app.example"; NULL: it is registered
   redirect_uris TEXT NOT NULL CHECK (json_type(redirect_uris) = 'array'), -- where people are sent back to: ["https://app.example/back"]
   scope         TEXT NOT NULL,                                       -- what it may ask for: "orders:read orders:write"
   own_scope     TEXT,                                                -- what it gets for its owner's account by client credentials; NULL: it may not use them
@@ -805,6 +806,8 @@ CREATE TABLE apps (
   removed_at    TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when nothing of it works; NULL: it works
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX apps_account ON apps (account_id, id) WHERE removed_at IS NULL;
+CREATE UNIQUE INDEX apps_document ON apps (home_page) WHERE kind = 'document' AND removed_at IS NULL;
+CREATE INDEX apps_documents ON apps (updated_at) WHERE kind = 'document';
 CREATE INDEX apps_removed ON apps (removed_at) WHERE removed_at IS NOT NULL;
 
 -- The sites on which applications run in browsers. They are not origins of accounts.
@@ -1056,7 +1059,7 @@ FROM books_exports x JOIN books_connections c ON c.id = x.connection_id JOIN acc
 ORDER BY x.id DESC;
 
 CREATE VIEW v_grants AS
-SELECT g.id, a.name AS account, p.name AS app, o.name AS app_owner, g.scope,
+SELECT g.id, a.name AS account, p.name AS app, coalesce(p.host, o.name) AS app_owner, g.scope,
        CASE WHEN g.ended_at IS NOT NULL THEN 'ended'
             WHEN a.closed_at IS NOT NULL OR o.closed_at IS NOT NULL THEN 'closed'
             WHEN g.expires_at <= strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'expired' ELSE 'active' END AS state,

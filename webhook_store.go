@@ -45,11 +45,13 @@ func (q *queries) webhooks(o owner, before string, limit int) (listPage[*webhook
 	return webhookTable.page(q, list, before, limit)
 }
 
-// countWebhooks returns how many webhooks an account has, and how many of them an application has made.
+// countWebhooks returns how many webhooks an account has, and how many of them an application has made, or if it is a
+// document all documents of its host.
 func (q *queries) countWebhooks(accountID, appID string) (all, made int, err error) {
 	err = q.one(`SELECT (SELECT count(*) FROM webhooks WHERE account_id = ?1),
-		(SELECT count(*) FROM webhooks w JOIN app_webhooks x ON x.webhook_id = w.id
-		WHERE w.account_id = ?1 AND x.app_id = ?2)`, []any{accountID, appID}, &all, &made)
+		(SELECT count(*) FROM webhooks w JOIN app_webhooks x ON x.webhook_id = w.id JOIN apps p ON p.id = x.app_id
+		WHERE w.account_id = ?1 AND (x.app_id = ?2 OR p.host = (SELECT host FROM apps WHERE id = ?2)))`,
+		[]any{accountID, appID}, &all, &made)
 	return all, made, err
 }
 
@@ -151,7 +153,7 @@ type webhookQueue struct {
 	sentSeq              int64 // every event up to it was sent, or waits to be tried again
 	replaySeq, replayEnd int64 // the same for a replay, and its last event; -1: there is no replay
 
-	// The account whose places its attempts take: its own, or the one that owns the application that made
+	// The account whose places its attempts take: its own, or the one that has registered the application that made
 	// it, so that an application's webhooks in all accounts share places.
 	holder string
 }
@@ -161,8 +163,8 @@ type webhookQueue struct {
 func (q *queries) webhookQueues() ([]*webhookQueue, error) {
 	return collect(q, `SELECT `+webhookTable.columns+`,
 		coalesce(q.id, 0), coalesce(q.sent_seq, 0), coalesce(q.replay_seq, -1), coalesce(q.replay_end, 0),
-		coalesce((SELECT p.account_id FROM app_webhooks x JOIN apps p ON p.id = x.app_id WHERE x.webhook_id = w.id),
-			w.account_id)
+		coalesce((SELECT p.account_id FROM app_webhooks x JOIN apps p ON p.id = x.app_id WHERE x.webhook_id = w.id
+			AND p.host IS NULL), w.account_id)
 		FROM webhooks w JOIN accounts a ON a.id = w.account_id LEFT JOIN webhook_queues q ON q.webhook_id = w.id
 		WHERE a.closed_at IS NULL AND (q.id IS NOT NULL OR w.test_seq IS NOT NULL)
 		AND NOT EXISTS (`+endedApps+`)`, nil,

@@ -789,7 +789,8 @@ CREATE TABLE apps (
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
   name          TEXT NOT NULL CHECK (name <> '' AND length(name) <= 60), -- as people who are asked read it
   home_page     TEXT NOT NULL CHECK (home_page LIKE 'http%://%'),   -- for people
-  kind          TEXT NOT NULL CHECK (kind IN ('web', 'browser', 'installed')), -- web: it can keep a secret
+  kind          TEXT NOT NULL CHECK (kind IN ('web', 'browser', 'installed', 'document')), -- web: it can keep a secret; document: nobody has registered it, and home_page is the address of its Client ID Metadata Document and its client_id
+  host          TEXT CHECK ((host IS NOT NULL) = (kind = 'document')), -- of a document, by which it is limited: "app.example"; NULL: it is registered
   redirect_uris TEXT NOT NULL CHECK (json_type(redirect_uris) = 'array'), -- where people are sent back to: ["https://app.example/back"]
   scope         TEXT NOT NULL,                                       -- what it may ask for: "orders:read orders:write"
   own_scope     TEXT,                                                -- what it gets for its owner's account by client credentials; NULL: it may not use them
@@ -803,6 +804,8 @@ CREATE TABLE apps (
   removed_at    TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')) -- since when nothing of it works; NULL: it works
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX apps_account ON apps (account_id, id) WHERE removed_at IS NULL;
+CREATE UNIQUE INDEX apps_document ON apps (home_page) WHERE kind = 'document' AND removed_at IS NULL;
+CREATE INDEX apps_documents ON apps (updated_at) WHERE kind = 'document';
 CREATE INDEX apps_removed ON apps (removed_at) WHERE removed_at IS NOT NULL;
 
 -- The sites on which applications run in browsers. They are not origins of accounts.
@@ -1054,7 +1057,7 @@ FROM books_exports x JOIN books_connections c ON c.id = x.connection_id JOIN acc
 ORDER BY x.id DESC;
 
 CREATE VIEW v_grants AS
-SELECT g.id, a.name AS account, p.name AS app, o.name AS app_owner, g.scope,
+SELECT g.id, a.name AS account, p.name AS app, coalesce(p.host, o.name) AS app_owner, g.scope,
        CASE WHEN g.ended_at IS NOT NULL THEN 'ended'
             WHEN a.closed_at IS NOT NULL OR o.closed_at IS NOT NULL THEN 'closed'
             WHEN g.expires_at <= strftime('%Y-%m-%dT%H:%M:%SZ', 'now') THEN 'expired' ELSE 'active' END AS state,
@@ -1320,9 +1323,10 @@ INSERT INTO books_exports (id, connection_id, account_id, date, currency, revisi
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000007', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-26', 'SEK', 1, NULL, '2026-11-26', 'failed', NULL, NULL, 'widgetd:acct_00000000000000000000000001:2026-11-26:r1', NULL, NULL, NULL, 6, 6, NULL, NULL, '2026-11-20T10:00:00Z', NULL, NULL, NULL);
 INSERT INTO books_exports (id, connection_id, account_id, date, currency, revision, reverses, entry_date, state, reason, detail, sync_key, entry, request, entry_id, attempts, changes, due_at, held_at, created_at, sent_at, posted_at, reversed_at) VALUES ('exp_00000000000000000000000008', 'bkc_00000000000000000000000002', 'acct_00000000000000000000000001', '2026-11-27', 'SEK', 1, 'exp_00000000000000000000000006', '2026-11-27', 'reversed', 'unmapped', 'No account is named for tips.', 'widgetd:acct_00000000000000000000000001:2026-11-27:r1', '{}', '{}', 'W-1-3', 7, 7, '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z', '2026-11-20T10:00:00Z');
 
-INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000001', 'acct_00000000000000000000000001', 'Tisch & Plan "Süd"', 'https://app.example', 'web', '["https://app.example/back"]', 'orders:read orders:write', 'orders:read', X'000000000000000000000000000000000000000000000000000000000000000B', X'000000000000000000000000000000000000000000000000000000000000000C', '2026-11-28T00:00:00Z', '2026-11-01T00:00:00Z', 'command:anna', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
-INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000002', 'acct_00000000000000000000000002', 'App 2', 'https://app.example', 'browser', '["https://spa.example/","https://spa.example/back?a=b"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'token tok_00000000000000000000000001', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
-INSERT INTO apps (id, account_id, name, home_page, kind, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000003', 'acct_00000000000000000000000002', '餐厅', 'https://app.example', 'installed', '["http://127.0.0.1/back","com.example.app:/back"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'command:anna', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', '2026-11-10T00:00:00Z');
+INSERT INTO apps (id, account_id, name, home_page, kind, host, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000001', 'acct_00000000000000000000000001', 'Tisch & Plan "Süd"', 'https://app.example', 'web', NULL, '["https://app.example/back"]', 'orders:read orders:write', 'orders:read', X'000000000000000000000000000000000000000000000000000000000000000B', X'000000000000000000000000000000000000000000000000000000000000000C', '2026-11-28T00:00:00Z', '2026-11-01T00:00:00Z', 'command:anna', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
+INSERT INTO apps (id, account_id, name, home_page, kind, host, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000002', 'acct_00000000000000000000000002', 'App 2', 'https://app.example', 'browser', NULL, '["https://spa.example/","https://spa.example/back?a=b"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'token tok_00000000000000000000000001', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
+INSERT INTO apps (id, account_id, name, home_page, kind, host, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000003', 'acct_00000000000000000000000002', '餐厅', 'https://app.example', 'installed', NULL, '["http://127.0.0.1/back","com.example.app:/back"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'command:anna', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', '2026-11-10T00:00:00Z');
+INSERT INTO apps (id, account_id, name, home_page, kind, host, redirect_uris, scope, own_scope, secret_hash, earlier_secret_hash, earlier_secret_until, verified_at, made_by, created_at, updated_at, removed_at) VALUES ('app_00000000000000000000000004', 'acct_00000000000000000000000001', 'Assistant', 'https://assistant.example/client.json', 'document', 'assistant.example', '["http://localhost/callback"]', 'orders:read orders:write', NULL, NULL, NULL, NULL, NULL, 'person (command:anna)', '2026-11-01T00:00:00Z', '2026-11-02T00:00:00Z', NULL);
 
 INSERT INTO app_origins (origin, app_id) VALUES ('http://localhost:3000', 'app_00000000000000000000000002');
 INSERT INTO app_origins (origin, app_id) VALUES ('https://spa.example', 'app_00000000000000000000000002');

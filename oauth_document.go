@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Applications that nobody has registered (draft-ietf-oauth-client-id-metadata-document; contract, section 13): the
+// client_id is the address of a document that says what the application is. It is fetched when somebody who has signed
+// in is to be asked, and kept in memory only. A row of apps is made once somebody agrees.
+
+const (
+	maxDocumentAddress = 255     // bytes, since it is in tokens
+	maxDocument        = 5 << 10 // bytes
+	documentLimit      = 5 * time.Second
+	maxDocuments       = 1000      // that are kept
+	documentKept       = time.Hour // at most, as the answer's Cache-Control says
+	documentKeptLeast  = time.Minute * 5
+	documentRetry      = 30 * time.Second // after which an address that gave no document is asked again
+	documentsOfCaller  = 10               // fetches a minute for an account whose owner has signed in
+	documentsOfHost    = 60               // fetches a minute of a host
+)
+
+// The keys of texts for the developer of an application whose document can't be used. They tell nothing of why a host
+// gives none, so nobody learns of inner networks by them.
+const (
+	faultDocumentAway  = "fault_document_away"
+	faultDocumentWrong = "fault_document_wrong"
+)
+
+// clientDocuments fetches documents and keeps them.
+type clientDocuments struct {
+	taken    bool     // -client-documents
+	only     []string // addresses of -client-document-list; none: any
+	outbound *outbound
+	steady   func() time.Time
+
+	mu   sync.Mutex
+	kept map[string]*keptDocument // by address
+}
+
+// A keptDocument is what came of fetching a document. Its other fields are set once ready is closed.
+type keptDocument struct {
+	ready chan struct{}
+	app   *app   // of the kind appDocument, without an id; nil: there is none
+	fault string // then the key of a text why
+	until time.Time
+}
+
+// newClientDocuments makes what fetches documents. It has a client of its own, which calls public addresses only and
+// shares no connection with what -outbound-allow admits.
+func newClientDocuments(o nounOptions, st *store) *clientDocuments {
+	d := &clientDocuments{taken: o.clientDocuments, only: o.clientDocumentList, outbound: newOutbound(nil),
+		steady: time.Now, kept: map[string]*keptDocument{}}
+	d.outbound.limit, d.outbound.blocked = documentLimit, st.waits
+	return d
+}
+
+// takes reports whether a client_id is the address of a document, and this service looks at documents there.
+func (d *clientDocuments) takes(clientID string) bool {
+	return d.taken && isDocumentAddress(clientID) && (len(d.only) == 0 || slices.Contains(d.only, clientID))
+}
+
+// isDocumentAddress reports whether a client_id has the form of a document's address: https in normal form, with a host
+// name and a path, without port, query, user name, fragment and segments that are . or ..
+func isDocumentAddress(s string) bool {
+	if len(s) > maxDocumentAddress || !strings.HasPrefix(s, "https://") || strings.Contains(s, "?") {
+		return false
+	}
+	normal, code, _ := (&outbound{}).checkURL(s)
+	u, err := url.Parse(s)
+	if code != "" || err != nil || normal != s || u.Path == "/" {
+		return false
+	}
+	dots := func(segment string) bool { return segment == "." || segment == ".." }
+	return !slices.ContainsFunc(strings.Split(u.Path, "/"), dots)
+}
+
+// look returns what is kept of a document, or fetches it: one fetch at a time for an address, to which limit agrees.
+func (d *clientDocuments) look(ctx context.Context, address string, limit func() error) (*keptDocument, error) {
+	d.mu.Lock()
+	k, known := d.kept[address]
+	if known && (!k.isReady() || d.steady().Before(k.until)) {
+		d.mu.Unlock()
+		select {
+		case <-k.ready:
+			return k, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if err := limit(); err != nil {
+		d.mu.Unlock()
+		return nil, err
+	}
+	k = &keptDocument{ready: make(chan struct{}), fault: faultDocumentAway}
+	if delete(d.kept, address); !d.makeRoom() {
+		d.mu.Unlock()
+		return k, nil
+	}
+	d.kept[address] = k
+	d.mu.Unlock()
+	defer close(k.ready)
+	var kept time.Duration
+	// Others may wait for the answer when the caller has gone.
+	k.app, k.fault, kept = d.fetch(context.WithoutCancel(ctx), address)
+	k.until = d.steady().Add(kept)
+	return k, nil
+}
+
+// isReady reports whether the document is not being fetched any more.
+func (k *keptDocument) isReady() bool {
+	select {
+	case <-k.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// makeRoom removes one of the documents if maxDocuments are kept: one whose time is over if there is any. It reports
+// false if all are being fetched. The caller holds the lock.
+func (d *clientDocuments) makeRoom() bool {
+	if len(d.kept) < maxDocuments {
+		return true
+	}
+	gone := ""
+	for address, k := range d.kept {
+		if !k.isReady() {
+			continue
+		}
+		if gone = address; d.steady().After(k.until) {
+			break
+		}
+	}
+	delete(d.kept, gone)
+	return gone != ""
+}
+
+// fetch fetches a document and returns for how long the answer is kept.
+func (d *clientDocuments) fetch(ctx context.Context, address string) (p *app, fault string, kept time.Duration) {
+	answer, err := d.outbound.do(ctx, outboundRequest{method: http.MethodGet, url: address, largest: maxDocument,
+		header: http.Header{"Accept": {"application/json"}, "Connection": {"close"}}})
+	switch {
+	case reasonOf(err) == outboundTooLarge:
+		return nil, faultDocumentWrong, documentRetry
+	case err != nil || answer.status != http.StatusOK:
+		return nil, faultDocumentAway, documentRetry
+	}
+	kind, _, err := mime.ParseMediaType(answer.header.Get("Content-Type"))
+	if p = readDocument(address, answer.body); err != nil || kind != "application/json" || p == nil {
+		return nil, faultDocumentWrong, documentRetry
+	}
+	return p, "", keptFor(answer.header)
+}
+
+// keptFor returns for how long the header of an answer allows to keep it, within bounds of our own.
+func keptFor(h http.Header) time.Duration {
+	kept := time.Duration(0)
+	for _, directive := range strings.Split(strings.ToLower(strings.Join(h.Values("Cache-Control"), ",")), ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(directive), "=")
+		seconds, err := strconv.Atoi(strings.Trim(value, `"`))
+		switch {
+		case name == "no-store", name == "no-cache":
+			return documentKeptLeast
+		case name == "max-age" && err == nil:
+			kept = time.Duration(min(seconds, int(documentKept/time.Second))) * time.Second
+		}
+	}
+	return max(kept, documentKeptLeast)
+}
+
+// readDocument returns the application that a document describes, without an id, or nil if it breaks a rule: it names
+// its own address and no secret, and has a name and addresses as a registered application's. Scopes that applications
+// can't have are left out; without scope the request for consent names them.
+func readDocument(address string, text []byte) *app {
+	document, err := parseJSON(text)
+	if err != nil || rawMember(&document, "client_id") != address ||
+		rawMember(&document, "token_endpoint_auth_method") != "none" {
+		return nil
+	}
+	for _, secret := range []string{"client_secret", "client_secret_expires_at"} {
+		if _, has := document.member(secret); has {
+			return nil
+		}
+	}
+	host := hostOf(address)
+	p := &app{Kind: appDocument, HomePage: address, Host: &host, Owner: host, Origins: codeList{},
+		Name: rawMember(&document, "client_name"), Scope: strings.Join(appScopes, " ")}
+	if scope, has := document.member("scope"); has {
+		p.Scope = scopesWithin(scope.text, p.Scope)
+	} else {
+		p.unscoped = true
+	}
+	if uris, has := document.member("redirect_uris"); has {
+		uris.open()
+		for _, uri := range uris.list {
+			p.RedirectURIs = append(p.RedirectURIs, uri.text)
+		}
+	}
+	code, _ := checkText(p.Name, required, maxAppName)
+	wrong := code != "" || p.Scope == "" || slices.Contains(p.RedirectURIs, "") ||
+		len(p.RedirectURIs) == 0 || len(p.RedirectURIs) > maxRedirectURIs
+	p.normalise(func(string, string, string) { wrong = true })
+	if wrong {
+		return nil
+	}
+	return p
+}
+
+// saveDocument writes the application of a document to which somebody agrees, and completes p. by is that person.
+func saveDocument(t *tx, p *app, by string) error {
+	known, err := t.workingApp(p.HomePage)
+	switch {
+	case errors.Is(err, errApp):
+		p.ID, p.CreatedAt, p.UpdatedAt, p.MadeBy = t.newID("app"), t.now, t.now, makerName(actorPerson(by))
+		if p.AccountID, err = t.mainAccount(); err == nil {
+			t.addApp(p)
+		}
+		return err
+	case err != nil:
+		return err
+	}
+	p.ID, p.AccountID, p.CreatedAt, p.UpdatedAt = known.ID, known.AccountID, known.CreatedAt, t.now
+	t.saveApp(p)
+	return nil
+}
