@@ -76,7 +76,7 @@ func (c docsChapter) twin(part int) string {
 // A docsFacts is what a running service puts in the place of marks.
 type docsFacts struct {
 	values map[string]string
-	is     map[string]bool // of conditions: "demo", "ended"
+	is     map[string]bool // of conditions: "demo", "ended", "documents"
 }
 
 var (
@@ -295,7 +295,8 @@ func (a *docsAPI) facts(rt *routing, ended bool) (inText, inHTML docsFacts, err 
 		return inText, inHTML, err
 	}
 	script, err := presentScript(base)
-	inText = docsFacts{is: map[string]bool{"demo": a.examples != nil, "ended": ended}, values: map[string]string{
+	is := map[string]bool{"demo": a.examples != nil, "ended": ended, "documents": a.clientDocuments}
+	inText = docsFacts{is: is, values: map[string]string{
 		"base": base, "root": rt.root, "prefix": rt.prefixes[0], "release": buildName(), "snippet": line.HTML,
 		"giver":          "the operator of this service",
 		"script_size":    fmt.Sprintf("%.1f", float64(len(compress(script.text).body))/1024),

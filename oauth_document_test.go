@@ -584,3 +584,12 @@ func TestDocument_canBeRemovedButNotChanged(t *testing.T) {
 	s.connect(v, claudeAddress, claudeBack)
 	s.hasRows(2, "apps WHERE kind = 'document'")
 }
+
+func TestDocument_isExplainedWhereItIsTaken(t *testing.T) {
+	t.Parallel()
+	const how = "Nobody has to register your application here"
+	on, off := serviceWithDocuments(t), quietService(t)
+	on.get("//docs/applications").is(200).contains(how)
+	on.get("//docs/applications.md").is(200).contains(how)
+	lacks(t, off.get("//docs/applications").contains("register the application").body, how)
+}
