@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -47,12 +48,12 @@ type clientDocuments struct {
 	kept map[string]*keptDocument // by address
 }
 
-// A keptDocument is what came of fetching a document. Its other fields are set once ready is closed.
+// A keptDocument is what came of fetching a document, once load has returned.
 type keptDocument struct {
-	ready chan struct{}
-	app   *app   // of the kind appDocument, without an id; nil: there is none
-	fault string // then the key of a text why
-	until time.Time
+	load  func()    // fetches it, once
+	until time.Time // clientDocuments.mu guards it
+	app   *app      // of the kind appDocument, without an id; nil: there is none
+	fault string    // then the key of a text why
 }
 
 // newClientDocuments makes what fetches documents. It has a client of its own, which calls public addresses only and
@@ -85,81 +86,62 @@ func isDocumentAddress(s string) bool {
 }
 
 // look returns what is kept of a document, or fetches it: one fetch at a time for an address, to which limit agrees.
+// Others wait for the same answer, so it is fetched even when the caller has gone.
 func (d *clientDocuments) look(ctx context.Context, address string, limit func() error) (*keptDocument, error) {
 	d.mu.Lock()
 	k, known := d.kept[address]
-	if known && (!k.isReady() || d.steady().Before(k.until)) {
-		d.mu.Unlock()
-		select {
-		case <-k.ready:
-			return k, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
+	if !known || !d.steady().Before(k.until) {
+		if err := limit(); err != nil {
+			d.mu.Unlock()
+			return nil, err
 		}
+		k = &keptDocument{until: d.steady().Add(documentRetry)}
+		k.load = sync.OnceFunc(func() {
+			kept := d.fetch(context.WithoutCancel(ctx), address, k)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			k.until = d.steady().Add(kept)
+		})
+		d.makeRoom()
+		d.kept[address] = k
 	}
-	if err := limit(); err != nil {
-		d.mu.Unlock()
-		return nil, err
-	}
-	k = &keptDocument{ready: make(chan struct{}), fault: faultDocumentAway}
-	if delete(d.kept, address); !d.makeRoom() {
-		d.mu.Unlock()
-		return k, nil
-	}
-	d.kept[address] = k
 	d.mu.Unlock()
-	defer close(k.ready)
-	var kept time.Duration
-	// Others may wait for the answer when the caller has gone.
-	k.app, k.fault, kept = d.fetch(context.WithoutCancel(ctx), address)
-	k.until = d.steady().Add(kept)
+	k.load()
 	return k, nil
 }
 
-// isReady reports whether the document is not being fetched any more.
-func (k *keptDocument) isReady() bool {
-	select {
-	case <-k.ready:
-		return true
-	default:
-		return false
-	}
-}
-
-// makeRoom removes one of the documents if maxDocuments are kept: one whose time is over if there is any. It reports
-// false if all are being fetched. The caller holds the lock.
-func (d *clientDocuments) makeRoom() bool {
+// makeRoom removes documents whose time is over if maxDocuments are kept, else any one. The caller holds the lock.
+func (d *clientDocuments) makeRoom() {
 	if len(d.kept) < maxDocuments {
-		return true
+		return
 	}
-	gone := ""
-	for address, k := range d.kept {
-		if !k.isReady() {
-			continue
-		}
-		if gone = address; d.steady().After(k.until) {
-			break
+	maps.DeleteFunc(d.kept, func(_ string, k *keptDocument) bool { return !d.steady().Before(k.until) })
+	for address := range d.kept {
+		if len(d.kept) >= maxDocuments {
+			delete(d.kept, address)
 		}
 	}
-	delete(d.kept, gone)
-	return gone != ""
 }
 
-// fetch fetches a document and returns for how long the answer is kept.
-func (d *clientDocuments) fetch(ctx context.Context, address string) (p *app, fault string, kept time.Duration) {
+// fetch fetches a document, sets what came of it in k, and returns for how long that is kept.
+func (d *clientDocuments) fetch(ctx context.Context, address string, k *keptDocument) (kept time.Duration) {
 	answer, err := d.outbound.do(ctx, outboundRequest{method: http.MethodGet, url: address, largest: maxDocument,
 		header: http.Header{"Accept": {"application/json"}, "Connection": {"close"}}})
-	switch {
-	case reasonOf(err) == outboundTooLarge:
-		return nil, faultDocumentWrong, documentRetry
-	case err != nil || answer.status != http.StatusOK:
-		return nil, faultDocumentAway, documentRetry
+	if k.fault = faultDocumentWrong; reasonOf(err) == outboundTooLarge {
+		return documentRetry
+	}
+	if err != nil || answer.status != http.StatusOK {
+		k.fault = faultDocumentAway
+		return documentRetry
 	}
 	kind, _, err := mime.ParseMediaType(answer.header.Get("Content-Type"))
-	if p = readDocument(address, answer.body); err != nil || kind != "application/json" || p == nil {
-		return nil, faultDocumentWrong, documentRetry
+	if err == nil && kind == "application/json" {
+		k.app = readDocument(address, answer.body)
 	}
-	return p, "", keptFor(answer.header)
+	if k.app == nil {
+		return documentRetry
+	}
+	return keptFor(answer.header)
 }
 
 // keptFor returns for how long the header of an answer allows to keep it, within bounds of our own.

@@ -264,12 +264,13 @@ func (a *oauthAPI) issue(ctx context.Context, c *call) (any, error) {
 // lookAtDocument is look for the owner of an account.
 func (s *server) lookAtDocument(ctx context.Context, address, accountID string) (*keptDocument, error) {
 	return s.documents.look(ctx, address, func() error {
-		over := func(bucket string, rate int) error {
-			v := s.addressBuckets.take(bucket, rate, s.steady())
-			return errOver(v, limitNamed("documents", rate), "Too many documents of applications were fetched.")
+		rate := documentsOfCaller
+		v := s.addressBuckets.take("documents of "+accountID, rate, s.steady())
+		if v.ok { // else a caller could use up a host's for all others
+			rate = documentsOfHost
+			v = s.addressBuckets.take("documents at "+hostOf(address), rate, s.steady())
 		}
-		return cmp.Or(over("documents of "+accountID, documentsOfCaller),
-			over("documents at "+hostOf(address), documentsOfHost))
+		return errOver(v, limitNamed("documents", rate), "Too many documents of applications were fetched.")
 	})
 }
 

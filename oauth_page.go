@@ -272,7 +272,7 @@ func (s *server) findApp(q *queries, query url.Values, document *keptDocument) (
 	case document != nil:
 		p = new(*document.app)
 	case s.documents.takes(id):
-		return &app{Kind: appDocument, Owner: hostOf(id)}, "", nil
+		return &app{Kind: appDocument, Host: new(hostOf(id))}, "", nil
 	default:
 		p, err = q.workingApp(id)
 		if errors.Is(err, errApp) || err == nil && p.Kind == appDocument { // whose address is not taken, or its id
@@ -535,12 +535,7 @@ type oauthPage struct {
 }
 
 // calledFirst returns what pages call an application first: a document its host, since nobody has looked at its name.
-func (p *app) calledFirst() string {
-	if p.Kind == appDocument {
-		return printable(p.Owner)
-	}
-	return printable(p.Name)
-}
+func (p *app) calledFirst() string { return printable(valueOr(p.Host, p.Name)) }
 
 // Safe returns a text that somebody else has chosen, for the template.
 func (p *oauthPage) Safe(text string) string { return printable(text) }
