@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -30,12 +29,9 @@ const (
 	documentsOfHost    = 60               // fetches a minute of a host
 )
 
-// The keys of texts for the developer of an application whose document can't be used. They tell nothing of why a host
-// gives none, so nobody learns of inner networks by them.
-const (
-	faultDocumentAway  = "fault_document_away"
-	faultDocumentWrong = "fault_document_wrong"
-)
+// documentAway is the key of a text for the developer of an application whose document can't be fetched. It does not
+// tell why, so nobody learns of inner networks by it.
+const documentAway = "fault_document_away"
 
 // clientDocuments fetches documents and keeps them.
 type clientDocuments struct {
@@ -102,7 +98,11 @@ func (d *clientDocuments) look(ctx context.Context, address string, limit func()
 			defer d.mu.Unlock()
 			k.until = d.steady().Add(kept)
 		})
-		d.makeRoom()
+		for gone := range d.kept {
+			if len(d.kept) >= maxDocuments {
+				delete(d.kept, gone)
+			}
+		}
 		d.kept[address] = k
 	}
 	d.mu.Unlock()
@@ -110,28 +110,16 @@ func (d *clientDocuments) look(ctx context.Context, address string, limit func()
 	return k, nil
 }
 
-// makeRoom removes documents whose time is over if maxDocuments are kept, else any one. The caller holds the lock.
-func (d *clientDocuments) makeRoom() {
-	if len(d.kept) < maxDocuments {
-		return
-	}
-	maps.DeleteFunc(d.kept, func(_ string, k *keptDocument) bool { return !d.steady().Before(k.until) })
-	for address := range d.kept {
-		if len(d.kept) >= maxDocuments {
-			delete(d.kept, address)
-		}
-	}
-}
-
 // fetch fetches a document, sets what came of it in k, and returns for how long that is kept.
 func (d *clientDocuments) fetch(ctx context.Context, address string, k *keptDocument) (kept time.Duration) {
 	answer, err := d.outbound.do(ctx, outboundRequest{method: http.MethodGet, url: address, largest: maxDocument,
 		header: http.Header{"Accept": {"application/json"}, "Connection": {"close"}}})
-	if k.fault = faultDocumentWrong; reasonOf(err) == outboundTooLarge {
+	k.fault = "fault_document_wrong"
+	switch {
+	case reasonOf(err) == outboundTooLarge:
 		return documentRetry
-	}
-	if err != nil || answer.status != http.StatusOK {
-		k.fault = faultDocumentAway
+	case err != nil || answer.status != http.StatusOK:
+		k.fault = documentAway
 		return documentRetry
 	}
 	kind, _, err := mime.ParseMediaType(answer.header.Get("Content-Type"))
@@ -144,18 +132,19 @@ func (d *clientDocuments) fetch(ctx context.Context, address string, k *keptDocu
 	return keptFor(answer.header)
 }
 
+// maxAge matches the seconds for which a Cache-Control allows to keep an answer, and what forbids it.
+var maxAge = lazyPattern(`(?i)(?:^|[, ])(?:max-age="?(\d{1,9})\b|no-store|no-cache)`)
+
 // keptFor returns for how long the header of an answer allows to keep it, within bounds of our own.
 func keptFor(h http.Header) time.Duration {
-	kept := time.Duration(0)
-	for _, directive := range strings.Split(strings.ToLower(strings.Join(h.Values("Cache-Control"), ",")), ",") {
-		name, value, _ := strings.Cut(strings.TrimSpace(directive), "=")
-		seconds, err := strconv.Atoi(strings.Trim(value, `"`))
-		switch {
-		case name == "no-store", name == "no-cache":
-			return documentKeptLeast
-		case name == "max-age" && err == nil:
-			kept = time.Duration(min(seconds, int(documentKept/time.Second))) * time.Second
-		}
+	all := maxAge().FindAllStringSubmatch(strings.Join(h.Values("Cache-Control"), ","), -1)
+	if all == nil {
+		return documentKeptLeast
+	}
+	kept := documentKept
+	for _, found := range all {
+		seconds, _ := strconv.Atoi(found[1]) // 0 where keeping is forbidden
+		kept = min(kept, time.Duration(seconds)*time.Second)
 	}
 	return max(kept, documentKeptLeast)
 }

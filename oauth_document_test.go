@@ -516,23 +516,28 @@ func TestDocument_isKeptAsLongAsItSaysWithinBounds(t *testing.T) {
 	for header, want := range map[string]time.Duration{
 		"": documentKeptLeast, "max-age=1": documentKeptLeast, "no-store, max-age=3000": documentKeptLeast,
 		"max-age=1800": 30 * time.Minute, "Public, Max-Age=\"1800\"": 30 * time.Minute, "max-age=86400": time.Hour,
-		"max-age=9223372036854775807": time.Hour, "max-age=99999999999999999999999": documentKeptLeast,
+		"max-age=3000, no-cache":      documentKeptLeast,
+		"max-age=9223372036854775807": documentKeptLeast, "max-age=99999999999999999999999": documentKeptLeast,
 		"max-age=-5": documentKeptLeast, "max-age=x": documentKeptLeast,
 	} {
 		if got := keptFor(http.Header{"Cache-Control": {header}}); got != want {
 			t.Errorf("%q: %v, want %v", header, got, want)
 		}
 	}
-	d := &clientDocuments{steady: time.Now, kept: map[string]*keptDocument{}}
+}
+
+func TestDocument_takesNoMoreMemoryThanThatOfAThousand(t *testing.T) {
+	t.Parallel()
+	s := serviceWithDocuments(t)
+	d, v := s.server.documents, s.signedIn(s.account)
 	for i := range maxDocuments {
 		d.kept[fmt.Sprint(i)] = &keptDocument{until: time.Now().Add(time.Hour)}
 	}
-	d.kept["7"].until = time.Now().Add(-time.Second)
-	d.makeRoom()
-	failIf(t, d.kept["7"] != nil || len(d.kept) != maxDocuments-1, "another one went")
-	d.kept["7"] = d.kept["8"]
-	d.makeRoom()
-	failIf(t, len(d.kept) != maxDocuments-1, "%d are kept", len(d.kept))
+	s.publish(claudeAddress, nil)
+	for range 2 {
+		v.authorize(documentQuery(claudeAddress, claudeBack), nil).nowhere(200)
+	}
+	failIf(t, len(d.kept) != maxDocuments || s.fetches(claudeAddress) != 1, "%d are kept", len(d.kept))
 }
 
 // Against a host that publishes many documents to get more than one application's share.

@@ -281,7 +281,7 @@ func (s *server) checkDocument(ctx context.Context, p *app, code *grantCode) err
 	switch {
 	case err != nil:
 		return err
-	case k.fault == faultDocumentAway:
+	case k.fault == documentAway:
 		return errDocumentAway
 	case k.app == nil, !k.app.sendsTo(code.RedirectURI):
 		return errCodeApp
