@@ -85,8 +85,8 @@ var (
 	docsInside = lazyPattern(`href="/docs/[a-z0-9-]+#`)
 )
 
-// docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the condition
-// holds; «a|b|text» is the value of a, else that of b, else the text.
+// docsText puts facts in the place of the marks in a text. «if demo»…«else»…«end» is the first if the
+// condition holds; «a|b|text» is the value of a, else that of b, else the text.
 func docsText(text string, facts docsFacts) string {
 	text = docsChoice().ReplaceAllStringFunc(text, func(choice string) string {
 		found := docsChoice().FindStringSubmatch(choice)

@@ -19,8 +19,8 @@ import (
 
 // The pages of the documentation are made when the program is built: from web/docs.html, web/openapi.json, CHANGELOG.md
 // and what the nouns declare. Each is a body of HTML with its twin in Markdown, in which marks stand for what only a
-// running service knows (docsText): «base» for its base address, «widget|WIDGET_ID» for a value that a demo has, and
-// a word for the reader to replace elsewhere.
+// running service knows (docsText): «base» for its base address, «widget|WIDGET_ID» for a value that a demo
+// has, and a word for the reader to replace elsewhere.
 //
 //	go test -run TestEmbedded -write-embedded .
 

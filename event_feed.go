@@ -63,11 +63,13 @@ func parseFeedCursor(keys *keyring, cursor string) (p feedPosition, err error) {
 	if err != nil {
 		return p, errCursorUnknown
 	}
-	if _, err := fmt.Sscanf(strings.TrimSuffix(string(text), " "), "%s %d", &p.epoch, &p.seq); err != nil {
+	parts := strings.Split(string(text), " ")
+	if len(parts) != 3 { // of another release
 		return p, errCursorUnknown
 	}
-	p.id = string(text[strings.LastIndexByte(string(text), ' ')+1:])
-	return p, nil
+	p.epoch, p.id = parts[0], parts[2]
+	p.seq, err = strconv.ParseInt(parts[1], 10, 64)
+	return p, err
 }
 
 // A feed knows who waits for events, and wakes them. Its maps have entries only while somebody waits.

@@ -9,15 +9,21 @@ import (
 	"time"
 )
 
+// An eventAPI serves the endpoint of events.
+type eventAPI struct {
+	*server
+	waiting *feed // who waits for some
+}
+
 // eventWing makes the routes of events, and sweeps those older than keepEvents. For old events that follow one
 // that is kept, such as one with a date in the future, each sweep looks through the next maxListRows events.
 func eventWing(s *server) wing {
 	oldest := func() stamp { return newStamp(s.keepEvents.before(s.now())) }
-	waiting := &feed{waiting: map[string]int{}, changed: map[string]chan struct{}{}}
+	a := &eventAPI{s, &feed{waiting: map[string]int{}, changed: map[string]chan struct{}{}}}
 	swept := int64(0) // number of the last event that was looked at for that
 	return wing{
 		routes: []route{{pattern: "GET /events", token: tokenRequired, scope: scopeEvents, question: true,
-			run: func(ctx context.Context, c *call) (any, error) { return s.listEvents(ctx, c, waiting) }}},
+			run: a.listEvents}},
 		sweeps: []func(*tx) (int64, error){
 			func(t *tx) (int64, error) {
 				t.quiet()
@@ -34,23 +40,23 @@ func eventWing(s *server) wing {
 
 // listEvents answers with a page of events, newest first, or with after=, as a feed. It refuses a type that does not
 // exist, which could never match anything.
-func (s *server) listEvents(ctx context.Context, c *call, waiting *feed) (any, error) {
+func (a *eventAPI) listEvents(ctx context.Context, c *call) (any, error) {
 	filter := eventFilter{kind: c.in.parameter("type", isText(maxNameLength)),
 		licenseID: c.in.parameter("license_id", isID("lic")), deviceID: c.in.parameter("device_id", isID("dev")),
 		since: c.in.moment("since")}
 	page, wish := c.in.pageBySeq("evt"), readFeedWish(c.in)
-	of, err := s.admitOwner(ctx, c)
+	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if filter.kind != "" && !slices.Contains(eventTypesOf(s.nouns), eventType(filter.kind)) {
+	if filter.kind != "" && !slices.Contains(eventTypesOf(a.nouns), eventType(filter.kind)) {
 		return nil, errFields(fieldError{Parameter: "type", Code: "unknown_value",
 			Detail: "There is no such type of event."})
 	}
 	if filter.owner = of; wish.after != "" {
-		return s.followEvents(ctx, c, waiting, filter, wish, page.limit)
+		return a.followEvents(ctx, c, filter, wish, page.limit)
 	}
-	found, err := s.store.within(ctx).events(filter, page.before, page.limit)
+	found, err := a.store.within(ctx).events(filter, page.before, page.limit)
 	return showPage(found, showEvent), err
 }
 
@@ -91,26 +97,24 @@ type feedAnswer struct {
 }
 
 // followEvents answers with the events after a place, at once or when there are some.
-func (s *server) followEvents(
-	ctx context.Context, c *call, waiting *feed, f eventFilter, wish feedWish, limit int,
-) (any, error) {
-	q := s.store.within(ctx)
-	at, err := s.feedPosition(q, wish.after)
+func (a *eventAPI) followEvents(ctx context.Context, c *call, f eventFilter, wish feedWish, limit int) (any, error) {
+	q := a.store.within(ctx)
+	at, err := a.positionNamed(q, wish.after)
 	if err != nil {
 		return nil, err
 	}
 	page, err := q.eventsAfter(f, at, limit)
 	if err == nil && len(page.rows) == 0 && !page.more && wish.wait > 0 {
-		page, err = s.awaitEvents(c, waiting, f, page.next, wish.wait, limit)
+		page, err = a.awaitEvents(c, f, page.next, wish.wait, limit)
 	}
 	shown := showPage(listPage[event]{rows: page.rows}, showEvent)
-	return feedAnswer{shown, page.next.cursor(s.keys.Load()), page.more}, err
+	return feedAnswer{shown, page.next.cursor(a.keys.Load()), page.more}, err
 }
 
-// feedPosition returns the position that ?after= names. Errors: errCursorUnknown.
-func (s *server) feedPosition(q *queries, after string) (feedPosition, error) {
+// positionNamed returns the position that ?after= names. Errors: errCursorUnknown.
+func (a *eventAPI) positionNamed(q *queries, after string) (feedPosition, error) {
 	if after != "start" && after != "now" {
-		return parseFeedCursor(s.keys.Load(), after)
+		return parseFeedCursor(a.keys.Load(), after)
 	}
 	first, last, err := q.eventRange()
 	if err != nil {
@@ -125,10 +129,10 @@ func (s *server) feedPosition(q *queries, after string) (feedPosition, error) {
 // awaitEvents waits until there are events after a position, for as long as the caller wants, the client is there and
 // the service is not stopping, and returns what there is then. While it waits, it has neither a reader of the database
 // nor a question's place; before it reads again, it judges the token and its account again.
-func (s *server) awaitEvents(
-	c *call, waiting *feed, f eventFilter, at feedPosition, wait time.Duration, limit int,
+func (a *eventAPI) awaitEvents(
+	c *call, f eventFilter, at feedPosition, wait time.Duration, limit int,
 ) (page feedPage, err error) {
-	leave, err := waiting.enter(s.store, c.caller)
+	leave, err := a.waiting.enter(a.store, c.caller)
 	if err != nil {
 		return page, err
 	}
@@ -138,13 +142,13 @@ func (s *server) awaitEvents(
 	gone := c.request.Context().Done()
 	for last := false; ; {
 		c.endQuestion()
-		committed := waiting.next(f.owner.account) // before reading, so that nothing is missed in between
-		page, err = s.readFeed(c, f, at, limit)
+		committed := a.waiting.next(f.owner.account) // before reading, so that nothing is missed in between
+		page, err = a.readFeed(c, f, at, limit)
 		if err != nil || len(page.rows) > 0 || page.more || last {
 			return page, err
 		}
 		at = page.next
-		begun := s.steady()
+		begun := a.steady()
 		select {
 		case <-committed:
 			select { // others are woken too: they read one after the other
@@ -153,33 +157,33 @@ func (s *server) awaitEvents(
 			}
 		case <-over.C:
 			last = true
-		case <-s.stopping:
+		case <-a.stopping:
 			last = true
 		case <-gone:
 			return page, c.request.Context().Err()
 		}
-		c.response.waited += s.steady().Sub(begun)
-		if err := s.checkToken(c); err != nil {
+		c.response.waited += a.steady().Sub(begun)
+		if err := a.checkToken(c); err != nil {
 			for _, limit := range []string{"RateLimit", "RateLimit-Policy"} {
 				c.response.Header().Del(limit) // as in every answer to such a token
 			}
 			return page, err
 		}
-		if f.owner, err = s.ownerOf(c, c.in.query.Get("account_id")); err != nil {
+		if f.owner, err = a.ownerOf(c, c.in.query.Get("account_id")); err != nil {
 			return page, err
 		}
 	}
 }
 
 // readFeed reads a page as a question.
-func (s *server) readFeed(c *call, f eventFilter, at feedPosition, limit int) (feedPage, error) {
-	ctx, cancel := context.WithTimeout(c.request.Context(), s.doors.timeout)
+func (a *eventAPI) readFeed(c *call, f eventFilter, at feedPosition, limit int) (feedPage, error) {
+	ctx, cancel := context.WithTimeout(c.request.Context(), a.doors.timeout)
 	defer cancel()
 	defer c.endQuestion()
-	if err := s.enter(ctx, c); err != nil {
+	if err := a.enter(ctx, c); err != nil {
 		return feedPage{}, err
 	}
-	return s.store.within(ctx).eventsAfter(f, at, limit)
+	return a.store.within(ctx).eventsAfter(f, at, limit)
 }
 
 // typeNames returns event types as texts.

@@ -90,7 +90,9 @@ func (w *watchedFile) run(args ...string) (string, error) {
 	e := &env{ctx: w.t.Context(), getenv: func(name string) string { return w.env[name] }, stdin: strings.NewReader(""),
 		stdout: out, stderr: out, nouns: nouns(), now: func() time.Time { return w.now }, uid: os.Geteuid()}
 	e.commands = commandsOf(e.nouns)
-	err := e.dispatch(append([]string{"watch"}, args...))
+	line := append([]string{"watch"}, args...)
+	err := e.dispatch(line)
+	noteCommand(line, err)
 	said := out.String() + fmt.Sprint(err)
 	for _, secret := range []string{w.phone.URL, "topic-of-mine", "/ping", "127.0.0.1"} {
 		lacks(w.t, strings.ReplaceAll(said, "as http://127.0.0.1", ""), secret)
