@@ -67,6 +67,7 @@ type bookProduct struct {
 type standardAccounts struct {
 	byRate                        map[int64]rateAccounts
 	tips, cash, voucher, clearing string
+	fees                          string
 }
 
 // rateAccounts are the accounts of sales at a rate of VAT, and of that VAT; "": it needs none.
@@ -193,6 +194,7 @@ type bookConnection struct {
 	Mapping          *bookMapping       `json:"-"`        // nil: none was confirmed
 	MappingAt        stamp              `json:"mapping_confirmed_at"`
 	SendFrom         *businessDate      `json:"send_from"`     // the first day that is sent automatically; nil: none is
+	PayoutsFrom      *businessDate      `json:"payouts_from"`  // the same for payouts, by when they arrive
 	Status           string             `json:"-"`             // entryDraft or entryPosted, for Xero
 	StatusView       *string            `json:"status"`        // no column: Status; nil: another product
 	Series           *string            `json:"series"`        // Fortnox: where vouchers are numbered
@@ -210,6 +212,7 @@ type bookConnection struct {
 func (c *bookConnection) members() []member {
 	return []member{
 		{name: "send_from", at: &c.SendFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
+		{name: "payouts_from", at: &c.PayoutsFrom, high: 10, check: notEmptyAnd(checkBusinessDate)},
 		{name: "status", at: &c.Status, high: 10, check: oneOf(entryDraft, entryPosted)},
 		{name: "series", at: &c.Series, high: 10, check: notEmptyAnd(
 			checkedBy(visible, "invalid_series", "This must be the code of a voucher series, such as W."))},
@@ -237,6 +240,11 @@ const (
 	ruleTip      = "tip"
 	ruleDispute  = "dispute"
 	rulePayment  = "payment" // the clearing account of one way of paying
+
+	ruleFee        = "fee"         // that providers keep
+	ruleFeeTax     = "fee_tax"     // on fees
+	ruleDisputeFee = "dispute_fee" // of disputes
+	ruleTransit    = "transit"     // what is on its way to the bank; without one the accountant books payouts
 )
 
 // A mappingRule names the account of the books that gets something.
@@ -271,6 +279,9 @@ type entryLine struct {
 	CostCenter string `json:"cost_center,omitempty"`
 	VAT        int64  `json:"vat,omitempty"` // Xero: the VAT in it by our figures
 	Rate       int64  `json:"vat_rate,omitempty"`
+
+	// What a payout moves from a clearing account to that of transit, which is taken back if the payout fails.
+	Transfer bool `json:"transfer,omitempty"`
 }
 
 // A bookEntry is what is written into the books: its debits are equal to its credits.
@@ -307,6 +318,10 @@ const (
 	heldUnusable       = "account_unusable"
 	heldReconnect      = "needs_reconnect"
 	heldEdited         = "edited_in_books"
+
+	// besides payoutHolds
+	heldNotPosted = "day_not_posted" // a day that what is in the payout was booked on is not in the books yet
+	heldNoMethod  = "no_method"      // something is of no method, and the methods have different clearing accounts
 )
 
 // reasonDisconnected is the reason of an export that was sending or unknown when its connection was ended. Once the
@@ -317,32 +332,45 @@ const reasonDisconnected = "disconnected"
 var heldReasons = []string{heldUnmapped, heldUnknownPayment, heldCurrency, heldLocked, heldNoYear, heldNoSeries,
 	heldUnusable, heldReconnect, heldEdited}
 
-// A bookExport is the entry of a day, or one that reverses it.
+// The parts of a payout that have entries of their own.
+const (
+	partPayout = "payout"
+	partUndo   = "undo" // takes back what was booked as on its way of a payout that failed then
+)
+
+// An exportSubject is what an entry is of: a business day in a currency, or a part of a payout.
+type exportSubject struct {
+	Date     businessDate `json:"date"` // of a payout: on which it arrives
+	Currency string       `json:"currency"`
+	PayoutID *string      `json:"payout_id"` // nil: it is of a day
+	Part     *string      `json:"part"`      // of a payout: partPayout or partUndo
+}
+
+// A bookExport is the entry of a day or of a part of a payout, or one that reverses it.
 type bookExport struct {
-	ID           string          `json:"id"`
-	ConnectionID string          `json:"connection_id"`
-	AccountID    string          `json:"account_id"`
-	Date         businessDate    `json:"date"`
-	Currency     string          `json:"currency"`
-	Revision     int64           `json:"revision"`
-	Reverses     *string         `json:"reverses"`   // the export whose entry this one reverses
-	EntryDate    businessDate    `json:"entry_date"` // in the books; another than Date only for a reversal
-	State        string          `json:"state"`
-	Reason       *string         `json:"reason"`
-	Detail       *string         `json:"detail"`
-	SyncKey      string          `json:"sync_key"`
-	Entry        json.RawMessage `json:"entry"`     // a bookEntry, as it was sent last; nil: it was not sent
-	Request      *string         `json:"-"`         // exactly what was sent last
-	EntryID      *string         `json:"entry_id"`  // in the books
-	EntryURL     *string         `json:"entry_url"` // no column; nil: not posted, or the product has none
-	Attempts     int64           `json:"attempts"`
-	Changes      int64           `json:"-"`      // grows with each change
-	DueAt        stamp           `json:"due_at"` // when the worker turns to it next; zero: never
-	HeldAt       stamp           `json:"-"`      // since when it is held, or has failed
-	CreatedAt    stamp           `json:"created_at"`
-	SentAt       stamp           `json:"sent_at"`
-	PostedAt     stamp           `json:"posted_at"`
-	ReversedAt   stamp           `json:"reversed_at"`
+	ID           string `json:"id"`
+	ConnectionID string `json:"connection_id"`
+	AccountID    string `json:"account_id"`
+	exportSubject
+	Revision   int64           `json:"revision"`
+	Reverses   *string         `json:"reverses"`   // the export whose entry this one reverses
+	EntryDate  businessDate    `json:"entry_date"` // in the books; another than Date only for a reversal
+	State      string          `json:"state"`
+	Reason     *string         `json:"reason"`
+	Detail     *string         `json:"detail"`
+	SyncKey    string          `json:"sync_key"`
+	Entry      json.RawMessage `json:"entry"`     // a bookEntry, as it was sent last; nil: it was not sent
+	Request    *string         `json:"-"`         // exactly what was sent last
+	EntryID    *string         `json:"entry_id"`  // in the books
+	EntryURL   *string         `json:"entry_url"` // no column; nil: not posted, or the product has none
+	Attempts   int64           `json:"attempts"`
+	Changes    int64           `json:"-"`      // grows with each change
+	DueAt      stamp           `json:"due_at"` // when the worker turns to it next; zero: never
+	HeldAt     stamp           `json:"-"`      // since when it is held, or has failed
+	CreatedAt  stamp           `json:"created_at"`
+	SentAt     stamp           `json:"sent_at"`
+	PostedAt   stamp           `json:"posted_at"`
+	ReversedAt stamp           `json:"reversed_at"`
 }
 
 // A bookAccount is an account of the books' own chart.

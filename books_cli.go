@@ -16,8 +16,10 @@ var (
 		help: "confirm the mapping that standard input has (-set - <mapping.json), or a file: JSON as -json prints it"}
 	optSendFrom = option{name: "send-from", value: "DATE", member: "send_from", reads: asFirstDay,
 		help: "first business day that is sent on its own, or never"}
+	optPayoutsFrom = option{name: "payouts-from", value: "DATE", member: "payouts_from", reads: asFirstDay,
+		help: "first day of arrival of payouts that are sent on their own, or never"}
 	optHistory = option{name: "history", member: "history", reads: sending(true),
-		help: "-send-from may be a day that is past"}
+		help: "-send-from and -payouts-from may be days that are past"}
 	optCompany = option{name: "organisation", value: "ID", member: "organisation",
 		help: "the company, where access to several was granted: 'widgetd books list -json' prints them"}
 	optEntryStatus = option{name: "status", value: "STATUS", member: "status",
@@ -66,7 +68,7 @@ var booksCommands = []command{
 		listCommand{prefix: "bkc", columns: "ID PRODUCT STATE COMPANY=organisation.name CURRENCY " +
 			"MAPPED=mapping_confirmed_at SENDS_FROM=send_from ACCOUNT=account_id", pages: whole(shownConnections)}.run},
 	{"books set", "CONNECTION", "change what is sent with a connection, from when on and how", []option{
-		optCompany, optSendFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
+		optCompany, optSendFrom, optPayoutsFrom, optHistory, optEntryStatus, optSeries, optSendOutside, optSendTests,
 	}, routeCommand{route: "PATCH /books/connections/{id}", keys: (*env).keyFile, show: showSending}.run},
 	{"books map", "CONNECTION", "print or confirm which account of the books gets what",
 		append([]option{optSuggest, optMapping}, ledgerOptions...), booksMapping},
@@ -74,6 +76,11 @@ var booksCommands = []command{
 		ledgerOptions, routeCommand{route: "GET /books/connections/{id}/preview/{date}", keys: (*env).keyFile,
 			show: showPreview}.run},
 	{"books export send", "CONNECTION DATE", "have the running service send a business day", nil,
+		changeExports("POST /books/connections/{id}/exports")},
+	{"books payout", "CONNECTION PAYOUT", "print the entry of a payout as it would be sent",
+		ledgerOptions, routeCommand{route: "GET /books/connections/{id}/payouts/{payout}/preview",
+			keys: (*env).keyFile, show: showPayoutPreview}.run},
+	{"books export payout", "CONNECTION PAYOUT", "have the running service send a payout", nil,
 		changeExports("POST /books/connections/{id}/exports")},
 	{"books export list", "", "list what was sent or waits to be, newest first", []option{
 		optLimit, optExportState, optAccount.says("show only exports of this account"), optSince, optUntil,
@@ -208,14 +215,6 @@ func (e *env) readMapping() (string, error) {
 	return string(text), nil
 }
 
-// elementsOf returns the elements of an array.
-func elementsOf(array *jsonValue) (all []*jsonValue) {
-	for i := range array.list {
-		all = append(all, &array.list[i])
-	}
-	return all
-}
-
 // ruleCell is a cellFunc for the rules of a mapping.
 func ruleCell(member string, row *jsonValue) any {
 	v := memberAt(row, member)
@@ -244,7 +243,16 @@ func showPreview(e *env, answer *jsonValue) error {
 	return err
 }
 
-// printPreview prints the entry of a day and currency, and what is missing.
+// showPayoutPreview prints the entry of a payout, and what is missing.
+func showPayoutPreview(e *env, answer *jsonValue) error {
+	var p bookPreview
+	if err := json.Unmarshal([]byte(answer.raw), &p); err != nil {
+		return err
+	}
+	return e.printPreview(&p)
+}
+
+// printPreview prints the entry of a day and currency or of a payout, and what is missing.
 func (e *env) printPreview(p *bookPreview) error {
 	if p.Entry != nil {
 		fmt.Fprintln(e.stdout, printable(p.Entry.Narration))
@@ -261,13 +269,13 @@ func (e *env) printPreview(p *bookPreview) error {
 		fmt.Fprintf(e.stdout, "held (%s): %s\n", issue.Reason, printable(issue.Detail))
 	}
 	if !p.Final {
-		fmt.Fprintln(e.stdout, "the day is not over")
+		fmt.Fprintln(e.stdout, "it is not complete yet")
 	}
 	return nil
 }
 
 // exportColumns are the columns of exports.
-const exportColumns = "ID DATE CURRENCY REVISION STATE REASON DETAIL BOOKS_ID=entry_id BOOKS_URL=entry_url " +
+const exportColumns = "ID DATE CURRENCY PART REVISION STATE REASON DETAIL BOOKS_ID=entry_id BOOKS_URL=entry_url " +
 	"CONNECTION=connection_id"
 
 // exportPages reads the exports that the options of books export list leave.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -242,7 +243,7 @@ func bindOrganisation(
 	}
 	if former != nil {
 		t.removeBookConnection(c.ID)
-		former.RemovedAt, former.SendFrom = stamp{}, nil
+		former.RemovedAt, former.SendFrom, former.PayoutsFrom = stamp{}, nil, nil
 		c = former
 	}
 	return c, reconnectBooks(t, keys, c, company, tokens, eventBooksConnected, actor)
@@ -327,14 +328,15 @@ func (b *books) disconnect(ctx context.Context, o owner, id, actor string) error
 		if err := t.saveBookTokens(c, nil); err != nil {
 			return err
 		}
-		t.dropUnsentExports(c.ID, nil)
+		t.dropUnsentExports(c.ID, false, nil)
+		t.dropUnsentExports(c.ID, true, nil)
 		t.pauseExports(c.ID)
 		t.addEvent(booksEvent(c, eventBooksDisconnected, actor))
 		if c.OrganisationID == nil {
 			t.removeBookConnection(c.ID)
 			return nil
 		}
-		c.RemovedAt, c.SendFrom = t.now, nil
+		c.RemovedAt, c.SendFrom, c.PayoutsFrom = t.now, nil, nil
 		t.saveBookConnection(c)
 		return nil
 	})
@@ -357,7 +359,7 @@ func saveMapping(t *tx, o owner, id string, m *bookMapping, actor string) (*book
 type connectionChange struct {
 	organisation string // see chooseOrganisation; "": no change
 	set          change // its members
-	history      bool   // send_from may be a day that is past
+	history      bool   // send_from and payouts_from may be days that are past
 }
 
 // changeBooks makes a change that the owner of a connection wants, and returns the connection. Errors:
@@ -379,16 +381,18 @@ func changeBooks(t *tx, keys *keyring, o owner, id string, w connectionChange, a
 	}
 	wanted := *c
 	w.set.apply(wanted.members())
-	if err := checkSendFrom(t, c, valueOr(wanted.SendFrom, ""), w.history); err != nil {
+	err = cmp.Or(checkSendFrom(t, c, "send_from", c.SendFrom, wanted.SendFrom, w.history),
+		checkSendFrom(t, c, "payouts_from", c.PayoutsFrom, wanted.PayoutsFrom, w.history))
+	if err != nil {
 		return nil, err
 	}
 	return changeConnection(t, o, c.ID, func(c *bookConnection) { w.set.apply(c.members()) }, actor)
 }
 
-// checkSendFrom checks the first day that is to be sent automatically; "": none is. Past days are sent only if history
-// is asked for. The day that it is already can be named again.
-func checkSendFrom(t *tx, c *bookConnection, day businessDate, history bool) error {
-	if day == valueOr(c.SendFrom, "") || day == "" {
+// checkSendFrom checks the first day that is to be sent automatically, by a member; nil: none is. Past days are sent
+// only if history is asked for. The day that it is already can be named again.
+func checkSendFrom(t *tx, c *bookConnection, member string, before, wanted *businessDate, history bool) error {
+	if wanted == nil || before != nil && *before == *wanted {
 		return nil
 	}
 	if c.OrganisationID == nil {
@@ -398,16 +402,16 @@ func checkSendFrom(t *tx, c *bookConnection, day businessDate, history bool) err
 	if err != nil {
 		return err
 	}
-	if day < calendar.dateOf(t.now.Time) && !history {
-		return errMember("send_from", "in_the_past",
+	if *wanted < calendar.dateOf(t.now.Time) && !history {
+		return errMember(member, "in_the_past",
 			"This day is past: say that history is to be sent, or name the present day or a later one.")
 	}
 	return nil
 }
 
-// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. If SendFrom
-// changes, the exports of earlier days that are not in the books are dropped, or those of all days if it is nil
-// now. Errors: errBooksConnection.
+// changeConnection changes what the owner of a connection decides: what is sent, from when on and how. If SendFrom or
+// PayoutsFrom changes, the exports of earlier days or payouts that are not in the books are dropped, or all if it is
+// nil now. Errors: errBooksConnection.
 func changeConnection(t *tx, o owner, id string, change func(*bookConnection), actor string) (*bookConnection, error) {
 	c, err := t.usedBookConnection(o, id)
 	if err != nil {
@@ -420,11 +424,15 @@ func changeConnection(t *tx, o owner, id string, change func(*bookConnection), a
 	}
 	t.saveBookConnection(c)
 	if valueOr(before.SendFrom, "") != valueOr(c.SendFrom, "") {
-		t.dropUnsentExports(c.ID, c.SendFrom)
+		t.dropUnsentExports(c.ID, false, c.SendFrom)
+	}
+	if valueOr(before.PayoutsFrom, "") != valueOr(c.PayoutsFrom, "") {
+		t.dropUnsentExports(c.ID, true, c.PayoutsFrom)
 	}
 	wakeWith(t, booksEvent(c, eventBooksChanged, actor, "send_from", valueOr(c.SendFrom, ""),
 		"status", c.Status, "series", valueOr(c.Series, ""),
-		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests)))
+		"outside", strconv.FormatBool(c.Outside), "tests", strconv.FormatBool(c.Tests),
+		"payouts_from", valueOr(c.PayoutsFrom, "")))
 	return c, nil
 }
 

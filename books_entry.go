@@ -117,8 +117,14 @@ func buildEntry(c *bookConnection, date businessDate, currency, syncKey string,
 			b.add(&s)
 		}
 	}
-	entry := &bookEntry{Date: date, Currency: currency, Lines: b.finish()}
-	entry.Narration = narration("Revenue "+date+" "+currency, syncKey)
+	return b.entry(c, date, currency, narration("Revenue "+date+" "+currency, syncKey))
+}
+
+// entry returns the entry of what was added; see buildEntry.
+func (b *entryBuilder) entry(
+	c *bookConnection, date businessDate, currency, narration string,
+) (*bookEntry, []entryIssue) {
+	entry := &bookEntry{Date: date, Narration: narration, Currency: currency, Lines: b.finish()}
 	if b.product.drafts {
 		entry.Status = c.Status
 	}
@@ -161,6 +167,10 @@ const (
 	placeGivenBack
 	placeDispute
 	placeDisputed
+	placeFee
+	placeFeesKept
+	placeTransit
+	placePaidOut
 )
 
 // A figurePlace says where in an entry the figures of one kind go.
@@ -255,7 +265,7 @@ func (b *entryBuilder) line(order int, rule *mappingRule, text, tax string, rate
 		CostCenter: valueOr(rule.CostCenter, ""), Rate: rate}
 	for _, l := range b.lines {
 		had := l.entryLine
-		if had.VAT = 0; had == want && l.order == order {
+		if had.VAT, had.Transfer = 0, false; had == want && l.order == order {
 			return l
 		}
 	}
@@ -473,7 +483,29 @@ type bookPreview struct {
 	Issues     []entryIssue `json:"issues"`         // why it would be held
 	Taxes      []lineTax    `json:"taxes"`          // Xero: what it will compute
 	Difference int64        `json:"tax_difference"` // the sum of the differences
-	Final      bool         `json:"final"`          // the day is over, so that nothing is added to it
+	Final      bool         `json:"final"`          // the day is over, or the payout was read: nothing is added to it
+}
+
+// previewPayout returns the entry of a payout of a connection's account as it would be sent now. It asks the books, and
+// changes nothing there. Errors: errPayout, errUnread, an *outboundError.
+func (b *books) previewPayout(ctx context.Context, c *bookConnection, payoutID string) (*bookPreview, error) {
+	p, err := b.store.payout(ownedBy(c.AccountID), payoutID)
+	if err != nil {
+		return nil, err
+	}
+	if p.ArrivalDate == nil {
+		return nil, errUnread
+	}
+	of := payoutSubject(p, partPayout, *p.ArrivalDate)
+	chart, err := b.chart(ctx, c, of.Date)
+	if err != nil {
+		return nil, err
+	}
+	x := &bookExport{exportSubject: of.exportSubject, SyncKey: syncKey(of.key, 1)}
+	entry, issues, err := b.store.draftPayout(c, x)
+	preview := previewOf(c, of.Currency, entry, issues, chart)
+	preview.Final = !p.ReadAt.IsZero()
+	return &preview, err
 }
 
 // preview returns the entries of a day as they would be sent now, one for each currency. It asks the books,
@@ -511,8 +543,15 @@ func (b *books) preview(ctx context.Context, c *bookConnection, date businessDat
 func previewEntry(
 	c *bookConnection, date businessDate, currency string, sums []revenueSum, chart *bookChart,
 ) bookPreview {
+	entry, issues := buildEntry(c, date, currency, syncKey(dayKey(c.AccountID, date), 1), sums)
+	return previewOf(c, currency, entry, issues, chart)
+}
+
+// previewOf returns an entry, or why there is none, with what is missing according to the chart of the books.
+func previewOf(
+	c *bookConnection, currency string, entry *bookEntry, issues []entryIssue, chart *bookChart,
+) bookPreview {
 	p := bookPreview{Currency: currency, Issues: []entryIssue{}, Taxes: []lineTax{}}
-	entry, issues := buildEntry(c, date, currency, syncKey(c.AccountID, date, 1), sums)
 	p.Issues = append(p.Issues, issues...)
 	if entry == nil {
 		return p

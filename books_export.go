@@ -7,23 +7,25 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Exports (contract, section 12): the entry of a day gets into the books exactly once. It is on disk, and its day
-// frozen, before it is sent. If the answer is lost, it is looked for in the books by its sync key, and sent again
-// only if it was not found for ten minutes. An export of a day and a revision is one row, and a further revision
+// Exports (contract, section 12): the entry of a day, or of a payout, gets into the books exactly once. It is on disk,
+// and its day frozen, before it is sent. If the answer is lost, it is looked for in the books by its sync key, and sent
+// again only if it was not found for ten minutes. An export of a day and a revision is one row, and a further revision
 // comes only after the one before was reversed.
 
 // heldTooLong is how long an export may be held before the status command reports it.
 const heldTooLong = 72 * time.Hour
 
-// syncKey returns the text by which the entry of a day is found in the books.
-func syncKey(accountID string, date businessDate, revision int64) string {
-	return "widgetd:" + accountID + ":" + date + ":r" + strconv.FormatInt(revision, 10)
-}
+// dayKey returns what the sync keys of all entries of a day begin with.
+func dayKey(accountID string, date businessDate) string { return "widgetd:" + accountID + ":" + date }
+
+// syncKey returns the text by which an entry is found in the books, of what all those of its subject begin with.
+func syncKey(of string, revision int64) string { return of + ":r" + strconv.FormatInt(revision, 10) }
 
 // become puts an export into a state in which it is neither held nor failed. due is when the worker turns to it next.
 func (x *bookExport) become(state string, due stamp) {
@@ -44,17 +46,17 @@ func (x *bookExport) sentEntry() (*bookEntry, error) {
 func exportEvent(c *bookConnection, x *bookExport, kind eventType, actor string) event {
 	data := []string{"product", c.Product, "connection_id", x.ConnectionID, "date", x.Date, "currency", x.Currency,
 		"revision", strconv.FormatInt(x.Revision, 10), "reason", valueOr(x.Reason, ""),
-		"reverses", valueOr(x.Reverses, "")}
+		"reverses", valueOr(x.Reverses, ""), "payout_id", valueOr(x.PayoutID, ""), "part", valueOr(x.Part, "")}
 	return event{Type: kind, AccountID: x.AccountID, SubjectID: x.ID, Actor: actor, Data: eventData(data...)}
 }
 
-// newExport inserts an export of a connection that is due at due.
+// newExport inserts an export of a connection that is due at due. key is what all sync keys of its subject begin with.
 func newExport(
-	t *tx, c *bookConnection, date businessDate, currency string, revision int64, reverses *bookExport, due stamp,
+	t *tx, c *bookConnection, of exportSubject, key string, revision int64, reverses *bookExport, due stamp,
 ) *bookExport {
-	x := &bookExport{ID: t.newID("exp"), ConnectionID: c.ID, AccountID: c.AccountID, Date: date, Currency: currency,
-		Revision: revision, EntryDate: date, State: exportWaiting, DueAt: due, CreatedAt: t.now,
-		SyncKey: syncKey(c.AccountID, date, revision)}
+	x := &bookExport{ID: t.newID("exp"), ConnectionID: c.ID, AccountID: c.AccountID, exportSubject: of,
+		Revision: revision, EntryDate: of.Date, State: exportWaiting, DueAt: due, CreatedAt: t.now,
+		SyncKey: syncKey(key, revision)}
 	if reverses != nil {
 		x.Reverses, x.EntryDate = &reverses.ID, reverses.EntryDate
 	}
@@ -102,37 +104,41 @@ func requestExport(t *tx, o owner, connectionID string, date businessDate) ([]bo
 
 // requestOne is requestExport for one currency. It returns nil if there is nothing to send.
 func requestOne(t *tx, c *bookConnection, date businessDate, currency string, due stamp) (*bookExport, error) {
-	last, err := t.lastExport(c.ID, date, currency)
-	if err != nil {
-		return nil, err
-	}
-	revision := int64(1)
-	if last != nil {
-		revision = last.Revision + 1
-		of := last // the export whose entry counts, unless it was reversed
-		if last.Reverses != nil {
-			if of, err = t.bookExport(anyAccount, *last.Reverses); err != nil {
-				return nil, err
-			}
-		}
-		switch {
-		case of.State != exportReversed && last.State == exportReversed: // somebody has voided the reversal
-			return of, nil
-		case of.State != exportReversed && valueOr(last.Reason, "") == reasonDisconnected:
-			last.Reason = nil
-			return last, t.saveExport(last)
-		case of.State != exportReversed:
-			return last, nil
-		}
+	of := exportSubject{Date: date, Currency: currency}
+	there, revision, err := counting(t, c, of)
+	if there != nil || err != nil {
+		return there, err
 	}
 	sums, err := t.revenueSums(c.AccountID, date, currency)
-	if err != nil {
+	if err != nil || !c.wantsAny(date, sums) {
 		return nil, err
 	}
-	if !c.wantsAny(date, sums) {
-		return nil, nil
+	return newExport(t, c, of, dayKey(c.AccountID, date), revision, nil, due), nil
+}
+
+// counting returns the export of a subject that counts, or is to count; nil: there is none, or its entry was reversed,
+// so that one of a further revision may come.
+func counting(t *tx, c *bookConnection, subject exportSubject) (there *bookExport, revision int64, err error) {
+	last, err := t.lastExport(c.ID, subject)
+	if err != nil || last == nil {
+		return nil, 1, err
 	}
-	return newExport(t, c, date, currency, revision, nil, due), nil
+	of := last // the export whose entry counts, unless it was reversed
+	if last.Reverses != nil {
+		if of, err = t.bookExport(anyAccount, *last.Reverses); err != nil {
+			return nil, 0, err
+		}
+	}
+	switch {
+	case of.State == exportReversed:
+		return nil, last.Revision + 1, nil
+	case last.State == exportReversed: // somebody has voided the reversal
+		return of, 0, nil
+	case valueOr(last.Reason, "") == reasonDisconnected:
+		last.Reason = nil
+		return last, 0, t.saveExport(last)
+	}
+	return last, 0, nil
 }
 
 // ownExport returns an export of a connection in use of an owner, with the connection. Errors: errExport,
@@ -185,7 +191,7 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if date != "" && date < x.EntryDate {
 		return nil, errMember("date", "out_of_range", "This is before the date of the entry.")
 	}
-	last, err := t.lastExport(c.ID, x.Date, x.Currency)
+	last, err := t.lastExport(c.ID, x.exportSubject)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +206,11 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 	if x.State != exportPosted || x.Reverses != nil {
 		return nil, errExportState(x, "Only the entry of a day that is in the books can be reversed.")
 	}
-	reversal := newExport(t, c, x.Date, x.Currency, last.Revision+1, x, t.now)
+	if err := mayReverse(t, x); err != nil {
+		return nil, err
+	}
+	key := strings.TrimSuffix(x.SyncKey, syncKey("", x.Revision))
+	reversal := newExport(t, c, x.exportSubject, key, last.Revision+1, x, t.now)
 	if date == "" {
 		return reversal, nil
 	}
@@ -211,15 +221,36 @@ func reverseExport(t *tx, o owner, connectionID, id string, date businessDate) (
 // unwrittenStates are those in which it is certain that nothing of an export is in the books.
 var unwrittenStates = []string{exportWaiting, exportHeld, exportReady, exportFailed}
 
-// daysToSend returns up to daysAtOnce business days that a connection sends automatically, that are over at now and
-// that have no export yet.
-func (q *queries) daysToSend(c *bookConnection, now time.Time) ([]revenueDayKey, error) {
+// A newSubject is what gets its first export.
+type newSubject struct {
+	exportSubject
+	key string // what its sync keys begin with
+}
+
+// toSend returns what a connection sends automatically and has no export yet: up to daysAtOnce business days that are
+// over at now, and as many payouts that have arrived, or failed after they were booked.
+func (q *queries) toSend(c *bookConnection, now time.Time) (all []newSubject, err error) {
 	calendar, err := q.businessCalendar(c.AccountID)
 	if err != nil {
 		return nil, err
 	}
-	unsent, err := q.unsentDays(c, *c.SendFrom, calendar.dateOf(now), daysAtOnce)
-	return slices.DeleteFunc(unsent, func(d revenueDayKey) bool { return calendar.finalAt(d.Date).After(now) }), err
+	if c.SendFrom != nil {
+		unsent, err := q.unsentDays(c, *c.SendFrom, calendar.dateOf(now), daysAtOnce)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range unsent {
+			if !calendar.finalAt(d.Date).After(now) {
+				of := exportSubject{Date: d.Date, Currency: d.Currency}
+				all = append(all, newSubject{of, dayKey(c.AccountID, d.Date)})
+			}
+		}
+	}
+	if c.PayoutsFrom != nil {
+		payouts, err := q.payoutSubjects(c, calendar.dateOf(now))
+		return append(all, payouts...), err
+	}
+	return all, nil
 }
 
 // The worker of books: it makes exports of the days that are over, and works on the exports that are due, one
@@ -288,23 +319,20 @@ func (w *booksWorker) enqueue(ctx context.Context) {
 
 // enqueueFor makes exports of the days of one connection. It writes only if there are any.
 func (w *booksWorker) enqueueFor(ctx context.Context, c *bookConnection) error {
-	over, err := w.store.daysToSend(c, w.now())
+	over, err := w.store.toSend(c, w.now())
 	if err != nil || len(over) == 0 {
 		return err
 	}
 	return w.update(ctx, func(t *tx) error {
 		now, err := t.usedBookConnection(anyAccount, c.ID)
-		if err != nil || now.SendFrom == nil {
-			return err
-		}
-		over, err := t.daysToSend(now, t.now.Time)
 		if err != nil {
 			return err
 		}
-		for _, d := range over {
-			newExport(t, now, d.Date, d.Currency, 1, nil, t.now)
+		over, err := t.toSend(now, t.now.Time)
+		for _, of := range over {
+			newExport(t, now, of.exportSubject, of.key, 1, nil, t.now)
 		}
-		return nil
+		return err
 	})
 }
 

@@ -37,7 +37,7 @@ var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
 	standard: &standardAccounts{ // BAS, the chart of nearly all Swedish books
 		byRate: map[int64]rateAccounts{
 			2500: {"3001", "2611"}, 1200: {"3002", "2621"}, 600: {"3003", "2631"}, 0: {"3004", ""}},
-		tips: "2890", cash: "1910", voucher: "2421", clearing: "1580"},
+		tips: "2890", cash: "1910", voucher: "2421", clearing: "1580", fees: "6570"},
 }
 
 // checkFortnoxAccount is a textCheck of the code of an account.

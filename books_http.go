@@ -40,6 +40,7 @@ func booksWing(s *server, b *books) wing {
 			{pattern: "PUT " + connection + "/mapping", body: maxMappingBody, values: maxMappingValues,
 				readsLater: true, run: a.saveMapping},
 			{pattern: "GET " + connection + "/preview/{date}", run: a.preview},
+			{pattern: "GET " + connection + "/payouts/{payout}/preview", run: a.previewPayout},
 			{pattern: "GET " + connection + "/exports", question: true, run: a.listExports},
 			{pattern: "POST " + connection + "/exports", creates: true, run: a.requestExport},
 			{pattern: "POST " + connection + "/exports/{export}/retry", noBody: true, run: a.retryExport},
@@ -50,7 +51,7 @@ func booksWing(s *server, b *books) wing {
 	}
 	for i := range w.routes {
 		w.routes[i].token, w.routes[i].scope, w.routes[i].careful = tokenRequired, scopeBooks, true
-		if p := w.routes[i].path(); strings.Contains(p, "/preview/") || strings.Contains(p, "/exports") {
+		if p := w.routes[i].path(); strings.Contains(p, "/preview") || strings.Contains(p, "/exports") {
 			w.routes[i].scope = scopeRevenue + " " + scopeBooks // entries have the sums of a day
 		}
 	}
@@ -370,6 +371,19 @@ func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
 	return &datePreview{date, all}, booksRefusal(err)
 }
 
+func (a *booksAPI) previewPayout(ctx context.Context, c *call) (any, error) {
+	id := c.in.pathValue("payout")
+	_, b, err := a.admitConnection(ctx, c)
+	if err == nil && b.OrganisationID == nil {
+		err = errNoCompany
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.books.previewPayout(ctx, b, id)
+	return p, booksRefusal(err)
+}
+
 // exportStates are the states of an export that a filter accepts.
 var exportStates = []string{exportWaiting, exportHeld, exportReady, exportSending, exportUnknown, exportPosted,
 	exportFailed, exportReversed}
@@ -385,20 +399,31 @@ func (a *booksAPI) listExports(ctx context.Context, c *call) (any, error) {
 	return showRows(a.store.within(ctx).bookExports(filter, page.before, page.limit))
 }
 
-// A dateExports has the exports of a business day, one for each currency.
+// A dateExports has the exports of a business day, one for each currency, or the export of a payout.
 type dateExports struct {
 	AccountID string       `json:"account_id"`
 	Data      []bookExport `json:"data"`
 }
 
 func (a *booksAPI) requestExport(ctx context.Context, c *call) (any, error) {
-	date := c.in.text("date", required, 10, checkBusinessDate)
+	payout := c.in.text("payout", optional, 40, isID("pot"))
+	date := c.in.text("date", need(payout == ""), 10, checkBusinessDate)
+	if payout != "" && c.in.given("date") {
+		c.in.wrong("date", "not_both", "Name a day or a payout, not both.")
+	}
 	of, err := a.admitOwner(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	c.stillTrue = replaysOf(of, anyReplay)
 	made, err := create(ctx, a.server, c, func(t *tx) (*dateExports, error) {
+		if payout != "" {
+			x, err := requestPayout(t, of, c.id(), payout)
+			if err != nil {
+				return nil, err
+			}
+			return &dateExports{x.AccountID, []bookExport{*x}}, nil
+		}
 		rows, err := requestExport(t, of, c.id(), date)
 		if err != nil {
 			return nil, err

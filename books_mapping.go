@@ -20,15 +20,11 @@ const (
 )
 
 // ruleKinds are what the rules of a mapping are for.
-var ruleKinds = []string{ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment}
+var ruleKinds = []string{ruleSales, ruleDelivery, ruleTip, ruleDispute, rulePayment, ruleFee, ruleFeeTax,
+	ruleDisputeFee, ruleTransit}
 
 // payingMethods are the ways of paying that a mapping can name a clearing account for.
 var payingMethods = append([]string{methodCard, methodMobile, methodTwint}, outsideMethods...)
-
-// visible reports whether a text has at least one character and only visible ones.
-func visible(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) })
-}
 
 // A suggestion makes a mapping from a chart of accounts.
 type suggestion struct {
@@ -75,6 +71,9 @@ func suggestMapping(product *bookProduct, chart *bookChart, seen []revenueSum) b
 	for _, method := range methods {
 		g.payment(method)
 	}
+	fees := cmp.Or(g.named(accountWords()["fee"], isCost), g.usable(g.standard.fees))
+	g.add(ruleFee, fees, 0)
+	g.add(ruleDisputeFee, fees, 0)
 	return bookMapping{Lines: g.lines}
 }
 
@@ -249,6 +248,7 @@ var (
 	isDisputed = accountKind("16", "CURRENT CURRLIAB LIABILITY EXPENSE OVERHEADS DIRECTCOSTS")
 	isClearing = accountKind("158 168", "CURRENT CURRLIAB LIABILITY")
 	isVouchers = accountKind("242", "CURRLIAB LIABILITY")
+	isCost     = accountKind("60 65", "EXPENSE OVERHEADS DIRECTCOSTS")
 )
 
 // accountKind returns whether an account has one of some types of Xero, or, at Fortnox, which has no types, whether

@@ -66,7 +66,7 @@ func (r *exportRound) advance(ctx context.Context, id string) (goOn bool, err er
 		if x.Reverses != nil {
 			err = r.prepareReversal(ctx, x)
 		} else {
-			err = r.prepareDay(ctx, x)
+			err = r.prepareEntry(ctx, x)
 		}
 	default:
 		err = r.change(ctx, x, func(*tx) error { x.DueAt = stamp{}; return nil })
@@ -146,7 +146,7 @@ func (r *exportRound) hold(ctx context.Context, x *bookExport, reason, detail st
 			x.HeldAt = t.now
 		}
 		x.State, x.Reason, x.Detail = exportHeld, &reason, &detail
-		if reason == heldCurrency { // it will not pass: whatever may change that makes the export due
+		if untilChanged(reason) { // whatever may change that makes the export due
 			x.DueAt = stamp{}
 		}
 		if !isNew {
@@ -207,29 +207,29 @@ func (b *books) chart(ctx context.Context, c *bookConnection, date businessDate)
 	})
 }
 
-// prepareDay sends the entry of a day if nothing is missing, or holds it. Errors: errChanged, an *outboundError.
-func (r *exportRound) prepareDay(ctx context.Context, x *bookExport) error {
+// prepareEntry sends the entry of a day or of a payout if nothing is missing, or holds it. Errors: errChanged, an
+// *outboundError.
+func (r *exportRound) prepareEntry(ctx context.Context, x *bookExport) error {
 	c := r.connection
 	calendar, err := r.store.businessCalendar(c.AccountID)
 	if err != nil {
 		return err
 	}
-	if final := calendar.finalAt(x.Date); final.After(r.now()) {
+	if final := calendar.finalAt(x.Date); x.PayoutID == nil && final.After(r.now()) {
 		return r.change(ctx, x, func(*tx) error { x.DueAt = newStamp(final.Add(time.Second - 1)); return nil })
 	}
 	if !c.NeedsReconnectAt.IsZero() {
 		return r.hold(ctx, x, heldReconnect, "The connection has to be connected again.")
 	}
-	sums, err := r.store.revenueSums(c.AccountID, x.Date, x.Currency)
+	entry, issues, err := r.store.draft(c, x)
 	if err != nil {
 		return err
 	}
-	entry, issues := buildEntry(c, x.Date, x.Currency, x.SyncKey, sums)
 	if len(issues) > 0 {
 		return r.holdFor(ctx, x, issues)
 	}
 	if entry == nil {
-		return r.leaveOut(ctx, x, sums)
+		return r.leaveOut(ctx, x)
 	}
 	counts, err := r.formerCounts(ctx, x)
 	if err != nil {
@@ -277,45 +277,61 @@ func (r *exportRound) formerCounts(ctx context.Context, x *bookExport) (counts b
 	return counts, err
 }
 
-// leaveOut handles an export of a day on which nothing is to be booked. If the day no longer has revenue that the
-// connection sends, the export is removed. If that revenue adds up to nothing on each account, the export stays
-// and waits for more: otherwise the day would get a new export every minute.
-func (r *exportRound) leaveOut(ctx context.Context, x *bookExport, sums []revenueSum) error {
+// leaveOut handles an export with nothing to be booked. If its day no longer has revenue that the connection sends, it
+// is removed. If that revenue adds up to nothing on each account, or it is of a payout, the export stays and waits for
+// more: otherwise it would be made anew every minute.
+func (r *exportRound) leaveOut(ctx context.Context, x *bookExport) error {
 	return r.update(context.WithoutCancel(ctx), func(t *tx) error {
-		if !r.connection.wantsAny(x.Date, sums) {
+		sums, err := t.revenueSums(r.connection.AccountID, x.Date, x.Currency)
+		if err != nil {
+			return err
+		}
+		if x.PayoutID == nil && !r.connection.wantsAny(x.Date, sums) {
 			t.removeExport(x)
 			return nil
 		}
-		x.become(exportWaiting, t.now.after(heldRecheck))
+		if x.become(exportWaiting, t.now.after(heldRecheck)); x.PayoutID != nil { // a change makes it due
+			x.DueAt = stamp{}
+		}
 		x.Detail = new("What counts on this day adds up to nothing, so nothing is sent.")
 		return t.saveExport(x)
 	})
 }
 
-// freezeEntry makes the entry of a day again, from everything that has happened until now, and freezes the day. It
+// draft makes the entry of an export by the mapping of its connection; see buildEntry and draftPayout.
+func (q *queries) draft(c *bookConnection, x *bookExport) (*bookEntry, []entryIssue, error) {
+	if x.PayoutID != nil {
+		return q.draftPayout(c, x)
+	}
+	sums, err := q.revenueSums(c.AccountID, x.Date, x.Currency)
+	if err != nil {
+		return nil, nil, err
+	}
+	entry, issues := buildEntry(c, x.Date, x.Currency, x.SyncKey, sums)
+	return entry, issues, nil
+}
+
+// freezeEntry makes the entry of an export again, from everything that has happened until now, and freezes its day. It
 // returns nil if that is not possible any more.
 func freezeEntry(t *tx, c *bookConnection, x *bookExport, year int64) (*bookEntry, error) {
 	now, err := t.usedBookConnection(anyAccount, c.ID)
 	if err != nil {
 		return nil, err
 	}
-	sums, err := t.revenueSums(c.AccountID, x.Date, x.Currency)
-	if err != nil {
+	entry, issues, err := t.draft(now, x)
+	if err != nil || entry == nil || len(issues) > 0 {
 		return nil, err
 	}
-	entry, issues := buildEntry(now, x.Date, x.Currency, x.SyncKey, sums)
-	if entry == nil || len(issues) > 0 {
-		return nil, nil
+	if entry.Year = year; x.PayoutID == nil {
+		t.freezeDay(c.AccountID, x.Date, x.Currency)
 	}
-	entry.Year = year
-	t.freezeDay(c.AccountID, x.Date, x.Currency)
 	return entry, nil
 }
 
 // send notes that an entry is being sent, and sends it, unless the books have it already: a database that was
 // restored from a backup does not know what was sent since, and a refusal may have come from a proxy in between.
-// The entry of a day is made again in the transaction that freezes the day, and sent only if it equals the one that was
-// checked. Errors: errChanged, an *outboundError.
+// The entry is made again in the transaction that freezes its day, and sent only if it equals the one that was checked.
+// Errors: errChanged, an *outboundError.
 func (r *exportRound) send(ctx context.Context, x *bookExport, checked *bookEntry) error {
 	there, err := r.find(ctx, x, checked)
 	if err != nil {
@@ -325,7 +341,7 @@ func (r *exportRound) send(ctx context.Context, x *bookExport, checked *bookEntr
 		there = nil
 	}
 	if there != nil && !sameEntry(checked, &there.Entry) {
-		return r.hold(ctx, x, heldEdited, "The books have an entry of this day already, with other figures.")
+		return r.hold(ctx, x, heldEdited, "The books have this entry already, with other figures.")
 	}
 	want := encodeJSON(checked)
 	later := false

@@ -27,7 +27,7 @@ func addBooks(t *tx, keys *keyring, account, product string, change func(c *book
 // addBooksExport adds an export of a connection that waits in a state since a time.
 func addBooksExport(t *tx, c *bookConnection, date businessDate, state, reason string, since stamp) (id string,
 	err error) {
-	x := newExport(t, c, date, "CHF", 1, nil, t.now)
+	x := newExport(t, c, exportSubject{Date: date, Currency: "CHF"}, dayKey(c.AccountID, date), 1, nil, t.now)
 	x.State, x.Reason, x.HeldAt = state, &reason, since
 	return x.ID, t.saveExport(x)
 }

@@ -170,7 +170,8 @@ func (t *tx) addBookConnection(c *bookConnection) {
 // saveBookConnection writes what can change of a connection, but for its tokens.
 func (t *tx) saveBookConnection(c *bookConnection) {
 	bookConnectionTable.update(t, c, `organisation_id organisation choices currency
-		needs_reconnect_at failing_since mapping mapping_at send_from status series outside tests removed_at`,
+		needs_reconnect_at failing_since mapping mapping_at send_from payouts_from status series outside tests
+		removed_at`,
 		` WHERE id = ?`, c.ID)
 }
 
@@ -258,7 +259,7 @@ var exportTable = newTable("books_exports", "x", func(x *bookExport) []field {
 		{entryURL(), &x.EntryURL},
 		{"attempts", &x.Attempts}, {"changes", &x.Changes}, {"due_at", &x.DueAt},
 		{"held_at", &x.HeldAt}, {"created_at", &x.CreatedAt}, {"sent_at", &x.SentAt}, {"posted_at", &x.PostedAt},
-		{"reversed_at", &x.ReversedAt}}
+		{"reversed_at", &x.ReversedAt}, {"payout_id", &x.PayoutID}, {"part", &x.Part}}
 })
 
 // entryURL returns the SQL of the page of an export's entry for people.
@@ -277,17 +278,26 @@ func (q *queries) bookExport(o owner, id string) (*bookExport, error) {
 	return exportTable.byID(q, o, id, errExport)
 }
 
-// lastExport returns the export of a connection and day with the highest revision; nil: there is none.
-func (q *queries) lastExport(connectionID string, date businessDate, currency string) (*bookExport, error) {
-	return orNil(exportTable.one(q, `WHERE x.connection_id = ? AND x.date = ? AND x.currency = ?
-		ORDER BY x.revision DESC LIMIT 1`, connectionID, date, currency))
+// lastExport returns the export of a connection and subject with the highest revision; nil: there is none.
+func (q *queries) lastExport(connectionID string, of exportSubject) (*bookExport, error) {
+	where, args := of.exports(connectionID)
+	return orNil(exportTable.one(q, where+` ORDER BY x.revision DESC LIMIT 1`, args...))
 }
 
-// lastReversal returns the last reversing export of the same day before another one; nil: there is none.
+// lastReversal returns the last reversing export of the same subject before another one; nil: there is none.
 func (q *queries) lastReversal(of *bookExport) (*bookExport, error) {
-	return orNil(exportTable.one(q, `WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? AND x.revision < ?
-		AND x.reverses IS NOT NULL ORDER BY x.revision DESC LIMIT 1`,
-		of.ConnectionID, of.Date, of.Currency, of.Revision))
+	where, args := of.exports(of.ConnectionID)
+	return orNil(exportTable.one(q, where+` AND x.revision < ? AND x.reverses IS NOT NULL
+		ORDER BY x.revision DESC LIMIT 1`, append(args, of.Revision)...))
+}
+
+// exports returns the condition of all exports of a subject by a connection. Those of a day are of no payout.
+func (s *exportSubject) exports(connectionID string) (where string, args []any) {
+	if s.PayoutID != nil {
+		return `WHERE x.connection_id = ? AND x.payout_id = ? AND x.part = ?`, []any{connectionID, s.PayoutID, s.Part}
+	}
+	return `WHERE x.connection_id = ? AND x.date = ? AND x.currency = ? AND x.payout_id IS NULL`,
+		[]any{connectionID, s.Date, s.Currency}
 }
 
 // An exportFilter selects exports of an owner; a connectionID or state that is empty selects all.
@@ -327,12 +337,12 @@ func (t *tx) removeExport(x *bookExport) {
 		AND state IN ('waiting', 'held', 'ready')`, x.ID, x.Changes)
 }
 
-// dropUnsentExports deletes the exports of a connection of which nothing is in the books, of days before a date,
-// or of all days if that is nil. What may be there, and what is to be reversed, stays.
-func (t *tx) dropUnsentExports(connectionID string, before *businessDate) {
+// dropUnsentExports deletes the exports of a connection of which nothing is in the books, of payouts or of days, before
+// a date, or all if that is nil. What may be there, and what is to be reversed, stays.
+func (t *tx) dropUnsentExports(connectionID string, payouts bool, before *businessDate) {
 	t.exec(`DELETE FROM books_exports WHERE connection_id = ?1 AND (?2 IS NULL OR date < ?2)
-		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL`,
-		connectionID, before)
+		AND state IN ('waiting', 'held', 'ready', 'failed') AND entry_id IS NULL AND reverses IS NULL
+		AND (payout_id IS NOT NULL) = ?3 AND part IS NOT 'undo'`, connectionID, before, payouts)
 }
 
 // postponeExports makes sure that no export of a connection is due before a time.
@@ -402,7 +412,7 @@ func (q *queries) unsentDays(
 			ON s.account_id = d.account_id AND s.date = d.date AND s.currency = d.currency
 		WHERE d.account_id = ? AND d.date >= ? AND d.date < ?
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
-			WHERE x.connection_id = ? AND x.date = d.date AND x.currency = d.currency)
+			WHERE x.connection_id = ? AND x.date = d.date AND x.currency = d.currency AND x.payout_id IS NULL)
 		ORDER BY d.date, d.currency`, []any{c.AccountID, from, before, c.ID},
 		func(scan func(...any) error) error {
 			var day revenueDayKey
@@ -416,10 +426,12 @@ func (q *queries) unsentDays(
 	return days, err
 }
 
-// sendingConnections returns the connections that send days automatically and can be read, of accounts that are open.
+// sendingConnections returns the connections that send days or payouts automatically and can be read, of accounts that
+// are open.
 func (q *queries) sendingConnections() ([]*bookConnection, error) {
 	return collectShown(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+`
-		AND b.send_from IS NOT NULL AND b.organisation_id IS NOT NULL`, nil, bookConnectionTable.destNew)
+		AND (b.send_from IS NOT NULL OR b.payouts_from IS NOT NULL) AND b.organisation_id IS NOT NULL`, nil,
+		bookConnectionTable.destNew)
 }
 
 // A booksTotals counts what is under way, for the status command and the metrics: only connections in use of
@@ -485,4 +497,48 @@ var booksNeeds = []statusLine{
 func (q *queries) openBooks() ([]*bookConnection, error) {
 	return collectShown(q, `SELECT `+bookConnectionTable.columns+fromUsedBooks+` ORDER BY b.id`, nil,
 		bookConnectionTable.destNew)
+}
+
+// payoutsToSend returns up to limit payouts that a connection sends automatically, that were read, or never can be, and
+// have arrived by a date, and that have no export yet. It reads all payouts of the account since the first day.
+func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) ([]payout, error) {
+	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.arrival_date BETWEEN ?2 AND ?3
+		AND (p.read_at IS NOT NULL OR p.state = 'opaque')
+		AND (?4 OR (SELECT k.live FROM payment_connections k WHERE k.id = p.connection_id))
+		AND NOT EXISTS (SELECT 1 FROM books_exports x
+			WHERE x.payout_id = p.id AND x.connection_id = ?5 AND x.part = 'payout')
+		ORDER BY p.arrival_date LIMIT ?6`, c.AccountID, c.PayoutsFrom, today, c.Tests, c.ID, limit)
+}
+
+// payoutsToUndo returns up to limit payouts that have failed after a connection had booked them as on their way, which
+// nothing takes back yet.
+func (q *queries) payoutsToUndo(c *bookConnection, limit int) ([]payout, error) {
+	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.ended_at IS NOT NULL
+		AND EXISTS (SELECT 1 FROM books_exports x, json_each(x.entry, '$.lines') l
+			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'payout' AND x.state = 'posted'
+			AND x.reverses IS NULL AND l.value ->> 'transfer')
+		AND NOT EXISTS (SELECT 1 FROM books_exports x
+			WHERE x.payout_id = p.id AND x.connection_id = ?2 AND x.part = 'undo')
+		LIMIT ?3`, c.AccountID, c.ID, limit)
+}
+
+// unbookedDays returns the days on which what is in a payout counts and of which a connection has no entry in the
+// books; a day without a date: something counts on none. first is the earliest day of which it has one; "": none is.
+func (q *queries) unbookedDays(
+	c *bookConnection, payoutID string,
+) (days []revenueDayKey, first businessDate, err error) {
+	days, err = collect(q, `SELECT DISTINCT coalesce(f.date, ''), coalesce(f.currency, '')
+		FROM payout_items i JOIN payments y ON y.id = i.payment_id
+		LEFT JOIN revenue_facts f ON f.order_id = y.order_id
+			AND f.source = CASE i.category WHEN 'payment' THEN 'sale' WHEN 'refund' THEN `+itemRefund+`
+				ELSE i.source END
+		WHERE i.payout_id = ?1 AND i.category IN ('payment', 'refund', 'dispute')
+		AND NOT EXISTS (SELECT 1 FROM books_exports x WHERE x.connection_id = ?2 AND x.payout_id IS NULL
+			AND x.state = 'posted' AND x.reverses IS NULL AND x.date = f.date AND x.currency = f.currency)`,
+		[]any{payoutID, c.ID}, func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
+	if err == nil && len(days) > 0 {
+		first, err = oneValue[businessDate](q, `SELECT coalesce(min(x.date), '') FROM books_exports x
+			WHERE x.connection_id = ? AND x.payout_id IS NULL AND x.state = 'posted'`, c.ID)
+	}
+	return days, first, err
 }

@@ -247,6 +247,14 @@ func (e *env) printRows(columns string, cell cellFunc, rows []*jsonValue) error 
 	return e.printTable(strings.Join(titles, " "), table)
 }
 
+// elementsOf returns the elements of an array.
+func elementsOf(array *jsonValue) (all []*jsonValue) {
+	for i := range array.list {
+		all = append(all, &array.list[i])
+	}
+	return all
+}
+
 // columnsOf returns the titles of columns, and the members that they show, see listCommand.
 func columnsOf(columns string) (titles, members []string) {
 	for column := range strings.FieldsSeq(columns) {

@@ -132,10 +132,20 @@ func (p *demoProvider) recall(pay *payment) *demoAttempt {
 func (p *demoProvider) notice(*openConnection, *http.Request, []byte, time.Time) (paymentNotice, error) {
 	return paymentNotice{}, errNotice
 }
-func (p *demoProvider) tries(context.Context, *openConnection, string) error   { return nil }
-func (p *demoProvider) connect(context.Context, *openConnection, string) error { return nil }
-func (p *demoProvider) disconnect(context.Context, *openConnection) error      { return nil }
-func (p *demoProvider) check(context.Context, *openConnection) error           { return nil }
+func (p *demoProvider) tries(context.Context, *openConnection, string) error     { return nil }
+func (p *demoProvider) connect(context.Context, *openConnection, string) error   { return nil }
+func (p *demoProvider) disconnect(context.Context, *openConnection) error        { return nil }
+func (p *demoProvider) check(context.Context, *openConnection) ([]string, error) { return nil, nil }
+
+func (p *demoProvider) payouts(
+	context.Context, *openConnection, string, string, time.Time,
+) (*payoutNews, error) {
+	return &payoutNews{}, nil
+}
+
+func (p *demoProvider) payoutRows(context.Context, *openConnection, string, string) ([]ledgerRow, string, error) {
+	return nil, "", nil
+}
 
 // pay pays an open attempt as a guest does on its page, with a card that is good or is declined. It reports false if
 // the attempt is not open.

@@ -95,7 +95,7 @@ var rooms = [][]string{
 	{"cli_*.go", "handlers.go", "http_*.go", "page.go", "page_picture.go", "serve_health.go",
 		"serve_log.go", "serve_metrics.go"},
 	{"outbound_connection.go", "account.go", "event*.go", "lead*.go", "legacy_store.go", "license*.go", "oauth*.go",
-		"order*.go", "payment*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},
+		"order*.go", "payment*.go", "payout*.go", "revenue*.go", "books*.go", "webhook*.go", "widget*.go"},
 	// a token is an account's, so accounts are part of who calls
 	{"auth.go", "auth_keyring.go", "account_store.go", "oauth_app_store.go"},
 	{"store.go", "store_*.go", "outbound*.go", "ratelimit.go"},
@@ -128,15 +128,16 @@ var walls = map[string]string{
 
 	"serve_days.go": "revenue", // counts by business days
 
-	"account": "oauth",               // prints codes to sign in with
-	"books":   "oauth order revenue", // connected by who is signed in; books ways of paying, and days
-	"docs":    "legacy oauth widget", // tells what they do
-	"event":   "license",             // those of one licence are its owner's
-	"oauth":   "books webhook",       // goes on to books after signing in; ends webhooks of its own
-	"order":   "payment revenue",     // is paid by attempts; is listed by business days
-	"payment": "order",               // is an attempt to pay one
-	"revenue": "order payment",       // is what orders brought, less what was disputed
-	"webhook": "oauth",               // is an application's for as long as its token lives
+	"account": "oauth",                      // prints codes to sign in with
+	"books":   "oauth order payout revenue", // connected by who is signed in; books ways of paying, payouts and days
+	"docs":    "legacy oauth widget",        // tells what they do
+	"event":   "license",                    // those of one licence are its owner's
+	"oauth":   "books webhook",              // goes on to books after signing in; ends webhooks of its own
+	"order":   "payment revenue",            // is paid by attempts; is listed by business days
+	"payment": "order",                      // is an attempt to pay one
+	"payout":  "order payment revenue",      // is what payments bring; is read as revenue is
+	"revenue": "order payment",              // is what orders brought, less what was disputed
+	"webhook": "oauth",                      // is an application's for as long as its token lives
 }
 
 // nounOf is the noun that a file belongs to, by its first word; "" for the core.
@@ -144,7 +145,7 @@ func nounOf(name string) string {
 	word, _, _ := strings.Cut(strings.TrimSuffix(name, ".go"), "_")
 	switch word {
 	case "account", "books", "demo", "docs", "event", "lead", "legacy", "license", "oauth", "order", "payment",
-		"revenue", "webhook", "widget":
+		"payout", "revenue", "webhook", "widget":
 		return word
 	}
 	return ""

@@ -202,6 +202,7 @@ func nouns() []noun {
 		webhookNoun(),
 		orderNoun(),
 		paymentNoun(),
+		payoutNoun(),
 		revenueNoun(),
 		booksNoun(),
 		legacyNoun(),

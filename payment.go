@@ -115,6 +115,7 @@ type payment struct {
 	CapturedAt    stamp   `json:"-"`
 	CheckedAt     stamp   `json:"-"`
 	EndedAt       stamp   `json:"-"`
+	PayoutID      *string `json:"payout_id"` // no column: that has what was captured; nil: none has yet
 
 	RefundsDifferSince stamp `json:"-"` // since when it says that more was given back than our refunds
 }
@@ -138,6 +139,8 @@ type paymentConnection struct {
 	CreatedAt    stamp   `json:"created_at"`
 	RemovedAt    stamp   `json:"removed_at"`
 	Sealed       []byte  `json:"-"` // its secrets, see connectionSecrets
+
+	PayoutsCursor string `json:"-"` // how far its payouts were read, see provider.payouts
 
 	Methods []string `json:"methods"` // by which guests can pay; none: by the provider's first one only
 }
@@ -324,6 +327,7 @@ type disputeReport struct {
 type paymentNotice struct {
 	paymentID string // ours; "": unknown
 	intentID  string // the provider's, with paymentID ""
+	payout    bool   // it is about a payout: any may be looked at
 }
 
 // A provider is the client of a payment provider. Its methods keep no state but access tokens. None of them
@@ -364,8 +368,18 @@ type provider interface {
 	disconnect(ctx context.Context, c *openConnection) error
 
 	// check returns an error if the provider can't be asked with the connection's secrets, or our webhook
-	// there is gone or disabled.
-	check(ctx context.Context, c *openConnection) error
+	// there is gone or disabled; and what the secrets may not do that only payouts need, for people.
+	check(ctx context.Context, c *openConnection) (lacks []string, err error)
+
+	// payouts reads on from a cursor what the provider pays out to a connection; "": from a date on. now is the wall
+	// clock.
+	payouts(ctx context.Context, c *openConnection, cursor, from string, now time.Time) (*payoutNews, error)
+
+	// payoutRows reads a page of what is in a payout that payouts has told of as complete, after the cursor of the page
+	// before ("": the first). next is "" at the end.
+	payoutRows(
+		ctx context.Context, c *openConnection, payoutID, after string,
+	) (rows []ledgerRow, next string, err error)
 }
 
 const (
@@ -402,6 +416,9 @@ type paymentProvider struct {
 	secrets func(s *connectionSecrets) map[string]*string // the fields of those that an operator types, by name
 	checks  func(s *connectionSecrets) error              // of their form; the error is for people
 	same    func(c *openConnection) error                 // whether new secrets are of the connection's account there
+
+	// Nothing reports that its payouts arrive, so that somebody compares one with the bank before any is booked.
+	confirms bool
 }
 
 // providerNames returns the names of all providers.

@@ -53,7 +53,7 @@ var paymentCommands = []command{
 			optUntil.says("print only payments begun until the end of a date (UTC), or until an RFC 3339 time"),
 		}, listCommand{export: true, prefix: "pay", cell: amountCells("captured", "refunded", "amount"),
 			columns: "payment_id order_id reference account_id provider state currency captured refunded intent_id " +
-				"refund_ids captured_at method test amount created_at", pages: paged(capturedPayments)}.run},
+				"refund_ids captured_at method test amount created_at payout_id", pages: paged(capturedPayments)}.run},
 }
 
 // capturedPayments returns a page of the attempts by which money was captured.
@@ -317,13 +317,18 @@ func paymentList(e *env) error {
 
 func (a *connectionCommand) check() error {
 	c, err := a.readableConnection()
-	if err == nil {
-		err = explainProviderError(c.Provider, a.providers[c.Provider].check(a.ctx, c))
-	}
 	if err != nil {
 		return err
 	}
-	return a.print(map[string]bool{"ok": true}, "ok: the provider accepts the keys, and has our webhook")
+	lacks, err := a.providers[c.Provider].check(a.ctx, c)
+	if err != nil {
+		return explainProviderError(c.Provider, err)
+	}
+	line := "ok: the provider accepts the keys, and has our webhook"
+	if len(lacks) > 0 {
+		line += "; payouts can't be read: the keys lack " + strings.Join(lacks, ", ")
+	}
+	return a.print(map[string]any{"ok": true, "lacks": append([]string{}, lacks...)}, line)
 }
 
 // reconnect gives a connection other keys. Before anything else they must read a payment that it has made. If it is in

@@ -97,8 +97,8 @@ func (a *paymentAPI) takeNotice(ctx context.Context, c *call, provider string) (
 	return noContent, err
 }
 
-// readNotice schedules a look at the attempt that a webhook of a provider is about, and returns when that is on
-// disk. A connection that does not exist gets the same error as a wrong signature, errNotice.
+// readNotice schedules a look at what a webhook of a provider is about, and returns when that is on disk. A
+// connection that does not exist gets the same error as a wrong signature, errNotice.
 func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection string) error {
 	row, err := a.store.paymentConnection(anyAccount, connection)
 	switch {
@@ -116,15 +116,18 @@ func (a *paymentAPI) readNotice(ctx context.Context, c *call, name, connection s
 	if err != nil {
 		return err
 	}
-	if notice.paymentID == "" && notice.intentID == "" {
-		return nil // of a kind that is not about an attempt
+	if notice == (paymentNotice{}) {
+		return nil // of a kind that is about neither an attempt nor a payout
 	}
 	err = a.payments.update(ctx, func(t *tx) error {
-		if notice.paymentID != "" {
+		switch {
+		case notice.payout:
+			t.lookAtPayouts(row.ID)
+		case notice.paymentID != "":
 			t.lookAtPayment(row.ID, notice.paymentID)
-			return nil
+		default:
+			t.lookAtIntent(row.ID, notice.intentID)
 		}
-		t.lookAtIntent(row.ID, notice.intentID)
 		return nil
 	})
 	a.payments.wakeUp()

@@ -440,7 +440,7 @@ func (s *settlement) adoptReport(r *paymentReport) {
 	if r.phase == phaseApproved && p.Captured > 0 {
 		s.adoptCapture()
 		s.adoptRefunds()
-		s.adoptDisputes()
+		s.adoptDisputes(s.report.disputes)
 	}
 }
 
@@ -534,10 +534,10 @@ func (s *settlement) freeID(id, longID string) string {
 	return id
 }
 
-// adoptDisputes adopts the disputes that the provider reports. An inquiry is no dispute of the order's until the bank
+// adoptDisputes adopts disputes that the provider reports. An inquiry is no dispute of the order's until the bank
 // takes the money.
-func (s *settlement) adoptDisputes() {
-	for _, told := range s.report.disputes {
+func (s *settlement) adoptDisputes(reports []disputeReport) {
+	for _, told := range reports {
 		at := slices.IndexFunc(s.disputes, func(d dispute) bool {
 			return d.ID == told.id && d.PaymentID == s.payment.ID
 		})
@@ -558,6 +558,26 @@ func (s *settlement) adoptDisputes() {
 	} else if !taking {
 		s.order.Dispute = nil // before version 9 an inquiry counted as a dispute
 	}
+}
+
+// adoptDispute adopts what a provider's ledger says of a dispute of an account's payment, where nothing else reports
+// disputes: taken is what a row of that takes, or negative for what it puts back. Errors: errChanged.
+func (p *payments) adoptDispute(t *tx, accountID, paymentID string, told disputeReport) error {
+	s, err := p.loadSettlement(t, paymentID)
+	if err != nil || s.order.AccountID != accountID {
+		return except(err, errNotFound)
+	}
+	for _, d := range s.disputes {
+		if d.ID == told.id {
+			told.amount, told.taken, told.at = max(told.amount, d.Amount), told.taken+d.Taken, d.OpenedAt.Time
+		}
+	}
+	if told.state = disputeOpen; told.taken <= 0 {
+		told.state, told.closed = disputeWon, true
+	}
+	s.adoptDisputes([]disputeReport{told})
+	v := judge(&s.facts)
+	return s.carryOut(&v)
 }
 
 // adopt adopts what a provider reports of the dispute, and reports whether that is news.

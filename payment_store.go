@@ -13,8 +13,12 @@ var paymentTable = newTable("payments", "p", func(p *payment) []field {
 		{"reason", &p.Reason}, {"capture_before", &p.CaptureBefore}, {"warned", &p.Warned}, {"due_at", &p.DueAt},
 		{"polls", &p.Polls}, {"revision", &p.Revision}, {"created_at", &p.CreatedAt},
 		{"authorized_at", &p.AuthorizedAt}, {"captured_at", &p.CapturedAt}, {"checked_at", &p.CheckedAt},
-		{"ended_at", &p.EndedAt}, {"refunds_differ_since", &p.RefundsDifferSince}}
+		{"ended_at", &p.EndedAt}, {"refunds_differ_since", &p.RefundsDifferSince}, {paidOut, &p.PayoutID}}
 })
+
+// paidOut is the SQL of the payout that has what was captured by an attempt p; NULL: none has yet.
+const paidOut = `(SELECT i.payout_id FROM payout_items i WHERE i.payment_id = p.id AND i.category = 'payment'
+	ORDER BY i.payout_id LIMIT 1)`
 
 // payment returns an attempt, or errNotFound.
 func (q *queries) payment(id string) (*payment, error) {
@@ -75,6 +79,11 @@ func (t *tx) lookAtPayment(connectionID, paymentID string) {
 // lookAtIntent is look for the attempt of a connection that the provider knows under an id of its own.
 func (t *tx) lookAtIntent(connectionID, intentID string) {
 	t.look(`intent_id = ? AND connection_id = ?`, intentID, connectionID)
+}
+
+// lookAtPayouts has the provider asked as soon as possible what it pays out to a connection.
+func (t *tx) lookAtPayouts(connectionID string) {
+	t.exec(`UPDATE payment_connections SET payouts_due_at = ? WHERE id = ?`, t.now, connectionID)
 }
 
 // A duePayment is an attempt whose provider is to be asked.
@@ -194,7 +203,7 @@ var paymentConnectionTable = newTable("payment_connections", "c", func(c *paymen
 	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"provider", &c.Provider}, {"live", &c.Live},
 		{"name", &c.Name}, {"secrets", &c.Sealed}, {"webhook_id", &c.WebhookID}, {"webhook_url", &c.WebhookURL},
 		{"failing_since", &c.FailingSince}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
-		{"methods", jsonList[string]{&c.Methods}}}
+		{"methods", jsonList[string]{&c.Methods}}, {"payouts_cursor", &c.PayoutsCursor}}
 })
 
 // paymentConnection returns a connection of an owner, in use or removed, or errNotFound.
@@ -388,6 +397,7 @@ type listedPayment struct {
 	RefundIDs    codeList `json:"refund_ids"` // the provider's, of refunds that did not fail
 	CreatedAt    stamp    `json:"created_at"`
 	CapturedAt   stamp    `json:"captured_at"`
+	PayoutID     *string  `json:"payout_id"` // nil: its money is in none yet
 }
 
 // listedPaymentTable describes payments with their orders, refunds and connections.
@@ -399,7 +409,7 @@ var listedPaymentTable = newTable("payments", "p", func(p *listedPayment) []fiel
 		{"amount", &p.Amount}, {"captured", &p.Captured}, {"refunded", &p.Refunded}, {"intent_id", &p.IntentID},
 		{`(SELECT json_group_array(f.provider_id) FROM refunds f
 			WHERE f.payment_id = p.id AND f.provider_id IS NOT NULL AND f.state <> 'failed')`, &p.RefundIDs},
-		{"created_at", &p.CreatedAt}, {"captured_at", &p.CapturedAt}}
+		{"created_at", &p.CreatedAt}, {"captured_at", &p.CapturedAt}, {paidOut, &p.PayoutID}}
 }, "JOIN orders o ON o.id = p.order_id")
 
 // A paymentFilter chooses attempts of an owner; an empty field does not narrow the choice.

@@ -502,23 +502,23 @@ func (s *stripeProvider) disconnect(ctx context.Context, c *openConnection) erro
 
 // check implements provider. An *outboundError may also have the reason webhook_gone, webhook_disabled or
 // webhook_address.
-func (s *stripeProvider) check(ctx context.Context, c *openConnection) error {
+func (s *stripeProvider) check(ctx context.Context, c *openConnection) (lacks []string, err error) {
 	if err := s.readsAll(ctx, c); err != nil {
-		return err
+		return nil, err
 	}
 	var found stripeObject
-	err := s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
+	err = s.get(ctx, c, stripeWebhooks+"/"+url.PathEscape(valueOr(c.WebhookID, "")), nil, &found)
 	switch {
 	case c.WebhookID == nil || isMissing(err):
-		return &outboundError{status: http.StatusNotFound, reason: "webhook_gone"}
+		return nil, &outboundError{status: http.StatusNotFound, reason: "webhook_gone"}
 	case err != nil:
-		return fmt.Errorf("reading the webhook: %w", err)
+		return nil, fmt.Errorf("reading the webhook: %w", err)
 	case found.Object != "webhook_endpoint" || found.ID != *c.WebhookID:
-		return fmt.Errorf("reading the webhook: %w", malformedAnswer(http.StatusOK))
+		return nil, fmt.Errorf("reading the webhook: %w", malformedAnswer(http.StatusOK))
 	case found.Status != "enabled":
-		return &outboundError{status: http.StatusOK, reason: "webhook_disabled"}
+		return nil, &outboundError{status: http.StatusOK, reason: "webhook_disabled"}
 	case c.WebhookURL != nil && found.URL != *c.WebhookURL:
-		return &outboundError{status: http.StatusOK, reason: "webhook_address"}
+		return nil, &outboundError{status: http.StatusOK, reason: "webhook_address"}
 	}
-	return nil
+	return nil, nil
 }

@@ -474,7 +474,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	}
 
 	s.c = testConnection()
-	if err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the answer is webhook_gone" {
+	if _, err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the answer is webhook_gone" {
 		t.Errorf("checking before connecting: %v", err)
 	}
 	s.c.secrets.Key = "rk_live_123"
@@ -497,7 +497,7 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	}
 	checks := func(want string) {
 		t.Helper()
-		if err := s.client.check(t.Context(), s.c); (err == nil) != (want == "") ||
+		if _, err := s.client.check(t.Context(), s.c); (err == nil) != (want == "") ||
 			err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("checking: %v, not %q", err, want)
 		}
@@ -541,7 +541,8 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 	seen := s.forwardTo(mock)
 	const hook = "https://api.example.com/v1/payments/stripe/con_1"
 	must(t, s.client.connect(t.Context(), s.c, hook))
-	must(t, s.client.check(t.Context(), s.c))
+	_, err := s.client.check(t.Context(), s.c)
+	must(t, err)
 	s.c.Methods = []string{methodTwint}
 	must(t, s.client.tries(t.Context(), s.c, hook))
 	p := s.captured(1500)

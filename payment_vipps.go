@@ -46,6 +46,7 @@ var vippsDeclared = paymentProvider{
 		}
 		return nil
 	},
+	confirms: true,
 }
 
 const vippsLive = "https://api.vipps.no"
@@ -730,15 +731,15 @@ func (v *vippsProvider) disconnect(ctx context.Context, c *openConnection) error
 
 // check implements provider. It asks for another access token, so that secrets that were changed at Vipps
 // are noticed while an earlier token is still accepted.
-func (v *vippsProvider) check(ctx context.Context, c *openConnection) error {
+func (v *vippsProvider) check(ctx context.Context, c *openConnection) (lacks []string, err error) {
 	v.drop(c.ID, nil)
 	all, err := v.webhooks(ctx, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.WebhookID == nil || c.WebhookURL == nil ||
 		!slices.Contains(all, vippsWebhook{*c.WebhookID, *c.WebhookURL}) {
-		return &outboundError{reason: "webhook_gone"}
+		return nil, &outboundError{reason: "webhook_gone"}
 	}
-	return nil
+	return nil, nil
 }

@@ -1,4 +1,4 @@
--- The whole schema of a widgetd database, version 11.
+-- The whole schema of a widgetd database.
 --
 -- Read it with `sqlite3 -readonly widgetd.db` while the service runs; start with
 -- the views, whose names begin with v_. Every time is text, UTC, to the second:
@@ -462,9 +462,13 @@ CREATE TABLE payment_connections (
   failing_since TEXT CHECK (failing_since IS strftime('%Y-%m-%dT%H:%M:%SZ', failing_since, '+0 days')), -- since when the provider refuses its keys; NULL: it does not
   created_at  TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was made
   removed_at  TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it takes no new payments; NULL: it is in use
-  methods     TEXT NOT NULL DEFAULT '[]' CHECK (json_type(methods) = 'array') -- by which guests can pay: ["card","twint"]; []: by the provider's first one only
+  methods     TEXT NOT NULL DEFAULT '[]' CHECK (json_type(methods) = 'array'), -- by which guests can pay: ["card","twint"]; []: by the provider's first one only
+  payouts_due_at TEXT CHECK (payouts_due_at IS strftime('%Y-%m-%dT%H:%M:%SZ', payouts_due_at, '+0 days')), -- when the provider is asked next what it pays out; NULL: at once
+  payouts_cursor TEXT NOT NULL DEFAULT '',                           -- how far that was read: a date, at Vipps perhaps with a page of it; '': not at all
+  payouts_failing TEXT                                               -- why it could not be read last: http_403; NULL: it could
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX payment_connections_used ON payment_connections (account_id, provider) WHERE removed_at IS NULL;
+CREATE INDEX payment_connections_payouts ON payment_connections (payouts_due_at);
 
 -- Amounts are integers in the minor unit of the order's currency: 1250 is 12.50. Prices have VAT in them;
 -- rates are in hundredths of a percent: 810 is 8.1 %.
@@ -625,6 +629,56 @@ CREATE TABLE disputes (
   PRIMARY KEY (payment_id, id)
 ) STRICT, WITHOUT ROWID;
 
+-- What providers pay out, and take back: amounts are in the minor unit, and negative if the provider takes them.
+CREATE TABLE payouts (
+  id            TEXT PRIMARY KEY CHECK (id LIKE 'pot\_%' ESCAPE '\'), -- pot_…
+  account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that gets it
+  connection_id TEXT NOT NULL REFERENCES payment_connections (id),   -- by which it is read
+  provider      TEXT NOT NULL CHECK (provider IN ('stripe', 'vipps')), -- who pays
+  provider_id   TEXT,                                                -- Stripe's po_…, Vipps' pspReference; NULL: it is not scheduled yet
+  state         TEXT NOT NULL CHECK (state IN ('expected', 'reading', 'ready', 'paid', 'failed', 'canceled', 'opaque')), -- ready: what is in it was read; opaque: the provider does not tell what is in it
+  reason        TEXT,                                                -- why it is not booked: does_not_add_up; NULL: it can be
+  amount        INTEGER NOT NULL,                                    -- that arrives
+  currency      TEXT NOT NULL CHECK (length(currency) = 3),          -- ISO 4217
+  arrival_date  TEXT CHECK (arrival_date IS date(arrival_date, '+0 days')), -- when it arrives, as the provider says; NULL: it is not scheduled yet
+  automatic     INTEGER NOT NULL CHECK (automatic IN (0, 1)),        -- 0: somebody has asked for it
+  method        TEXT NOT NULL DEFAULT '',                            -- standard or instant; '': the provider does not say
+  status        TEXT NOT NULL DEFAULT '',                            -- the provider's own word for its state: in_transit
+  fee           INTEGER NOT NULL DEFAULT 0,                          -- of all that is in it
+  tax           INTEGER NOT NULL DEFAULT 0,                          -- on fees
+  items         INTEGER NOT NULL DEFAULT 0,                          -- how many rows of payout_items it has
+  cursor        TEXT NOT NULL DEFAULT '',                            -- how far those were read; '': from the beginning
+  created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was seen first
+  read_at       TEXT CHECK (read_at IS strftime('%Y-%m-%dT%H:%M:%SZ', read_at, '+0 days')), -- when what is in it was read; NULL: not yet
+  ended_at      TEXT CHECK (ended_at IS strftime('%Y-%m-%dT%H:%M:%SZ', ended_at, '+0 days')), -- when it was seen to be failed or canceled
+  confirmed_at  TEXT CHECK (confirmed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', confirmed_at, '+0 days')) -- when the operator has compared it with the bank; NULL: not
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX payouts_provider ON payouts (account_id, provider, provider_id) WHERE provider_id IS NOT NULL;
+CREATE UNIQUE INDEX payouts_expected ON payouts (connection_id, currency) WHERE provider_id IS NULL;
+CREATE INDEX payouts_arrival ON payouts (account_id, arrival_date, id);
+CREATE INDEX payouts_account ON payouts (account_id, id);
+CREATE INDEX payouts_reading ON payouts (connection_id) WHERE state = 'reading';
+CREATE INDEX payouts_held ON payouts (reason, read_at) WHERE reason IN ('does_not_add_up', 'unconfirmed');
+CREATE INDEX payouts_confirmed ON payouts (connection_id) WHERE confirmed_at IS NOT NULL;
+CREATE INDEX payouts_ended ON payouts (account_id) WHERE ended_at IS NOT NULL;
+
+-- What is in payouts, as the provider's ledger has it: net is amount - fee - tax.
+CREATE TABLE payout_items (
+  payout_id   TEXT NOT NULL REFERENCES payouts (id),                 -- in which payout
+  id          TEXT NOT NULL,                                         -- the provider's id of the row
+  category    TEXT NOT NULL CHECK (category IN ('payment', 'refund', 'dispute', 'fee', 'reserve', 'returned', 'correction', 'unknown')), -- returned: a payout that did not arrive
+  kind        TEXT NOT NULL,                                         -- the provider's own name for that: partial_capture_reversal
+  amount      INTEGER NOT NULL,                                      -- in the minor unit of the payout's currency; negative: it was taken
+  fee         INTEGER NOT NULL,                                      -- that the provider keeps of it, without tax
+  tax         INTEGER NOT NULL,                                      -- on the fee
+  method      TEXT,                                                  -- how the payment was paid: card; NULL: it is of no payment
+  source      TEXT,                                                  -- what it is about, as the provider names it: re_…
+  payment_id  TEXT REFERENCES payments (id),                         -- the attempt; NULL: none of the account's
+  at          TEXT NOT NULL CHECK (at IS strftime('%Y-%m-%dT%H:%M:%SZ', at, '+0 days')), -- when it happened
+  PRIMARY KEY (payout_id, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX payout_items_payment ON payout_items (payment_id, payout_id) WHERE payment_id IS NOT NULL;
+
 -- From which business day on an account has which time zone and cut-off. An account without rows has those
 -- of its settings for all days.
 CREATE TABLE account_zones (
@@ -731,7 +785,8 @@ CREATE TABLE books_connections (
   created_at      TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was first made
   removed_at      TEXT CHECK (removed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', removed_at, '+0 days')), -- since when it is not in use; NULL: it is
   renewal_lost_at TEXT CHECK (renewal_lost_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renewal_lost_at, '+0 days')), -- since when replacing its tokens had no usable answer; NULL: the last one had
-  renew_at        TEXT CHECK (renew_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renew_at, '+0 days')) -- when the worker tries that again; NULL: whoever needs the tokens does
+  renew_at        TEXT CHECK (renew_at IS strftime('%Y-%m-%dT%H:%M:%SZ', renew_at, '+0 days')), -- when the worker tries that again; NULL: whoever needs the tokens does
+  payouts_from    TEXT CHECK (payouts_from IS date(payouts_from, '+0 days')) -- the first day of arrival from which on payouts are sent; NULL: none is
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX books_connections_used ON books_connections (account_id, product) WHERE removed_at IS NULL;
 CREATE UNIQUE INDEX books_connections_organisation ON books_connections (account_id, product, organisation_id) WHERE organisation_id IS NOT NULL;
@@ -747,15 +802,15 @@ CREATE TABLE books_switches (
   PRIMARY KEY (connection_id, before_date)
 ) STRICT, WITHOUT ROWID;
 
--- What is written into books: the entries of days, and the entries that reverse them.
+-- What is written into books: the entries of days and of payouts, and the entries that reverse them.
 CREATE TABLE books_exports (
   id            TEXT PRIMARY KEY CHECK (id LIKE 'exp\_%' ESCAPE '\'), -- exp_…
   connection_id TEXT NOT NULL REFERENCES books_connections (id),     -- into which books
   account_id    TEXT NOT NULL REFERENCES accounts (id),              -- the account that owns it
-  date          TEXT NOT NULL CHECK (date IS date(date, '+0 days')),              -- the business day
+  date          TEXT NOT NULL CHECK (date IS date(date, '+0 days')),              -- the business day; of a payout: its day of arrival
   currency      TEXT NOT NULL CHECK (length(currency) = 3),          -- ISO 4217
-  revision      INTEGER NOT NULL CHECK (revision > 0),               -- 1 for the first entry of the day
-  reverses      TEXT,                                                -- the export whose entry this one reverses; NULL: it is a day's
+  revision      INTEGER NOT NULL CHECK (revision > 0),               -- 1 for the first entry of the day or part
+  reverses      TEXT,                                                -- the export whose entry this one reverses; NULL: it reverses none
   entry_date    TEXT NOT NULL CHECK (entry_date IS date(entry_date, '+0 days')),  -- the date in the books; another than the day's only for a reversal
   state         TEXT NOT NULL CHECK (state IN ('waiting', 'held', 'ready', 'sending', 'unknown', 'posted', 'failed', 'reversed')), -- how far it is
   reason        TEXT,                                                -- why it is held, or failed
@@ -771,9 +826,12 @@ CREATE TABLE books_exports (
   created_at    TEXT NOT NULL CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%SZ', created_at, '+0 days')), -- when it was asked for, or came to be due
   sent_at       TEXT CHECK (sent_at IS strftime('%Y-%m-%dT%H:%M:%SZ', sent_at, '+0 days')), -- when it was sent last
   posted_at     TEXT CHECK (posted_at IS strftime('%Y-%m-%dT%H:%M:%SZ', posted_at, '+0 days')), -- when it was seen in the books
-  reversed_at   TEXT CHECK (reversed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', reversed_at, '+0 days')) -- when it was reversed
+  reversed_at   TEXT CHECK (reversed_at IS strftime('%Y-%m-%dT%H:%M:%SZ', reversed_at, '+0 days')), -- when it was reversed
+  payout_id     TEXT REFERENCES payouts (id),                        -- of which payout; NULL: it is of a day
+  part          TEXT CHECK ((part IS NULL) = (payout_id IS NULL) AND part IN ('payout', 'undo')) -- of a payout: undo takes back what was booked of one that then failed
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision);
+CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision) WHERE payout_id IS NULL;
+CREATE UNIQUE INDEX books_exports_payout ON books_exports (payout_id, connection_id, part, revision) WHERE payout_id IS NOT NULL;
 CREATE INDEX books_exports_account ON books_exports (account_id, id);
 CREATE INDEX books_exports_due ON books_exports (connection_id, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX books_exports_held ON books_exports (held_at) WHERE held_at IS NOT NULL;
@@ -1028,6 +1086,16 @@ SELECT p.created_at, a.name AS account, p.provider, p.state, p.reason,
 FROM payments p JOIN accounts a ON a.id = p.account_id JOIN orders o ON o.id = p.order_id
 ORDER BY p.id DESC;
 
+-- What providers pay out, the last to arrive first.
+CREATE VIEW v_payouts AS
+SELECT p.arrival_date, a.name AS account, p.provider, p.state, p.reason, p.status,
+       printf('%s%d.%02d', iif(p.amount < 0, '-', ''), abs(p.amount) / 100, abs(p.amount) % 100) AS amount, p.currency,
+       printf('%s%d.%02d', iif(p.fee < 0, '-', ''), abs(p.fee) / 100, abs(p.fee) % 100) AS fee,
+       printf('%s%d.%02d', iif(p.tax < 0, '-', ''), abs(p.tax) / 100, abs(p.tax) % 100) AS tax, p.items,
+       p.read_at, p.ended_at, p.confirmed_at, p.provider_id, p.id, p.connection_id, p.account_id
+FROM payouts p JOIN accounts a ON a.id = p.account_id
+ORDER BY p.arrival_date DESC, p.id DESC;
+
 -- Business days, newest first: what was received (sales, deliveries and tips), what was given back, and what
 -- is left. It reads one account's day from one place of revenue_sums.
 CREATE VIEW v_revenue_days AS
@@ -1052,9 +1120,9 @@ FROM (
 
 -- What was written into books or waits to be, newest first.
 CREATE VIEW v_exports AS
-SELECT x.date, a.name AS account, c.product, c.organisation, x.currency, x.revision, x.state, x.reason, x.detail,
-       x.entry_id, x.reverses, x.entry_date, x.attempts, x.due_at, x.held_at, x.sent_at, x.posted_at, x.reversed_at,
-       x.sync_key, x.id, x.connection_id, x.account_id
+SELECT x.date, a.name AS account, c.product, c.organisation, x.currency, x.part, x.revision, x.state, x.reason,
+       x.detail, x.entry_id, x.reverses, x.entry_date, x.attempts, x.due_at, x.held_at, x.sent_at, x.posted_at, x.reversed_at,
+       x.sync_key, x.id, x.payout_id, x.connection_id, x.account_id
 FROM books_exports x JOIN books_connections c ON c.id = x.connection_id JOIN accounts a ON a.id = x.account_id
 ORDER BY x.id DESC;
 

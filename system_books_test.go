@@ -350,7 +350,8 @@ func (k *killedBookkeeper) hasOnce(dates []businessDate) {
 	for i, date := range dates {
 		n := 0
 		for _, e := range entries {
-			if strings.Contains(e.narration, syncKey(k.account, date, 1)) && e.card == 1000+int64(len(dates)-i) {
+			key := syncKey(dayKey(k.account, date), 1)
+			if strings.Contains(e.narration, key) && e.card == 1000+int64(len(dates)-i) {
 				n++
 			}
 		}

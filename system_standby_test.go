@@ -386,7 +386,7 @@ func (d *tradeOfPair) finish(m *machineOfPair, days int) {
 	entries := map[businessDate]int{}
 	for _, j := range d.xero.journals() {
 		for _, date := range d.dates {
-			if strings.Contains(j.narration, syncKey(d.account, date, 1)) {
+			if strings.Contains(j.narration, syncKey(dayKey(d.account, date), 1)) {
 				entries[date]++
 			}
 		}

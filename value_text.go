@@ -301,3 +301,8 @@ func phoneKey(phone string) string {
 	}, strings.Replace(phone, "(0)", "", 1))
 	return strings.TrimPrefix(digits, "00")
 }
+
+// visible reports whether a text has at least one character and only visible ones.
+func visible(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) })
+}

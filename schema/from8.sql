@@ -6,7 +6,7 @@ INSERT INTO refunds
 DROP TABLE old_refunds;
 
 INSERT INTO books_connections
-  SELECT c.*, r.lost_at, r.due_at FROM old_books_connections c LEFT JOIN old_books_renewals r ON r.connection_id = c.id;
+  SELECT c.*, r.lost_at, r.due_at, NULL FROM old_books_connections c LEFT JOIN old_books_renewals r ON r.connection_id = c.id;
 DROP TABLE old_books_connections;
 DROP TABLE old_books_renewals;
 
