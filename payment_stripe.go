@@ -73,14 +73,17 @@ var stripeEvents = []string{
 	"refund.created", "refund.updated", "refund.failed", "charge.refunded",
 	"charge.dispute.created", "charge.dispute.funds_withdrawn", "charge.dispute.funds_reinstated",
 	"charge.dispute.closed",
+	"payout.created", "payout.updated", "payout.paid", "payout.failed", "payout.canceled",
+	"payout.reconciliation_completed",
 }
 
 // stripeSecretPrefix is the prefix of the secrets that Stripe signs its webhooks with.
 const stripeSecretPrefix = "whsec_"
 
-// stripePermissions is what a restricted key needs, by the names on Stripe's pages.
+// stripePermissions is what a restricted key needs, by the names on Stripe's pages. Without Payouts and Balance
+// Transaction Sources only payouts can't be read.
 const stripePermissions = "Checkout Sessions: write, PaymentIntents: write, Charges and Refunds: write, " +
-	"Disputes: read, Balance: read, Webhook Endpoints: write"
+	"Disputes: read, Balance: read, Payouts: read, Balance Transaction Sources: read, Webhook Endpoints: write"
 
 // A stripeProvider is the client of Stripe. Make one with newStripeProvider.
 type stripeProvider struct {
@@ -200,7 +203,11 @@ func (s *stripeProvider) read(
 	if key != "" {
 		header.Set("Idempotency-Key", key)
 	}
-	q := outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body), maxStripeAnswer}
+	largest := int64(maxStripeAnswer)
+	if strings.HasPrefix(call.Path, stripeMoves) {
+		largest = maxStripeMoves
+	}
+	q := outboundRequest{call.Method, s.base + call.Path, header, []byte(call.Body), largest}
 	answer, err := s.outbound.ask(ctx, q, time.Now(), classifyStripe)
 	if err != nil {
 		return 0, err
@@ -256,7 +263,7 @@ func (o *stripeObject) answers(op *paymentOperation, call providerCall) bool {
 	case opExpire:
 		return of("checkout.session", "cs_") && named("expire") && o.Status == "expired"
 	case opRefund:
-		return of("refund", "re_") && o.Amount == op.Amount
+		return o.Object == "refund" && isStripeRefundID(o.ID) && o.Amount == op.Amount
 	}
 	return false
 }
@@ -370,6 +377,9 @@ func readStripeEvent(body []byte) paymentNotice {
 	}
 	if json.Unmarshal(body, &e) != nil || !isStripeEvent(e.Type) {
 		return paymentNotice{}
+	}
+	if strings.HasPrefix(e.Type, "payout.") {
+		return paymentNotice{payout: true}
 	}
 	text := func(name string) (s string) {
 		json.Unmarshal(e.Data.Object[name], &s) // s stays empty if this fails
@@ -520,5 +530,5 @@ func (s *stripeProvider) check(ctx context.Context, c *openConnection) (lacks []
 	case c.WebhookURL != nil && found.URL != *c.WebhookURL:
 		return nil, &outboundError{status: http.StatusOK, reason: "webhook_address"}
 	}
-	return nil, nil
+	return s.payoutLacks(ctx, c)
 }

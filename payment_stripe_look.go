@@ -34,6 +34,11 @@ type stripePage[T any] struct {
 	More   bool   `json:"has_more"`
 }
 
+// valid reports whether a page can be one of at most size elements.
+func (p *stripePage[T]) valid(size int) bool {
+	return p.Object == "list" && len(p.Data) <= size && (!p.More || len(p.Data) > 0)
+}
+
 // A stripeSession is a Checkout Session, expanded to its PaymentIntent and that to its latest charge.
 type stripeSession struct {
 	stripeObject
@@ -267,7 +272,7 @@ func readList[T any](ctx context.Context, s *stripeProvider, c *openConnection, 
 		if err := s.get(ctx, c, path, query, &page); err != nil {
 			return err
 		}
-		if page.Object != "list" || len(page.Data) > pageSize || page.More && len(page.Data) == 0 {
+		if !page.valid(pageSize) {
 			return malformedAnswer(http.StatusOK)
 		}
 		last := ""
@@ -331,7 +336,7 @@ func (s *stripeProvider) readRefunds(ctx context.Context, c *openConnection, to 
 	more := &outboundError{status: http.StatusOK, reason: "too_many_refunds"}
 	return readList(ctx, s, c, stripeRefunds, query, stripeRefundsPage, more, func(r *stripeRefund) (string, bool) {
 		state := stripeRefundStates[r.Status]
-		if r.Object != "refund" || !isStripeID("re_", r.ID) || r.Intent != to.intentID ||
+		if r.Object != "refund" || !isStripeRefundID(r.ID) || r.Intent != to.intentID ||
 			state == "" || r.Amount <= 0 || !isStripeTime(r.Created) {
 			return "", false
 		}

@@ -649,8 +649,8 @@ var vippsEvents = []string{
 // vippsWebhooks is the path of the webhooks of a merchant.
 const vippsWebhooks = "/webhooks/v1/webhooks"
 
-// vippsWebhookID is the form of a webhook's id, which becomes part of a path.
-var vippsWebhookID = lazyPattern(`^[A-Za-z0-9_-]{1,64}$`)
+// vippsPathID is the form of the id of a webhook or a ledger, which becomes part of a path.
+var vippsPathID = lazyPattern(`^[A-Za-z0-9_-]{1,64}$`)
 
 // connect implements provider. If the answer of the registration is lost, it removes what may have been
 // registered.
@@ -660,7 +660,7 @@ func (v *vippsProvider) connect(ctx context.Context, c *openConnection, webhookU
 	var made struct{ ID, Secret string }
 	err := v.request(ctx, c, http.MethodPost, vippsWebhooks, body, &made)
 	if err == nil {
-		if vippsWebhookID().MatchString(made.ID) && made.Secret != "" {
+		if vippsPathID().MatchString(made.ID) && made.Secret != "" {
 			c.Live, c.Name, c.WebhookID = v.base == vippsLive, c.secrets.MerchantSerial, &made.ID
 			c.secrets.WebhookSecret = made.Secret
 			return nil
@@ -707,7 +707,7 @@ func (v *vippsProvider) removeWebhooks(ctx context.Context, c *openConnection, w
 
 // removeWebhook removes a webhook of a merchant, if it is there.
 func (v *vippsProvider) removeWebhook(ctx context.Context, c *openConnection, id string) error {
-	if !vippsWebhookID().MatchString(id) {
+	if !vippsPathID().MatchString(id) {
 		return malformedAnswer(0)
 	}
 	err := v.request(ctx, c, http.MethodDelete, vippsWebhooks+"/"+id, "", nil)
@@ -741,5 +741,5 @@ func (v *vippsProvider) check(ctx context.Context, c *openConnection) (lacks []s
 		!slices.Contains(all, vippsWebhook{*c.WebhookID, *c.WebhookURL}) {
 		return nil, &outboundError{reason: "webhook_gone"}
 	}
-	return nil, nil
+	return v.payoutLacks(ctx, c)
 }

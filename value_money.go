@@ -42,6 +42,9 @@ func addUp(amounts ...int64) (sum int64, ok bool) {
 	return sum, true
 }
 
+// inBounds reports whether an amount that may be negative is at most maxAmount.
+func inBounds(amount int64) bool { return amount >= -maxAmount && amount <= maxAmount }
+
 // multiply returns an amount times a quantity. It reports false if either is negative, or the product is
 // above maxAmount.
 func multiply(amount, quantity int64) (product int64, ok bool) {
