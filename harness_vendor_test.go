@@ -315,6 +315,66 @@ func reportText(r *paymentReport, err error) string {
 	return text
 }
 
+// newsText says what a provider pays out: its payouts, its rows, and from where it goes on.
+func newsText(news *payoutNews, err error) string {
+	if err != nil {
+		return failureText(err)
+	}
+	var parts []string
+	for i := range news.told {
+		parts = append(parts, payoutText(&news.told[i]))
+	}
+	text := strings.Join(append(parts, rowTexts(news.rows)...), "; ") + ", then " + news.cursor
+	if news.more {
+		text += " at once"
+	}
+	return strings.TrimSpace(strings.TrimPrefix(text, ", "))
+}
+
+// rowsText says what is on a page of what is in a payout, and from where it goes on.
+func rowsText(rows []ledgerRow, next string, err error) string {
+	text := newsText(&payoutNews{rows: rows, cursor: next}, err)
+	return strings.TrimSuffix(strings.TrimSuffix(text, "then"), ", ")
+}
+
+// payoutText says what a provider reports of a payout.
+func payoutText(p *payoutReport) string {
+	text := fmt.Sprint(p.providerID, " ", p.amount, " ", p.currency, " ", p.arrival, " ", p.status)
+	if !p.automatic {
+		text += " manual"
+	}
+	if p.complete {
+		text += " complete"
+	}
+	return text + strings.TrimRight(" "+p.method+" "+p.outcome, " ")
+}
+
+// rowTexts says what each row of a ledger is: its kind, amount, fee and tax, and what it is about.
+func rowTexts(rows []ledgerRow) (texts []string) {
+	for _, r := range rows {
+		text := fmt.Sprint(r.category, " ", r.kind, " ", r.amount, " ", r.fee, " ", r.tax, " ", r.currency)
+		for _, about := range []string{r.paymentID, r.intentID, r.source} {
+			if about != "" {
+				text += " " + about
+			}
+		}
+		if r.schedules != nil {
+			text += " schedules " + payoutText(r.schedules)
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// failureText says why a call failed.
+func failureText(err error) string {
+	_, text, _ := strings.Cut(sentText(sentOperation{}, err), " ")
+	if vendorSaid(err) == vendorDenied {
+		text += ", denied"
+	}
+	return text
+}
+
 // A meantAnswer is an answer of a vendor, and what it means.
 type meantAnswer struct {
 	vendorAnswer

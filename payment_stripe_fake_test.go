@@ -58,6 +58,9 @@ type testProvider struct {
 	hooks    map[string]*testWebhook
 	keys     map[string]*testKey
 	keyOrder []string // the oldest first
+
+	payouts []testObject            // the newest first
+	moves   map[string][]testObject // of the balance, by the automatic payout in which they are, the newest first
 }
 
 // A testSession is a checkout session with its payment.
@@ -150,6 +153,8 @@ func (p *testProvider) handler() http.Handler {
 		"POST /v1/refunds":                       (*testProvider).createRefund,
 		"GET /v1/refunds":                        refunds,
 		"GET /v1/disputes":                       disputes,
+		"GET /v1/payouts":                        (*testProvider).listPayouts,
+		"GET /v1/balance_transactions":           (*testProvider).listMoves,
 		"POST /v1/webhook_endpoints":             (*testProvider).createWebhook,
 		"GET /v1/webhook_endpoints/{id}":         actOn((*testProvider).webhook, (*testProvider).readWebhook),
 		"DELETE /v1/webhook_endpoints/{id}":      actOn((*testProvider).webhook, (*testProvider).deleteWebhook),
@@ -312,6 +317,28 @@ func objectsOf[T interface{ object(*testIntent) testObject }](i *testIntent, has
 		all = append(all, part.object(i))
 	}
 	return all
+}
+
+func (p *testProvider) listPayouts(_ string, form url.Values) *testAnswer {
+	var all []testObject
+	for _, o := range p.payouts {
+		if o["arrival_date"].(int64) >= testAmount(form, "arrival_date[gte]", 0) {
+			all = append(all, o)
+		}
+	}
+	return testList(form, all)
+}
+
+func (p *testProvider) listMoves(_ string, form url.Values) *testAnswer {
+	payout := form.Get("payout")
+	all, automatic := p.moves[payout]
+	if !automatic && payout != "" {
+		return testRefused("")
+	}
+	if form.Get("expand[]") != "data.source" {
+		return testRefused("parameter_missing")
+	}
+	return testList(form, all)
 }
 
 // newID returns the id of a new object. The last digits are its number.

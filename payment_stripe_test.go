@@ -130,6 +130,13 @@ func stripeAnswering(t testing.TB, answer http.HandlerFunc) *stripeProvider {
 // attempt whose refunds are read there.
 func callStripe(t testing.TB, address, call string) string {
 	p := &payment{ID: "pay_1", Currency: "CHF", SessionID: ptr("cs_1"), IntentID: ptr("pi_1"), State: paymentCaptured}
+	switch s := newStripeProvider(outboundTo(t, loopbackRange), address+"/"); call {
+	case "payouts":
+		now := time.Date(2026, 11, 26, 3, 0, 0, 0, time.UTC)
+		return newsText(s.payouts(t.Context(), testConnection(), "", "2026-11-01", now))
+	case "rows":
+		return rowsText(s.payoutRows(t.Context(), testConnection(), "po_1", ""))
+	}
 	read, looks := strings.CutPrefix(call, "look ")
 	if !looks {
 		op := &paymentOperation{ID: "op_1", PaymentID: "pay_1", Kind: call, Amount: 2000}
@@ -423,7 +430,10 @@ func TestStripe_readsWhichAttemptAnEventIsAbout(t *testing.T) {
 		body := `{"type":"some.new_kind","data":{"object":` + c.object + `}}`
 		equal(t, c.object, readStripeEvent([]byte(body)), c.want)
 	}
-	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`,
+	payout := `{"type":"payout.reconciliation_completed","data":{"object":{"id":"po_1","metadata":{"payment":"` + pay +
+		`"}}}}`
+	equal(t, payout, readStripeEvent([]byte(payout)), paymentNotice{payout: true})
+	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":"payout","data":{}}`, `{"type":""}`, `{"type":"a\nb"}`,
 		`{"type":"a","data":7}`, `{"type":"` + strings.Repeat("a", 101) + `"}`} {
 		equal(t, body, readStripeEvent([]byte(body)), (paymentNotice{}))
 	}
@@ -437,6 +447,7 @@ func FuzzStripeNotice(f *testing.F) {
 	f.Add("", "")
 	f.Add("=,=,t", `{"type":"refund.created","data":{"object":{"object":"refund","payment_intent":"pi_1",`+
 		`"metadata":{"payment":"pay_1"}}}}`)
+	f.Add("v1=", `{"type":"payout.paid","data":{"object":{"object":"payout","id":"po_1"}}}`)
 	f.Add(",v1", `{"type":"payment_intent.succeeded","data":{"object":{"object":"payment_intent","id":"pi_1"}}}`)
 	f.Fuzz(func(t *testing.T, header, body string) {
 		if _, err := stripeNotice(body, stripeVectorTime, header); err == nil &&
@@ -474,9 +485,14 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 	}
 
 	s.c = testConnection()
-	if _, err := s.client.check(t.Context(), s.c); err == nil || err.Error() != "the answer is webhook_gone" {
-		t.Errorf("checking before connecting: %v", err)
+	checks := func(want string) {
+		t.Helper()
+		lacks, err := s.client.check(t.Context(), s.c)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || len(lacks) > 0 {
+			t.Errorf("checking: %v, not %q, and lacks %v", err, want, lacks)
+		}
 	}
+	checks("the answer is webhook_gone") // before connecting
 	s.c.secrets.Key = "rk_live_123"
 	must(t, s.client.connect(t.Context(), s.c, hook))
 	var registered *testWebhook
@@ -487,20 +503,13 @@ func TestStripe_connectsWithARestrictedKeyOnly(t *testing.T) {
 		}
 		slices.Sort(registered.events)
 		if want := slices.Sorted(slices.Values(stripeEvents)); !slices.Equal(registered.events, want) ||
-			len(want) != 13 {
+			len(want) != 19 {
 			t.Errorf("registered for %q", registered.events)
 		}
 	})
 	s.c.WebhookID = nil
 	if err := s.client.connect(t.Context(), s.c, hook); err != nil || s.registered() != 1 {
 		t.Errorf("connecting again, as after a lost answer: %v, with %d webhooks", err, s.registered())
-	}
-	checks := func(want string) {
-		t.Helper()
-		if _, err := s.client.check(t.Context(), s.c); (err == nil) != (want == "") ||
-			err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("checking: %v, not %q", err, want)
-		}
 	}
 	s.c.WebhookURL = ptr(hook)
 	checks("")
@@ -541,8 +550,10 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 	seen := s.forwardTo(mock)
 	const hook = "https://api.example.com/v1/payments/stripe/con_1"
 	must(t, s.client.connect(t.Context(), s.c, hook))
-	_, err := s.client.check(t.Context(), s.c)
-	must(t, err)
+	if lacks, err := s.client.check(t.Context(), s.c); err != nil || len(lacks) > 0 {
+		t.Errorf("checking: %v, it lacks %v", err, lacks)
+	}
+	s.readsPayouts(mock)
 	s.c.Methods = []string{methodTwint}
 	must(t, s.client.tries(t.Context(), s.c, hook))
 	p := s.captured(1500)
@@ -575,7 +586,7 @@ func TestStripe_everyRequestIsAcceptedByTheVendorsMock(t *testing.T) {
 		}
 		paths[strings.Join(parts, "/")] = true
 	}
-	if len(paths) != 13 { // every route of the test provider
+	if len(paths) != 15 { // every route of the test provider
 		t.Errorf("it saw %d kinds of requests: %v", len(paths), paths)
 	}
 }

@@ -24,8 +24,11 @@ type vippsFake struct {
 	payments  map[string]*vippsFakePayment
 	answers   map[string]vippsFakeAnswer // by idempotency key
 	webhooks  map[string]*vippsFakeWebhook
-	queue     []vippsFakeNotice // that webhooks are still to be sent, in order
-	described bool              // events have the member paymentAction, which the description requires and Vipps lacks
+	queue     []vippsFakeNotice           // that webhooks are still to be sent, in order
+	ledgers   []string                    // of the sales unit; none: there are no settlements, as in the test environment
+	funds     map[string][]map[string]any // entries of each ledger, by date
+	dateEnds  func(date string) bool      // whether a date is over
+	described bool                        // events have the member paymentAction, which the description requires and Vipps lacks
 }
 
 // A vippsFakePayment is one payment.
@@ -111,6 +114,9 @@ func (f *vippsFake) answer(r vendorRequest) (int, any) {
 	}
 	if tested, ok := strings.CutPrefix(r.path, "/epayment/v1/test/payments/"); ok && r.method == "POST" {
 		return f.forceApprove(strings.TrimSuffix(tested, "/approve"))
+	}
+	if r.path == "/settlement/v1/ledgers" || strings.HasPrefix(r.path, "/report/v2/ledgers/") {
+		return f.settlements(r)
 	}
 	rest, ok := strings.CutPrefix(r.path, "/epayment/v1/payments")
 	reference, action, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
@@ -358,6 +364,53 @@ func (f *vippsFake) webhookCall(r vendorRequest, id string) (int, any) {
 		return 204, nil
 	}
 	return vippsRefused(404, "not-found")
+}
+
+// vippsFakePage is how many entries a page of a report has at most.
+const vippsFakePage = 1000
+
+// settlements lists the ledgers of the sales unit, and what is in one on a date.
+func (f *vippsFake) settlements(r vendorRequest) (int, any) {
+	handle := "api:" + f.secrets.MerchantSerial
+	ledger, date, _ := strings.Cut(strings.TrimPrefix(r.path, "/report/v2/ledgers/"), "/funds/dates/")
+	switch {
+	case len(f.ledgers) == 0:
+		return 404, map[string]any{"statusCode": 404, "message": "Resource not found"}
+	case r.path == "/settlement/v1/ledgers":
+		list := []map[string]any{}
+		for _, id := range f.ledgers {
+			if r.query.Get("settlesForRecipientHandles") == handle {
+				list = append(list, map[string]any{"ledgerId": id, "currency": "NOK",
+					"settlesForRecipientHandles": []string{handle}})
+			}
+		}
+		return 200, map[string]any{"items": list, "cursor": ""}
+	case !slices.Contains(f.ledgers, ledger):
+		return vippsRefused(404, "no-such-ledger")
+	case f.dateEnds != nil && !f.dateEnds(date):
+		return 200, map[string]any{"items": f.funds[date], "hasMore": false, "tryLater": true}
+	}
+	all := f.funds[date]
+	from, _ := strconv.Atoi(strings.TrimPrefix(r.query.Get("cursor"), "after="))
+	to := min(from+vippsFakePage, len(all))
+	page := map[string]any{"items": append([]map[string]any{}, all[from:to]...), "hasMore": to < len(all),
+		"tryLater": false}
+	if to < len(all) {
+		page["cursor"] = fmt.Sprintf("after=%d", to)
+	}
+	return 200, page
+}
+
+// books adds an entry to the ledger on a date.
+func (f *vippsFake) books(date, kind, reference string, amount int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.funds == nil {
+		f.funds = map[string][]map[string]any{}
+	}
+	f.funds[date] = append(f.funds[date], map[string]any{"pspReference": f.newID("psp"), "ledgerDate": date,
+		"time": date + "T12:00:00.000000Z", "entryType": kind, "reference": reference, "currency": "NOK",
+		"amount": amount, "recipientHandle": "api:" + f.secrets.MerchantSerial})
 }
 
 // signed returns the request of a notice. The caller holds f.mu.

@@ -71,6 +71,12 @@ func callVipps(t testing.TB, address, call string) string {
 	switch call {
 	case "token":
 		path = vippsTokenPath
+	case "ledgers":
+		method, path = "GET", vippsLedgers
+		s.fake.ledgers = []string{"302321"}
+	case "report":
+		method, path = "GET", "/report/v2/ledgers/302321/funds/dates/2026-11-20"
+		s.fake.ledgers = []string{"302321"}
 	case "look":
 		method, path = "GET", vippsPath(s.p.ID, "")
 	case "events":
@@ -87,6 +93,8 @@ func callVipps(t testing.TB, address, call string) string {
 		return answersWith(fetched(t, address))
 	})
 	switch call {
+	case "ledgers", "report":
+		return newsText(s.payouts(t.Context(), s.c, "", "2026-11-20", s.at))
 	case "look", "events":
 		return reportText(s.look(t.Context(), s.c, s.p))
 	case "token":
