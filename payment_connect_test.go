@@ -80,6 +80,24 @@ func (c *connecting) choosesMethods(id string) {
 	equal(c.t, "the session that was tried", c.sandbox.sessions[0].status, "expired")
 }
 
+// lacksPayouts has the key of a connection at Stripe lack what only payouts need: payments go on.
+func (c *connecting) lacksPayouts(id string) {
+	c.t.Helper()
+	c.sandbox.watch = func(r *http.Request, _ *testAnswer) *testAnswer {
+		if r.URL.Path == stripePayouts || r.URL.Path == stripeMoves {
+			return testFailure(403, "invalid_request_error", "more_permissions_required")
+		}
+		return nil
+	}
+	check := c.called("payment", "check", id)
+	equal(c.t, "check", c.do(check...), "ok: the provider accepts the keys, and has our webhook; payouts can't be "+
+		"read: the keys lack Payouts: read, Balance Transaction Sources: read\n")
+	equal(c.t, "what is lacking", fmt.Sprint(c.object(check...)["lacks"]),
+		"[Payouts: read Balance Transaction Sources: read]")
+	c.sandbox.watch = nil
+	equal(c.t, "what is lacking then", fmt.Sprint(c.object(check...)["lacks"]), "[]")
+}
+
 func paymentStory(t *testing.T, o *operator) {
 	c := newConnecting(t, o)
 	vipps := o.object(c.connectLine("vipps")...)
@@ -103,6 +121,7 @@ func paymentStory(t *testing.T, o *operator) {
 	equal(t, "check", o.do(c.called("payment", "check", id)...),
 		"ok: the provider accepts the keys, and has our webhook\n")
 	c.choosesMethods(o.objects("payment", "list")[0]["id"].(string))
+	c.lacksPayouts(o.objects("payment", "list")[0]["id"].(string))
 	o.fails("disconnect that first", c.connectLine("vipps")...)
 	o.do(c.called("payment", "reconnect", id, "-secrets", c.file(c.secretsOf(providerVipps)))...)
 	equal(t, "disconnect", o.do(c.called("payment", "disconnect", id)...), "connection "+id+" disconnected\n")
