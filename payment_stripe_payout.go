@@ -69,16 +69,18 @@ func stripeCurrency(s string) (string, bool) {
 }
 
 // payouts implements provider. The cursor is the date of the last listing; each lists all anew that may have changed
-// since. It does not filter by the state: a payout that is in transit can't be asked for by that.
+// since, but none of before from. It does not filter by the state: a payout that is in transit can't be asked for by
+// that.
 func (s *stripeProvider) payouts(
 	ctx context.Context, c *openConnection, cursor, from string, now time.Time,
 ) (*payoutNews, error) {
-	since, ok := parseDate(cmp.Or(cursor, from))
-	if !ok {
+	since, ok := parseDate(from)
+	last, read := parseDate(cursor)
+	if !ok || !read && cursor != "" {
 		return nil, malformedAnswer(0)
 	}
-	if cursor != "" {
-		since = since.after(-days(stripeLookBack))
+	if again := last.after(-days(stripeLookBack)); read && again.After(since.Time) {
+		since = again
 	}
 	news := &payoutNews{cursor: newStamp(now).day()}
 	query := url.Values{"arrival_date[gte]": {strconv.FormatInt(since.Unix(), 10)}}

@@ -63,7 +63,7 @@ func (s *stripeTest) readsPayouts(mock string) {
 	own := newStripeProvider(s.client.outbound, mock)
 	c := testConnection()
 	c.secrets.Key = "sk_test_123"
-	news, err = own.payouts(s.t.Context(), c, "2026-11-26", "", s.clock())
+	news, err = own.payouts(s.t.Context(), c, "2026-11-26", from, s.clock())
 	if err != nil || len(news.told) != 1 || news.told[0].currency != "USD" {
 		s.t.Fatalf("the mock's payouts: %+v %v", news, err)
 	}
@@ -110,8 +110,9 @@ func TestStripePayout_isListedAgainForTwoWeeks(t *testing.T) {
 		s.paysOut(fmt.Sprintf("po_%d", day), time.Date(2026, 11, day, 0, 0, 0, 0, time.UTC), 1)
 	}
 	for _, c := range []struct{ cursor, from, last string }{
-		{"", "2026-11-20", "po_20"}, {"", "2026-10-01", "po_1"}, {"2026-11-26", "2026-11-20", "po_12"},
-		{"2026-11-20", "", "po_6"}, {"2026-11-10", "", "po_1"}, {"", "2026-11-27", ""}, {"2026-12-20", "", ""},
+		{"", "2026-11-20", "po_20"}, {"", "2026-10-01", "po_1"}, {"2026-11-26", "2026-11-20", "po_20"},
+		{"2026-11-26", "2026-11-12", "po_12"}, {"2026-11-20", "2026-01-01", "po_6"},
+		{"2026-11-10", "2026-01-01", "po_1"}, {"", "2026-11-27", ""}, {"2026-12-20", "2026-01-01", ""},
 	} {
 		news, err := s.client.payouts(t.Context(), s.c, c.cursor, c.from, now)
 		must(t, err)

@@ -433,8 +433,8 @@ func TestStripe_readsWhichAttemptAnEventIsAbout(t *testing.T) {
 	payout := `{"type":"payout.reconciliation_completed","data":{"object":{"id":"po_1","metadata":{"payment":"` + pay +
 		`"}}}}`
 	equal(t, payout, readStripeEvent([]byte(payout)), paymentNotice{payout: true})
-	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":"payout","data":{}}`, `{"type":""}`, `{"type":"a\nb"}`,
-		`{"type":"a","data":7}`, `{"type":"` + strings.Repeat("a", 101) + `"}`} {
+	for _, body := range []string{``, `[]`, `null`, `{"type":7}`, `{"type":""}`, `{"type":"a\nb"}`,
+		`{"type":"a","data":7}`, `{"type":"payout","data":{}}`, `{"type":"` + strings.Repeat("a", 101) + `"}`} {
 		equal(t, body, readStripeEvent([]byte(body)), (paymentNotice{}))
 	}
 }

@@ -19,16 +19,18 @@ import (
 // tokens, payments with their amounts and events, idempotency keys, and webhooks. It is one merchant's.
 type vippsFake struct {
 	vendorFake
-	secrets   connectionSecrets    // of the merchant; requests with others are refused
-	tokens    map[string]time.Time // until when each is accepted
-	payments  map[string]*vippsFakePayment
-	answers   map[string]vippsFakeAnswer // by idempotency key
-	webhooks  map[string]*vippsFakeWebhook
-	queue     []vippsFakeNotice           // that webhooks are still to be sent, in order
-	ledgers   []string                    // of the sales unit; none: there are no settlements, as in the test environment
-	funds     map[string][]map[string]any // entries of each ledger, by date
-	dateEnds  func(date string) bool      // whether a date is over
-	described bool                        // events have the member paymentAction, which the description requires and Vipps lacks
+	secrets  connectionSecrets    // of the merchant; requests with others are refused
+	tokens   map[string]time.Time // until when each is accepted
+	payments map[string]*vippsFakePayment
+	answers  map[string]vippsFakeAnswer // by idempotency key
+	webhooks map[string]*vippsFakeWebhook
+	queue    []vippsFakeNotice // that webhooks are still to be sent, in order
+
+	ledgers  []string                    // of the sales unit; none: there are no settlements, as for tests
+	funds    map[string][]map[string]any // entries of all ledgers, by date
+	dateEnds func(date string) bool      // whether a date is over
+
+	described bool // events have the member paymentAction, which the description requires and Vipps lacks
 }
 
 // A vippsFakePayment is one payment.

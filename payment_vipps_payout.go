@@ -129,7 +129,7 @@ func (v *vippsProvider) readReport(
 }
 
 // rows returns the rows of a page of a date, and false for a page that can't be right.
-func (p *vippsReport) rows(date businessDate) (rows []ledgerRow, ok bool) {
+func (p *vippsReport) rows(date string) (rows []ledgerRow, ok bool) {
 	visible := p.Cursor != "" && len(p.Cursor) <= maxVippsCursor && strings.IndexFunc(p.Cursor, isNotVisible) < 0
 	if p.More == nil || *p.More && !visible {
 		return nil, false
@@ -161,7 +161,7 @@ const (
 
 // row returns what an entry of a date says, and false for one that can't be right. Its id has the time, since a capture
 // may be disputed, and put back, more than once.
-func (e *vippsEntry) row(date businessDate) (r ledgerRow, ok bool) {
+func (e *vippsEntry) row(date string) (r ledgerRow, ok bool) {
 	if !isVippsCode(e.Type) || len(e.PSPReference) > maxVippsName ||
 		strings.IndexFunc(e.PSPReference, isNotVisible) >= 0 || len(e.Currency) != 3 ||
 		strings.Trim(e.Currency, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" || !inBounds(e.Amount) ||

@@ -26,13 +26,11 @@ func TestVippsPayout_isReadByDatesThatAreOver(t *testing.T) {
 		t.Errorf("%+v until %s", rows, end)
 	}
 	s.fake.ledgers = []string{"302321"}
-	for date, captures := range map[string]int{"2026-11-18": 2500, "2026-11-19": 0, "2026-11-20": 1, "2026-11-21": 999} {
+	for date, captures := range map[string]int{"2026-11-18": 2500, "2026-11-20": 1, "2026-11-21": 999} {
 		for range captures {
 			s.fake.books(date, "capture", vippsReference(s.p.ID), 1000)
 		}
-		if captures > 0 {
-			s.fake.books(date, "payout-scheduled", "", -1000*int64(captures))
-		}
+		s.fake.books(date, "payout-scheduled", "", -1000*int64(captures))
 	}
 	read := func(at, cursor string, want int, wantEnd string) {
 		t.Helper()
@@ -97,8 +95,8 @@ func TestVippsPayout_tellsTheRowsOfOneCaptureApart(t *testing.T) {
 	t.Parallel()
 	ids, sources := map[string]bool{}, map[string]bool{}
 	for i, kind := range []string{"retained", "returned", "retained"} {
-		e := vippsEntry{PSPReference: "1", Reference: "pay-01jd8z6q6r1w5qk1m2n3p4r5s6", Type: kind + "-disputed-capture",
-			Currency: "NOK", Amount: 100, Time: time.Date(2026, 11, 20, i, 0, 0, 0, time.UTC)}
+		e := vippsEntry{PSPReference: "1", Reference: "pay-01jd8z6q6r1w5qk1m2n3p4r5s6", Currency: "NOK", Amount: 100,
+			Type: kind + "-disputed-capture", Time: time.Date(2026, 11, 20, i, 0, 0, 0, time.UTC)}
 		row, ok := e.row("2026-11-20")
 		ids[row.id], sources[row.source] = ok, ok
 	}
