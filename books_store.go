@@ -394,10 +394,11 @@ func (q *queries) dueConnections(now stamp, limit int) (ids []string, err error)
 }
 
 // dueExports returns up to limit exports of a connection that are due at now and were not set aside, the earliest days
-// first.
+// first, and payouts, which wait for days, after all of these.
 func (q *queries) dueExports(connectionID string, now stamp, limit int) (ids []string, err error) {
 	return q.texts(`SELECT x.id FROM books_exports x WHERE x.connection_id = ? AND x.due_at <= ?
-		AND x.id NOT IN (SELECT value FROM json_each(?)) ORDER BY x.date, x.currency, x.revision LIMIT ?`,
+		AND x.id NOT IN (SELECT value FROM json_each(?))
+		ORDER BY x.payout_id IS NOT NULL, x.date, x.currency, x.revision LIMIT ?`,
 		connectionID, now, q.met.setAsideIDs(), limit)
 }
 
@@ -523,7 +524,8 @@ func (q *queries) payoutsToUndo(c *bookConnection, limit int) ([]payout, error) 
 }
 
 // unbookedDays returns the days on which what is in a payout counts and of which a connection has no entry in the
-// books; a day without a date: something counts on none. first is the earliest day of which it has one; "": none is.
+// books; a day without a date: something counts on none. first is the earliest day that is there or is to be sent,
+// perhaps after later ones; "": none is.
 func (q *queries) unbookedDays(
 	c *bookConnection, payoutID string,
 ) (days []revenueDayKey, first businessDate, err error) {
@@ -538,7 +540,7 @@ func (q *queries) unbookedDays(
 		[]any{payoutID, c.ID}, func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })
 	if err == nil && len(days) > 0 {
 		first, err = oneValue[businessDate](q, `SELECT coalesce(min(x.date), '') FROM books_exports x
-			WHERE x.connection_id = ? AND x.payout_id IS NULL AND x.state = 'posted'`, c.ID)
+			WHERE x.connection_id = ? AND x.payout_id IS NULL`, c.ID)
 	}
 	return days, first, err
 }
