@@ -122,8 +122,7 @@ func useDemoBooks(t *testing.T, text string) {
 	if strings.Count(has, `"state":"in_use"`) != 1 || strings.Count(has, `"state":"choosing"`) != 1 {
 		t.Errorf("the connections are %s", has)
 	}
-	_, booked := ask("GET", books, "")
-	contains(t, booked, ": 1 vouchers.", "W 1, ", "(widgetd:acct_", "Received by card")
+	clearsAtDemoBooks(t, func() string { _, booked := ask("GET", books, ""); return booked })
 	for address, want := range map[string]int{
 		base + "/books/connections": 409, books + "/agree?redirect_uri=https%3A%2F%2Felsewhere.example%2F": 400,
 	} {
@@ -134,5 +133,38 @@ func useDemoBooks(t *testing.T, text string) {
 		if status, answer := ask(method, address, body); status != want {
 			t.Errorf("%s: %d %s", address, status, answer)
 		}
+	}
+}
+
+// clearsAtDemoBooks waits until the days and payouts of a month are in a demo's books, and holds the balances below
+// them against their lines: what is on the clearing account is at the provider or on its way.
+func clearsAtDemoBooks(t *testing.T, read func() string) {
+	t.Helper()
+	const amount = `(-?[\d.]+)`
+	end := regexp.MustCompile(`Clearing account 1580: ` + amount + `\n.* on its way to the bank: ` + amount +
+		`\n.* 1589, .*: ` + amount)
+	page, found := "", make([]string, 4)
+	for range 100_000 { // the worker sends them beside this
+		page = read()
+		found = end.FindStringSubmatch(page)
+		if strings.Count(page, "\nW ") >= 2*demoDays-4 && found != nil && found[1] == found[2] {
+			break
+		}
+	}
+	contains(t, page, "W 1, ", "(widgetd:acct_", "Received by card", "Fees of the provider", "On its way to the bank")
+	if found == nil || found[1] != found[2] || len(found[1]) < len("100.00") {
+		t.Fatalf("the books end with %q\n%s", found, page)
+	}
+	for account, want := range map[string]string{"1580": found[1], "1589": found[3]} {
+		sum := 0.0
+		line := regexp.MustCompile(`(?m)^ +` + account + ` +` + amount + ` +` + amount)
+		for _, sides := range line.FindAllStringSubmatch(page, -1) {
+			debit, err := strconv.ParseFloat(sides[1], 64)
+			must(t, err)
+			credit, err := strconv.ParseFloat(sides[2], 64)
+			must(t, err)
+			sum += debit - credit
+		}
+		equal(t, "the lines of "+account, strconv.FormatFloat(sum, 'f', 2, 64), want)
 	}
 }

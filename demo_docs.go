@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A demoCall is a call that makes something which the lines of /docs act on, or which the pages show. In its path and
@@ -38,7 +39,10 @@ func (d *demo) prepareDocs(ctx context.Context) error {
 	if err := d.removeEarlier(ctx); err != nil {
 		return err
 	}
-	err := d.makeAll(ctx, demoData().Docs)
+	err := d.payOut(ctx)
+	if err == nil {
+		err = d.makeAll(ctx, demoData().Docs)
+	}
 	if err == nil {
 		err = d.server.store.update(ctx, d.finishDocs)
 	}
@@ -155,17 +159,25 @@ func (d *demo) removeEarlier(ctx context.Context) error {
 }
 
 // finishDocs writes what no call makes: applications that the account's owner has agreed to, a webhook that is enabled
-// without a test and has a delivery that failed, that days of the past are sent to the books, and a connection with
+// without a test and has a delivery that failed, that all days and payouts are sent to the books, and a connection with
 // Xero for which nobody has chosen a company, so that nothing is ever asked of it.
 func (d *demo) finishDocs(t *tx) error {
 	unused := &bookConnection{ID: t.newID("bkc"), AccountID: d.account, Product: productXero, Status: entryDraft,
 		Choices: []bookOrganisation{{ID: "1", Name: "Altstadt GmbH"}, {ID: "2", Name: "Bahnhof GmbH"}}}
 	t.addBookConnection(unused)
+	of, err := t.account(d.account)
+	if err != nil {
+		return err
+	}
 	books, err := t.bookConnection(ownedBy(d.account), d.examples["books"])
 	if err != nil {
 		return err
 	}
 	books.Series, books.Outside, books.Tests = new("W"), true, true
+	books.SendFrom = new(of.CreatedAt.Format(time.DateOnly))
+	books.PayoutsFrom = books.SendFrom
+	books.Mapping.Lines = append(books.Mapping.Lines, mappingRule{Kind: ruleTransit, Account: demoTransit},
+		mappingRule{Kind: rulePayment, Method: new(methodCash), Account: demoCash})
 	t.saveBookConnection(books)
 	hook, err := t.webhook(ownedBy(d.account), d.examples["/webhooks/{id}/test"])
 	if err != nil {

@@ -20,6 +20,9 @@ type demoLedger struct {
 	company bookOrganisation
 	now     func() time.Time
 
+	// onItsWay returns what is to be on the clearing accounts, as the service knows it.
+	onItsWay func(currency string) (int64, error)
+
 	mu     sync.Mutex
 	booked []bookedEntry // the earliest first
 }
@@ -121,8 +124,22 @@ func (l *demoLedger) agree(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back+"?"+query.Encode(), http.StatusFound)
 }
 
-// showBooked lists what was booked, as text.
+// Accounts of the chart: of what is at the provider or on its way to the bank, of what has arrived there, which the
+// accountant codes as the bank's statement has it, and of cash.
+const (
+	demoClearing = "1580"
+	demoTransit  = "1589"
+	demoCash     = "1910"
+)
+
+// showBooked lists what was booked, as text, and what is on those two accounts then.
 func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
+	onItsWay, err := l.onItsWay(fortnoxCurrency)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	balance := map[string]int64{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	fmt.Fprintf(w, "Test books, in the place of Fortnox: %d vouchers.\n", len(l.booked))
@@ -130,8 +147,15 @@ func (l *demoLedger) showBooked(w http.ResponseWriter, _ *http.Request) {
 		series, number, _, _ := parseFortnoxID(b.ID)
 		fmt.Fprintf(w, "\n%s %d, %s: %s\n", series, number, b.Entry.Date, b.Entry.Narration)
 		for _, line := range b.Entry.Lines {
+			balance[line.Account] += line.Debit - line.Credit
 			debit, credit := formatAmount(line.Debit), formatAmount(line.Credit)
 			fmt.Fprintf(w, "%6s %12s %12s  %s\n", line.Account, debit, credit, line.Text)
 		}
 	}
+	fmt.Fprintf(w, `
+Clearing account %s: %s
+As the service knows it, the provider has this, or it is on its way to the bank: %s
+Account of transit %s, of what has arrived there: %s
+`, demoClearing, formatSigned(balance[demoClearing]), formatSigned(onItsWay), demoTransit,
+		formatSigned(balance[demoTransit]))
 }

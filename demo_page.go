@@ -194,6 +194,7 @@ func (d *demo) connectProvider(t *tx) error {
 // and about what the demo's books would get of that.
 type demoRevenue struct {
 	Account string       // id
+	Ledger  string       // address of the demo's books
 	Date    businessDate // of the day
 	Month   list[revenueDay]
 	Day     revenueDate
@@ -203,7 +204,7 @@ type demoRevenue struct {
 
 // showRevenue shows that, for yesterday if no valid date is given.
 func (d *demo) showRevenue(w http.ResponseWriter, r *http.Request) {
-	shown := demoRevenue{Account: d.account, Date: r.FormValue("date")}
+	shown := demoRevenue{Account: d.account, Ledger: d.ledger.base, Date: r.FormValue("date")}
 	if !isBusinessDate(shown.Date) {
 		shown.Date = d.yesterday
 	}

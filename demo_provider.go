@@ -5,19 +5,21 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
 
 // A demoProvider is what the demo has in the place of Stripe and of Vipps: it keeps in memory how attempts to pay
 // stand, and has a page of its own on which guests pay. No money moves. Of an attempt of an earlier run it knows what
-// its row says.
+// its row says, and what it pays out it reads from all rows.
 type demoProvider struct {
 	provider                                            // says what can be paid; nothing else of it is asked
 	base     string                                     // the address of the page, without a slash at its end
 	home     string                                     // where guests of an earlier run go back to
 	now      func() time.Time                           // the clock
 	paid     func(ctx context.Context, id string) error // has the engine look at an attempt that a guest has paid
+	store    *store                                     // of the service, which earlier runs have filled, too
 
 	mu       sync.Mutex
 	attempts map[string]*demoAttempt // by id
@@ -137,14 +139,66 @@ func (p *demoProvider) connect(context.Context, *openConnection, string) error  
 func (p *demoProvider) disconnect(context.Context, *openConnection) error        { return nil }
 func (p *demoProvider) check(context.Context, *openConnection) ([]string, error) { return nil, nil }
 
+// payouts implements provider. At midnight by UTC what is not paid out yet is, in each currency in which that is any
+// money, and arrives two days later.
 func (p *demoProvider) payouts(
-	context.Context, *openConnection, string, string, time.Time,
+	_ context.Context, c *openConnection, _, _ string, now time.Time,
 ) (*payoutNews, error) {
-	return &payoutNews{}, nil
+	today, news, sums := now.UTC().Format(time.DateOnly), &payoutNews{}, map[string]int64{}
+	arrived, err := p.store.payoutsBetween(c.AccountID, "", today, nil, 100)
+	if err != nil {
+		return nil, err
+	}
+	tell := func(id, currency string, amount int64, arrival businessDate, status, outcome string) {
+		news.told = append(news.told, payoutReport{providerID: id, amount: amount, currency: currency, arrival: arrival,
+			automatic: true, method: "standard", status: status, complete: true, outcome: outcome})
+	}
+	for _, row := range arrived {
+		if row.Status == demoInTransit {
+			tell(*row.ProviderID, row.Currency, row.Amount, *row.ArrivalDate, payoutPaid, payoutPaid)
+		}
+	}
+	rows, err := p.owed(c.AccountID, today)
+	for i := range rows {
+		sums[rows[i].currency] += rows[i].net()
+	}
+	for currency, sum := range sums {
+		if sum > 0 {
+			tell(demoPayout+today+currency, currency, sum, dateAfter(dateAfter(today)), demoInTransit, "")
+		}
+	}
+	return news, err
 }
 
-func (p *demoProvider) payoutRows(context.Context, *openConnection, string, string) ([]ledgerRow, string, error) {
-	return nil, "", nil
+// payoutRows implements provider.
+func (p *demoProvider) payoutRows(
+	_ context.Context, c *openConnection, id, _ string,
+) (rows []ledgerRow, next string, err error) {
+	of := strings.TrimPrefix(id, demoPayout)
+	date, currency := of[:len(time.DateOnly)], of[len(time.DateOnly):]
+	rows, err = p.owed(c.AccountID, date)
+	return slices.DeleteFunc(rows, func(r ledgerRow) bool { return r.currency != currency }), "", err
+}
+
+// The ids of the demo's payouts begin with demoPayout, before the date and the currency.
+const (
+	demoPayout    = "po_"
+	demoInTransit = "in_transit"
+)
+
+// owed returns what is in no payout yet at the beginning of a date, less 1.4 % and 0.25 for a payment, and 15.00 for a
+// dispute.
+func (p *demoProvider) owed(accountID string, date businessDate) ([]ledgerRow, error) {
+	rows, err := p.store.notPaidOut(accountID, newStamp(midnight(date)), lastID)
+	for i := range rows {
+		switch r := &rows[i]; r.category {
+		case rowPayment:
+			r.fee = (r.amount*14+500)/1000 + 25
+		case rowDispute:
+			r.fee = 1500
+		}
+	}
+	return rows, err
 }
 
 // pay pays an open attempt as a guest does on its page, with a card that is good or is declined. It reports false if

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -130,4 +131,64 @@ func TestDemoProvider_goesOnFromTheRows(t *testing.T) {
 	if err != nil || r.refunded != 2000 || len(r.refunds) != 1 || r.exceeds() {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// TestDemoProvider_paysOutOnceWhatIsOwed looks at the payouts of a file that another run has filled, of which some rows
+// are forgotten then, and with them that these were paid out.
+func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, copyDemo(dir))
+	st := openTestStore(t, filepath.Join(dir, "widgetd.db"), storeOptions{})
+	count := func(query string) int64 {
+		t.Helper()
+		n, err := oneValue[int64](st.queries, query)
+		must(t, err)
+		return n
+	}
+	equal(t, "payouts that differ", count(`SELECT count(*) FROM payouts p WHERE reason IS NOT NULL
+		OR state <> iif(status = 'paid', 'paid', 'ready')
+		OR provider_id <> 'po_' || date(arrival_date, '-2 days') || currency
+		OR amount <> (SELECT sum(amount - fee - tax) FROM payout_items i WHERE i.payout_id = p.id)`), 0)
+	equal(t, "payments that are not in one payout", count(`SELECT count(*) FROM payments y WHERE captured > 0 AND 1 <>
+		(SELECT count(*) FROM payout_items i WHERE i.payment_id = y.id AND category = 'payment')`), 0)
+	onItsWay := count(`SELECT count(*) FROM payouts WHERE status = 'in_transit'`)
+	failIf(t, onItsWay < 2, "%d are on their way", onItsWay)
+
+	d := newDemoTill(t)
+	d.store = st
+	account, err := oneValue[string](st.queries, `SELECT account_id FROM payouts LIMIT 1`)
+	must(t, err)
+	c := &openConnection{&paymentConnection{AccountID: account}, connectionSecrets{}}
+	later := time.Now().AddDate(0, 0, 3)
+	owes := func(step, forget string) map[string]int64 {
+		t.Helper()
+		must(t, st.update(t.Context(), func(t *tx) error { t.exec(forget); return nil }))
+		news, err := d.payouts(t.Context(), c, "", "", later)
+		must(t, err)
+		arrived, owed := int64(0), map[string]int64{}
+		for _, r := range news.told {
+			if r.outcome == payoutPaid {
+				arrived++
+				continue
+			}
+			owed[r.currency] = r.amount
+			rows, _, err := d.payoutRows(t.Context(), c, r.providerID, "")
+			must(t, err)
+			for _, row := range rows {
+				r.amount -= row.net()
+			}
+			equal(t, step+": the amount less the rows", r.amount, 0)
+		}
+		equal(t, step+": have arrived", arrived, onItsWay)
+		return owed
+	}
+	equal(t, "nothing is paid out twice", owes("another run", `SELECT 1`), map[string]int64{})
+	equal(t, "less than nothing waits", owes("refunds", `DELETE FROM payout_items WHERE amount < 0`),
+		map[string]int64{})
+	all := map[string]int64{}
+	for _, currency := range []string{"CHF", "EUR", "SEK"} {
+		all[currency] = count(`SELECT sum(amount) FROM payouts WHERE currency = '` + currency + `'`)
+	}
+	equal(t, "all is owed", owes("everything", `DELETE FROM payout_items`), all)
 }

@@ -67,8 +67,11 @@ func (d *demo) live(e *env, st *store, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	for ago := demoDays; ago > 0; ago-- {
+	for ago := demoDays; ago >= 0; ago-- {
 		date := midnight(d.yesterday).AddDate(0, 0, 1-ago).Format(time.DateOnly)
+		if l.add(calendar.startOf(date), d.payOut); ago == 0 {
+			break
+		}
 		for _, c := range demoData().Counters {
 			l.addDay(&c, date, calendar.startOf(date), ago)
 		}
@@ -153,6 +156,34 @@ func (l *demoLife) addOrder(at time.Time, o map[string]any, method string, ago, 
 	case currency == "CHF" && ago%5 == 1 && n == 1, currency == "SEK" && ago%9 == 1 && n == 0:
 		refund(time.Hour, `{"lines": [{"line": 0, "quantity": 1}], "reason": "one was cold"}`)
 	}
+}
+
+// payOut reads what the provider has paid out, as the worker does each day.
+func (d *demo) payOut(ctx context.Context) error {
+	used, err := d.server.store.usedConnections(d.account)
+	for _, c := range used {
+		if err == nil {
+			err = (&payouts{paymentsOf(d.server)}).read(ctx, c.ID)
+		}
+	}
+	return err
+}
+
+// onItsWay returns what the service knows to be captured in a currency before the present business day, and not given
+// back, disputed or arrived at the bank.
+func (d *demo) onItsWay(currency string) (sum int64, err error) {
+	calendar, err := d.server.store.businessCalendar(d.account)
+	if err != nil {
+		return 0, err
+	}
+	today := calendar.dateOf(d.now())
+	rows, err := d.server.store.notPaidOut(d.account, newStamp(calendar.startOf(today)), today)
+	for _, r := range rows {
+		if r.currency == currency {
+			sum += r.amount
+		}
+	}
+	return sum, err
 }
 
 // sell makes an order that is accepted and paid by a method, and returns its id.

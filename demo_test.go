@@ -236,7 +236,9 @@ func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 func listsHaveTextInEveryCell(o *operator) {
 	o.t.Helper()
 	first := func(noun string) string { return o.objects(noun, "list")[0]["id"].(string) }
-	ids := map[string]string{"LICENSE": first("license"), "WEBHOOK": first("webhook")}
+	account := o.objects("webhook", "list")[0]["account_id"].(string)
+	ids := map[string]string{"LICENSE": first("license"), "WEBHOOK": first("webhook"),
+		"PAYOUT": o.objects("payout", "list", "-account", account)[0]["id"].(string)}
 	ran, wrong := 0, regexp.MustCompile(`\b0x[0-9a-f]{6}|<nil>|%!`)
 	for _, c := range commandsOf(nouns()) {
 		option := "-wide"
