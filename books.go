@@ -60,6 +60,8 @@ type bookProduct struct {
 	tax        textCheck // of the tax of a rule
 	costCenter textCheck // of a cost centre; nil: any will do
 
+	rival string // what its maker sells that books fees and payouts, too; "": nothing
+
 	standard *standardAccounts // those that the books of nearly all companies have; nil: there is no standard
 }
 

@@ -33,6 +33,8 @@ var fortnoxProduct = bookProduct{name: productFortnox, title: "Fortnox",
 
 	requests: 20, within: fortnoxWindow, // Fortnox takes 25, and counts everything that an application does there
 
+	rival: "Fortnox' own product for Stripe",
+
 	series: true, account: checkFortnoxAccount, tax: checkFortnoxAccount,
 	standard: &standardAccounts{ // BAS, the chart of nearly all Swedish books
 		byRate: map[int64]rateAccounts{

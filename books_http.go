@@ -521,6 +521,17 @@ type mappingView struct {
 	Mapping     *bookMapping `json:"mapping"` // nil: none was confirmed
 	ConfirmedAt stamp        `json:"confirmed_at"`
 	Suggested   *bookMapping `json:"suggested"` // where it was asked for; it is not used
+	Warnings    []string     `json:"warnings"`  // for people
+}
+
+// viewMapping returns the mapping of a connection as callers see it, with what was suggested, if anything was.
+func viewMapping(c *bookConnection, suggested *bookMapping) *mappingView {
+	v := &mappingView{c.Mapping, c.MappingAt, suggested, []string{}}
+	if c.Mapping.booksPayouts() || suggested.booksPayouts() {
+		rival := cmp.Or(c.product().rival, "Another connector of the payment provider")
+		v.Warnings = append(v.Warnings, rival+" would book fees and payouts, too: use one of the two.")
+	}
+	return v
 }
 
 // suggestedFrom is how many days of revenue a suggested mapping covers.
@@ -555,11 +566,11 @@ func (a *booksAPI) showMapping(ctx context.Context, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &mappingView{Mapping: b.Mapping, ConfirmedAt: b.MappingAt}
+	var suggested *bookMapping
 	if suggest {
-		v.Suggested, err = a.books.suggestFor(ctx, b)
+		suggested, err = a.books.suggestFor(ctx, b)
 	}
-	return v, err
+	return viewMapping(b, suggested), err
 }
 
 // saveMapping answers PUT /books/connections/{id}/mapping. What depends on the product is checked once the
@@ -580,7 +591,7 @@ func (a *booksAPI) saveMapping(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	a.books.wakeUp()
-	return &mappingView{Mapping: &m, ConfirmedAt: b.MappingAt}, nil
+	return viewMapping(b, nil), nil
 }
 
 // readMapping reads {"lines":[…]} from the body of a request, for a product; nil: it checks only what holds for

@@ -187,6 +187,11 @@ func (m *bookMapping) ofKind(kind string) *mappingRule {
 	return firstWhere(m.Lines, func(r mappingRule) bool { return r.Kind == kind })
 }
 
+// booksPayouts reports whether a mapping, if there is one, has rules for payouts.
+func (m *bookMapping) booksPayouts() bool {
+	return m != nil && slices.ContainsFunc(m.Lines, func(r mappingRule) bool { return payoutTexts[r.Kind] != "" })
+}
+
 // clearingOf returns the rule of the clearing account of what is in a payout by a method. What is of no method has one
 // only where all methods of the provider that are mapped have the same. It notes why there is none.
 func (b *entryBuilder) clearingOf(p *payout, method *string) (rule *mappingRule) {

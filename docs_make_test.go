@@ -124,6 +124,7 @@ var docsOutline = []struct {
 		{"payments", "an order from its making to its refund: Stripe, TWINT, Vipps MobilePay, cash"},
 		{"revenue", "what each business day has brought"},
 		{"bookkeeping", "days of revenue in Xero and Fortnox"},
+		{"payouts", "which orders made a deposit, what it cost, and its entry in the books"},
 	}},
 	{"Applications", [][2]string{
 		{"applications", "OAuth: acting for accounts whose owners agree"},

@@ -61,6 +61,7 @@ func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOption
 	post("updateLicense", "more_seats")
 	f.addWebhook()
 	f.nextOrder(orderPaid)
+	f.real[exampleOf(t, "payout_id")] = f.addPayout(f.row(f.fillText(exampleOf(t, "order_id")))).ID
 	f.addBooks(xero)
 	f.real[exampleOf(t, "app_id")] = post("createApp", "web")["id"].(string)
 	p, err := f.store.app(anyAccount, f.real[exampleOf(t, "app_id")])

@@ -284,7 +284,7 @@ var ofKind = []string{"#/lines/0/vat_rate", "#/lines/0/tax", "#/fulfilment/addre
 
 // unless are members that may be absent only beside another, which the example lacks, or without one that it has.
 var unless = []string{"POST /licenses #/product", "POST /plans/{id}/apply #/revision",
-	"POST /widget/license/activate #/nonce"}
+	"POST /widget/license/activate #/nonce", "POST /books/connections/{id}/exports #/date"}
 
 // codesOfBreaks are patterns of the codes of what breaks a schema, by what edges calls it.
 var codesOfBreaks = map[string]string{

@@ -23,7 +23,7 @@ import (
 // owner, which has the origin $origin. A case begins with its title:
 //
 //	# A licence can be renewed
-//	world: license L {"max_devices":2}        makes something, see worldKinds, here as L, else as license
+//	world: license L {"max_devices":2}        makes something, see worldKinds and make, here as L, else as license
 //	as: owner licenses:read                   who sends from here on: an account made here or main, with scopes;
 //	                                          admin; nobody; or a token: $D.token
 //	with: Idempotency-Key: one                a header of the next request
@@ -328,6 +328,8 @@ func (e *exchangeRun) make(text string) error {
 		return nil
 	case "grant", "code", "visitor":
 		return e.makeAgreed(kind, name, members)
+	case "payout":
+		return e.makePayout(name, members)
 	}
 	of, known := worldKinds[kind]
 	if !known {
@@ -399,6 +401,33 @@ func (e *exchangeRun) makeAgreed(kind, name, members string) error {
 		return nil
 	}
 	of["token"], of["id"] = e.appToken(p, made.Account, made.Scope)
+	return nil
+}
+
+// makePayout makes an order of the owner that was paid and given back in part, and a payout by which the provider pays
+// out what it has brought, unless members say what is different.
+func (e *exchangeRun) makePayout(name, members string) error {
+	made := struct {
+		Provider, Arrives, Status string
+		Manual, Unread            bool
+		Differs                   int64
+	}{Provider: providerStripe, Arrives: "2000-01-03", Status: payoutPaid}
+	if members != "" {
+		if err := json.Unmarshal([]byte(members), &made); err != nil {
+			return err
+		}
+	}
+	o := e.addOrder(anOrder(e.name("owner")))
+	e.change(func(t *tx) error { return bringTo(t, o, orderPartRefunded) })
+	e.sql(fmt.Sprintf(`UPDATE payment_connections SET provider = '%s' WHERE account_id = '%s'`, made.Provider, o.AccountID))
+	p := e.addPayout(e.row(o.ID), func(told *payoutReport, _ *[]ledgerRow) {
+		if told.arrival, told.status, told.outcome = made.Arrives, made.Status, made.Status; made.Provider == providerVipps {
+			told.status, told.outcome = "payout-scheduled", ""
+		}
+		told.automatic, told.complete, told.amount = !made.Manual, !made.Unread, told.amount+made.Differs
+	})
+	e.made[name] = map[string]any{"id": p.ID, "provider_id": *p.ProviderID, "order": o.ID, "payment": *o.PaymentID}
+	e.newEvents()
 	return nil
 }
 
