@@ -419,9 +419,10 @@ func (e *exchangeRun) makePayout(name, members string) error {
 	}
 	o := e.addOrder(anOrder(e.name("owner")))
 	e.change(func(t *tx) error { return bringTo(t, o, orderPartRefunded) })
-	e.sql(fmt.Sprintf(`UPDATE payment_connections SET provider = '%s' WHERE account_id = '%s'`, made.Provider, o.AccountID))
+	e.sql(`UPDATE payment_connections SET provider = ? WHERE account_id = ?`, made.Provider, o.AccountID)
 	p := e.addPayout(e.row(o.ID), func(told *payoutReport, _ *[]ledgerRow) {
-		if told.arrival, told.status, told.outcome = made.Arrives, made.Status, made.Status; made.Provider == providerVipps {
+		told.arrival, told.status, told.outcome = made.Arrives, made.Status, made.Status
+		if made.Provider == providerVipps {
 			told.status, told.outcome = "payout-scheduled", ""
 		}
 		told.automatic, told.complete, told.amount = !made.Manual, !made.Unread, told.amount+made.Differs
