@@ -229,7 +229,8 @@ func TestHelp_showsEveryOptionOfTheProgramAndOfItsCommands(t *testing.T) {
 // The page of commands in /docs and what 'widgetd help --markdown' prints are made of the declarations, as the help is.
 func TestHelp_isThePageOfCommandsAndMarkdownToo(t *testing.T) {
 	t.Parallel()
-	page := newService(t).get("//docs/commands.md").is(200).body
+	s := newService(t)
+	page := s.get("//docs/commands.md").is(200).body + s.get("//docs/commands-2.md").is(200).body
 	reference := runOK(t, "help", "--markdown")
 	for _, c := range commandsOf(nouns()) {
 		contains(t, page, "\n### `widgetd "+c.signature()+"`\n\n"+c.help+".\n")
@@ -555,6 +556,7 @@ func TestCommand_listsTakeLimitAccountAndTimes(t *testing.T) {
 				"origin list since":             true, "origin list until": true, // in the order of names
 				"legacy list since": true, "legacy list until": true, // of days
 				"revenue list since": true, "revenue list until": true, // has -from and -to
+				"payout list since": true, "payout list until": true,
 			}
 			if takes == no[c.name+" "+name] {
 				t.Errorf("%s takes -%s: %v", c.name, name, takes)

@@ -82,6 +82,8 @@ var placeholders = map[string]string{
 	"/orders/{id}":            "ORDER_ID",
 	"/books/connections/{id}": "CONNECTION_ID",
 	"export":                  "EXPORT_ID",
+	"/payouts/{id}":           "PAYOUT_ID",
+	"payout":                  "PAYOUT_ID",
 }
 
 // tokenVariables are the variables of the shell that have tokens in the curl lines, with the names of their values and

@@ -417,7 +417,9 @@ func (e *exchangeRun) makePayout(name, members string) error {
 			return err
 		}
 	}
-	o := e.addOrder(anOrder(e.name("owner")))
+	o := anOrder(e.name("owner"))
+	o.ReturnURL = e.name("origin") + "/thanks"
+	e.addOrder(o)
 	e.change(func(t *tx) error { return bringTo(t, o, orderPartRefunded) })
 	e.sql(`UPDATE payment_connections SET provider = ? WHERE account_id = ?`, made.Provider, o.AccountID)
 	p := e.addPayout(e.row(o.ID), func(told *payoutReport, _ *[]ledgerRow) {

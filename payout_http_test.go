@@ -82,6 +82,11 @@ func TestPayoutHTTP_isPreviewedAndSentByItsID(t *testing.T) {
 		k.asked("GET", at+"/payouts/"+unread.ID+"/preview", "").is(200).contains(`"final":false`)
 
 		foreign := anOrder(k.addAccount("Another"))
+		foreign.ReturnURL = "https://another.example/thanks"
+		k.change(func(t *tx) error {
+			originTable.insert(t, &originRow{"https://another.example", foreign.AccountID, t.now})
+			return nil
+		})
 		k.addOrder(foreign)
 		k.change(func(t *tx) error { return bringTo(t, foreign, orderPaid) })
 		other := k.addPayout(foreign)
@@ -108,7 +113,7 @@ func TestPayoutHTTP_commandsPreviewAndSendIt(t *testing.T) {
 	p := s.addPayout(s.orderIn(orderPaid))
 	out := s.must(booksLine(xero, "books", "payout", books, p.ID)...)
 	contains(t, out, "held (unmapped): No mapping was confirmed yet.")
-	contains(t, s.must("books", "export", "payout", books, p.ID), "1  waiting")
+	contains(t, s.must("books", "export", "payout", books, p.ID), "payout  1         waiting")
 	contains(t, s.must("books", "export", "list"), "  payout  ")
 	contains(t, s.must("books", "set", books, "-payouts-from", "2026-01-01", "-history", "-json"),
 		`"payouts_from":"2026-01-01"`)
