@@ -420,8 +420,16 @@ func (e *exchangeRun) makePayout(name, members string) error {
 	o := anOrder(e.name("owner"))
 	o.ReturnURL = e.name("origin") + "/thanks"
 	e.addOrder(o)
-	e.change(func(t *tx) error { return bringTo(t, o, orderPartRefunded) })
-	e.sql(`UPDATE payment_connections SET provider = ? WHERE account_id = ?`, made.Provider, o.AccountID)
+	e.change(func(t *tx) error {
+		t.exec(`INSERT INTO payment_connections (id, account_id, provider, live, secrets, created_at)
+			VALUES (?, ?, ?, 0, x'00', ?) ON CONFLICT DO NOTHING`, t.newID("con"), o.AccountID, made.Provider, t.now)
+		if err := bringTo(t, o, orderPartRefunded); err != nil {
+			return err
+		}
+		t.exec(`UPDATE payments SET provider = ?1, connection_id = (SELECT id FROM payment_connections
+			WHERE account_id = ?2 AND provider = ?1) WHERE id = ?3`, made.Provider, o.AccountID, *o.PaymentID)
+		return nil
+	})
 	p := e.addPayout(e.row(o.ID), func(told *payoutReport, _ *[]ledgerRow) {
 		told.arrival, told.status, told.outcome = made.Arrives, made.Status, made.Status
 		if made.Provider == providerVipps {

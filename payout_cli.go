@@ -34,9 +34,13 @@ func payoutCell(member string, row *jsonValue) any {
 func showPayout(e *env, answer *jsonValue) error {
 	var rows []detail
 	for _, m := range membersOf(answer) {
-		if m.label != "sums" {
-			rows = append(rows, m)
+		switch m.label {
+		case "sums":
+			continue
+		case "amount", "fee", "tax":
+			m.value = fmt.Sprint(payoutCell(m.label, answer))
 		}
+		rows = append(rows, m)
 	}
 	if err := e.printDetails(nil, rows); err != nil {
 		return err
