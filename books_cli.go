@@ -194,7 +194,7 @@ func booksMapping(e *env) error {
 		return errors.New("no mapping was confirmed: -suggest prints one, and -set FILE confirms it")
 	}
 	for _, warning := range elementsOf(memberAt(&body, "warnings")) {
-		e.note("note: %s\n", warning.text)
+		e.note("warning: %s\n", warning.text)
 	}
 	if e.on("json") {
 		_, err := fmt.Fprintln(e.stdout, m.raw)

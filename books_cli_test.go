@@ -56,7 +56,7 @@ func booksStory(t *testing.T, o *operator) {
 	suggested := o.do(booksLine(f, "books", "map", id, "-suggest", "-json")...)
 	payouts := strings.Replace(suggested, `"lines":[`, `"lines":[{"kind":"transit","account":"404"},`, 1)
 	o.do("books", "map", id, "-set", o.file("payouts.json", payouts))
-	contains(t, o.noted, "note: Another connector of the payment provider would book")
+	contains(t, o.noted, "warning: Another connector of the payment provider would book")
 	mapping := o.file("mapping.json", suggested)
 	if table := o.do("books", "map", id, "-set", mapping, "-wide"); !strings.Contains(table, "all others") {
 		t.Error(table)

@@ -51,8 +51,8 @@ func (q *queries) payoutToRead(connectionID string) (*payout, error) {
 
 // savePayout writes what can change of a payout.
 func (t *tx) savePayout(p *payout) {
-	payoutTable.update(t, p, `connection_id provider_id state reason amount currency arrival_date automatic method status
-		fee tax items cursor read_at ended_at`, ` WHERE id = ?`, p.ID)
+	payoutTable.update(t, p, `connection_id provider_id state reason amount currency arrival_date automatic method
+		status fee tax items cursor read_at ended_at`, ` WHERE id = ?`, p.ID)
 	t.exec(`UPDATE books_exports SET due_at = ?, changes = changes + 1 WHERE payout_id = ? AND state = 'held'`,
 		t.now, p.ID)
 }
