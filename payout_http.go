@@ -13,7 +13,7 @@ func payoutWing(s *server, p *payouts) wing {
 	a := &payoutAPI{s}
 	w := wing{routes: []route{
 		{pattern: "GET /payouts", token: tokenRequired, scope: scopeRevenue, question: true, run: a.list},
-		{pattern: "GET /payouts/{id}", token: tokenRequired, scope: scopeRevenue, run: a.show},
+		{pattern: "GET /payouts/{id}", token: tokenRequired, scope: scopeRevenue, question: true, run: a.show},
 		{pattern: "GET /payouts/{id}/items", token: tokenRequired, scope: scopeRevenue, question: true,
 			run: a.listItems},
 		{pattern: "POST /payouts/{id}/confirm", token: tokenRequired, scope: scopeAdmin, noBody: true, run: a.confirm},

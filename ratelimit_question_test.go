@@ -81,6 +81,7 @@ func (s *service) longQuestions() []longQuestion {
 	license, _ := s.addLicense(license{})
 	widget, hook := s.addWidget(s.account), s.addWebhook(s.account, "lead.created")
 	books := s.addBooks(s.account, productXero, "Pizzeria Sole AG")
+	payout := s.addPayout(s.orderIn(orderPaid)).ID
 	app, _ := s.registerApp()
 	s.appToken(app, s.account, scopeOrders)
 	s.planOf(s.auth(s.account, scopeAdmin), "")
@@ -93,6 +94,9 @@ func (s *service) longQuestions() []longQuestion {
 		{"GET /events", "events", "/events?since=2026-01-01T00:00:00Z"},
 		{"GET /orders", "orders", "/orders"}, {"GET /payments", "payments", "/payments"},
 		{"GET /refunds", "refunds", "/refunds"},
+		{"GET /payouts", "payouts", "/payouts"},
+		{"GET /payouts/{id}", "payout_items", "/payouts/" + payout},
+		{"GET /payouts/{id}/items", "payout_items", "/payouts/" + payout + "/items"},
 		{"GET /revenue/days", "revenue_days", "/revenue/days"},
 		{"GET /revenue/days/{date}", "revenue_days", "/revenue/days/2026-11-21"},
 		{"GET /books/connections/{id}/exports", "books_exports", "/books/connections/" + books + "/exports"},
@@ -119,9 +123,10 @@ func TestQuestion_isEveryRouteThatReadsAListOrARange(t *testing.T) {
 	lookups := []string{"GET /licenses/{id}", "GET /webhooks/{id}", "GET /orders/{id}", "GET /account",
 		"GET /apps/{id}", "GET /grants/{id}", "GET /plans/{id}",
 		"GET /widget/health", "GET /openapi.json", "GET /llms.txt",
-		// An account has two connections at most. The last three read a day or some, and then wait for the books.
+		// An account has two connections at most. The last four read a day or some, and then wait for the books.
 		"GET /books/connections", "GET /books/connections/{id}", "GET /books/connections/{id}/mapping",
-		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}"}
+		"GET /books/connections/{id}/accounts", "GET /books/connections/{id}/preview/{date}",
+		"GET /books/connections/{id}/payouts/{payout}/preview"}
 	var found, tested []string
 	for _, r := range allRoutes() {
 		if r.question != (r.method() == "GET" && !slices.Contains(lookups, r.pattern)) {
