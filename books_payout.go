@@ -79,12 +79,12 @@ func mayReverse(t *tx, x *bookExport) error {
 
 // untilChanged reports whether a reason for which an export is held passes only by a change that makes the export due.
 func untilChanged(reason string) bool {
-	return reason == heldNoMethod ||
-		slices.ContainsFunc(payoutHolds, func(h payoutHold) bool { return h.reason == reason })
+	of := func(h payoutHold) bool { return h.reason == reason }
+	return reason == heldNoMethod || reason != heldForeign && slices.ContainsFunc(payoutHolds, of)
 }
 
 // draftPayout makes the entry of a part of a payout, or says why there is none. Without either there is nothing to
-// book.
+// book, as of test keys, unless these are sent.
 func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []entryIssue, error) {
 	p, err := q.payout(anyAccount, *x.PayoutID)
 	if err != nil {
@@ -103,7 +103,7 @@ func (q *queries) draftPayout(c *bookConnection, x *bookExport) (*bookEntry, []e
 		return nil, nil, err
 	}
 	entry, issues := buildPayout(c, p, x.Date, x.SyncKey, sums)
-	if entry == nil || len(issues) > 0 {
+	if entry == nil || len(issues) > 0 || !p.Live && !c.Tests {
 		return nil, issues, nil
 	}
 	issue, err := q.unbooked(c, p.ID)
@@ -172,11 +172,11 @@ func buildPayout(
 		if s.isDispute() {
 			fee = ruleDisputeFee
 		}
-		clearing := b.clearingOf(p, s.Method)
-		b.moveOut(clearing, fee, s.Fee, placeFee, placeFeesKept)
-		b.moveOut(clearing, ruleFeeTax, s.Tax, placeFee, placeFeesKept)
+		clearing, method := b.clearingOf(p, s.Method), valueOr(s.Method, "no payment")
+		b.moveOut(clearing, fee, method, s.Fee, placeFee, placeFeesKept)
+		b.moveOut(clearing, ruleFeeTax, method, s.Tax, placeFee, placeFeesKept)
 		if b.mapping.ofKind(ruleTransit) != nil && !p.ended() {
-			b.moveOut(clearing, ruleTransit, s.Net, placeTransit, placePaidOut)
+			b.moveOut(clearing, ruleTransit, method, s.Net, placeTransit, placePaidOut)
 		}
 	}
 	return b.entry(c, date, p.Currency, narration("Payout "+date+" "+p.Currency+" "+p.Provider, syncKey))
@@ -215,8 +215,8 @@ func (b *entryBuilder) clearingOf(p *payout, method *string) (rule *mappingRule)
 	return rule
 }
 
-// moveOut moves an amount from a clearing account to the account of a kind of rule.
-func (b *entryBuilder) moveOut(clearing *mappingRule, kind string, amount int64, place, clearingPlace int) {
+// moveOut moves an amount of a method from a clearing account to the account of a kind of rule.
+func (b *entryBuilder) moveOut(clearing *mappingRule, kind, method string, amount int64, place, clearingPlace int) {
 	if amount == 0 {
 		return
 	}
@@ -228,7 +228,7 @@ func (b *entryBuilder) moveOut(clearing *mappingRule, kind string, amount int64,
 		return
 	}
 	to := b.line(place, rule, payoutTexts[kind], "", 0)
-	from := b.line(clearingPlace, clearing, payoutTexts[kind]+", "+valueOr(clearing.Method, ""), "", 0)
+	from := b.line(clearingPlace, clearing, payoutTexts[kind]+", "+method, "", 0)
 	to.net, from.net = to.net-amount, from.net+amount
 	to.Transfer, from.Transfer = kind == ruleTransit, kind == ruleTransit
 }

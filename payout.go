@@ -117,28 +117,44 @@ type payoutSum struct {
 // isDispute reports whether it is of disputes, whose fees have an account of their own.
 func (s *payoutSum) isDispute() bool { return s.Category == rowDispute }
 
-// ended reports whether the payout did not arrive.
-func (p *payout) ended() bool { return p.State == payoutFailed || p.State == payoutCanceled }
-
 // methods are the ways of paying that its provider has.
 func (p *payout) methods() []string { return providerOf(p.Provider).methods }
 
+// ended reports whether the payout did not arrive. It stays so, whatever its provider says later.
+func (p *payout) ended() bool { return !p.EndedAt.IsZero() }
+
+// arrived reports whether the payout has arrived. It was read then, and may be read again.
+func (p *payout) arrived() bool {
+	again := p.State == payoutReading && p.Reason != nil && p.Status == payoutPaid && !p.ended()
+	return p.State == payoutPaid || again
+}
+
+// outcome returns the state of a payout that was read.
+func (p *payout) outcome() string {
+	switch {
+	case p.ended() && p.Status == payoutCanceled:
+		return payoutCanceled
+	case p.ended():
+		return payoutFailed
+	case p.Status == payoutPaid:
+		return payoutPaid
+	}
+	return payoutReady
+}
+
 // adopt adopts what a provider reports of a payout. Its rows are read once they are complete, whatever comes of it:
 // even of one that fails the fees were kept.
-func (p *payout) adopt(told *payoutReport) {
+func (p *payout) adopt(told *payoutReport, now stamp) {
 	p.Amount, p.Currency, p.ArrivalDate = told.amount, told.currency, &told.arrival
 	p.Automatic, p.Method, p.Status = told.automatic, told.method, told.status
-	outcome := told.outcome
-	if p.ended() { // what a provider said once stays true
-		outcome = p.State
+	if !p.ended() && (told.outcome == payoutFailed || told.outcome == payoutCanceled) {
+		p.EndedAt = now
 	}
 	switch {
 	case !p.Automatic:
 		p.State = payoutOpaque
-	case !p.ReadAt.IsZero() && outcome != "":
-		p.State = outcome
 	case !p.ReadAt.IsZero():
-		p.State = payoutReady
+		p.State = p.outcome()
 	case told.complete:
 		p.State = payoutReading
 	default:
@@ -167,13 +183,17 @@ func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 // save writes a payout as it has become since it was read, with the events of that.
 func (p *payout) save(t *tx, before *payout) {
 	t.savePayout(p)
+	state := p.State
+	if p.ended() {
+		state = p.outcome()
+	}
 	tell := func(kind eventType) {
 		data := []string{"provider", p.Provider, "connection_id", p.ConnectionID, "currency", p.Currency,
-			"arrival_date", valueOr(p.ArrivalDate, ""), "state", p.State, "reason", valueOr(p.Reason, "")}
+			"arrival_date", valueOr(p.ArrivalDate, ""), "state", state, "reason", valueOr(p.Reason, "")}
 		t.addEvent(event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actorProvider,
 			Data: eventData(data...)})
 	}
-	if p.State == payoutPaid && before.State != payoutPaid {
+	if p.arrived() && !before.arrived() {
 		tell(eventPayoutPaid)
 	}
 	if p.ended() && !before.ended() {

@@ -190,18 +190,15 @@ func adoptPayout(t *tx, c *paymentConnection, told *payoutReport) error {
 		row.ProviderID = &told.providerID
 	}
 	before := *row
-	if row.ReadAt.IsZero() { // the connection by which it was seen first may be gone
-		row.ConnectionID = c.ID
-	}
 	again := []string{heldDiffers, heldForeign, heldUnknownRow}
 	if slices.Contains(again, valueOr(row.Reason, "")) && t.now.Sub(row.ReadAt.Time) > readAgain {
 		row.ReadAt, row.Cursor = stamp{}, ""
 	}
-	if row.adopt(told); row.State == payoutOpaque {
-		row.Reason = new(heldOpaque)
+	if row.ReadAt.IsZero() { // the connection by which it was seen first may be gone
+		row.ConnectionID = c.ID
 	}
-	if row.ended() && row.EndedAt.IsZero() {
-		row.EndedAt = t.now
+	if row.adopt(told, t.now); row.State == payoutOpaque {
+		row.Reason = new(heldOpaque)
 	}
 	if payoutTable.changed(&before, row) != "" {
 		row.save(t, &before)
@@ -250,20 +247,41 @@ func (p *payouts) adoptRow(t *tx, c *paymentConnection, r *ledgerRow) error {
 	if row == nil {
 		row = addPayout(t, c, r.currency)
 	}
-	before := *row
 	if r.schedules != nil {
-		row.ProviderID = &r.schedules.providerID
-		row.adopt(r.schedules)
-		return finishPayout(t, row, &before)
+		return schedulePayout(t, row, r.schedules)
 	}
 	if r.category == rowDispute {
-		if err := p.adoptDispute(t, c.AccountID, r.paymentID, r.disputed()); err != nil {
+		known, err := t.knowsDispute(r)
+		if err == nil && !known {
+			err = p.adoptDispute(t, c.AccountID, r.paymentID, r.disputed())
+		}
+		if err != nil {
 			return err
 		}
 	}
 	row.Amount += r.net() // so far
 	t.savePayout(row)
 	return addRow(t, row, r)
+}
+
+// schedulePayout schedules a payout with what came since the one before. If another connection has told of it, it stays
+// as it is where it adds up: one of the two may have begun in between.
+func schedulePayout(t *tx, row *payout, told *payoutReport) error {
+	before := *row
+	there, err := t.payoutOf(row.AccountID, row.Provider, told.providerID)
+	if err != nil {
+		return err
+	}
+	if there != nil {
+		adds := valueOr(there.Reason, "") != heldDiffers
+		if t.dropTwin(row, there, adds); adds {
+			return nil
+		}
+		row, before = there, *there
+	}
+	row.ProviderID = &told.providerID
+	row.adopt(told, t.now)
+	return finishPayout(t, row, &before)
 }
 
 // addRow adds a row of a provider's ledger to a payout. One by which an earlier payout came back proves that it failed,
@@ -296,7 +314,10 @@ func addRow(t *tx, to *payout, r *ledgerRow) error {
 		t.addItem(to, r)
 	}
 	if before := *earlier; !earlier.ended() {
-		earlier.State, earlier.EndedAt = payoutFailed, t.now
+		earlier.EndedAt = t.now
+		if earlier.Automatic && !earlier.ReadAt.IsZero() {
+			earlier.State = earlier.outcome()
+		}
 		earlier.save(t, &before)
 	}
 	return nil
@@ -318,13 +339,7 @@ func finishPayout(t *tx, row, before *payout) error {
 	for _, s := range sums {
 		row.Items, row.Fee, row.Tax = row.Items+s.Items, row.Fee+s.Fee, row.Tax+s.Tax
 	}
-	row.State, row.ReadAt, row.Cursor = payoutReady, t.now, ""
-	if outcome := row.Status; slices.Contains([]string{payoutPaid, payoutFailed, payoutCanceled}, outcome) {
-		row.State = outcome
-	}
-	if row.ended() && row.EndedAt.IsZero() {
-		row.EndedAt = t.now
-	}
+	row.State, row.ReadAt, row.Cursor = row.outcome(), t.now, ""
 	row.Reason = nilIfEmpty(row.judge(sums, confirmed))
 	row.save(t, before)
 	return nil

@@ -80,7 +80,7 @@ type payoutItem struct {
 // after a slash then.
 const (
 	itemRefund = `(SELECT r.id FROM refunds r WHERE r.payment_id = i.payment_id AND i.category = 'refund'
-		AND substr(r.provider_id, 1, length(i.source) + 1) IN (i.source, i.source || '/')
+		AND r.provider_id IS NOT NULL AND substr(r.provider_id, 1, length(i.source) + 1) IN (i.source, i.source || '/')
 		ORDER BY r.amount <> abs(i.amount), r.id LIMIT 1)`
 	itemDispute = `(SELECT d.id FROM disputes d WHERE d.payment_id = i.payment_id AND d.id = i.source
 		AND i.category = 'dispute')`
@@ -136,6 +136,26 @@ func (t *tx) addReturned(p *payout, r *ledgerRow, earlier *payout) {
 // removeItems removes the rows of a payout, which are read again.
 func (t *tx) removeItems(payoutID string) {
 	t.exec(`DELETE FROM payout_items WHERE payout_id = ?`, payoutID)
+}
+
+// knowsDispute reports whether a row of a dispute was seen by another connection.
+func (q *queries) knowsDispute(r *ledgerRow) (bool, error) {
+	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM payout_items
+		WHERE payment_id = ? AND category = 'dispute' AND id = ? AND kind = ? AND at = ?)`,
+		r.paymentID, r.id, r.kind, newStamp(r.at))
+}
+
+// dropTwin removes a payout that was told of by two connections. Unless the other one has all rows, it gets those of
+// the one that is removed in the place of its own.
+func (t *tx) dropTwin(p, other *payout, hasAll bool) {
+	from, to := p.ID, other.ID
+	if hasAll {
+		t.removeItems(from)
+	} else {
+		t.removeItems(to)
+		t.exec(`UPDATE payout_items SET payout_id = ? WHERE payout_id = ?`, to, from)
+	}
+	t.exec(`DELETE FROM payouts WHERE id = ?`, from)
 }
 
 // hasConfirmed reports whether a payout of a connection was compared with the bank.

@@ -90,6 +90,9 @@ var mayRead = map[string]string{
 	"FROM page_counts WHERE widget_id":           "at most 100 a day of a widget, over 366 days",
 	"FROM payments WHERE due_at <= ?":            "both ends of what is due, up to a limit each",
 	"FROM payments WHERE state = 'review'":       "those in review, up to a limit",
+	"JOIN payout_items i ON i.payout_id":         "those of one payout",
+	"FROM payout_items WHERE payout_id = ?7":     "those of one payout",
+	"FROM payout_items i WHERE i.payout_id = ?":  "a page of those of one payout, and the refunds of a payment",
 	"FROM webhooks":                              "an account has at most 50",
 }
 

@@ -828,7 +828,7 @@ CREATE TABLE books_exports (
   payout_id     TEXT REFERENCES payouts (id),                        -- of which payout; NULL: it is of a day
   part          TEXT CHECK ((part IS NULL) = (payout_id IS NULL) AND part IN ('payout', 'undo')) -- of a payout: undo takes back what was booked of one that then failed
 ) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision) WHERE payout_id IS NULL;
+CREATE UNIQUE INDEX books_exports_day ON books_exports (connection_id, date, currency, revision, ifnull(payout_id || part, ''));
 CREATE UNIQUE INDEX books_exports_payout ON books_exports (payout_id, connection_id, part, revision) WHERE payout_id IS NOT NULL;
 CREATE INDEX books_exports_account ON books_exports (account_id, id);
 CREATE INDEX books_exports_due ON books_exports (connection_id, due_at) WHERE due_at IS NOT NULL;

@@ -1,0 +1,434 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
+	t.Parallel()
+	fits := payoutSum{Category: rowPayment, Items: 2, Amount: 1000, Fee: 30, Net: 970}
+	of := func(category string) payoutSum { return payoutSum{Category: category, Items: 1} }
+	foreign, other := of(rowPayment), of(rowPayment)
+	foreign.foreign, other.converted = 1, 1
+	cent := of(rowFee)
+	cent.Fee, cent.Net = 1, -1
+	tests := []struct {
+		what        string
+		state       string
+		sums        []payoutSum
+		unconfirmed bool
+		want        string
+	}{
+		{"adds up", payoutReading, []payoutSum{fits}, false, ""},
+		{"a reserve, a fee and one that came back", payoutReading,
+			[]payoutSum{fits, of(rowReserve), of(rowFee), of(rowReturned), of(rowDispute), of(rowRefund)}, false, ""},
+		{"opaque", payoutOpaque, nil, true, heldOpaque},
+		{"a cent", payoutReading, []payoutSum{fits, cent, of(rowUnknown), foreign}, true, heldDiffers},
+		{"nothing is listed", payoutReading, nil, false, heldDiffers},
+		{"unknown", payoutReading, []payoutSum{fits, of(rowUnknown), of(rowCorrection), foreign, other}, true,
+			heldUnknownRow},
+		{"corrected", payoutReading, []payoutSum{fits, of(rowCorrection), foreign, other}, true, heldCorrection},
+		{"foreign", payoutReading, []payoutSum{fits, foreign, other}, true, heldForeign},
+		{"another currency", payoutReading, []payoutSum{fits, other}, true, heldCurrency},
+		{"not confirmed", payoutReading, []payoutSum{fits}, true, heldUnconfirmed},
+		{"nothing at all", payoutReading, nil, true, heldDiffers},
+	}
+	for _, c := range tests {
+		p := &payout{State: c.state, Amount: 970}
+		if got := p.judge(c.sums, !c.unconfirmed); got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+	seen := []string{}
+	for _, c := range tests {
+		if c.want != "" && !slices.Contains(seen, c.want) {
+			seen = append(seen, c.want)
+		}
+	}
+	for _, h := range payoutHolds {
+		if !slices.Contains(seen, h.reason) {
+			t.Errorf("nothing is held for %s", h.reason)
+		}
+	}
+}
+
+// linesText returns the lines of an entry: "1580 -120 6570 120".
+func linesText(entry *bookEntry) string {
+	if entry == nil {
+		return ""
+	}
+	var text []string
+	for _, l := range entry.Lines {
+		text = append(text, fmt.Sprint(l.Account, " ", l.Debit-l.Credit))
+	}
+	slices.Sort(text)
+	return strings.Join(text, ", ")
+}
+
+func TestPayout_entryHasWhatLeavesTheClearingAccounts(t *testing.T) {
+	t.Parallel()
+	card, twint := ptr(methodCard), ptr(methodTwint)
+	sum := func(category string, method *string, amount, fee, tax int64) payoutSum {
+		return payoutSum{Category: category, Method: method, Items: 1, Amount: amount, Fee: fee, Tax: tax,
+			Net: amount - fee - tax}
+	}
+	sold := []payoutSum{sum(rowPayment, card, 1000, 20, 4), sum(rowPayment, twint, 500, 10, 0)}
+	with := func(more ...payoutSum) []payoutSum { return append(slices.Clone(sold), more...) }
+	tests := []struct {
+		what            string
+		sums            []payoutSum
+		transfer, alone bool
+		status          string // of one that has ended
+		lacks           string // a kind of rule
+		want, held      string
+	}{
+		{what: "fees", sums: sold, want: "1580 -10, 1580 -20, 1580 -4, 6570 30, 6571 4"},
+		{what: "fees, told apart", sums: sold, alone: true, want: "1580 -20, 1580 -4, 1581 -10, 6570 30, 6571 4"},
+		{what: "nothing", sums: []payoutSum{sum(rowPayment, card, 700, 0, 0)}},
+		{what: "transfer", sums: sold, transfer: true,
+			want: "1580 -10, 1580 -20, 1580 -4, 1580 -490, 1580 -976, 1590 1466, 6570 30, 6571 4"},
+		{what: "transfer, told apart", sums: sold, transfer: true, alone: true,
+			want: "1580 -20, 1580 -4, 1580 -976, 1581 -10, 1581 -490, 1590 1466, 6570 30, 6571 4"},
+		{what: "negative", sums: []payoutSum{sum(rowRefund, card, -900, 0, 0), sum(rowPayment, card, 100, 3, 0)},
+			transfer: true, want: "1580 -3, 1580 803, 1590 -803, 6570 3"},
+		{what: "the fee of a dispute", sums: []payoutSum{sum(rowDispute, card, -1000, 1500, 0)},
+			want: "1580 -1500, 6572 1500"},
+		{what: "the fee of a dispute is given back", sums: with(sum(rowDispute, card, 1000, -1500, 0)),
+			want: "1580 -10, 1580 -20, 1580 -4, 1580 1500, 6570 30, 6571 4, 6572 -1500"},
+		{what: "one of each that is even", sums: []payoutSum{sum(rowDispute, card, -1000, 1500, 0),
+			sum(rowDispute, card, 1000, -1500, 0)}},
+		{what: "a fee of its own", sums: with(sum(rowFee, nil, 0, 200, 50)),
+			want: "1580 -10, 1580 -20, 1580 -200, 1580 -4, 1580 -50, 6570 230, 6571 54"},
+		{what: "a fee of its own, told apart", sums: with(sum(rowFee, nil, 0, 200, 50)), alone: true,
+			held: heldNoMethod},
+		{what: "a reserve", sums: with(sum(rowReserve, nil, -300, 0, 0)), transfer: true,
+			want: "1580 -10, 1580 -20, 1580 -4, 1580 -490, 1580 -976, 1580 300, 1590 1166, 6570 30, 6571 4"},
+		{what: "a reserve, told apart", sums: with(sum(rowReserve, nil, -300, 0, 0)), transfer: true, alone: true,
+			held: heldNoMethod},
+		{what: "a payout that came back", sums: with(sum(rowReturned, twint, 77, 0, 0)), transfer: true, alone: true,
+			want: "1580 -20, 1580 -4, 1580 -976, 1581 -10, 1581 -567, 1590 1543, 6570 30, 6571 4"},
+		{what: "failed", sums: sold, transfer: true, status: payoutFailed,
+			want: "1580 -10, 1580 -20, 1580 -4, 6570 30, 6571 4"},
+		{what: "canceled", sums: sold, transfer: true, status: payoutCanceled,
+			want: "1580 -10, 1580 -20, 1580 -4, 6570 30, 6571 4"},
+		{what: "no account of fees", sums: sold, lacks: ruleFee, held: heldUnmapped},
+		{what: "no account of tax", sums: sold, lacks: ruleFeeTax, held: heldUnmapped},
+		{what: "no account of tax, and no tax", sums: sold[1:], lacks: ruleFeeTax, want: "1580 -10, 6570 10"},
+		{what: "no account of the fees of disputes", sums: with(sum(rowDispute, card, 0, 1, 0)), lacks: ruleDisputeFee,
+			held: heldUnmapped},
+		{what: "no clearing account", sums: sold, lacks: methodTwint, held: heldUnknownPayment},
+		{what: "no mapping", sums: sold, lacks: "all", held: heldUnmapped},
+	}
+	for _, c := range tests {
+		conn := &bookConnection{Product: productFortnox, Series: new("W"), Mapping: tillMapping(c.transfer, c.alone)}
+		conn.Mapping.Lines = slices.DeleteFunc(conn.Mapping.Lines, func(r mappingRule) bool {
+			return c.lacks != "" && (r.Kind == c.lacks || valueOr(r.Method, "") == c.lacks)
+		})
+		if c.lacks == "all" {
+			conn.Mapping = nil
+		}
+		p := &payout{Provider: providerStripe, Currency: "SEK"}
+		if p.Status = c.status; c.status != "" {
+			p.EndedAt = newStamp(time.Now())
+		}
+		entry, issues := buildPayout(conn, p, "2000-01-02", "widgetd:key", c.sums)
+		held := ""
+		if len(issues) > 0 {
+			held = issues[0].Reason
+		}
+		if got := linesText(entry); got != c.want || held != c.held {
+			t.Errorf("%s: %q %v, want %q %q", c.what, got, issues, c.want, c.held)
+		}
+		for _, l := range valueOr(entry, bookEntry{}).Lines {
+			if transit := strings.Contains(l.Text, payoutTexts[ruleTransit][1:]); l.Transfer != transit {
+				t.Errorf("%s: %q is marked as transfer: %v", c.what, l.Text, l.Transfer)
+			}
+		}
+	}
+}
+
+func TestPayout_isReadByPageAndGoesOnAfterAStop(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		k.there.page = 3
+		var rows []ledgerRow
+		for i := range 8 {
+			rows = append(rows, k.sell(methodCard, int64(1000+i), 30))
+		}
+		p := k.arriving(3, rows...)
+		stops := 0
+		k.there.strike = func(call string) error {
+			if strings.HasPrefix(call, "rows") && stops < 2 {
+				stops++
+				return &outboundError{reason: outboundTimeout}
+			}
+			return nil
+		}
+		for range 3 { // a program stops, and another one begins
+			k.look()
+			k.sql(`UPDATE payment_connections SET payouts_due_at = NULL, payouts_failing = NULL`)
+			k.payouts = &payouts{paymentsOf(k.server)}
+		}
+		row := k.is(p, payoutReady)
+		equal(t, "rows", row.Items, 8)
+		equal(t, "amount", row.Amount, 8*1000+28-8*30)
+		equal(t, "fees", row.Fee, 240)
+		calls := k.there.takeCalls()
+		first := "rows " + p.providerID + " "
+		want := []string{"payouts ", first, first, first, first + rows[2].id, first + rows[5].id, "payouts 2000-01-01"}
+		equal(t, "calls", calls, want)
+	})
+}
+
+// Each page is on the disk with the cursor of the next one: what another process has read meanwhile is not read again.
+func TestPayout_pageThatSomebodyElseHasReadIsLeft(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		k.there.page = 2
+		rows := []ledgerRow{k.sell(methodCard, 100, 1), k.sell(methodCard, 200, 2), k.sell(methodCard, 300, 3),
+			k.sell(methodCard, 400, 4), k.sell(methodCard, 500, 5)}
+		p := k.arriving(3, rows...)
+		other := &payouts{paymentsOf(k.server)}
+		read := 0
+		k.there.strike = func(call string) error {
+			if read++; read == 3 { // of the second page of rows
+				k.there.mu.Unlock()
+				defer k.there.mu.Lock()
+				return other.read(k.t.Context(), k.connection)
+			}
+			return nil
+		}
+		k.look()
+		equal(t, "rows", k.is(p, payoutReady).Items, 5)
+		if n := k.count(`SELECT count(*) FROM payout_items`); n != 5 {
+			t.Errorf("%d rows are kept", n)
+		}
+	})
+}
+
+func TestPayout_thatIsHeldIsReadAgainOnceADay(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		rows := []ledgerRow{k.sell(methodCard, 1000, 30), k.sell(methodCard, 500, 15)}
+		p := k.arriving(3, rows...)
+		p.outcome, p.status = payoutPaid, payoutPaid
+		k.there.tell(p)
+		k.there.rows[p.providerID] = rows[:1]
+		hook := k.webhookEvents()
+		k.look()
+		first := k.is(p, payoutPaid, heldDiffers)
+		k.there.takeCalls()
+		k.until(1, 15)
+		k.lookNow() // the provider has news, but it was read just now
+		equal(t, "calls", k.there.takeCalls(), []string{"payouts 2000-01-01"})
+		k.until(2, 17)
+		k.look()
+		again := []string{"payouts 2000-01-01", "rows " + p.providerID + " ", "payouts 2000-01-02"}
+		equal(t, "calls", k.there.takeCalls(), again)
+		k.is(p, payoutPaid, heldDiffers)
+		k.until(3, 20)
+		k.there.rows[p.providerID] = rows
+		k.book()
+		k.booked(p, partPayout, exportHeld, heldDiffers)
+		k.look()
+		second := k.is(p, payoutPaid)
+		if !second.ReadAt.After(first.ReadAt.Time) || second.Items != 2 {
+			t.Errorf("it has %d rows, read at %s", second.Items, second.ReadAt)
+		}
+		k.book()
+		k.posted(p, partPayout, "1580 -45, 6570 45")
+		k.until(4, 23)
+		k.look() // what is booked is not read again
+		k.there.takeCalls()
+		k.until(6, 3)
+		k.look()
+		equal(t, "calls", k.there.takeCalls(), []string{"payouts 2000-01-04"})
+		equal(t, "events", hook(), []string{"payout.paid", "payout.held"})
+	})
+}
+
+// webhookEvents returns a function that returns the types of the events of payouts since then.
+func (k *till) webhookEvents() func() []string {
+	before := k.count(`SELECT coalesce(max(seq), 0) FROM events`)
+	return func() []string {
+		types, err := k.store.texts(`SELECT type FROM events WHERE seq > ? AND type LIKE 'payout.%' ORDER BY seq`,
+			before)
+		k.check(err)
+		return types
+	}
+}
+
+// status returns what the status command prints.
+func (k *till) status() string {
+	k.t.Helper()
+	return k.must("status", "-db", k.store.path, "-key", k.keyFile())
+}
+
+// posted requires a part of a payout to be in the books once, with lines; see linesText.
+func (k *till) posted(p payoutReport, part, lines string) {
+	k.t.Helper()
+	equal(k.t, "the lines of "+part, linesText(k.sent(k.booked(p, part, exportPosted))), lines)
+}
+
+// sent returns the entry of an export, as it was sent.
+func (k *till) sent(x *bookExport) *bookEntry {
+	k.t.Helper()
+	entry, err := x.sentEntry()
+	k.check(err)
+	return entry
+}
+
+func TestPayout_keysThatMayNotReadItLeavePaymentsAlone(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		p := k.arriving(3, k.sell(methodCard, 1000, 30))
+		denied := &outboundError{outcome: vendorDenied, status: 403, reason: "http_403"}
+		k.there.strike = func(string) error { return denied }
+		k.look()
+		c, err := k.store.paymentConnection(anyAccount, k.connection)
+		if k.check(err); !c.FailingSince.IsZero() {
+			t.Error("the connection's keys count as refused")
+		}
+		k.sell(methodCard, 1000, 30) // payments go on
+		contains(t, k.status(),
+			"1 payment connection does not tell what it pays out: 'widgetd payment check "+k.connection+"'")
+		k.until(2, 10)
+		k.look()
+		equal(t, "calls", k.there.takeCalls(), []string{"payouts "})
+		k.there.strike = nil
+		k.until(2, 16)
+		k.look()
+		k.is(p, payoutReady)
+		lacks(t, k.status(), "does not tell what it pays out")
+	})
+}
+
+func TestPayout_providerThatDoesNotAnswerIsAskedInAnHour(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		failed *outboundError
+		before time.Duration // it is not asked until then
+		then   time.Duration // it was asked by then
+	}{
+		{&outboundError{reason: outboundTimeout}, 59 * time.Minute, 80 * time.Minute},
+		{&outboundError{status: 500, reason: "http_500"}, 59 * time.Minute, 80 * time.Minute},
+		{&outboundError{outcome: vendorBusy, status: 429, reason: "http_429", wait: time.Minute}, 59 * time.Minute,
+			80 * time.Minute},
+		{&outboundError{outcome: vendorBusy, status: 429, reason: "http_429", wait: 5 * time.Hour}, 5 * time.Hour,
+			6 * time.Hour},
+		{&outboundError{outcome: vendorRefused, status: 400, reason: "http_400"}, 22 * time.Hour, 26 * time.Hour},
+	} {
+		t.Run(fmt.Sprint(c.failed.reason, " ", c.failed.wait), func(t *testing.T) {
+			t.Parallel()
+			atTill(t, providerStripe, false, false, func(k *till) {
+				k.there.strike = func(string) error { return c.failed }
+				k.look()
+				k.there.strike = nil
+				k.there.takeCalls()
+				time.Sleep(c.before)
+				k.look()
+				equal(t, "calls too early", k.there.takeCalls(), nil)
+				time.Sleep(c.then - c.before)
+				k.look()
+				equal(t, "calls", k.there.takeCalls(), []string{"payouts "})
+			})
+		})
+	}
+}
+
+// Vipps asks not to be asked in the first ten minutes of an hour.
+func TestPayout_nobodyIsAskedAtTheBeginningOfAnHour(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) stamp { return newStamp(time.Date(2026, 11, 26, 12, minute, 30, 0, time.UTC)) }
+	for minute := range 60 {
+		if got := outsideQuiet(at(minute)); got.Minute() < quietMinutes || got.Before(at(minute).Time) {
+			t.Errorf("at minute %d: %s", minute, got)
+		}
+	}
+}
+
+func TestPayout_workerReadsWhatIsDueAndStopsInBetween(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		k.there.page = 1
+		p := k.arriving(3, k.sell(methodCard, 1000, 30), k.sell(methodCard, 500, 15))
+		w := &payoutWorker{k.payouts, newDueWorker(payoutTick, maxReadingAt, false)}
+		stop := k.beside(w.run)
+		time.Sleep(time.Minute)
+		stop()
+		k.is(p, payoutReady)
+		if calls := len(k.there.takeCalls()); calls != 4 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+func TestPayout_statusTellsOfThoseThatDiffer(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		row := k.sell(methodCard, 1000, 30)
+		p := k.arriving(3, row)
+		k.there.rows[p.providerID] = nil
+		k.look()
+		contains(t, k.status(), "1 payout does not add up, the first since "+
+			"2000-01-01: 'widgetd payout show "+k.payout(p).ID+"'")
+	})
+	atTill(t, providerVipps, false, false, func(k *till) {
+		p := k.arriving(2, k.sell(methodMobile, 1000, 0))
+		k.look()
+		row := k.is(p, payoutReady, heldUnconfirmed)
+		contains(t, k.status(), "1 payout waits to be compared with the bank "+
+			"since 2000-01-01: 'widgetd payout confirm "+row.ID+"'")
+	})
+}
+
+// Vipps tells that a payout is scheduled, and never that it has arrived: the first is compared with the bank.
+func TestPayout_waitsUntilOneOfItsConnectionIsConfirmed(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerVipps, true, false, func(k *till) {
+		confirm := func(p *payout) error {
+			return k.store.update(k.t.Context(), func(t *tx) error {
+				return second(confirmPayout(t, anyAccount, p.ID))
+			})
+		}
+		first := k.arriving(1, k.sell(methodMobile, 1000, 0), k.row(rowFee, 0, 15))
+		k.look()
+		if err := confirm(&payout{ID: "pot_00000000000000000000000000"}); !errors.Is(err, errPayout) {
+			t.Errorf("a payout that there is not: %v", err)
+		}
+		var waits payout
+		k.check(k.store.one(`SELECT id FROM payouts`, nil, &waits.ID))
+		k.until(2, 12)
+		second := k.arriving(2, k.sell(methodMobile, 700, 0))
+		k.sell(methodMobile, 1, 0)
+		k.there.ledger = append(k.there.ledger, k.sell(methodMobile, 300, 0))
+		k.lookNow()
+		k.book()
+		k.is(first, payoutReady, heldUnconfirmed)
+		k.booked(first, partPayout, exportHeld, heldUnconfirmed)
+		var expected payout
+		k.check(k.store.one(`SELECT id FROM payouts WHERE provider_id IS NULL`, nil, &expected.ID))
+		if err := confirm(&expected); !errors.Is(err, errPayoutState) {
+			t.Errorf("one that is not scheduled: %v", err)
+		}
+		k.check(confirm(k.payout(first)))
+		k.check(confirm(k.payout(first))) // twice is once
+		k.until(3, 12)
+		k.book()
+		k.is(second, payoutReady)
+		k.posted(first, partPayout, "1580 -1000, 1580 -15, 1580 15, 1590 985, 6570 15")
+		time.Sleep(heldRecheck)
+		k.book()
+		k.posted(second, partPayout, "1580 -700, 1590 700")
+		k.until(4, 12)
+		third := k.arriving(4, k.sell(methodMobile, 50, 0))
+		k.there.ledger[len(k.there.ledger)-1].schedules.amount += 300 // with what was left
+		k.lookNow()
+		k.is(third, payoutReady)
+	})
+}
