@@ -446,23 +446,18 @@ func sameEntry(a, b *bookEntry) bool {
 	return a.Date == b.Date && slices.Equal(a.compared(), b.compared())
 }
 
-// compared returns the lines of an entry without what sameEntry leaves out, in a fixed order.
-func (e *bookEntry) compared() (lines []entryLine) {
+// compared returns what sameEntry compares of each line of an entry, in a fixed order.
+func (e *bookEntry) compared() (lines []string) {
 	for _, l := range e.Lines {
 		if l.Debit != 0 || l.Credit != 0 {
 			tax := l.Tax
 			if tax == noTax { // the same as none
 				tax = ""
 			}
-			lines = append(lines, entryLine{Account: l.Account, Debit: l.Debit, Credit: l.Credit, Tax: tax,
-				CostCenter: l.CostCenter})
+			lines = append(lines, fmt.Sprintf("%q %d %d %q %q", l.Account, l.Debit, l.Credit, tax, l.CostCenter))
 		}
 	}
-	slices.SortFunc(lines, func(x, y entryLine) int {
-		return cmp.Or(cmp.Compare(x.Account, y.Account), cmp.Compare(x.Debit, y.Debit),
-			cmp.Compare(x.Credit, y.Credit), cmp.Compare(x.Tax, y.Tax),
-			cmp.Compare(x.CostCenter, y.CostCenter))
-	})
+	slices.Sort(lines)
 	return lines
 }
 
