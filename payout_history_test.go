@@ -466,25 +466,25 @@ func (m *payoutMonth) hold(p *moneyPayout) string {
 	if m.provider == providerVipps && valueOr(m.payout(p.payoutReport).Reason, "") == heldUnconfirmed {
 		return heldUnconfirmed // the first has failed, and there was none since
 	}
-	if slices.ContainsFunc(p.rows, m.countsToday) {
+	booked := m.states[p.providerID+" "+partPayout].state == exportPosted
+	if slices.ContainsFunc(p.rows, func(r *moneyRow) bool { return r.date >= today(0) || !booked && m.wonToday(r) }) {
 		return heldNotPosted
 	}
 	return ""
 }
 
-// countsToday reports whether what a row is about counts today, too: it, or that a dispute was won since.
-func (m *payoutMonth) countsToday(r *moneyRow) bool {
-	return r.date >= today(0) || r.category == rowDispute && slices.ContainsFunc(m.rows, func(of *moneyRow) bool {
+// wonToday reports whether the dispute that a row is about was won since, which counts today.
+func (m *payoutMonth) wonToday(r *moneyRow) bool {
+	return r.category == rowDispute && slices.ContainsFunc(m.rows, func(of *moneyRow) bool {
 		return of.source == r.source && of.date >= today(0)
 	})
 }
 
 // noMethod reports whether the service does not know of which method a row is. Of what came back of a payout that is
-// opaque it never does.
+// opaque, or that had such a row itself, it never does.
 func (m *payoutMonth) noMethod(r *moneyRow) bool {
-	of := func(p *moneyPayout) bool { return p.providerID == r.source }
 	return r.method == "" || r.category == rowReturned && slices.ContainsFunc(m.paid, func(p *moneyPayout) bool {
-		return of(p) && !p.automatic
+		return p.providerID == r.source && (!p.automatic || slices.ContainsFunc(p.rows, m.noMethod))
 	})
 }
 
