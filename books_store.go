@@ -524,8 +524,8 @@ func (q *queries) payoutsToUndo(c *bookConnection, limit int) ([]payout, error) 
 }
 
 // unbookedDays returns the days on which what is in a payout counts and of which a connection has no entry in the
-// books; a day without a date: something counts on none. first is the earliest day that is there or is to be sent,
-// perhaps after later ones; "": none is.
+// books; a day without a date: something counts on none, unless the payout has given that back, too. first is the
+// earliest day that is there or is to be sent, perhaps after later ones; "": none is.
 func (q *queries) unbookedDays(
 	c *bookConnection, payoutID string,
 ) (days []revenueDayKey, first businessDate, err error) {
@@ -535,6 +535,8 @@ func (q *queries) unbookedDays(
 			AND f.source = CASE i.category WHEN 'payment' THEN 'sale' WHEN 'refund' THEN `+itemRefund+`
 				ELSE i.source END
 		WHERE i.payout_id = ?1 AND i.category IN ('payment', 'refund', 'dispute')
+		AND (f.seq IS NOT NULL OR (SELECT sum(j.amount) FROM payout_items j
+			WHERE j.payment_id = i.payment_id AND j.payout_id = ?1) <> 0)
 		AND NOT EXISTS (SELECT 1 FROM books_exports x WHERE x.connection_id = ?2 AND x.payout_id IS NULL
 			AND x.state = 'posted' AND x.reverses IS NULL AND x.date = f.date AND x.currency = f.currency)`,
 		[]any{payoutID, c.ID}, func(d *revenueDayKey) []any { return []any{&d.Date, &d.Currency} })

@@ -149,13 +149,13 @@ func (p *demoProvider) payouts(
 	if err != nil {
 		return nil, err
 	}
-	tell := func(id, currency string, amount int64, arrival businessDate, status, outcome string) {
+	tell := func(id, currency string, amount int64, arrival businessDate, status string) {
 		news.told = append(news.told, payoutReport{providerID: id, amount: amount, currency: currency, arrival: arrival,
-			automatic: true, method: "standard", status: status, complete: true, outcome: outcome})
+			automatic: true, method: "standard", status: status, complete: true})
 	}
 	for _, row := range arrived {
 		if row.Status == demoInTransit {
-			tell(*row.ProviderID, row.Currency, row.Amount, *row.ArrivalDate, payoutPaid, payoutPaid)
+			tell(*row.ProviderID, row.Currency, row.Amount, *row.ArrivalDate, payoutPaid)
 		}
 	}
 	rows, err := p.owed(c.AccountID, today)
@@ -164,7 +164,7 @@ func (p *demoProvider) payouts(
 	}
 	for currency, sum := range sums {
 		if sum > 0 {
-			tell(demoPayout+today+currency, currency, sum, dateAfter(dateAfter(today)), demoInTransit, "")
+			tell(demoPayout+today+currency, currency, sum, dateAfter(dateAfter(today)), demoInTransit)
 		}
 	}
 	return news, err

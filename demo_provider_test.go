@@ -168,7 +168,7 @@ func TestDemoProvider_paysOutOnceWhatIsOwed(t *testing.T) {
 		must(t, err)
 		arrived, owed := int64(0), map[string]int64{}
 		for _, r := range news.told {
-			if r.outcome == payoutPaid {
+			if r.status == payoutPaid {
 				arrived++
 				continue
 			}

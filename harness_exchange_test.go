@@ -431,9 +431,9 @@ func (e *exchangeRun) makePayout(name, members string) error {
 		return nil
 	})
 	p := e.addPayout(e.row(o.ID), func(told *payoutReport, _ *[]ledgerRow) {
-		told.arrival, told.status, told.outcome = made.Arrives, made.Status, made.Status
+		told.arrival, told.status = made.Arrives, made.Status
 		if made.Provider == providerVipps {
-			told.status, told.outcome = "payout-scheduled", ""
+			told.status = "payout-scheduled"
 		}
 		told.automatic, told.complete, told.amount = !made.Manual, !made.Unread, told.amount+made.Differs
 	})

@@ -346,7 +346,7 @@ func payoutText(p *payoutReport) string {
 	if p.complete {
 		text += " complete"
 	}
-	return text + strings.TrimRight(" "+p.method+" "+p.outcome, " ")
+	return text + strings.TrimRight(" "+p.method, " ")
 }
 
 // rowTexts says what each row of a ledger is: its kind, amount, fee and tax, and what it is about.

@@ -140,7 +140,8 @@ type paymentConnection struct {
 	RemovedAt    stamp   `json:"removed_at"`
 	Sealed       []byte  `json:"-"` // its secrets, see connectionSecrets
 
-	PayoutsCursor string `json:"-"` // how far its payouts were read, see provider.payouts
+	PayoutsDueAt  stamp  `json:"-"` // when its payouts are read next; zero: at once
+	PayoutsCursor string `json:"-"` // how far they were read, see provider.payouts
 
 	Methods []string `json:"methods"` // by which guests can pay; none: by the provider's first one only
 }

@@ -5,7 +5,7 @@ import "time"
 // What providers report of what they pay out (contract, section 12). The clients only read and name; payout_read.go
 // keeps what they say, and payout.go judges it.
 
-// What came of a payout, and what a provider has said of it so far.
+// What comes of a payout, as its provider calls it, and as its states are called.
 const (
 	payoutPaid     = "paid"
 	payoutFailed   = "failed"
@@ -20,9 +20,8 @@ type payoutReport struct {
 	arrival    string // the date on which it arrives, as far as the provider knows
 	automatic  bool   // no: somebody has asked for it, so the provider does not tell what is in it
 	method     string // standard or instant; "": the provider does not say
-	status     string // the provider's own word
+	status     string // the provider's own word; payoutPaid, payoutFailed and payoutCanceled mean that
 	complete   bool   // what is in it can be read, and does not change any more
-	outcome    string // payoutPaid, payoutFailed or payoutCanceled; "": it is not known
 }
 
 // The categories of the rows of a provider's ledger.

@@ -203,7 +203,8 @@ var paymentConnectionTable = newTable("payment_connections", "c", func(c *paymen
 	return []field{{"id", &c.ID}, {"account_id", &c.AccountID}, {"provider", &c.Provider}, {"live", &c.Live},
 		{"name", &c.Name}, {"secrets", &c.Sealed}, {"webhook_id", &c.WebhookID}, {"webhook_url", &c.WebhookURL},
 		{"failing_since", &c.FailingSince}, {"created_at", &c.CreatedAt}, {"removed_at", &c.RemovedAt},
-		{"methods", jsonList[string]{&c.Methods}}, {"payouts_cursor", &c.PayoutsCursor}}
+		{"methods", jsonList[string]{&c.Methods}}, {"payouts_due_at", &c.PayoutsDueAt},
+		{"payouts_cursor", &c.PayoutsCursor}}
 })
 
 // paymentConnection returns a connection of an owner, in use or removed, or errNotFound.
@@ -224,9 +225,15 @@ func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
 }
 
 // addPaymentConnection inserts a connection. If the account has one of that provider in use, isDuplicate is true
-// for the error.
+// for the error. If the account had one of the same name there, the ledger of that is read on by this one.
 func (t *tx) addPaymentConnection(c *paymentConnection) {
 	paymentConnectionTable.insert(t, c)
+	const former = `SELECT f.id FROM payment_connections f WHERE f.account_id = ?2 AND f.provider = ?3 AND f.name = ?4
+		AND f.name <> '' AND f.id <> ?1 ORDER BY f.id DESC LIMIT 1`
+	args := []any{c.ID, c.AccountID, c.Provider, c.Name}
+	t.exec(`UPDATE payment_connections SET payouts_cursor = coalesce((SELECT g.payouts_cursor
+		FROM payment_connections g WHERE g.id = (`+former+`)), '') WHERE id = ?1`, args...)
+	t.exec(`UPDATE payouts SET connection_id = ?1 WHERE provider_id IS NULL AND connection_id = (`+former+`)`, args...)
 }
 
 // saveConnectionKeys writes the secrets and the webhook of a connection, which the provider has just accepted.

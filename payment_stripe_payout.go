@@ -44,9 +44,6 @@ type stripePayout struct {
 	Reconciled string `json:"reconciliation_status"`
 }
 
-// stripeOutcomes maps the states of a payout that may be its last to ours. One that is paid may still fail.
-var stripeOutcomes = map[string]string{"paid": payoutPaid, "failed": payoutFailed, "canceled": payoutCanceled}
-
 // report returns what a payout says, and false for one that can't be right.
 func (p *stripePayout) report() (r payoutReport, ok bool) {
 	currency, known := stripeCurrency(p.Currency)
@@ -58,7 +55,7 @@ func (p *stripePayout) report() (r payoutReport, ok bool) {
 	return payoutReport{
 		providerID: p.ID, amount: p.Amount, currency: currency, automatic: p.Automatic,
 		arrival: time.Unix(p.Arrival, 0).UTC().Format(time.DateOnly),
-		method:  stripeName(p.Method, ""), status: status, outcome: stripeOutcomes[status],
+		method:  stripeName(p.Method, ""), status: status,
 		complete: p.Automatic && p.Reconciled == "completed",
 	}, true
 }

@@ -123,46 +123,40 @@ func (p *payout) methods() []string { return providerOf(p.Provider).methods }
 // ended reports whether the payout did not arrive. It stays so, whatever its provider says later.
 func (p *payout) ended() bool { return !p.EndedAt.IsZero() }
 
-// arrived reports whether the payout has arrived. It was read then, and may be read again.
-func (p *payout) arrived() bool {
-	again := p.State == payoutReading && p.Reason != nil && p.Status == payoutPaid && !p.ended()
-	return p.State == payoutPaid || again
-}
-
-// outcome returns the state of a payout that was read.
-func (p *payout) outcome() string {
-	switch {
+// settle sets the state of a payout. What is in it is read once that is complete, whatever comes of it: even of one
+// that fails the fees were kept.
+func (p *payout) settle(complete bool) {
+	switch read := !p.ReadAt.IsZero(); {
+	case p.Automatic && complete && !read:
+		p.State = payoutReading
 	case p.ended() && p.Status == payoutCanceled:
-		return payoutCanceled
+		p.State = payoutCanceled
 	case p.ended():
-		return payoutFailed
-	case p.Status == payoutPaid:
-		return payoutPaid
-	}
-	return payoutReady
-}
-
-// adopt adopts what a provider reports of a payout. Its rows are read once they are complete, whatever comes of it:
-// even of one that fails the fees were kept.
-func (p *payout) adopt(told *payoutReport, now stamp) {
-	p.Amount, p.Currency, p.ArrivalDate = told.amount, told.currency, &told.arrival
-	p.Automatic, p.Method, p.Status = told.automatic, told.method, told.status
-	if !p.ended() && (told.outcome == payoutFailed || told.outcome == payoutCanceled) {
-		p.EndedAt = now
-	}
-	switch {
+		p.State = payoutFailed
 	case !p.Automatic:
 		p.State = payoutOpaque
-	case !p.ReadAt.IsZero():
-		p.State = p.outcome()
-	case told.complete:
-		p.State = payoutReading
+	case read && p.Status == payoutPaid:
+		p.State = payoutPaid
+	case read:
+		p.State = payoutReady
 	default:
 		p.State = payoutExpected
 	}
 }
 
-// judge returns why a payout is not booked, given the sums of its rows; "": it can be. confirmed says whether a payout
+// adopt adopts what a provider reports of a payout.
+func (p *payout) adopt(told *payoutReport, now stamp) {
+	p.Amount, p.Currency, p.ArrivalDate = told.amount, told.currency, &told.arrival
+	p.Automatic, p.Method, p.Status = told.automatic, told.method, told.status
+	if !p.ended() && (p.Status == payoutFailed || p.Status == payoutCanceled) {
+		p.EndedAt = now
+	}
+	if p.settle(told.complete); !p.Automatic {
+		p.Reason = new(heldOpaque)
+	}
+}
+
+// judge returns why a payout that was read is not booked, given the sums of its rows; "": it can be. confirmed says whether a payout
 // of its connection was compared with the bank, or need not be.
 func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 	net, foreign, converted := int64(0), int64(0), int64(0)
@@ -171,9 +165,9 @@ func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 		net, foreign, converted = net+s.Net, foreign+s.foreign, converted+s.converted
 		has[s.Category] = true
 	}
-	applies := map[string]bool{heldOpaque: p.State == payoutOpaque, heldDiffers: net != p.Amount,
-		heldUnknownRow: has[rowUnknown], heldCorrection: has[rowCorrection], heldForeign: foreign > 0,
-		heldConverted: converted > 0, heldUnconfirmed: !confirmed}
+	applies := map[string]bool{heldDiffers: net != p.Amount, heldUnknownRow: has[rowUnknown],
+		heldCorrection: has[rowCorrection], heldForeign: foreign > 0, heldConverted: converted > 0,
+		heldUnconfirmed: !confirmed}
 	if i := slices.IndexFunc(payoutHolds, func(h payoutHold) bool { return applies[h.reason] }); i >= 0 {
 		return payoutHolds[i].reason
 	}
@@ -183,17 +177,13 @@ func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 // save writes a payout as it has become since it was read, with the events of that.
 func (p *payout) save(t *tx, before *payout) {
 	t.savePayout(p)
-	state := p.State
-	if p.ended() {
-		state = p.outcome()
-	}
 	tell := func(kind eventType) {
 		data := []string{"provider", p.Provider, "connection_id", p.ConnectionID, "currency", p.Currency,
-			"arrival_date", valueOr(p.ArrivalDate, ""), "state", state, "reason", valueOr(p.Reason, "")}
+			"arrival_date", valueOr(p.ArrivalDate, ""), "state", p.State, "reason", valueOr(p.Reason, "")}
 		t.addEvent(event{Type: kind, AccountID: p.AccountID, SubjectID: p.ID, Actor: actorProvider,
 			Data: eventData(data...)})
 	}
-	if p.arrived() && !before.arrived() {
+	if p.Status == payoutPaid && before.Status != payoutPaid && !p.ended() {
 		tell(eventPayoutPaid)
 	}
 	if p.ended() && !before.ended() {

@@ -217,6 +217,9 @@ func (k *till) connect() {
 	k.t.Helper()
 	c := &openConnection{paymentConnection: &paymentConnection{ID: newID("con", time.Now()), AccountID: k.account,
 		Provider: k.provider, Live: true, Methods: providerOf(k.provider).methods, CreatedAt: newStamp(time.Now())}}
+	if providerOf(k.provider).confirms { // it is named by its unit there
+		c.Name = "123456"
+	}
 	k.check(c.seal(k.keys))
 	k.change(func(t *tx) error {
 		t.addPaymentConnection(c.paymentConnection)
@@ -353,7 +356,7 @@ func (k *till) arriving(day int, rows ...ledgerRow) payoutReport {
 
 // became has the provider say what came of a payout.
 func (k *till) became(p payoutReport, outcome string) {
-	p.outcome, p.status = outcome, cmp.Or(outcome, "in_transit")
+	p.status = cmp.Or(outcome, "in_transit")
 	k.there.tell(p)
 }
 

@@ -351,8 +351,8 @@ func (m *payoutMonth) becomes(p *moneyPayout) (changes []func()) {
 	now := today(0)
 	said, first := p.payoutReport, p.untouched
 	p.untouched = false
-	if p.fails != "" && p.fails <= now && p.outcome != payoutFailed && p.outcome != payoutCanceled && !p.returned {
-		p.payoutReport.outcome, p.status = p.ends, p.ends
+	if p.fails != "" && p.fails <= now && p.status != payoutFailed && p.status != payoutCanceled && !p.returned {
+		p.status = p.ends
 		back := m.row(rowReturned, p.amount, 0, func(r *ledgerRow) { r.source = p.providerID })
 		for method, net := range p.nets() { // as much of each method as was in it
 			part := back
@@ -364,13 +364,13 @@ func (m *payoutMonth) becomes(p *moneyPayout) (changes []func()) {
 			return []func(){func() { m.there.ledger = append(m.there.ledger, back) }}
 		}
 	} else if p.returned && p.again {
-		p.outcome, p.status = payoutPaid, payoutPaid
+		p.status = payoutPaid
 	} else if p.arrival <= now && !p.returned {
-		p.outcome, p.status = payoutPaid, payoutPaid
+		p.status = payoutPaid
 	}
 	if m.provider == providerVipps {
 		if first {
-			p.outcome, p.status, p.method = "", "payout-scheduled", ""
+			p.status, p.method = "payout-scheduled", ""
 			told := p.payoutReport
 			told.complete = true
 			m.there.ledger = append(m.there.ledger,

@@ -14,7 +14,7 @@ func (s *service) addPayout(o *order, change ...func(told *payoutReport, rows *[
 	rows := []ledgerRow{{id: "txn_" + o.ID[4:], category: rowPayment, kind: "charge", amount: o.OrderedTotal, fee: 108,
 		currency: o.Currency, at: now, paymentID: *o.PaymentID, source: "ch_" + o.ID}}
 	told := payoutReport{providerID: "po_" + o.ID, currency: o.Currency, automatic: true, method: "standard",
-		arrival: now.AddDate(0, 0, -3).Format(time.DateOnly), status: payoutPaid, outcome: payoutPaid, complete: true}
+		arrival: now.AddDate(0, 0, -3).Format(time.DateOnly), status: payoutPaid, complete: true}
 	for _, r := range rows {
 		told.amount += r.net()
 	}

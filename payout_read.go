@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -111,10 +112,10 @@ func (p *payouts) step(ctx context.Context, connectionID string) (more bool, err
 	}
 	err = p.update(ctx, func(t *tx) error {
 		now, err := t.paymentConnection(anyAccount, connectionID)
-		if err != nil || now.PayoutsCursor != source.PayoutsCursor {
-			return errors.Join(err, errChanged)
+		if err != nil || now.PayoutsCursor != source.PayoutsCursor || !now.RemovedAt.Equal(source.RemovedAt.Time) {
+			return cmp.Or(err, errChanged)
 		}
-		more, err = p.adoptNews(t, now, news)
+		more, err = p.adoptNews(t, source, news)
 		return err
 	})
 	return more, err
@@ -143,8 +144,11 @@ func (p *payouts) unread(connectionID string, failed *outboundError) error {
 	p.log.Warn("a provider does not tell what it pays out", "connection", connectionID, "status", failed.status,
 		"error", failed.reason)
 	return p.update(context.Background(), func(t *tx) error {
-		t.postponePayouts(connectionID, outsideQuiet(fromNow(t.exact, jittered(wait))), failed.reason)
-		return nil
+		c, err := t.paymentConnection(anyAccount, connectionID)
+		if err == nil {
+			t.postponePayouts(c, outsideQuiet(fromNow(t.exact, jittered(wait))), failed.reason)
+		}
+		return err
 	})
 }
 
@@ -174,7 +178,7 @@ func (p *payouts) adoptNews(t *tx, c *paymentConnection, news *payoutNews) (more
 	if err != nil || reading != nil || news.more {
 		return true, err
 	}
-	t.postponePayouts(c.ID, outsideQuiet(fromNow(t.exact, jittered(payoutDaily))), "")
+	t.postponePayouts(c, outsideQuiet(fromNow(t.exact, jittered(payoutDaily))), "")
 	return false, nil
 }
 
@@ -197,9 +201,7 @@ func adoptPayout(t *tx, c *paymentConnection, told *payoutReport) error {
 	if row.ReadAt.IsZero() { // the connection by which it was seen first may be gone
 		row.ConnectionID = c.ID
 	}
-	if row.adopt(told, t.now); row.State == payoutOpaque {
-		row.Reason = new(heldOpaque)
-	}
+	row.adopt(told, t.now)
 	if payoutTable.changed(&before, row) != "" {
 		row.save(t, &before)
 	}
@@ -219,7 +221,7 @@ func addPayout(t *tx, c *paymentConnection, currency string) *payout {
 func (p *payouts) addPage(t *tx, read *payout, rows []ledgerRow, next string) error {
 	row, err := t.payout(anyAccount, read.ID)
 	if err != nil || row.State != payoutReading || row.Cursor != read.Cursor {
-		return errors.Join(err, errChanged)
+		return cmp.Or(err, errChanged)
 	}
 	before := *row
 	if row.Cursor == "" { // it may have been read before
@@ -248,40 +250,19 @@ func (p *payouts) adoptRow(t *tx, c *paymentConnection, r *ledgerRow) error {
 		row = addPayout(t, c, r.currency)
 	}
 	if r.schedules != nil {
-		return schedulePayout(t, row, r.schedules)
+		before := *row
+		row.ProviderID = &r.schedules.providerID
+		row.adopt(r.schedules, t.now)
+		return finishPayout(t, row, &before)
 	}
 	if r.category == rowDispute {
-		known, err := t.knowsDispute(r)
-		if err == nil && !known {
-			err = p.adoptDispute(t, c.AccountID, r.paymentID, r.disputed())
-		}
-		if err != nil {
+		if err := p.adoptDispute(t, c.AccountID, r.paymentID, r.disputed()); err != nil {
 			return err
 		}
 	}
 	row.Amount += r.net() // so far
 	t.savePayout(row)
 	return addRow(t, row, r)
-}
-
-// schedulePayout schedules a payout with what came since the one before. If another connection has told of it, it stays
-// as it is where it adds up: one of the two may have begun in between.
-func schedulePayout(t *tx, row *payout, told *payoutReport) error {
-	before := *row
-	there, err := t.payoutOf(row.AccountID, row.Provider, told.providerID)
-	if err != nil {
-		return err
-	}
-	if there != nil {
-		adds := valueOr(there.Reason, "") != heldDiffers
-		if t.dropTwin(row, there, adds); adds {
-			return nil
-		}
-		row, before = there, *there
-	}
-	row.ProviderID = &told.providerID
-	row.adopt(told, t.now)
-	return finishPayout(t, row, &before)
 }
 
 // addRow adds a row of a provider's ledger to a payout. One by which an earlier payout came back proves that it failed,
@@ -315,9 +296,7 @@ func addRow(t *tx, to *payout, r *ledgerRow) error {
 	}
 	if before := *earlier; !earlier.ended() {
 		earlier.EndedAt = t.now
-		if earlier.Automatic && !earlier.ReadAt.IsZero() {
-			earlier.State = earlier.outcome()
-		}
+		earlier.settle(earlier.State == payoutReading)
 		earlier.save(t, &before)
 	}
 	return nil
@@ -339,7 +318,8 @@ func finishPayout(t *tx, row, before *payout) error {
 	for _, s := range sums {
 		row.Items, row.Fee, row.Tax = row.Items+s.Items, row.Fee+s.Fee, row.Tax+s.Tax
 	}
-	row.State, row.ReadAt, row.Cursor = row.outcome(), t.now, ""
+	row.ReadAt, row.Cursor = t.now, ""
+	row.settle(true)
 	row.Reason = nilIfEmpty(row.judge(sums, confirmed))
 	row.save(t, before)
 	return nil

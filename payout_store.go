@@ -138,26 +138,6 @@ func (t *tx) removeItems(payoutID string) {
 	t.exec(`DELETE FROM payout_items WHERE payout_id = ?`, payoutID)
 }
 
-// knowsDispute reports whether a row of a dispute was seen by another connection.
-func (q *queries) knowsDispute(r *ledgerRow) (bool, error) {
-	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM payout_items
-		WHERE payment_id = ? AND category = 'dispute' AND id = ? AND kind = ? AND at = ?)`,
-		r.paymentID, r.id, r.kind, newStamp(r.at))
-}
-
-// dropTwin removes a payout that was told of by two connections. Unless the other one has all rows, it gets those of
-// the one that is removed in the place of its own.
-func (t *tx) dropTwin(p, other *payout, hasAll bool) {
-	from, to := p.ID, other.ID
-	if hasAll {
-		t.removeItems(from)
-	} else {
-		t.removeItems(to)
-		t.exec(`UPDATE payout_items SET payout_id = ? WHERE payout_id = ?`, to, from)
-	}
-	t.exec(`DELETE FROM payouts WHERE id = ?`, from)
-}
-
 // hasConfirmed reports whether a payout of a connection was compared with the bank.
 func (q *queries) hasConfirmed(connectionID string) (bool, error) {
 	return oneValue[bool](q, `SELECT EXISTS (SELECT 1 FROM payouts
@@ -176,11 +156,14 @@ func (t *tx) confirmPayout(p *payout) {
 }
 
 // duePayouts returns up to limit connections whose payouts are to be read at now, of accounts that are open: those in
-// use, and those that were removed after a time, whose payments are still paid out.
+// use, and those that were removed after a time, whose payments are still paid out, unless another one goes on with
+// that; see addPaymentConnection.
 func (q *queries) duePayouts(now, removedAfter stamp, limit int) ([]string, error) {
 	return q.texts(`SELECT c.id FROM payment_connections c JOIN accounts a ON a.id = c.account_id
 		WHERE (c.payouts_due_at IS NULL OR c.payouts_due_at <= ?1) AND a.closed_at IS NULL
-		AND (c.removed_at IS NULL OR c.removed_at > ?2) AND c.id NOT IN (SELECT value FROM json_each(?3))
+		AND (c.removed_at IS NULL OR c.removed_at > ?2 AND NOT EXISTS (SELECT 1 FROM payment_connections u
+			WHERE u.account_id = c.account_id AND u.provider = c.provider AND u.removed_at IS NULL
+			AND u.name = c.name AND u.name <> '')) AND c.id NOT IN (SELECT value FROM json_each(?3))
 		ORDER BY c.payouts_due_at LIMIT ?4`, now, removedAfter, q.met.setAsideIDs(), limit)
 }
 
@@ -189,10 +172,11 @@ func (t *tx) saveCursor(connectionID, cursor string) {
 	t.exec(`UPDATE payment_connections SET payouts_cursor = ? WHERE id = ?`, cursor, connectionID)
 }
 
-// postponePayouts writes when the payouts of a connection are read next, and why they could not be now; "": they were.
-func (t *tx) postponePayouts(connectionID string, due stamp, failing string) {
-	t.exec(`UPDATE payment_connections SET payouts_due_at = ?, payouts_failing = nullif(?, '') WHERE id = ?`,
-		due, failing, connectionID)
+// postponePayouts writes when the payouts of a connection are read next, unless its provider has said since the
+// connection was read that there is news; and why they could not be read now; "": they were.
+func (t *tx) postponePayouts(c *paymentConnection, due stamp, failing string) {
+	t.exec(`UPDATE payment_connections SET payouts_due_at = iif(payouts_due_at IS ?, ?, payouts_due_at),
+		payouts_failing = nullif(?, '') WHERE id = ?`, c.PayoutsDueAt, due, failing, c.ID)
 }
 
 // payoutNeeds are what the status command asks for. Keys that may not read payouts matter where some are to be booked.

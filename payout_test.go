@@ -27,7 +27,6 @@ func TestPayout_isHeldForTheFirstReasonThatApplies(t *testing.T) {
 		{"adds up", payoutReading, []payoutSum{fits}, false, ""},
 		{"a reserve, a fee and one that came back", payoutReading,
 			[]payoutSum{fits, of(rowReserve), of(rowFee), of(rowReturned), of(rowDispute), of(rowRefund)}, false, ""},
-		{"opaque", payoutOpaque, nil, true, heldOpaque},
 		{"a cent", payoutReading, []payoutSum{fits, cent, of(rowUnknown), foreign}, true, heldDiffers},
 		{"nothing is listed", payoutReading, nil, false, heldDiffers},
 		{"unknown", payoutReading, []payoutSum{fits, of(rowUnknown), of(rowCorrection), foreign, other}, true,
@@ -216,7 +215,7 @@ func TestPayout_thatIsHeldIsReadAgainOnceADay(t *testing.T) {
 	atTill(t, providerStripe, false, false, func(k *till) {
 		rows := []ledgerRow{k.sell(methodCard, 1000, 30), k.sell(methodCard, 500, 15)}
 		p := k.arriving(3, rows...)
-		p.outcome, p.status = payoutPaid, payoutPaid
+		p.status = payoutPaid
 		k.there.tell(p)
 		k.there.rows[p.providerID] = rows[:1]
 		hook := k.webhookEvents()
