@@ -80,13 +80,22 @@ func (s *service) lastingCommands() []lasting {
 				SELECT id, 1, 1, '2030-01-01T00:00:00Z' FROM webhook_queues WHERE webhook_id = ?`, hook)))
 	})
 	paid, waiting := s.orderIn(orderPaid), s.orderIn(orderAuthorized)
+	var arrived *payout
 	bank, ledger := &paymentConnection{AccountID: s.account, Provider: providerVipps, Name: "12345", Sealed: []byte{0}},
 		&bookConnection{AccountID: s.account, Product: productXero, Organisation: "Demo", Status: entryDraft}
 	s.change(func(t *tx) error {
 		bank.ID, bank.CreatedAt, ledger.ID = t.newID("con"), t.now, t.newID("bkc")
 		t.addPaymentConnection(bank)
 		t.addBookConnection(ledger)
-		return nil
+		err := adoptPayout(t, bank, &payoutReport{providerID: "1-1", currency: "NOK", arrival: "2026-01-02",
+			automatic: true, complete: true})
+		if err != nil {
+			return err
+		}
+		if arrived, err = t.payoutOf(s.account, providerVipps, "1-1"); err != nil {
+			return err
+		}
+		return finishPayout(t, arrived, new(*arrived))
 	})
 	const held = "1 origin, 1 licence, 1 live payment (59.00 CHF released)"
 	return []lasting{
@@ -111,6 +120,8 @@ func (s *service) lastingCommands() []lasting {
 			says: "rejects " + waiting.ID + " for good, and the 59.00 CHF that the guest has paid by card go back"},
 		{args: []string{"payment", "disconnect", bank.ID}, prints: "connection " + bank.ID + " disconnected",
 			says: "disconnects " + bank.ID + " (vipps): guests can't pay with it any more"},
+		{args: []string{"payout", "confirm", arrived.ID}, prints: arrived.ID + " was compared with the bank",
+			says: "says that " + arrived.ID + " has arrived with 0.00 NOK on 2026-01-02, so that the payouts of its"},
 		{args: []string{"books", "disconnect", ledger.ID}, prints: ledger.ID + " with books disconnected",
 			says: "disconnects the books " + ledger.ID + " (Demo), and drops what was not sent to them"},
 		{args: []string{"base-url", "set", "https://b.example/v1"}, prints: "base address https://b.example/v1 set",
@@ -200,7 +211,7 @@ func TestConfirm_ofWhatHasGoneMeanwhileChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, c := range s.lastingCommands() {
-		if slices.Contains([]string{"lead", "account", "license", "order", "base-url"}, c.args[0]) {
+		if slices.Contains([]string{"lead", "account", "license", "order", "payout", "base-url"}, c.args[0]) {
 			continue // whose rows stay
 		}
 		before := ""

@@ -228,8 +228,8 @@ func (q *queries) paymentConnections(o owner) ([]*paymentConnection, error) {
 // for the error. If the account had one of the same name there, the ledger of that is read on by this one.
 func (t *tx) addPaymentConnection(c *paymentConnection) {
 	paymentConnectionTable.insert(t, c)
-	const former = `SELECT f.id FROM payment_connections f WHERE f.account_id = ?2 AND f.provider = ?3 AND f.name = ?4
-		AND f.name <> '' AND f.id <> ?1 ORDER BY f.id DESC LIMIT 1`
+	const former = `SELECT c.id FROM payment_connections c WHERE c.account_id = ?2 AND c.provider = ?3 AND c.name = ?4
+		AND c.name <> '' AND c.id <> ?1 ORDER BY c.id DESC LIMIT 1`
 	args := []any{c.ID, c.AccountID, c.Provider, c.Name}
 	t.exec(`UPDATE payment_connections SET payouts_cursor = coalesce((SELECT g.payouts_cursor
 		FROM payment_connections g WHERE g.id = (`+former+`)), '') WHERE id = ?1`, args...)

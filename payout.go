@@ -156,8 +156,8 @@ func (p *payout) adopt(told *payoutReport, now stamp) {
 	}
 }
 
-// judge returns why a payout that was read is not booked, given the sums of its rows; "": it can be. confirmed says whether a payout
-// of its connection was compared with the bank, or need not be.
+// judge returns why a payout that was read is not booked, given the sums of its rows; "": it can be. confirmed says
+// whether a payout of its connection was compared with the bank, or need not be.
 func (p *payout) judge(sums []payoutSum, confirmed bool) string {
 	net, foreign, converted := int64(0), int64(0), int64(0)
 	has := map[string]bool{}

@@ -14,7 +14,8 @@ var payoutCommands = []command{
 		routeCommand{route: "GET /payouts/{id}", show: showPayout}.run},
 	{"payout confirm", "PAYOUT", "say that a payout is on the bank's statement with this amount, so that it and the " +
 		"others of its connection are booked: at Vipps nothing reports that they arrive", []option{optUnasked},
-		routeCommand{route: "POST /payouts/{id}/confirm", plan: planConfirming, show: showPayout}.run},
+		routeCommand{route: "POST /payouts/{id}/confirm", plan: planConfirming,
+			text: "${id} was compared with the bank"}.run},
 	{"payout export", "PAYOUT", "print what is in a payout, with the orders: one JSON object a line, or CSV",
 		[]option{optCSV}, listCommand{export: true, route: "GET /payouts/{id}/items", cell: payoutCell,
 			columns: "id category kind amount fee tax net method at order_id payment_id refund_id dispute_id " +
