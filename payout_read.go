@@ -101,6 +101,10 @@ func (p *payouts) step(ctx context.Context, connectionID string) (more bool, err
 	}
 	if reading != nil {
 		rows, next, err := client.payoutRows(ctx, conn, valueOr(reading.ProviderID, ""), reading.Cursor)
+		refused, ok := errors.AsType[*outboundError](err)
+		if ok && refused.final() { // of this one, so that the others go on
+			return true, p.update(ctx, func(t *tx) error { return closePayout(t, reading) })
+		}
 		if err != nil {
 			return false, err
 		}
@@ -194,7 +198,7 @@ func adoptPayout(t *tx, c *paymentConnection, told *payoutReport) error {
 		row.ProviderID = &told.providerID
 	}
 	before := *row
-	again := []string{heldDiffers, heldForeign, heldUnknownRow}
+	again := []string{heldDiffers, heldForeign, heldUnknownRow, heldOpaque}
 	if slices.Contains(again, valueOr(row.Reason, "")) && t.now.Sub(row.ReadAt.Time) > readAgain {
 		row.ReadAt, row.Cursor = stamp{}, ""
 	}
@@ -237,6 +241,20 @@ func (p *payouts) addPage(t *tx, read *payout, rows []ledgerRow, next string) er
 		return nil
 	}
 	return finishPayout(t, row, &before)
+}
+
+// closePayout notes that a provider refuses to tell what is in a payout. It is asked again once a day, while it lists
+// that.
+func closePayout(t *tx, read *payout) error {
+	row, err := t.payout(anyAccount, read.ID)
+	if err != nil {
+		return err
+	}
+	before := *row
+	row.Reason, row.ReadAt, row.Cursor = new(heldOpaque), t.now, ""
+	row.settle(true)
+	row.save(t, &before)
+	return nil
 }
 
 // adoptRow adds a row of a ledger to the payout of its currency that is not scheduled yet, or schedules that. Disputes

@@ -341,6 +341,27 @@ func TestPayout_providerThatDoesNotAnswerIsAskedInAnHour(t *testing.T) {
 }
 
 // Vipps asks not to be asked in the first ten minutes of an hour.
+func TestPayout_providerThatDoesNotTellWhatIsInOneTellsOfTheOthers(t *testing.T) {
+	t.Parallel()
+	atTill(t, providerStripe, false, false, func(k *till) {
+		first, then := k.arriving(2, k.sell(methodCard, 1000, 30)), k.arriving(2, k.sell(methodCard, 500, 15))
+		k.there.strike = func(call string) error {
+			if strings.HasPrefix(call, "rows "+first.providerID) {
+				return &outboundError{outcome: vendorRefused, status: 400, reason: "invalid_request_error"}
+			}
+			return nil
+		}
+		k.look()
+		k.is(first, payoutReady, heldOpaque)
+		k.is(then, payoutReady)
+		k.there.strike = nil
+		k.until(2, 15)
+		k.look()
+		k.is(first, payoutReady)
+		equal(t, "rows", k.payout(first).Items, 1)
+	})
+}
+
 func TestPayout_nobodyIsAskedAtTheBeginningOfAnHour(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) stamp { return newStamp(time.Date(2026, 11, 26, 12, minute, 30, 0, time.UTC)) }
