@@ -46,7 +46,7 @@ func requestPayout(t *tx, o owner, connectionID, payoutID string) (*bookExport, 
 	if err != nil {
 		return nil, err
 	}
-	if p.ReadAt.IsZero() && p.State != payoutOpaque {
+	if p.ReadAt.IsZero() && p.Automatic {
 		return nil, errUnread
 	}
 	of := payoutSubject(p, partPayout, *p.ArrivalDate)

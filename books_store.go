@@ -504,7 +504,7 @@ func (q *queries) openBooks() ([]*bookConnection, error) {
 // have arrived by a date, and that have no export yet. It reads all payouts of the account since the first day.
 func (q *queries) payoutsToSend(c *bookConnection, today businessDate, limit int) ([]payout, error) {
 	return payoutTable.all(q, `WHERE p.account_id = ?1 AND p.arrival_date BETWEEN ?2 AND ?3
-		AND (p.read_at IS NOT NULL OR p.state = 'opaque')
+		AND (p.read_at IS NOT NULL OR NOT p.automatic)
 		AND (?4 OR (SELECT k.live FROM payment_connections k WHERE k.id = p.connection_id))
 		AND NOT EXISTS (SELECT 1 FROM books_exports x
 			WHERE x.payout_id = p.id AND x.connection_id = ?5 AND x.part = 'payout')
