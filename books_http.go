@@ -358,12 +358,18 @@ type datePreview struct {
 	Entries []bookPreview `json:"entries"` // one for each currency
 }
 
-func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
-	date := c.in.pathDate("date")
+// admitCompany is admitConnection for what asks the books. Errors: also errNoCompany.
+func (a *booksAPI) admitCompany(ctx context.Context, c *call) (*bookConnection, error) {
 	_, b, err := a.admitConnection(ctx, c)
 	if err == nil && b.OrganisationID == nil {
 		err = errNoCompany
 	}
+	return b, err
+}
+
+func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
+	date := c.in.pathDate("date")
+	b, err := a.admitCompany(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -373,10 +379,7 @@ func (a *booksAPI) preview(ctx context.Context, c *call) (any, error) {
 
 func (a *booksAPI) previewPayout(ctx context.Context, c *call) (any, error) {
 	id := c.in.pathValue("payout")
-	_, b, err := a.admitConnection(ctx, c)
-	if err == nil && b.OrganisationID == nil {
-		err = errNoCompany
-	}
+	b, err := a.admitCompany(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -114,6 +114,16 @@ type payoutSum struct {
 	converted int64 // of Items, those of payments in another currency
 }
 
+// totalOf returns the sum of all rows of a payout.
+func totalOf(sums []payoutSum) (total payoutSum) {
+	for _, s := range sums {
+		total.Items, total.Net = total.Items+s.Items, total.Net+s.Net
+		total.Fee, total.Tax = total.Fee+s.Fee, total.Tax+s.Tax
+		total.foreign, total.converted = total.foreign+s.foreign, total.converted+s.converted
+	}
+	return total
+}
+
 // isDispute reports whether it is of disputes, whose fees have an account of their own.
 func (s *payoutSum) isDispute() bool { return s.Category == rowDispute }
 
@@ -159,14 +169,12 @@ func (p *payout) adopt(told *payoutReport, now stamp) {
 // judge returns why a payout that was read is not booked, given the sums of its rows; "": it can be. confirmed says
 // whether a payout of its connection was compared with the bank, or need not be.
 func (p *payout) judge(sums []payoutSum, confirmed bool) string {
-	net, foreign, converted := int64(0), int64(0), int64(0)
-	has := map[string]bool{}
+	total, has := totalOf(sums), map[string]bool{}
 	for _, s := range sums {
-		net, foreign, converted = net+s.Net, foreign+s.foreign, converted+s.converted
 		has[s.Category] = true
 	}
-	applies := map[string]bool{heldDiffers: net != p.Amount, heldUnknownRow: has[rowUnknown],
-		heldCorrection: has[rowCorrection], heldForeign: foreign > 0, heldConverted: converted > 0,
+	applies := map[string]bool{heldDiffers: total.Net != p.Amount, heldUnknownRow: has[rowUnknown],
+		heldCorrection: has[rowCorrection], heldForeign: total.foreign > 0, heldConverted: total.converted > 0,
 		heldUnconfirmed: !confirmed}
 	if i := slices.IndexFunc(payoutHolds, func(h payoutHold) bool { return applies[h.reason] }); i >= 0 {
 		return payoutHolds[i].reason
@@ -196,16 +204,16 @@ func (p *payout) save(t *tx, before *payout) {
 
 // confirmPayout notes that somebody has compared a payout with the bank, so that it and the others of its connection
 // are booked. Errors: errPayout, errPayoutState.
-func confirmPayout(t *tx, o owner, id string) (*payout, error) {
+func confirmPayout(t *tx, o owner, id string) error {
 	p, err := t.payout(o, id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if p.ReadAt.IsZero() || p.ended() || valueOr(p.Reason, heldUnconfirmed) != heldUnconfirmed {
-		return nil, errPayoutState
+		return errPayoutState
 	}
 	if p.ConfirmedAt.IsZero() {
 		t.confirmPayout(p)
 	}
-	return t.payout(o, id)
+	return nil
 }

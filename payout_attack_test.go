@@ -242,7 +242,7 @@ func TestPayout_ofALedgerIsReadOnByTheNextConnection(t *testing.T) {
 		k.hasRows(4, "payout_items")
 		k.hasRows(1, "payouts")
 		k.hasRows(1, "disputes WHERE taken = 1000")
-		k.change(func(t *tx) error { return second(confirmPayout(t, anyAccount, k.payout(p).ID)) })
+		k.change(func(t *tx) error { return confirmPayout(t, anyAccount, k.payout(p).ID) })
 		k.until(3, 12)
 		k.book()
 		k.posted(p, partPayout, "1580 -15, 1580 -700, 1580 15, 1590 685, 6570 15")

@@ -448,7 +448,7 @@ func (m *payoutMonth) confirms() {
 	ids, err := m.store.texts(`SELECT id FROM payouts WHERE reason = 'unconfirmed' AND ended_at IS NULL`)
 	m.till.check(err)
 	for _, id := range ids {
-		m.change(func(t *tx) error { return second(confirmPayout(t, anyAccount, id)) })
+		m.change(func(t *tx) error { return confirmPayout(t, anyAccount, id) })
 	}
 }
 

@@ -114,7 +114,7 @@ func (a *payoutAPI) confirm(ctx context.Context, c *call) (any, error) {
 		return nil, err
 	}
 	return updated(ctx, a.store, func(t *tx) (*payoutView, error) {
-		if _, err := confirmPayout(t, of, c.id()); err != nil {
+		if err := confirmPayout(t, of, c.id()); err != nil {
 			return nil, err
 		}
 		return viewPayout(t.queries, of, c.id())

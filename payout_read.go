@@ -12,14 +12,14 @@ import (
 // page. Each page is on the disk with the cursor of the next one, so that a kill in between costs one page.
 
 const (
-	payoutTick     = 5 * time.Second // between two looks for connections that are due
-	maxReadingAt   = 2               // connections at once
-	payoutLimit    = time.Minute     // of one connection, which then goes on when it is due again: at once
-	payoutPages    = 5               // requests of a connection within a second
-	payoutRetry    = time.Hour       // after an answer that was none
-	payoutDaily    = 23 * time.Hour  // between two readings, with what jittered adds
-	readAgain      = 20 * time.Hour  // before a payout is read again that can't be booked as it was read
-	paidAfter      = 30 * 24 * time.Hour
+	payoutTick     = 5 * time.Second     // between two looks for connections that are due
+	maxReadingAt   = 2                   // connections at once
+	payoutLimit    = time.Minute         // of one connection, which then goes on when it is due again: at once
+	payoutPages    = 5                   // requests of a connection within a second
+	payoutRetry    = time.Hour           // after an answer that was none
+	payoutDaily    = 23 * time.Hour      // between two readings, with what jittered adds
+	readAgain      = 20 * time.Hour      // before a payout is read again that can't be booked as it was read
+	paidAfter      = 30 * 24 * time.Hour // its removal what a connection took may still be paid out
 	faultPayouts   = "payouts can't be read"
 	quietMinutes   = 10 // of each hour, in which Vipps asks not to be asked
 	reasonUnopened = "secrets_unreadable"
@@ -303,11 +303,7 @@ func addRow(t *tx, to *payout, r *ledgerRow) error {
 	if err != nil {
 		return err
 	}
-	net := int64(0)
-	for _, s := range sums {
-		net += s.Net
-	}
-	if net == r.net() && len(sums) > 0 {
+	if totalOf(sums).Net == r.net() && len(sums) > 0 {
 		t.addReturned(to, r, earlier)
 	} else {
 		t.addItem(to, r)
@@ -332,10 +328,8 @@ func finishPayout(t *tx, row, before *payout) error {
 			return err
 		}
 	}
-	row.Items, row.Fee, row.Tax = 0, 0, 0
-	for _, s := range sums {
-		row.Items, row.Fee, row.Tax = row.Items+s.Items, row.Fee+s.Fee, row.Tax+s.Tax
-	}
+	total := totalOf(sums)
+	row.Items, row.Fee, row.Tax = total.Items, total.Fee, total.Tax
 	row.ReadAt, row.Cursor = t.now, ""
 	row.settle(true)
 	row.Reason = nilIfEmpty(row.judge(sums, confirmed))

@@ -57,7 +57,7 @@ func (t *tx) savePayout(p *payout) {
 		t.now, p.ID)
 }
 
-// payoutItem is a row of a payout, with what it is about.
+// A payoutItem is a row of a payout, with what it is about.
 type payoutItem struct {
 	payoutID  string
 	ID        string  `json:"id"` // the provider's

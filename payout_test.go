@@ -413,7 +413,7 @@ func TestPayout_waitsUntilOneOfItsConnectionIsConfirmed(t *testing.T) {
 	atTill(t, providerVipps, true, false, func(k *till) {
 		confirm := func(p *payout) error {
 			return k.store.update(k.t.Context(), func(t *tx) error {
-				return second(confirmPayout(t, anyAccount, p.ID))
+				return confirmPayout(t, anyAccount, p.ID)
 			})
 		}
 		first := k.arriving(1, k.sell(methodMobile, 1000, 0), k.row(rowFee, 0, 15))

@@ -80,7 +80,7 @@
   show();
 
   // The box in the header finds words in all pages. Its index is fetched when it is first used.
-  const input = make("input", "", { type: "search", id: "find", autocomplete: "off", placeholder: "Find" });
+  const input = make("input", "", { type: "search", id: "find", autocomplete: "off" });
   const found = make("div", "", { id: "found", hidden: true }), label = make("label", "Find in the documentation", { htmlFor: "find" });
   const count = make("p", "", { className: "count" }), box = make("div", "", { className: "find" });
   input.setAttribute("role", "combobox");
