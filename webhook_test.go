@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -121,10 +122,10 @@ func hookBody(types ...string) string {
 func TestWebhook_addressWhoseHostCantBeReachedIs422AtOnce(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	asked := 0
+	var asked atomic.Int64
 	s.server.outbound.resolver = &net.Resolver{PreferGo: true,
 		Dial: func(context.Context, string, string) (net.Conn, error) {
-			asked++
+			asked.Add(1)
 			return nil, errors.New("there is no name server")
 		}}
 	id := s.addWebhook(s.account, "lead.created")
@@ -133,13 +134,13 @@ func TestWebhook_addressWhoseHostCantBeReachedIs422AtOnce(t *testing.T) {
 	const body = `{"url":"https://hooks.example.com/","types":["lead.created"]}`
 	s.post("/webhooks", body, auth).is(422).names("#/url no_public_address")
 	s.do("PATCH", "/webhooks/"+id, body, auth).is(422).names("#/url no_public_address")
-	if asked == 0 {
+	if asked.Load() == 0 {
 		t.Error("nobody was asked for the host")
 	}
-	asked = 0
+	asked.Store(0)
 	s.post("/webhooks", body, without).is(403)
 	s.do("PATCH", "/webhooks/"+newID("whe", time.Now()), body, auth).is(404, "webhook_not_found")
-	if asked != 0 {
+	if asked.Load() != 0 {
 		t.Error("a caller who is refused anyway has a host looked up")
 	}
 	s.unchanged(before)
