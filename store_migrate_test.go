@@ -639,7 +639,7 @@ func TestUpgrade_leavesTheOldOrTheNewWhicheverCallFails(t *testing.T) {
 			}
 			for n := range never - left {
 				for k, kind := range kinds {
-					if how.strikes(n, k, len(kinds), size(600, 6)) {
+					if how.strikes(n, k, len(kinds), size(600, 24)) {
 						try(n, "", kind)
 					}
 				}

@@ -196,7 +196,8 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 }
 
 // everyFault has every call of the writer, or of an upgrade, fail in each of the three forms with each of the
-// errors, which takes minutes; with -long each fails with one of them:
+// errors, which takes minutes; with -long a third of the writer's calls fail in each form, and an eighth of those of
+// an upgrade fail at all, with one of them:
 //
 //	go test -run WhicheverCallFails -every-fault -timeout 30m
 var everyFault = flag.Bool("every-fault", false, "have every call fail in every form with every error")
@@ -636,8 +637,8 @@ func TestWriter_losesAndDoublesNothingWhicheverCallFails(t *testing.T) {
 			t.Parallel()
 			b := newFaultBench(t)
 			kinds := b.errors(t)
-			faults := b.strike("", how, kinds, size(75, 1))
-			preparing := b.strike("prepare ", how, kinds, size(25, 1))
+			faults := b.strike("", how, kinds, size(75, 3))
+			preparing := b.strike("prepare ", how, kinds, size(25, 3))
 			if how == done && !*long { // whether a commit was done is what nobody knows then
 				faults += b.strike("exec COMMIT", how, kinds, 1)
 			}

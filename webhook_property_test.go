@@ -19,7 +19,7 @@ import (
 // more than four at once, and the log has every attempt.
 func TestWebhook_keepsItsPromisesInAnyHistory(t *testing.T) {
 	t.Parallel()
-	for seed := range seeds(size(1, 8)) {
+	for seed := range seeds(size(1, 4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			bubbleOfWebhooks(t, func(s *service, r *receiver) {

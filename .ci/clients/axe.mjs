@@ -1,5 +1,5 @@
 // Looks for what WCAG 2.2 AA and good practice forbid, with axe-core in Chromium, on the demo's pages, on the
-// service's pages and on those that owners of accounts agree on: light and dark, as wide as a telephone and as a desk.
+// service's pages and on those that owners of accounts agree on: on a telephone in light and on a desk in dark.
 // (Those that guests pay on are judged by a test in Go, which makes each of their states.) It prints a line for each
 // page, and what is wrong with it; then it exits with 1. DEMO and ROOT are the addresses of the demo's page and of its
 // service, OFFLINE is what its till without a network asks:
@@ -59,11 +59,10 @@ const pages = [
   { name: "activated", url: ROOT + "/v1/activate", steps: () => activate(OFFLINE) },
   { name: "an application that is not known", url: ROOT + "/v1/oauth/authorize", least: 5 },
 ];
-// The chapters, which have one frame, are looked at once on a telephone in light and once on a desk in dark.
 const start = await (await fetch(ROOT + "/docs")).text();
 const chapters = [...new Set(["/docs", ...[...start.matchAll(/<a href="(\/docs\/[^"#]+)"/g)].map((found) => found[1])])];
 if (chapters.length < 25) throw new Error(`found ${chapters.length} chapters only`);
-for (const path of chapters) pages.push({ name: path, url: ROOT + path, chapter: true });
+for (const path of chapters) pages.push({ name: path, url: ROOT + path });
 pages.push({ name: "/docs, something found", url: ROOT + "/docs", script: `const done = arguments[0], find = document.querySelector("#find");
   find.value = "order"; find.dispatchEvent(new Event("input")); done();` });
 pages.push({ name: "an address that does not exist", url: ROOT + "/nowhere" }, { name: "the same at the demo", url: DEMO + "nowhere" });
@@ -117,25 +116,22 @@ try {
     } },
     { name: "connected applications", url: ROOT + "/v1/oauth/connected" },
   );
-  for (const scheme of ["light", "dark"]) {
-    for (const width of [360, 1280]) {
-      await emulate("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
-      await emulate("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
-      for (const { name, url, steps, script, chapter, least = 10 } of pages) {
-        if (chapter && (scheme === "light") !== (width === 360)) continue;
-        await open(url);
-        if (steps) await steps();
-        if (script) await run(script);
-        const { passes, violations } = await run(`const done = arguments[0]; ${axe};
-          axe.run({ runOnly: ${JSON.stringify([...wcag, "best-practice"])} })
-            .then(({ passes, violations }) => done({ passes: passes.length, violations }), (e) => done({ passes: 0, violations: [{ id: String(e), nodes: [] }] }));`);
-        console.log(`${name}, ${scheme}, ${width} wide: ${passes} rules hold, ${violations.length} don't`);
-        for (const v of violations) {
-          console.log(`  ${v.id}: ${v.help}`);
-          for (const node of v.nodes) console.log(`    ${node.target.join(" ")}: ${node.failureSummary.replaceAll("\n", " ")}`);
-        }
-        wrong += violations.length + (passes < least); // fewer rules: the page is not what was meant
+  for (const [scheme, width] of [["light", 360], ["dark", 1280]]) {
+    await emulate("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
+    await emulate("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
+    for (const { name, url, steps, script, least = 10 } of pages) {
+      await open(url);
+      if (steps) await steps();
+      if (script) await run(script);
+      const { passes, violations } = await run(`const done = arguments[0]; ${axe};
+        axe.run({ runOnly: ${JSON.stringify([...wcag, "best-practice"])} })
+          .then(({ passes, violations }) => done({ passes: passes.length, violations }), (e) => done({ passes: 0, violations: [{ id: String(e), nodes: [] }] }));`);
+      console.log(`${name}, ${scheme}, ${width} wide: ${passes} rules hold, ${violations.length} don't`);
+      for (const v of violations) {
+        console.log(`  ${v.id}: ${v.help}`);
+        for (const node of v.nodes) console.log(`    ${node.target.join(" ")}: ${node.failureSummary.replaceAll("\n", " ")}`);
       }
+      wrong += violations.length + (passes < least); // fewer rules: the page is not what was meant
     }
   }
   await call("DELETE", session);
