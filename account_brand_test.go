@@ -211,6 +211,7 @@ func TestPages_ofThreeAccountsInABrowser(t *testing.T) {
 	g.sql(`UPDATE payment_connections SET methods = '["card","twint"]'`)
 	b := startBrowser(t)
 	b.open(base + "/oauth/signin")
+	b.focused("code")
 	b.press(g.signinCode(g.account) + keyEnter)
 	b.find(`//form[@action="./signout"]`)
 	for i, look := range []struct{ name, color, logo string }{

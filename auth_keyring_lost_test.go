@@ -41,6 +41,7 @@ func TestKeyring_thatGoesMissingIsToldOfAndNotWritten(t *testing.T) {
 var sealedColumn = regexp.MustCompile(`(?m)^  \w+ +BLOB\b.*\bsealed\b`)
 
 func TestInit_makesNoKeysWhereTheDatabaseHasIssuedSomething(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	tables := map[string]bool{"tokens": true, "app_tokens": true, "devices": true, "webhooks": true}
 	for _, statement := range strings.Split(schemaSQL(), "CREATE TABLE ")[1:] {

@@ -508,6 +508,7 @@ func unknownArguments(c command, more map[string][]string) (args []string, unkno
 }
 
 func TestCommand_exitsWith1ForWhatDoesNotExistAndWith2ForAWrongLine(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	writeFile(t, filepath.Join(s.dir, "secrets"), "key=rk_test_1\n")

@@ -130,6 +130,7 @@ func (s *service) lastingCommands() []lasting {
 }
 
 func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	asked := []string{"account add", "order erase", "plan apply"} // which have tests of their own
@@ -164,6 +165,7 @@ func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
 }
 
 func TestConfirm_warnsWhereNobodyCanBeAskedAndForceSaysNothing(t *testing.T) {
+	manyCommandsUnderRace(t)
 	t.Parallel()
 	warned, forced := newService(t), newService(t)
 	for _, c := range warned.lastingCommands() {

@@ -76,7 +76,7 @@ func (d *demo) live(e *env, st *store, log *slog.Logger) error {
 			l.addDay(&c, date, calendar.startOf(date), ago)
 		}
 	}
-	slices.SortStableFunc(l.deeds, func(a, b demoDeed) int { return a.at.Compare(b.at) })
+	arrange(l.deeds, func(a, b *demoDeed) int { return a.at.Compare(b.at) })
 	for _, deed := range l.deeds {
 		d.past = deed.at
 		if err := cmp.Or(deed.do(e.ctx), d.settle(e.ctx)); err != nil {

@@ -35,6 +35,7 @@ var (
 
 // TestDocuments_nameFilesAndHeadingsThatThereAre is about links, and about `store.go` where it is no NOUN.go.
 func TestDocuments_nameFilesAndHeadingsThatThereAre(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	file := regexp.MustCompile(`^(?:[a-z.]+/)*[a-z][a-z0-9_-]*\.(?:go|sql|sh|md|service|socket|html)$`)
 	all, found := documents(t), 0

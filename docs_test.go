@@ -142,6 +142,7 @@ func TestDocs_keepEveryAddressOfTheOnePage(t *testing.T) {
 }
 
 func TestDocs_loadNothingFromElsewhereAndRunNothing(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	for _, path := range append([]string{"/"}, docsPaths(s)...) {
@@ -393,6 +394,7 @@ func TestDocs_takeDatesAndLimitsFromTheOptions(t *testing.T) {
 }
 
 func TestDocs_nameWhoGivesTokensToPartners(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	for contact, want := range map[string]struct{ link, member string }{
 		"": {"the operator of this service", "null"},
@@ -464,6 +466,7 @@ func TestDocs_colorsHaveTheContrastOfWCAG(t *testing.T) {
 
 // TestDocs_checksOfALeaseWork runs the programs of the page on real leases.
 func TestDocs_checksOfALeaseWork(t *testing.T) {
+	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for _, c := range []struct {
 		id, file string
@@ -508,6 +511,7 @@ func saveSample(s *service, id, file string) {
 
 // TestDocs_checksOfAWebhookWork runs the programs of the page on requests as the service signs them.
 func TestDocs_checksOfAWebhookWork(t *testing.T) {
+	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for _, c := range []struct {
 		id, file string
@@ -531,6 +535,7 @@ func TestDocs_checksOfAWebhookWork(t *testing.T) {
 
 // TestDocs_programsThatFollowEventsMissNone kills each program of the page and starts it again while things happen.
 func TestDocs_programsThatFollowEventsMissNone(t *testing.T) {
+	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for _, c := range []struct {
 		id, file string
@@ -777,6 +782,7 @@ func TestSecurityTxt_isThereOnlyWithAContact(t *testing.T) {
 // TestRoot_answersHEADAndOPTIONSOnEveryPath also asks with an Accept that nothing fulfils: there is one
 // form of every answer.
 func TestRoot_answersHEADAndOPTIONSOnEveryPath(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t, func(_ *storeOptions, o *serverOptions) {
 		o.securityContacts = []string{"mailto:security@example.com"}

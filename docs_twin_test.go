@@ -96,6 +96,7 @@ func TestDocs_sendTheTwinToWhoNamesIt(t *testing.T) {
 }
 
 func TestDocs_guideForProgramsNamesEveryTwin(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
 	guide := s.get("//llms.txt").is(200).has("Content-Type: text/plain; charset=utf-8").body

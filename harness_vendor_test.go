@@ -218,6 +218,7 @@ func (f *vendorFake) came(method, path string) (n int) {
 // A line that begins with white space continues the one above it. <<9 TEXT>> is TEXT nine times, in which # is the
 // number of each.
 func TestAnswers(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	files, err := filepath.Glob("testdata/vendor/*.answers")
 	must(t, err)

@@ -354,6 +354,7 @@ func TestHouse_documentsAndCommentsNameTestsThatThereAre(t *testing.T) {
 
 // SECURITY.md sends its readers to the comments of tests that begin with "Against".
 func TestHouse_attacksAreSaidByTheTestsThatTryThem(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	said := 0
 	for _, f := range source(t).tests {

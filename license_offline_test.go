@@ -286,6 +286,7 @@ func TestActivatePage_logsNoKeyAndNoLease(t *testing.T) {
 
 // TestDocs_devicesLiveWithoutANetwork runs the programs of the page through the life of a device.
 func TestDocs_devicesLiveWithoutANetwork(t *testing.T) {
+	notUnderRace(t, "programs in other languages do the work")
 	t.Parallel()
 	for id, c := range map[string]struct {
 		check   [2]string // sample and file of the check of a lease

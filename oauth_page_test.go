@@ -432,7 +432,8 @@ func TestConsent_isGivenByKeyboardInABrowser(t *testing.T) {
 	p, _ := s.registerApp(func(p *app) { p.RedirectURIs = codeList{back.URL + "/back"} })
 	b := startBrowser(t)
 	b.open(base + authorizePath(p.askFor()))
-	b.press(s.signinCode(s.account) + keyEnter) // the field has the focus
+	b.focused("code")
+	b.press(s.signinCode(s.account) + keyEnter)
 	b.find(`//h1[text()="May Table Planner act for your account?"]`)
 	for range 2 { // over the home page, to the first box
 		b.press(keyTab)
@@ -470,9 +471,11 @@ func TestOAuthPages_fitATelephone(t *testing.T) {
 		b.fits("oauth-error", base+"/oauth/authorize", lang)
 	}
 	b.open(base + "/oauth/signin")
+	b.focused("code")
 	b.press("0000-0000-0000" + keyEnter)
 	b.find(`//*[@role="alert"]`)
 	b.screenshot("oauth-signin-wrong.png")
+	b.focused("code")
 	b.press(s.signinCode(s.account) + keyEnter)
 	b.find(`//button[@name="grant"]`)
 	for _, lang := range pageLanguages[:ownerLanguages] {

@@ -314,7 +314,7 @@ func (o *order) addLines() {
 			o.VAT = append(o.VAT, vatSum{Rate: rate, Gross: gross, VAT: vatIn(gross, rate)})
 		}
 	}
-	slices.SortFunc(o.VAT, func(a, b vatSum) int { return int(a.Rate - b.Rate) })
+	arrange(o.VAT, func(a, b *vatSum) int { return int(a.Rate - b.Rate) })
 }
 
 // payURL returns the address of the page where an order is paid. base is the current base address.

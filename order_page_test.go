@@ -602,6 +602,14 @@ func (b *browser) press(keys string) {
 	b.call("POST", b.session+"/actions", map[string]any{"actions": []any{source}})
 }
 
+// focused waits until an element has the focus, which a page that is loaded may give it a little later.
+func (b *browser) focused(id string) {
+	b.t.Helper()
+	b.await(`const [id, done] = arguments;
+		const wait = () => document.activeElement.id === id ? done() : setTimeout(wait, 20);
+		wait();`, id)
+}
+
 // fits opens a page in a language at several widths, takes pictures of it, and looks for what is cut off and
 // for targets that are too small. Without a URL it does so with the page that is open.
 func (b *browser) fits(name, url string, lang pageLanguage) {

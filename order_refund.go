@@ -768,7 +768,7 @@ func mergeVAT(all, others []vatSum, sign int64) []vatSum {
 		sums[at].VAT = max(0, sums[at].VAT+sign*sum.VAT)
 	}
 	sums = slices.DeleteFunc(sums, func(s vatSum) bool { return s.Gross == 0 })
-	slices.SortFunc(sums, func(a, b vatSum) int { return int(a.Rate - b.Rate) })
+	arrange(sums, func(a, b *vatSum) int { return int(a.Rate - b.Rate) })
 	return sums
 }
 

@@ -602,7 +602,7 @@ func (w *paymentWorker) startDue(ctx context.Context) {
 		w.log.Warn(faultPaymentsRead, "error", err)
 		return
 	}
-	slices.SortStableFunc(due, func(a, b duePayment) int { return min(a.polls, 1) - min(b.polls, 1) })
+	arrange(due, func(a, b *duePayment) int { return min(a.polls, 1) - min(b.polls, 1) })
 	for _, d := range due {
 		switch {
 		case w.full():

@@ -480,7 +480,7 @@ func (s *settlement) adoptRefunds() {
 			s.undone = true
 		}
 	}
-	slices.SortFunc(s.refunds, func(a, b refund) int { return strings.Compare(a.ID, b.ID) })
+	arrange(s.refunds, func(a, b *refund) int { return strings.Compare(a.ID, b.ID) })
 	p := s.payment
 	if given, _, _ := s.given(); p.Refunded <= given {
 		p.RefundsDifferSince = stamp{}

@@ -112,7 +112,7 @@ func revenueOfAll(e *env, q *queries) (rowPages, error) {
 		days, failed := revenueDays(q, a.ID, from, to, e.now())
 		all.rows, err = append(all.rows, days...), cmp.Or(err, failed)
 	}
-	slices.SortStableFunc(all.rows, func(a, b revenueDay) int { return strings.Compare(b.Date, a.Date) })
+	arrange(all.rows, func(a, b *revenueDay) int { return strings.Compare(b.Date, a.Date) })
 	return pagesOf(func(string, int) (listPage[revenueDay], error) { return all, nil }), e.explain(err)
 }
 

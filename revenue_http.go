@@ -187,7 +187,7 @@ func revenueDays(q *queries, accountID string, from, to, now time.Time) ([]reven
 		d.Totals = totals[accountDay{accountID, k.Date, k.Currency}]
 		days = append(days, d)
 	}
-	slices.SortStableFunc(days, func(a, b revenueDay) int { return cmp.Compare(b.Date, a.Date) })
+	arrange(days, func(a, b *revenueDay) int { return cmp.Compare(b.Date, a.Date) })
 	return days, err
 }
 

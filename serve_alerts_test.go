@@ -218,6 +218,7 @@ func (s *service) callUnresolvable(hosts ...string) {
 // TestAlerts_fireInTheStateThatTheyAreForAndNotBefore brings a service into the state of each alert, and has
 // promtool evaluate the rules on what Prometheus would have read.
 func TestAlerts_fireInTheStateThatTheyAreForAndNotBefore(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "promtool")
 	rules, err := filepath.Abs("deploy/alerts.yml")

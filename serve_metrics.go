@@ -166,10 +166,10 @@ func (m *metrics) lastMinute(now time.Time) (answers []routeCount, refusals []re
 		n, _ := c.sums(step)
 		refusals = append(refusals, refusalCount{code, n, c.all})
 	}
-	slices.SortFunc(answers, func(a, b routeCount) int {
+	arrange(answers, func(a, b *routeCount) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Route, b.Route), a.Status-b.Status)
 	})
-	slices.SortFunc(refusals, func(a, b refusalCount) int {
+	arrange(refusals, func(a, b *refusalCount) int {
 		return cmp.Or(cmp.Compare(b.SinceStart, a.SinceStart), strings.Compare(a.Code, b.Code))
 	})
 	return answers, refusals
@@ -266,7 +266,7 @@ func (m *metrics) mostCallers(now time.Time, limit int) (all []callerRow) {
 				LastMinute: minute, LastHour: hour})
 		}
 	}
-	slices.SortFunc(all, func(a, b callerRow) int {
+	arrange(all, func(a, b *callerRow) int {
 		return cmp.Or(cmp.Compare(b.LastHour, a.LastHour), cmp.Compare(b.LastMinute, a.LastMinute),
 			strings.Compare(a.AccountID, b.AccountID), strings.Compare(a.Client, b.Client))
 	})

@@ -372,6 +372,7 @@ func TestCheck_readsEveryRowAsTheProgramDoes(t *testing.T) {
 }
 
 func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	programsOrSkip(t, "sqlite3")
 	o := newOperator(t)

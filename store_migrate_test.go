@@ -263,6 +263,7 @@ func TestUpgrade_keepsWhenTokensOfBooksAreAskedForAgain(t *testing.T) {
 // Against whoever could write the schema of an older file who would keep a weaker check in it after an upgrade: no
 // declaration of the old file is kept: the tables are made anew, and rows that break a rule are refused.
 func TestUpgrade_keepsNoWeakerRuleOfAnOldSchema(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	path := oldDatabase(t, 8)
 	raw(t, path, `PRAGMA writable_schema = ON; UPDATE sqlite_schema SET

@@ -16,6 +16,7 @@ import (
 	"math"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -252,6 +253,19 @@ func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
 	for other := range m {
 		delete(m, other)
 		return
+	}
+}
+
+// arrange puts rows in an order; those that are equal in it stay as they were. It sorts their indexes: slices.SortFunc
+// would be one more copy of its whole algorithm in the program for each type of rows, some 10 KB.
+func arrange[T any](rows []T, order func(a, b *T) int) {
+	before, from := append([]T(nil), rows...), make([]int, len(rows))
+	for i := range from {
+		from[i] = i
+	}
+	slices.SortStableFunc(from, func(i, j int) int { return order(&before[i], &before[j]) })
+	for to, i := range from {
+		rows[to] = before[i]
 	}
 }
 

@@ -38,6 +38,7 @@ func embeddedTexts(t testing.TB) map[string]string {
 }
 
 func TestEmbedded_isWhatItsSourcesAre(t *testing.T) {
+	sequentialUnderRace(t)
 	t.Parallel()
 	texts := embeddedTexts(t)
 	if *writeEmbedded {
