@@ -228,14 +228,15 @@ func BenchmarkBooks_lookUps(b *testing.B) {
 	}
 }
 
-// BenchmarkBooks_morning has a service in a process of its own send a day of 50 accounts, 25 with each product,
-// whose charts have 1,000 accounts each. It reports the most memory that the process ever had.
+// BenchmarkBooks_morning has a service in a process of its own send a day of some accounts, half of them with each
+// product, whose charts have 1,000 accounts each; with -long they are 50. It reports the most memory that the process
+// ever had.
 func BenchmarkBooks_morning(b *testing.B) {
 	for b.Loop() {
-		k := startKilledBookkeeper(b)
-		manyCompanies(k.xero, k.fortnox, 25)
+		k, each := startKilledBookkeeper(b), size(4, 25)
+		manyCompanies(k.xero, k.fortnox, each)
 		days := map[string]businessDate{} // by connection
-		for i := range 50 {
+		for i := range 2 * each {
 			k.product = bookProducts[i%2].name
 			k.xero.consent, k.fortnox.owner = k.xero.companies[i/2:i/2+1], k.fortnox.companies[i/2]
 			account := k.object("account", "add", fmt.Sprint("Trattoria ", i))["id"].(string)

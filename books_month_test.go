@@ -280,7 +280,7 @@ func (m *month) pass() {
 	m.sendFrom(bookkeeperDay)
 	days := size(6, 30)
 	for day := range days {
-		m.opens(day, size(12, 40))
+		m.opens(day, size(12, 24))
 		m.time(6 * time.Hour)
 		m.time(12 * time.Hour) // after the cut-off and its grace
 		m.work(time.Hour)

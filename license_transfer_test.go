@@ -94,7 +94,7 @@ func TestTransfer_neverMoreMachinesHoldALivingLeaseThanSeatsAndTransfers(t *test
 					for i := range 50 {
 						p.machines = append(p.machines, &machine{fingerprint: fmt.Sprint("machine-", i)})
 					}
-					length := days(size(40, 120))
+					length := days(size(40, 80))
 					for end := time.Now().Add(length); time.Now().Before(end); {
 						time.Sleep(time.Duration(p.random.Int64N(int64(4 * 24 * time.Hour))))
 						for range 1 + p.random.IntN(30) {

@@ -44,7 +44,7 @@ type historyStep struct {
 func TestPayment_historiesAreConsistent(t *testing.T) {
 	t.Parallel()
 	(&histories[*history]{
-		small: 40, large: 200, inOne: 20, together: true,
+		small: 20, large: 160, inOne: 20, together: true,
 		start: func(t *testing.T) *history {
 			s := newShop(t, providerStripe, providerVipps)
 			return &history{shop: s, other: paymentsOf(s.server)}

@@ -100,7 +100,7 @@ func TestPayment_survivesEveryFaultOfTheProvider(t *testing.T) {
 		for k, kind := range kinds {
 			faults := map[string]providerFault{}
 			for i, fault := range allProviderFaults {
-				if (i+k)%size(3, 1) == 0 {
+				if (i+k)%size(6, 1) == 0 {
 					faults[fmt.Sprintf("%s/%s/%s", provider, kind, fault)] = fault
 				}
 			}

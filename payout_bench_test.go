@@ -37,83 +37,77 @@ func newPayoutYear(b *testing.B) (k *till, first time.Time) {
 	return k, first
 }
 
-// BenchmarkPayout_list lists a year of payouts by pages of 100.
-func BenchmarkPayout_list(b *testing.B) {
+// BenchmarkPayout measures a year of payouts: listing it by pages of 100, a page of 100 rows of one with their orders,
+// showing one with the sums of what is in it, and keeping one of 1,000 rows, as it is told by page.
+func BenchmarkPayout(b *testing.B) {
 	k, first := newPayoutYear(b)
-	auth := k.accountant()
-	for b.Loop() {
-		path, pages := "/payouts?limit=100&from="+first.Format(time.DateOnly), 0
-		for next := ""; pages == 0 || next != ""; pages++ {
-			asked := path
-			if next != "" {
-				asked += "&cursor=" + next
+	from, auth := first.Format(time.DateOnly), k.auth(k.account, scopeRevenue, scopeOrders)
+	b.Run("list", func(b *testing.B) {
+		for b.Loop() {
+			pages := 0
+			for next := ""; pages == 0 || next != ""; pages++ {
+				asked := "/payouts?limit=100&from=" + from
+				if next != "" {
+					asked += "&cursor=" + next
+				}
+				next, _ = k.get(asked, auth).is(200).json()["next_cursor"].(string)
 			}
-			next, _ = k.get(asked, auth).is(200).json()["next_cursor"].(string)
+			if pages != benchmarkedDays/100+1 {
+				b.Fatalf("%d pages", pages)
+			}
 		}
-		if pages != benchmarkedDays/100+1 {
-			b.Fatalf("%d pages", pages)
-		}
+	})
+	for name, path := range map[string]string{"items": "/items?limit=100&cursor=txn_1", "show": ""} {
+		b.Run(name, func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				k.get(fmt.Sprintf("/payouts/pot_%026d%s", i%benchmarkedDays, path), auth).is(200)
+			}
+		})
 	}
+	b.Run("read", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			k.readsThousandRows(i)
+		}
+		b.ReportMetric(float64(len(k.there.takeCalls()))/float64(b.N), "calls/op")
+	})
 }
 
-// BenchmarkPayout_items reads a page of 100 rows of a payout, with their orders.
-func BenchmarkPayout_items(b *testing.B) {
-	k, _ := newPayoutYear(b)
-	auth := k.auth(k.account, scopeRevenue, scopeOrders)
-	for i := 0; b.Loop(); i++ {
-		k.get(fmt.Sprintf("/payouts/pot_%026d/items?limit=100&cursor=txn_1", i%benchmarkedDays), auth).is(200)
+// readsThousandRows keeps a payout of 1,000 rows, the i-th that is told.
+func (k *till) readsThousandRows(i int) {
+	rows := make([]ledgerRow, 1000)
+	for n := range rows {
+		rows[n] = k.row(rowPayment, 2000, 50, func(r *ledgerRow) {
+			r.intentID = fmt.Sprintf("pi_b%d", 1+(i*1000+n)%yearOfItems)
+		})
 	}
-}
-
-// BenchmarkPayout_show shows a payout with the sums of what is in it.
-func BenchmarkPayout_show(b *testing.B) {
-	k, _ := newPayoutYear(b)
-	auth := k.accountant()
-	for i := 0; b.Loop(); i++ {
-		k.get(fmt.Sprintf("/payouts/pot_%026d", i%benchmarkedDays), auth).is(200)
-	}
-}
-
-// BenchmarkPayout_read keeps a payout of 1,000 rows, as it is told by page. It counts the requests.
-func BenchmarkPayout_read(b *testing.B) {
-	k, _ := newPayoutYear(b)
-	for i := 0; b.Loop(); i++ {
-		rows := make([]ledgerRow, 1000)
-		for n := range rows {
-			rows[n] = k.row(rowPayment, 2000, 50, func(r *ledgerRow) {
-				r.intentID = fmt.Sprintf("pi_b%d", 1+(i*1000+n)%yearOfItems)
-			})
-		}
-		p := k.arriving(1, rows...)
-		p.arrival = time.Now().UTC().Format(time.DateOnly)
-		k.there.told = []payoutReport{p}
-		k.payouts = &payouts{paymentsOf(k.server)} // whose pace is its own
-		for more := true; more; {
-			source, err := k.store.paymentConnection(anyAccount, k.connection)
-			k.check(err)
-			k.check(k.store.update(b.Context(), func(t *tx) error {
-				reading, err := t.payoutToRead(k.connection)
-				if err != nil {
-					return err
-				}
-				if reading != nil {
-					rows, next, err := k.there.payoutRows(b.Context(), nil, *reading.ProviderID, reading.Cursor)
-					if err != nil {
-						return err
-					}
-					return k.payouts.addPage(t, reading, rows, next)
-				}
-				news, err := k.there.payouts(b.Context(), nil, source.PayoutsCursor, p.arrival, time.Now())
-				if err != nil {
-					return err
-				}
-				more, err = k.payouts.adoptNews(t, source, news)
+	p := k.arriving(1, rows...)
+	p.arrival = time.Now().UTC().Format(time.DateOnly)
+	k.there.told = []payoutReport{p}
+	k.payouts = &payouts{paymentsOf(k.server)} // whose pace is its own
+	for more := true; more; {
+		source, err := k.store.paymentConnection(anyAccount, k.connection)
+		k.check(err)
+		k.check(k.store.update(k.t.Context(), func(t *tx) error {
+			reading, err := t.payoutToRead(k.connection)
+			if err != nil {
 				return err
-			}))
-		}
-		if row := k.payout(p); row.Items != 1000 || row.Reason != nil {
-			b.Fatalf("it has %d rows, held for %q", row.Items, valueOr(row.Reason, ""))
-		}
+			}
+			if reading != nil {
+				rows, next, err := k.there.payoutRows(k.t.Context(), nil, *reading.ProviderID, reading.Cursor)
+				if err != nil {
+					return err
+				}
+				return k.payouts.addPage(t, reading, rows, next)
+			}
+			news, err := k.there.payouts(k.t.Context(), nil, source.PayoutsCursor, p.arrival, time.Now())
+			if err != nil {
+				return err
+			}
+			more, err = k.payouts.adoptNews(t, source, news)
+			return err
+		}))
 	}
-	b.ReportMetric(float64(len(k.there.takeCalls()))/float64(b.N), "calls/op")
+	if row := k.payout(p); row.Items != 1000 || row.Reason != nil {
+		k.t.Fatalf("it has %d rows, held for %q", row.Items, valueOr(row.Reason, ""))
+	}
 }

@@ -59,7 +59,7 @@ type moneyPayout struct {
 func TestPayout_historiesKeepTheClearingAccounts(t *testing.T) {
 	t.Parallel()
 	(&histories[*payoutMonth]{
-		small: 4, large: 16, inOne: 1,
+		small: 2, large: 10, inOne: 1,
 		start: func(t *testing.T) *payoutMonth { return &payoutMonth{t: t} },
 		begin: (*payoutMonth).begin,
 		ops:   func(random *rand.Rand) int { return 24 },

@@ -405,7 +405,7 @@ func TestCrash_atAnyMomentLosesAndDoublesNothing(t *testing.T) {
 	const seats = 3
 	o := newOperator(t)
 	all := newPatrons(o, seats)
-	open, answers, kills, choices := 0, int64(0), size(4, 50), random(t, 0)
+	open, answers, kills, choices := 0, int64(0), size(4, 30), random(t, 0)
 	upTo := func(most time.Duration) time.Duration { return time.Duration(choices.Int64N(int64(most))) }
 	for n := range kills {
 		p := revive(o)

@@ -174,7 +174,7 @@ func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	f := fillFile(t)
-	damages, choices, path := size(8, 100), random(t, 0), filepath.Join(t.TempDir(), "damaged.db")
+	damages, choices, path := size(8, 60), random(t, 0), filepath.Join(t.TempDir(), "damaged.db")
 	var refused, found, silent int
 	statuses := map[string]int{}
 	for n := range damages {

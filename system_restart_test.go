@@ -239,7 +239,7 @@ func TestRestart_underLoadAnswersEveryRequestAndRefusesNone(t *testing.T) {
 			})
 		}
 	}
-	restarts, late, choices := size(3, 50), 0, random(t, 0)
+	restarts, late, choices := size(3, 30), 0, random(t, 0)
 	for round := range restarts {
 		next, inTime := u.restart(t, p, round, &all, choices)
 		p, late = next, late+inTime
