@@ -83,7 +83,6 @@ func (k *till) readsThousandRows(i int) {
 	p := k.arriving(1, rows...)
 	p.arrival = time.Now().UTC().Format(time.DateOnly)
 	k.there.told = []payoutReport{p}
-	k.payouts = &payouts{paymentsOf(k.server)} // whose pace is its own
 	for more := true; more; {
 		source, err := k.store.paymentConnection(anyAccount, k.connection)
 		k.check(err)

@@ -671,7 +671,7 @@ func (m *payoutMonth) verify() {
 		}
 	}
 	for _, p := range m.paid {
-		if p.arrival > today(0) {
+		if p.arrival > today(0) { // it has not arrived when the history ends
 			continue
 		}
 		state, reason := m.state(p, partPayout)

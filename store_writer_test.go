@@ -196,8 +196,8 @@ func TestWriter_keepsWhatFitsOfABatchOnAFullDisk(t *testing.T) {
 }
 
 // everyFault has every call of the writer, or of an upgrade, fail in each of the three forms with each of the
-// errors, which takes minutes; with -long a third of the writer's calls fail in each form, and an eighth of those of
-// an upgrade fail at all, with one of them:
+// errors, which takes minutes; with -long each call of the writer, and each eighth one of an upgrade, fails in one form
+// with one error:
 //
 //	go test -run WhicheverCallFails -every-fault -timeout 30m
 var everyFault = flag.Bool("every-fault", false, "have every call fail in every form with every error")

@@ -259,7 +259,7 @@ func makeRoom[K comparable, V any](m map[K]V, key K, max int) {
 // arrange puts rows in an order; those that are equal in it stay as they were. It sorts their indexes: slices.SortFunc
 // would be one more copy of its whole algorithm in the program for each type of rows, some 10 KB.
 func arrange[T any](rows []T, order func(a, b *T) int) {
-	before, from := append([]T(nil), rows...), make([]int, len(rows))
+	before, from := slices.Clone(rows), make([]int, len(rows))
 	for i := range from {
 		from[i] = i
 	}
@@ -269,6 +269,7 @@ func arrange[T any](rows []T, order func(a, b *T) int) {
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
