@@ -10,7 +10,7 @@ func accountWing(s *server) wing {
 	return wing{
 		routes: []route{
 			{pattern: "GET /account", token: tokenRequired, run: s.showAccount},
-			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, body: maxAccountBody,
+			{pattern: "PATCH /account", token: tokenRequired, scope: scopeAdmin, careful: true, body: maxAccountBody,
 				run: s.patchAccount},
 			{pattern: "GET /logo/{hash}", free: true, address: "logo", page: "logo", run: s.showLogo},
 		},

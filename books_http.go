@@ -200,7 +200,6 @@ func (a *booksAPI) disconnect(ctx context.Context, c *call) (any, error) {
 
 // readConnectionChange reads what is to be changed of a connection.
 func readConnectionChange(in *input) (w connectionChange) {
-	in.answered("state")
 	w.organisation = in.text("organisation", optional, maxNameLength, nil)
 	w.history, _ = in.boolTerm("history")
 	w.set = in.change(new(bookConnection).members(), false)

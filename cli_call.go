@@ -236,7 +236,7 @@ func (o *routeCaller) call(sent *routeRequest) ([]byte, error) {
 			return nil, usageError("this is not a JSON object: " + printable(err.Error()))
 		}
 		c.in = newInput(&c.parsed, r, o.who)
-		c.in.noteKnown()
+		c.in.refuseUnknown()
 	}
 	result, err := rt.run(o.env.ctx, c)
 	if err != nil {
@@ -316,6 +316,9 @@ func (e *env) fieldText(f fieldError) string {
 			}
 		}
 		break
+	}
+	if len(f.Allowed) > 0 {
+		return name + ": there is no such member, but " + strings.Join(f.Allowed, ", ")
 	}
 	return name + ": " + f.Detail
 }

@@ -50,7 +50,7 @@ type route struct {
 	beacon     bool          // also accepts JSON as text/plain, which needs no preflight
 	noBody     bool          // every member may be absent, so that an empty body stands for {}
 	creates    bool          // each request adds something: honours Idempotency-Key
-	careful    bool          // moves money or makes something: refuses members that are nearly known ones
+	careful    bool          // moves money or makes something: refuses members that it does not know
 	body       int64         // largest body in bytes; 0: maxBody, with raw maxRawBody
 	values     int           // most JSON values in a body; 0: maxBodyValues
 	readsLater bool          // members are read after the charge, too, so the parsed body is kept until run returns
@@ -394,7 +394,7 @@ func (s *server) run(c *call) (any, error) {
 	c.now = s.now()
 	c.in = newInput(body, r, c.caller)
 	if body != nil && (c.strict || c.route.careful) {
-		c.in.noteKnown()
+		c.in.refuseUnknown()
 	}
 	if c.route.question {
 		return s.runQuestion(r.Context(), c)

@@ -34,14 +34,14 @@ func (c *call) endQuestion() {
 // finish ends the reading of a request, and gives back the memory that its body took. It returns a refusal that
 // names every wrong member and parameter; nil: all are right.
 func (c *call) finish() error {
-	c.in.refuseUnknownMembers(c.strict)
 	if c.route.token == tokenRequired {
 		c.in.refuseUnknownParameters()
 	}
+	wrong := c.in.err()
 	if !c.route.readsLater {
 		c.dropParsed()
 	}
-	return c.in.err()
+	return wrong
 }
 
 // admit ends the reading of a request: it charges the account of its token, or else the one that owns its Origin,

@@ -31,17 +31,13 @@ type input struct {
 	noted     []fieldError  // holds errs for the outermost input
 
 	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
-	places map[string]*place // by path, shared by nested objects; nil: unknown members make no difference
+	places map[string]*names // by path, the members that were looked up, see refuseUnknown; shared by nested objects
 }
 
-// newInput makes the input of a request with a parsed body. r is nil where there is a body
-// but no request, at the command line: err then also refuses members that are nearly known ones.
+// newInput makes the input of a request with a parsed body. r is nil where there is a body but no request.
 func newInput(body *jsonValue, r *http.Request, who *caller) *input {
 	in := &input{body: body, request: r, caller: who, pointer: "#", path: "#"}
 	in.errs = &in.noted
-	if r == nil {
-		in.noteKnown()
-	}
 	if r != nil && r.URL.RawQuery != "" {
 		var err error
 		in.query, err = url.ParseQuery(r.URL.RawQuery)
@@ -71,13 +67,15 @@ func parseForm(body []byte) (jsonValue, error) {
 // pathValue returns what a wildcard of the route's path matched.
 func (in *input) pathValue(name string) string { return in.request.PathValue(name) }
 
-// err returns a refusal that names every wrong member and parameter, or nil if there are none.
+// err returns a refusal that names every wrong member and parameter, or nil if there are none. It is called once all
+// members were read: what is unknown is noted by its first call only.
 func (in *input) err() error {
 	if in.malformed {
 		return &refusal{code: codeValidation, detail: "The query string of the URL is malformed."}
 	}
-	if in.request == nil {
-		in.refuseUnknownMembers(false)
+	if in.places != nil {
+		(&unknownWalk{}).object(in)
+		in.places = nil
 	}
 	if len(*in.errs) == 0 {
 		return nil
@@ -98,7 +96,7 @@ func (in *input) wrongParameter(name, code, detail string) {
 // find returns a member of any kind, whose name is known from then on.
 func (in *input) find(name string) (*jsonValue, bool) {
 	if in.places != nil {
-		in.place().known.add(name)
+		in.place().add(name)
 	}
 	return in.body.member(name)
 }
@@ -281,15 +279,6 @@ func (in *input) refuseUnknownParameters() {
 	}
 }
 
-// A place is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
-// While these are read, every member that is looked up notes its name, so that refuseUnknownMembers can tell what
-// is not known. Objects whose members may have any name, such as metadata, have no place.
-type place struct {
-	known    names             // members that were looked up
-	answered names             // unknown ones that are not misspelt
-	near     map[string]string // by unknown name, the known one that is near it; "": none
-}
-
 // names are different names, in the order in which they were added.
 type names []string
 
@@ -299,63 +288,43 @@ func (n *names) add(name string) {
 	}
 }
 
-// noteKnown has the input note which members are known. It is called before any is read.
-func (in *input) noteKnown() {
-	in.places = map[string]*place{}
+// refuseUnknown has the input refuse every member of the body, at any depth, that nobody looks up. It is called before
+// any is read. What is known is told by the place of an object: the body itself, an object in it, or all elements of
+// an array, which are read alike. Objects whose members may have any name, such as metadata, have no place.
+func (in *input) refuseUnknown() {
+	in.places = map[string]*names{}
 	in.place() // of a body of which nothing is read, too
 }
 
-// place returns the place of the input's body.
-func (in *input) place() *place {
+// place returns the names that were looked up where the input's body is.
+func (in *input) place() *names {
 	p := in.places[in.path]
 	if p == nil {
-		p = &place{near: map[string]string{}}
+		p = &names{}
 		in.places[in.path] = p
 	}
 	return p
 }
 
-// answered notes a member that answers have here. What was answered may be sent again, so it is not misspelt,
-// however near it is to a known one.
-func (in *input) answered(name string) {
-	if in.places != nil {
-		in.place().answered.add(name)
-	}
-}
-
-// How much one body of unknown members may cost.
+// How much one answer says of unknown members.
 const (
-	maxUnknownMembers = 20  // that one answer names
-	maxComparedNames  = 100 // different ones that are compared with those that are known
-	maxUnknownName    = 64  // bytes of one that is compared, and that the answer shows
+	maxUnknownMembers = 20 // that it names
+	maxUnknownName    = 64 // bytes of a name that it shows
 )
 
-// refuseUnknownMembers records an error of every member that was not asked for and is nearly one that was, or with
-// strict of every one that was not asked for. It is called once all members were read; later reading of them again
-// notes nothing more.
-func (in *input) refuseUnknownMembers(strict bool) {
-	if in.places != nil {
-		w := unknownWalk{strict: strict}
-		w.object(in)
-		in.places = nil
-	}
-}
-
 // An unknownWalk goes through what was read of a body, and records what is unknown.
-type unknownWalk struct {
-	strict          bool
-	compared, named int // see maxComparedNames, maxUnknownMembers
-}
+type unknownWalk struct{ named int } // see maxUnknownMembers
 
 // object goes through the members of an object, then through the objects within it.
 func (w *unknownWalk) object(in *input) {
-	p := in.places[in.path]
-	if p == nil {
+	known := in.places[in.path]
+	if known == nil {
 		return
 	}
 	for i := range in.body.members {
-		if w.named < maxUnknownMembers && w.compared < maxComparedNames {
-			w.member(in, p, in.body.members[i].name)
+		if name := in.body.members[i].name; w.named < maxUnknownMembers && !slices.Contains(*known, name) {
+			in.wrongUnknown(name, *known)
+			w.named++
 		}
 	}
 	for i := range in.body.members {
@@ -374,53 +343,15 @@ func (w *unknownWalk) object(in *input) {
 	}
 }
 
-// member records an error of a member that is unknown and refused.
-func (w *unknownWalk) member(in *input, p *place, name string) {
-	if slices.Contains(p.known, name) || !w.strict && slices.Contains(p.answered, name) {
-		return
-	}
-	near, done := p.near[name]
-	if !done {
-		w.compared++
-		near = nearestMember(name, p.known)
-		p.near[name] = near
-	}
-	if near != "" || w.strict {
-		in.wrongUnknown(name, near)
-		w.named++
-	}
-}
-
-// wrongUnknown records an error of an unknown member; near is the known one that was probably meant, "": none.
-func (in *input) wrongUnknown(name, near string) {
-	detail := "There is no such member."
-	if near != "" {
-		detail = "There is no such member: did you mean " + near + "?"
-	}
+// wrongUnknown records an error of an unknown member, with the names that its object may have.
+func (in *input) wrongUnknown(name string, known names) {
 	if len(name) > maxUnknownName {
 		name = strings.ToValidUTF8(name[:maxUnknownName], "") + "…"
 	}
-	in.wrong(pointerSegment(name), "unknown_member", detail)
-}
-
-// nearestMember returns the known member that an unknown one nearly is, "" if there is none. It has nearest compare
-// only those that can be near, since anybody may send many that are not.
-func nearestMember(name string, known []string) string {
-	if len(name) > maxUnknownName {
-		return ""
-	}
-	lower, candidates := strings.ToLower(name), make([]string, 0, len(known))
-	for _, k := range known {
-		near := !farApart(lower, k)
-		if near && len(name) == 2 && len(k) == 3 && edits([]rune(lower), []rune(k)) == 1 {
-			return k // for nearest two letters are too few to guess from, but a tip may depend on it
-		}
-		if near || strings.Contains(k, lower) {
-			candidates = append(candidates, k)
-		}
-	}
-	near, _ := nearest(name, candidates)
-	return near
+	allowed := append([]string{}, known...) // not null
+	slices.Sort(allowed)
+	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + pointerSegment(name), Code: "unknown_member",
+		Detail: "There is no such member.", Allowed: allowed})
 }
 
 // pointerSegment returns a member's name as a part of a JSON pointer in a URI fragment (RFC 6901,

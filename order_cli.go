@@ -248,6 +248,7 @@ func confirmRefund(e *env, body map[string]any) error {
 		return err
 	}
 	in := newInput(&asked, nil, nil)
+	in.refuseUnknown()
 	w := readRefund(in)
 	if err := in.err(); err != nil {
 		return err

@@ -152,7 +152,6 @@ func readNewOrder(in *input) (q newOrder) {
 	o := &q.order
 	o.Currency = in.text("currency", required, 3, checkCurrency)
 	for _, l := range in.objects("lines", maxOrderLines) {
-		l.answered("amount")
 		o.Lines = append(o.Lines, orderLine{
 			Name:       l.text("name", required, maxOrderText, nil),
 			Quantity:   l.amount("quantity", required, 1, maxQuantity),
@@ -172,7 +171,7 @@ func readNewOrder(in *input) (q newOrder) {
 	q.guest, o.WantedAt = readGuest(in)
 	o.ReturnURL = in.text("return_url", required, maxOrderReturnURL, checkReturnURL)
 	o.Pay = in.text("pay", optional, maxNameLength, oneOf(payOnline, payLater))
-	if o.Pay == payLater && in.has("expires_in") {
+	if in.has("expires_in") && o.Pay == payLater {
 		in.wrong("expires_in", "conflict", "An order that is paid later is open until it is to be accepted.")
 	}
 	q.lives = minOrderLife

@@ -16,7 +16,8 @@ func payoutWing(s *server, p *payouts) wing {
 		{pattern: "GET /payouts/{id}", token: tokenRequired, scope: scopeRevenue, question: true, run: a.show},
 		{pattern: "GET /payouts/{id}/items", token: tokenRequired, scope: scopeRevenue, question: true,
 			run: a.listItems},
-		{pattern: "POST /payouts/{id}/confirm", token: tokenRequired, scope: scopeAdmin, noBody: true, run: a.confirm},
+		{pattern: "POST /payouts/{id}/confirm", token: tokenRequired, scope: scopeAdmin, noBody: true,
+			careful: true, run: a.confirm},
 	}}
 	if !s.noPayments {
 		w.workers = append(w.workers, (&payoutWorker{p, newDueWorker(payoutTick, maxReadingAt, false)}).run)

@@ -84,6 +84,9 @@ type fieldError struct {
 	Parameter string `json:"parameter,omitempty"` // name of a query parameter
 	Code      string `json:"code"`                // "invalid_email"
 	Detail    string `json:"detail"`              // an explanation for people
+
+	// Of an unknown member, the names that its object may have, sorted; not null, but perhaps empty.
+	Allowed []string `json:"allowed,omitzero"`
 }
 
 // text returns the explanation for people.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math/bits"
 	"regexp"
 	"slices"
 	"strings"
@@ -127,21 +126,6 @@ func valueOr[T any](p *T, otherwise T) T {
 }
 
 func isNotVisible(r rune) bool { return r <= ' ' || r > '~' }
-
-// farApart reports whether two words are surely more than two edits from each other, which costs much less than
-// counting these: their lengths differ by more than two, or their symbols by more than four.
-func farApart(a, b string) bool {
-	symbols := func(s string) (set uint64, n int) {
-		for _, r := range s {
-			set |= 1 << (r % 64)
-			n++
-		}
-		return set, n
-	}
-	inA, lengthA := symbols(a)
-	inB, lengthB := symbols(b)
-	return lengthA > lengthB+2 || lengthB > lengthA+2 || bits.OnesCount64(inA^inB) > 4
-}
 
 // printable replaces control characters, and those that change the direction of text, by U+FFFD:
 // they could change the state of the terminal that the text is printed on, or how its line reads.
