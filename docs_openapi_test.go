@@ -354,7 +354,10 @@ func TestOpenAPI_bodyMembersAreJudgedAsTheirSchemasSay(t *testing.T) {
 			tried += len(breaks)
 		}
 		f.unchanged(before)
-		for _, m := range append(members, bodyMember{names: []string{"of_a_later_version"}}) {
+		if !routeOf(o).careful {
+			members = append(members, bodyMember{names: []string{"of_a_later_version"}})
+		}
+		for _, m := range members {
 			_, fits := edges(m.schema)
 			if slices.Contains(ofKind, m.pointer()) {
 				delete(fits, "null")

@@ -31,7 +31,7 @@ type input struct {
 	noted     []fieldError  // holds errs for the outermost input
 
 	path   string            // of body as pointer has it, with * for the index of an element: "#/lines/*"
-	places map[string]*names // by path, the members that were looked up, see refuseUnknown; shared by nested objects
+	places map[string]*place // by path, what is known of bodies, see refuseUnknown; shared by nested objects
 }
 
 // newInput makes the input of a request with a parsed body. r is nil where there is a body but no request.
@@ -96,7 +96,7 @@ func (in *input) wrongParameter(name, code, detail string) {
 // find returns a member of any kind, whose name is known from then on.
 func (in *input) find(name string) (*jsonValue, bool) {
 	if in.places != nil {
-		in.place().add(name)
+		in.place().allowed.add(name)
 	}
 	return in.body.member(name)
 }
@@ -288,19 +288,25 @@ func (n *names) add(name string) {
 	}
 }
 
+// A place is where a body has objects that are read alike: itself, an object in it, or all elements of an array.
+// Objects whose members may have any name, such as metadata, have no place.
+type place struct {
+	allowed names // members that were looked up
+	fixed   names // those that can't be changed, which are refused by words of their own
+}
+
 // refuseUnknown has the input refuse every member of the body, at any depth, that nobody looks up. It is called before
-// any is read. What is known is told by the place of an object: the body itself, an object in it, or all elements of
-// an array, which are read alike. Objects whose members may have any name, such as metadata, have no place.
+// any is read.
 func (in *input) refuseUnknown() {
-	in.places = map[string]*names{}
+	in.places = map[string]*place{}
 	in.place() // of a body of which nothing is read, too
 }
 
-// place returns the names that were looked up where the input's body is.
-func (in *input) place() *names {
+// place returns the place of the input's body.
+func (in *input) place() *place {
 	p := in.places[in.path]
 	if p == nil {
-		p = &names{}
+		p = &place{}
 		in.places[in.path] = p
 	}
 	return p
@@ -317,13 +323,15 @@ type unknownWalk struct{ named int } // see maxUnknownMembers
 
 // object goes through the members of an object, then through the objects within it.
 func (w *unknownWalk) object(in *input) {
-	known := in.places[in.path]
-	if known == nil {
+	p := in.places[in.path]
+	if p == nil {
 		return
 	}
 	for i := range in.body.members {
-		if name := in.body.members[i].name; w.named < maxUnknownMembers && !slices.Contains(*known, name) {
-			in.wrongUnknown(name, *known)
+		name := in.body.members[i].name
+		known := slices.Contains(p.allowed, name) || slices.Contains(p.fixed, name)
+		if !known && w.named < maxUnknownMembers {
+			in.wrongUnknown(name, p.allowed)
 			w.named++
 		}
 	}
@@ -344,11 +352,11 @@ func (w *unknownWalk) object(in *input) {
 }
 
 // wrongUnknown records an error of an unknown member, with the names that its object may have.
-func (in *input) wrongUnknown(name string, known names) {
+func (in *input) wrongUnknown(name string, allowed names) {
 	if len(name) > maxUnknownName {
 		name = strings.ToValidUTF8(name[:maxUnknownName], "") + "…"
 	}
-	allowed := append([]string{}, known...) // not null
+	allowed = append(names{}, allowed...) // a list of its own, and not null
 	slices.Sort(allowed)
 	*in.errs = append(*in.errs, fieldError{Pointer: in.pointer + "/" + pointerSegment(name), Code: "unknown_member",
 		Detail: "There is no such member.", Allowed: allowed})
@@ -478,6 +486,10 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 		row = append(row, member{name: name, atFirst: true})
 	}
 	for _, m := range row {
+		if m.atFirst && !isNew {
+			in.refuseChange(m.name)
+			continue
+		}
 		null := in.isNull(m.name)
 		_, isText := m.at.(*string)
 		left := !in.has(m.name) || null && isText && isNew
@@ -487,14 +499,22 @@ func (in *input) change(row []member, isNew bool, fixed ...string) (c change) {
 			continue
 		case left, m.apart:
 			continue
-		case m.atFirst && !isNew:
-			in.wrong(m.name, "immutable", "This can't be changed.")
 		case !null || !m.isNullable():
 			in.readMember(m)
 		}
 		c = append(c, m)
 	}
 	return c
+}
+
+// refuseChange records an error of a member that can't be changed, if it is there.
+func (in *input) refuseChange(name string) {
+	if in.places != nil {
+		in.place().fixed.add(name)
+	}
+	if _, given := in.body.member(name); given {
+		in.wrong(name, "immutable", "This can't be changed.")
+	}
 }
 
 // readMember reads a member that is there to where its row has it.

@@ -225,9 +225,9 @@ func TestActivatePage_saysWhatIsWrongAndKeepsWhatWasPasted(t *testing.T) {
 		{request() + request(), 400, "isn’t an activation request"},
 		{`{"license_key":"` + key + `"}`, 422, "<code>fingerprint</code> <code>nonce</code>"},
 		{activateBody(key, "till"), 422, "Missing or wrong: <code>nonce</code>"},
-		{strings.Replace(request(), "nonce", "n0nce", 1), 422, "<code>nonce</code> <code>n0nce</code>"},
+		{strings.Replace(request(), "nonce", "n0nce", 1), 422, "Missing or wrong: <code>nonce</code>"},
 		{wrongKey, 422, "The licence key in the request isn’t valid"},
-		{request("product", "another"), 403, "The licence is for another product."},
+		{request("product", "another", "of_a_later_version", "x"), 403, "The licence is for another product."},
 	} {
 		page := s.carries(c.request, "file").is(c.status).has("Cache-Control: no-store")
 		page.shows("The device was not activated", c.text, "not <script", "not "+key[:11]+"<",
