@@ -360,10 +360,13 @@ func (b *browser) fitsInFrame(address, except, more string) {
 	}
 }
 
+// pictures is the directory for pictures of what the browser shows; "": none are taken.
+func pictures() string { return os.Getenv("WIDGETD_TEST_PICTURES") }
+
 // screenshot saves what the browser shows, when a place for pictures is named.
 func (b *browser) screenshot(name string) {
 	b.t.Helper()
-	dir := os.Getenv("WIDGETD_TEST_PICTURES")
+	dir := pictures()
 	if dir == "" {
 		return
 	}

@@ -486,7 +486,13 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 			programsOrSkip(t, c.needs...)
 			s := newService(t)
 			saveSample(s, c.id, c.file)
-			checkLeases(s, c.command)
+			again := c.command
+			if c.id == "java" { // which compiles the program each time when it is given its text
+				again = []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", s.dir, "Lease"}
+				runProgram(t, "javac", "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-d", s.dir,
+					filepath.Join(s.dir, c.file))
+			}
+			checkLeases(s, c.command, again)
 		})
 	}
 }
@@ -663,8 +669,9 @@ func checkWebhooks(s *service, command []string) {
 	}
 }
 
-// checkLeases has a program judge leases that hold and leases that don't.
-func checkLeases(s *service, command []string) {
+// checkLeases has a program judge leases that hold and leases that don't: the first by one command, and the others by
+// again, which may be quicker.
+func checkLeases(s *service, command, again []string) {
 	t := s.t
 	_, key := s.addLicense(license{terms: terms{MaxDevices: ptr(1)}})
 	old := s.activate(key, "kitchen-1").is(200).text("token")
@@ -711,6 +718,7 @@ func checkLeases(s *service, command []string) {
 			s.check(os.WriteFile(mark, fmt.Appendln(nil, lease.mark), 0o600))
 		}
 		cmd := exec.Command(command[0], command[1:]...)
+		command = again
 		cmd.Dir = s.dir
 		cmd.Env = append(os.Environ(), "TOKEN="+lease.token, "FINGERPRINT="+lease.fingerprint,
 			"AUDIENCE="+lease.audience)
@@ -741,8 +749,9 @@ func TestDocs_fitATelephone(t *testing.T) {
 	b.open(root + "/docs")
 	b.screenshot("docs.png")
 	b.open(root + "/robots.txt") // a page without a policy, that may have a frame
-	for _, path := range []string{"/", "/docs", "/docs/widgets", "/docs/calls-orders", "/docs/clients",
-		"/docs/offline", "/docs/problems", "/docs/bookkeeping"} {
+	paths := []string{"/", "/docs", "/docs/calls-orders", "/docs/offline", "/docs/widgets", "/docs/clients",
+		"/docs/problems", "/docs/bookkeeping"}
+	for _, path := range paths[:size(4, len(paths))] {
 		b.fitsInFrame(root+path, "pre, .skip",
 			`if (getComputedStyle(page.body).fontSize != "16px") fault("the style sheet is missing");`)
 	}
