@@ -478,7 +478,7 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "lease.py"}},
 		// -I -S leaves installed packages out, so that openssl does it.
 		{"python", "lease.py", []string{"python3", "openssl"}, []string{"python3", "-I", "-S", "lease.py"}},
-		{"java", "Lease.java", []string{"java"}, []string{"java", "Lease.java"}},
+		{"java", "Lease.java", []string{"java", "javac"}, []string{"java", "Lease.java"}},
 		{"go", "lease.go", []string{"go"}, []string{"./lease"}},
 	} {
 		t.Run(strings.Join(c.command, " "), func(t *testing.T) {
