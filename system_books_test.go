@@ -458,8 +458,9 @@ func TestBooks_killedWhileTokensAreReplacedOrAnEntryIsSentGoOnAfterTheRestart(t 
 func TestBooks_killedAtRandomMomentsSendEachDayOnce(t *testing.T) {
 	t.Parallel()
 	eachKilledBookkeeper(t, func(t *testing.T, k *killedBookkeeper) {
-		kills, random := size(2, 8), random(t, cmp.Or(*seed, uint64(size(1, 0)))) // by default the same each time
-		dates := k.sell(size(6, 25))                                              // more than are sent before the last kill
+		// By default it is the same each time. There are more days than are sent before the last kill.
+		kills, random := size(2, 8), random(t, cmp.Or(*seed, uint64(size(1, 0))))
+		dates := k.sell(size(6, 25))
 		k.do("books", "set", k.connection, "-send-from", dates[0], "-history")
 		for range kills {
 			moments := []string{killBefore, killActed, killAnswered}
