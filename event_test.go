@@ -52,6 +52,15 @@ func TestEvent_ofEndsToComeAreAllWrittenAtOnce(t *testing.T) {
 	}
 }
 
+// fillEvents writes events of an account with one statement.
+func (s *service) fillEvents(account string, kind eventType, n int) {
+	s.t.Helper()
+	s.sql(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO events (id, at, type, account_id, subject_id, actor)
+		SELECT 'evt_' || printf('%026d', i), '2026-01-01T00:00:00Z', ?, ?, 'lead_' || printf('%026d', i), 'site'
+		FROM n`, n, kind, account)
+}
+
 // manyEvents writes events of an account after those that are there, one a second: the first of
 // them of type license.revoked.
 func (s *service) manyEvents(account, subject string, n int, data string) {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -194,67 +192,6 @@ func TestErase_ofManyLeadsLetsOthersWriteInBetween(t *testing.T) {
 			return nil
 		})
 	})
-}
-
-// erasedRows is how many short leads BenchmarkErase erases.
-var erasedRows = flag.Int("leads", 5_000, "short leads that BenchmarkErase erases; a tenth of them with long texts")
-
-// BenchmarkErase erases an address that has many leads, short ones and ones with 8 KiB of fields,
-// while somebody else goes on writing, and reports how long a write waited at most:
-//
-//	go test -run '^$' -bench Erase -benchtime 1x -leads 500000 -timeout 30m .
-func BenchmarkErase(b *testing.B) {
-	for name, c := range map[string]struct {
-		leads  int
-		fields string
-	}{
-		"short leads":     {*erasedRows, `NULL`},
-		"with long texts": {*erasedRows / 10, `json_object('message', printf('%.*c', 8000, 'x'))`},
-	} {
-		b.Run(name, func(b *testing.B) {
-			for range b.N {
-				b.StopTimer()
-				s := newService(b)
-				digest := (&lead{AccountID: s.account, Type: "demo", Email: "many@example.com"}).digest()
-				s.sql(manyRows(c.leads)+`
-		INSERT INTO leads (id, account_id, type, email, fields, digest, created_at)
-					SELECT printf('lead_%026d', i), ?, 'demo', 'many@example.com', `+c.fields+`, ?,
-					'2020-01-01T00:00:00Z' FROM n`, s.account, digest)
-				ended := make(chan time.Duration)
-				ctx, end := context.WithCancel(b.Context())
-				go func() { ended <- longestWrite(ctx, s.store) }()
-				b.StartTimer()
-				erased, err := s.store.eraseLeads(b.Context(), anyAccount, "Many@example.com")
-				b.StopTimer()
-				end()
-				if longest := <-ended; err != nil || erased != int64(c.leads) || longest < 0 {
-					b.Errorf("%d erased, %v, %v", erased, longest, err)
-				} else {
-					b.ReportMetric(float64(longest.Microseconds())/1000, "ms/longest-write")
-				}
-			}
-		})
-	}
-}
-
-// longestWrite writes every few milliseconds until ctx ends, and returns how long a write took at
-// most, or a negative duration if one failed.
-func longestWrite(ctx context.Context, s *store) (longest time.Duration) {
-	for ticks := time.Tick(3 * time.Millisecond); ; {
-		select {
-		case <-ctx.Done():
-			return longest
-		case <-ticks:
-		}
-		began := time.Now()
-		if err := s.update(context.WithoutCancel(ctx), func(t *tx) error {
-			t.writeProbe()
-			return nil
-		}); err != nil {
-			return -1
-		}
-		longest = max(longest, time.Since(began))
-	}
 }
 
 func TestPurge_removesWhatIsOldAlsoWhereTheClockWasSet(t *testing.T) {

@@ -341,28 +341,6 @@ func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {
 	equal(t, "what was loaded, and pictures without a title", fmt.Sprint(faults), "0")
 }
 
-// BenchmarkDays reads 14 of 100 days, with -long of two years, in which each day has 200 orders, leads and activations,
-// and 20 widgets.
-func BenchmarkDays(b *testing.B) {
-	s, past := newService(b), size(100, 730)
-	for range 19 {
-		s.addWidget(s.account)
-	}
-	s.seedDays(past, func(int) int { return 200 }, s.account)
-	s.sql(`WITH RECURSIVE q (i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM q WHERE i < ?1 * 96) INSERT OR IGNORE
-		INTO widget_counts (widget_id, quarter, views) SELECT w.id, strftime('%Y-%m-%dT%H:%M:00Z', 'now',
-		'start of day', (-15 * i) || ' minutes'), 3 FROM q, widgets w`, past)
-	for name := range daySeriesOf(nil) {
-		s.sql(manyRows(400)+`INSERT INTO daily_counts SELECT date('now', -i || ' days'), ?, i FROM n`,
-			fmt.Sprint("name", name))
-	}
-	for b.Loop() {
-		if _, err := readDays(s.store.queries, "", defaultDays, time.Now()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // The unit that writes the page has the walls of the one for backups, and gets over what a killed one has left.
 func TestUnit_writesThePageBehindTheWallsOfTheOneForBackups(t *testing.T) {
 	t.Parallel()

@@ -936,10 +936,6 @@ func TestLeads_eraseNamesTheCopiesThatStillHoldTheAddress(t *testing.T) {
 	}
 }
 
-// upgradeRows is how many leads, licences, devices and events each BenchmarkUpgrade has.
-var upgradeRows = flag.Int("rows", 10_000,
-	"leads, licences, devices and events, each, in the database of BenchmarkUpgrade")
-
 // manyOfVersion1 adds to a database of version 1 n leads, licences with a key, devices, and
 // events, which are about each of those in turn. Ids tell the time, as those of the service do.
 func manyOfVersion1(n int) string {
@@ -964,27 +960,4 @@ func manyOfVersion1(n int) string {
 			iif(i % 3, 'lic_' || id, NULL), iif(i % 3 = 2, 'dev_' || id, NULL),
 			iif(i % 3, NULL, 'lead_' || id), 'site' FROM made;
 		DROP TABLE made; COMMIT; VACUUM;`
-}
-
-// BenchmarkUpgrade takes a database of version 1 to the present one, without the copy, and
-// tells its size before and after, and after a VACUUM too:
-//
-//	go test -run '^$' -bench Upgrade -benchtime 1x -rows 1000000 -v -timeout 20m
-func BenchmarkUpgrade(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		path := oldDatabase(b, 1)
-		raw(b, path, manyOfVersion1(*upgradeRows))
-		megabytes := func() float64 { return float64(fileSize(path)) / 1e6 }
-		before := megabytes()
-		b.StartTimer()
-		upgraded(b, path, upgradeOptions{noCopy: true})
-		b.StopTimer()
-		after := megabytes()
-		raw(b, path, `VACUUM`)
-		b.ReportMetric(before, "MB-before")
-		b.ReportMetric(after, "MB-after")
-		b.ReportMetric(megabytes(), "MB-vacuumed")
-		b.StartTimer()
-	}
 }
