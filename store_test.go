@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -343,6 +344,26 @@ func newScaled(b *testing.B, licenses int) *scaled {
 	_, s.key = s.addLicense(license{})
 	s.token = s.activate(s.key, "a").is(200).text("token")
 	return s
+}
+
+// What a test lowers is as high as it is said to be.
+func TestStore_limitsAreThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	equal(t, "limits", usualLimits, limits{listRows: 10_000, planLicenses: 5_000, swept: 1_000, plans: 500,
+		openOrders: 10_000, attempts: 20, refunds: 100, talliedLicenses: 10_000})
+	for file, says := range map[string][]string{
+		"web/openapi.json": {"goes through at most 10,000 rows", "up to 5,000 a call", "at most 10,000 open orders"},
+		"web/docs.html": {"looks at no more than 10,000 rows", "at most 500 plans in use", "10,000 open orders",
+			"20 attempts to pay; 100 refunds"},
+	} {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		contains(t, string(text), says...)
+	}
+	s := newService(t)
+	for name, q := range map[string]*queries{"the readers'": s.store.queries, "the writer's": s.store.writer.queries} {
+		equal(t, name, q.limits, usualLimits)
+	}
 }
 
 // BenchmarkScale compares what a request costs in a small and in a large database,
