@@ -369,6 +369,9 @@ func TestStatus_countsManyLicencesWithoutReadingEach(t *testing.T) {
 		return text
 	}
 	contains(t, status(), fmt.Sprintf("licences     %d; the view v_licenses has their statuses\n", most+1))
+	lines, err := s.here("status", "-json")
+	s.check(err)
+	contains(t, lines, `"licenses":{}`) // none was read
 	s.sql(`DELETE FROM licenses WHERE id = ?`, fmt.Sprintf("lic_%026d", 1))
 	contains(t, status(), fmt.Sprintf("licences     active %d\n", most))
 }

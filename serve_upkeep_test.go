@@ -536,7 +536,7 @@ func TestSweep_keepsEventsAndTokensAsLongAsItIsTold(t *testing.T) {
 
 // withFewSwept has a sweep remove few rows, and look at ten times as many events.
 var withFewSwept = withLimits(func(most *limits) {
-	most.swept, most.listRows = int64(size(10, int(most.swept))), size(100, most.listRows)
+	most.swept, most.listRows = int64(size(20, int(most.swept))), size(200, most.listRows)
 })
 
 // Against a row dated in the future that would keep what is due behind it from being removed: each sweep looks at

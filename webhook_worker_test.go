@@ -554,7 +554,7 @@ func TestSlow_receiversOfSixAccountsDelayNoOther(t *testing.T) {
 				s.announceToAll(accounts, eventLeadCreated, maxSendingWebhook)
 				stop := s.startSending()
 				written := map[string]time.Time{}
-				rounds := size(10, 80)
+				rounds := size(20, 80)
 				for range rounds {
 					time.Sleep(500 * time.Millisecond)
 					s.announceToAll(accounts, eventLeadCreated, 1)
