@@ -371,9 +371,9 @@ func TestFeed_cursorsTellNothing(t *testing.T) {
 func TestFeed_looksAtABoundedNumberOfRows(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
-	s := newService(t)
+	s := newService(t, withFewListRows)
 	id, _ := s.addLicense(license{})
-	s.manyEvents(s.account, id, 25_000, `{}`)
+	s.manyEvents(s.account, id, s.store.limits.listRows*5/2, `{}`)
 	for _, filter := range []string{"&type=origin.added", "&type=license.revoked", "&since=2031-01-01T00:00:00Z",
 		"&license_id=" + id + "&type=license.created"} {
 		for _, scope := range []string{scopeEvents, scopeAdmin} {

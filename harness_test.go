@@ -34,10 +34,11 @@ import (
 // What tests share. A noun's own helpers are in its files, those of payments and books in
 // payment_harness_test.go and books_harness_test.go.
 //
-//	to get a service                 newService, inBubble; s.another; s.with for a subtest; withoutAddressLimits
+//	to get a service                 newService, inBubble; s.another; s.with for a subtest; withoutAddressLimits;
+//	                                 withLimits for limits that few rows come to
 //	with a licence                   s.addLicense; then s.activate, s.verifyKey, s.verifyLease, s.lease, s.deviceRow
 //	with what else it needs          s.addAccount, s.addWidget, s.token, s.change and s.sql for any other row
-//	to run its commands              s.command, s.must
+//	to run its commands              s.command, s.must; s.here within its limits
 //	to ask it                        s.get, s.post, s.do; s.ask for what may be nonsense; s.everyPage for a list
 //	to judge an answer               a.is, a.has, a.says, a.names, a.invalid, a.answers; a.json, a.text to read it
 //	to make a body or a header       seatBody, activateBody, anyLead; bearer
@@ -201,6 +202,15 @@ func withoutAddressLimits(_ *storeOptions, o *serverOptions) {
 	o.anonymousRate, o.visitorRate, o.failedLookupRate = 1<<30, 1<<30, 1<<30
 }
 
+// withLimits lowers limits that the test comes to. Lowering one to size(50, its value) tries the rule with few rows,
+// and the real value with -long.
+func withLimits(lower func(*limits)) func(*storeOptions, *serverOptions) {
+	return func(o *storeOptions, _ *serverOptions) {
+		o.limits = cmp.Or(o.limits, usualLimits)
+		lower(&o.limits)
+	}
+}
+
 // withFaults has the writer's connection fail as s.fault says.
 func withFaults(o *storeOptions, _ *serverOptions) { o.driver = faultyDriverName }
 
@@ -343,6 +353,41 @@ func (s *service) must(args ...string) string {
 		s.t.Fatalf("widgetd %s: %v", strings.Join(args, " "), err)
 	}
 	return out
+}
+
+// here runs the program within the limits of the service's store, and returns what it printed.
+func (s *service) here(args ...string) (string, error) {
+	s.t.Helper()
+	e, out, _ := s.envAt(false, strings.NewReader(""))
+	st, err := openStore(s.store.path, storeOptions{noCheckpoints: true, limits: s.store.limits})
+	s.check(err)
+	e.opened = st
+	err = e.dispatch(args)
+	s.check(st.close())
+	noteCommand(args, err)
+	s.notice()
+	return out.String(), err
+}
+
+// hereRows returns the rows that the program prints there, where it must succeed.
+func (s *service) hereRows(args ...string) (all []map[string]any) {
+	s.t.Helper()
+	out, err := s.here(append(args, "-json")...)
+	s.check(err)
+	return jsonLines(s.t, out)
+}
+
+// jsonLines are the objects that a command with -json has printed.
+func jsonLines(t testing.TB, out string) (all []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatalf("%q is no JSON object: %v", line, err)
+		}
+		all = append(all, v)
+	}
+	return all
 }
 
 // notice lets the service notice what another connection has changed, which it does within a second by itself.
@@ -912,14 +957,7 @@ func (o *operator) do(args ...string) string {
 // objects runs a command with -json behind its arguments and returns the objects it printed, one a line.
 func (o *operator) objects(args ...string) (all []map[string]any) {
 	o.t.Helper()
-	for line := range strings.Lines(o.do(append(args, "-json")...)) {
-		var v map[string]any
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			o.t.Fatalf("widgetd %q: %q is no JSON object: %v", args, line, err)
-		}
-		all = append(all, v)
-	}
-	return all
+	return jsonLines(o.t, o.do(append(args, "-json")...))
 }
 
 func (o *operator) object(args ...string) map[string]any {

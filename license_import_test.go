@@ -292,10 +292,11 @@ func (s *service) runImport(sizes importSizes, stdin string, messages io.Writer,
 	return out.String(), err
 }
 
-// longImport are the sizes of imports that are long, and the lines of one that is as long as it may be while
-// it is whole, with some rows more.
-func longImport(more int) (sizes importSizes, lines []string) {
-	sizes = importSizes{progress: size(1_000, 10_000), whole: size(1_000, 10_000), batch: size(100, 1_000)}
+// longImport are the sizes of imports that are long, with few rows unless -long says otherwise, and the lines of one
+// that is as long as it may be while it is whole, with some rows more.
+func longImport(few, more int) (sizes importSizes, lines []string) {
+	n := size(few, 10_000)
+	sizes = importSizes{progress: n, whole: n, batch: n / 10}
 	lines = []string{"key"}
 	for i := range sizes.whole + more {
 		lines = append(lines, fmt.Sprintf("IMPORTED-KEY-%08d", i))
@@ -307,7 +308,7 @@ func TestImport_showsItsProgressWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	sizes, lines := longImport(1)
+	sizes, lines := longImport(100, 1)
 	file := s.importFile(lines...)
 	read, written := fmt.Sprintf("%d rows read\n", sizes.whole), fmt.Sprintf("%d rows written\n", sizes.whole)
 	announced := fmt.Sprintf("importing %d rows, %d at a time: if this is cut off, run it again with -skip-existing\n",
@@ -325,7 +326,7 @@ func TestImport_letsOthersWriteWhenItIsLong(t *testing.T) {
 	manyRowsUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	sizes, lines := longImport(1)
+	sizes, lines := longImport(1_000, 1)
 	file := s.importFile(lines...)
 	imported := make(chan error, 1)
 	go func() {
@@ -359,7 +360,7 @@ func TestImport_upToTenThousandRowsIsWholeAndALongerOneGoesOnWhereItWasCutOff(t 
 	sameText(t, "rows that are imported in one transaction", usualImport.whole, 10_000)
 	for more := range 2 {
 		s := newService(t)
-		sizes, lines := longImport(more)
+		sizes, lines := longImport(100, more)
 		n, file := sizes.whole+more, s.importFile(lines...)
 		// The last row but one can't be stored, though nothing is wrong with it.
 		taken := licenseKey(lines[n-1]).hash()

@@ -235,7 +235,7 @@ func TestPayPage_answersErrorsAsPages(t *testing.T) {
 	g.post(o.path(""), `{"method":"card"}`).is(415).shows("This request isn’t valid")
 	g.post(o.path(""), "method="+strings.Repeat("x", maxBody), formType).is(413).shows("This request isn’t valid")
 	g.post(o.path(""), "way=card", formType).is(422).shows("This request isn’t valid")
-	g.sql(`UPDATE orders SET attempts = ? WHERE id = ?`, maxAttempts, o.ID)
+	g.sql(`UPDATE orders SET attempts = ? WHERE id = ?`, usualLimits.attempts, o.ID)
 	g.presses(o, "card").is(409).shows("tried to pay too often")
 	limited := g.get(o.path(""), "Accept-Language: de")
 	for range 100 * g.server.anonymousRate { // the bucket fills up meanwhile

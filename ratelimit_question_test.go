@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -60,10 +59,10 @@ func (s *service) getWithin(ctx context.Context, path string, headers ...string)
 	return answers
 }
 
-// until waits, busily, for what becomes true soon.
+// until waits for what becomes true soon.
 func until(isTrue func() bool) {
 	for !isTrue() {
-		runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 

@@ -435,7 +435,7 @@ func (s *server) runChores(ctx context.Context) {
 // by the steady clock, it stops, so that the chores get their turn, and reports that more is left.
 func (s *server) sweep(ctx context.Context, until time.Time) (more bool) {
 	for _, remove := range append([]func(*tx) (int64, error){(*tx).sweep}, s.sweeps...) {
-		_, err := s.store.updateInParts(ctx, sweptAtOnce, func(t *tx) (int64, error) {
+		_, err := s.store.updateInParts(ctx, s.store.limits.swept, func(t *tx) (int64, error) {
 			if more = !s.steady().Before(until); more {
 				return 0, nil
 			}

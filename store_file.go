@@ -42,6 +42,7 @@ type storeOptions struct {
 	driver        string // of the writer, for tests that inject faults; "": sqlite
 	followed      bool   // also open a copy that 'litestream restore -f' was writing, to promote it
 	unsynced      bool   // no commit waits for the disk
+	limits        limits // the zero value: usualLimits
 }
 
 // dsn returns the data source name of a file, with every pragma in it: one that is sent by Exec
@@ -290,7 +291,7 @@ func openStore(path string, o storeOptions) (*store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.writer = newWriter(s.inPlace, s.now)
+	s.writer = newWriter(s.inPlace, s.now, cmp.Or(o.limits, usualLimits))
 	if err := s.open(o); err != nil {
 		s.closeFiles()
 		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}
@@ -348,7 +349,7 @@ func (s *store) open(o storeOptions) (err error) {
 	s.readers.SetMaxOpenConns(readerConns)
 	s.readers.SetMaxIdleConns(readerConns)
 	s.queries = newQueries(s.readers.PrepareContext)
-	s.queries.met = s.met
+	s.queries.met, s.queries.limits = s.met, s.writer.limits
 	if s.walInfo, err = os.Stat(s.walPath); err != nil {
 		return err
 	}

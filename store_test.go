@@ -3,6 +3,7 @@ package main
 import (
 	"database/sql"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -265,4 +266,24 @@ func explain(db *sql.DB, query string) (steps []string, err error) {
 		steps = append(steps, step)
 	}
 	return steps, rows.Err()
+}
+
+// What a test lowers is as high as it is said to be.
+func TestStore_limitsAreThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	equal(t, "limits", usualLimits, limits{listRows: 10_000, planLicenses: 5_000, swept: 1_000, plans: 500,
+		openOrders: 10_000, attempts: 20, refunds: 100, talliedLicenses: 10_000})
+	for file, says := range map[string][]string{
+		"web/openapi.json": {"goes through at most 10,000 rows", "up to 5,000 a call", "at most 10,000 open orders"},
+		"web/docs.html": {"looks at no more than 10,000 rows", "at most 500 plans in use", "10,000 open orders",
+			"20 attempts to pay; 100 refunds"},
+	} {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		contains(t, string(text), says...)
+	}
+	s := newService(t)
+	for name, q := range map[string]*queries{"the readers'": s.store.queries, "the writer's": s.store.writer.queries} {
+		equal(t, name, q.limits, usualLimits)
+	}
 }

@@ -42,6 +42,7 @@ type writer struct {
 	queries *queries     // prepared on conn
 	inPlace func() error // fails if the database file is no longer the one that is open
 	now     func() time.Time
+	limits  limits // of the readers' queries, too
 
 	jobs    chan *job     // the queue
 	look    chan struct{} // loop is to look for foreign commits
@@ -65,10 +66,11 @@ type writer struct {
 
 // newWriter makes a writer without a connection; connect gives it one. inPlace returns an error
 // if the database file is no longer the one that the connection has open.
-func newWriter(inPlace func() error, now func() time.Time) *writer {
+func newWriter(inPlace func() error, now func() time.Time, most limits) *writer {
 	w := &writer{
 		inPlace: inPlace,
 		now:     now,
+		limits:  most,
 		jobs:    make(chan *job, maxQueued),
 		look:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
@@ -115,7 +117,7 @@ func (w *writer) connect() (err error) {
 		return err
 	}
 	w.queries = newQueries(w.conn.PrepareContext)
-	w.queries.met, w.queries.writes = w.met, true
+	w.queries.met, w.queries.limits, w.queries.writes = w.met, w.limits, true
 	w.dataVersion = -1 // unknown: each connection starts with a value of its own
 	w.lookedAt.Store(new(time.Time))
 	return nil
