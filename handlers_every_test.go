@@ -192,6 +192,7 @@ func TestEveryRoute_thatIsChargedSaysWhenItsBucketIsEmpty(t *testing.T) {
 		if r.free || r.token != tokenRequired {
 			return
 		}
+		f.server.steady = standsStill() // or the bucket refills meanwhile
 		poor := f.addAccount("poor")
 		f.change(func(t *tx) error { return t.setRate(poor, 1) })
 		token := bearer(f.token(poor, r.scope))
