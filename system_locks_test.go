@@ -83,6 +83,9 @@ func TestLock_letsReadsGoOnAndAtMost64WritesWaitWhichAreKeptWhenItEnds(t *testin
 	widget, token := l.addWidget(l.account), l.auth(l.account, scopeLeads, scopeLicenses, scopeStats)
 	l.lock()
 	l.write()
+	for l.store.lockedSince().IsZero() {
+		runtime.Gosched()
+	}
 	l.clock.set(2 * time.Second)
 	for range 149 {
 		l.write()
