@@ -163,10 +163,11 @@ func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.
 	t.Parallel()
 	p, strangers := newPair(t), newPair(t)
 	peer := standbyWith(t, p.a.keys)
+	asked, now := standbyWith(t, p.a.keys), time.Now()
+	asked.steady = func() time.Time { now = now.Add(time.Second); return now } // never too often
 	answered := func(question []byte) []byte {
-		w := httptest.NewRecorder() // of one that was not asked too often
-		standbyWith(t, p.a.keys).ServeHTTP(w,
-			httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
+		w := httptest.NewRecorder()
+		asked.ServeHTTP(w, httptest.NewRequest("POST", peerPath, bytes.NewReader(question)))
 		equal(t, "the status of an answer", w.Code, http.StatusOK)
 		return w.Body.Bytes()
 	}
@@ -191,16 +192,20 @@ func TestPeer_believesNothingThatItsPeerHasNotAnsweredToThisQuestion(t *testing.
 			return answer[:min(at, len(answer)-2)]
 		}
 	}
-	for name, answer := range answers {
-		p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
-			question, _ := io.ReadAll(r.Body)
-			w.Write(answer(question))
-		})
+	var answer func(question []byte) []byte
+	p.startBeside(p.a, func(w http.ResponseWriter, r *http.Request) {
+		question, _ := io.ReadAll(r.Body)
+		w.Write(answer(question))
+	})
+	for name, next := range answers {
+		answer = next
 		p.asks(p.a)
-		if p.a.health().text("output") != reasonSilent {
-			t.Errorf("%s: health is %s", name, p.a.health().body)
+		if output := p.a.server.healthReport().Output; output != reasonSilent && !proofWaits.MatchString(output) {
+			t.Fatalf("%s is believed: health is %s", name, p.a.health().body)
 		}
+		equal(t, name+": the standing", p.a.store.standing(), standing{dutyWaiting, reasonSilent})
 	}
+	equal(t, "health", p.a.health().text("output"), reasonSilent)
 	p.startBeside(p.a, peer.ServeHTTP)
 	p.asks(p.a)
 	p.a.stands("")
