@@ -108,6 +108,7 @@ type env struct {
 	typed          map[string]string // the options that were typed, by name
 	values         map[string]string // of every option that the command takes, see take
 	now            func() time.Time
+	callLimit      time.Duration         // for a call to an address of 'widgetd watch'; 0: watchLimit
 	opened         *store                // the database, while withStore has it open
 	installed      string                // directory of the installation: installedDir; "": none is looked for
 	uid            int                   // of the user as whom the program acts

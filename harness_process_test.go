@@ -390,15 +390,18 @@ func (p *process) stop(signal os.Signal) error {
 	return p.end()
 }
 
-// end returns how the process ended. One that does not end within a minute hangs: it
-// gives itself less than half of that.
+// hangs is how long a test waits for what must come, and then ends: many times what that takes on a machine that is
+// busy with other things. A process gives itself less than half a minute to end.
+const hangs = 3 * time.Minute
+
+// end returns how the process ended.
 func (p *process) end() error {
 	p.t.Helper()
 	select {
 	case err := <-p.done:
 		return err
-	case <-time.After(time.Minute):
-		p.t.Fatal("the process does not end: a minute has passed since it was told to")
+	case <-time.After(hangs):
+		p.t.Fatalf("the process does not end: %v have passed since it was told to", hangs)
 		return nil
 	}
 }
@@ -505,7 +508,7 @@ func startLoad(t testing.TB, base, name string, clients int, pause time.Duration
 	l := &load{done: make(chan struct{})}
 	l.base.Store(&base)
 	client := newClient(t)
-	client.Timeout = time.Minute
+	client.Timeout = hangs
 	for c := range clients {
 		l.posts.Go(func() {
 			for i := 0; ; i++ {
@@ -605,7 +608,7 @@ func (c *customer) ask(method, path, body string, headers ...string) answer {
 
 // send sends a request over a connection and reads the answer. An error means that nobody knows whether it was done.
 func send(client *http.Client, method, url, body string, headers ...string) (a answer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -662,9 +665,9 @@ func (c *customer) refuses(code string) {
 	}
 }
 
-// soon waits, for at most half a minute, until something is true that another process does, and reports whether it is.
+// soon waits until something is true that another process does, and reports whether it is.
 func soon(isTrue func() bool) bool {
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(hangs); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if isTrue() {
 			return true
 		}
@@ -681,22 +684,6 @@ func (c *customer) healthBecomes(status string) {
 		return strings.HasPrefix(last, `{"status":"`+status+`"`)
 	}) {
 		c.t.Fatalf("health stays %s, want %s", last, status)
-	}
-}
-
-// readUntil reads all that can be read, again and again, until the channel is closed.
-func (c *customer) readUntil(done <-chan struct{}) (rounds int) {
-	for {
-		select {
-		case <-done:
-			return rounds
-		case <-time.After(200 * time.Millisecond):
-		}
-		c.reads()
-		if a := c.ask("GET", "/widget/health", ""); a.status != 200 && a.status != 503 {
-			c.t.Errorf("health: %d %s", a.status, a.body)
-		}
-		rounds++
 	}
 }
 
@@ -749,7 +736,7 @@ func exchange(t testing.TB, addr, request string) string {
 	must(t, err)
 	defer conn.Close()
 	go io.WriteString(conn, request) // fails where the answer comes before all is sent
-	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(hangs))
 	back, err := io.ReadAll(conn)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection is not closed: %v, after %q", err, back)

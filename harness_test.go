@@ -60,7 +60,9 @@ import (
 //	to run other programs            programsOrSkip, runProgram, asOnAServer, openShell
 //	to have a small or full disk     smallDisk, fillDisk
 //
-//	to move time                     inBubble, in which time.Sleep takes none; wallClock for a clock that is set
+//	to move time                     inBubble, in which time.Sleep takes none; wallClock for a clock that is set;
+//	                                 standsStill for one by which no bucket refills
+//	to wait                          soon, for what others do; s.health, settled and o.status until a proof is done
 //	to choose how much and what      size, seeds, random
 //	to read documents and vectors    codeBlocks, documentBlock, vectors
 //	to keep secrets                  discretion: every service and operator has one, which looks where they may not be
@@ -633,16 +635,44 @@ func (s *service) get(path string, headers ...string) answer {
 	return s.do("GET", path, "", headers...)
 }
 
-// health asks for health until its proof is done, for which a request waits a quarter
-// of a second only; where the machine is busy that may be too short.
-func (s *service) health() (a answer) {
-	s.t.Helper()
-	for range 100 {
-		if a = s.get("/widget/health"); a.text("status") != "warn" {
+// proofWaits is what health says while its own proof is under way: a request waits a quarter of a second for it, and
+// where the machine is busy that may be too short.
+var proofWaits = regexp.MustCompile(`(a write has been waiting|another program has held the write lock) for \d+ s`)
+
+// settled asks for something until it does not say that a proof of health is under way.
+func settled(ask func() string) (said string) {
+	for range 1000 {
+		if said = ask(); !proofWaits.MatchString(said) {
 			break
 		}
 	}
+	return said
+}
+
+// health asks for health until its proof is done.
+func (s *service) health() (a answer) {
+	s.t.Helper()
+	settled(func() string {
+		a = s.get("/widget/health")
+		return a.body
+	})
 	return a
+}
+
+// status asks for the status until the proof of health is done.
+func (o *operator) status() (v map[string]any) {
+	o.t.Helper()
+	settled(func() string {
+		v = o.object("status")
+		return fmt.Sprint(v["service"])
+	})
+	return v
+}
+
+// standsStill returns a clock that shows the same time for good.
+func standsStill() func() time.Time {
+	now := time.Now()
+	return func() time.Time { return now }
 }
 
 // ask sends a request as it is to the service and checks that the answer is one of the contract's.

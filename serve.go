@@ -468,7 +468,7 @@ func (s *server) runFinalChores() error {
 
 // warnOfState warns of a large WAL, and that most calls to different hosts fail alike, as long as that lasts.
 func (s *server) warnOfState() {
-	if s.store.walSize() > maxWAL {
+	if s.store.walSize() > s.store.maxWAL {
 		s.log.Warn(s.walReason())
 	}
 	if fault, since := s.outbound.reach.failing(); fault != "" {

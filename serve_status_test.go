@@ -146,20 +146,26 @@ func TestStatus_asksTheRunningServiceOverASocketOfItsUser(t *testing.T) {
 	path := socketPath(s.store.path)
 	s.server.statusSocket = path
 	stop := s.serving()
-	if info, err := os.Stat(path); err != nil || info.Mode() != os.ModeSocket|0o600 ||
-		filepath.Base(path) != "widgetd.sock" {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != os.ModeSocket|0o600 || filepath.Base(path) != "widgetd.sock" {
 		t.Fatalf("%s: %v %v", path, info, err)
 	}
-	v, err := askService(t.Context(), s.store.path)
-	s.check(err)
-	if v == nil || v.Version != buildName() || v.Health != healthPass || v.StartedAt.IsZero() || v.Litestream {
+	var v *serviceStatus
+	settled(func() string {
+		v, err = askService(t.Context(), s.store.path)
+		if s.check(err); v == nil {
+			t.Fatal("nobody answers")
+		}
+		return v.Output
+	})
+	if v.Version != buildName() || v.Health != healthPass || v.StartedAt.IsZero() || v.Litestream {
 		t.Fatalf("%+v", v)
 	}
 	wantRoutes := []routeCount{{"POST /widget/leads", 200, 2}, {"POST /widget/leads", 422, 1}, {noRoute, 200, 1},
 		{noRoute, 404, 1}}
 	wantRefused := []refusalCount{{"not_found", 1, 1}, {"validation_failed", 1, 1}}
 	failIf(t, !slices.Equal(v.LastMinute, wantRoutes) || !slices.Equal(v.Refusals, wantRefused), "%+v", v)
-	contains(t, s.must("status"), "health       pass\n",
+	contains(t, settled(func() string { return s.must("status") }), "health       pass\n",
 		"last minute  5 requests\n             200  POST /widget/leads  2\n",
 		"callers      5/min, 5/h  anonymous\n",
 		"refused      not_found: 1 in the last minute, 1 since the start\n")
@@ -211,7 +217,7 @@ func TestStatus_ofAServiceThatWasKilledSaysNotRunning(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
 	p := serveProcess(t, o)
-	v := o.object("status")
+	v := o.status()
 	service, _ := v["service"].(map[string]any)
 	if service == nil || service["health"] != "pass" || !slices.Equal(needsDoing(v)[len(needsDoing(v))-1:],
 		[]string{"there was no backup yet: run 'widgetd backup FILE', best each day"}) {
@@ -322,13 +328,11 @@ func TestStatus_checkTellsByItsExitStatusAndOneLine(t *testing.T) {
 	s := newService(t)
 	check := func(want int, line string) {
 		t.Helper()
-		out, err := s.command("status", "-check")
-		for range 100 { // as long as a busy machine lets a write wait
-			if !strings.Contains(out, "a write has been waiting") {
-				break
-			}
+		var err error
+		out := settled(func() (out string) {
 			out, err = s.command("status", "-check")
-		}
+			return out
+		})
 		var status exitStatus
 		errors.As(err, &status)
 		if int(status) != want || status == 0 && err != nil || !strings.HasPrefix(out, line) ||

@@ -605,6 +605,7 @@ type store struct {
 	walInfo  os.FileInfo           // of the write-ahead log that SQLite has open
 	damaged  atomic.Pointer[error] // what the last check of the file's header found; nil: nothing
 
+	maxWAL           int64       // bytes of the write-ahead log, past which it is reported
 	noCheckpoints    bool        // leave checkpoints to Litestream, or in a command to the service
 	walNeedsTruncate atomic.Bool // the write-ahead log may still hold what was erased
 }

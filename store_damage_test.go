@@ -61,7 +61,7 @@ func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	s.healthNow().is(200).members("status", "pass") // nobody has met it yet
 
 	s.get("/leads", auth).is(503, "storage_unavailable")
-	s.get("/widget/health").is(200).members("status", "warn", "output", damageReadReason)
+	s.health().is(200).members("status", "warn", "output", damageReadReason)
 	s.post("/widget/leads", anyLead).is(503, "storage_unavailable")
 	s.healthNow().is(503).members("status", "fail", "output", damageWrittenReason)
 	s.get("/leads", auth).is(503, "storage_unavailable")

@@ -31,13 +31,14 @@ const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
 
 	readerConns = 3        // each keeps up to 2 MiB of pages
-	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported
+	maxWAL      = 64 << 20 // bytes of the write-ahead log, past which it is reported, by default
 )
 
 // storeOptions are what the service, commands and tests open a database with.
 type storeOptions struct {
 	noCheckpoints bool          // never checkpoint: that is the service's or Litestream's job
-	busyTimeout   time.Duration // SQLite's busy_timeout; 0: lockTimeout
+	busyTimeout   time.Duration // SQLite's busy_timeout, and how long a job waits for the writer; 0: lockTimeout
+	maxWAL        int64         // bytes of the write-ahead log, past which it is reported; 0: maxWAL
 	now           func() time.Time
 	driver        string // of the writer, for tests that inject faults; "": sqlite
 	followed      bool   // also open a copy that 'litestream restore -f' was writing, to promote it
@@ -52,7 +53,7 @@ func dsn(path, mode string, o storeOptions, more ...string) string {
 	q := url.Values{"mode": {mode}, "_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", patience.Milliseconds()), // first: the others may have to wait
 		"journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "trusted_schema(0)",
-		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", maxWAL),
+		"secure_delete(1)", fmt.Sprintf("journal_size_limit(%d)", cmp.Or(o.maxWAL, maxWAL)),
 	}}
 	if o.noCheckpoints {
 		q.Add("_pragma", "wal_autocheckpoint(0)")
@@ -287,11 +288,12 @@ func openStore(path string, o storeOptions) (*store, error) {
 		file.Close()
 		return nil, oneLineError{err}
 	}
-	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, noCheckpoints: o.noCheckpoints}
+	s := &store{path: path, walPath: real + "-wal", file: file, now: o.now, noCheckpoints: o.noCheckpoints,
+		maxWAL: cmp.Or(o.maxWAL, maxWAL)}
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.writer = newWriter(s.inPlace, s.now, cmp.Or(o.limits, usualLimits))
+	s.writer = newWriter(s.inPlace, s.now, cmp.Or(o.limits, usualLimits), cmp.Or(o.busyTimeout, lockTimeout))
 	if err := s.open(o); err != nil {
 		s.closeFiles()
 		return nil, oneLineError{fmt.Errorf("%s can't be used: %s: %w", path, openHint(err), err)}

@@ -133,6 +133,26 @@ func TestWriter_skipsACallerWhoLeavesBeforeItsTurn(t *testing.T) {
 	}
 }
 
+// Under a lock, each transaction that begins waits as long as SQLite does, and a stop waits for all of them.
+func TestWriter_beginsNoTransactionForCallersWhoHaveLeft(t *testing.T) {
+	t.Parallel()
+	s := newService(t, withFaults)
+	release := holdWriter(t, s.store)
+	ctx, leave := context.WithCancel(t.Context())
+	gone := queue(s.store, ctx, nothing, nothing, nothing)
+	leave()
+	for _, result := range gone {
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller who left got %v", err)
+		}
+	}
+	s.fault.set(0, "exec BEGIN", notDone, errors.New("it begins"))
+	s.fault.arm(true)
+	release()
+	s.reopen(storeOptions{})
+	equal(t, "what begins", s.fault.hit(), "")
+}
+
 func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +164,7 @@ func TestWriter_letsAWriteWaitFifteenSecondsForItsTurn(t *testing.T) {
 		if err := s.update(t.Context(), func(*tx) error { ran = true; return nil }); !errors.Is(err, errBusy) {
 			t.Errorf("got %v", err)
 		}
-		equal(t, "gave up after", time.Since(start), lockTimeout)
+		equal(t, "gave up after", time.Since(start), 15*time.Second)
 		release()
 		if err := s.update(t.Context(), named("later")); err != nil || ran {
 			t.Errorf("afterwards: %v; the function that was given up ran: %v", err, ran)

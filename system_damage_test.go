@@ -189,7 +189,7 @@ func TestDamage_ofOneByteIsRefusedOrServedWithProperAnswers(t *testing.T) {
 		content[at] ^= with
 		must(t, os.WriteFile(path, content, 0o600))
 		what := fmt.Sprintf("byte %d changed by %#02x", at, with)
-		hangs := time.AfterFunc(time.Minute, func() { panic(what + ": no answer within a minute") })
+		hangs := time.AfterFunc(hangs, func() { panic(what + ": no answer") })
 		r := f.serveDamaged(t, path, what)
 		hangs.Stop()
 		must(t, errors.Join(os.Remove(path), removeLog(path)))
@@ -221,7 +221,7 @@ func removeLog(path string) (err error) {
 // refusedStart starts the service on files that it must refuse and returns what it says, in one line.
 func refusedStart(t testing.TB, o *operator) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hangs)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, builtProgram(t), "serve", "-addr", "127.0.0.1:0",
 		"-db", o.env["WIDGETD_DB"], "-key", o.env["WIDGETD_KEY"])
