@@ -145,7 +145,7 @@ func TestConfirm_wantsATypedYesOnATerminal(t *testing.T) {
 		asked = append(asked, c.args[0]+" "+c.args[1])
 		for j, typed := range []string{"", "\n", "no\n", "y\n", "YES\n", "yes", "yes, please\n", "\nyes\n",
 			strings.Repeat("yes", 1000) + "\n"} { // the empty one is Ctrl-D
-			if i > 0 && i%9 != j && !inFull() { // all have the same ear: the first hears everything, each other one thing
+			if i > 0 && i%9 != j && !inFull() { // one function reads them all
 				continue
 			}
 			format := []string{"-json", "-json=false"}[j%2]

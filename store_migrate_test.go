@@ -52,7 +52,7 @@ func (f *madeFile) copied(t testing.TB, make func(path string)) (path string) {
 	return path
 }
 
-// dumped are the databases that are made from the dumps, and dumpedUpgraded those that upgrades make of them, by version.
+// dumped are the databases that are made from the dumps, by version, and dumpedUpgraded what upgrades make of them.
 var dumped, dumpedUpgraded [schemaVersion + 1]madeFile
 
 // oldDatabase makes a database from the dump of a version, in WAL mode and closed, as a service leaves it.

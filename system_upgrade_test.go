@@ -41,7 +41,7 @@ var upgradeKills = []struct {
 	step       int      // the same with -long, which tries them to the last
 }{
 	{"pwrite64", nil, false, 1, 320, 96}, // most of them fill the copy
-	{"pwrite64", nil, true, 1, 200, 64},
+	{"pwrite64", nil, true, 2, 200, 64},
 	{"pwrite64", []string{"-no-copy"}, true, 1, 200, 64},
 	{"fsync,fdatasync", nil, false, 1, 4, 1},
 	{"ftruncate", nil, false, 1, 1, 1},
