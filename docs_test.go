@@ -249,8 +249,16 @@ func TestDocs_linesOfADemoWorkAsTheyStand(t *testing.T) {
 	if len(lines) < 30 {
 		t.Fatalf("found %d lines only", len(lines))
 	}
+	script := settings(page)
 	for _, line := range lines {
-		out := runProgram(t, "sh", "-c", settings(page)+line+" -w '\n%{http_code}'")
+		script += line + " -w '\n%{http_code}'\necho ==\n"
+	}
+	outs := strings.Split(strings.TrimSuffix(runProgram(t, "sh", "-c", script), "==\n"), "==\n")
+	if len(outs) != len(lines) {
+		t.Fatalf("%d lines print %d answers:\n%q", len(lines), len(outs), outs)
+	}
+	for i, line := range lines {
+		out := strings.TrimSpace(outs[i])
 		status := out[strings.LastIndexByte(out, '\n')+1:]
 		want := "200"
 		switch {

@@ -63,6 +63,9 @@ func size(small, large int) int {
 	return small
 }
 
+// inFull reports whether a test tries each of many things in each way, as it does with -long only.
+func inFull() bool { return size(0, 1) > 0 }
+
 // notUnderRace skips a test under the race detector. CI runs it without.
 func notUnderRace(t testing.TB, why string) {
 	t.Helper()

@@ -47,6 +47,7 @@ import (
 //	to compare and to fail           equal, contains, lacks, must, s.check
 //
 //	to get an operator               newOperator, operatorIn; o.do, o.object, o.objects, o.try, o.fails, runOK
+//	to have many commands run fast   o.keepsOpen
 //	with rows                        o.addLeads, o.addDevice, o.change, o.store
 //	to get a database alone          makeStore, copyTemplate, openTestStore; raw for SQL without care
 //	to hold its writer or its locks  holdWriter and queue, foreignLock, leaveOpen, s.limitPages
@@ -71,16 +72,17 @@ func ptr[T any](v T) *T { return &v }
 
 // A service is a real handler over a real store in a directory of its own.
 type service struct {
-	t       testing.TB
-	server  *server
-	store   *store
-	keys    *keyring
-	dir     string
-	account string      // the main one; it owns siteOrigin
-	log     *runningLog // what the service logged
-	told    *discretion // what was said in confidence
-	damaged bool        // rows hold what no caller could have sent, so answers are not as the document says
-	fault   *fault      // of its writer's connection, with withFaults
+	t        testing.TB
+	server   *server
+	store    *store
+	keys     *keyring
+	dir      string
+	account  string      // the main one; it owns siteOrigin
+	log      *runningLog // what the service logged
+	told     *discretion // what was said in confidence
+	damaged  bool        // rows hold what no caller could have sent, so answers are not as the document says
+	fault    *fault      // of its writer's connection, with withFaults
+	commands *store      // what its commands use, see envAt; nil: none has run there yet
 }
 
 const (
@@ -395,9 +397,14 @@ func jsonLines(t testing.TB, out string) (all []map[string]any) {
 // notice lets the service notice what another connection has changed, which it does within a second by itself.
 func (s *service) notice() {
 	s.t.Helper()
+	noticeIn(s.store)
+}
+
+// noticeIn lets a store notice what another connection has changed.
+func noticeIn(st *store) {
 	for range 3 { // the first may meet a fault; in a file that was replaced none can write
-		if s.store.update(context.Background(), func(*tx) error {
-			s.store.lookForForeignCommits()
+		if st.update(context.Background(), func(*tx) error {
+			st.lookForForeignCommits()
 			return errReleased
 		}) == errReleased {
 			return
@@ -903,6 +910,7 @@ type operator struct {
 	account string      // the main one
 	told    *discretion // what was printed in confidence
 	noted   string      // what the last command wrote to standard error
+	opened  *store      // what its commands use, see keepsOpen; nil: each opens the database
 }
 
 // filesIn is the environment that says where the database and the keys lie.
@@ -964,7 +972,9 @@ var expectedNotes = regexp.MustCompile(`^((these are the first |warning: |queued
 func (o *operator) try(args ...string) (string, error) {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
-	err := run(o.t.Context(), args, func(name string) string { return o.env[name] }, &stdout, &stderr)
+	e := newEnv(o.t.Context(), func(name string) string { return o.env[name] }, &stdout, &stderr)
+	e.shared = o.opened
+	err := e.dispatch(args)
 	noteCommand(args, err)
 	o.told.hear(stdout.String())
 	o.noted = progressLine.ReplaceAllString(stderr.String(), "")
@@ -1026,6 +1036,18 @@ func (o *operator) store(f func(*store)) {
 	must(o.t, err)
 	f(s)
 	must(o.t, s.close())
+}
+
+// keepsOpen has many commands use one open database until the test ends, or until close is called: most of what a
+// command costs is to open it.
+func (o *operator) keepsOpen() (close func()) {
+	o.t.Helper()
+	st := openTestStore(o.t, o.env["WIDGETD_DB"], storeOptions{noCheckpoints: true})
+	o.opened = st
+	return func() {
+		o.opened = nil
+		must(o.t, st.close())
+	}
 }
 
 func (o *operator) change(f func(*tx) error) {

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -772,7 +773,7 @@ func (q *queries) seatFaults() (faults []string, err error) {
 // diffSchema compares a database's schema with schema.sql. It returns what is missing or different, and what the
 // database has in addition.
 func diffSchema(q *queries) (wrong, extra []string, err error) {
-	want, err := declared(schemaOf)
+	want, err := declaredObjects()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -795,6 +796,13 @@ func diffSchema(q *queries) (wrong, extra []string, err error) {
 	}
 	return wrong, extra, nil
 }
+
+// declaredObjects and declaredParts are schemaOf and schemaParts of a new database, which is made once for each. Nobody
+// may change what they return.
+var (
+	declaredObjects = sync.OnceValues(func() (map[string]string, error) { return declared(schemaOf) })
+	declaredParts   = sync.OnceValues(func() ([]string, error) { return declared(schemaParts) })
+)
 
 // declared returns what read finds in a new database.
 func declared[T any](read func(*queries) (T, error)) (found T, err error) {
