@@ -403,49 +403,51 @@ func TestCommand_amountsReadAlike(t *testing.T) {
 
 func TestRevenue_saysWhoseItIs(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
-	if _, noted := s.noting("revenue", "list"); noted != "" {
-		t.Errorf("of the only account: %q", noted)
-	}
-	bistro, cafe := s.addAccount("Bistro"), s.addAccount("Café")
-	main := s.account + " (main)"
-	sell := func(account string) {
-		s.change(func(t *tx) error {
-			o, origin := anOrder(account), "https://"+strings.ReplaceAll(account, "_", "-")+".example"
-			o.ReturnURL = origin + "/"
-			return errors.Join(addOrigin(t, account, origin, anActor), sellOutside(t, o, methodCash))
-		})
-	}
-	today := time.Now().UTC().Format(time.DateOnly)
-	notes := func(want ...string) {
-		t.Helper()
-		for _, args := range [][]string{{"revenue", "list"}, {"revenue", "export"}, {"revenue", "show", today}} {
-			_, noted := s.noting(args...)
-			if contains(t, noted, want...); strings.Count(noted, "\n") != 1 {
-				t.Errorf("%q: %q", args, noted)
-			}
-			if _, noted := s.noting(append(args, "-account", cafe)...); noted != "" {
-				t.Errorf("%q with an account: %q", args, noted)
+	inBubble(t, func(t *testing.T, s *service) {
+		time.Sleep(3 * time.Hour) // it is still the business day of 31 December
+		if _, noted := s.noting("revenue", "list"); noted != "" {
+			t.Errorf("of the only account: %q", noted)
+		}
+		bistro, cafe := s.addAccount("Bistro"), s.addAccount("Café")
+		main := s.account + " (main)"
+		sell := func(account string) {
+			s.change(func(t *tx) error {
+				o, origin := anOrder(account), "https://"+strings.ReplaceAll(account, "_", "-")+".example"
+				o.ReturnURL = origin + "/"
+				return errors.Join(addOrigin(t, account, origin, anActor), sellOutside(t, o, methodCash))
+			})
+		}
+		notes := func(want ...string) {
+			t.Helper()
+			show := []string{"revenue", "show", "1999-12-31"}
+			for _, args := range [][]string{{"revenue", "list"}, {"revenue", "export"}, show} {
+				_, noted := s.noting(args...)
+				if contains(t, noted, want...); strings.Count(noted, "\n") != 1 {
+					t.Errorf("%q: %q", args, noted)
+				}
+				if _, noted := s.noting(append(args, "-account", cafe)...); noted != "" {
+					t.Errorf("%q with an account: %q", args, noted)
+				}
 			}
 		}
-	}
-	notes("this is the revenue of " + main)
-	sell(bistro)
-	notes(main+" has no revenue; there is some of "+bistro+" (Bistro): 'widgetd revenue ",
-		"-account "+bistro+"'\n")
-	sell(cafe)
-	notes(bistro + " (Bistro), " + cafe + " (Café): '")
-	sell(s.account)
-	notes("this is the revenue of " + main)
-	all, noted := s.noting("revenue", "list", "-all")
-	if contains(t, all, "ACCOUNT", "Bistro ", "Café ", "main "); noted != "" {
-		t.Errorf("with -all: %q", noted)
-	}
-	equal(t, "rows of all at most", strings.Count(s.must("revenue", "list", "-all", "-limit", "2"), "\n"), 3)
-	_, err := s.command("revenue", "list", "-all", "-account", cafe)
-	oneLine(t, err, "-account or -all, not both")
-	_, err = s.command("revenue", "list", "-all", "-from", "2020-01-01")
-	oneLine(t, err, "The range has more than 400 days.")
+		notes("this is the revenue of " + main)
+		sell(bistro)
+		notes(main+" has no revenue; there is some of "+bistro+" (Bistro): 'widgetd revenue ",
+			"-account "+bistro+"'\n")
+		sell(cafe)
+		notes(bistro + " (Bistro), " + cafe + " (Café): '")
+		sell(s.account)
+		notes("this is the revenue of " + main)
+		all, noted := s.noting("revenue", "list", "-all")
+		if contains(t, all, "ACCOUNT", "Bistro ", "Café ", "main "); noted != "" {
+			t.Errorf("with -all: %q", noted)
+		}
+		equal(t, "rows of all at most", strings.Count(s.must("revenue", "list", "-all", "-limit", "2"), "\n"), 3)
+		_, err := s.command("revenue", "list", "-all", "-account", cafe)
+		oneLine(t, err, "-account or -all, not both")
+		_, err = s.command("revenue", "list", "-all", "-from", "1990-01-01")
+		oneLine(t, err, "The range has more than 400 days.")
+	})
 }
 
 func TestRevenue_showsTodayAndYesterdayByTheAccountsCalendar(t *testing.T) {

@@ -229,13 +229,15 @@ func (s *service) objectOf(key string) (text string) {
 
 func TestImport_needsForceForAnEndInThePast(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
-	file := s.importFile("key,expires_at", "PAST-KEY-0000000001,31.12.2020",
-		"PAST-KEY-0000000002,"+time.Now().UTC().Format(time.DateOnly))
-	oneLine(t, s.failure(s.importArgs(file)...), "nothing was imported: line 2: expires_at: "+
-		`"31.12.2020": This is in the past; -force imports such licences too.`)
-	s.must(s.importArgs(file, "-force")...)
-	s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '2020-12-31T23:59:59Z'`)
+	inBubble(t, func(t *testing.T, s *service) {
+		time.Sleep(24*time.Hour - 2*time.Second) // the last one but one of 1 January
+		file := s.importFile("key,expires_at", "PAST-KEY-0000000001,31.12.1999", "PAST-KEY-0000000002,2000-01-01")
+		oneLine(t, s.failure(s.importArgs(file)...), "nothing was imported: line 2: expires_at: "+
+			`"31.12.1999": This is in the past; -force imports such licences too.`)
+		s.must(s.importArgs(file, "-force")...)
+		s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '1999-12-31T23:59:59Z'`)
+		s.counts(1, `SELECT count(*) FROM licenses WHERE expires_at = '2000-01-01T23:59:59Z'`)
+	})
 }
 
 func TestImport_skipsWhatItHasAlready(t *testing.T) {

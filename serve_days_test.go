@@ -318,15 +318,18 @@ func TestDaysPage_isForItsGroupAndNotWrittenWhereOthersMayWrite(t *testing.T) {
 func TestDaysPage_fitsATelephoneInLightAndDark(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "chromium", "chromedriver")
-	s := newService(t)
-	s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn'`)
-	s.seedDays(35, func(back int) int { return 40 + 13*back%29 }, s.account)
-	for day := range 20 {
-		s.sql(`INSERT INTO daily_counts (day, name, n) VALUES (date('now', ?1), 'verified', 98765), (date('now', ?1),
-			'within_00025000', 12345), (date('now', ?1), 'refused_429', 3), (date('now', ?1), 'file_bytes', 73400320)`,
-			fmt.Sprint(-day, " days"))
-	}
-	page := s.page()
+	page := ""
+	inBubble(t, func(t *testing.T, s *service) {
+		time.Sleep(12 * time.Hour) // the business day of 31 December has ended
+		s.sql(`UPDATE accounts SET name = 'Trattoria Altstadt GmbH, Solothurn'`)
+		s.seedDays(35, func(back int) int { return 40 + 13*back%29 }, s.account)
+		for day := range 20 {
+			s.sql(`INSERT INTO daily_counts (day, name, n) SELECT date('2000-01-01', ?1), column1, column2 FROM (VALUES
+				('verified', 98765), ('within_00025000', 12345), ('refused_429', 3), ('file_bytes', 73400320))`,
+				fmt.Sprint(-day, " days"))
+		}
+		page = s.page()
+	})
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		w.Write([]byte(page))
