@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,6 +43,7 @@ import (
 //	to judge an answer               a.is, a.has, a.says, a.names, a.invalid, a.answers; a.json, a.text to read it
 //	to make a body or a header       seatBody, activateBody, anyLead; bearer
 //	to look into the database        s.count, s.counts, s.dump and s.unchanged, column
+//	to read views, or check it       s.addViews
 //	to have it notice and work       s.notice, s.reopen, s.chore, s.health; s.beside runs something meanwhile
 //	to compare and to fail           equal, contains, lacks, must, s.check
 //
@@ -78,6 +80,7 @@ type service struct {
 	told    *discretion // what was said in confidence
 	damaged bool        // rows hold what no caller could have sent, so answers are not as the document says
 	fault   *fault      // of its writer's connection, with withFaults
+	look    *looker     // by which dump reads
 }
 
 const (
@@ -111,6 +114,55 @@ var newDatabase = sync.OnceValues(func() (made struct {
 	return made, err
 })
 
+// plainDatabase is newDatabase without its views, which take half of the time that it takes to open a connection. They
+// are for people: the program reads none of them. Tests that do, or that check the schema, call addViews.
+var plainDatabase = sync.OnceValues(func() (content []byte, err error) {
+	made, err := newDatabase()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "widgetd-template-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "widgetd.db")
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err = errors.Join(err, os.WriteFile(path, made.content, 0o600)); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(schemaViews())) {
+		_, wrong := db.Exec(`DROP VIEW ` + name)
+		err = errors.Join(err, wrong)
+	}
+	if err = errors.Join(err, db.Close()); err != nil { // which moves the log into the file
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+// schemaViews are the declarations of the views of schema.sql, by name.
+var schemaViews = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for _, view := range regexp.MustCompile(`(?ms)^CREATE VIEW (\w+).*?;$`).FindAllStringSubmatch(schemaSQL(), -1) {
+		all[view[1]] = strings.TrimSuffix(view[0], ";")
+	}
+	return all
+})
+
+// addViews makes the views that newService leaves out.
+func (s *service) addViews() {
+	s.t.Helper()
+	s.change(func(t *tx) error {
+		for _, declaration := range schemaViews() {
+			if _, err := t.try(declaration); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // bubbleStart is when the clock of a synctest bubble begins.
 var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -129,15 +181,28 @@ func copyTemplate(t testing.TB, path string) (account string) {
 // bubble its clock is the bubble's. change alters the usual options.
 func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *service {
 	t.Helper()
-	s := &service{t: t, dir: t.TempDir(), log: &runningLog{}, told: newDiscretion(t)}
+	made, err := newDatabase()
+	must(t, err)
+	database, err := plainDatabase()
+	must(t, err)
+	keys, err := newKeyring(time.Now())
+	must(t, err)
+	return serviceWith(t, database, made.account, keys, change...)
+}
+
+// serviceWith starts a service on a copy of a database, whose main account is given, with its keys. No commit waits
+// for the disk: only the machine's own failure would show that, and tests of processes see that the service waits.
+func serviceWith(
+	t testing.TB, database []byte, account string, keys *keyring, change ...func(*storeOptions, *serverOptions),
+) *service {
+	t.Helper()
+	s := &service{t: t, dir: t.TempDir(), log: &runningLog{}, told: newDiscretion(t), account: account, keys: keys}
 	db := filepath.Join(s.dir, "widgetd.db")
-	s.account = copyTemplate(t, db)
-	var err error
-	s.keys, err = newKeyring(time.Now())
-	s.check(err)
+	s.check(os.WriteFile(db, database, 0o600))
 	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
 	s.told.keyFile(t, s.keys)
-	var of storeOptions
+	s.told.begin(database)
+	of := storeOptions{unsynced: true}
 	how, err := usualServerOptions(commandsOf(nouns()))
 	s.check(err)
 	for _, f := range change {
@@ -152,8 +217,10 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.watch()
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
+	s.look = &looker{path: db}
 	t.Cleanup(func() {
-		if err := s.store.close(); err != nil {
+		err := errors.Join(s.look.close(), s.store.close())
+		if err != nil {
 			t.Errorf("close: %v", err)
 		}
 		s.told.check(t, []byte(s.log.String()), db)
@@ -381,49 +448,94 @@ func (s *service) counts(want int, query string, args ...any) {
 	}
 }
 
-// dump is every row of every table but the proofs of health, read over a connection
-// of its own, for comparing before and after.
+// A looker reads a database for a test over a connection of its own, which it keeps: to open one takes longer than
+// to read all that a test writes.
+type looker struct {
+	path  string
+	db    *sql.DB
+	file  os.FileInfo // which the connection has open
+	at    uint32      // data_version when it read what it has
+	whole string      // what dump returned then
+}
+
+// close closes the connection, if there is one. The next dump opens another.
+func (l *looker) close() (err error) {
+	if l.db != nil {
+		err = l.db.Close()
+	}
+	*l = looker{path: l.path}
+	return err
+}
+
+// open opens a connection, unless it has one to the file that is at its path now.
+func (l *looker) open() error {
+	file, err := os.Stat(l.path)
+	if err != nil || l.db != nil && os.SameFile(file, l.file) {
+		return err
+	}
+	if err = l.close(); err != nil {
+		return err
+	}
+	l.db, err = sql.Open("sqlite", dsn(l.path, "rw", storeOptions{}, "query_only(1)"))
+	if err != nil {
+		return err
+	}
+	l.db.SetMaxOpenConns(1) // data_version is the connection's own
+	l.file = file
+	return nil
+}
+
+// each calls row for every row of a query.
+func (l *looker) each(query string, row func(*sql.Rows) error) error {
+	rows, err := l.db.Query(query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// dump is every row of every table but the proofs of health. Unless somebody has committed since it was called last,
+// it is what it was then.
 func (s *service) dump() string {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}, "query_only(1)"))
-	s.check(err)
-	defer db.Close()
-	var tables []string
-	list := func(query string, row func(*sql.Rows)) {
-		s.t.Helper()
-		rows, err := db.Query(query)
-		s.check(err)
-		defer rows.Close()
-		for rows.Next() {
-			row(rows)
-		}
-		s.check(rows.Err())
+	l, version := s.look, uint32(0)
+	s.check(l.open())
+	s.check(l.db.QueryRow(`PRAGMA data_version`).Scan(&version))
+	if l.whole != "" && version == l.at {
+		return l.whole
 	}
-	const ours = `SELECT name FROM sqlite_schema
-		WHERE type = 'table' AND name NOT IN ('probes', 'sqlite_stat1') ORDER BY name`
-	list(ours, func(rows *sql.Rows) {
-		var name string
-		s.check(rows.Scan(&name))
-		tables = append(tables, name)
-	})
+	var tables []string
+	s.check(l.each(`SELECT name FROM sqlite_schema
+		WHERE type = 'table' AND name NOT IN ('probes', 'sqlite_stat1') ORDER BY name`, func(rows *sql.Rows) error {
+		tables = append(tables, "")
+		return rows.Scan(&tables[len(tables)-1])
+	}))
 	var out strings.Builder
 	for _, table := range tables {
 		fmt.Fprintf(&out, "== %s\n", table)
 		var lines []string
-		list(`SELECT * FROM `+table, func(rows *sql.Rows) {
+		s.check(l.each(`SELECT * FROM `+table, func(rows *sql.Rows) error {
 			columns, err := rows.Columns()
 			s.check(err)
 			values, dest := make([]any, len(columns)), make([]any, len(columns))
 			for i := range values {
 				dest[i] = &values[i]
 			}
-			s.check(rows.Scan(dest...))
+			err = rows.Scan(dest...)
 			lines = append(lines, fmt.Sprintf("%v", values))
-		})
+			return err
+		}))
 		slices.Sort(lines)
 		fmt.Fprintln(&out, strings.Join(lines, "\n"))
 	}
-	return out.String()
+	l.at, l.whole = version, out.String()
+	return l.whole
 }
 
 // unchanged checks that no table has changed since a dump.
@@ -447,9 +559,21 @@ func TestHarness_databaseFilesAreWhereDumpLooks(t *testing.T) {
 	s := newService(t)
 	before := s.dump()
 	s.post("/widget/leads", anyLead).is(200)
-	if after := s.dump(); after == before || !strings.Contains(after, "ada@example.com") {
+	after := s.dump()
+	if after == before || !strings.Contains(after, "ada@example.com") {
 		t.Fatal("dump does not see a new lead")
 	}
+	raw(t, s.store.path, `UPDATE accounts SET name = 'By somebody else'`)
+	contains(t, s.dump(), "By somebody else")
+	s.closeStore()
+	contains(t, s.dump(), "By somebody else")
+	another := filepath.Join(s.dir, "another.db")
+	copyTemplate(t, another)
+	rename(t, another, s.store.path)
+	lacks(t, s.dump(), "By somebody else")
+	var err error
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
 }
 
 // reopen gives a service a store that was opened otherwise.
@@ -483,7 +607,7 @@ func (s *service) closeStore() {
 	s.t.Helper()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	s.check(s.store.close())
+	s.check(errors.Join(s.look.close(), s.store.close()))
 }
 
 const anyLead = `{"type":"newsletter","email":"ada@example.com"}`
@@ -861,6 +985,7 @@ func (o *operator) init() (account string) {
 	must(o.t, os.WriteFile(o.env["WIDGETD_DB"], []byte(initialised.db), 0o600))
 	must(o.t, os.WriteFile(o.env["WIDGETD_KEY"], []byte(initialised.key), 0o600))
 	noteCommand([]string{"init"}, nil)
+	o.told.begin([]byte(initialised.db))
 	return initialised.account
 }
 
@@ -1229,6 +1354,7 @@ type discretion struct {
 	mu      sync.Mutex
 	secrets map[string]string // what it is, by what is written
 	emails  map[string]bool
+	begun   []byte // what the database held at first, which another test has looked at
 }
 
 func newDiscretion(t testing.TB) *discretion {
@@ -1236,6 +1362,13 @@ func newDiscretion(t testing.TB) *discretion {
 		return nil
 	}
 	return &discretion{secrets: map[string]string{}, emails: map[string]bool{}}
+}
+
+// begin says what the database holds at first.
+func (d *discretion) begin(database []byte) {
+	if d != nil {
+		d.begun = database
+	}
 }
 
 // hear remembers the keys, tokens, secrets and addresses of a text that went in or out.
@@ -1403,8 +1536,8 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 		if err != nil {
 			continue // gone by the test's own hand, or never there
 		}
-		if made, err := newDatabase(); err == nil && suffix == "" {
-			content = changedPages(content, made.content)
+		if suffix == "" {
+			content = changedPages(content, d.begun)
 		}
 		for _, found := range d.said(content) {
 			t.Errorf("%s gives away %s", filepath.Base(db)+suffix, found)
@@ -1415,12 +1548,12 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 	}
 }
 
-// changedPages returns the pages of a database that are not the same in the template: a small part of it.
-func changedPages(content, template []byte) (changed []byte) {
+// changedPages returns the pages of a database that are not the same as it held at first: a small part of it.
+func changedPages(content, begun []byte) (changed []byte) {
 	const page = 4096
 	for i := 0; i < len(content); i += page {
 		end := min(i+page, len(content))
-		if end > len(template) || !bytes.Equal(content[i:end], template[i:end]) {
+		if end > len(begun) || !bytes.Equal(content[i:end], begun[i:end]) {
 			changed = append(changed, content[i:end]...)
 		}
 	}

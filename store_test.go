@@ -93,6 +93,7 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	s.addViews()
 	widget := s.addWidget(s.account)
 	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(-time.Hour)), terms: terms{GraceDays: 3}})
 	other, _ := s.addLicense(license{terms: terms{Product: "board"}})
@@ -146,6 +147,7 @@ func TestView_ofWhatHappenedHasTheDeviceAlsoBesideDataThatCanNotBeRead(t *testin
 func TestView_ofTokensSaysWhichWork(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	s.addViews()
 	closed := s.addAccount("Closed")
 	raw(t, s.store.path, fmt.Sprintf(`DELETE FROM tokens;
 		INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at)
@@ -338,6 +340,7 @@ func (s *scaled) any() string { return s.keys[rand.IntN(len(s.keys))] }
 
 func newScaled(b *testing.B, licenses int) *scaled {
 	s := &scaled{service: newService(b)}
+	s.addViews()
 	s.account, s.keys = fillLicenses(b, s.store, licenses)
 	s.change(func(t *tx) error { return t.setRate(s.service.account, 1_000_000) })
 	_, s.key = s.addLicense(license{})
