@@ -199,7 +199,9 @@ func serviceWith(
 	s := &service{t: t, dir: t.TempDir(), log: &runningLog{}, told: newDiscretion(t), account: account, keys: keys}
 	db := filepath.Join(s.dir, "widgetd.db")
 	s.check(os.WriteFile(db, database, 0o600))
-	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
+	text, err := s.keys.encode()
+	s.check(err)
+	s.check(os.WriteFile(filepath.Join(s.dir, "widgetd.key"), text, 0o600))
 	s.told.keyFile(t, s.keys)
 	s.told.begin(database)
 	of := storeOptions{unsynced: true}

@@ -137,6 +137,7 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 func TestView_ofWhatHappenedHasTheDeviceAlsoBesideDataThatCanNotBeRead(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	s.addViews()
 	_, key := s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	raw(t, s.store.path, withoutRules+`UPDATE events SET data = '{' WHERE type = 'license.created'`)
