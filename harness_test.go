@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -43,7 +42,6 @@ import (
 //	to judge an answer               a.is, a.has, a.says, a.names, a.invalid, a.answers; a.json, a.text to read it
 //	to make a body or a header       seatBody, activateBody, anyLead; bearer
 //	to look into the database        s.count, s.counts, s.dump and s.unchanged, column
-//	to read views, or check it       s.addViews
 //	to have it notice and work       s.notice, s.reopen, s.chore, s.health; s.beside runs something meanwhile
 //	to compare and to fail           equal, contains, lacks, must, s.check
 //
@@ -114,55 +112,6 @@ var newDatabase = sync.OnceValues(func() (made struct {
 	return made, err
 })
 
-// plainDatabase is newDatabase without its views, which take half of the time that it takes to open a connection. They
-// are for people: the program reads none of them. Tests that do, or that check the schema, call addViews.
-var plainDatabase = sync.OnceValues(func() (content []byte, err error) {
-	made, err := newDatabase()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "widgetd-template-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "widgetd.db")
-	db, err := sql.Open("sqlite", "file:"+path)
-	if err = errors.Join(err, os.WriteFile(path, made.content, 0o600)); err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(schemaViews())) {
-		_, wrong := db.Exec(`DROP VIEW ` + name)
-		err = errors.Join(err, wrong)
-	}
-	if err = errors.Join(err, db.Close()); err != nil { // which moves the log into the file
-		return nil, err
-	}
-	return os.ReadFile(path)
-})
-
-// schemaViews are the declarations of the views of schema.sql, by name.
-var schemaViews = sync.OnceValue(func() map[string]string {
-	all := map[string]string{}
-	for _, view := range regexp.MustCompile(`(?ms)^CREATE VIEW (\w+).*?;$`).FindAllStringSubmatch(schemaSQL(), -1) {
-		all[view[1]] = strings.TrimSuffix(view[0], ";")
-	}
-	return all
-})
-
-// addViews makes the views that newService leaves out.
-func (s *service) addViews() {
-	s.t.Helper()
-	s.change(func(t *tx) error {
-		for _, declaration := range schemaViews() {
-			if _, err := t.try(declaration); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // bubbleStart is when the clock of a synctest bubble begins.
 var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -183,11 +132,9 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	t.Helper()
 	made, err := newDatabase()
 	must(t, err)
-	database, err := plainDatabase()
-	must(t, err)
 	keys, err := newKeyring(time.Now())
 	must(t, err)
-	return serviceWith(t, database, made.account, keys, change...)
+	return serviceWith(t, made.content, made.account, keys, change...)
 }
 
 // serviceWith starts a service on a copy of a database, whose main account is given, with its keys. No commit waits

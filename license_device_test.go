@@ -235,7 +235,6 @@ func TestSeats_areCountedAlsoWhenTheShellChangesDevices(t *testing.T) {
 	sequentialUnderRace(t)
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	one, key := s.addLicense(license{})
 	other, _ := s.addLicense(license{})
 	auth := s.auth(s.account, scopeAdmin)

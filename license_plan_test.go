@@ -75,7 +75,6 @@ func (s *service) fillPlan(plan string, n int) {
 func TestPlan_thatChangesBetweenPagesStopsAndLeavesWhatWasDone(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, s *service) { // so that it takes no time
-		s.addViews()
 		shop := s.auth(s.account, scopeIssuing)
 		plan := s.planOf(shop, `,"grace_days":5`)
 		s.fillPlan(plan, maxApplied+10)
@@ -140,7 +139,6 @@ func TestPlan_importKnowsPlans(t *testing.T) {
 func TestPlan_applicationLeavesOutALicenceThatCantBeReadAndCheckNamesIt(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	shop := s.auth(s.account, scopeIssuing)
 	plan := s.planOf(shop, `,"max_devices":2`)
 	bad, good := s.soldBy(shop, `"plan_id":"`+plan+`"`), s.soldBy(shop, `"plan_id":"`+plan+`"`)

@@ -279,7 +279,6 @@ func licenceTable(now time.Time) map[string]license {
 func TestLicense_statusIsTheSameInTheViewAndTheService(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	closed := s.addAccount("closed")
 	auth := s.auth(s.account, scopeAdmin)
 	ids := map[string]string{}

@@ -787,7 +787,6 @@ func TestOrder_isReadyWhenTheRestaurantSays(t *testing.T) {
 func TestOrder_isReadyForThoseAloneWhoReadOrders(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(s *shop) {
-		s.addViews()
 		reader, writer := s.seller(), "Authorization: Bearer "+s.token(s.account, scopeSelling)
 		wanted := newStamp(time.Now().Add(days(3)))
 		ready := wanted.after(-time.Hour)

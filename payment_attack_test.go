@@ -293,7 +293,6 @@ func TestRefund_foundWhileOneOfOursFailsHasAllOfTheVAT(t *testing.T) {
 func TestCheck_namesMoneyThatNoOrderAccountsFor(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	o := s.orderIn(orderAuthorized)
 	s.post("/orders/"+o.ID+"/reject", "", s.seller()).is(200)
 	s.sql(`UPDATE payments SET state = 'captured', authorized = 0, captured = 5900 WHERE order_id = ?`, o.ID)

@@ -377,7 +377,6 @@ func (s *service) accountant() string {
 func TestRevenue_thatCanNotBeToldKeepsNobodyFromPayingAndIsRecordedLater(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	id := s.orderIn(orderPaid).ID
 	sum := func() int { return s.count(`SELECT coalesce(sum(gross), 0) FROM revenue_sums WHERE what = 'sale'`) }
 	once := sum()

@@ -54,7 +54,6 @@ func (s *service) healthNow() answer {
 func TestHealth_tellsOfDamageThatARequestMetUntilACheckPasses(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	s.serveStatus()
 	auth := bearer(s.token(s.account, scopeLeads))
 	s.post("/widget/leads", anyLead).is(200)
@@ -288,7 +287,6 @@ func TestCheck_namesTableAndRowAndItsStatementWorksInTheShell(t *testing.T) {
 	t.Parallel()
 	programsOrSkip(t, "sqlite3")
 	s := newService(t)
-	s.addViews()
 	id, _ := s.addLicense(license{})
 	other, _ := s.addLicense(license{})
 	path := s.store.path
@@ -433,7 +431,6 @@ func TestCheck_findsWhatOnlyAShellLeavesBehindAndSaysWhatMendsIt(t *testing.T) {
 func TestWorkers_goOnWithoutWhatCanNotBeRead(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	s.damaged = true
 	s.serveStatus()
 	bad, half, good := s.orderIn(orderOpen), s.orderIn(orderOpen), s.orderIn(orderOpen)

@@ -93,7 +93,6 @@ func TestSchema_columnsAllHaveACommentAndTimesARule(t *testing.T) {
 func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	widget := s.addWidget(s.account)
 	_, key := s.addLicense(license{ExpiresAt: newStamp(time.Now().Add(-time.Hour)), terms: terms{GraceDays: 3}})
 	other, _ := s.addLicense(license{terms: terms{Product: "board"}})
@@ -137,7 +136,6 @@ func TestView_canBeReadByPeopleWhileItServes(t *testing.T) {
 func TestView_ofWhatHappenedHasTheDeviceAlsoBesideDataThatCanNotBeRead(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	_, key := s.addLicense(license{})
 	device := s.activate(key, "a").is(200).text("device", "id")
 	raw(t, s.store.path, withoutRules+`UPDATE events SET data = '{' WHERE type = 'license.created'`)
@@ -148,7 +146,6 @@ func TestView_ofWhatHappenedHasTheDeviceAlsoBesideDataThatCanNotBeRead(t *testin
 func TestView_ofTokensSaysWhichWork(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	s.addViews()
 	closed := s.addAccount("Closed")
 	raw(t, s.store.path, fmt.Sprintf(`DELETE FROM tokens;
 		INSERT INTO tokens (id, account_id, client_id, scope, all_accounts, kid, created_at, expires_at, revoked_at)
@@ -341,7 +338,6 @@ func (s *scaled) any() string { return s.keys[rand.IntN(len(s.keys))] }
 
 func newScaled(b *testing.B, licenses int) *scaled {
 	s := &scaled{service: newService(b)}
-	s.addViews()
 	s.account, s.keys = fillLicenses(b, s.store, licenses)
 	s.change(func(t *tx) error { return t.setRate(s.service.account, 1_000_000) })
 	_, s.key = s.addLicense(license{})

@@ -239,7 +239,6 @@ type faultBench struct {
 func newFaultBench(t *testing.T) *faultBench {
 	b, began := &faultBench{fault: &fault{}}, time.Now()
 	b.service = newService(t, withoutAddressLimits)
-	b.addViews()
 	useFault(b.store.path, b.fault)
 	b.reopen(storeOptions{driver: "faulty", now: func() time.Time {
 		return began.Add(time.Duration(b.ahead.Load()))

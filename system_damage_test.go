@@ -28,7 +28,6 @@ type filledFile struct {
 func fillFile(t testing.TB) *filledFile {
 	t.Helper()
 	s := newService(t, withoutAddressLimits)
-	s.addViews()
 	f := &filledFile{keys: s.keys}
 	f.license, f.key = s.addLicense(license{Plan: ptr("pro"),
 		terms: terms{MaxDevices: ptr(3), Entitlements: codeList{"kds", "reports"}}})
