@@ -83,6 +83,7 @@ type service struct {
 	damaged  bool        // rows hold what no caller could have sent, so answers are not as the document says
 	fault    *fault      // of its writer's connection, with withFaults
 	commands *store      // what its commands use, see envAt; nil: none has run there yet
+	look     *looker     // by which dump reads
 }
 
 const (
@@ -134,15 +135,28 @@ func copyTemplate(t testing.TB, path string) (account string) {
 // bubble its clock is the bubble's. change alters the usual options.
 func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *service {
 	t.Helper()
-	s := &service{t: t, dir: t.TempDir(), log: &runningLog{}, told: newDiscretion(t)}
+	made, err := newDatabase()
+	must(t, err)
+	keys, err := newKeyring(time.Now())
+	must(t, err)
+	return serviceWith(t, made.content, made.account, keys, change...)
+}
+
+// serviceWith starts a service on a copy of a database, whose main account is given, with its keys. No commit waits
+// for the disk: only the machine's own failure would show that, and tests of processes see that the service waits.
+func serviceWith(
+	t testing.TB, database []byte, account string, keys *keyring, change ...func(*storeOptions, *serverOptions),
+) *service {
+	t.Helper()
+	s := &service{t: t, dir: t.TempDir(), log: &runningLog{}, told: newDiscretion(t), account: account, keys: keys}
 	db := filepath.Join(s.dir, "widgetd.db")
-	s.account = copyTemplate(t, db)
-	var err error
-	s.keys, err = newKeyring(time.Now())
+	s.check(os.WriteFile(db, database, 0o600))
+	text, err := s.keys.encode()
 	s.check(err)
-	s.check(s.keys.save(filepath.Join(s.dir, "widgetd.key"), false))
+	s.check(os.WriteFile(filepath.Join(s.dir, "widgetd.key"), text, 0o600))
 	s.told.keyFile(t, s.keys)
-	var of storeOptions
+	s.told.begin(database)
+	of := storeOptions{unsynced: true}
 	how, err := usualServerOptions(commandsOf(nouns()))
 	s.check(err)
 	for _, f := range change {
@@ -157,8 +171,10 @@ func newService(t testing.TB, change ...func(*storeOptions, *serverOptions)) *se
 	s.watch()
 	s.server, err = newServer(s.store, s.keys, how, slog.New(slog.NewTextHandler(s.log, nil)), nouns())
 	s.check(err)
+	s.look = &looker{path: db}
 	t.Cleanup(func() {
-		if err := s.store.close(); err != nil {
+		err := errors.Join(s.look.close(), s.store.close())
+		if err != nil {
 			t.Errorf("close: %v", err)
 		}
 		s.told.check(t, []byte(s.log.String()), db)
@@ -435,49 +451,94 @@ func (s *service) counts(want int, query string, args ...any) {
 	}
 }
 
-// dump is every row of every table but the proofs of health, read over a connection
-// of its own, for comparing before and after.
+// A looker reads a database for a test over a connection of its own, which it keeps: to open one takes longer than
+// to read all that a test writes.
+type looker struct {
+	path  string
+	db    *sql.DB
+	file  os.FileInfo // which the connection has open
+	at    uint32      // data_version when it read what it has
+	whole string      // what dump returned then
+}
+
+// close closes the connection, if there is one. The next dump opens another.
+func (l *looker) close() (err error) {
+	if l.db != nil {
+		err = l.db.Close()
+	}
+	*l = looker{path: l.path}
+	return err
+}
+
+// open opens a connection, unless it has one to the file that is at its path now.
+func (l *looker) open() error {
+	file, err := os.Stat(l.path)
+	if err != nil || l.db != nil && os.SameFile(file, l.file) {
+		return err
+	}
+	if err = l.close(); err != nil {
+		return err
+	}
+	l.db, err = sql.Open("sqlite", dsn(l.path, "rw", storeOptions{}, "query_only(1)"))
+	if err != nil {
+		return err
+	}
+	l.db.SetMaxOpenConns(1) // data_version is the connection's own
+	l.file = file
+	return nil
+}
+
+// each calls row for every row of a query.
+func (l *looker) each(query string, row func(*sql.Rows) error) error {
+	rows, err := l.db.Query(query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// dump is every row of every table but the proofs of health. Unless somebody has committed since it was called last,
+// it is what it was then.
 func (s *service) dump() string {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", dsn(s.store.path, "rw", storeOptions{}, "query_only(1)"))
-	s.check(err)
-	defer db.Close()
-	var tables []string
-	list := func(query string, row func(*sql.Rows)) {
-		s.t.Helper()
-		rows, err := db.Query(query)
-		s.check(err)
-		defer rows.Close()
-		for rows.Next() {
-			row(rows)
-		}
-		s.check(rows.Err())
+	l, version := s.look, uint32(0)
+	s.check(l.open())
+	s.check(l.db.QueryRow(`PRAGMA data_version`).Scan(&version))
+	if l.whole != "" && version == l.at {
+		return l.whole
 	}
-	const ours = `SELECT name FROM sqlite_schema
-		WHERE type = 'table' AND name NOT IN ('probes', 'sqlite_stat1') ORDER BY name`
-	list(ours, func(rows *sql.Rows) {
-		var name string
-		s.check(rows.Scan(&name))
-		tables = append(tables, name)
-	})
+	var tables []string
+	s.check(l.each(`SELECT name FROM sqlite_schema
+		WHERE type = 'table' AND name NOT IN ('probes', 'sqlite_stat1') ORDER BY name`, func(rows *sql.Rows) error {
+		tables = append(tables, "")
+		return rows.Scan(&tables[len(tables)-1])
+	}))
 	var out strings.Builder
 	for _, table := range tables {
 		fmt.Fprintf(&out, "== %s\n", table)
 		var lines []string
-		list(`SELECT * FROM `+table, func(rows *sql.Rows) {
+		s.check(l.each(`SELECT * FROM `+table, func(rows *sql.Rows) error {
 			columns, err := rows.Columns()
 			s.check(err)
 			values, dest := make([]any, len(columns)), make([]any, len(columns))
 			for i := range values {
 				dest[i] = &values[i]
 			}
-			s.check(rows.Scan(dest...))
+			err = rows.Scan(dest...)
 			lines = append(lines, fmt.Sprintf("%v", values))
-		})
+			return err
+		}))
 		slices.Sort(lines)
 		fmt.Fprintln(&out, strings.Join(lines, "\n"))
 	}
-	return out.String()
+	l.at, l.whole = version, out.String()
+	return l.whole
 }
 
 // unchanged checks that no table has changed since a dump.
@@ -501,9 +562,21 @@ func TestHarness_databaseFilesAreWhereDumpLooks(t *testing.T) {
 	s := newService(t)
 	before := s.dump()
 	s.post("/widget/leads", anyLead).is(200)
-	if after := s.dump(); after == before || !strings.Contains(after, "ada@example.com") {
+	after := s.dump()
+	if after == before || !strings.Contains(after, "ada@example.com") {
 		t.Fatal("dump does not see a new lead")
 	}
+	raw(t, s.store.path, `UPDATE accounts SET name = 'By somebody else'`)
+	contains(t, s.dump(), "By somebody else")
+	s.closeStore()
+	contains(t, s.dump(), "By somebody else")
+	another := filepath.Join(s.dir, "another.db")
+	copyTemplate(t, another)
+	rename(t, another, s.store.path)
+	lacks(t, s.dump(), "By somebody else")
+	var err error
+	s.store, err = openStore(s.store.path, storeOptions{}) // for the harness, which closes it
+	s.check(err)
 }
 
 // reopen gives a service a store that was opened otherwise.
@@ -537,7 +610,7 @@ func (s *service) closeStore() {
 	s.t.Helper()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	s.check(s.store.close())
+	s.check(errors.Join(s.look.close(), s.store.close()))
 }
 
 const anyLead = `{"type":"newsletter","email":"ada@example.com"}`
@@ -944,6 +1017,7 @@ func (o *operator) init() (account string) {
 	must(o.t, os.WriteFile(o.env["WIDGETD_DB"], []byte(initialised.db), 0o600))
 	must(o.t, os.WriteFile(o.env["WIDGETD_KEY"], []byte(initialised.key), 0o600))
 	noteCommand([]string{"init"}, nil)
+	o.told.begin([]byte(initialised.db))
 	return initialised.account
 }
 
@@ -1319,6 +1393,7 @@ type discretion struct {
 	mu      sync.Mutex
 	secrets map[string]string // what it is, by what is written
 	emails  map[string]bool
+	begun   []byte // what the database held at first, which another test has looked at
 }
 
 func newDiscretion(t testing.TB) *discretion {
@@ -1326,6 +1401,13 @@ func newDiscretion(t testing.TB) *discretion {
 		return nil
 	}
 	return &discretion{secrets: map[string]string{}, emails: map[string]bool{}}
+}
+
+// begin says what the database holds at first.
+func (d *discretion) begin(database []byte) {
+	if d != nil {
+		d.begun = database
+	}
 }
 
 // hear remembers the keys, tokens, secrets and addresses of a text that went in or out.
@@ -1493,8 +1575,8 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 		if err != nil {
 			continue // gone by the test's own hand, or never there
 		}
-		if made, err := newDatabase(); err == nil && suffix == "" {
-			content = changedPages(content, made.content)
+		if suffix == "" {
+			content = changedPages(content, d.begun)
 		}
 		for _, found := range d.said(content) {
 			t.Errorf("%s gives away %s", filepath.Base(db)+suffix, found)
@@ -1505,12 +1587,12 @@ func (d *discretion) check(t testing.TB, log []byte, db string) {
 	}
 }
 
-// changedPages returns the pages of a database that are not the same in the template: a small part of it.
-func changedPages(content, template []byte) (changed []byte) {
+// changedPages returns the pages of a database that are not the same as it held at first: a small part of it.
+func changedPages(content, begun []byte) (changed []byte) {
 	const page = 4096
 	for i := 0; i < len(content); i += page {
 		end := min(i+page, len(content))
-		if end > len(template) || !bytes.Equal(content[i:end], template[i:end]) {
+		if end > len(begun) || !bytes.Equal(content[i:end], begun[i:end]) {
 			changed = append(changed, content[i:end]...)
 		}
 	}

@@ -28,6 +28,17 @@ import (
 // schemaSQL returns the declarations of the present schema: schema.sql.
 func schemaSQL() string { return embedded("schema.sql") }
 
+// declaredTables are the names of the tables of schema.sql.
+var declaredTables = sync.OnceValue(func() (names []string) {
+	for line := range strings.Lines(schemaSQL()) {
+		if table, ok := strings.CutPrefix(line, "CREATE TABLE "); ok {
+			name, _, _ := strings.Cut(table, " ")
+			names = append(names, name)
+		}
+	}
+	return names
+})
+
 const (
 	applicationID = 2003068788 // "wdgt", as schema.sql sets it
 
@@ -411,12 +422,8 @@ func (s *store) checkSchema() error {
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(schemaSQL()) {
-		table, ok := strings.CutPrefix(line, "CREATE TABLE ")
-		if !ok {
-			continue
-		}
-		if table, _, _ = strings.Cut(table, " "); !slices.Contains(tables, table) {
+	for _, table := range declaredTables() {
+		if !slices.Contains(tables, table) {
 			return fmt.Errorf("the table %s is missing", table)
 		}
 	}

@@ -25,8 +25,8 @@ type filledFile struct {
 	widget, admin, stats string
 }
 
-// filled is what fillFile returns, which the first test that asks for it makes.
-var filled struct {
+// usedFile is what fillFile returns, which the first test that asks for it makes.
+var usedFile struct {
 	once sync.Once
 	file *filledFile
 }
@@ -34,8 +34,8 @@ var filled struct {
 // fillFile returns a database for which every endpoint was used. All tests have the same.
 func fillFile(t testing.TB) *filledFile {
 	t.Helper()
-	filled.once.Do(func() { filled.file = useEverything(t) })
-	return filled.file
+	usedFile.once.Do(func() { usedFile.file = useEverything(t) })
+	return usedFile.file
 }
 
 // useEverything makes a database and uses every endpoint.
