@@ -298,8 +298,8 @@ func zurich(t testing.TB) *time.Location {
 }
 
 // TestDemoHours_whatIsSaidIsTrueAtEachOfThem moves the clock of a demo from the grace of a day to its end, to midnight,
-// to the moment at which summer time ends, before which the demo is started once more, and to the next grace. With -long
-// it goes through each hour of a day and a half, on days that are told apart by calendars.
+// to the moment at which summer time ends, when the demo is started once more, and to the next grace. With -long it
+// goes through each hour of a day and a half, on days that are told apart by calendars.
 func TestDemoHours_whatIsSaidIsTrueAtEachOfThem(t *testing.T) {
 	t.Parallel()
 	moments := []time.Duration{0, 90 * time.Minute, 19*time.Hour + 30*time.Minute, 22*time.Hour + 30*time.Minute,

@@ -158,14 +158,14 @@ func payAsAGuest(t testing.TB, payURL string) {
 
 func TestDemo_leavesNothingBehindUnlessToldWhere(t *testing.T) {
 	sequentialUnderRace(t)
+	dir := filepath.Join(t.TempDir(), "kept")
+	must(t, errors.Join(os.Mkdir(dir, 0o700), copyDemo(dir))) // of files that are made elsewhere, and stay
 	t.Setenv("TMPDIR", t.TempDir())
 	var db string
 	t.Run("run", func(t *testing.T) { db = printed(t, startDemo(t, "-dir", ""), "Its database") })
 	if _, err := os.Stat(filepath.Dir(db)); err == nil {
 		t.Errorf("%s is still there", filepath.Dir(db))
 	}
-	dir := filepath.Join(t.TempDir(), "kept")
-	must(t, errors.Join(os.Mkdir(dir, 0o700), copyDemo(dir)))
 	keys := map[string]bool{}
 	for range 2 {
 		t.Run("kept", func(t *testing.T) {
