@@ -136,12 +136,12 @@ func (d *movedDemo) judge() {
 	d.happen()
 }
 
-// happen has something sold in two currencies, and a guest leave an address.
+// happen has something sold at each counter, and a guest leave an address.
 func (d *movedDemo) happen() {
 	d.t.Helper()
-	for _, currency := range []string{"SEK", "CHF"} {
-		_, err := d.sell(d.t.Context(), map[string]any{"currency": currency, "return_url": d.page + "/thanks",
-			"lines": []any{demoDishes()[0].wanted(1)}}, methodCard)
+	for _, c := range demoData().Counters {
+		_, err := d.sell(d.t.Context(), map[string]any{"currency": c.Currency, "return_url": d.page + "/thanks",
+			"lines": []any{c.Food[0].wanted(1)}}, methodCard)
 		must(d.t, err)
 	}
 	must(d.t, d.make(d.t.Context(), &demoCall{Call: "POST /widget/leads",
