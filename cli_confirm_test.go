@@ -24,9 +24,9 @@ func (s *service) envAt(terminal bool, typed io.Reader) (e *env, out, noted *str
 	}
 	noticeIn(s.commands)
 	out, noted = &strings.Builder{}, &strings.Builder{}
-	return &env{ctx: s.t.Context(), getenv: func(name string) string { return files[name] }, stdin: typed, stdout: out,
-		stderr: noted, nouns: nouns(), commands: commandsOf(nouns()), now: time.Now, canAsk: terminal,
-		shared: s.commands}, out, noted
+	e = newEnv(s.t.Context(), func(name string) string { return files[name] }, out, noted)
+	e.stdin, e.canAsk, e.shared = typed, terminal, s.commands
+	return e, out, noted
 }
 
 // typing runs the program on a terminal on which somebody types.

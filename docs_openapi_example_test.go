@@ -39,14 +39,18 @@ var filled struct {
 	exampleFixture
 	database []byte
 	xero     *xeroFake
+	ready    time.Time // when it was
 }
 
 // newExampleFixture starts a service that has what the examples name.
 func newExampleFixture(t testing.TB, change ...func(*storeOptions, *serverOptions)) *exampleFixture {
 	t.Helper()
 	filled.Do(func() { fillExamples(t) })
-	xero := filled.xero.twin(t)
-	change = append(change, withoutAddressLimits, atLoopback(xero))
+	xero, began := filled.xero.twin(t), time.Now()
+	change = append(change, withoutAddressLimits, atLoopback(xero), func(o *storeOptions, _ *serverOptions) {
+		// What the examples name is as old as it was when it was made: a lease is renewed once it is a minute old.
+		o.now = func() time.Time { return filled.ready.Add(time.Since(began)) }
+	})
 	f := &exampleFixture{service: serviceWith(t, filled.database, filled.account, filled.keys, change...),
 		admin: filled.admin, lease: filled.lease, real: maps.Clone(filled.real)}
 	maps.Copy(f.told.secrets, filled.told.secrets)
@@ -96,6 +100,7 @@ func fillExamples(t testing.TB) {
 	_, f.real[exampleOf(t, "grant_id")] = f.appToken(p, f.account, scopeOrders)
 	f.closeStore()
 	filled.exampleFixture, filled.database, filled.xero = *f, fileBytes(t, f.store.path), xero
+	filled.ready = time.Now()
 	f.store, err = openStore(f.store.path, storeOptions{}) // for the harness, which closes it
 	f.check(err)
 }

@@ -492,6 +492,7 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 		t.Run(strings.Join(c.command, " "), func(t *testing.T) {
 			t.Parallel()
 			programsOrSkip(t, c.needs...)
+			triedInFull(t, c.command)
 			s := newService(t)
 			saveSample(s, c.id, c.file)
 			again := c.command
@@ -502,6 +503,15 @@ func TestDocs_checksOfALeaseWork(t *testing.T) {
 			}
 			checkLeases(s, c.command, again)
 		})
+	}
+}
+
+// triedInFull skips a program of the page that only -long tries: each start of node, python or java costs as much as a
+// test. Those for a shell and in Go are always tried.
+func triedInFull(t *testing.T, command []string) {
+	t.Helper()
+	if command[0] != "sh" && !strings.HasPrefix(command[0], "./") && !inFull() {
+		t.Skip("with -long only: a program in another language")
 	}
 }
 
@@ -540,6 +550,7 @@ func TestDocs_checksOfAWebhookWork(t *testing.T) {
 		t.Run(c.id, func(t *testing.T) {
 			t.Parallel()
 			programsOrSkip(t, c.needs...)
+			triedInFull(t, c.command)
 			s := newService(t)
 			saveSample(s, c.id, c.file)
 			checkWebhooks(s, c.command)
@@ -564,6 +575,7 @@ func TestDocs_programsThatFollowEventsMissNone(t *testing.T) {
 		t.Run(c.id, func(t *testing.T) {
 			t.Parallel()
 			programsOrSkip(t, c.needs...)
+			triedInFull(t, c.command)
 			s := newService(t)
 			saveSample(s, c.id, c.file)
 			followEvents(s, c.command)

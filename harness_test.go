@@ -354,12 +354,26 @@ func (s *service) token(account, scope string) (token string) {
 	return token
 }
 
-// command runs the program and returns what it printed.
+// command runs the program and returns what it printed. It finds the database open, unless it names another.
 func (s *service) command(args ...string) (string, error) {
 	s.t.Helper()
-	var out bytes.Buffer
-	env := filesIn(s.dir)
-	err := run(s.t.Context(), args, func(name string) string { return env[name] }, &out, &bytes.Buffer{})
+	if slices.Contains(args, "-db") {
+		return s.opening(args...)
+	}
+	e, out, _ := s.envAt(false, strings.NewReader(""))
+	return s.dispatch(e, out, args)
+}
+
+// opening is command for a program that opens the database itself.
+func (s *service) opening(args ...string) (string, error) {
+	s.t.Helper()
+	e, out, _ := s.envAt(false, strings.NewReader(""))
+	e.shared = nil
+	return s.dispatch(e, out, args)
+}
+
+func (s *service) dispatch(e *env, out *strings.Builder, args []string) (string, error) {
+	err := e.dispatch(args)
 	noteCommand(args, err)
 	s.notice()
 	return out.String(), err

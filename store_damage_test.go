@@ -108,7 +108,7 @@ func TestStatus_printsWhatItCanOfADamagedFileAndNamesTheDamage(t *testing.T) {
 	mend()
 	head := fileBytes(t, s.store.path)[:100]
 	damage(t, s.store.path, 0, make([]byte, 100)...)
-	out, err = s.command("status", "-json") // which can't open the file; the service can be asked
+	out, err = s.opening("status", "-json") // which can't open the file; the service can be asked
 	damage(t, s.store.path, 0, head...)
 	if err == nil || !strings.Contains(out, `"health":"fail"`) || !strings.Contains(out, "licences: ") {
 		t.Errorf("%v\n%s", err, out)
