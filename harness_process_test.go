@@ -39,11 +39,9 @@ const testsAtOnce = 8
 var (
 	long = flag.Bool("long", false, "run histories, kills, damages and volumes at their full sizes")
 	seed = flag.Uint64("seed", 0, "the seed of every random test; 0: those that each test has by itself")
-	part = flag.String("part", "", "a file: a new one gets a pattern of the tests that do more with -long or\n"+
-		"without -race, and what was answered; a run with a file that is there is the rest of the one that wrote it")
 )
 
-// doesMore are the tests that -part names.
+// doesMore are the tests that do more with -long.
 var doesMore sync.Map // of their names
 
 // size returns how often or how much a test does something: small by default, large with -long.
@@ -70,8 +68,6 @@ func inFull() bool { return size(0, 1) > 0 }
 func notUnderRace(t testing.TB, why string) {
 	t.Helper()
 	if underRace() {
-		name, _, _ := strings.Cut(t.Name(), "/")
-		doesMore.Store(name, true)
 		t.Skip(why)
 	}
 }
@@ -125,14 +121,12 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	whole := !said["test.run"] && !said["test.skip"] && !said["test.list"]
-	if *part != "" {
-		rest, err := joinParts(*part)
-		if err != nil {
+	whole := !said["test.run"] && !said["test.skip"] && !said["test.list"] && !underRace()
+	if file := os.Getenv("TEST_SIZES"); file != "" {
+		if err := writeSizes(file); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		whole = rest
 	}
 	if whole && code == 0 {
 		for _, missing := range append(neverAnswered(), neverRun()...) {
@@ -156,21 +150,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// joinParts writes what was answered in the first part of a run to a file, below a line with the pattern of the tests
-// that make up the rest. In the rest, it adds what it finds there to what was answered.
-func joinParts(file string) (rest bool, err error) {
-	text, err := os.ReadFile(file)
-	if err == nil {
-		for _, name := range strings.Split(string(text), "\n")[1:] {
-			answered.Store(name, true)
-		}
-		return true, nil
-	}
-	var tests, names []string
+// writeSizes writes a pattern of the tests that do more with -long to a file, for who runs only these so.
+func writeSizes(file string) error {
+	var tests []string
 	doesMore.Range(func(name, _ any) bool { tests = append(tests, name.(string)); return true })
-	answered.Range(func(name, _ any) bool { names = append(names, name.(string)); return true })
-	lines := append([]string{"^(" + strings.Join(tests, "|") + ")$"}, names...)
-	return false, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600)
+	return os.WriteFile(file, []byte("^("+strings.Join(tests, "|")+")$"), 0o600)
 }
 
 // ends is what TestMain calls when all tests have run.

@@ -16,12 +16,12 @@ func impatient(o *storeOptions, _ *serverOptions) { o.busyTimeout = 200 * time.M
 // A lockedOut is a service whose writes come while a shell holds the lock.
 type lockedOut struct {
 	*service
-	clock   wallClock
-	shell   *shell
-	sent    int
-	refused atomic.Int64 // writes
-	kept    acknowledged
-	writes  sync.WaitGroup
+	clock             wallClock
+	shell             *shell
+	sent              int
+	answered, refused atomic.Int64 // writes
+	kept              acknowledged
+	writes            sync.WaitGroup
 }
 
 func newLockedOut(t *testing.T, change ...func(*storeOptions, *serverOptions)) *lockedOut {
@@ -35,13 +35,14 @@ func newLockedOut(t *testing.T, change ...func(*storeOptions, *serverOptions)) *
 // lock has the shell take the lock, until it commits.
 func (l *lockedOut) lock() { l.shell.run("BEGIN IMMEDIATE; UPDATE accounts SET name = 'Renamed'") }
 
-// write posts a lead, and returns once that waits for the lock or is refused.
+// write posts a lead, and returns once that waits for the lock or is answered.
 func (l *lockedOut) write() {
 	l.t.Helper()
 	l.sent++
 	email := fmt.Sprintf("guest%d@example.com", l.sent)
-	waiting, refused := l.store.callers.Load(), l.refused.Load()
+	waiting, answered := l.store.callers.Load(), l.answered.Load()
 	l.writes.Go(func() {
+		defer l.answered.Add(1)
 		a := l.post("/widget/leads", seatBody("type", "newsletter", "email", email))
 		if a.status == 200 {
 			l.kept.add(email, a.text("id"))
@@ -52,7 +53,7 @@ func (l *lockedOut) write() {
 		}
 		l.refused.Add(1)
 	})
-	for l.store.callers.Load() == waiting && l.refused.Load() == refused {
+	for l.store.callers.Load() == waiting && l.answered.Load() == answered {
 		runtime.Gosched()
 	}
 }
